@@ -24,7 +24,6 @@ ELSEWHERE = {
     "hardware/safetensors.py": "the share of a GPU that a server takes by default",
     "inference/endpoint.py": "the values of `backend`, and the settings that each one has",
     "inference/model_names.py": "publishers and packings, as words of a model's name",
-    "memory/hnsw.py": "loads two C++ libraries in an order in which both work",
     "session/settings.py": "an example of an endpoint",
 }
 

@@ -48,11 +48,11 @@ class Server:
     backend: str = "openai"
     slots: int = 4
     context_tokens: int = 4096
-    """Of one call, for a model in this process."""
+    """Of one call, for a model from a file."""
     threads: int | None = None
     """Of an embedded model; None for all cores but one."""
     file: str | None = None
-    """Name of the GGUF file of a model in this process."""
+    """Name of the GGUF file of a model."""
     device: str = MACHINE
     """Whose memory its model takes: the machine's own, or a GPU's."""
     max_parallel: int | None = None

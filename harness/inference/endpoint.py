@@ -40,9 +40,9 @@ is llama-server, its router mode included; `openai` is any other."""
 BackendName = Literal[
     WireName, "ollama", "triton", "embedded", "llama-cpp-python", "litellm", "scripted"
 ]
-"""`ollama` is spoken to by its own protocol, `triton` by KServe's generate; `embedded` and
-`llama-cpp-python` are llama.cpp inside this process; `litellm` is any provider that litellm knows;
-`scripted` is an object handed over in Python."""
+"""`ollama` is spoken to by its own protocol, `triton` by KServe's generate; `embedded` is
+llama.cpp in a process that harness starts, `llama-cpp-python` llama.cpp inside this process;
+`litellm` is any provider that litellm knows; `scripted` is an object handed over in Python."""
 
 FILE_BACKENDS: frozenset[BackendName] = frozenset({"embedded", "llama-cpp-python"})
 """Those that load a GGUF file themselves."""
@@ -238,7 +238,7 @@ class Endpoint(BaseModel):
                 )
             if self.url is not None:
                 raise Mistake(
-                    "'url' is for a server; a model in this process has 'path' alone",
+                    "'url' is for a server; a model from a file has 'path' alone",
                     code="endpoint.url-and-path",
                 )
         elif self.path is not None:

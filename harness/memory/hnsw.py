@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 from zlib import crc32
@@ -216,13 +216,7 @@ def _alone(directory: Path) -> Iterator[bool]:
 
 
 def _usearch() -> Any:  # noqa: ANN401  # it has no types
-    """The package, imported only when needed: it takes 0.1 s, and few stores are so large.
-
-    After xllamacpp, if that is installed: usearch 2.26 exports the C++ library that it was built
-    with, and if it is loaded first, the embedded engine can no longer write numbers as text.
-    """
-    with suppress(ImportError):
-        import xllamacpp  # noqa: PLC0415, F401
+    """The package, imported only when needed: it takes 0.1 s, and few stores are so large."""
     import usearch.index  # noqa: PLC0415
 
     return usearch

@@ -137,8 +137,8 @@ async def unload_model(endpoint: Endpoint, *, environment: Mapping[str, str]) ->
 def _refuse_uncontrolled(endpoint: Endpoint) -> None:
     if endpoint.backend in FILE_BACKENDS:
         raise InvalidInput(
-            f"'{endpoint.tag}' is a file that every run loads into its own process, and that goes "
-            "with it: outside of a run there is nothing to load it into; pin = true keeps it in "
+            f"'{endpoint.tag}' is a file that every run loads for itself, and that goes with "
+            "it: outside of a run there is nothing to load it into; pin = true keeps it in "
             "memory for the whole of a run",
             code="model.in-process",
         )

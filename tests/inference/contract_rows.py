@@ -103,7 +103,7 @@ class Loadable(Backend, Protocol):
 
 
 class Engines:
-    """Models in this process: loaded when first asked for, and shared by all that come after."""
+    """Real engines: loaded when first asked for, and shared by all that come after."""
 
     def __init__(self) -> None:
         self._loaded: dict[object, Loadable] = {}
@@ -195,19 +195,10 @@ NOT_OF_REAL_ONES = {
 
 
 @asynccontextmanager
-async def _in_process(
+async def _real(
     make: Callable[[Endpoint], Loadable], trial: str, engines: Engines, settings: Settings
 ) -> AsyncIterator[Opened]:
     yield Opened(backend=await engines.get(make, settings))
-
-
-@asynccontextmanager
-async def _llama_server(trial: str, engines: Engines, settings: Settings) -> AsyncIterator[Opened]:
-    engine = await engines.get(EmbeddedLlamaCpp)
-    with engine.address() as address:
-        pass  # Known; the engine stays as long as the tests do.
-    async with backend_at(f"{address}/v1", backend="llamacpp", **settings) as backend:
-        yield Opened(backend=backend)
 
 
 VLLM_URL = os.environ.get("HARNESS_TEST_VLLM_URL", "")
@@ -311,19 +302,13 @@ ROWS = (
     ),
     Row(
         name="real embedded",
-        open=partial(_in_process, EmbeddedLlamaCpp),
-        is_real=True,
-        lacks=NOT_OF_REAL_ONES,
-    ),
-    Row(
-        name="real llama-server",
-        open=_llama_server,
+        open=partial(_real, EmbeddedLlamaCpp),
         is_real=True,
         lacks=NOT_OF_REAL_ONES,
     ),
     Row(
         name="real llama-cpp-python",
-        open=partial(_in_process, _llama_cpp_python),
+        open=partial(_real, _llama_cpp_python),
         missing=None
         if importlib.util.find_spec("llama_cpp")
         else "llama-cpp-python is not installed",

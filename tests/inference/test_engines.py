@@ -11,9 +11,10 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from engines import (
+from real_engines import (
     HELLO,
     MIB,
+    children,
     either_engine,
     installed,
     needs_package,
@@ -49,14 +50,15 @@ from harness.inference.providers.model_files import type_number
 from harness.inference.request import most_tokens_in
 
 slow = pytest.mark.slow
-MEMORY_IN_USE = Path("/proc/self/statm")
-needs_statm = pytest.mark.skipif(not MEMORY_IN_USE.exists(), reason="needs Linux's /proc")
+needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
 NOT_READ_BEFORE = "A prompt that has not been read before. " * 8
 ENGLISH = "The weights are read from disk before the first prompt can be processed.\n" * 20
 
 
 def resident_bytes():
-    return int(MEMORY_IN_USE.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    """What this process and its children have in memory."""
+    pages = [Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in ("self", *children())]
+    return sum(map(int, pages)) * os.sysconf("SC_PAGE_SIZE")
 
 
 def numbers(readings):
@@ -90,7 +92,7 @@ def test_a_call_that_states_no_room_has_what_the_context_leaves():
     assert completion.usage.input_tokens + completion.usage.output_tokens in range(250, 258)
 
 
-def test_the_embedded_engine_answers_tells_of_itself_and_goes_when_nobody_uses_its_address():
+def test_the_embedded_engine_answers_and_tells_of_itself_until_it_is_unloaded():
     async def act(model):
         source = metrics_source(small_endpoint(), model)
         usage = (await model.chat(HELLO)).usage
@@ -99,18 +101,11 @@ def test_the_embedded_engine_answers_tells_of_itself_and_goes_when_nobody_uses_i
             for text in ("?", ENGLISH)
         ]
         read = numbers(await source.read())
-        with model.address() as address, model.address() as second:
-            assert second is None
-            endpoint = Endpoint(tag="our-judge", backend="llamacpp", url=f"{address}/v1/")
-            facts, told = await server_facts(endpoint), await served_metadata(endpoint)
-            unloading = asyncio.create_task(model.unload())
-            await asyncio.wait([unloading], timeout=0.01)
-            assert not unloading.done()
-            with model.address() as late:
-                assert late is None
-        await unloading
-        with model.address() as gone:
-            assert gone is None
+        endpoint = Endpoint(tag="our-judge", backend="llamacpp", url=f"{model.address}/v1/")
+        facts = await server_facts(endpoint, api_key=model.api_key)
+        told = await served_metadata(endpoint, api_key=model.api_key)
+        await model.unload()
+        assert model.address is None
         assert numbers(await source.read()) == {"running": 0, "waiting": 0, "KV cache": 0}
         await source.aclose()
         return usage, counts, read, facts, model_identity(endpoint, told)
@@ -234,7 +229,7 @@ def test_texts_become_vectors_that_lie_nearer_the_more_alike_they_are(backend):
 
 
 @slow
-@needs_statm
+@needs_proc
 @either_engine
 def test_unloading_gives_the_memory_back(backend):
     async def act(model):
@@ -339,96 +334,18 @@ def test_without_the_package_loading_says_how_to_get_it():
     assert caught.value.code == "endpoint.package-missing"
 
 
-# --- in a process of its own -----------------------------------------------------------------
+# --- memory ----------------------------------------------------------------------------------
 
-CYCLES = """
-import asyncio, os, sys
-from pathlib import Path
-from harness.inference import ChatRequest, Endpoint, as_messages, metrics_source
-from harness.inference.providers.embedded import EmbeddedLlamaCpp, _start_server
-
-if hasattr(os, "sched_setaffinity"):
-    # On one core the engine's loop has not begun when its constructor returns.
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-
-endpoint = Endpoint(tag="small", path=Path(sys.argv[1]), context_tokens=512, slots=2, threads=1)
-for _ in range(5):  # sooner than a thread could
-    _start_server(endpoint)
-
-model = EmbeddedLlamaCpp(endpoint)
-story = ChatRequest(model="small", messages=as_messages("Tell a story."), max_output_tokens=400)
-hello = ChatRequest(model="small", messages=as_messages("Say hello."), max_output_tokens=2)
-
-async def ask(source, asked):
-    while True:
-        await source.read()
-        if source.pause_s:  # as after an answer, not while there is nobody to ask
-            asked.set()
-        await asyncio.sleep(0)
-
-async def main():
-    for _ in range(3):  # after a call
-        await model.load()
-        await model.chat(hello)
-        await model.unload()
-    for _ in range(2):  # after a cancelled call
-        await model.load()
-        call = asyncio.create_task(model.chat(story))
-        await model.chat(hello)
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        await model.unload()
-    source, asked = metrics_source(endpoint, model), asyncio.Event()
-    asking = asyncio.create_task(ask(source, asked))
-    for _ in range(5):  # while it is asked without a pause
-        asked.clear()
-        await model.load()
-        await asked.wait()
-        await model.unload()
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
-    await source.aclose()
-    await model.load()  # and not at all, before the process ends
-
-asyncio.run(main())
-print("done")
-"""
-
-
-@slow
-def test_a_model_can_be_unloaded_at_any_moment():
-    # A process of its own: what goes wrong here is that it hangs, with the interpreter's lock.
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", CYCLES, small_endpoint().path],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
-
-
-GRAPH_FIRST = """
+LOAD = """
 import asyncio, sys
-from pathlib import Path
-from types import SimpleNamespace
-import numpy as np
-from harness.inference import Endpoint, connect, metrics_source
-from harness.memory import hnsw
-from harness.trace import monotonic
-path, directory = sys.argv[1:]
-vectors = [(np.arange(4), np.eye(4, dtype=np.float32))]
-flat = SimpleNamespace(name="flat", dimensions=4)
-assert hnsw.write(Path(directory), flat, position=4, vectors=vectors, went_on=lambda _: True)
+sys.path[:0] = sys.argv[2:]
+from test_engines import connect, resident_bytes
+from harness.inference import Endpoint
 
 async def main():
-    endpoint = Endpoint(tag="small", backend="embedded", path=path, context_tokens=512)
-    model = connect(endpoint)
-    source = metrics_source(endpoint, model)
+    model = connect(Endpoint.model_validate_json(sys.argv[1]))
     await model.load()
-    print(*sorted(reading.name for reading in await source.read()))
-    await source.aclose()
+    print(resident_bytes(), flush=True)
     await model.unload()
 
 asyncio.run(main())
@@ -436,37 +353,7 @@ asyncio.run(main())
 
 
 @slow
-def test_an_engine_that_comes_after_a_graph_of_vectors_can_still_write_numbers(tmp_path):
-    # A process of its own: what goes wrong here is the order in which two packages are loaded.
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", GRAPH_FIRST, small_endpoint().path, tmp_path],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert {"running", "waiting", "prompt"} <= set(done.stdout.split())
-
-
-# --- memory ----------------------------------------------------------------------------------
-
-LOAD = """
-import asyncio, os, resource, sys
-from pathlib import Path
-from harness.inference import Endpoint, connect
-from harness.trace import monotonic
-endpoint = Endpoint.model_validate_json(sys.argv[1])
-model = connect(endpoint)
-asyncio.run(model.load())
-print(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize(), flush=True)
-os._exit(0)
-"""
-
-
-@slow
-@needs_statm
+@needs_proc
 @either_engine
 def test_a_quantized_cache_takes_as_much_less_memory_as_is_computed(backend):
     long = 8192
@@ -477,7 +364,8 @@ def test_a_quantized_cache_takes_as_much_less_memory_as_is_computed(backend):
         slots = {"slots": 1} if backend == "embedded" else {}
         endpoint = small_endpoint(backend, context_tokens=long, **types, **slots)
         footprint = gguf_footprint(header, Loading(context_tokens=long, **types))
-        run = [sys.executable, "-c", LOAD, endpoint.model_dump_json(exclude_defaults=True)]
+        told = endpoint.model_dump_json(exclude_defaults=True)
+        run = [sys.executable, "-c", LOAD, told, *sys.path]
         done = subprocess.run(run, capture_output=True, check=True, timeout=120)
         return int(done.stdout), footprint.kv_bytes
 

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from engines import HELLO, needs_package, request, with_model
-from engines import small_endpoint as endpoint_of
+from real_engines import HELLO, needs_package, request, with_model
+from real_engines import small_endpoint as endpoint_of
 
 from harness.errors import CallTimeout, ContextOverflow, ServerError, StreamCut
 from harness.inference import EmbedRequest

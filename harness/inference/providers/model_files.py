@@ -1,11 +1,12 @@
-"""What the two engines of this process share: devices, and why a file was not loaded."""
+"""What the two engines that harness runs share: devices, and why a file was not loaded."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 from harness.errors import HarnessError, LoadFailed, ModelFileInvalid
 from harness.hardware import (
@@ -61,28 +62,25 @@ class SeenDevices:
     free_gpu_bytes: tuple[int, ...]
     """What is free on each GPU, in the order of their numbers."""
 
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """From what `embedded_child` tells."""
+        return cls(
+            machine_bytes=told["machine_bytes"], free_gpu_bytes=tuple(told["free_gpu_bytes"])
+        )
+
 
 def seen_devices() -> SeenDevices:
-    """Asks the engine, which takes a millisecond once it is imported."""
-    # Here rather than at the top: the engine is 34 MB and needed only once a model loads.
-    import xllamacpp  # noqa: PLC0415
+    """Asks the wheel's llama.cpp, whichever engine it is for."""
+    # Here rather than at the top: the engine is 34 MB and needed only once a load has failed.
+    from harness.inference.providers import embedded_child  # noqa: PLC0415
 
-    kinds = xllamacpp.ggml_backend_dev_type
-    devices = xllamacpp.get_device_info()
-    discrete, integrated = (
-        tuple(device["memory_free"] for device in devices if device["type"] == kind)
-        for kind in (kinds.GGML_BACKEND_DEVICE_TYPE_GPU, kinds.GGML_BACKEND_DEVICE_TYPE_IGPU)
-    )
-    return SeenDevices(
-        machine_bytes=next(d["memory_total"] for d in devices if d["name"] == "CPU"),
-        # As it does itself: an integrated one is used where there is no other.
-        free_gpu_bytes=discrete or integrated,
-    )
+    return SeenDevices.of(embedded_child.devices())
 
 
 def machine_memory_bytes() -> int:
-    """All the memory of this machine, as the engine sees it on every platform."""
-    return seen_devices().machine_bytes
+    """All the memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def why_not_loaded(
@@ -164,8 +162,6 @@ class EngineHost:
 
     llama.cpp reports what it allocated in its log only: a report has no sizes, and the figures
     computed from the file's header hold, which are within 2 MiB of that log.
-
-    A load that has begun goes on to its end, whatever `load_timeout_s` says: nothing can stop it.
 
     Args:
         engine: The backend; its maker closes it.

@@ -140,7 +140,7 @@ class Extras:
 
 
 class Host(Protocol):
-    """Loads and unloads one model, at its server or in an engine of this process.
+    """Loads and unloads one model, at its server or in an engine that harness runs.
 
     A load or an unload ends within the endpoint's `load_timeout_s` and the few seconds that undoing
     it takes. The caller limits the time of a report. No two of the three run at once on one host;
@@ -219,7 +219,7 @@ class Provider:
     footprint: Callable[[Endpoint, Host], Awaitable[Footprint | None]] | None = None
     """Asks how much memory a model will take; None where it does not tell."""
     loading: Callable[[Endpoint, GgufHeader], Loading] | None = None
-    """How it loads a file into this process; None for a server."""
+    """How it loads a file; None for a server."""
 
     finds_keys: bool = False
     """Whether its client picks addresses and credentials itself."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 
 import httpx
@@ -92,7 +91,7 @@ def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) 
 
     Args:
         endpoint: One with a file, or whose server is managed.
-        backend: What `connect` made of it: a model in this process is loaded by it.
+        backend: What `connect` made of it: a model from a file is loaded by it.
         access: As for `connect`.
 
     Raises:
@@ -109,7 +108,7 @@ def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) 
 
 
 def loading_of(endpoint: Endpoint, header: GgufHeader) -> Loading:
-    """How an endpoint's file is loaded into this process.
+    """How an endpoint's file is loaded.
 
     Args:
         endpoint: One of a backend that loads files.
@@ -253,7 +252,7 @@ def metrics_source(
         return None
     root = root_of(endpoint.url)
     return MetricsSource(
-        lambda: nullcontext(root),
+        lambda: root,
         {counters.path: counters.read},
         tag=endpoint.tag,
         pause_s=counters.pause_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -155,26 +155,9 @@ class ServerHost:
 
     # --- limits ------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def in_time(self, doing: str) -> AsyncIterator[None]:
-        """Ends the block after `load_timeout_s`.
-
-        Args:
-            doing: The verb for the error: `load`.
-
-        Raises:
-            LoadFailed: The block took longer.
-        """
-        try:
-            async with asyncio.timeout(self.endpoint.load_timeout_s):
-                yield
-        except TimeoutError as error:
-            raise LoadFailed(
-                f"'{self.endpoint.tag}' could not {doing} its model in "
-                f"{self.endpoint.load_timeout_s:g} s; raise load_timeout_s if it needs longer",
-                code="model.load-timeout",
-                endpoint=self.endpoint.tag,
-            ) from error
+    def in_time(self, doing: str) -> AbstractAsyncContextManager[None]:
+        """Ends the block after `load_timeout_s`; see the function."""
+        return in_time(self.endpoint, doing)
 
     @asynccontextmanager
     async def or_else(self, undo: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
@@ -236,6 +219,29 @@ class ServerHost:
             code="server.misread",
             endpoint=self.endpoint.tag,
         )
+
+
+@asynccontextmanager
+async def in_time(endpoint: Endpoint, doing: str) -> AsyncIterator[None]:
+    """Ends the block after the endpoint's `load_timeout_s`.
+
+    Args:
+        endpoint: Whose model is moved.
+        doing: The verb for the error: `load`.
+
+    Raises:
+        LoadFailed: The block took longer.
+    """
+    try:
+        async with asyncio.timeout(endpoint.load_timeout_s):
+            yield
+    except TimeoutError as error:
+        raise LoadFailed(
+            f"'{endpoint.tag}' could not {doing} its model in {endpoint.load_timeout_s:g} s; "
+            "raise load_timeout_s if it needs longer",
+            code="model.load-timeout",
+            endpoint=endpoint.tag,
+        ) from error
 
 
 async def until(it_is_so: Callable[[], Awaitable[bool]]) -> None:

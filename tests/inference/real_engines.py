@@ -1,10 +1,11 @@
-"""The two engines that run in this process, and the real model that the demo uses."""
+"""The two engines that harness runs, and the real model that the demo uses."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,12 @@ def small_endpoint(backend: str = "embedded", **changes: object) -> Endpoint:
     settings = {"backend": backend, "context_tokens": CONTEXT_TOKENS, "threads": 1}
     settings |= {"slots": 2} if backend == "embedded" else {}
     return demo.model_copy(update=settings | changes)
+
+
+def children():
+    """The processes that this one has started and that have not ended."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for found in lists for pid in found.read_text().split()}
 
 
 def request(prompt, **how):

@@ -1,0 +1,95 @@
+"""The process of one embedded model: the llama-server in the `xllamacpp` wheel, and little else.
+
+`embedded.py` starts this file as a script, so it imports nothing of harness: that would take longer
+than the load of a small model. The two exchange a line of JSON each. The first, on standard input,
+holds fields of `CommonParams`, the API key among them. The second, on standard output, holds the
+server's `url`, or the `error` and the sizes of the devices. The log goes to standard error.
+
+The process ends when its standard input closes, and so also when its parent is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from functools import reduce
+from typing import Any
+
+import xllamacpp
+
+Fields = Mapping[str, Any]
+"""Values of `CommonParams` by attribute, such as `cpuparams.n_threads`; enums by name."""
+
+
+def main() -> None:
+    """Serves a model until standard input closes."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # What a library prints is not the answer.
+    fields = json.loads(sys.stdin.readline())
+    _end_with_standard_input()
+    try:
+        server = _server(fields)
+        answer = {"url": server.listening_address}
+    except Exception as error:  # noqa: BLE001 - the parent translates it
+        answer = {"error": str(error), **devices()}
+    print(json.dumps(answer), file=answers, flush=True)
+    if "url" in answer:
+        sys.stdin.read()
+    # Without the server's destructor: it waits for the prompts under way.
+    os._exit(0)
+
+
+def devices() -> dict[str, Any]:
+    """The machine's memory, and what is free on each GPU, in bytes. Takes a millisecond."""
+    kinds = xllamacpp.ggml_backend_dev_type
+    seen = xllamacpp.get_device_info()
+    discrete, integrated = (
+        [device["memory_free"] for device in seen if device["type"] == kind]
+        for kind in (kinds.GGML_BACKEND_DEVICE_TYPE_GPU, kinds.GGML_BACKEND_DEVICE_TYPE_IGPU)
+    )
+    return {
+        "machine_bytes": next(d["memory_total"] for d in seen if d["name"] == "CPU"),
+        # llama.cpp uses an integrated one only where there is no other.
+        "free_gpu_bytes": discrete or integrated,
+    }
+
+
+def _end_with_standard_input() -> None:
+    """Has the kernel end this process when standard input closes.
+
+    A load holds the interpreter's lock, so no thread could notice. Linux ends a process that
+    does not handle SIGIO; elsewhere the end of standard input is seen once the load is over.
+    """
+    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _server(fields: Fields) -> Any:  # noqa: ANN401 - xllamacpp is not typed
+    params = xllamacpp.CommonParams()
+    for name, value in fields.items():
+        _set(params, name, value)
+    gpu = fields.get("main_gpu")
+    if gpu is not None and gpu >= len(devices()["free_gpu_bytes"]):
+        raise ValueError(f"there is no GPU {gpu}")  # llama.cpp would use the processor
+    server = xllamacpp.Server(params)
+    if params.embedding and "error" in server.handle_embeddings({"input": ["pool"]}):
+        # The model was not trained to embed, and does not say how its tokens become one vector.
+        del server
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+        server = xllamacpp.Server(params)
+    return server
+
+
+def _set(params: Any, name: str, value: Any) -> None:  # noqa: ANN401 - as above
+    *way, last = name.split(".")
+    holder = reduce(getattr, way, params)
+    known = getattr(holder, last)
+    setattr(holder, last, type(known)[value] if isinstance(known, Enum) else value)
+
+
+if __name__ == "__main__":
+    main()
