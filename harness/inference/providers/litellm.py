@@ -28,6 +28,7 @@ from harness.inference.endpoint import Endpoint, SamplingField
 from harness.inference.providers.error_replies import context_overflow, error_from_reply
 from harness.inference.providers.http import BodyTooLong, base_of, bearer, too_large
 from harness.inference.providers.litellm_call import FinishWord, HttpCall, http_call
+from harness.inference.providers.litellm_http import make_careful
 from harness.inference.providers.openai_wire import (
     Chunk,
     WireUsage,
@@ -238,20 +239,13 @@ def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplet
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
     import litellm  # noqa: PLC0415
 
-    from harness.inference.providers.litellm_http import (  # noqa: PLC0415
-        CLIENT,
-        CarefulCache,
-    )
-
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     # A hundred equal pieces in a row are a table's line as often as a model that is stuck.
     litellm.REPEATED_STREAMING_CHUNK_LIMIT = 1_000_000_000  # type: ignore[attr-defined]
     # aiohttp's sessions complain when the process ends, and httpx is what we make careful.
     litellm.disable_aiohttp_transport = True
-    litellm.aclient_session = CLIENT
-    if not isinstance(litellm.in_memory_llm_clients_cache, CarefulCache):
-        litellm.in_memory_llm_clients_cache = CarefulCache()
+    make_careful(litellm)
     # It does this on every call, and no setting changes it.
     warnings.filterwarnings(
         "ignore",

@@ -6,7 +6,7 @@ over a piece of the reply that holds one without a word. Of some clients it keep
 loops, and one loop's connections fail in another. It follows redirects to any host, with the
 provider's key and the prompt; here none is followed.
 
-This module imports litellm: import it after litellm's settings are made.
+litellm itself is imported by `litellm.import_litellm` alone, after its settings are made.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import httpx
-from litellm.caching.llm_caching_handler import LLMClientCache
-from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler, HTTPHandler
 
 from harness.errors import NotTrusted
 from harness.inference.providers.http import KEEPALIVE_S, PACKED_AS, bound, lines, read_to_end
@@ -94,14 +92,29 @@ CLIENT = CarefulClient()
 """The one that all of litellm's calls go through."""
 
 
-class CarefulCache(LLMClientCache):
-    """litellm's store of HTTP handlers, all of which it gives `CLIENT`."""
+def make_careful(litellm: Any) -> None:  # noqa: ANN401 - litellm's own types are incomplete
+    """Has all of litellm's calls go through `CLIENT`."""
+    if litellm.aclient_session is CLIENT:
+        return
+    from litellm.caching.llm_caching_handler import LLMClientCache  # noqa: PLC0415
+    from litellm.llms.custom_httpx.http_handler import (  # noqa: PLC0415
+        AsyncHTTPHandler,
+        HTTPHandler,
+    )
 
-    def set_cache(self, key: str, value: object, *args: Any, **how: Any) -> None:  # noqa: ANN401
-        """Stores a handler, or another client."""
-        if isinstance(value, AsyncHTTPHandler):
-            value.client = CLIENT
-        super().set_cache(key, value, *args, **how)
+    class CarefulCache(LLMClientCache):
+        """A store of HTTP handlers, all of which get `CLIENT`."""
+
+        def set_cache(self, key: str, value: object, *args: Any, **how: Any) -> None:  # noqa: ANN401
+            if isinstance(value, AsyncHTTPHandler):
+                value.client = CLIENT
+            super().set_cache(key, value, *args, **how)
+
+    litellm.in_memory_llm_clients_cache = CarefulCache()
+    # A few providers are called by handlers that no cache sees, some of them without an event loop.
+    for handler in (HTTPHandler, AsyncHTTPHandler):
+        handler.create_client = _careful(handler.create_client)  # type: ignore[method-assign]
+    litellm.aclient_session = CLIENT
 
 
 async def _bounded(response: httpx.Response) -> None:
@@ -129,11 +142,6 @@ def _careful(create_client: Callable[..., Any]) -> Callable[..., Any]:
         return client
 
     return created
-
-
-# A few providers are called by handlers that no cache sees, some of them without an event loop.
-for _handler in (HTTPHandler, AsyncHTTPHandler):
-    _handler.create_client = _careful(_handler.create_client)  # type: ignore[method-assign]
 
 
 class _EventStream(httpx.AsyncByteStream):
