@@ -12,7 +12,7 @@ from harness.errors import DoesNotFit, InferenceError, LoadFailed
 from harness.inference import MACHINE, ChatRequest, Host, Request, most_tokens_of
 from harness.residency.ledger import Device, Ledger, Tenant, check_fits
 from harness.residency.policy import decide, why_it_waits
-from harness.residency.residents import Movers, Residents
+from harness.residency.residents import Residents
 from harness.residency.state import NOTHING_KNOWN, Forecast, Grant, State, Wait, WaitingCall
 from harness.trace import Tracer
 
@@ -60,13 +60,12 @@ class KeepAliveBudget:
         self._tracer = tracer
         self._max_wait_ns = round(max_wait_s * 1e9)
         self._residents = Residents(
-            tenants, hosts=hosts, devices=self._devices, tracer=tracer, changed=self._note_change
-        )
-        self._movers = Movers(
-            self._residents,
+            tenants,
+            hosts=hosts,
+            devices=self._devices,
             tracer=tracer,
             load_began=self._note_load,
-            settled=self._settle,
+            changed=self._note_change,
         )
         self._left = frozenset(left)
         self._forecast = NOTHING_KNOWN
@@ -103,10 +102,13 @@ class KeepAliveBudget:
         group = asyncio.TaskGroup()
         # Not `async with`: what goes wrong in the block would leave it in an exception group.
         await group.__aenter__()
-        tasks = [group.create_task(self._movers.work()), group.create_task(self._residents.watch())]
+        tasks = [
+            group.create_task(self._residents.work()),
+            group.create_task(self._residents.watch()),
+        ]
         self._is_open = True
         try:
-            self._note_change()
+            self._note_change({})
             yield
         finally:
             self._is_open = False
@@ -118,7 +120,7 @@ class KeepAliveBudget:
                 await group.__aexit__(None, None, None)
             finally:
                 self._refuse_all()
-                await self._movers.unload_all(but=self._left, reason="end of run")
+                await self._residents.unload_all(but=self._left, reason="end of run")
                 self._report()
 
     def expect(self, forecast: Forecast) -> None:
@@ -205,7 +207,7 @@ class KeepAliveBudget:
     async def _wait(self, queued: _Queued) -> None:
         """Waits until something has changed for the call; the span says for what."""
         queued.changed.clear()
-        load = self._movers.load_of(queued.call.model)
+        load = self._residents.load_of(queued.call.model)
         if load is not None:
             # The load has its own span; this is the call's share of it.
             span = self._tracer.span("load", source="measured", waits_for=load)
@@ -273,20 +275,16 @@ class KeepAliveBudget:
                     self._ask_again_at(until_ns, state.now_ns)
                     return
                 case move:
-                    self._movers.begin(move, state)
+                    self._residents.begin(move, state)
 
-    def _settle(self, refused: Mapping[str, Exception]) -> None:
-        """A move is over.
+    def _note_change(self, refused: Mapping[str, Exception]) -> None:
+        """What is in memory, or its size, has changed.
 
         Args:
             refused: By tag, why models will not come that were waited for.
         """
         for model, error in refused.items():
             self._refuse(model, error)
-        self._note_change()
-
-    def _note_change(self) -> None:
-        """What is in memory, or its size, has changed."""
         self._refuse_what_cannot_fit()
         self._report()
         self._consider()

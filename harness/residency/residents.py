@@ -1,4 +1,4 @@
-"""The models of a budget: which are in memory, who uses them, and how they come and go."""
+"""The models of a budget: which are in memory, which calls use them, how they come and go."""
 
 from __future__ import annotations
 
@@ -17,17 +17,24 @@ from harness.trace import Tracer, describe
 _LOOK_EVERY_S = 10.0
 """Between two looks whether a model is still where the ledger has it."""
 _REPORT_TIMEOUT_S = 5.0
+_BEFORE_A_PREFETCH_S = 0.05
+
+_NO_ERRORS: Mapping[str, Exception] = {}
 
 
 class Residents:
-    """Keeps the ledger's entries of models, and compares them with what their hosts report.
+    """Keeps the ledger's entries of models; loads and unloads them, one at a time, each to its end.
+
+    The entries are compared with what hosts report. The trace says why a model came or went.
 
     Args:
         tenants: The models.
         hosts: What loads them, by tag.
         devices: The memory there is, by name.
-        tracer: Sees what hosts have lost, and what they have loaded unasked.
-        changed: Called when other models are in memory, or take other room, than was thought.
+        tracer: Sees every move, what hosts have lost, and what they have loaded unasked.
+        load_began: Called with the model of a load that begins.
+        changed: Called when a move is over, or other models are in memory than was thought, with
+            the errors of models that will not come.
 
     Attributes:
         tenants: By tag, with what was learned.
@@ -41,7 +48,8 @@ class Residents:
         hosts: Mapping[str, Host],
         devices: Mapping[str, Device],
         tracer: Tracer,
-        changed: Callable[[], None],
+        load_began: Callable[[str], None],
+        changed: Callable[[Mapping[str, Exception]], None],
     ) -> None:
         self.tenants = {tenant.model: tenant for tenant in tenants}
         self.moving: Resident | None = None
@@ -49,6 +57,7 @@ class Residents:
         self._hosts = dict(hosts)
         self._devices = devices
         self._tracer = tracer
+        self._load_began = load_began
         self._changed = changed
         self._there: dict[str, Resident] = {}
         self._failed: set[str] = set()
@@ -59,6 +68,10 @@ class Residents:
         self._moves: Counter[str] = Counter()
         self._in_doubt: set[str] = set()
         self._doubt = asyncio.Event()
+        self._move: Load | Unload | None = None
+        self._begun = asyncio.Event()
+        self._load: tuple[str, int] | None = None
+        self._free: Need = {}
 
     @property
     def entries(self) -> Mapping[str, Resident]:
@@ -69,10 +82,6 @@ class Residents:
     def failed(self) -> frozenset[str]:
         """Models whose last load or unload failed, or that were loaded ahead and not used."""
         return frozenset(self._failed | self._wasted)
-
-    def host(self, model: str) -> Host:
-        """What loads a model."""
-        return self._hosts[model]
 
     # --- uses -------------------------------------------------------------------------------------
 
@@ -116,18 +125,177 @@ class Residents:
                 idle_since_ns=resident.idle_since_ns if idle_since_ns is None else idle_since_ns,
             )
 
-    # --- coming and going -------------------------------------------------------------------------
+    def expect_other(self) -> None:
+        """The forecast has changed: what was not used may be loaded ahead again."""
+        self._wasted.clear()
 
-    def begin_move(self, moving: Resident) -> None:
-        """A model sets out to come or go."""
-        self._moves[moving.model] += 1
-        self.moving = moving
+    # --- moves ------------------------------------------------------------------------------------
 
-    def end_move(self) -> None:
-        """The move is over, whether it succeeded or not."""
-        self.moving = None
+    def load_of(self, model: str) -> int | None:
+        """The span of a model's load, while it is being loaded."""
+        return self._load[1] if self._load is not None and self._load[0] == model else None
 
-    def came(self, model: str, report: HostReport | None, *, load_s: float | None = None) -> None:
+    def begin(self, move: Load | Unload, state: State) -> None:
+        """Starts a move; none may be under way."""
+        assert self._move is None, "one move at a time"
+        self._move = move
+        self.moving = self._what_moves(move, state)
+        self._moves[self.moving.model] += 1
+        self._free = {device: state.ledger.free_bytes(device) for device in state.ledger.devices}
+        self._begun.set()
+
+    async def work(self) -> None:
+        """Performs moves until cancelled."""
+        while True:
+            await self._begun.wait()
+            self._begun.clear()
+            assert self._move is not None
+            refused = await self._perform(self._move)
+            self._end_move()
+            self._changed(refused)
+
+    def _end_move(self) -> None:
+        self._move = self._load = self.moving = None
+
+    async def unload_all(self, *, but: Collection[str], reason: str) -> None:
+        """Unloads the models that do not stay, also after one could not be unloaded.
+
+        To be called when `work` has ended: a move that it left unfinished is over.
+        """
+        if self._move is not None:
+            if self.moving is not None:
+                # Loaded or not, it is unloaded with the others.
+                self._there[self.moving.model] = self.moving
+            self._end_move()
+        for model in [name for name in self._there if name not in but]:
+            self._went(model)
+            await self._unload_host(model, reason=reason)
+
+    def _what_moves(self, move: Load | Unload, state: State) -> Resident:
+        match move:
+            case Load(evict=(victim, *_)) | Unload(model=victim):
+                return self._went(victim)
+            case Load():
+                return Resident(model=move.model, need=state.tenants[move.model].need)
+
+    async def _perform(self, move: Load | Unload) -> Mapping[str, Exception]:
+        match move:
+            case Load(evict=(_, *_)):
+                # One; then the policy is asked again: another model may have become idle.
+                return await self._make_room(move)
+            case Load():
+                return await self._bring_in(move)
+            case Unload():
+                await self._take_out(move.reason)
+        return _NO_ERRORS
+
+    async def _make_room(self, move: Load) -> Mapping[str, Exception]:
+        error = await self._take_out(f"room for {move.model}: {move.reason}")
+        if error is None:
+            return _NO_ERRORS
+        self._failed.add(move.model)
+        return {
+            move.model: LoadFailed(
+                f"'{move.model}' has no room: '{move.evict[0]}' is in its place and could not be "
+                f"unloaded ({error})",
+                code="model.not-unloaded",
+                endpoint=move.model,
+            )
+        }
+
+    async def _take_out(self, reason: str) -> Exception | None:
+        """Unloads what is moving; returns the error if it stays."""
+        resident = self.moving
+        assert resident is not None
+        error = await self._unload_host(resident.model, reason=reason)
+        if error is None:
+            return None
+        report = await self._report(resident.model)
+        if report is not None and not report.resident:
+            return None  # it has gone nonetheless
+        self._kept(resident)
+        return error
+
+    async def _unload_host(self, model: str, *, reason: str) -> Exception | None:
+        tenant = self.tenants[model]
+        self._tracer.instant("evict", model=model, reason=reason)
+        try:
+            with self._tracer.span("unload", track=f"model {model}", model=model, reason=reason):
+                async with asyncio.timeout(tenant.load_timeout_s):
+                    await self._hosts[model].unload()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the ledger must know
+            log_warning(
+                "a model could not be unloaded",
+                code="budget.model-not-unloaded",
+                model=model,
+                error=describe(error),
+            )
+            return error
+        return None
+
+    async def _bring_in(self, move: Load) -> Mapping[str, Exception]:
+        model, tenant = move.model, self.tenants[move.model]
+        if move.is_prefetch:
+            # Calls that were just granted go out first: an engine in this process blocks it while
+            # it loads.
+            await asyncio.sleep(_BEFORE_A_PREFETCH_S)
+        began_ns = self._tracer.now_ns()
+        try:
+            with self._tracer.span(
+                "load",
+                track=f"model {model}",
+                model=model,
+                need_bytes=tenant.need_bytes,
+                reason=move.reason,
+                prefetch=move.is_prefetch,
+                source="measured",
+            ) as span:
+                self._load = model, span.id
+                self._load_began(model)
+                async with asyncio.timeout(tenant.load_timeout_s):
+                    await self._hosts[model].load()
+        except TimeoutError:
+            return self._cannot_come(
+                model,
+                LoadFailed(
+                    f"'{model}' was not loaded after {tenant.load_timeout_s:g} s; raise "
+                    "load_timeout_s if it needs longer",
+                    code="model.load-timeout",
+                    endpoint=model,
+                ),
+            )
+        except Exception as error:  # noqa: BLE001 - the waiting calls raise it, whatever it is
+            return self._cannot_come(model, error)
+        load_s = (self._tracer.now_ns() - began_ns) / 1e9
+        report = await self._report(model)
+        if report is not None and not report.resident:
+            return self._cannot_come(
+                model,
+                LoadFailed(
+                    f"'{model}' was loaded, and its server no longer has it",
+                    code="model.unloaded-meanwhile",
+                    endpoint=model,
+                ),
+            )
+        self._came(model, report, load_s=load_s)
+        return _NO_ERRORS
+
+    def _cannot_come(self, model: str, error: Exception) -> Mapping[str, Exception]:
+        log_warning(
+            "a model could not be loaded",
+            code="budget.model-not-loaded",
+            model=model,
+            error=describe(error),
+        )
+        out_of_memory = isinstance(error, LoadFailed) and error.out_of_memory
+        if out_of_memory and self._found_too_large(model, self._free):
+            return _NO_ERRORS  # it needs more than estimated; others may make room
+        self._failed.add(model)
+        return {model: error}
+
+    # --- what has come or gone --------------------------------------------------------------------
+
+    def _came(self, model: str, report: HostReport | None, *, load_s: float | None = None) -> None:
         """A model is in memory now.
 
         Args:
@@ -151,27 +319,19 @@ class Residents:
         self._failed.discard(model)
         self._uncalled.add(model)
 
-    def went(self, model: str) -> Resident:
+    def _went(self, model: str) -> Resident:
         """A model is on its way out: it is no longer lent."""
         if model in self._uncalled:
             # While the same is expected, loading it ahead again would be wasted again.
             self._wasted.add(model)
         return self._there.pop(model)
 
-    def expect_other(self) -> None:
-        """The forecast has changed: what was not used may be loaded ahead again."""
-        self._wasted.clear()
-
-    def kept(self, resident: Resident) -> None:
+    def _kept(self, resident: Resident) -> None:
         """A model that should have gone is still there."""
         self._there[resident.model] = resident
-        self.note_failure(resident.model)
+        self._failed.add(resident.model)
 
-    def note_failure(self, model: str) -> None:
-        """From now on only a call moves it."""
-        self._failed.add(model)
-
-    def found_too_large(self, model: str, free: Need) -> bool:
+    def _found_too_large(self, model: str, free: Need) -> bool:
         """Notes that a model did not fit into the free bytes of its devices.
 
         Returns:
@@ -190,7 +350,7 @@ class Residents:
 
     # --- what hosts say ---------------------------------------------------------------------------
 
-    async def report(self, model: str) -> HostReport | None:
+    async def _report(self, model: str) -> HostReport | None:
         """What the model's host says; None if it says nothing."""
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT_S):
@@ -206,11 +366,11 @@ class Residents:
     async def adopt(self) -> None:
         """Enters what was in memory from the start."""
         models = list(self._hosts)
-        reports = await asyncio.gather(*map(self.report, models))
+        reports = await asyncio.gather(*map(self._report, models))
         for model, report in zip(models, reports, strict=True):
             if report is not None and report.resident:
                 self._tracer.instant("adopt", model=model, reason="it was in memory already")
-                self.came(model, report)
+                self._came(model, report)
 
     def look_at(self, model: str) -> None:
         """Asks a model's host soon whether the model is still there."""
@@ -235,12 +395,12 @@ class Residents:
         if self.moving is not None and self.moving.model == model:
             return
         moves = self._moves[model]
-        report = await self.report(model)
+        report = await self._report(model)
         if report is None or self._moves[model] != moves:
             return
         if report.resident and model not in self._there:
             self._tracer.instant("adopt", model=model, reason="its server has loaded it unasked")
-            self.came(model, report)
+            self._came(model, report)
         elif report.resident:
             if not self._resize(model, report):
                 return
@@ -251,7 +411,7 @@ class Residents:
             )
         else:
             return
-        self._changed()
+        self._changed(_NO_ERRORS)
 
     def _resize(self, model: str, report: HostReport) -> bool:
         """Updates what a resident takes; returns whether it has changed."""
@@ -289,202 +449,3 @@ class Residents:
         """What a model can have of a device when all others have gone that may."""
         pinned = (t for t in self.tenants.values() if t.pin and t.model != model)
         return self._devices[device].room_bytes - sum(t.need.get(device, 0) for t in pinned)
-
-
-_BEFORE_A_PREFETCH_S = 0.05
-
-NOTHING_REFUSED: Mapping[str, Exception] = {}
-
-
-Move = Load | Unload
-
-
-class Movers:
-    """Performs moves, one at a time, each to its end, and says why in the trace.
-
-    Args:
-        residents: The models.
-        tracer: Sees every move.
-        load_began: Called with the model of a load that begins.
-        settled: Called when a move is over with the errors of models that will not come.
-    """
-
-    def __init__(
-        self,
-        residents: Residents,
-        *,
-        tracer: Tracer,
-        load_began: Callable[[str], None],
-        settled: Callable[[Mapping[str, Exception]], None],
-    ) -> None:
-        self._residents = residents
-        self._tracer = tracer
-        self._load_began = load_began
-        self._settled = settled
-        self._move: Move | None = None
-        self._free: Need = {}
-        self._begun = asyncio.Event()
-        self._load: tuple[str, int] | None = None
-
-    def load_of(self, model: str) -> int | None:
-        """The span of a model's load, while it is being loaded."""
-        return self._load[1] if self._load is not None and self._load[0] == model else None
-
-    def begin(self, move: Move, state: State) -> None:
-        """Starts a move; none may be under way."""
-        assert self._move is None, "one move at a time"
-        self._move = move
-        self._residents.begin_move(self._what_moves(move, state))
-        self._free = {device: state.ledger.free_bytes(device) for device in state.ledger.devices}
-        self._begun.set()
-
-    async def work(self) -> None:
-        """Performs moves until cancelled."""
-        while True:
-            await self._begun.wait()
-            self._begun.clear()
-            assert self._move is not None
-            refused = await self._perform(self._move)
-            self._end_move()
-            self._settled(refused)
-
-    def _end_move(self) -> None:
-        self._move = self._load = None
-        self._residents.end_move()
-
-    async def unload_all(self, *, but: Collection[str], reason: str) -> None:
-        """Unloads the models that do not stay, also after one could not be unloaded.
-
-        To be called when `work` has ended: a move that it left unfinished is over.
-        """
-        if self._move is not None:
-            if self._residents.moving is not None:
-                # Loaded or not, it is unloaded with the others.
-                self._residents.kept(self._residents.moving)
-            self._end_move()
-        for model in [name for name in self._residents.entries if name not in but]:
-            self._residents.went(model)
-            await self._unload_host(model, reason=reason)
-
-    def _what_moves(self, move: Move, state: State) -> Resident:
-        match move:
-            case Load(evict=(victim, *_)) | Unload(model=victim):
-                return self._residents.went(victim)
-            case Load():
-                return Resident(model=move.model, need=state.tenants[move.model].need)
-
-    async def _perform(self, move: Move) -> Mapping[str, Exception]:
-        match move:
-            case Load(evict=(_, *_)):
-                # One; then the policy is asked again: another model may have become idle.
-                return await self._make_room(move)
-            case Load():
-                return await self._bring_in(move)
-            case Unload():
-                await self._take_out(move.reason)
-        return NOTHING_REFUSED
-
-    async def _make_room(self, move: Load) -> Mapping[str, Exception]:
-        error = await self._take_out(f"room for {move.model}: {move.reason}")
-        if error is None:
-            return NOTHING_REFUSED
-        self._residents.note_failure(move.model)
-        return {
-            move.model: LoadFailed(
-                f"'{move.model}' has no room: '{move.evict[0]}' is in its place and could not be "
-                f"unloaded ({error})",
-                code="model.not-unloaded",
-                endpoint=move.model,
-            )
-        }
-
-    async def _take_out(self, reason: str) -> Exception | None:
-        """Unloads what is moving; returns the error if it stays."""
-        resident = self._residents.moving
-        assert resident is not None
-        error = await self._unload_host(resident.model, reason=reason)
-        if error is None:
-            return None
-        report = await self._residents.report(resident.model)
-        if report is not None and not report.resident:
-            return None  # it has gone nonetheless
-        self._residents.kept(resident)
-        return error
-
-    async def _unload_host(self, model: str, *, reason: str) -> Exception | None:
-        tenant = self._residents.tenants[model]
-        self._tracer.instant("evict", model=model, reason=reason)
-        try:
-            with self._tracer.span("unload", track=f"model {model}", model=model, reason=reason):
-                async with asyncio.timeout(tenant.load_timeout_s):
-                    await self._residents.host(model).unload()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the ledger must know
-            log_warning(
-                "a model could not be unloaded",
-                code="budget.model-not-unloaded",
-                model=model,
-                error=describe(error),
-            )
-            return error
-        return None
-
-    async def _bring_in(self, move: Load) -> Mapping[str, Exception]:
-        model, tenant = move.model, self._residents.tenants[move.model]
-        host = self._residents.host(model)
-        if move.is_prefetch:
-            # Calls that were just granted go out first: an engine in this process blocks it while
-            # it loads.
-            await asyncio.sleep(_BEFORE_A_PREFETCH_S)
-        began_ns = self._tracer.now_ns()
-        try:
-            with self._tracer.span(
-                "load",
-                track=f"model {model}",
-                model=model,
-                need_bytes=tenant.need_bytes,
-                reason=move.reason,
-                prefetch=move.is_prefetch,
-                source="measured",
-            ) as span:
-                self._load = model, span.id
-                self._load_began(model)
-                async with asyncio.timeout(tenant.load_timeout_s):
-                    await host.load()
-        except TimeoutError:
-            return self._cannot_come(
-                model,
-                LoadFailed(
-                    f"'{model}' was not loaded after {tenant.load_timeout_s:g} s; raise "
-                    "load_timeout_s if it needs longer",
-                    code="model.load-timeout",
-                    endpoint=model,
-                ),
-            )
-        except Exception as error:  # noqa: BLE001 - the waiting calls raise it, whatever it is
-            return self._cannot_come(model, error)
-        load_s = (self._tracer.now_ns() - began_ns) / 1e9
-        report = await self._residents.report(model)
-        if report is not None and not report.resident:
-            return self._cannot_come(
-                model,
-                LoadFailed(
-                    f"'{model}' was loaded, and its server no longer has it",
-                    code="model.unloaded-meanwhile",
-                    endpoint=model,
-                ),
-            )
-        self._residents.came(model, report, load_s=load_s)
-        return NOTHING_REFUSED
-
-    def _cannot_come(self, model: str, error: Exception) -> Mapping[str, Exception]:
-        log_warning(
-            "a model could not be loaded",
-            code="budget.model-not-loaded",
-            model=model,
-            error=describe(error),
-        )
-        out_of_memory = isinstance(error, LoadFailed) and error.out_of_memory
-        if out_of_memory and self._residents.found_too_large(model, self._free):
-            return NOTHING_REFUSED  # it needs more than estimated; others may make room
-        self._residents.note_failure(model)
-        return {model: error}
