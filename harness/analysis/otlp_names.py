@@ -10,7 +10,6 @@ Texts leave only on request: the viewer is often on another's machine.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -108,10 +107,6 @@ QUOTING = frozenset(
 """Attributes that may quote a text: all that pass through `Tracer.excerpt`. A task's text may be
 the seed that an evaluator is drawn by; a call's seed is a number, and quotes nothing."""
 
-_HEADING = re.compile(r"(?:\A|\n\n)\[(system|user|assistant)\]\n")
-"""How the journal's text of a conversation begins each message."""
-
-
 _MANAGED = {
     "azure": "azure.ai.openai",
     "azure_ai": "azure.ai.inference",
@@ -167,8 +162,6 @@ def span_attributes(span: SpanRecord, *, text_of: TextOf | None) -> dict[str, ob
             if name.endswith(".value"):
                 # Phoenix would otherwise take a reply for JSON.
                 found[name.replace(".value", ".mime_type")] = "text/plain"
-        if span.name == "chat":
-            found |= _messages(texts)
     if span.name == "evaluate" and "composite" in ours:
         verdict = {name: ours.get(name) for name in ("composite", "passed", "scores")}
         found |= {"output.value": _json(verdict), "output.mime_type": "application/json"}
@@ -239,28 +232,6 @@ def _renamed(ours: Attributes, names: Mapping[str, Sequence[str]]) -> dict[str, 
         if ours.get(name) is not None
         for theirs in all_theirs
     }
-
-
-def _messages(call: Attributes) -> dict[str, object]:
-    """The conversation in GenAI's form.
-
-    The journal has it as one text. A message that itself holds what looks like a heading comes out
-    as two here; `input.value` has it as it was.
-    """
-    prompt, reply = call.get("prompt_sha256"), call.get("reply_sha256")
-    _, *parts = _HEADING.split(str(prompt)) if prompt else [""]
-    found: dict[str, object] = {}
-    if parts:
-        turns = zip(parts[::2], parts[1::2], strict=True)
-        found["gen_ai.input.messages"] = _json([_message(role, text) for role, text in turns])
-    if reply is not None:
-        answer = {**_message("assistant", reply), "finish_reason": call.get("finish_reason")}
-        found["gen_ai.output.messages"] = _json([answer])
-    return found
-
-
-def _message(role: str, text: object) -> dict[str, object]:
-    return {"role": role, "parts": [{"type": "text", "content": text}]}
 
 
 def _json(value: object) -> str:

@@ -108,8 +108,11 @@ def read_written(path: Path) -> tuple[Written, tuple[Problem, ...]]:
         raise refusal("the values are nested too deeply", 1, code="rubric.too-deep") from error
     if not isinstance(root.value, dict):
         holds = "nothing, or comments only" if root.value is None else "no fields"
-        message = f"it holds {holds}; begin with 'title: …', or with a copy: harness rubric new"
-        raise refusal(message, 1, code="rubric.no-fields")
+        raise refusal(
+            f"it holds {holds}; begin with 'title: …', or with a copy: harness rubric new",
+            1,
+            code="rubric.no-fields",
+        )
     return root, tuple(reading.problems)
 
 
