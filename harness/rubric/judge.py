@@ -242,6 +242,6 @@ def _said(completion: Completion) -> str:
     if len(said) < len(completion.text) / 2:
         return (
             f"{shown}, and then ran on in white space until it was cut off, as a JSON grammar "
-            "allows (some servers can forbid it: see their page in the documentation)"
+            "allows (some servers have a flag that forbids it)"
         )
     return f"{shown} and ran on until it was cut off"
