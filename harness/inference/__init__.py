@@ -14,7 +14,7 @@ from harness.inference.completion import (
 from harness.inference.endpoint import FILE_BACKENDS, MACHINE, Endpoint
 from harness.inference.gate import Gate, Lease
 from harness.inference.limits import NOTHING, Limits, Spent, merged
-from harness.inference.meter import Meter, TokenPrice, token_prices
+from harness.inference.meter import Charges, Meter, TokenPrice, token_prices
 from harness.inference.model_identity import (
     ModelIdentity,
     ModelMetadata,
@@ -72,6 +72,7 @@ __all__ = [
     "Access",
     "Backend",
     "Caller",
+    "Charges",
     "ChatOptions",
     "ChatRequest",
     "Client",

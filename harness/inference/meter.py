@@ -78,7 +78,7 @@ class Meter:
         tracer: Tracer,
     ) -> None:
         self.limits = limits
-        self._charges = Charges(prices)
+        self.charges = Charges(prices)
         self._taken = before
         self._clock = clock
         self._began_ns = began_ns
@@ -147,9 +147,9 @@ class Meter:
         try:
             yield sending
             if sending.answer is not None:
-                self._take(self._charges.taken(request, sending.answer), call)
+                self._take(self.charges.taken(request, sending.answer), call)
         except BaseException:
-            self._take(self._charges.lost(request, pieces=sending.pieces), call)
+            self._take(self.charges.lost(request, pieces=sending.pieces), call)
             raise
         finally:
             self._under_way = _without(self._under_way, need)
@@ -163,13 +163,13 @@ class Meter:
         return (
             call.room is not None
             and isinstance(call.request, ChatRequest)
-            and self._charges.has_less_room(call.request, error)
+            and self.charges.has_less_room(call.request, error)
         )
 
     def cut_by(self, call: Admission[ChatRequest], reply: Completion) -> Completion:
         """The reply, with the limit that decided where it was cut, if one did."""
         is_cut = reply.finish_reason == "length" and call.room is not None
-        if not is_cut or self._charges.is_full(call.request):
+        if not is_cut or self.charges.is_full(call.request):
             return reply
         return replace(reply, cut_by="cost" if self.limits.max_tokens is None else "tokens")
 
@@ -257,10 +257,10 @@ class Meter:
         """The call with the room that its reply has now, and what it takes at most."""
         tokens, usd = left_of(self.limits, spent=self.spent, held=Room())
         among = max(1, self._ready) if given is None else 1
-        request = self._charges.sized(
+        request = self.charges.sized(
             request, tokens=tokens, usd=usd, among=among, beside=held, given=given
         )
-        return request, self._charges.most(request)
+        return request, self.charges.most(request)
 
     def _refusal(self, model: str, need: Room, *, held: Room) -> Refusal | None:
         return refusal(self.limits, model=model, need=need, spent=self.spent, held=held)

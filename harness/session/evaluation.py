@@ -17,8 +17,8 @@ from harness.inference import (
     as_messages,
     check_whole,
     most_prompt_tokens,
-    token_prices,
 )
+from harness.inference.limits import Room
 from harness.rubric import (
     Ask,
     Draft,
@@ -143,7 +143,7 @@ async def run_loop(
         ask,
         limits=limits.within(session.meter.left_beside(before)),
         clock=monotonic,
-        prices=token_prices(session.casting.models.endpoints),
+        charges=session.meter.charges,
     )
     evaluator = evaluator_of(session, rubric, ask=meter.ask, noise=noise)
     producer = session.roles.model(PRODUCER)
@@ -165,7 +165,7 @@ async def run_loop(
         kept = _tokens_to_keep(
             request, first, meter=meter, evaluator=evaluator, max_rounds=limits.max_rounds
         )
-        with session.trace.span("draft") as span, meter.holding(tokens=kept):
+        with session.trace.span("draft") as span, meter.holding(Room(tokens=kept)):
             draft_span = span.id
             reply = await meter.ask(request)
             is_cut = reply.finish_reason == "length"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from harness.compress import sections_of
 from harness.errors import EvaluatorAbstained, HarnessError, InvalidInput, LimitReached
-from harness.inference.limits import NOTHING, Spent
+from harness.inference.limits import NOTHING, Room, Spent
 from harness.rubric import DimensionScore, Draft, Evaluator, Rescore, Rubric, Verdict
 from harness.trace import Span, Tracer
 from harness.wiggum.loop_meter import LoopMeter
@@ -256,7 +256,7 @@ class _Loop:
             base = self._base(step)
             # The revision may not take all that is left: it has to be evaluated too.
             cost, seconds = greatest([one.judging for one in self.rounds])
-            with self.meter.holding(usd=cost, seconds=seconds):
+            with self.meter.holding(Room(usd=cost, seconds=seconds)):
                 revision = await self.reviser.revise(base, step.focus, rounds=self.rounds)
             span.set(draft_sha256=self.tracer.content(revision.text), how=revision.how)
         return replace(base, text=revision.text, cut=revision.cut), span.id
@@ -311,7 +311,7 @@ class _Loop:
             rescore = rescore_of(draft, step.base, step.focus)
         if rescore is not None:
             # The partial evaluation may repeat itself, and must leave room for the full one.
-            with self.meter.holding(tokens=self.evaluator.most_tokens(draft)):
+            with self.meter.holding(Room(tokens=self.evaluator.most_tokens(draft))):
                 verdict = await self.evaluator.evaluate(draft, rescore=rescore)
             if not verdict.passed:
                 return verdict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Self
@@ -21,7 +21,7 @@ from harness.inference.limits import (
     refusal,
     seconds_left,
 )
-from harness.inference.meter import Charges, TokenPrice
+from harness.inference.meter import Charges
 from harness.rubric import Ask
 from harness.trace import Clock
 
@@ -75,15 +75,16 @@ class LoopLimits(Limits):
 
 
 class LoopMeter:
-    """Passes calls on, counts what they took, and refuses those that the limits leave no room for.
+    """The meter of one loop inside a run: a call that does not fit is refused, and does not wait.
 
-    One meter is for one loop. Its time runs from when it is made.
+    Its time runs from when it is made.
 
     Args:
         ask: Reaches the models.
         limits: Of the loop.
         clock: In nanoseconds.
-        prices: By the endpoint's tag; they go before what a reply says that it cost.
+        charges: Those of the run's meter, if there is one: what it has learned of the models holds
+            here too.
     """
 
     def __init__(
@@ -92,12 +93,12 @@ class LoopMeter:
         *,
         limits: LoopLimits,
         clock: Clock,
-        prices: Mapping[str, TokenPrice] | None = None,
+        charges: Charges,
     ) -> None:
         self.limits = limits
         self._ask = ask
         self._clock = clock
-        self._charges = Charges(prices or {})
+        self._charges = charges
         self._laps = Spent()
         self._lap = Spent()
         self._lap_began_ns = clock()
@@ -123,24 +124,28 @@ class LoopMeter:
 
     async def _sent(self, request: ChatRequest) -> Completion:
         need = self._charges.most(request)
-        left_s = self._check(request.model, need)
-        if left_s is not None:
+        refused = refusal(
+            self.limits, model=request.model, need=need, spent=self.spent, held=self._held
+        )
+        if refused is not None:
+            raise self._reached(refused.limit, refused.message)
+        if (left_s := self._left_s) is not None:
             request = replace(request, timeout_s=min(left_s, request.timeout_s or left_s))
         # Of each request that the run counts; empty if it counts none, or the reply was kept.
         heard: list[Spent] = []
-        with self._holding(need):
+        with self.holding(need):
             try:
                 completion = await self._ask(replace(request, on_taken=heard.append))
             except BaseException as error:
                 self._lap += sum(heard, NOTHING) if heard else self._charges.lost(request)
-                if isinstance(error, CallTimeout) and self._is_out_of_time:
+                left_s = self._left_s
+                if isinstance(error, CallTimeout) and left_s is not None and left_s < LEAST_S:
                     message = f"{self.limits.said('time')} were over: {error}"
                     raise self._reached("time", message) from error
                 raise
-            # From the cache: no model was asked.
             taken = self._charges.taken(request, completion)
             if completion.from_cache:
-                taken = Spent(calls=1)
+                taken = Spent(calls=1)  # no model was asked
             self._lap += sum(heard, NOTHING) if heard else taken
         return completion
 
@@ -184,25 +189,13 @@ class LoopMeter:
         self._laps += spent
 
     @contextmanager
-    def holding(self, *, tokens: int = 0, usd: float = 0.0, seconds: float = 0.0) -> Iterator[None]:
-        """Keeps room, inside the block, for calls that are to come after those made in it."""
-        with self._holding(Room(tokens=tokens, usd=usd, seconds=seconds)):
-            yield
-
-    @contextmanager
-    def _holding(self, room: Room) -> Iterator[None]:
+    def holding(self, room: Room) -> Iterator[None]:
+        """Keeps room, inside the block, for calls that come after those made in it."""
         self._held += room
         try:
             yield
         finally:
             self._held -= room
-
-    def _check(self, model: str, need: Room) -> float | None:
-        """How long the call may last, in seconds; None for as long as it likes."""
-        refused = refusal(self.limits, model=model, need=need, spent=self.spent, held=self._held)
-        if refused is not None:
-            raise self._reached(refused.limit, refused.message)
-        return self._left_s
 
     def _reached(self, limit: LimitName, message: str) -> LimitReached:
         kind = RunLimitReached if limit in self.limits.of_run else LimitReached
@@ -215,7 +208,3 @@ class LoopMeter:
     @property
     def _left_s(self) -> float | None:
         return seconds_left(self.limits, spent=self.spent, held=self._held)
-
-    @property
-    def _is_out_of_time(self) -> bool:
-        return self._left_s is not None and self._left_s < LEAST_S

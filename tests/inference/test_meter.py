@@ -413,7 +413,9 @@ def test_a_loop_counts_probes_and_retries_as_its_run_does():
         clock = ManualClock()
         line = {"schemas": SchemaKnowledge()}
         client = client_on(send, clock, limits=Limits(), line=line, retry=AT_ONCE)
-        loop = LoopMeter(client.chat, limits=LoopLimits(), clock=clock)
+        loop = LoopMeter(
+            client.chat, limits=LoopLimits(), clock=clock, charges=client.meter.charges
+        )
         await loop.ask(request(reply_schema={"type": "object"}))
         return loop.spent, client.meter.spent
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import CallTimeout, EvaluatorAbstained, InferenceError, StreamCut
-from harness.inference import ChatRequest, Completion, Message, TokenPrice, Usage
+from harness.inference import Charges, ChatRequest, Completion, Message, TokenPrice, Usage
 from harness.rubric import Dimension, DimensionScore, Draft, Finding, Rubric, reach_verdict
 from harness.trace import Journal, ManualClock, Record, RunStarted, Tracer
 from harness.trace.journal_line import encode
@@ -178,8 +178,8 @@ async def run_loop(
     mode="sections",
     priced: bool = False,
 ) -> WiggumResult:
-    prices = {"writer": PRICE, "judge": PRICE} if priced else {}
-    meter = LoopMeter(world.ask, limits=limits or LoopLimits(), clock=world.clock, prices=prices)
+    charges = Charges({"writer": PRICE, "judge": PRICE} if priced else {})
+    meter = LoopMeter(world.ask, limits=limits or LoopLimits(), clock=world.clock, charges=charges)
     return await revise_until_met(
         first,
         evaluator=ScriptedEvaluator(rubric=rubric, ask=meter.ask),

@@ -15,6 +15,7 @@ from harness.errors import (
     RunLimitReached,
 )
 from harness.inference import (
+    Charges,
     ChatRequest,
     Completion,
     Limits,
@@ -131,7 +132,8 @@ class Backend:
 
     def meter(self, limits: LoopLimits | None = None, *, prices=None, **fields) -> LoopMeter:
         limits = limits or LoopLimits(**fields)
-        return LoopMeter(self.ask, limits=limits, clock=self.clock, prices=prices)
+        charges = Charges(prices or {})
+        return LoopMeter(self.ask, limits=limits, clock=self.clock, charges=charges)
 
 
 def ask(meter: LoopMeter, *requests: ChatRequest) -> None:
@@ -301,10 +303,10 @@ def test_room_that_is_held_is_for_what_comes_after():
     backend = Backend(seconds=2)
     meter = backend.meter(max_tokens=400, max_seconds=60)
 
-    with meter.holding(tokens=300, seconds=50), pytest.raises(LimitReached, match="300 kept"):
+    with meter.holding(Room(tokens=300, seconds=50)), pytest.raises(LimitReached, match="300 kept"):
         ask(meter, request(60, 50))
     ask(meter, request(60, 50))
-    with meter.holding(seconds=50):
+    with meter.holding(Room(seconds=50)):
         ask(meter, request(60, 50))
 
     assert [one.timeout_s for one in backend.requests] == [60, 8]

@@ -9,7 +9,7 @@ import pytest
 from scripted_loops import CUT, FIRST, NO_VERDICT, PARTED, RUBRIC, TIMEOUT
 
 from harness.errors import EvaluatorAbstained, InvalidInput, StreamCut
-from harness.inference import ScriptedBackend
+from harness.inference import Charges, ScriptedBackend
 from harness.rubric import Dimension, Draft, Evaluator, Rubric
 from harness.rubric.checks import Finished
 from harness.trace import Content, CounterSet, Instant, SpanEnded, SpanStarted, Tracer, monotonic
@@ -37,7 +37,9 @@ class Models:
 
     async def run(self, *, rubric=RUBRIC, first=FIRST, mode="sections", ask=None, **more):
         limits = {name: more.pop(name) for name in list(more) if name.startswith("max_")}
-        meter = LoopMeter(ask or self.ask, limits=LoopLimits(**limits), clock=monotonic)
+        meter = LoopMeter(
+            ask or self.ask, limits=LoopLimits(**limits), clock=monotonic, charges=Charges({})
+        )
         models = ("judge",) if rubric.judged else ()
         sink = more.pop("sink", None)
         return await revise_until_met(

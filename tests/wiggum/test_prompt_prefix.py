@@ -6,7 +6,7 @@ from itertools import takewhile
 
 import pytest
 
-from harness.inference import ChatRequest, Completion, ScriptedBackend
+from harness.inference import Charges, ChatRequest, Completion, ScriptedBackend
 from harness.rubric import Dimension, Draft, Evaluator, Rubric
 from harness.rubric.checks import SectionWords
 from harness.session import Pipeline, Run, Settings
@@ -50,7 +50,7 @@ def run_loop(
     async def ask(request: ChatRequest) -> Completion:
         return await (judge if request.role == "evaluator" else writer).chat(request)
 
-    meter = LoopMeter(ask, limits=LoopLimits(max_rounds=3), clock=monotonic)
+    meter = LoopMeter(ask, limits=LoopLimits(max_rounds=3), clock=monotonic, charges=Charges({}))
     return asyncio.run(
         revise_until_met(
             first,
