@@ -3,7 +3,7 @@
 As in b11434 (`create_memory` in src/llama-model.cpp, `n_embd_r` and `n_embd_s` in
 src/llama-hparams.cpp, `load_arch_hparams` in src/models/); b11549 logs the same in the tests. An
 architecture with an unknown kind of cache is given full keys and values in all layers, and states
-if it has any: usually too much.
+if it has any: usually too much. An impossible key of a header raises `ModelFileInvalid`.
 """
 
 from __future__ import annotations
@@ -76,9 +76,6 @@ def model_caches(
 
     `heads` are the first layer's attention heads, `heads_kv` the key-value heads of each layer; the
     lengths are elements of one head.
-
-    Raises:
-        ModelFileInvalid: A key is impossible.
     """
     if keys.architecture in _NO_CACHE:
         return (LayerCache(),) * keys.layers, True
@@ -113,11 +110,7 @@ def model_caches(
 
 
 def draft_layers(keys: ModelKeys) -> int:
-    """How many layers at the end (NextN) only draft; llama.cpp loads them only for speculation.
-
-    Raises:
-        ModelFileInvalid: The key is impossible.
-    """
+    """How many layers at the end (NextN) only draft; llama.cpp loads them only for speculation."""
     count = keys.count("nextn_predict_layers", default=0)
     return count if count < keys.layers else 0
 
@@ -233,9 +226,6 @@ def recurrent_length(keys: ModelKeys) -> int:
     Mamba: embedding + 7 * inner + 6 * groups * state + heads; RWKV: 19 * embedding. Fitted to the
     compute buffers of llama.cpp b11549, see `compute_bytes`. Short convolutions and delta nets
     (LFM2, Qwen 3.5, Kimi) take less than the feed-forward layer beside them.
-
-    Raises:
-        ModelFileInvalid: A key is impossible.
     """
     width = keys.count("embedding_length")
     if keys.count("wkv.head_size", default=0):

@@ -417,7 +417,7 @@ class ModelConfig:
     """The part that describes the language model: all of it, or one of its tables."""
 
     def get(self, *names: str) -> Any:  # noqa: ANN401 - whatever the JSON has
-        """The value of the first of these names that has one; null is none."""
+        """The value of the first of these names that has one; null counts as missing."""
         held = (values.get(name) for values in (self.values, self.whole) for name in names)
         return next((value for value in held if value is not None), None)
 

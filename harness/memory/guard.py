@@ -27,7 +27,7 @@ class Suspicion:
 
 
 def injected_instruction(text: str) -> Suspicion | None:
-    """The first passage of a text that looks like an instruction to a model; None if there is none.
+    """The first passage of a text that looks like an instruction to a model; None if it is clean.
 
     Takes time linear in the text's length, for any text.
     """

@@ -281,7 +281,7 @@ class Added:
     """What became of added passages."""
 
     new: tuple[str, ...] = ()
-    """Ids of those that are stored now."""
+    """Ids of passages that are stored now."""
     known: tuple[str, ...] = ()
     """Ids that were stored before, or came twice: nothing has changed."""
     merged: tuple[Merge, ...] = ()

@@ -425,7 +425,7 @@ def _place(path: Path) -> str:
 
 
 def _fault(db: sqlite3.Connection) -> str | None:
-    """A sign that parts of the file are from different moments; None if there is none.
+    """A sign that parts of the file are from different moments; None if it looks whole.
 
     SQLite's own check finds pages that do not fit each other. It cannot find rows that are missing
     without a trace: these are counted.

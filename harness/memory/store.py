@@ -129,9 +129,9 @@ class MemoryStore:
     def add(self, passages: Iterable[Passage]) -> Added:
         """Stores passages, all of them or, if it raises, none.
 
-        Passages with a known id change nothing (see `update`), those that say the same as a stored
-        one become one with it (see `open` and `split`), and those that look like instructions to a
-        model are refused.
+        A passage with a known id changes nothing (see `update`), one that says the same as a stored
+        passage becomes one with it (see `open` and `split`), and one that looks like instructions
+        to a model is refused.
 
         Raises:
             MemoryStoreFailed: They cannot be written.
@@ -349,7 +349,7 @@ def _bytes_in(directory: Path) -> int:
 
 
 def _filtered(passages: Iterable[Passage]) -> tuple[list[Passage], tuple[Refusal, ...]]:
-    """Those that may be stored, and those that look like instructions to a model."""
+    """Passages that may be stored, and refusals of what looks like instructions to a model."""
     accepted, refused = [], []
     for passage in passages:
         # Not `searchable`: the text begins a sentence of its own.
