@@ -137,19 +137,19 @@ def _with_unended(listed: list[AuditLine], directory: Path) -> list[AuditLine]:
             if journal_of(path) != path or _has_end([path, *beside][-1]):
                 continue
             journal = Journal(path)
+            if journal.ended is not None:
+                continue
+            line = AuditLine(
+                run_id=journal.started.run_id,
+                timestamp=datetime.fromtimestamp(journal.started.wall_ns / 1e9, tz=UTC).isoformat(),
+                pipeline=journal.started.name,
+                run_duration_s=journal.duration_ns / 1e9,
+                final="GOING" if is_going(path) else "KILLED",
+            )
         except (JournalInvalid, OSError):
             continue  # not a run's, or `trace check` has more to say of it
-        if journal.ended is not None:
-            continue
-        began = datetime.fromtimestamp(journal.started.wall_ns / 1e9, tz=UTC).isoformat()
-        line = AuditLine(
-            run_id=journal.started.run_id,
-            timestamp=began,
-            pipeline=journal.started.name,
-            run_duration_s=journal.duration_ns / 1e9,
-            final="GOING" if is_going(path) else "KILLED",
-        )
         listed = [one for one in listed if one.run_id != line.run_id]
+        began = line.timestamp or ""
         listed.insert(sum((one.timestamp or "") <= began for one in listed), line)
     return listed
 
