@@ -15,7 +15,7 @@ PHASES = ("queue", "load", "prefill", "decode")
 """The phases of a call, in the order they happen."""
 
 _FOR_A_TURN = ("max_parallel", "max_concurrency", "slots", "KV cache")
-"""How the reason begins of a wait that the endpoint's own limit imposed, or the model's size."""
+"""How the reasons begin for waits that the endpoint's limits or the model's size imposed."""
 
 _NS_PER_HOUR = 3_600_000_000_000
 
@@ -55,17 +55,17 @@ class Call(Interval):
     """Of its queue, the waits for a turn among calls to the same model."""
 
     def count(self, name: str) -> int | None:
-        """A whole number among the attributes, such as `output_tokens`; None if it is not known."""
+        """A whole number among the attributes, such as `output_tokens`; None if unknown."""
         value = self.attributes.get(name)
         return value if isinstance(value, int) and value >= 0 else None
 
     def phase_ns(self, name: str) -> int:
-        """How long a phase took in all; 0 when there was none."""
+        """The total length of a phase; 0 if it did not happen."""
         return sum(interval.duration_ns for interval in self.phases.get(name, ()))
 
     @property
     def from_cache(self) -> bool:
-        """Whether an earlier call's reply answered it: no model was asked, so none has figures."""
+        """Whether an earlier call's reply answered it; then there are no figures of a model."""
         return self.attributes.get("from_cache") is True
 
     @property
@@ -80,7 +80,7 @@ class Call(Interval):
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Fields that it was sent without, since the model or its server refuses them."""
+        """Fields left out of the request, since the model or its server refuses them."""
         names = self.attributes.get("dropped")
         return tuple(map(str, names)) if isinstance(names, list | tuple) else ()
 
@@ -91,11 +91,7 @@ class Call(Interval):
 
 
 def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
-    """Every call, in the order they began. Takes about a kilobyte for each.
-
-    Args:
-        spans: All of a run's, as `Journal.spans` gives them.
-    """
+    """Every call in a run's spans, in the order they began; about a kilobyte each."""
     nodes: dict[int, str] = {}
     chats: list[SpanRecord] = []
     phases: dict[int, dict[str, list[Interval]]] = {}
@@ -147,7 +143,7 @@ class Percentiles:
 
 
 def percentiles_of(values_ns: Iterable[int | None]) -> Percentiles | None:
-    """Of the values that are known; None when none is."""
+    """Of the known values; None if there are none."""
     known = sorted(value for value in values_ns if value is not None)
     if not known:
         return None
@@ -229,7 +225,7 @@ class CallGroup:
 
 
 def group_calls(calls: Iterable[Call], by: Callable[[Call], str | None]) -> tuple[CallGroup, ...]:
-    """One group for each name that `by` gives, in the order of their first calls."""
+    """A group for each name that `by` returns, in the order of their first calls."""
     groups: dict[str | None, list[Call]] = {}
     for call in calls:
         groups.setdefault(by(call), []).append(call)
@@ -294,7 +290,7 @@ def _decode_rate(done: Sequence[Call]) -> float | None:
 
 
 def _sum(calls: Sequence[Call], count: str) -> int | None:
-    """Of the calls whose server said; None when none did."""
+    """Of the calls whose server said; None if no server did."""
     known = [tokens for call in calls if (tokens := call.count(count)) is not None]
     return sum(known) if known else None
 
@@ -313,11 +309,10 @@ class ModelCost:
 
     model: str
     basis: tuple[PriceBasis, ...]
-    """What the figure is of; empty when no price is known."""
+    """Where the price is from; empty if unknown."""
     usd: float | None
     unpriced_calls: int
-    """Calls that may have cost something which is not in it: they failed on the way, or the price
-    list did not know them."""
+    """Calls whose cost is not included: they failed on the way, or are not in the price list."""
     output_tokens: int
     usd_per_million_output_tokens: float | None
     """None when either is unknown or there are no tokens."""
@@ -338,7 +333,7 @@ class RunCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prices:
-    """What an endpoint's settings say; each is None when they say nothing."""
+    """An endpoint's settings; None where they say nothing."""
 
     usd_per_hour: float | None = None
     usd_per_million_input_tokens: float | None = None
@@ -360,7 +355,7 @@ def cost_of(calls: Sequence[Call], endpoints: Iterable[Instant], *, run_ns: int)
     endpoint with a price: of two endpoints on one machine, only one should have it.
 
     Args:
-        calls: All that a run asked models, to embed included.
+        calls: All of a run's, embeddings included, but not replies from the cache of calls.
         endpoints: The `endpoint` instants, which hold the prices.
         run_ns: How long the run took.
     """
@@ -385,11 +380,9 @@ def cost_of(calls: Sequence[Call], endpoints: Iterable[Instant], *, run_ns: int)
 
 
 def charges_of(calls: Iterable[Call], endpoints: Iterable[Instant]) -> dict[int, float]:
-    """What calls cost by their tokens, in dollars, by span; without those whose price is unknown.
+    """What calls cost by their tokens, in dollars by span id; without those of unknown price.
 
-    Args:
-        calls: As for `cost_of`.
-        endpoints: As for `cost_of`.
+    Takes the arguments of `cost_of`.
     """
     prices = {str(one.attributes.get("model")): _Prices.of(one.attributes) for one in endpoints}
     charges = ((call.id, _charge(call, prices.get(call.model, _Prices()))) for call in calls)
@@ -397,7 +390,7 @@ def charges_of(calls: Iterable[Call], endpoints: Iterable[Instant]) -> dict[int,
 
 
 def priced_asides(spans: Iterable[SpanRecord]) -> Iterator[Call]:
-    """Those that providers charge for, as if they were calls: tokens are counted for nothing."""
+    """The spans beside calls that providers charge for, as calls; counting tokens is free."""
     for span in spans:
         if span.name != "count tokens":
             none_written = {"output_tokens": 0} if span.name == "embed" else {}
@@ -442,7 +435,7 @@ def _model_cost(model: str, calls: Sequence[Call], prices: _Prices, *, run_ns: i
 def _charge(call: Call, prices: _Prices) -> tuple[PriceBasis, float] | None:
     """What one call cost by its tokens: by the settings, else by the list.
 
-    One price of the two alone tells nothing: what it gives would pass for the whole.
+    Settings with only one of the two prices are ignored: the sum would pass for the whole.
     """
     if call.status != "ok":
         return None

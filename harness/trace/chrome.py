@@ -1,11 +1,9 @@
 """The Chrome Trace export: JSON that Perfetto and `chrome://tracing` open.
 
-What the importers enforce, and this file therefore does: times are microseconds relative to the
-run's start (an epoch would lose its fraction), process and thread ids are small, complete events on
-one thread nest, and no value is NaN, which would abort the whole load. A group of tracks is a
-process, since that is the only kind of group the format has.
-
-Integers from 2**63 on read as something else; Perfetto's own format has them right.
+The importers require that times are microseconds relative to the run's start (an epoch would lose
+its fraction), that process and thread ids are small, that complete events on one thread nest, and
+that no value is NaN, which would abort the whole load. A group of tracks is a process, the only
+kind of group in this format. Integers from 2**63 on are misread; Perfetto's own format keeps them.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from harness.trace.timeline import (
     Lane,
     Lanes,
     flow_ends,
-    lane_title,
     on_lane,
     slice_title,
     span_arguments,
@@ -76,7 +73,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 "ts": begin,
                 "dur": (item.end_ns - item.start_ns) / 1000,
                 "name": slice_title(item),
-                # What kind of span it is, whatever its title: to colour, filter and sum by.
+                # The kind of span, whatever its title: to color, filter and sum by.
                 "cat": item.name,
                 "args": span_arguments(item, lane),
             }
@@ -109,7 +106,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 "ph": "C",
                 "pid": threads.processes[lane.track],
                 "ts": (item.time_ns - origin_ns) / 1000,
-                # A process's counters are told apart by their names alone.
+                # Counters of one process differ by their names alone.
                 "name": on_lane(item.name, lane),
                 # Perfetto names the counter "name key".
                 "args": {item.unit: item.value},
@@ -140,7 +137,7 @@ class _Threads:
             yield _metadata("process_name", process, 0, name=lane.track)
             yield _metadata("process_sort_index", process, 0, sort_index=rank)
         process = self.processes[lane.track]
-        yield _metadata("thread_name", process, thread, name=lane_title(lane))
+        yield _metadata("thread_name", process, thread, name=on_lane(lane.track, lane))
         yield _metadata("thread_sort_index", process, thread, sort_index=lane.index)
 
 

@@ -20,10 +20,10 @@ monotonic: Clock = time.perf_counter_ns
 
 @cache
 def boot_id() -> str | None:
-    """Names this machine's time since it was started; None where the system has no such name.
+    """The id of this machine's boot; None where the system has none.
 
-    Processes with the same one read `monotonic` from the same clock, unless a container has set
-    its own ("time namespaces", `man 7 time_namespaces`).
+    Processes with the same id read `monotonic` from the same clock, unless a container has set its
+    own (`man 7 time_namespaces`).
     """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() or None
@@ -32,11 +32,7 @@ def boot_id() -> str | None:
 
 
 class ManualClock:
-    """A clock that moves only when told to.
-
-    Args:
-        start_ns: What it shows at first.
-    """
+    """A clock that moves only when told to."""
 
     def __init__(self, start_ns: int = 0) -> None:
         self._now_ns = start_ns

@@ -1,13 +1,12 @@
 """The Perfetto export: TrackEvent protocol buffers, exact to the nanosecond.
 
-A third of the size of the Chrome trace, and tracks have names and groups of their own. The file is
-a sequence of packets: one that is cut off keeps every whole packet, and files can be joined end to
-end. Field numbers are those of `protos/perfetto/trace/**` in google/perfetto.
+A third of the size of the Chrome trace, with names and groups for tracks. The file is a sequence of
+packets, so a file that is cut off keeps every whole packet. Field numbers are from
+`protos/perfetto/trace/**` in google/perfetto.
 
-A slice is two packets, its beginning with all its attributes and its end. The end is written when
-the next slice on its lane shows that nothing more can lie in it, so that on every lane the packets
-nest even where times are equal. Names, attribute names and texts that recur are written once and
-referred to by number.
+A slice is two packets: its beginning with all its attributes, and its end. The end is written when
+the next slice on the lane shows that nothing more can lie in it, so that packets nest even where
+times are equal. Names and texts that recur are written once and referred to by number.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from harness.trace.timeline import (
     Lane,
     Lanes,
     flow_ends,
-    lane_title,
     on_lane,
     slice_title,
     span_arguments,
@@ -88,7 +86,7 @@ def _double(field: int, number: float) -> bytes:
 # --- Packets ------------------------------------------------------------------------------------
 _BATCH_BYTES = 1 << 18
 _MOST = 10_000
-"""Texts of one kind that are referred to by number: a viewer holds all of them."""
+"""Texts of one kind that get a number: a viewer holds all of them."""
 _SHORT = 40
 """Characters. Longer texts in attributes are mostly hashes, and do not recur."""
 
@@ -145,11 +143,11 @@ class _Packets:
         self._flows = flow_ends(journal.flows)
         self._tracks = _Tracks()
         self._counters: dict[tuple[int, str, str], bytes] = {}
-        # What the next packet must define before it may refer to it by number.
+        # Definitions that the next packet must hold before it refers to them by number.
         fresh = self._fresh = list[bytes]()
         self._categories, self._names = _Interned(1, fresh), _Interned(2, fresh)
         self._keys, self._texts = _Interned(3, fresh), _Interned(29, fresh)
-        # What was encoded once: annotations of words, and the beginnings of those of integers.
+        # Encoded before: whole annotations of words, and the beginnings of those of integers.
         self._said: dict[tuple[str, str], bytes] = {}
         self._integers: dict[str, bytes] = {}
 
@@ -216,7 +214,7 @@ class _Packets:
         return self._names.field(_NAME, name) or _text(23, name)
 
     def _annotations(self, attributes: Attributes) -> bytes:
-        """Every attribute as a DebugAnnotation; what has no value has no annotation."""
+        """Every attribute as a DebugAnnotation, but those that are None."""
         parts = []
         for key, value in attributes.items():
             if type(value) is int and value in _INT64:
@@ -230,7 +228,7 @@ class _Packets:
         return b"".join(parts)
 
     def _integer(self, key: str) -> bytes:
-        """All of an integer's annotation but its value."""
+        """An integer's annotation without its value."""
         beginning = (self._keys.field(_KEY, key) or _text(10, key)) + _INTEGER
         if len(self._integers) < _MOST:
             self._integers[key] = beginning
@@ -265,12 +263,12 @@ class _Tracks:
         self._uuids = count(_ROOT + 1)
         self._groups: dict[str, int] = {}
         self.on: list[bytes] = []
-        """By lane: what says that an event is on it."""
+        """By lane: the field that puts an event on it."""
         self.ends: list[bytes] = []
-        """By lane: all of a slice's end but its time."""
+        """By lane: a slice's end without its time."""
 
     def root(self, name: str) -> bytes:
-        """The packet of the group around all others: viewers sort what is in none by its name."""
+        """The packet of the group around all others: viewers sort tracks without one by name."""
         return _descriptor(_ROOT, name, _IN_GIVEN_ORDER)
 
     def describe(self, lane: Lane) -> Iterator[bytes]:
@@ -283,11 +281,11 @@ class _Tracks:
             place = _integer(5, _ROOT) + _integer(12, rank)
             yield _descriptor(uuid, lane.track, _IN_GIVEN_ORDER + place)
         uuid, packet = self.add(
-            lane_title(lane), lane.track, _integer(12, lane.index) + _NOT_MERGED
+            on_lane(lane.track, lane), lane.track, _integer(12, lane.index) + _NOT_MERGED
         )
         yield packet
         self.on.append(_TRACK + _varint(uuid))
-        # Nothing in it is a number that stands for a text.
+        # Nothing in it refers to a text by number.
         self.ends.append(_SEQUENCE + _message(11, _END + self.on[-1]))
 
     def add(self, name: str, group: str, more: bytes) -> tuple[int, bytes]:
@@ -297,11 +295,9 @@ class _Tracks:
 
 
 class _Interned:
-    """Texts of one kind that are written once and then referred to by number.
+    """Texts that are written once and then referred to by number.
 
-    Args:
-        kind: InternedData's field for them.
-        fresh: Receives the definition of each that is new.
+    `kind` is InternedData's field for them; `fresh` receives the definition of each new one.
     """
 
     def __init__(self, kind: int, fresh: list[bytes]) -> None:
@@ -310,11 +306,9 @@ class _Interned:
         self._fields: dict[str, bytes] = {}
 
     def field(self, tag: bytes, said: str) -> bytes | None:
-        """The field that refers to a text; None if it has no number, for there are too many.
+        """The field that refers to a text; None if there are too many texts already.
 
-        Args:
-            tag: The field's, always the same for a kind.
-            said: The text.
+        `tag` is always the same for a kind.
         """
         known = self._fields.get(said)
         if known is None and len(self._fields) < _MOST:

@@ -36,10 +36,10 @@ class Lane:
         number: Counted from 0 over all lanes, in the order they were needed.
         track: The name people read.
         index: 0 for a track's first lane, counted up for spans that overlap.
-        ended: When those slices end that are over now that the last one was placed, innermost
-            first. What a format needs that draws a slice by its two ends.
+        ended: When the slices end that the last placed one has closed, innermost first: for a
+            format that draws a slice by its two ends.
         free_ns: Nothing drawn so far reaches beyond.
-        open: The slices that another may still be nested in, outermost first.
+        open: The slices in which another may still be nested, outermost first.
     """
 
     __slots__ = ("ended", "free_ns", "index", "number", "open", "track")
@@ -54,7 +54,7 @@ class Lane:
 
 
 class _Slice:
-    """A slice that is drawn, as far as the next one's place depends on it."""
+    """A slice that is drawn, as far as the places of later ones depend on it."""
 
     __slots__ = ("end_ns", "free_ns", "id", "until_ns")
 
@@ -67,10 +67,10 @@ class _Slice:
 
 
 class Lanes:
-    """Gives each span its lane. Remembers four bytes a span, and what is open.
+    """Gives each span its lane. Keeps four bytes a span, and the open slices.
 
     Args:
-        root_track: Where spans are drawn that name no track, and no span around them does.
+        root_track: The track of spans for which neither they nor a span around them name one.
     """
 
     def __init__(self, root_track: str) -> None:
@@ -80,7 +80,7 @@ class Lanes:
         self._lane_of = array("i")
 
     def place(self, span: SpanRecord) -> Lane:
-        """The lane of the next span: that of its `track`, else of its parent's, else the root's."""
+        """The lane of the next span: on its `track`, else its parent's, else the root's."""
         number, parent, _, start_ns, end_ns, _, _, attributes = span
         track = attributes.get("track")
         around = None if parent is None else self.lane_of(parent)
@@ -107,17 +107,17 @@ class Lanes:
         return None if number == _NOWHERE else self._lanes[number]
 
     def of(self, span: int | None, track: str | None = None) -> Lane:
-        """Where to draw what belongs to a span, or else to a track; by default the root's."""
+        """The lane of a span, or else of a track; by default the root's."""
         placed = None if span is None else self.lane_of(span)
         return placed or self.track(track)
 
     def track(self, name: str | None) -> Lane:
-        """A track's first lane, for what is drawn on no span; the root track's by default."""
+        """A track's first lane; the root track's by default."""
         track = name or self._root_track
         return self._tracks[track][0] if track in self._tracks else self._add(track)
 
     def close(self) -> Iterator[Lane]:
-        """Every lane, with all that is still open on it as `ended`."""
+        """Every lane, with its open slices as `ended`."""
         for lane in self._lanes:
             lane.ended = [one.end_ns for one in reversed(lane.open)]
             lane.open = []
@@ -138,7 +138,7 @@ class Lanes:
 
 
 def _nest(lane: Lane, here: _Slice, start_ns: int, parent: int | None) -> bool:
-    """Places a slice in its parent's, if that is open and there is room in it."""
+    """Places a slice in its parent's, if that is open and has room."""
     stack = lane.open
     depth = len(stack)
     while depth:
@@ -162,30 +162,23 @@ class FlowEnd(NamedTuple):
     """One end of an arrow."""
 
     number: int
-    """The arrow's, counted from 1."""
+    """Of the arrow, from 1."""
     name: str
-    """What went along."""
     is_source: bool
-    """Whether the arrow begins here."""
 
 
 def slice_title(span: SpanRecord) -> str:
-    """What people read on a slice: the title, and how it ended if not well."""
+    """The title of a slice, and how it ended if not well."""
     return title(span) if span.status == "ok" else f"{title(span)}: {span.status}"
 
 
-def lane_title(lane: Lane) -> str:
-    """What people read on a lane."""
-    return on_lane(lane.track, lane)
-
-
 def on_lane(name: str, lane: Lane) -> str:
-    """A name, and which of its track's lanes it is on when there are several."""
+    """A name, with the number of its lane if that is not the track's first."""
     return f"{name} ({lane.index + 1})" if lane.index else name
 
 
 def track_rank(track: str) -> int:
-    """Where a track stands among the others, by the first word of its name."""
+    """The place of a track among the others, by the first word of its name."""
     kind = track.partition(" ")[0]
     return _KINDS.index(kind) if kind in _KINDS else len(_KINDS)
 
@@ -202,12 +195,8 @@ def flow_ends(flows: Iterable[Flow]) -> dict[int, list[FlowEnd]]:
 def span_arguments(span: SpanRecord, lane: Lane) -> dict[str, object]:
     """What a click on a slice shows: its id, its attributes, how it ended.
 
-    Its parent's id only where it is not drawn in its parent; and not `track` and `label`, which are
-    to be seen where it is.
-
-    Args:
-        span: The last that was placed on the lane.
-        lane: Where it is drawn.
+    Without `track` and `label`, which are visible, and without its parent's id where it is drawn
+    in its parent. The span must be the last one placed on the lane.
     """
     arguments: dict[str, object] = {"span": span.id, **span.attributes}
     if span.parent is not None and len(lane.open) == 1:
@@ -223,12 +212,12 @@ def span_arguments(span: SpanRecord, lane: Lane) -> dict[str, object]:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes its name when the block is left without an error.
+    """A file that takes its name once it is whole: when the block ends without an error.
 
-    What is there and is no regular file, such as `/dev/stdout`, is written to as it is.
+    An existing path that is not a regular file, such as `/dev/stdout`, is written to directly.
 
     Raises:
-        OSError: The file cannot be written; it is named as it was given.
+        OSError: The file cannot be written; the error names `path`.
     """
     try:
         if path.exists() and not path.is_file():

