@@ -2,19 +2,24 @@
 
 from harness.inference import Host, HostReport
 from harness.residency.budget import MAX_WAIT_S, KeepAliveBudget, most_kv_tokens
-from harness.residency.ledger import Device, Ledger, Need, Resident, Tenant, check_fits
 from harness.residency.policy import decide, planned_loads
 from harness.residency.state import (
     NOTHING_KNOWN,
     Decision,
+    Device,
     Forecast,
     Grant,
+    Ledger,
     Load,
+    Need,
+    Resident,
     State,
     Strand,
+    Tenant,
     Unload,
     Wait,
     WaitingCall,
+    check_fits,
 )
 
 __all__ = [

@@ -10,10 +10,20 @@ from dataclasses import dataclass, field, replace
 
 from harness.errors import DoesNotFit, InferenceError, LoadFailed
 from harness.inference import MACHINE, ChatRequest, Host, Request, most_tokens_of
-from harness.residency.ledger import Device, Ledger, Tenant, check_fits
 from harness.residency.policy import decide, why_it_waits
 from harness.residency.residents import Residents
-from harness.residency.state import NOTHING_KNOWN, Forecast, Grant, State, Wait, WaitingCall
+from harness.residency.state import (
+    NOTHING_KNOWN,
+    Device,
+    Forecast,
+    Grant,
+    Ledger,
+    State,
+    Tenant,
+    Wait,
+    WaitingCall,
+    check_fits,
+)
 from harness.trace import Tracer
 
 MAX_WAIT_S = 60.0

@@ -14,14 +14,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from harness.residency.ledger import Device, Ledger, Resident, Tenant
 from harness.residency.state import (
     Decision,
+    Device,
     Forecast,
     Grant,
+    Ledger,
     Load,
+    Resident,
     State,
     Strand,
+    Tenant,
     Unload,
     Wait,
     WaitingCall,

@@ -17,19 +17,23 @@ from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from typing import Final, Literal
 
-from harness.residency.ledger import Device, Ledger, Resident, Tenant, check_fits
 from harness.residency.policy import decide
 from harness.residency.state import (
     NOTHING_KNOWN,
     Decision,
+    Device,
     Forecast,
     Grant,
+    Ledger,
     Load,
+    Resident,
     State,
     Strand,
+    Tenant,
     Unload,
     Wait,
     WaitingCall,
+    check_fits,
 )
 
 Policy = Callable[[State], Decision]
