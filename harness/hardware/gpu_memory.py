@@ -1,63 +1,51 @@
-"""The memories of NVIDIA's GPUs, by way of NVML and its optional package `nvidia-ml-py`.
+"""How much memory NVIDIA's GPUs have, asked through NVML's optional package `nvidia-ml-py`.
 
 Other makers' GPUs are not seen; their sizes are for a person to write down.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMemory:
-    """One GPU's."""
+def read_gpus() -> dict[str, int]:
+    """Bytes of each GPU, by name; empty without a driver, a GPU, or the package.
 
-    name: str
-    """`gpu0`, `gpu1`, …: NVML's numbers, which are `nvidia-smi`'s. CUDA numbers GPUs otherwise,
-    unless CUDA_DEVICE_ORDER is PCI_BUS_ID, and only those that CUDA_VISIBLE_DEVICES names."""
-    total_bytes: int
-    """All of it."""
-    free_bytes: int
-    """Not taken by any program."""
-
-
-def read_gpus() -> tuple[DeviceMemory, ...]:
-    """Asks the driver; nothing where there is no driver, no GPU, or no package to ask with."""
+    The names are `gpu0`, `gpu1`, …: NVML's numbers, which are `nvidia-smi`'s. CUDA numbers GPUs
+    otherwise, unless CUDA_DEVICE_ORDER is PCI_BUS_ID, and only those in CUDA_VISIBLE_DEVICES.
+    """
     # Here rather than at the top: it is optional.
     try:
         import pynvml  # noqa: PLC0415
     except ImportError:
-        return ()
+        return {}
     return gpus_by(pynvml)
 
 
-def gpus_by(nvml: Any) -> tuple[DeviceMemory, ...]:  # noqa: ANN401 - pynvml is not typed
-    """The same, by this library.
+def gpus_by(nvml: Any) -> dict[str, int]:  # noqa: ANN401 - pynvml is not typed
+    """The same, by `pynvml` or what has its functions.
 
     A GPU that does not tell is left out, such as one that shares the machine's own memory.
-
-    Args:
-        nvml: `pynvml`, or what has its functions.
     """
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
-        return ()
+        return {}
+    found: dict[str, int] = {}
     try:
-        read = [_read(nvml, number) for number in range(nvml.nvmlDeviceGetCount())]
+        for number in range(nvml.nvmlDeviceGetCount()):
+            size_bytes = _size_bytes(nvml, number)
+            if size_bytes is not None:
+                found[f"gpu{number}"] = size_bytes
     except nvml.NVMLError:
-        return ()
+        return {}
     finally:
         nvml.nvmlShutdown()
-    return tuple(device for device in read if device)
+    return found
 
 
-def _read(nvml: Any, number: int) -> DeviceMemory | None:  # noqa: ANN401 - as above
+def _size_bytes(nvml: Any, number: int) -> int | None:  # noqa: ANN401 - as above
     try:
-        memory = nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(number))
+        return int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(number)).total)
     except nvml.NVMLError:
         return None
-    return DeviceMemory(
-        name=f"gpu{number}", total_bytes=int(memory.total), free_bytes=int(memory.free)
-    )

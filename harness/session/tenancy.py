@@ -166,7 +166,7 @@ def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tupl
         Device(name=MACHINE, capacity_bytes=capacity_bytes, reserve_bytes=settings.reserve_bytes)
     ]
     names = [name for name in dict.fromkeys([*settings.devices, *named]) if name != MACHINE]
-    read = {gpu.name: gpu.total_bytes for gpu in read_gpus()} if names else {}
+    read = read_gpus() if names else {}
     for name in names:
         said = settings.devices.get(name, DeviceSettings())
         size_bytes = said.capacity_bytes or read.get(name)

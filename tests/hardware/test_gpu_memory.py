@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.hardware.gpu_memory import DeviceMemory, gpus_by, read_gpus
+from harness.hardware.gpu_memory import gpus_by, read_gpus
 
 GIB = 1 << 30
 
@@ -39,21 +39,20 @@ class Nvml:
     def nvmlDeviceGetMemoryInfo(self, handle):
         if self._gpus[handle] is None:
             raise self.NVMLError("Not Supported")
-        total, free = self._gpus[handle]
-        return SimpleNamespace(total=total, free=free, used=total - free)
+        return SimpleNamespace(total=self._gpus[handle])
 
 
-LARGE, SMALL = (80 * GIB, 70 * GIB), (24 * GIB, 1 * GIB)
-GPU0 = DeviceMemory(name="gpu0", total_bytes=80 * GIB, free_bytes=70 * GIB)
-GPU1 = DeviceMemory(name="gpu1", total_bytes=24 * GIB, free_bytes=1 * GIB)
+LARGE, SMALL = 80 * GIB, 24 * GIB
 
 
 @pytest.mark.parametrize(
     ("nvml", "gpus"),
     [
-        pytest.param(Nvml(LARGE, SMALL), (GPU0, GPU1), id="each has its number for a name"),
-        pytest.param(Nvml(None, SMALL), (GPU1,), id="also beside one that does not tell"),
-        pytest.param(Nvml(LARGE, has_driver=False), (), id="no driver"),
+        pytest.param(
+            Nvml(LARGE, SMALL), {"gpu0": LARGE, "gpu1": SMALL}, id="each has its number for a name"
+        ),
+        pytest.param(Nvml(None, SMALL), {"gpu1": SMALL}, id="also beside one that does not tell"),
+        pytest.param(Nvml(LARGE, has_driver=False), {}, id="no driver"),
     ],
 )
 def test_the_driver_tells_of_its_gpus_and_is_closed_again(nvml, gpus):
@@ -63,4 +62,4 @@ def test_the_driver_tells_of_its_gpus_and_is_closed_again(nvml, gpus):
 
 def test_without_the_package_there_are_none(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)  # as where it cannot be imported
-    assert read_gpus() == ()
+    assert read_gpus() == {}
