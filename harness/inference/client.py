@@ -44,11 +44,11 @@ class Line:
     """Not closed by the client."""
     gate: Gate
     schemas: SchemaKnowledge | None = None
-    """What its server does with schemas; None where that is of no interest."""
+    """What its server does with schemas; None if it is not asked."""
     identity: str | None = None
     """What its replies are cached by; None for never."""
     error: HarnessError | None = None
-    """What is wrong with the endpoint, raised by every call to it; None where it can be used."""
+    """What is wrong with the endpoint, raised by every call to it; None if it can be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +68,11 @@ class Watch(Protocol):
     """Looks at the calls of a run, and may refuse them."""
 
     def before(self) -> None:
-        """Raises what speaks against any further call."""
+        """Raises if no further call may be made."""
         ...
 
     def look_at(self, request: ChatRequest, completion: Completion) -> None:
-        """Raises what speaks against this reply."""
+        """Raises if this reply may not be used."""
         ...
 
 

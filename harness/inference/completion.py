@@ -34,13 +34,10 @@ class Phase:
     """A stretch of a call."""
 
     name: PhaseName
-    """What was going on."""
     start_ns: int
-    """On the caller's clock."""
+    """On the caller's clock, as `end_ns`."""
     end_ns: int
-    """On the caller's clock."""
     source: PhaseSource
-    """How it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

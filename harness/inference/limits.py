@@ -16,15 +16,12 @@ class Spent:
     calls: int = 0
     """How many were sent, those that failed included."""
     input_tokens: int = 0
-    """Of their prompts."""
     output_tokens: int = 0
-    """Of their replies."""
     cost_usd: float | None = None
     """Dollars, of the calls whose price is known; None when there is none."""
     time_ns: int = 0
-    """How long it took, by the clock."""
     estimated_calls: int = 0
-    """Calls whose tokens nobody counted: they are estimated from their length."""
+    """Calls whose server did not count tokens: they are estimated from their length."""
     unpriced_calls: int = 0
     """Calls that may have cost something which is not in `cost_usd`."""
 
@@ -35,11 +32,10 @@ class Spent:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """`time_ns`, in seconds."""
         return self.time_ns / 1e9
 
     def __add__(self, other: Spent) -> Spent:
-        """Both together."""
         costs = [one.cost_usd for one in (self, other) if one.cost_usd is not None]
         return Spent(
             calls=self.calls + other.calls,
@@ -121,19 +117,16 @@ def merged(*limits: Limits | None) -> Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What calls take at most, before anybody knows what they take."""
+    """What calls take at most, before it is known what they take."""
 
     tokens: int = 0
     """In and out."""
     usd: float = 0.0
-    """Dollars, as far as prices are known."""
+    """As far as prices are known."""
     seconds: float = 0.0
-    """By the clock."""
     calls: int = 0
-    """To models."""
 
     def __add__(self, other: Room) -> Room:
-        """For both together."""
         return Room(
             tokens=self.tokens + other.tokens,
             usd=self.usd + other.usd,
@@ -156,9 +149,7 @@ class Refusal:
     """Why a call is not sent."""
 
     limit: LimitName
-    """What there is too little of."""
     message: str
-    """How much it may take, and what is left."""
 
 
 def left_of(limits: Limits, *, spent: Spent, held: Room) -> tuple[int | None, float | None]:
@@ -174,11 +165,11 @@ def refusal(limits: Limits, *, model: str, need: Room, spent: Spent, held: Room)
     """What keeps a call from being sent; None if it fits.
 
     Args:
-        limits: Of whoever asks.
-        model: The one that is to be called.
+        limits: Of the caller.
+        model: The tag of its endpoint.
         need: What the call takes at most.
         spent: What was taken so far.
-        held: What others may still take: calls that are under way, or those that are to follow.
+        held: What calls under way, or calls that follow, may still take.
     """
     left, left_usd = left_of(limits, spent=spent, held=held)
     if left is not None and need.tokens > left:

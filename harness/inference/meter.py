@@ -283,9 +283,9 @@ class Admission(Generic[R]):
     """A call that the meter let in.
 
     Attributes:
-        request: The call, with its room, where it stated none and a limit decides that.
-        need: What is reserved for it; nothing any more once it has sent something.
-        room: For its reply, where a limit decided that.
+        request: The call, with the room that a limit gave it if it stated none.
+        need: What is reserved for it; nothing once it has sent something.
+        room: For its reply, if a limit decided that.
     """
 
     def __init__(self, request: R, *, need: Room, room: int | None) -> None:
@@ -298,8 +298,8 @@ class Sending(Generic[R]):
     """One request that is with its server.
 
     Attributes:
-        request: As it is to be sent.
-        answer: To be set when there is one.
+        request: What to send.
+        answer: Set by the sender.
         pieces: How many of a reply have arrived.
     """
 
@@ -318,7 +318,6 @@ class Sending(Generic[R]):
 
 
 def _without(held: Room, need: Room) -> Room:
-    """What is held when that is not any more."""
     left = held - need
     return left if left.calls else Room()  # in floats, a + b - a - b need not be 0
 
@@ -328,12 +327,10 @@ class TokenPrice:
     """What an endpoint's tokens cost."""
 
     usd_per_million_input_tokens: float
-    """Of prompts."""
     usd_per_million_output_tokens: float
-    """Of replies."""
 
     def of(self, input_tokens: int, output_tokens: int) -> float:
-        """Dollars."""
+        """What a call costs, in dollars."""
         return (
             input_tokens * self.usd_per_million_input_tokens
             + output_tokens * self.usd_per_million_output_tokens
@@ -341,7 +338,7 @@ class TokenPrice:
 
 
 class Charges:
-    """Tells what calls take. What nobody counted is estimated from its length, from above.
+    """Tells what calls take. Tokens that no server counted are estimated from above, by length.
 
     Args:
         prices: By the endpoint's tag; they go before what a reply says that it cost.
@@ -380,10 +377,10 @@ class Charges:
             request: The call.
             tokens: Left; None without a limit.
             usd: Likewise.
-            among: How many calls share it. A share that is of no use goes to fewer.
-            beside: Of what is left, that which others hold. It is not shared; but a call that has
-                no room of use beside it is given what has to be waited for.
-            given: The room that was decided for it before: it may be less now, and not more.
+            among: How many calls share it. If a share is too small to be of use, fewer do.
+            beside: The part of what is left that others hold. It is not shared, but a call that has
+                no useful room beside it gets room that it has to wait for.
+            given: The room that was decided for it before, which it may not exceed.
         """
         if not isinstance(request, ChatRequest) or request.max_output_tokens not in (None, given):
             return request
@@ -410,7 +407,7 @@ class Charges:
         return context is not None and self.most(request).tokens >= context
 
     def has_less_room(self, sized: ChatRequest, error: ContextOverflow) -> bool:
-        """Whether a call that was too long for its model's context is shorter if sized again."""
+        """Whether a call that overran its model's context gets less room if sized again."""
         if error.context_tokens is None or sized.max_output_tokens is None:
             return False
         self._contexts[sized.model] = error.context_tokens
@@ -445,8 +442,7 @@ class Charges:
     def lost(self, request: ChatRequest | EmbedRequest, *, pieces: int = 0) -> Spent:
         """What a call took that failed, or was not waited for.
 
-        What became of it nobody knows; that the prompt was read is likely, and of the reply the
-        pieces that came are a token each, or more.
+        Its prompt was probably read, and each piece of its reply is at least a token.
         """
         asked = _most_input_tokens(request)
         estimated = Spent(calls=1, estimated_calls=1, unpriced_calls=1)
@@ -467,7 +463,7 @@ def _most_input_tokens(request: ChatRequest | EmbedRequest) -> int:
 
 
 def _left(limit: N | None, more: N) -> N | None:
-    """What is left of a limit; None without one, or when nothing is."""
+    """None without a limit, or when nothing is left of it."""
     return None if limit is None or limit + more <= 0 else limit + more
 
 

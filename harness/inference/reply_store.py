@@ -67,13 +67,13 @@ class ReplyCache:
         """The reply to an earlier call that was the same; None if there was none."""
         if not _is_meant_to_repeat(request):
             return None
-        known = read_completion(await self._store.find(call_key(request, identity=identity)))
-        return None if known is None else answer_again(known, request, asked_ns=asked_ns)
+        known = _read_completion(await self._store.find(call_key(request, identity=identity)))
+        return None if known is None else _answer_again(known, request, asked_ns=asked_ns)
 
     def keep(self, request: ChatRequest, completion: Completion, *, identity: str) -> None:
         """Keeps a reply that would come again."""
         if _is_meant_to_repeat(request) and _is_repeatable(request, completion):
-            self._store.keep(call_key(request, identity=identity), completion_as_text(completion))
+            self._store.keep(call_key(request, identity=identity), _completion_as_text(completion))
 
     async def aclose(self) -> None:
         """Writes what is still unwritten."""
@@ -150,10 +150,10 @@ class KeptReplies:
         key = hashlib.sha256("\n".join([*call, str(number)]).encode()).hexdigest()
         if self._resumed and label not in self._anew:
             asked_ns = self._trace.now_ns()
-            known = read_completion(await store.find(key))
+            known = _read_completion(await store.find(key))
             if known is not None:
                 self.used_again += 1
-                slot.known = answer_again(known, request, asked_ns=asked_ns)
+                slot.known = _answer_again(known, request, asked_ns=asked_ns)
         try:
             yield slot
         except BaseException:
@@ -163,11 +163,11 @@ class KeptReplies:
             await self._keep(store, key, slot.reply)
 
     def ask_anew(self, labels: Collection[str]) -> None:
-        """Forgets the replies to these calls of nodes: with them, they would only fail again."""
+        """Forgets the replies to these calls of nodes, which would fail again with them."""
         self._anew = labels
 
     def drop(self) -> None:
-        """Says that there is nothing left to resume."""
+        """Has the file deleted on closing: there is nothing left to resume."""
         self._is_finished = True
 
     async def aclose(self) -> None:
@@ -181,7 +181,7 @@ class KeptReplies:
         # The resumed run asks again for what a limit cut: it may have a higher one.
         if reply.cut_by is not None or self._holds_a_secret(reply):
             return
-        text = completion_as_text(reply)
+        text = _completion_as_text(reply)
         try:
             # The record of its cost first, so that the run knows the price of all that is kept; and
             # at once, since a kill between the two has it asked and paid again.
@@ -192,7 +192,6 @@ class KeptReplies:
             raise
 
     def _identity(self, model: str) -> str:
-        """Tells a model's replies from those of others."""
         endpoint = self._endpoints.get(model)
         try:
             return model if endpoint is None else reply_identity(endpoint)
@@ -329,13 +328,12 @@ def reply_identity(endpoint: Endpoint) -> str:
     return orjson.dumps(said, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def completion_as_text(completion: Completion) -> str:
-    """A completion as it is kept."""
+def _completion_as_text(completion: Completion) -> str:
     return json.dumps(asdict(completion))
 
 
-def read_completion(text: str | None) -> Completion | None:
-    """A completion as it was kept; None for none, or what is none."""
+def _read_completion(text: str | None) -> Completion | None:
+    """A completion as it was kept; None if missing or unreadable."""
     try:
         # Python's own json, as on writing: a log probability may be minus infinity.
         return None if text is None else _COMPLETION.validate_python(json.loads(text))
@@ -343,13 +341,13 @@ def read_completion(text: str | None) -> Completion | None:
         return None
 
 
-def answer_again(known: Completion, request: ChatRequest, *, asked_ns: int) -> Completion:
+def _answer_again(known: Completion, request: ChatRequest, *, asked_ns: int) -> Completion:
     """The same reply, without what the call that it is from took and cost.
 
     Args:
         known: The reply.
-        request: What it answers now; who listens is told.
-        asked_ns: When, by the caller's clock.
+        request: What it answers now; its listener is told.
+        asked_ns: By the caller's clock.
     """
     if request.on_text and known.text:
         request.on_text(known.text)
@@ -359,7 +357,6 @@ def answer_again(known: Completion, request: ChatRequest, *, asked_ns: int) -> C
         first_token_ns=None,
         phases=(),
         itl=None,
-        # Of a model without prices, nothing is to be said.
         cost_usd=None if known.cost_usd is None else 0.0,
         from_cache=True,
     )

@@ -24,9 +24,7 @@ class Message:
     """
 
     role: Role
-    """Who says it."""
     content: str
-    """What is said."""
 
     def __post_init__(self) -> None:
         if self.role not in get_args(Role):
@@ -62,7 +60,7 @@ def as_messages(prompt: Prompt) -> tuple[Message, ...]:
     """The prompt as messages.
 
     Raises:
-        InvalidInput: It is none, or has a message that is none or holds more than text.
+        InvalidInput: It is not a prompt, or a message holds more than text.
     """
     if isinstance(prompt, str):
         return (Message("user", prompt),)
@@ -74,10 +72,10 @@ def as_messages(prompt: Prompt) -> tuple[Message, ...]:
 
 
 def as_texts(texts: str | Iterable[str]) -> tuple[str, ...]:
-    """The texts; a lone one is one, and not its letters.
+    """The texts; a single `str` is one text, and not its letters.
 
     Raises:
-        InvalidInput: They are nothing of the kind.
+        InvalidInput: They cannot be iterated over.
     """
     if isinstance(texts, str):
         return (texts,)
@@ -129,7 +127,6 @@ JsonSchema = Mapping[str, object]
 _MOST_LOGPROBS = 20
 """As every server that has them allows."""
 _MOST_PENALTY = 2
-"""The same."""
 
 _GO_ON = (
     "Your answer was cut off there. Write the rest of it, beginning with the very next word: no "
@@ -283,7 +280,6 @@ class CountRequest:
 
 
 Request = ChatRequest | EmbedRequest | CountRequest
-"""Whatever can be asked of a backend."""
 
 
 _WHOLE = (Integral, "a whole number")
@@ -305,18 +301,14 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
     "timeout_s": (Real, "a number of seconds"),
     "on_text": (Callable, "a function of one text"),
 }
-"""What the fields of requests have to be."""
+"""The types of the fields of requests, and how messages name them."""
 _PARTS: Mapping[str, type] = {"messages": Message, "texts": str, "stop": str}
-"""What sequences are of; a text alone is none."""
+"""What the items of sequences are; a text alone is not a sequence."""
 _NEVER_NONE = frozenset({"model", "messages", "texts", "temperature", "frequency_penalty", "stop"})
 
 
 def _check_types(request: Request) -> None:
-    """That every field has its type; otherwise the error would come from deep below.
-
-    Raises:
-        InvalidInput: One has not.
-    """
+    """Raises `InvalidInput` if a field has another type: else the error would come from below."""
     for name, (kind, said) in _KINDS.items():
         if not hasattr(request, name):
             continue
@@ -351,22 +343,22 @@ _PER_CALL = 64
 
 
 def most_tokens_in(text: str) -> int:
-    """Of a text, in whatever script."""
+    """An upper bound of the tokens of a text in any script."""
     return math.ceil(len(text.encode("utf-8", "replace")) / _BYTES_PER_TOKEN)
 
 
 def most_prompt_tokens(request: ChatRequest) -> int:
-    """Of a call's prompt, with what the model's chat template adds."""
+    """The same of a call's prompt, with what the model's chat template adds."""
     return most_tokens_of_messages(
         "".join(message.content for message in request.messages), messages=len(request.messages)
     )
 
 
 def most_tokens_of_messages(text: str, *, messages: int) -> int:
-    """Of so many messages, whose contents are this text together."""
+    """The same of so many messages, whose contents together are this text."""
     return most_tokens_in(text) + messages * _PER_MESSAGE + _PER_CALL
 
 
 def most_tokens_of(request: ChatRequest) -> int:
-    """Of a call: its prompt, and the room for the reply, where that is stated."""
+    """The same of a call: its prompt, and the room for the reply if that is stated."""
     return most_prompt_tokens(request) + (request.max_output_tokens or 0)

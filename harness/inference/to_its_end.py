@@ -1,4 +1,4 @@
-"""What must not be left half done."""
+"""Work that a cancellation must not leave half done."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 async def to_its_end(function: Callable[[], object]) -> None:
-    """Runs it in a thread of its own; a cancellation waits for its end, also if that is an error.
+    """Runs a function in a thread of its own; a cancellation waits until it has ended or failed.
 
-    Of its own, since those that a loop shares may all be busy with plain functions that nobody can
-    stop, and this is also how a run is closed that was interrupted.
+    The threads that a loop shares may all be busy with plain functions that cannot be stopped, and
+    an interrupted run is closed this way too.
     """
     with ThreadPoolExecutor(max_workers=1) as pool:
         running = asyncio.get_running_loop().run_in_executor(pool, function)
