@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 import httpx
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from harness.errors import (
     CallTimeout,
@@ -23,19 +23,18 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference.completion import Completion, Embeddings, as_vectors
+from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint, SamplingField
 from harness.inference.providers.error_replies import context_overflow, error_from_reply
 from harness.inference.providers.http import BodyTooLong, base_of, bearer, too_large
-from harness.inference.providers.litellm_call import FinishWord, HttpCall, http_call
-from harness.inference.providers.litellm_http import make_careful
+from harness.inference.providers.litellm_http import HttpCall, http_call, make_careful
 from harness.inference.providers.openai_wire import (
     Chunk,
+    WireEmbeddings,
+    WireReply,
     WireUsage,
-    finish_reason,
     nested_schema,
-    token_logprobs,
-    usage_of,
+    wire_embeddings,
     wire_fields,
 )
 from harness.inference.providers.provider import Access, Provider
@@ -73,7 +72,7 @@ APIS_WITH_ONE_KEY = frozenset(
     {name for name, (_, variables) in MANAGED_APIS.items() if variables}
     | {"custom_openai", "hosted_vllm", "litellm_proxy", "lm_studio", "ollama", "openai_like"}
 )
-"""Those that litellm sends the key it was given, and no credentials that it finds itself."""
+"""The APIs that get the key given to litellm, and no credentials that litellm finds itself."""
 
 
 class LiteLLMBackend:
@@ -105,8 +104,8 @@ class LiteLLMBackend:
         self._clock = clock
         self._check_address = check_address
         self._litellm: Any = None
-        # Some providers have no place for a schema. The model is told of it all the same, and
-        # the caller checks the reply. Some count tokens unasked, or not at all.
+        # Some providers have no place for a schema: the prompt then carries it, and the caller
+        # checks the reply. Some count tokens unasked, or not at all.
         self._refused = RefusedFields(
             endpoint.drop,
             droppable=(*get_args(SamplingField), "response_format", "stream_options"),
@@ -138,24 +137,19 @@ class LiteLLMBackend:
             except self._litellm.openai.OpenAIError as error:
                 raise not_embedded(error, self._litellm, endpoint=self._endpoint) from error
         try:
-            reply = _EmbeddingsReply.model_validate(said.model_dump())
+            reply = WireEmbeddings.model_validate(said.model_dump())
         except ValidationError as error:
             raise ServerError(
                 f"the provider was asked for embeddings and sent something else: {error}",
                 endpoint=self._endpoint.tag,
             ) from error
-        rows = [row.embedding for row in sorted(reply.data, key=lambda row: row.index)]
-        return Embeddings(
-            vectors=as_vectors(rows, endpoint=self._endpoint.tag, count=len(request.texts)),
-            input_tokens=reply.usage.prompt_tokens if reply.usage else None,
-            model_id=reply.model or self._endpoint.model_id,
-        )
+        return wire_embeddings([reply], endpoint=self._endpoint, count=len(request.texts))
 
     async def count_tokens(self, request: CountRequest) -> int:  # noqa: ARG002 - the protocol's
-        """Always `NotOffered`: what litellm counts with is not the models' own tokenizers."""
+        """Raises NotOffered: litellm does not count with the models' own tokenizers."""
         raise NotOffered(
-            "litellm estimates tokens with other models' tokenizers, and an estimate is not a "
-            "count; of a call that was made, the completion's usage tells",
+            "litellm only estimates tokens, with other models' tokenizers; a completion's usage "
+            "has the provider's own count",
             endpoint=self._endpoint.tag,
         )
 
@@ -172,21 +166,61 @@ class LiteLLMBackend:
         limits: TimeLimits,
     ) -> Completion:
         progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
-        reply = LiteLLMReply(progress, endpoint=self._endpoint)
+        reply = WireReply(progress, endpoint=self._endpoint)
         try:
             async with self._http_call() as call:
                 said = await self._litellm.acompletion(**fields, **self._means())
-                if self._endpoint.stream:
-                    await reply.read(said)
-                else:
-                    reply.add_whole(said)
+                counted = await self._read(said, reply)
         except self._litellm.openai.OpenAIError as error:
             raise error_from_litellm(error, self._litellm, endpoint=self._endpoint) from error
-        return reply.completion(self._litellm, dropped, call.finish_word)
+        reply.finish_word = call.finish_word.or_else(reply.finish_word)
+        cost_usd = self._cost_usd(counted) if reply.usage else None
+        return reply.completion(dropped=dropped, cost_usd=cost_usd)
+
+    async def _read(self, said: Any, reply: WireReply) -> Any:  # noqa: ANN401 - litellm's own types
+        """Reads what litellm returned; returns the part of it that has the usage."""
+        if not self._endpoint.stream:
+            reply.add_whole(self._chunk(said))
+            return said
+        counted = None
+        async for piece in said:
+            chunk = self._chunk(piece)
+            reply.add(chunk)
+            counted = piece if chunk.usage else counted
+        # The last piece says "stop", whether or not the provider did; and where the provider did
+        # not count tokens, it has litellm's estimate.
+        reply.finish_word = said.received_finish_reason
+        if not any(getattr(piece, "usage", None) for piece in said.chunks):
+            reply.usage = None
+        return counted
+
+    def _chunk(self, piece: Any) -> Chunk:  # noqa: ANN401 - litellm's own type
+        said = piece.model_dump()
+        try:
+            chunk = Chunk.model_validate(said)
+        except ValidationError as error:
+            raise ServerError(
+                f"litellm returned something that is not part of a reply: {error}",
+                endpoint=self._endpoint.tag,
+            ) from error
+        usage = chunk.usage
+        if usage is None:
+            return chunk
+        is_counted = usage.prompt_tokens + usage.completion_tokens > 0
+        told = _as_told(usage, said["usage"]) if is_counted else None
+        return chunk.model_copy(update={"usage": told})
+
+    def _cost_usd(self, counted: Any) -> float | None:  # noqa: ANN401 - litellm's own type
+        """By the price list that litellm was published with; None for a model that is not on it."""
+        try:
+            cost: float = self._litellm.completion_cost(counted, model=self._endpoint.model_id)
+        except Exception:  # noqa: BLE001 - it raises a bare Exception for an unknown model
+            return None
+        return cost
 
     @asynccontextmanager
     async def _in_time(self, request: ChatRequest | EmbedRequest) -> AsyncIterator[TimeLimits]:
-        """The block in which a call ends, the import of litellm, which takes seconds, included."""
+        """Limits the time of a call, which includes importing litellm (seconds, the first time)."""
         left_s = request.timeout_s or self._endpoint.timeout_s
         if self._litellm is None:
             clock = asyncio.get_running_loop().time
@@ -204,7 +238,7 @@ class LiteLLMBackend:
         return http_call(self._endpoint, check_address=self._check_address)
 
     def _means(self) -> dict[str, object]:
-        """By what way litellm is to ask."""
+        """How litellm should send the request."""
         endpoint = self._endpoint
         return {
             "api_base": endpoint.url and base_of(endpoint.url),
@@ -216,19 +250,8 @@ class LiteLLMBackend:
         }
 
 
-class _Row(BaseModel):
-    index: int
-    embedding: list[float]
-
-
-class _EmbeddingsReply(BaseModel):
-    data: list[_Row]
-    model: str | None = None
-    usage: WireUsage | None = None
-
-
 def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplete
-    """The module, without network and noise, and nothing read from files called `.env`.
+    """Imports litellm so that it stays off the network, prints nothing and reads no `.env` file.
 
     Takes 1.4 s the first time.
     """
@@ -241,7 +264,7 @@ def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplet
 
     litellm.telemetry = False
     litellm.suppress_debug_info = True
-    # A hundred equal pieces in a row are a table's line as often as a model that is stuck.
+    # A hundred equal pieces in a row may be a line of a table, not only a model that is stuck.
     litellm.REPEATED_STREAMING_CHUNK_LIMIT = 1_000_000_000  # type: ignore[attr-defined]
     # aiohttp's sessions complain when the process ends, and httpx is what we make careful.
     litellm.disable_aiohttp_transport = True
@@ -259,99 +282,11 @@ def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplet
     return litellm
 
 
-class LiteLLMReply:
-    """Reads one reply.
-
-    Args:
-        progress: Gathers its text.
-        endpoint: Where it comes from.
-    """
-
-    def __init__(self, progress: ReplyInProgress, *, endpoint: Endpoint) -> None:
-        self._progress = progress
-        self._endpoint = endpoint
-        self._finish_reason: str | None = None
-        self._model_id: str | None = None
-        self._usage: WireUsage | None = None
-        self._last: Any = None
-
-    async def read(self, stream: Any) -> None:  # noqa: ANN401 - litellm's own type
-        """Takes in a streamed reply to its end."""
-        async for piece in stream:
-            chunk = self._parse(piece)
-            for choice in chunk.choices:
-                if choice.finish_reason:
-                    self._progress.end()
-                self._progress.add(
-                    choice.delta.content or "",
-                    reasoning=choice.delta.thought,
-                    logprobs=token_logprobs(choice.logprobs),
-                )
-        # Not the last piece's: litellm writes "stop" there whether or not the provider said so.
-        # And where the provider did not count, the last piece has what litellm estimates.
-        self._finish_reason = stream.received_finish_reason
-        if not any(getattr(piece, "usage", None) for piece in stream.chunks):
-            self._usage = None
-
-    def add_whole(self, said: Any) -> None:  # noqa: ANN401 - litellm's own type
-        """Takes in a reply that was not streamed."""
-        for choice in self._parse(said).choices:
-            message = choice.message or choice.delta
-            self._finish_reason = choice.finish_reason
-            self._progress.add(logprobs=token_logprobs(choice.logprobs))
-            self._progress.add_whole(message.content or "", reasoning=message.thought)
-
-    def completion(
-        self,
-        litellm: Any,  # noqa: ANN401 - the module
-        dropped: tuple[str, ...],
-        finish_word: FinishWord,
-    ) -> Completion:
-        """The completion, now that the reply has come to its end."""
-        word = finish_word.or_else(self._finish_reason)
-        if word is None:
-            raise StreamCut("the reply ended without a finish reason", endpoint=self._endpoint.tag)
-        ended = finish_reason(word)
-        if ended is None:
-            raise StreamCut(
-                f"the provider broke the generation off (finish reason '{word}')",
-                endpoint=self._endpoint.tag,
-            )
-        return self._progress.completion(
-            finish_reason=ended,
-            usage=usage_of(self._usage, {}),
-            model_id=self._model_id or self._endpoint.model_id,
-            dropped=dropped,
-            cost_usd=self._cost_usd(litellm) if self._usage else None,
-        )
-
-    def _parse(self, piece: Any) -> Chunk:  # noqa: ANN401 - litellm's own type
-        said = piece.model_dump()
-        try:
-            chunk = Chunk.model_validate(said)
-        except ValidationError as error:
-            raise ServerError(
-                f"litellm made of the reply what is not a part of one: {error}",
-                endpoint=self._endpoint.tag,
-            ) from error
-        self._model_id = chunk.model or self._model_id
-        if chunk.usage is not None and chunk.usage.prompt_tokens + chunk.usage.completion_tokens:
-            self._usage, self._last = _as_told(chunk.usage, said["usage"]), piece
-        return chunk
-
-    def _cost_usd(self, litellm: Any) -> float | None:  # noqa: ANN401 - litellm's own type
-        """By litellm's price list, the one it was published with; None for what is not on it."""
-        try:
-            cost: float = litellm.completion_cost(self._last, model=self._endpoint.model_id)
-        except Exception:  # noqa: BLE001 - it raises a bare Exception for an unknown model
-            return None
-        return cost
-
-
 def _as_told(usage: WireUsage, said: Mapping[str, Any]) -> WireUsage:
-    """Without the count of reasoning tokens where that is litellm's: it then has text tokens too.
+    """Drops the count of reasoning tokens where litellm counted them, not the provider.
 
-    Of Anthropic's replies, and some others', it counts them itself by another model's tokenizer.
+    For Anthropic and some others it counts with another model's tokenizer, and then adds a count of
+    text tokens.
     """
     details = said.get("completion_tokens_details") or {}
     if details.get("text_tokens") is None:
@@ -370,8 +305,8 @@ def error_from_litellm(
 ) -> InferenceError:
     """The error that one of litellm's means.
 
-    litellm guesses a class from words in the message; what the provider sent is surer, and is found
-    among the causes.
+    litellm guesses a class from words in the message. The provider's own reply, among the error's
+    causes, is surer.
     """
     too_long = next((one for one in _causes(error) if isinstance(one, BodyTooLong)), None)
     if too_long or isinstance(error, litellm.exceptions.MidStreamFallbackError):
@@ -404,7 +339,7 @@ def not_embedded(
     *,
     endpoint: Endpoint,
 ) -> InferenceError:
-    """The error that one of litellm's means where a provider was to embed."""
+    """The error that one of litellm's means when a provider was asked to embed."""
     if "Unmapped LLM provider for this endpoint" in str(error):
         return NotOffered(
             f"litellm knows no embeddings of this provider ('{endpoint.model_id}')",
@@ -419,7 +354,7 @@ def _of_its_own(
     *,
     endpoint: Endpoint,
 ) -> InferenceError:
-    """What an error means that no server sent and no connection caused."""
+    """The meaning of an error that litellm raised by itself."""
     if isinstance(error, litellm.exceptions.Timeout):
         return CallTimeout(str(error), endpoint=endpoint.tag)
     # Before it has sent anything, it reports that it has no key as a failure of the server or of

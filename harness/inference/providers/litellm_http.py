@@ -1,30 +1,110 @@
 """The HTTP client under litellm: it repeats nothing, loses nothing, and belongs to no event loop.
 
-litellm's own sends a request again, unasked, when the server hangs up. It splits event streams at
-every character that Unicode calls a line's end, those inside a JSON string included, and passes
-over a piece of the reply that holds one without a word. Of some clients it keeps one for all event
-loops, and one loop's connections fail in another. It follows redirects to any host, with the
-provider's key and the prompt; here none is followed.
+litellm's own client sends a request again when the server hangs up. It splits event streams at
+every character that Unicode calls a line end, even inside a JSON string, and silently drops the
+piece of the reply that held one. It shares some clients between event loops, where one loop's
+connections fail in another. It follows redirects to any host, with the provider's key and the
+prompt; here no redirect is followed.
 
-litellm itself is imported by `litellm.import_litellm` alone, after its settings are made.
+Only `litellm.import_litellm` imports litellm itself, after its settings are made.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import httpx
+import orjson
 
 from harness.errors import NotTrusted
+from harness.inference.endpoint import Endpoint
 from harness.inference.providers.http import KEEPALIVE_S, PACKED_AS, bound, lines, read_to_end
-from harness.inference.providers.litellm_call import HTTP_CALL, HttpCall
 
 _DONE = b"[DONE]"
 _LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\xa9": rb"\u2029"}
 """In UTF-8, and as JSON escapes them. All others it has to escape anyway."""
+
+
+class FinishWord:
+    """The finish reason as it came over the wire, in OpenAI's format or in Anthropic's."""
+
+    def __init__(self) -> None:
+        self._has_place = False
+        self._word: str | None = None
+
+    def look_in(self, body: bytes) -> None:
+        """Looks in a reply, or in one event of a stream."""
+        try:
+            value = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return  # an event of another kind, such as [DONE]; what is no reply, litellm refuses
+        match value:
+            case {"choices": [{"index": int(index)}, *_]} if index:
+                pass  # a second reply, which was not asked for
+            case (
+                {"choices": [{"finish_reason": str(word)}, *_]}
+                | {"type": "message", "stop_reason": str(word)}
+                | {"type": "message_delta", "delta": {"stop_reason": str(word)}}
+            ):
+                self._has_place = True
+                self._word = word or self._word
+            case {"choices": [{}, *_]}:
+                self._has_place = True
+
+    def or_else(self, translated: str | None) -> str | None:
+        """The provider's word; for other formats, the one that litellm translated."""
+        return self._word if self._has_place else translated
+
+
+@dataclass(slots=True, kw_only=True)
+class HttpCall:
+    """One call: what the HTTP client and litellm's caller tell each other past litellm."""
+
+    endpoint: Endpoint
+    """Whose model is called. litellm does not get the query of its address, to which it would add
+    paths."""
+    check_address: Callable[[str], None]
+    """Raises `NotTrusted` for an address that nothing may be sent to."""
+    refusal: NotTrusted | None = None
+    """What it raised."""
+    responses: list[httpx.Response] = field(default_factory=list)
+    """What was answered; closed when the call is over, however it ends."""
+    finish_word: FinishWord = field(default_factory=FinishWord)
+    """How the reply ended, by the provider's word."""
+
+
+HTTP_CALL: ContextVar[HttpCall | None] = ContextVar("HTTP_CALL", default=None)
+"""The call under way."""
+
+
+@asynccontextmanager
+async def http_call(
+    endpoint: Endpoint, *, check_address: Callable[[str], None]
+) -> AsyncIterator[HttpCall]:
+    """The block in which litellm makes a call.
+
+    Raises:
+        NotTrusted: It was about to send something where nothing may be sent.
+    """
+    call = HttpCall(endpoint=endpoint, check_address=check_address)
+    token = HTTP_CALL.set(call)
+    try:
+        yield call
+    except Exception:
+        # litellm makes an error of its own of it, and says less.
+        if call.refusal is None:
+            raise
+        raise call.refusal from None
+    finally:
+        HTTP_CALL.reset(token)
+        for response in call.responses:
+            await response.aclose()
 
 
 class CarefulClient(httpx.AsyncClient):
@@ -93,7 +173,11 @@ CLIENT = CarefulClient()
 
 
 def make_careful(litellm: Any) -> None:  # noqa: ANN401 - litellm's own types are incomplete
-    """Has all of litellm's calls go through `CLIENT`."""
+    """Makes litellm send everything through `CLIENT`, or through clients that follow no redirect.
+
+    Args:
+        litellm: The module, with its settings made.
+    """
     if litellm.aclient_session is CLIENT:
         return
     from litellm.caching.llm_caching_handler import LLMClientCache  # noqa: PLC0415
@@ -103,7 +187,7 @@ def make_careful(litellm: Any) -> None:  # noqa: ANN401 - litellm's own types ar
     )
 
     class CarefulCache(LLMClientCache):
-        """A store of HTTP handlers, all of which get `CLIENT`."""
+        """litellm's store of HTTP handlers."""
 
         def set_cache(self, key: str, value: object, *args: Any, **how: Any) -> None:  # noqa: ANN401
             if isinstance(value, AsyncHTTPHandler):
@@ -145,7 +229,7 @@ def _careful(create_client: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _EventStream(httpx.AsyncByteStream):
-    """A stream of JSON events without line ends in it that are none."""
+    """A stream of JSON events in which every line end really ends a line."""
 
     def __init__(self, stream: httpx.AsyncByteStream, call: HttpCall | None) -> None:
         self._stream = stream

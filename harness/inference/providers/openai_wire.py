@@ -2,13 +2,12 @@
 
 Every call is streamed, even when the caller wants the whole reply at once: that is what lets the
 time to the first token be measured on any server. A reply counts only when its stream has reached
-its proper end. Its `Provider` says
-what sets a server apart.
+its proper end. A `Provider` says what sets its server apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -28,7 +27,6 @@ from harness.inference.endpoint import Endpoint, SamplingField
 from harness.inference.providers.http import (
     Connection,
     Exchange,
-    ServerReply,
     base_of,
     event_data,
     root_of,
@@ -36,7 +34,7 @@ from harness.inference.providers.http import (
 from harness.inference.providers.pages import whole
 from harness.inference.providers.provider import Extras, Fields, Provider
 from harness.inference.refused_fields import RefusedFields
-from harness.inference.reply_in_progress import Listener, ReplyInProgress
+from harness.inference.reply_in_progress import Listener, ReplyInProgress, ServerTimings
 from harness.inference.request import ChatRequest, CountRequest, EmbedRequest, JsonSchema, Message
 from harness.inference.time_limits import TimeLimits
 from harness.trace import Clock, monotonic
@@ -113,13 +111,7 @@ class OpenAIWire:
                 replies = [await self._embed((text,)) for text in request.texts]
             else:
                 replies = [await self._embed(request.texts)]
-        counts = [reply.usage.prompt_tokens for reply in replies if reply.usage]
-        rows = [row.embedding for reply in replies for row in reply.data]
-        return Embeddings(
-            vectors=as_vectors(rows, endpoint=self._endpoint.tag, count=len(request.texts)),
-            input_tokens=sum(counts) if len(counts) == len(replies) else None,
-            model_id=replies[0].model or self._endpoint.model_id,
-        )
+        return wire_embeddings(replies, endpoint=self._endpoint, count=len(request.texts))
 
     async def count_tokens(self, request: CountRequest) -> int:
         """How many tokens a prompt is; see `Backend.count_tokens`."""
@@ -149,33 +141,59 @@ class OpenAIWire:
     ) -> Completion:
         progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
         response = await exchange.post(f"{self._url}/chat/completions", fields)
-        reply = _Reply(progress, response, endpoint=self._endpoint, connection=self._connection)
+        reply = WireReply(progress, endpoint=self._endpoint)
         if response.is_json:
-            # Asked for, or the fault of a streamed call was found too late for a status.
-            reply.add_whole(await response.read())
-            return reply.completion(self._provider)
+            # Asked for, or the server noticed a fault too late to send it as a status.
+            body = await response.read()
+            chunk = self._parse(body)
+            if not chunk.choices:
+                raise self._connection.refusal(body)
+            reply.add_whole(chunk)
+            return self._completion(reply, response.headers, counts_usage=False)
         events = event_data(response.chunks())
         async for data in events:
             if data == _DONE:
                 break
-            reply.add(data)
+            reply.add(self._parse(data))
         else:
             raise self._connection.cut("the stream ended without [DONE]")
         exchange.came_to_its_end(events)
-        return reply.completion(self._provider)
+        return self._completion(reply, response.headers, counts_usage=self._provider.counts_usage)
 
-    async def _embed(self, texts: tuple[str, ...]) -> _EmbeddingsReply:
-        # A single text goes alone: Triton's front end takes no list, and no one refuses a text.
+    def _parse(self, data: bytes) -> Chunk:
+        try:
+            chunk = Chunk.model_validate_json(data)
+        except ValidationError as error:
+            raise self._connection.misread(data, error) from error
+        if chunk.is_error:
+            raise self._connection.refusal(data)
+        return chunk
+
+    def _completion(
+        self, reply: WireReply, headers: Mapping[str, str], *, counts_usage: bool
+    ) -> Completion:
+        if reply.usage is None and counts_usage:
+            raise StreamCut("the reply came without its usage", endpoint=self._endpoint.tag)
+        extras = Extras(
+            timings=reply.timings,
+            metrics=reply.metrics,
+            usage=(reply.usage and reply.usage.model_extra) or {},
+            headers=headers,
+        )
+        times = self._provider.times
+        return reply.completion(reported=times(extras) if times else None)
+
+    async def _embed(self, texts: tuple[str, ...]) -> WireEmbeddings:
+        # A single text goes alone: Triton's front end takes no list, and every server takes a text.
         sent = texts[0] if len(texts) == 1 else list(texts)
         fields = {"model": self._endpoint.model_id, "input": sent}
         body = await self._ask(f"{self._url}/embeddings", fields, what="embed")
         try:
-            reply = _EmbeddingsReply.model_validate_json(body)
+            reply = WireEmbeddings.model_validate_json(body)
         except ValidationError as error:
             raise self._odd(body, "embeddings") from error
         if len(reply.data) != len(texts):
             raise self._odd(body, f"{len(texts)} embeddings")
-        reply.data.sort(key=lambda row: row.index)
         return reply
 
     async def _ask(self, url: str, fields: Mapping[str, object], *, what: str) -> bytes:
@@ -199,34 +217,30 @@ class OpenAIWire:
         )
 
 
-class _Reply:
-    """What the chunks of one reply say beside its text."""
+class WireReply:
+    """One reply of this wire: its text goes into `progress`, all else is kept for its end.
 
-    def __init__(
-        self,
-        progress: ReplyInProgress,
-        response: ServerReply,
-        *,
-        endpoint: Endpoint,
-        connection: Connection,
-    ) -> None:
+    Args:
+        progress: Gathers the text.
+        endpoint: Where the reply comes from.
+    """
+
+    def __init__(self, progress: ReplyInProgress, *, endpoint: Endpoint) -> None:
         self._progress = progress
-        self._response = response
         self._endpoint = endpoint
-        self._connection = connection
-        self._came_whole = False
-        self._finish_reason: str | None = None
-        self._model_id: str | None = None
-        self._usage: WireUsage | None = None
-        self._timings: object = None
-        self._metrics: object = None
+        self._model_id = endpoint.model_id
+        self.finish_word: str | None = None
+        """The server's own word for how it ended."""
+        self.usage: WireUsage | None = None
+        self.timings: Mapping[str, Any] = {}
+        self.metrics: Mapping[str, Any] = {}
 
-    def add(self, data: bytes) -> None:
-        """Takes in one chunk."""
-        chunk = self._parse(data)
+    def add(self, chunk: Chunk) -> None:
+        """Takes in a chunk of a streamed reply."""
+        self._keep(chunk)
         for choice in chunk.choices:
             if choice.finish_reason:
-                self._finish_reason = choice.finish_reason
+                self.finish_word = choice.finish_reason
                 self._progress.end()
             self._progress.add(
                 choice.delta.content or "",
@@ -234,60 +248,49 @@ class _Reply:
                 logprobs=token_logprobs(choice.logprobs),
             )
 
-    def add_whole(self, body: bytes) -> None:
+    def add_whole(self, chunk: Chunk) -> None:
         """Takes in a reply that was not streamed."""
-        chunk = self._parse(body)
-        if not chunk.choices:
-            raise self._connection.refusal(body)
-        self._came_whole = True
+        self._keep(chunk)
         for choice in chunk.choices:
-            said = choice.message or choice.delta
-            self._finish_reason = choice.finish_reason
+            message = choice.message or choice.delta
+            self.finish_word = choice.finish_reason
             self._progress.add(logprobs=token_logprobs(choice.logprobs))
-            self._progress.add_whole(said.content or "", reasoning=said.thought)
+            self._progress.add_whole(message.content or "", reasoning=message.thought)
 
-    def completion(self, provider: Provider) -> Completion:
-        """The completion, now that the stream has ended as it should."""
-        extras = self._extras()
-        usage = usage_of(self._usage, extras.timings)
-        # JSON that came whole is whole, and some servers count for streams only.
-        counts_usage = provider.counts_usage and not self._came_whole
-        if self._finish_reason is None or (usage is None and counts_usage):
-            missing = "finish reason" if self._finish_reason is None else "usage"
-            raise StreamCut(f"the reply came without its {missing}", endpoint=self._endpoint.tag)
-        ended = finish_reason(self._finish_reason)
+    def completion(
+        self,
+        *,
+        reported: ServerTimings | None = None,
+        dropped: tuple[str, ...] = (),
+        cost_usd: float | None = None,
+    ) -> Completion:
+        """The completion of a reply that is whole.
+
+        Raises:
+            StreamCut: Its finish reason is missing, or is not one of a reply that came to its end.
+        """
+        if self.finish_word is None:
+            raise StreamCut("the reply came without its finish reason", endpoint=self._endpoint.tag)
+        ended = finish_reason(self.finish_word)
         if ended is None:
             raise StreamCut(
-                f"the server broke the generation off (finish reason '{self._finish_reason}')",
+                f"the server broke the generation off (finish reason '{self.finish_word}')",
                 endpoint=self._endpoint.tag,
             )
         return self._progress.completion(
             finish_reason=ended,
-            usage=usage,
-            model_id=self._model_id or self._endpoint.model_id,
-            reported=provider.times(extras) if provider.times else None,
+            usage=_usage_of(self.usage, self.timings),
+            model_id=self._model_id,
+            reported=reported,
+            dropped=dropped,
+            cost_usd=cost_usd,
         )
 
-    def _extras(self) -> Extras:
-        return Extras(
-            timings=_mapping(self._timings),
-            metrics=_mapping(self._metrics),
-            usage=_mapping(self._usage and self._usage.model_extra),
-            headers=self._response.headers,
-        )
-
-    def _parse(self, data: bytes) -> Chunk:
-        try:
-            chunk = Chunk.model_validate_json(data)
-        except ValidationError as error:
-            raise self._connection.misread(data, error) from error
-        if chunk.is_error:
-            raise self._connection.refusal(data)
+    def _keep(self, chunk: Chunk) -> None:
         self._model_id = chunk.model or self._model_id
-        self._usage = chunk.usage or self._usage
-        self._timings = chunk.timings or self._timings
-        self._metrics = chunk.metrics or self._metrics
-        return chunk
+        self.usage = chunk.usage or self.usage
+        self.timings = _mapping(chunk.timings) or self.timings
+        self.metrics = _mapping(chunk.metrics) or self.metrics
 
 
 class _Embedding(BaseModel):
@@ -295,19 +298,36 @@ class _Embedding(BaseModel):
     embedding: list[float]
 
 
-class _EmbeddingsReply(BaseModel):
+class WireEmbeddings(BaseModel):
+    """The reply to a request for embeddings."""
+
     data: list[_Embedding]
     model: str | None = None
     usage: WireUsage | None = None
 
 
+def wire_embeddings(
+    replies: Sequence[WireEmbeddings], *, endpoint: Endpoint, count: int
+) -> Embeddings:
+    """The vectors of one or more replies, one vector for each of `count` texts."""
+    rows = [
+        row.embedding for reply in replies for row in sorted(reply.data, key=lambda row: row.index)
+    ]
+    counts = [reply.usage.prompt_tokens for reply in replies if reply.usage]
+    return Embeddings(
+        vectors=as_vectors(rows, endpoint=endpoint.tag, count=count),
+        input_tokens=sum(counts) if len(counts) == len(replies) else None,
+        model_id=replies[0].model or endpoint.model_id,
+    )
+
+
 def wire_messages(messages: Iterable[Message]) -> list[dict[str, str]]:
-    """A conversation as JSON, in the shape that all chat protocols have for it."""
+    """A conversation as JSON, in the shape that all chat protocols share."""
     return [{"role": m.role, "content": m.content} for m in messages]
 
 
 def wire_conversation(model_id: str, messages: tuple[Message, ...]) -> Fields:
-    """The fields of a request about a conversation and nothing else."""
+    """The fields of a request that holds a conversation and nothing else."""
     return {"model": model_id, "messages": wire_messages(messages)}
 
 
@@ -363,13 +383,13 @@ and `cancelled` (TensorRT-LLM), `insufficient_system_resource` (DeepSeek), `netw
 
 
 class PromptTokensDetails(BaseModel):
-    """Of `usage`, as the next."""
+    """A part of `usage`."""
 
     cached_tokens: int | None = None
 
 
 class CompletionTokensDetails(BaseModel):
-    """Of `usage`."""
+    """A part of `usage`."""
 
     reasoning_tokens: int | None = None
 
@@ -388,7 +408,7 @@ class WireUsage(BaseModel):
 
 
 class WireTopLogprob(BaseModel):
-    """A token that might have stood in another's place."""
+    """A token and its log probability; a likely alternative, or the token of the reply itself."""
 
     token: str
     logprob: float
@@ -401,13 +421,13 @@ class WireLogprob(WireTopLogprob):
 
 
 class WireLogprobs(BaseModel):
-    """Those of a chunk, or of a whole reply."""
+    """The log probabilities of a chunk, or of a whole reply."""
 
     content: list[WireLogprob] | None = None
 
 
 class TextPart(BaseModel):
-    """A part of content that comes in parts; of any other kind, we have no use for the reply."""
+    """One part of a content that comes in parts. Only parts with text are understood."""
 
     text: str
 
@@ -467,7 +487,7 @@ class Chunk(BaseModel):
 
     @property
     def choices(self) -> list[Choice]:
-        """The first reply only: a second one, which was not asked for, is no part of it."""
+        """The first reply only; a second one was not asked for."""
         return [choice for choice in self.given or () if not choice.index]
 
     @property
@@ -487,7 +507,7 @@ def nested_schema(schema: JsonSchema) -> Fields:
 
 
 def finish_reason(said: str) -> FinishReason | None:
-    """What a server's word for it means; None for one that is not known to be of a proper end."""
+    """What a server's word means; None if it is not known to stand for a proper end."""
     return _FINISH_REASONS.get(said.lower())
 
 
@@ -505,8 +525,8 @@ def token_logprobs(said: WireLogprobs | None) -> tuple[TokenLogprob, ...]:
     )
 
 
-def usage_of(said: WireUsage | None, timings: Mapping[str, Any]) -> Usage | None:
-    """Tokens in and out, from all the places that servers have for them."""
+def _usage_of(said: WireUsage | None, timings: Mapping[str, Any]) -> Usage | None:
+    """Tokens in and out, from all the places where servers put them."""
     if said is None:
         return None
     cached, thought = said.prompt_tokens_details, said.completion_tokens_details
