@@ -94,6 +94,7 @@ THE_SAME = [
     {"timeout_s": 9.0},
     {"on_text": str},
     {"on_piece": list},
+    {"on_taken": list},
     {"temperature": 0},
 ]
 
