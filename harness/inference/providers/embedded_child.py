@@ -72,9 +72,11 @@ def _server(fields: Fields) -> Any:  # noqa: ANN401 - xllamacpp is not typed
     params = xllamacpp.CommonParams()
     for name, value in fields.items():
         _set(params, name, value)
-    gpu = fields.get("main_gpu")
-    if gpu is not None and gpu >= len(devices()["free_gpu_bytes"]):
+    gpus, gpu = len(devices()["free_gpu_bytes"]), fields.get("main_gpu")
+    if gpu is not None and gpu >= gpus:
         raise ValueError(f"there is no GPU {gpu}")  # llama.cpp would use the processor
+    # Finding out how many layers fit on GPUs is a quarter of a small model's load.
+    params.fit_params = gpus > 0
     server = xllamacpp.Server(params)
     if params.embedding and "error" in server.handle_embeddings({"input": ["pool"]}):
         # The model was not trained to embed, and does not say how its tokens become one vector.
