@@ -27,8 +27,8 @@ from harness.session.trust import api_key_of
 from harness.trace import monotonic
 
 Control = Literal["run", "managed", "fixed"]
-"""Who loads and unloads a model: each run for itself, in its own process; the budget, by its
-server; or not from here."""
+"""Who loads and unloads a model: each run for itself; the budget, by its server; or not from
+here."""
 
 _ASKING_S: Final = 10.0
 """Longest that a server may take to say what it has in memory."""

@@ -10,8 +10,8 @@ unloads the other model and loads the call's own when they differ, in the order 
 Both load through the same kind of host and run the same pipeline, one after the other in this
 process.
 
-Hosts: `embedded` is llama.cpp in this process, with the demo's model under two names, which stand
-for a producer and an evaluator; its file is in the page cache. `router` and `ollama` are loopback
+Hosts: `embedded` is the embedded llama.cpp, with the demo's model under two names, which stand for
+a producer and an evaluator; its file is in the page cache. `router` and `ollama` are loopback
 servers which follow the documentation of llama-server's router and of Ollama, count their loads,
 and answer canned texts; a load takes 0.5 s there and a call 0.05 s. `llama-server` is a real
 router, where one is found or named; its loads are counted in its log.

@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_prefix_cache.py [--json] [--source FILE] [--slots 4]
 
 A model does not judge its own output, so the drafts are written here: three, which differ from
-their first words on. The evaluator is llama.cpp in this process with the demo's model; what it
+their first words on. The evaluator is the embedded llama.cpp with the demo's model; what it
 thinks of them is of no account. Cold is the first evaluation, in an engine that has answered one
 unrelated call before, so that reading the weights from the disk is not in it. All figures come from
 the run's journal. Times want a quiet machine.

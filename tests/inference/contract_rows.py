@@ -97,7 +97,7 @@ class Row:
 
 
 class Loadable(Backend, Protocol):
-    """A model in this process."""
+    """A model from a file."""
 
     async def load(self) -> None: ...
 

@@ -269,7 +269,7 @@ def warm_up(row, play):
 @rows_for("silent", fast=WAITING_ROWS)
 def test_a_server_that_says_nothing_meets_the_limit_for_the_first_token(row, play):
     warm_up(row, play)
-    # A model in this process cannot be silenced, but no prompt is read so soon.
+    # A model from a file cannot be silenced, but no prompt is read so soon.
     soon_s = 0.005 if row.is_real else row.soon_s
     with pytest.raises(CallTimeout) as caught:
         play(row, "silent", chat("A long story. " * 30), first_token_timeout_s=soon_s)
