@@ -1,8 +1,8 @@
-"""Which model an endpoint really is, and what two of them are to each other.
+"""Which model an endpoint really calls, and how two models are related.
 
-Two tags, two addresses or two files can lead to one model, and then one of them does not judge the
-other. What is known is compared, nothing is guessed: names that say nothing make no two models the
-same, nor different.
+Two tags, two addresses or two files can lead to one model, which then would judge its own text.
+Only what is known is compared: a name that says nothing proves neither that two models are the same
+nor that they differ.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from harness.inference.model_names import (
 )
 
 Relation = Literal["same", "family", "unknown", "different"]
-"""The same weights, however packed; relatives, such as sizes, generations and distillates; not
-known, since one of them tells no family; strangers."""
+"""`same`: the same weights, however packed. `family`: other sizes, generations or distillates.
+`unknown`: the family of one of them is not known."""
 
 IdentitySource = Literal["file header", "file name", "server", "name", "scripted"]
-"""Where it is known from: the file's own word or its name, the server's word, or the name that the
-endpoint asks for. A scripted backend is no model: its tag is all there is."""
+"""Where the knowledge comes from: the file's header or name, the server's answer, or the name that
+the endpoint asks for. A scripted backend has no model, only a tag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,21 +44,20 @@ class ModelIdentity:
     """What is known of the model behind an endpoint."""
 
     called: str
-    """Its name for a reader, as its endpoint or its server gives it; of a file, its last part."""
+    """Its name for a reader: from its endpoint or server, or the name of its file."""
     source: IdentitySource
-    """Where the rest is known from."""
     names: tuple[ModelName, ...] = ()
-    """The names that tell which weights it is, best first; none when all it has say nothing."""
+    """The names that tell its weights, best first; empty if no name says anything."""
     family: str | None = None
-    """What its weights descend from; None when that is not known."""
+    """The models that its weights descend from; None if unknown."""
     quantization: str | None = None
-    """How its weights are packed; None when that is not known."""
+    """How its weights are packed; None if unknown."""
     fingerprint: str | None = None
-    """Of its file, or of its weights by its server's word."""
+    """Of its file, or of its weights if the server tells it."""
     server: str | None = None
     """The address it is served at, the same however it was written."""
     served: str | None = None
-    """What its server says it serves; of a path, the last part that says something."""
+    """The model that the server says it serves; for a path, its last part that says something."""
 
     @property
     def weights(self) -> str | None:
@@ -67,7 +66,7 @@ class ModelIdentity:
 
     @property
     def tells_weights(self) -> bool:
-        """Whether its names say more than a made up one does: a family, or a size."""
+        """Whether its names say more than a made-up name: a family or a size."""
         return any(name.has_size or family_of(name) for name in self.names)
 
     @property
@@ -80,11 +79,11 @@ class ModelIdentity:
 
 
 def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) -> ModelIdentity:
-    """What an endpoint's model is, as far as can be told without calling it.
+    """Which model an endpoint calls, as far as that is known without a call.
 
     Args:
-        endpoint: As written down; its `family` goes before every other word on it.
-        metadata: Of its file, or what its server says of it.
+        endpoint: Its `family`, if set, overrules every other source.
+        metadata: From its file, or from its server.
 
     Raises:
         ModelFileInvalid: Its file cannot be read.
@@ -94,7 +93,7 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
             called=endpoint.tag, source="scripted", fingerprint=f"scripted {endpoint.tag}"
         )
     said = metadata or ModelMetadata()
-    # A name without a size may stand in a header for a whole generation: "LLaMA v2".
+    # A header's name without a size may stand for a whole generation: "LLaMA v2".
     stated = [name for name in map(parse_model_name, said.names) if name.has_size]
     if endpoint.path is not None:
         own = parse_model_name(endpoint.path.name)
@@ -105,7 +104,7 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
     else:
         own = parse_model_name(endpoint.model_id)
         told = [name for name in (parse_model_name(said.path or ""), *stated) if name.words]
-        # An alias, such as `gpt-4` for whatever it is, does not go beside the server's own word.
+        # An alias, such as `gpt-4`, says less than the server does.
         names = (*told, own) if own.has_size or not told else tuple(told)
         source = "server" if metadata else "name"
     names = tuple(name for name in names if name.words)
@@ -126,7 +125,7 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
 
 
 def served_identity(endpoint: Endpoint, model_id: str) -> ModelIdentity:
-    """What answered an endpoint's call, by the name that the server gave it."""
+    """The model that answered a call, by the name in the reply."""
     name = parse_model_name(model_id)
     return ModelIdentity(
         called=model_id,
@@ -139,7 +138,7 @@ def served_identity(endpoint: Endpoint, model_id: str) -> ModelIdentity:
 
 
 def relation_of(one: ModelIdentity, other: ModelIdentity) -> Relation:
-    """What two models are to each other; the same whichever is named first."""
+    """How two models are related, in either order."""
     if _are_same(one, other):
         return "same"
     if "scripted" in {one.source, other.source}:
@@ -162,7 +161,7 @@ def _address(endpoint: Endpoint) -> str | None:
 
 
 def _told(endpoint: Endpoint, said: ModelMetadata) -> str | None:
-    """What tells the weights apart: by content, or, at one address, by where they lie."""
+    """A text that only these weights have: their digest, or the server's address and their path."""
     if said.fingerprint is not None or said.path is None:
         return said.fingerprint
     return f"{_address(endpoint)} {said.path}"
@@ -171,7 +170,7 @@ def _told(endpoint: Endpoint, said: ModelMetadata) -> str | None:
 def _served(said: ModelMetadata) -> str | None:
     if said.path is None:
         return next(iter((*said.names, *filter(None, [said.fingerprint]))), None)
-    # A record must not show where it lies on its server's machine.
+    # Records must not show folders of the server's machine.
     last = re.split(r"[/\\]", said.path.rstrip("/\\"))[-1]
     return last if parse_model_name(last).words else parse_model_name(said.path).weights or last
 
@@ -181,28 +180,28 @@ _BASE_MODEL = re.compile(r"general\.base_model\.\d+\.name")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMetadata:
-    """A model, by its own word."""
+    """What a model's file or server says about it."""
 
     names: tuple[str, ...] = ()
-    """What it calls itself: by its name, and by basename, size, version and fine-tune together."""
+    """Its name, and its basename, size, version and fine-tune joined to one."""
     base_models: tuple[str, ...] = ()
-    """What it was made from."""
+    """The models it was made from."""
     architecture: str | None = None
     """How llama.cpp computes it; many families share `llama`."""
     quantization: str | None = None
     """How most of its weights are packed, such as `Q4_K_M`."""
     path: str | None = None
-    """What its server loaded: a file or a folder there, or a repository's name."""
+    """A file or a folder on the server's machine, or the name of a repository."""
     fingerprint: str | None = None
-    """Of its weights, where its server tells one: whatever else has it is the same model."""
+    """Of its weights, if the server tells it; models that share it are the same."""
 
 
 def metadata_from(keys: Mapping[str, object], *, quantization: str | None) -> ModelMetadata:
-    """The metadata that stand under GGUF's keys; what is no text there is left out.
+    """The metadata under GGUF's keys; values that are not text are left out.
 
     Args:
         keys: By name, as in a file's header or in Ollama's `model_info`.
-        quantization: What `general.file_type` stands for, or what the server calls it.
+        quantization: The meaning of `general.file_type`, or the server's name for it.
     """
 
     def text(key: str) -> str:
@@ -251,10 +250,10 @@ _OWN_PORT = {"http": 80, "https": 443}
 def server_address(url: str) -> str:
     """The same text for every spelling of one server's address.
 
-    Scheme and host are written small, this machine has one name, and what goes without saying is
-    left out: the scheme's own port, and the path below which a server speaks OpenAI's protocol.
+    Scheme and host are in lower case and this machine has one name. The scheme's default port and
+    the `/v1` of OpenAI's protocol are left out.
     """
-    address = httpx.URL(url)  # it writes scheme and host small
+    address = httpx.URL(url)  # scheme and host in lower case
     host = "localhost" if address.host in _THIS_MACHINE else address.host
     port = "" if address.port in (None, _OWN_PORT.get(address.scheme)) else f":{address.port}"
     path = address.path.rstrip("/").removesuffix("/v1").rstrip("/")

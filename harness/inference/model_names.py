@@ -1,9 +1,8 @@
-"""Model names, taken apart: which weights a name stands for, in every way of writing it.
+"""Model names, taken apart: which weights a name stands for, however it is written.
 
 One set of weights goes by many names: `qwen2.5:7b-instruct-q4_K_M` in Ollama,
-`Qwen/Qwen2.5-7B-Instruct-AWQ` in vLLM, `Qwen2.5-7B-Instruct-Q8_0.gguf` as a file. What is left of
-each, when namespace, packaging and quantization are taken off, is a set of words: those of the
-three are the same.
+`Qwen/Qwen2.5-7B-Instruct-AWQ` in vLLM, `Qwen2.5-7B-Instruct-Q8_0.gguf` as a file. Without
+namespace, packaging and quantization, each of the three is the same set of words.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _QUANTIZATION = re.compile(
     r")(?![a-z0-9])"
 )
 
-# Who made it, who packed it, and how: nothing of which weights it is.
+# Words for who made the model, who packed it and how; they do not tell its weights.
 _NOT_OF_WEIGHTS = re.compile(
     r"meta|google|microsoft|nvidia|openai|ibm|mistralai|ai|hf|org|thudm|zai|coherelabs|cohereforai"
     r"|c4ai|tiiuae|allenai|huggingfacetb|amd|apple|unsloth|bartowski|mradermacher|lmstudio|thebloke"
@@ -44,8 +43,8 @@ _NOT_OF_WEIGHTS = re.compile(
 )
 
 _CONVERSATIONAL = frozenset({"instruct", "it", "chat", "inst"})
-"""What answers a conversation has been trained to, be it said or not: Ollama's `qwen2.5:7b` is
-`Qwen2.5-7B-Instruct`. A `base` model says so."""
+"""Words that names may leave out: Ollama's `qwen2.5:7b` is `Qwen2.5-7B-Instruct`. Only a model that
+was not trained for conversations says so (`base`)."""
 
 _SAYS_NOTHING = re.compile(
     r"default|models?|local|llm|main|test|weights|checkpoints?|snapshots?|hub|cache|data|repository"
@@ -79,12 +78,12 @@ class ModelName:
     text: str
     """As it was given."""
     words: tuple[str, ...]
-    """What tells weights apart, in the order of the name, each once: `qwen`, `2.5`, `7b`. Empty for
-    a name such as `default`, which says nothing of them."""
+    """The words that tell the weights, in the order of the name, each once: `qwen`, `2.5`, `7b`.
+    Empty for a name such as `default`."""
     snapshot: str | None
-    """The day of the release, `20241022`, where a provider dates its models."""
+    """The day of the release, `20241022`, if the name has one."""
     quantization: str | None
-    """How the weights are packed, such as `Q4_K_M` or `AWQ`, where the name says it."""
+    """How the weights are packed, such as `Q4_K_M` or `AWQ`, if the name says so."""
 
     @property
     def weights(self) -> str:
@@ -93,15 +92,15 @@ class ModelName:
 
     @property
     def has_size(self) -> bool:
-        """Whether it says how many parameters there are."""
+        """Whether it gives the number of parameters."""
         return any(_SIZE.fullmatch(word) for word in self.words)
 
 
 def parse_model_name(text: str) -> ModelName:
-    """Takes a name apart: a served model's, a repository's, or a file's, with its path or without.
+    """Takes apart the name of a served model, a repository or a file, with or without its path.
 
-    A file that is called `ggml-model-q8_0.gguf` takes the name of the folder it lies in, if that
-    looks like a model's.
+    For a file called `ggml-model-q8_0.gguf`, the name of a folder above it counts, if that looks
+    like a model's.
     """
     folders = [part for part in _PATH.split(text.strip().lower()) if part]
     last = folders.pop() if folders else ""
@@ -116,7 +115,7 @@ def parse_model_name(text: str) -> ModelName:
 
 
 def packing(said: str) -> str | None:
-    """`Q4_K_M` of what a server calls it: `Q4_K - Medium`, `all F32`, `4bit`, `unknown`."""
+    """`Q4_K_M` for a server's `Q4_K - Medium`; also reads `all F32`, `4bit` and `unknown`."""
     return parse_model_name(_KQUANT_SIZE.sub(r"_\1", said)).quantization
 
 
@@ -148,7 +147,7 @@ def _parse_part(text: str, part: str) -> ModelName:
 
 
 def _words(name: str) -> Iterator[str]:
-    """The words of a name, however it is written: `llama3-1` and `Llama-3.1` are `llama`, `3.1`."""
+    """The words of a name: `llama3-1` and `Llama-3.1` both are `llama`, `3.1`."""
     dashed = "-".join(filter(None, (part.strip(".") for part in _SEPARATORS.split(name))))
     dashed = re.sub(r"(?<=\d)p(?=\d)", ".", dashed)  # Fireworks: llama-v3p1
     dashed = re.sub(r"(?<![\d.])(\d)-(\d)(?![\d.a-z])", r"\1.\2", dashed)  # claude-3-5, llama3-1
@@ -164,8 +163,8 @@ def _words(name: str) -> Iterator[str]:
         yield from filter(None, split.groups()) if split else (word,)
 
 
-# In order of precedence: of a name with words of two families, `DeepSeek-R1-Distill-Qwen-7B` or
-# `Llama-3.1-Nemotron-70B`, the weights descend from the first of them here.
+# In order of precedence: if a name has words of two families, as `DeepSeek-R1-Distill-Qwen-7B` and
+# `Llama-3.1-Nemotron-70B` do, its weights descend from the family that stands first here.
 _NAMED_AFTER: Mapping[str, str] = {
     "gemma": "gemma codegemma shieldgemma medgemma paligemma",
     "qwen": "qwen qwq qvq codeqwen",
@@ -200,7 +199,7 @@ _NAMED_AFTER: Mapping[str, str] = {
     "nova": "nova-micro nova-lite nova-pro nova-premier",
 }
 
-# Derived models whose names do not say from what; looked at when no name above is in them.
+# Derived models whose names do not say their origin; used if no word above is in the name.
 _DERIVED: Mapping[str, str] = {
     "llama": (
         "selene tulu hermes-3 orca patronus-lynx lynx judgelm pandalm auto-j self-taught-evaluator "
@@ -219,12 +218,12 @@ _DERIVED: Mapping[str, str] = {
 }
 
 _SHARED_ARCHITECTURES = frozenset({"llama", "deepseek2", "gpt2", "gptneox", "mamba", "mamba2"})
-"""Those of GGUF files that models of many families are converted to: Mistral's, Yi's and SmolLM's
-are `llama`."""
+"""Architectures in GGUF files that several families share: Mistral's, Yi's and SmolLM's is
+`llama`."""
 
 
 def family_of(name: ModelName) -> str | None:
-    """The family that a name tells; None when it tells none."""
+    """The family of a model with this name; None if the name does not tell."""
     words = f"-{name.weights}-"
     for table in (_NAMED_AFTER, _DERIVED):
         for family, members in table.items():
@@ -234,19 +233,19 @@ def family_of(name: ModelName) -> str | None:
 
 
 def family_of_architecture(architecture: str | None) -> str | None:
-    """The family that a GGUF file's `general.architecture` tells; None when many share it."""
+    """The family of a GGUF file's `general.architecture`; None if several families share it."""
     if architecture is None or architecture in _SHARED_ARCHITECTURES:
         return None
     return family_of(parse_model_name(architecture))
 
 
 def first_family(names: Iterable[ModelName]) -> str | None:
-    """The family of the first name that tells one."""
+    """The family of the first name that has one."""
     return next((family for family in map(family_of, names) if family), None)
 
 
 def declared_family(text: str | None) -> str | None:
-    """What an endpoint's `family` says, in the table's word for it where there is one."""
+    """An endpoint's `family`, by the table's name for it if it is there."""
     if text is None or not text.strip():
         return None
     return family_of(parse_model_name(text)) or text.strip().lower()

@@ -1,13 +1,13 @@
 """Triton's own generate protocol: one text in, one text out.
 
-What a model takes besides its text is its backend's business; here it is what Triton's vLLM backend
-takes. The TensorRT-LLM backend has other names for the same (`max_tokens` and `stop_words` of their
-own, `sampling_param_max_tokens`): reach such models through Triton's OpenAI front end, which is the
-backend `triton-openai`.
+The parameters of a call are those of Triton's vLLM backend. The TensorRT-LLM backend has other
+names for them (`max_tokens` and `stop_words` of their own, `sampling_param_max_tokens`): reach its
+models through Triton's OpenAI front end, which is the backend `triton-openai`.
 
-There is no place for a reply's schema, and no report of where the time went. A stream ends as HTTP
-does, with no sign of its own; that the model was done is known from its finish reason. Servers
-before 24.12 give none, and count no tokens; those a little younger do not count the prompt's.
+A call cannot carry a schema for its reply, and the reply does not report its times. The end of a
+stream is the end of the HTTP body, with no mark of its own; the finish reason says that the model
+was done. Servers before 24.12 send no finish reason and count no tokens, and slightly newer ones
+count only the reply's.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from harness.inference.time_limits import TimeLimits
 from harness.trace import Clock, monotonic
 
 UNSTATED_ROOM_TOKENS = 1024
-"""Room of a call that states none: `SamplingParams` of vLLM, behind Triton, would take 16 tokens,
-and Triton does not report the length of its context."""
+"""Sent with a call that states no limit: vLLM's own default behind Triton is 16 tokens, and Triton
+does not report the length of its context."""
 _EXPLICIT = "--model-control-mode=explicit"
 _NOT_EXPLICIT = re.compile(
     rb"explicit model load / unload is not allowed|requires --model-control-mode=explicit",
@@ -55,9 +55,9 @@ class TritonWire:
     """A model of a Triton server that speaks `POST <url>/v2/models/<model>/generate`.
 
     Args:
-        endpoint: Where it is, what its model is called there (`name`, or `name/versions/2`), and
-            how that one reads a conversation; `url` and `prompt_template` must be set.
-        api_key: Sent as a bearer token, for whatever stands before the server.
+        endpoint: Its address, the model's name there (`name`, or `name/versions/2`), and the
+            template for a conversation; `url` and `prompt_template` must be set.
+        api_key: Sent as a bearer token, for a proxy before the server.
         clock: The caller's clock.
 
     Raises:
@@ -79,7 +79,7 @@ class TritonWire:
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
-        # That a field was refused, the server does not say: only those known of can be left out.
+        # The server does not say that it refused a field: only the known ones can be left out.
         sampling, dropped = self._refused.without(_sampling(request, stop=self._turns.stop))
         fields = {
             "text_input": prompt_text(self._turns, request.conversation),
@@ -90,7 +90,9 @@ class TritonWire:
             TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits,
         ):
             progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
-            reply = _Reply(request, progress, endpoint=self._endpoint, connection=self._connection)
+            reply = _OutputReader(
+                request, progress, endpoint=self._endpoint, connection=self._connection
+            )
             response = await exchange.post(self._url, fields)
             if self._endpoint.stream:
                 async for data in event_data(response.chunks()):
@@ -117,7 +119,7 @@ def _room(request: ChatRequest) -> int:
 
 
 def _sampling(request: ChatRequest, *, stop: tuple[str, ...]) -> dict[str, object]:
-    """What is asked for, in the words of vLLM's `SamplingParams`."""
+    """The request's settings, by the names of vLLM's `SamplingParams`."""
     fields: dict[str, object] = {
         "max_tokens": _room(request),
         "temperature": request.temperature,
@@ -153,7 +155,7 @@ class _Logprob(BaseModel):
 
 
 class _Output(BaseModel):
-    """One event of a stream, or a whole reply: what the model has put out since the one before."""
+    """One event of a stream, with the text since the event before it; or a whole reply."""
 
     error: str | None = None
     model_name: str | None = None
@@ -163,11 +165,11 @@ class _Output(BaseModel):
     num_input_tokens: int | None = None
     num_output_tokens: int | None = None
     logprobs: Json[list[dict[str, _Logprob]] | None] | None = None
-    """By token id; the token that was chosen comes first, and then the likeliest."""
+    """By token id: the chosen token first, then the likeliest."""
 
 
-class _Reply:
-    """What the outputs of one reply say beside its text."""
+class _OutputReader:
+    """Reads the outputs of one reply."""
 
     def __init__(
         self,
@@ -196,7 +198,7 @@ class _Reply:
         self._progress.add_whole(text)
 
     def completion(self, dropped: tuple[str, ...], *, attempts: int) -> Completion:
-        """The completion, now that HTTP says that there is no more."""
+        """The completion, once the HTTP body has ended."""
         if self._last is None:
             raise self._connection.cut("it ended before it began")
         said = self._last.finish_reason
@@ -219,7 +221,7 @@ class _Reply:
         except ValidationError as error:
             raise self._connection.misread(data, error) from error
         if output.error is not None:
-            # The status was that of the first output, when all was well.
+            # The status was sent with the first output, before the error.
             raise self._connection.refusal(data)
         if output.text_output is None:
             raise ServerError(
@@ -234,7 +236,7 @@ class _Reply:
         return output.text_output, tuple(logprobs)
 
     def _reached_limit(self) -> FinishReason:
-        """The finish reason that a server does not give."""
+        """The finish reason, for a server that sends none."""
         reached = (self._output_tokens or 0) >= _room(self._request)
         return "length" if reached else "stop"
 
@@ -263,7 +265,7 @@ def _token_logprob(tokens: dict[str, _Logprob], alternatives: int) -> TokenLogpr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFormat:
-    """How the turns of a conversation are told apart."""
+    """How a prompt marks the turns of a conversation."""
 
     header: Callable[[Role], str]
     """What goes before a turn."""
