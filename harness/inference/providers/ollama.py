@@ -36,11 +36,6 @@ from harness.inference.providers.pages import (
     Page,
     ServerFacts,
     ServerPages,
-    at,
-    names,
-    parsed,
-    rows,
-    whole,
 )
 from harness.inference.providers.provider import (
     ALWAYS,
@@ -68,8 +63,8 @@ _NO_ROOM = re.compile(
 """What runners say when memory is short (`IsOutOfMemory` of llm/status.go), and the scheduler."""
 _NUM_CTX = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
 _CONTEXT_TOKENS = 4096
-"""Of a model that neither its Modelfile nor the endpoint gives another: Ollama's choice below 23
-GiB of GPU memory. On larger ones it takes more, so set context_tokens there."""
+"""Ollama's default below 23 GiB of GPU memory, for a model whose Modelfile and endpoint set none.
+With more GPU memory it takes more: set context_tokens there."""
 _FIRST_STEPS_S = 0.05
 _DEFAULT_PLACES = ("registry.ollama.ai/", "library/")
 _BLOB = re.compile(r"^(FROM|ADAPTER)\s.*(sha256-[0-9a-f]{64})", re.MULTILINE)
@@ -150,9 +145,9 @@ class OllamaWire:
                 f"the server was asked for embeddings and sent something else: {body[:200]!r}",
                 endpoint=self._endpoint.tag,
             ) from error
-        rows = reply.embeddings
+        tag, count = self._endpoint.tag, len(request.texts)
         return Embeddings(
-            vectors=as_vectors(rows, endpoint=self._endpoint.tag, count=len(request.texts)),
+            vectors=as_vectors(reply.embeddings, endpoint=tag, count=count),
             input_tokens=reply.prompt_eval_count,
             model_id=reply.model or self._endpoint.model_id,
         )
@@ -160,7 +155,7 @@ class OllamaWire:
     async def count_tokens(self, request: CountRequest) -> int:
         """Raises NotOffered; see `Backend.count_tokens`."""
         raise NotOffered(
-            "Ollama does not count tokens; it tells how many a prompt was once it has answered it",
+            "Ollama does not count tokens beforehand; its reply says how many the prompt had",
             endpoint=request.model,
         )
 
@@ -181,7 +176,12 @@ class OllamaWire:
         began = False
         async for data in lines:
             line = self._parse(data)
-            _take_in(line, progress, whole=line.done and not began)
+            text, thought = line.message.content or "", line.message.thinking or ""
+            if line.done and not began:  # all in one line: no first token was seen
+                progress.add(logprobs=line.tokens)
+                progress.add_whole(text, reasoning=thought)
+            else:
+                progress.add(text, reasoning=thought, logprobs=line.tokens)
             began = True
             if line.done:
                 break
@@ -230,16 +230,6 @@ class OllamaWire:
                 "that is made for it",
                 endpoint=self._endpoint.tag,
             ) from error
-
-
-def _take_in(line: OllamaLine, progress: ReplyInProgress, *, whole: bool) -> None:
-    text, thought = line.message.content or "", line.message.thinking or ""
-    if whole:
-        # There was no first token to be seen.
-        progress.add(logprobs=line.tokens)
-        progress.add_whole(text, reasoning=thought)
-    else:
-        progress.add(text, reasoning=thought, logprobs=line.tokens)
 
 
 _OPTIONS = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "seed")
@@ -311,7 +301,7 @@ def keep_alive_field(endpoint: Endpoint, keep_alive_s: float | None = None) -> d
 
 
 class OllamaMessage(BaseModel):
-    """What a line adds to the reply."""
+    """The part of the reply that a line adds."""
 
     content: str | None = None
     thinking: str | None = None
@@ -329,26 +319,26 @@ class OllamaLine(BaseModel):
     done: bool = False
     done_reason: str | None = None
     load_duration: int | None = None
-    """Of a model that was loaded already: what it took to find that out, some milliseconds."""
+    """Some milliseconds if the model was already loaded."""
     prompt_eval_count: int | None = None
     """The whole prompt; up to 0.30 without its cached part, and sometimes missing."""
     prompt_eval_cached_count: int | None = None
-    """Told since 0.33."""
+    """Since 0.33."""
     prompt_eval_duration: int | None = None
-    """Of the part that was not cached."""
+    """For the part of the prompt that was not cached."""
     eval_count: int | None = None
     eval_duration: int | None = None
     error: object = None
-    """Then there is nothing else."""
+    """If set, the line has nothing else."""
 
     @property
     def tokens(self) -> tuple[TokenLogprob, ...]:
-        """Its log probabilities, which have the shape of OpenAI's."""
+        """Its log probabilities, in the shape of OpenAI's."""
         return token_logprobs(WireLogprobs(content=self.logprobs))
 
     @property
     def usage(self) -> Usage | None:
-        """Tokens in and out, of a last line."""
+        """Tokens in and out; only the last line has them."""
         if self.prompt_eval_count is None:
             return None
         return Usage(
@@ -359,7 +349,7 @@ class OllamaLine(BaseModel):
 
     @property
     def timings(self) -> ServerTimings:
-        """Where the time went, of a last line."""
+        """Where the time went; only the last line tells."""
         return ServerTimings(
             load_ns=self.load_duration,
             prefill_ns=self.prompt_eval_duration,
@@ -375,22 +365,27 @@ class OllamaEmbeddings(BaseModel):
     prompt_eval_count: int | None = None
 
 
-# --- what it says of itself ------------------------------------------------------------------
+# --- its pages -------------------------------------------------------------------------------
 
 
-async def _facts(pages: ServerPages) -> ServerFacts:
-    pulled = parsed(await pages.ask(f"{pages.root}/api/tags"))
-    loaded = parsed(await pages.ask(f"{pages.root}/api/ps"))
-    contexts = {
-        at(model, "name"): whole(at(model, "context_length"))
-        for model in rows(at(loaded, "models"))
-    }
-    name = pages.model_id
-    return ServerFacts(
-        models=names(at(pulled, "models"), "name"),
-        context_tokens=contexts.get(name) or contexts.get(f"{name}:latest"),
-        metrics=loaded is not None,
-    )
+class _Model(Page):
+    """A model in the list of pulled ones (`/api/tags`) or of loaded ones (`/api/ps`)."""
+
+    name: str
+    size: int = 0
+    """On disk with all that belongs to it; if it is loaded, all memory that its runner has
+    allocated, 0 while that is unknown."""
+    size_vram: int = 0
+    """The part of a loaded model's memory that is on GPUs."""
+    context_length: int | None = None
+    """Of a loaded model."""
+
+
+class _Models(Page):
+    models: list[_Model]
+
+    def find(self, model_id: str) -> _Model | None:
+        return next((one for one in self.models if same_model(one.name, model_id)), None)
 
 
 class _Details(Page):
@@ -399,14 +394,47 @@ class _Details(Page):
     quantization_level: str = ""
 
 
-class _Described(Page):
+class _Shown(Page):
+    """The reply of `/api/show`."""
+
     details: _Details = _Details()
     model_info: Mapping[str, Any] = {}
     modelfile: str = ""
+    parameters: str = ""
+
+
+def same_model(one: str, other: str) -> bool:
+    """Whether Ollama takes two names for the same: `M` is `registry.ollama.ai/library/m:latest`."""
+    return _whole_name(one) == _whole_name(other)
+
+
+def _whole_name(name: str) -> str:
+    whole = name.lower()
+    for place in _DEFAULT_PLACES:
+        whole = whole.removeprefix(place)
+    return whole if ":" in whole.rpartition("/")[2] else f"{whole}:latest"
+
+
+async def _facts(pages: ServerPages) -> ServerFacts:
+    pulled = _models(await pages.ask(f"{pages.root}/api/tags"))
+    loaded = _models(await pages.ask(f"{pages.root}/api/ps"))
+    model = loaded.find(pages.model_id) if loaded else None
+    return ServerFacts(
+        models=tuple(one.name for one in pulled.models) if pulled else None,
+        context_tokens=model.context_length if model else None,
+        metrics=loaded is not None,
+    )
+
+
+def _models(body: bytes | None) -> _Models | None:
+    try:
+        return None if body is None else _Models.model_validate_json(body)
+    except ValidationError:
+        return None
 
 
 async def _served(pages: ServerPages) -> ModelMetadata | None:
-    shown = await pages.page(_Described, f"{pages.root}/api/show", post={"model": pages.model_id})
+    shown = await pages.page(_Shown, f"{pages.root}/api/show", post={"model": pages.model_id})
     if shown is None:
         return None
     details = shown.details
@@ -424,17 +452,8 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
     )
 
 
-class _LoadedModel(Page):
-    size: int
-    size_vram: int = 0
-
-
-class _LoadedModels(Page):
-    models: list[_LoadedModel]
-
-
 def _readings(body: bytes) -> tuple[Reading, ...]:
-    models = _LoadedModels.model_validate_json(body).models
+    models = _Models.model_validate_json(body).models
     return (
         Reading(name="resident", unit="bytes", value=sum(m.size for m in models)),
         Reading(name="resident on GPU", unit="bytes", value=sum(m.size_vram for m in models)),
@@ -446,14 +465,14 @@ def _readings(body: bytes) -> tuple[Reading, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulledModel:
-    """A model as `/api/show` and `/api/tags` describe it."""
+    """A model that was pulled, as `/api/show` and `/api/tags` describe it."""
 
     model_info: Mapping[str, object]
     """The header of its GGUF file: values by key, such as `llama.block_count`."""
     file_bytes: int | None
-    """Its size on disk, with what belongs to it; None for one that is not listed."""
+    """Its size on disk, with all that belongs to it; None if it is not listed."""
     context_tokens: int | None
-    """The context that its Modelfile sets, which holds unless a call says another."""
+    """The context that its Modelfile sets, for calls that set none."""
 
 
 class OllamaHost(ServerHost):
@@ -470,7 +489,7 @@ class OllamaHost(ServerHost):
         self._wire = backend
 
     async def load(self) -> None:
-        """Has it loaded, as calls will want it."""
+        """Loads it with the options that calls will have."""
         async with self.in_time("load"):
             if await self._find() is not None:
                 await self._ask_to_load()
@@ -479,15 +498,14 @@ class OllamaHost(ServerHost):
                 await self._ask_to_load()
 
     async def unload(self) -> None:
-        """Has it let go, and waits until its runner has ended."""
+        """Unloads it, and waits until its runner has ended."""
         async with self.in_time("unload"):
             await until(self._is_gone)
 
     async def report(self) -> HostReport:
         """What `/api/ps` says.
 
-        Its sizes are what the runner said it allocated. A model that is still being loaded is
-        listed, too.
+        A model that is still being loaded is listed, too.
         """
         running = await self._find()
         if running is None:
@@ -560,7 +578,7 @@ class OllamaHost(ServerHost):
         return error
 
     async def _is_gone(self) -> bool:
-        """Whether it is; if not, it is asked to go, again if somebody else has called it since."""
+        """Whether it is; if not, asks it to go, once more if another client has called it since."""
         if await self._find() is None:
             # Some versions would load it in order to unload it.
             return True
@@ -581,23 +599,20 @@ class OllamaHost(ServerHost):
         await asyncio.sleep(_FIRST_STEPS_S)
         await until(self._is_gone)
 
-    async def _find(self) -> _Running | None:
+    async def _find(self) -> _Model | None:
         """The model's entry in the list of loaded models."""
-        listed = self._read(_Listed, await self.get("/api/ps"))
-        model_id = self.endpoint.model_id
-        return next((one for one in listed.models if same_model(one.name, model_id)), None)
+        return self._read(_Models, await self.get("/api/ps")).find(self.endpoint.model_id)
 
     async def _ask_pulled(self) -> PulledModel:
         fields: dict[str, object] = {"model": self.endpoint.model_id}
         shown = self._read(_Shown, await self.post("/api/show", fields))
         if _is_cut(shown.model_info):
             shown = self._read(_Shown, await self.post("/api/show", fields | {"verbose": True}))
-        tags = self._read(_Tags, await self.get("/api/tags"))
-        sizes = [tag.size for tag in tags.models if same_model(tag.name, self.endpoint.model_id)]
+        listed = self._read(_Models, await self.get("/api/tags")).find(self.endpoint.model_id)
         num_ctx = _NUM_CTX.search(shown.parameters)
         return PulledModel(
             model_info=shown.model_info,
-            file_bytes=sizes[0] if sizes else None,
+            file_bytes=(listed.size or None) if listed else None,
             context_tokens=int(num_ctx[1]) if num_ctx else None,
         )
 
@@ -621,64 +636,16 @@ class OllamaHost(ServerHost):
         )
 
 
-class _Running(Page):
-    """A model that is loaded."""
-
-    name: str
-    size: int = 0
-    """All that its runner has allocated; 0 while that is not known."""
-    size_vram: int = 0
-    """How much of it is on GPUs."""
-
-
-class _Listed(Page):
-    """The reply of `/api/ps`."""
-
-    models: list[_Running]
-
-
-def same_model(one: str, other: str) -> bool:
-    """Whether Ollama takes two names for the same: `M` is `registry.ollama.ai/library/m:latest`."""
-    return _whole_name(one) == _whole_name(other)
-
-
-def _whole_name(name: str) -> str:
-    whole = name.lower()
-    for place in _DEFAULT_PLACES:
-        whole = whole.removeprefix(place)
-    return whole if ":" in whole.rpartition("/")[2] else f"{whole}:latest"
-
-
 def _is_cut(model_info: Mapping[str, object]) -> bool:
     """Whether the answer lacks long arrays that the model's memory depends on.
 
-    These are values that differ by layer, and the vocabulary if its size stands nowhere else. The
-    whole answer has some megabytes.
+    These are values that differ by layer, and the vocabulary if its size is not given elsewhere.
+    The full answer has some megabytes.
     """
     prefix = f"{model_info.get('general.architecture')}."
     if f"{prefix}vocab_size" not in model_info:
         return True
     return any(value in (None, []) for key, value in model_info.items() if key.startswith(prefix))
-
-
-class _Shown(Page):
-    """The reply of `/api/show`."""
-
-    model_info: Mapping[str, object] = {}
-    parameters: str = ""
-
-
-class _Tag(Page):
-    """A model that was pulled."""
-
-    name: str
-    size: int
-
-
-class _Tags(Page):
-    """The reply of `/api/tags`."""
-
-    models: list[_Tag]
 
 
 async def _footprint(endpoint: Endpoint, host: Host) -> Footprint | None:
