@@ -127,17 +127,11 @@ class OllamaWire:
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
-        fields: dict[str, object] = {
-            "model": self._endpoint.model_id,
-            "input": list(request.texts),
-            "truncate": False,
-        }
-        if options := context_option(self._endpoint):
-            fields["options"] = options
+        asked: dict[str, object] = {"input": list(request.texts), "truncate": False}
         async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
             with self._gaps.noted(self._clock):
-                fields |= keep_alive_field(self._endpoint, self.keep_alive_s)
-                body = await self._ask_to_embed(fields)
+                fields = model_fields(self._endpoint, keep_alive_s=self.keep_alive_s)
+                body = await self._ask_to_embed(fields | asked)
         try:
             reply = OllamaEmbeddings.model_validate_json(body)
         except ValidationError as error:
@@ -265,39 +259,44 @@ def chat_fields(
         options["num_predict"] = request.max_output_tokens
     if request.stop:
         options["stop"] = list(request.stop)
-    fields: dict[str, object] = {
-        "model": endpoint.model_id,
+    fields = model_fields(endpoint, keep_alive_s=keep_alive_s, options=options) | {
         "messages": wire_messages(request.conversation),
         "stream": endpoint.stream,
-        # Ollama cuts what is too long and says nothing of it, unless it is told not to: `truncate`
-        # is for the prompt, `shift` for a context that fills up while the reply is written.
+        # Ollama silently cuts a text that is too long unless it is told not to: `truncate` is for
+        # the prompt, `shift` for a context that fills up while the reply is written.
         "truncate": False,
         "shift": False,
-        "options": options | context_option(endpoint),
     }
     fields |= {name: sampling[name] for name in _BESIDE_OPTIONS if name in sampling}
     if request.reply_schema is not None:
         fields["format"] = request.reply_schema
-    return fields | keep_alive_field(endpoint, keep_alive_s)
+    return fields
 
 
-def context_option(endpoint: Endpoint) -> dict[str, object]:
-    """`num_ctx`, if the endpoint's entry has a context.
+def model_fields(
+    endpoint: Endpoint, *, keep_alive_s: float | None, options: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """The fields of every request that may load the model.
 
-    Ollama loads a model again for another context than it has: every call says the same, or none.
+    Ollama loads a model again when a request has another context (`num_ctx`), so every request has
+    the endpoint's, or none.
+
+    Args:
+        endpoint: Whose model is asked for.
+        keep_alive_s: How long the model stays loaded if the endpoint does not say; without either,
+            Ollama's own setting holds.
+        options: Further options of the request.
     """
-    if "context_tokens" not in endpoint.model_fields_set:
-        return {}
-    return {"num_ctx": endpoint.context_tokens}
-
-
-def keep_alive_field(endpoint: Endpoint, keep_alive_s: float | None = None) -> dict[str, object]:
-    """How long the model stays loaded: the endpoint's setting, or else this many seconds.
-
-    Without either, Ollama's own setting holds.
-    """
-    said = keep_alive_s if endpoint.keep_alive is None else endpoint.keep_alive
-    return {} if said is None else {"keep_alive": said}
+    chosen = dict(options or {})
+    if "context_tokens" in endpoint.model_fields_set:
+        chosen["num_ctx"] = endpoint.context_tokens
+    kept_s = keep_alive_s if endpoint.keep_alive is None else endpoint.keep_alive
+    fields: dict[str, object] = {"model": endpoint.model_id}
+    if chosen:
+        fields["options"] = chosen
+    if kept_s is not None:
+        fields["keep_alive"] = kept_s
+    return fields
 
 
 class OllamaMessage(BaseModel):
@@ -520,10 +519,7 @@ class OllamaHost(ServerHost):
             return await self._ask_pulled()
 
     async def _ask_to_load(self) -> None:
-        fields: dict[str, object] = {"model": self.endpoint.model_id}
-        if options := context_option(self.endpoint):
-            fields["options"] = options
-        fields |= keep_alive_field(self.endpoint, self._wire.keep_alive_s)
+        fields = model_fields(self.endpoint, keep_alive_s=self._wire.keep_alive_s)
         if self.endpoint.embeddings:
             page = await self.post("/api/embed", fields | {"input": []})
             if page.status != 200:
