@@ -107,6 +107,7 @@ _HOMES = {
         "EmbedRequest",
         "Embeddings",
         "Endpoint",
+        "Limits",
         "Message",
         "OnCut",
         "ScriptedBackend",
@@ -128,7 +129,7 @@ _HOMES = {
         "open_shim",
     ),
     "trace": ("JoinedTrace", "Journal", "RunTrace", "TraceOptions", "load_run"),
-    "wiggum": ("Limits", "Round", "WiggumResult", "rounds_from"),
+    "wiggum": ("Round", "WiggumResult", "rounds_from"),
 }
 _HOME_OF = {name: f"harness.{home}" for home, names in _HOMES.items() for name in names}
 

@@ -180,12 +180,12 @@ def _loads(spans: Iterable[SpanRecord], models: Mapping[int | None, str]) -> tup
 
 
 ASIDE = ("embed", "count tokens", "schema probe")
-"""The spans of it."""
+"""Names of the spans of requests to a model that are no chat calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aside:
-    """One such kind of request to one model."""
+    """One kind of request that is no chat call, to one model."""
 
     name: str
     model: str

@@ -1,4 +1,4 @@
-"""The meter: reserves what a call may take, counts what it took, and refuses what does not fit."""
+"""The meter of a run: reserves what a call may take, counts what it took, refuses the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The meter: what a loop's calls to models took, and which call does not fit any more."""
+"""The meter of a loop: what its calls took, and which call does not fit any more.
+
+It stands inside the meter of the run (`inference.meter`), which every call passes too.
+"""
 
 from __future__ import annotations
 

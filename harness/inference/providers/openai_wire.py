@@ -1,8 +1,8 @@
 """The OpenAI chat wire over HTTP, which most model servers speak.
 
-Every call is streamed, even when the caller wants the whole reply at once: that is what lets the
-time to the first token be measured on any server. A reply counts only when its stream has reached
-its proper end. A `Provider` says what sets its server apart.
+Calls are streamed unless the endpoint says `stream = false`, also when the caller wants the whole
+reply at once: only so is the time to the first token measured. A reply counts only when its stream
+has reached its proper end. A `Provider` says what sets its server apart.
 """
 
 from __future__ import annotations

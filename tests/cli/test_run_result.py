@@ -14,8 +14,8 @@ from golden import assert_shown, printed
 from rich.console import Console
 
 from harness import Pipeline, Run, ScriptedBackend, Settings
-from harness.cli.report import print_result, result_as_json
 from harness.cli.run_end import print_failure
+from harness.cli.run_result import print_result, result_as_json
 from harness.inference import Spent
 from harness.session import RunResult
 from harness.wiggum import StopReason
