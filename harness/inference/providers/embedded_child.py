@@ -80,6 +80,8 @@ def _server(fields: Fields) -> Any:  # noqa: ANN401 - xllamacpp is not typed
     server = xllamacpp.Server(params)
     if params.embedding and "error" in server.handle_embeddings({"input": ["pool"]}):
         # The model was not trained to embed, and does not say how its tokens become one vector.
+        # The destructor waits for ever for a loop that has not begun yet; the loop answers this.
+        server.handle_metrics()
         del server
         params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
         server = xllamacpp.Server(params)

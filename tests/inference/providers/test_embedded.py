@@ -138,3 +138,19 @@ def test_a_crash_is_told_to_the_calls_under_way_and_the_engine_can_be_loaded_aga
     assert [(type(one), one.code) for one in errors] == [(StreamCut, "model.engine-died")] * 3
     assert "SIGSEGV" in str(errors[0])
     assert text
+
+
+@slow
+def test_a_model_that_names_no_pooling_is_loaded_on_one_core():
+    # There the engine's loop has not begun when its server is made, and is made a second time.
+    async def main():
+        for _ in range(3):
+            async with loaded(embeddings=True, load_timeout_s=20) as model:
+                assert model.is_loaded
+
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        asyncio.run(main())
+    finally:
+        os.sched_setaffinity(0, cores)
