@@ -252,7 +252,7 @@ def decode(line: bytes, *, number: int = _MOST_ID) -> Record:
         raise ValueError(f"not JSON: {error.msg}") from error
     try:
         kind = values["kind"]
-        if "crc" in values:
+        if "crc" in values or "line" in values:  # either of the two may be the damaged one
             written = sealed_number(line)
             if written is None:
                 raise ValueError("its checksum does not hold: it was changed after it was written")

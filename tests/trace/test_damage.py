@@ -4,7 +4,7 @@ from sample_runs import STARTED, write_journal
 from harness.errors import JournalInvalid
 from harness.trace import Flow, Instant, Journal, RunEnded, SpanEnded, SpanRecord, SpanStarted
 from harness.trace.damage import check_journal
-from harness.trace.journal_line import encode
+from harness.trace.journal_line import decode, encode, seal
 
 RUN = SpanStarted(1, None, "run", 10, {"label": "tea"})
 
@@ -64,6 +64,19 @@ def test_a_damaged_line_is_named_and_the_rest_looked_at(path, line, code):
     assert (found.is_whole, found.is_readable, found.files[0].ended) == (False, False, "ok")
     assert problems(path) == [(f"journal.{code}", 2)]
     assert found.files[0].records["instant"] == 1
+
+
+@pytest.mark.parametrize("number", [1, 7])
+def test_a_line_in_which_any_bit_changed_is_no_record(number):
+    line = seal(encode(SpanRecord(2, 1, "chat", 11, 19)), number)
+    assert decode(line, number=number) == SpanRecord(2, 1, "chat", 11, 19)
+
+    for place in range(len(line) - 2):
+        for bit in range(7):
+            changed = bytearray(line)
+            changed[place] ^= 1 << bit
+            with pytest.raises(ValueError):  # noqa: PT011 - any reason will do
+                decode(bytes(changed), number=number)
 
 
 def test_what_readers_refuse_is_damaged(path):
