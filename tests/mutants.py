@@ -37,7 +37,7 @@ MODULES = {
     "harness/wiggum/policy.py": "tests/wiggum",
     "harness/inference/providers/http.py": "tests/inference",
     "harness/trace/journal.py": "tests/trace",
-    "harness/residency/policy.py": "tests/residency",
+    "harness/residency/load_policy.py": "tests/residency",
     "harness/memory/ranking.py": "tests/memory",
     "harness/rubric/verdict.py": "tests/rubric",
     "harness/rubric/reply.py": "tests/rubric",

@@ -43,9 +43,6 @@ STRANGERS = {
     "wiggum": {"memory", "residency"},
 }
 
-# Names that two files still have. Take a name away when it has one file.
-TWICE = {"policy", "state"}
-
 
 def layer_of(module: str) -> str:
     return module.split(".")[1]
@@ -124,5 +121,5 @@ def test_no_two_files_have_one_name() -> None:
     for path in modules():
         if path.name != "__init__.py":
             places[path.stem].append(module_of(path))
-    twice = {name: found for name, found in places.items() if len(found) > 1 and name not in TWICE}
+    twice = {name: found for name, found in places.items() if len(found) > 1}
     assert twice == {}

@@ -2,8 +2,7 @@
 
 from harness.inference import Host, HostReport
 from harness.residency.budget import MAX_WAIT_S, KeepAliveBudget, most_kv_tokens
-from harness.residency.policy import decide, planned_loads
-from harness.residency.state import (
+from harness.residency.ledger import (
     NOTHING_KNOWN,
     Decision,
     Device,
@@ -21,6 +20,7 @@ from harness.residency.state import (
     WaitingCall,
     check_fits,
 )
+from harness.residency.load_policy import decide, planned_loads
 
 __all__ = [
     "MAX_WAIT_S",

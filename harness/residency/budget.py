@@ -10,9 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from harness.errors import DoesNotFit, InferenceError, LoadFailed
 from harness.inference import MACHINE, ChatRequest, Host, Request, most_tokens_of
-from harness.residency.policy import decide, why_it_waits
-from harness.residency.residents import Residents
-from harness.residency.state import (
+from harness.residency.ledger import (
     NOTHING_KNOWN,
     Device,
     Forecast,
@@ -24,6 +22,8 @@ from harness.residency.state import (
     WaitingCall,
     check_fits,
 )
+from harness.residency.load_policy import decide, why_it_waits
+from harness.residency.residents import Residents
 from harness.trace import Tracer
 
 MAX_WAIT_S = 60.0

@@ -10,7 +10,7 @@ from dataclasses import replace
 from harness.errors import EndpointUnreachable, LoadFailed
 from harness.inference import MACHINE, Host, HostReport
 from harness.log import log_debug, log_warning
-from harness.residency.state import Device, Load, Need, Resident, State, Tenant, Unload
+from harness.residency.ledger import Device, Load, Need, Resident, State, Tenant, Unload
 from harness.trace import Tracer, describe
 
 _LOOK_EVERY_S = 10.0

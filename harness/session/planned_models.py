@@ -33,7 +33,7 @@ from harness.inference import (
     server_address,
 )
 from harness.residency import Device, Tenant, check_fits
-from harness.residency.state import capacity_table
+from harness.residency.ledger import capacity_table
 from harness.session.casting import Casting
 from harness.session.demand import latest_journals
 from harness.session.models import open_endpoint

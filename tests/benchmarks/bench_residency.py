@@ -35,7 +35,7 @@ from small_runs import SmallRun, fewest_loads, small_run
 from workloads import Workload, workloads
 
 from harness.residency import MAX_WAIT_S
-from harness.residency.policy import decide
+from harness.residency.load_policy import decide
 
 OURS, OURS_BLIND = "ours", "ours without a forecast"
 FIFO = "FIFO + LRU"

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from typing import Final, Literal
 
-from harness.residency.policy import decide
-from harness.residency.state import (
+from harness.residency.ledger import (
     NOTHING_KNOWN,
     Decision,
     Device,
@@ -35,6 +34,7 @@ from harness.residency.state import (
     WaitingCall,
     check_fits,
 )
+from harness.residency.load_policy import decide
 
 Policy = Callable[[State], Decision]
 

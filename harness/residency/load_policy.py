@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from harness.residency.state import (
+from harness.residency.ledger import (
     Decision,
     Device,
     Forecast,

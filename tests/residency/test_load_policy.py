@@ -12,7 +12,7 @@ from states import SECOND, calls, expected, resident, state, tenant, wait
 
 from harness.errors import DoesNotFit
 from harness.residency import Grant, Load, State, Unload, Wait, decide
-from harness.residency.policy import Choice
+from harness.residency.load_policy import Choice
 
 A, B, C = (tenant(model) for model in "abc")
 ELSEWHERE = tenant("elsewhere")  # has models take turns, where there is no room for it beside them
