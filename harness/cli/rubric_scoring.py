@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial, wraps
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -124,26 +125,9 @@ def _of_drafts(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the arguments that say what is judged; the command gets `read`, which reads them."""
 
     @wraps(command)
-    def called(
-        *,
-        rubric: str,
-        drafts: tuple[str, ...],
-        task: str,
-        sources: tuple[str, ...],
-        config: Path | None,
-        roles: tuple[str, ...],
-        **others: Any,  # noqa: ANN401 - the command's own options
-    ) -> None:
-        read = partial(
-            _read,
-            rubric=rubric,
-            drafts=drafts,
-            task=task,
-            sources=sources,
-            config=config,
-            roles=roles,
-        )
-        command(read=read, **others)
+    def called(**given: Any) -> None:  # noqa: ANN401 - by click, as the options say
+        asked = {name: given.pop(name) for name in signature(_read).parameters}
+        command(read=partial(_read, **asked), **given)
 
     for option in reversed(_OPTIONS):
         called = option(called)

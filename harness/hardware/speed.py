@@ -82,16 +82,6 @@ def offload_speedup(share: float, *, speedup: float = GPU_SPEEDUP) -> float:
     return 1 / ((1 - share) + share / _positive(speedup, "a speedup"))
 
 
-def needed_bytes(
-    weight_bytes: int, *, sequences: int, tokens: int, token_bytes: int, overhead_bytes: int
-) -> int:
-    """Bytes for weights, caches of so many sequences of so many tokens on average, and the rest."""
-    return (
-        step_bytes(weight_bytes, sequences=sequences, tokens=tokens, token_bytes=token_bytes)
-        + overhead_bytes
-    )
-
-
 def sequences_that_fit(
     capacity_bytes: int, *, weight_bytes: int, overhead_bytes: int, tokens: int, token_bytes: int
 ) -> int:
