@@ -26,11 +26,12 @@ brief = Pipeline("brief")
 async def parts(
     run: Run, task: str = TASK, document: str = DOCUMENT.read_text(encoding="utf-8")
 ) -> list[str]:
-    """Keeps the document for recall; returns the parts that bear on the task, and then the rest."""
+    """Keeps the document for recall; returns its parts, those that bear on the task first."""
     kept = await run.remember(document)
     found = [hit.passage for hit in await run.recall(task, limit=12)]
     titles = [p.title.rsplit(" > ", 1)[-1] or p.text[:60] for p in (*found, *kept)]
-    return list(dict.fromkeys(titles))[:12]
+    own = document.partition("\n")[0].removeprefix("# ")
+    return [title for title in dict.fromkeys(titles) if title != own][:12]
 
 
 @brief.node(models=["planner"])
@@ -60,7 +61,8 @@ async def sections(run: Run, topic: str, source: str) -> str:
     text = await run.chat(
         "producer",
         f"{source}\n\nCopy the two most important sentences of this text about {topic}.",
-        max_output_tokens=80,
+        max_output_tokens=64,
+        temperature=0.3,
         on_cut="keep",
         stop=["\n\n"],
     )
@@ -71,7 +73,7 @@ async def sections(run: Run, topic: str, source: str) -> str:
 async def text(run: Run, sections: list[str], sources: list[str], task: str = TASK) -> str:
     """The brief, revised until it meets its rubric."""
     result = await run.wiggum(
-        task, rubric="brief", draft="\n".join(sections), sources=sources, max_output_tokens=80
+        task, rubric="brief", draft="\n".join(sections), sources=sources, max_output_tokens=64
     )
     await run.remember(result.text, source="brief", quality=result.best.verdict.composite)
     return result.text

@@ -151,13 +151,16 @@ def resume(
         made = Order(
             pipeline=load_pipeline(chosen_target),
             inputs=read_inputs(assignments),
-            settings=settings_for_calls(chosen_config, roles=chosen_roles, memory=chosen_memory),
+            settings=settings_for_calls(
+                chosen_config, roles=chosen_roles, memory=chosen_memory, seed=before.seed
+            ),
             limits=limits,
             origin=Origin(
                 target=absolute_target(chosen_target),
                 config=chosen_config and chosen_config.absolute(),
                 roles=chosen_roles,
                 memory=chosen_memory,
+                seed=before.seed,
             ),
             resume=journal,
             answers=_named(answers, earlier.questions),

@@ -113,6 +113,11 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
     metavar="ROLE=TAG",
     help="Which endpoint's model plays a role, in place of [roles]. May be repeated.",
 )
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0, max=1_999),
+    help="Makes the run repeatable: sampled calls get seeds, an embedded model one call at a time.",
+)
 @run_options
 def run(
     *,
@@ -122,6 +127,7 @@ def run(
     config: Path | None,
     roles: tuple[str, ...],
     memory: Path | None,
+    seed: int | None,
     limits: Limits,
     log_format: LogFormat,
     with_traceback: bool,
@@ -141,7 +147,7 @@ def run(
         inputs = read_inputs([*([f"task={task}"] if task is not None else []), *assignments])
         given_roles = read_pairs(roles, option="--role", form="role=tag")
         kept_in = memory and memory.absolute()
-        settings = settings_for_calls(config, roles=given_roles, memory=kept_in)
+        settings = settings_for_calls(config, roles=given_roles, memory=kept_in, seed=seed)
         settings_file = _settings_file(config)
         remember_run(target, settings_file)
         return Order(
@@ -154,6 +160,7 @@ def run(
                 config=settings_file,
                 roles=given_roles,
                 memory=kept_in,
+                seed=seed,
             ),
         )
 

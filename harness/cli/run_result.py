@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -16,18 +17,19 @@ from rich.text import Text
 from harness.cli.consoles import json_object
 from harness.cli.run_end import command, end_as_json, print_end, spent_line
 from harness.cli.verdicts import decision, points, remarks, verdict_as_json
+from harness.compress import sections_of
 from harness.graph import Skipped
 from harness.inference import Spent
 from harness.rubric import DimensionScore
 from harness.session import RunResult
 from harness.session.separation import Separation
 from harness.trace import CallGroup
-from harness.wiggum import RecordedLoop, Revise, StopReason, WiggumResult
+from harness.wiggum import RecordedLoop, Revise, Round, StopReason, WiggumResult
 
 _REASONS: dict[StopReason, str] = {
     "passed": "the draft meets the rubric",
     "max_rounds": "no round was left, and the rubric is not met",
-    "plateau": "the last revisions gained nothing beyond the evaluator's noise",
+    "plateau": "the last revisions or candidates gained nothing beyond the evaluator's noise",
     "cycle": "a revision was an earlier draft again, or changed no score",
     "regression": "the last revisions only lost",
     "budget": "its tokens, cost or time do not suffice for another round",
@@ -167,6 +169,10 @@ def _print_loop(loop: WiggumResult, console: Console) -> None:
     console.print(table)
     if loop.revisions:
         console.print(_asked_table(loop.revisions))
+    for one in loop.rounds:
+        if one.tried:
+            console.print(_candidates_line(one), highlight=False)
+    _print_changes(loop, console)
     verdict = loop.best.verdict
     console.print(
         f"Stopped: {loop.stop_reason} ({_REASONS[loop.stop_reason]}). Round {loop.best.number}* is "
@@ -178,6 +184,34 @@ def _print_loop(loop: WiggumResult, console: Console) -> None:
     for line in (*remarks(verdict, loop.rubric), spent_line(loop.spent, what="The loop")):
         console.print(line, highlight=False, markup=False)
     console.print()
+
+
+_CHANGE_CHARS = 240
+"""How much of a section is shown before and after a revision."""
+
+
+def _candidates_line(one: Round) -> str:
+    taken = sum(candidate.outcome == "taken" for candidate in one.tried)
+    return f"Round {one.number}: {taken} of {len(one.tried)} candidates were taken."
+
+
+def _print_changes(loop: WiggumResult, console: Console) -> None:
+    """What the revisions made of the first draft, section by section."""
+    before, after = sections_of(loop.rounds[0].draft), sections_of(loop.text)
+    if loop.best is loop.rounds[0] or [s.title for s in before] != [s.title for s in after]:
+        return
+    console.print("What the revisions changed", style="italic")
+    for old, new in zip(before, after, strict=True):
+        if old.body.strip() != new.body.strip():
+            if new.title:
+                console.print(Text(new.title, style="bold"))
+            console.print(Text(f"- {_shortened(old.body)}", style="red"))
+            console.print(Text(f"+ {_shortened(new.body)}", style="green"))
+    console.print()
+
+
+def _shortened(text: str) -> str:
+    return textwrap.shorten(text, _CHANGE_CHARS, placeholder=" …")
 
 
 def _asked_table(revisions: Sequence[Revise]) -> Table:
@@ -271,6 +305,7 @@ def _loop_as_json(loop: WiggumResult) -> dict[str, object]:
                 **verdict_as_json(one.verdict),
                 "spent": _spent_as_json(one.spent),
                 "draft": one.draft,
+                "candidates": [asdict(candidate) for candidate in one.tried],
             }
             for one in loop.rounds
         ],

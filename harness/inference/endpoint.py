@@ -73,6 +73,7 @@ PromptTemplate = Literal["chatml", "llama3", "plain"]
 _ONLY_FOR: Mapping[str, frozenset[BackendName]] = {
     "context_tokens": FILE_BACKENDS | {"ollama"},
     "slots": frozenset({"embedded"}),
+    "repeatable": frozenset({"embedded"}),
     "threads": FILE_BACKENDS,
     "cache_type_k": FILE_BACKENDS,
     "cache_type_v": FILE_BACKENDS,
@@ -116,6 +117,10 @@ class Endpoint(BaseModel):
     Ollama is told it too, if it is given: a model that is asked with another one is loaded anew."""
     slots: int = Field(default=4, ge=1, le=64)
     """Calls that a model of backend `embedded` answers side by side."""
+    repeatable: bool = False
+    """Whether a model of backend `embedded` answers one call at a time and reads every prompt
+    whole. Then equal calls get equal replies: side by side, or after a cached prefix, the same sums
+    are made in another order, and a greedy reply may differ. `--seed` sets it."""
     threads: int | None = Field(default=None, ge=1)
     """Processor threads of a model that is loaded from a file; all cores but one when left out.
     llama.cpp's threads wait for each other spinning: give it a core that something else wants, and
@@ -263,6 +268,12 @@ class Endpoint(BaseModel):
             raise Mistake("an endpoint cannot be its own fallback", code="endpoint.own-fallback")
         self._refuse_stray_settings()
         return self
+
+    def made_repeatable(self) -> Self:
+        """The same, so that equal calls get equal replies; as it is where that cannot be had."""
+        if self.backend not in _ONLY_FOR["repeatable"]:
+            return self
+        return self.model_copy(update={"repeatable": True, "slots": 1})
 
     def _refuse_stray_settings(self) -> None:
         for name, backends in _ONLY_FOR.items():

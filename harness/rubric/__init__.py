@@ -25,6 +25,7 @@ from harness.rubric.rubric import (
     rubric_schema,
 )
 from harness.rubric.verdict import (
+    Checked,
     Combine,
     DimensionScore,
     Judges,
@@ -39,6 +40,7 @@ __all__ = [
     "Advice",
     "Ask",
     "Cap",
+    "Checked",
     "Combine",
     "Dimension",
     "DimensionScore",

@@ -26,12 +26,14 @@ from harness.rubric.prompt import asked_of, prompt_sha256, shown, shown_by
 from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.scoring import Opinion, carried_score, checked_score, combined, held_by_checks
 from harness.rubric.verdict import (
+    Checked,
     Combine,
     DimensionScore,
     Judges,
     Verdict,
     reach_verdict,
     shut_gates,
+    weighted_mean,
 )
 
 
@@ -113,6 +115,21 @@ class Evaluator:
         # 3. One verdict.
         return settled.verdict(
             combined(opinions, self._combine), judges=self._record(case, settled, opinions, absent)
+        )
+
+    def checked(self, draft: Draft) -> Checked:
+        """What the checks alone say of a draft: no model is asked.
+
+        Raises:
+            EvaluationFailed: A check could not be made.
+        """
+        scores = _checked_scores(self.rubric, draft)
+        if not scores:
+            return Checked()
+        verdict = reach_verdict(self.rubric, scores)
+        mean = weighted_mean(self.rubric, scores)
+        return Checked(
+            rank=(verdict.passed and not draft.cut, not verdict.gates, mean), scores=verdict.scores
         )
 
     async def sampled(self, draft: Draft, *, times: int) -> tuple[Verdict, ...]:
@@ -265,9 +282,7 @@ class _Settled:
         self.sections = rescore.sections if rescore else frozenset[int]()
         self._rubric = rubric
         self._base = rescore.base if rescore else None
-        scores = [
-            score for d in rubric.checked if (score := checked_score(d, draft, rubric)) is not None
-        ]
+        scores = _checked_scores(rubric, draft)
         carried: list[DimensionScore] = []
         if has_judges and not shut_gates(rubric, scores):
             if rescore is not None:
@@ -296,6 +311,11 @@ class _Settled:
             carried=self._carried,
             judges=judges,
         )
+
+
+def _checked_scores(rubric: Rubric, draft: Draft) -> list[DimensionScore]:
+    scores = (checked_score(dimension, draft, rubric) for dimension in rubric.checked)
+    return [score for score in scores if score is not None]
 
 
 def _carried(rescore: Rescore, rubric: Rubric, draft: Draft) -> Iterator[DimensionScore]:

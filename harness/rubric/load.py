@@ -166,9 +166,12 @@ def _refusal(problems: Iterable[Problem]) -> RubricInvalid:
     )
 
 
+_NO_PART_OF_SCORING = {"extends", "without", "preset", "candidates", "finalists"}
+
+
 def _digest(rubric: Rubric) -> str:
     """Of what the rubric says, not of how it is put together."""
-    said = rubric.model_dump(mode="json", exclude={*FILLED_IN, "extends", "without", "preset"})
+    said = rubric.model_dump(mode="json", exclude={*FILLED_IN, *_NO_PART_OF_SCORING})
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 

@@ -215,6 +215,11 @@ class Rubric(BaseModel):
     """How often a draft is judged at most, if its composite is too near `pass_at` to tell."""
     repeat_within: float = Field(default=0.5, ge=0)
     """How near that is, in points; the evaluator's measured noise, if there is one, replaces it."""
+    candidates: int = Field(default=1, ge=1, le=16)
+    """How many texts a revise loop samples for a first draft and for each section it revises. The
+    checks choose among them."""
+    finalists: int = Field(default=1, ge=1, le=8)
+    """How many drafts made of these the evaluator scores in a round."""
     shorten: Shortening = Shortening()
     """When models are shown a shortened draft."""
     dimensions: tuple[Dimension, ...] = Field(min_length=1)

@@ -124,6 +124,21 @@ class Verdict:
         return self.passed, not self.gates, self.composite
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What the checks alone say of a draft."""
+
+    rank: tuple[bool, bool, float] = (False, True, 0.0)
+    """As a verdict's, by the checked dimensions and their mean. All drafts are equal if the rubric
+    has none."""
+    scores: tuple[DimensionScore, ...] = ()
+
+    @property
+    def mean(self) -> float:
+        """The weighted mean of the checked dimensions, not rounded."""
+        return self.rank[2]
+
+
 def reach_verdict(
     rubric: Rubric,
     scores: Iterable[DimensionScore],
@@ -151,8 +166,7 @@ def reach_verdict(
             f"nothing of rubric '{rubric.id}' could be judged: there are no sources, or no "
             f"evaluator, to judge {', '.join(unjudged)} by"
         )
-    weight = sum(d.weight for d in counted)
-    composite = half_up(sum(by_name[d.name].score * d.weight for d in counted) / weight, 0.1)
+    composite = half_up(weighted_mean(rubric, by_name.values()), 0.1)
     below_floor = tuple(
         d.name for d in counted if d.floor is not None and by_name[d.name].score < d.floor
     )
@@ -172,6 +186,13 @@ def reach_verdict(
         carried=carried,
         judges=judges,
     )
+
+
+def weighted_mean(rubric: Rubric, scores: Iterable[DimensionScore]) -> float:
+    """The composite before it is rounded; at least one score is needed."""
+    weights = {d.name: d.weight for d in rubric.dimensions}
+    counted = [(score.score, weights[score.name]) for score in scores]
+    return sum(score * weight for score, weight in counted) / sum(w for _, w in counted)
 
 
 def shut_gates(rubric: Rubric, scores: Iterable[DimensionScore]) -> tuple[str, ...]:

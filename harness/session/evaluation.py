@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from harness.compress import Summarize
-from harness.errors import InvalidInput, Notice, ReplyInvalid
+from harness.errors import (
+    HarnessError,
+    InferenceError,
+    InvalidInput,
+    LimitReached,
+    Notice,
+    ReplyInvalid,
+)
 from harness.inference import (
     NOTHING,
     ChatRequest,
@@ -35,8 +44,11 @@ from harness.session.casting import warn_of_no_price
 from harness.session.roles import PRODUCER
 from harness.session.session import Session
 from harness.session.trust import refusal_to_run
-from harness.trace import monotonic
+from harness.trace import Tracer, monotonic
 from harness.wiggum import (
+    SEED_STEP,
+    VARIED_TEMPERATURE,
+    Candidate,
     LoopLimits,
     LoopMeter,
     LoopPolicy,
@@ -44,6 +56,7 @@ from harness.wiggum import (
     RevisionMode,
     Round,
     WiggumResult,
+    best_of,
     lengthened,
     reasons_in,
     revise_until_met,
@@ -128,6 +141,8 @@ async def run_loop(
     revise_from: Literal["best", "last"],
     rescore: Literal["all", "changed"],
     max_output_tokens: int | None,
+    candidates: int | None,
+    finalists: int | None,
     rounds: Sequence[Round],
     key: str,
 ) -> WiggumResult:
@@ -136,7 +151,9 @@ async def run_loop(
     _check_choice("revise", revise, RevisionMode)
     _check_choice("revise_from", revise_from, Literal["best", "last"])
     _check_choice("rescore", rescore, Literal["all", "changed"])
-    rubric = chosen.rubric
+    rubric, said = chosen.rubric, session.evaluation
+    several = _checked_number("candidates", candidates, said.candidates or rubric.candidates)
+    offered = _checked_number("finalists", finalists, said.finalists or rubric.finalists)
     noise = noise_of(session, chosen)
     before = sum((one.spent for one in rounds), NOTHING)
     meter = LoopMeter(
@@ -150,7 +167,7 @@ async def run_loop(
 
     # 2. The first draft: of an earlier part of the run, given, or written now.
     first = Draft(text=draft or "", task=task, sources=tuple(sources))
-    draft_span = None
+    draft_span, selection = None, None
     if rounds:
         first = replace(first, text=rounds[0].draft if draft is None else draft)
     elif draft is not None:
@@ -163,15 +180,27 @@ async def run_loop(
             max_output_tokens=max_output_tokens,
         )
         kept = _tokens_to_keep(
-            request, first, meter=meter, evaluator=evaluator, max_rounds=limits.max_rounds
+            request,
+            first,
+            meter=meter,
+            evaluator=evaluator,
+            max_rounds=limits.max_rounds,
+            candidates=several,
+            finalists=offered,
         )
         with session.trace.span("draft") as span, meter.holding(Room(tokens=kept)):
             draft_span = span.id
-            reply = await meter.ask(request)
-            is_cut = reply.finish_reason == "length"
-            if not is_cut:
-                check_whole(reply, endpoint=producer)
-            first = replace(first, text=reply.text.strip(), cut=is_cut)
+            drafts = await sampled_drafts(
+                request,
+                times=several,
+                first_seed=_first_seed(session),
+                ask=meter.ask,
+                tracer=session.trace,
+            )
+            if several > 1:
+                selection = best_of(drafts, base=first, check=evaluator.checked, finalists=offered)
+                drafts = selection.finalists[0].taken if selection.finalists else drafts
+            first = replace(first, text=drafts[0].text, cut=drafts[0].cut)
     if not first.text.strip():
         raise ReplyInvalid("the first draft is empty", endpoint=producer, text=first.text)
 
@@ -186,6 +215,11 @@ async def run_loop(
             max_output_tokens=max_output_tokens,
             mode=revise,
             shorten_over=rubric.shorten.revise_over,
+            candidates=several,
+            finalists=offered,
+            first_seed=_first_seed(session),
+            check=evaluator.checked,
+            tracer=session.trace,
         ),
         meter=meter,
         policy=LoopPolicy(
@@ -196,6 +230,8 @@ async def run_loop(
         ),
         tracer=session.trace,
         draft_span=draft_span,
+        first_drafts=selection,
+        finalists=offered,
         rounds=rounds,
         key=key,
     )
@@ -213,10 +249,72 @@ def _check_choice(name: str, value: str, choices: Any) -> None:  # noqa: ANN401 
         )
 
 
+def _first_seed(session: Session) -> int:
+    """What the seeds of a loop's calls are counted from."""
+    return (session.seed or 0) * 1_000 * SEED_STEP
+
+
+def _checked_number(name: str, value: int | None, otherwise: int) -> int:
+    if value is None:
+        return otherwise
+    if type(value) is not int or value < 1:  # True is an int too
+        raise InvalidInput(
+            f"{name} is {value!r:.80}; give a whole number, 1 or more",
+            code="loop.number-not-positive",
+        )
+    return value
+
+
+async def sampled_drafts(
+    request: ChatRequest, *, times: int, first_seed: int, ask: Ask, tracer: Tracer
+) -> tuple[Candidate, ...]:
+    """First drafts: the first as the request says, the others by sampling with seeds of their own.
+
+    Raises:
+        InferenceError: No call gave a draft.
+        LimitReached: There was no room for any.
+    """
+
+    async def drafted(number: int) -> tuple[Candidate, HarnessError | None]:
+        asked, seed = request, None
+        if number > 1:
+            seed = first_seed + 1 + (number - 1) * SEED_STEP
+            asked = replace(request, seed=seed, temperature=VARIED_TEMPERATURE)
+        span = tracer.span("candidate", label=f"candidate {number}", number=number, seed=seed)
+        with span if times > 1 else nullcontext():
+            blank = Candidate(number=number, seed=seed, span=span.id if times > 1 else None)
+            try:
+                reply = await ask(asked)
+                is_cut = reply.finish_reason == "length"
+                if not is_cut:
+                    check_whole(reply, endpoint=request.model)
+            except (InferenceError, LimitReached) as error:
+                return replace(blank, error=str(error)), error
+        return replace(blank, text=reply.text.strip(), cut=is_cut), None
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(drafted(number)) for number in range(1, times + 1)]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    found = [task.result() for task in tasks]
+    errors = [error for _, error in found if error is not None]
+    if len(errors) == times:
+        raise errors[0]
+    return tuple(candidate for candidate, _ in found)
+
+
 def _tokens_to_keep(
-    request: ChatRequest, empty: Draft, *, meter: LoopMeter, evaluator: Evaluator, max_rounds: int
+    request: ChatRequest,
+    empty: Draft,
+    *,
+    meter: LoopMeter,
+    evaluator: Evaluator,
+    max_rounds: int,
+    candidates: int,
+    finalists: int,
 ) -> int:
-    """How many tokens the first draft has to leave for its evaluation and the other rounds.
+    """How many tokens the first drafts have to leave for their evaluation and the other rounds.
 
     Raises:
         LimitReached: There is no room for a draft and its evaluation.
@@ -224,15 +322,16 @@ def _tokens_to_keep(
     prompt_tokens = most_prompt_tokens(request)
 
     def most_tokens(room: int) -> int:
-        return prompt_tokens + room + evaluator.most_tokens(lengthened(empty, tokens=room))
+        evaluation = evaluator.most_tokens(lengthened(empty, tokens=room))
+        return candidates * (prompt_tokens + room) + finalists * evaluation
 
     room, left, kept = request.max_output_tokens or 0, meter.limits.max_tokens, 0
     if not room and left is not None:
         # An equal part for each round, half of it for the evaluation, which reads the draft.
-        room = max(_LEAST_DRAFT_TOKENS, left // (2 * max_rounds))
+        room = max(_LEAST_DRAFT_TOKENS, left // (2 * max_rounds * candidates))
         while room > _LEAST_DRAFT_TOKENS and most_tokens(room) > left:
             room = max(_LEAST_DRAFT_TOKENS, room // 2)
-        kept = left - prompt_tokens - room
+        kept = left - candidates * (prompt_tokens + room)
     meter.check_room(most_tokens(room), what="the first draft and its evaluation")
     return kept
 

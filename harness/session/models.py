@@ -73,6 +73,8 @@ def known_endpoints(
         endpoints[tag] = Endpoint(tag=tag, backend="scripted")
     if not endpoints and (demo := demo_endpoint()) is not None:
         endpoints[demo.tag] = demo
+    if settings.seed is not None:
+        endpoints = {tag: endpoint.made_repeatable() for tag, endpoint in endpoints.items()}
     return endpoints
 
 

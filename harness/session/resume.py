@@ -46,6 +46,8 @@ class Origin:
     """Before the roles of the settings."""
     memory: Path | None = None
     """Before the memory of the settings."""
+    seed: int | None = None
+    """Before the seed of the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +143,7 @@ def record_beginning(
         config=str(origin.config) if origin and origin.config else None,
         roles=dict(origin.roles) if origin else {},
         memory=str(origin.memory) if origin and origin.memory else None,
+        seed=origin.seed if origin else None,
         inputs=list(inputs),
         limits={name: one for name, one in asdict(beginning.limits).items() if one is not None},
     )
@@ -298,6 +301,7 @@ def _beginning(values: Mapping[str, Any]) -> Beginning:
             config=Path(config) if config else None,
             roles=values.get("roles") or {},
             memory=Path(memory) if memory else None,
+            seed=values.get("seed"),
         ),
         limits=Limits(**(values.get("limits") or {})),
         content=values["content"],

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Unpack, overload
 
@@ -420,6 +421,8 @@ class Run:
         revise_from: Literal["best", "last"] = "best",
         rescore: Literal["all", "changed"] = "all",
         max_output_tokens: int | None = None,
+        candidates: int | None = None,
+        finalists: int | None = None,
         rounds: Sequence[Round] = (),
     ) -> WiggumResult:
         """Revises a draft until it meets a rubric, or there is a reason to stop.
@@ -436,7 +439,7 @@ class Run:
             max_tokens: Of all its calls, in and out.
             max_cost_usd: Of all its calls whose price is known.
             max_seconds: By the clock.
-            revise: Whether to write again only the criticised sections, if there are headings, or
+            revise: Whether to write again only the criticized sections, if there are headings, or
                 the whole draft.
             revise_from: The draft that a revision starts from.
             rescore: Whether to judge all of a revision again, or only what changed, and the whole
@@ -444,6 +447,11 @@ class Run:
             max_output_tokens: For the text, and for each part of it that one call writes again.
                 When left out, the first draft has what the model's context or a limit leaves, and a
                 revision about twice the length of the part it replaces.
+            candidates: How many texts to sample for a first draft and for each section that is
+                written again. The rubric's checks choose among them, section by section, and take
+                none that scores lower than what it replaces. When left out, as `[evaluation]` or
+                the rubric says; 1 if neither does.
+            finalists: How many drafts made of the candidates the evaluator scores in a round.
             rounds: Of another run's loop, to continue after; `rounds_from` reads them.
 
         Raises:
@@ -484,6 +492,8 @@ class Run:
                 revise_from=revise_from,
                 rescore=rescore,
                 max_output_tokens=max_output_tokens,
+                candidates=candidates,
+                finalists=finalists,
                 rounds=before,
                 key=key,
             )
@@ -542,9 +552,17 @@ class Run:
     async def _chat(self, request: ChatRequest) -> Completion:
         """A reply within the run's limits; its beginning, pieces and end are signs of life."""
         self._asks(request.model)
-        request = replace(request, on_piece=self.beat)
+        request = replace(request, on_piece=self.beat, seed=self._seed_of(request))
         with self._call.pulse.doing("call"):
             return await self._session.client.chat(request, caller=self._caller)
+
+    def _seed_of(self, request: ChatRequest) -> int | None:
+        """The request's seed; of a sampled call without one, made of the run's."""
+        if request.seed is not None or not request.temperature or self._session.seed is None:
+            return request.seed
+        said = [self._session.seed, self._call.label, *(m.content for m in request.messages)]
+        # As many bits as every server takes.
+        return int.from_bytes(sha256(repr(said).encode()).digest()[:3])
 
     def _asks(self, model: str | None) -> None:
         """Tells the forecast of a call of a model that begins."""

@@ -29,7 +29,7 @@ from harness.session.casting import Casting, ServedModels, warn_of_no_price
 from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.passages import PassageLibrary
 from harness.session.roles import EVALUATOR, Roles
-from harness.session.settings import WORDLLAMA, MemorySettings, Settings
+from harness.session.settings import WORDLLAMA, EvaluationSettings, MemorySettings, Settings
 from harness.session.trust import known_secrets, secret_variables
 from harness.trace import (
     AUDIT_LOG,
@@ -67,6 +67,9 @@ class Session:
     """None if no models share memory."""
     rubrics: Path
     """The directory where rubrics are looked for first."""
+    evaluation: EvaluationSettings
+    seed: int | None = None
+    """What the seeds of sampled calls are made of; None to leave them to the servers."""
     loops: list[WiggumResult] = field(default_factory=list)
     """Revise loops that have ended."""
     earlier_loops: list[RecordedLoop] = field(default_factory=list)
@@ -206,6 +209,8 @@ async def open_session(
                 passages=passages,
                 budget=models.budget,
                 rubrics=settings.rubrics,
+                evaluation=settings.evaluation,
+                seed=settings.seed,
             )
             yield session
     finally:

@@ -203,6 +203,12 @@ class EvaluationSettings(BaseModel):
     panel: Combine | None = None
     """For a pool of evaluators: every member judges every draft, and their judgements become one in
     this way. When left out, one member is drawn."""
+    candidates: int | None = Field(default=None, ge=1, le=16)
+    """How many texts a revise loop samples for a first draft and for each section it revises, in
+    place of what the rubric says."""
+    finalists: int | None = Field(default=None, ge=1, le=8)
+    """How many drafts made of these the evaluator scores in a round, in place of what the rubric
+    says."""
     summarizer: str | None = Field(default=None, min_length=1)
     """A role, or the tag of an endpoint, whose model shortens a draft that is too long for the
     evaluator; its summary is checked. When left out, or if the summary is refused, code picks
@@ -268,6 +274,10 @@ class Settings(BaseModel):
     """How drafts are judged."""
     limits: LimitSettings = LimitSettings()
     """How much a run may take."""
+    seed: int | None = Field(default=None, ge=0, lt=2_000)
+    """Makes a run repeatable: of this come the seeds of all sampled calls that have none, those of
+    a loop's candidates included, and embedded models are made `repeatable`. Servers of your own and
+    managed APIs answer alike as far as they heed seeds."""
 
     @field_validator("endpoints", mode="before")
     @classmethod
@@ -508,4 +518,4 @@ def demo_endpoint() -> Endpoint | None:
     files = sorted(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
     if not files:
         return None
-    return Endpoint(tag=DEMO_TAG, backend="embedded", path=files[0], slots=4)
+    return Endpoint(tag=DEMO_TAG, backend="embedded", path=files[0], slots=1)

@@ -14,6 +14,7 @@ from harness.wiggum.policy import (
     decide_on_draft,
     next_revision,
 )
+from harness.wiggum.ratchet import Candidate, Selection, Tried, best_of
 from harness.wiggum.record import (
     LOOP_RECORDS,
     EarlierLoops,
@@ -26,11 +27,14 @@ from harness.wiggum.record import (
     rounds_from,
     verdict_attributes,
 )
-from harness.wiggum.reviser import Reviser, Revision, RevisionMode
+from harness.wiggum.reviser import SEED_STEP, VARIED_TEMPERATURE, Reviser, Revision, RevisionMode
 
 __all__ = [
     "LOOP_RECORDS",
     "NOTHING",
+    "SEED_STEP",
+    "VARIED_TEMPERATURE",
+    "Candidate",
     "EarlierLoops",
     "Limits",
     "LoopLimits",
@@ -42,10 +46,13 @@ __all__ = [
     "Revision",
     "RevisionMode",
     "Round",
+    "Selection",
     "Spent",
     "Stop",
     "StopReason",
+    "Tried",
     "WiggumResult",
+    "best_of",
     "best_round",
     "check_rounds",
     "decide",

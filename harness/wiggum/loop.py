@@ -31,8 +31,9 @@ from harness.wiggum.policy import (
     greatest,
     next_revision,
 )
+from harness.wiggum.ratchet import Finalist, Selection, Tried, titles, with_winner
 from harness.wiggum.record import reasons_in, record_round, verdict_attributes
-from harness.wiggum.reviser import Reviser
+from harness.wiggum.reviser import Reviser, Revision
 
 _MOST_CHARS_PER_TOKEN = 6
 """High, so that no draft is longer than expected: English has about four."""
@@ -72,6 +73,8 @@ async def revise_until_met(
     tracer: Tracer,
     policy: LoopPolicy | None = None,
     draft_span: int | None = None,
+    first_drafts: Selection | None = None,
+    finalists: int = 1,
     rounds: Sequence[Round] = (),
     key: str | None = None,
 ) -> WiggumResult:
@@ -85,6 +88,8 @@ async def revise_until_met(
         tracer: Records every evaluation and revision.
         policy: What to revise, and when to stop.
         draft_span: The span in which the first draft was written, for the trace's arrows.
+        first_drafts: The candidates that the first draft was chosen from.
+        finalists: How many drafts the evaluator scores in a round, at most.
         rounds: What this loop had before it was cut off: it goes on behind them.
         key: See `loop_key`.
 
@@ -102,10 +107,11 @@ async def revise_until_met(
         meter=meter,
         tracer=tracer,
         policy=policy or LoopPolicy(),
+        finalists=finalists,
     )
     with tracer.span("wiggum", rubric=rubric.id, rubric_sha256=rubric.sha256, key=key) as span:
         try:
-            stop = await loop.run(rounds, draft_span)
+            stop = await loop.run(rounds, draft_span, first_drafts)
         except asyncio.CancelledError:
             loop.record_end(Stop(reason="cancelled"), span)
             raise
@@ -155,6 +161,16 @@ def lengthened(draft: Draft, *, tokens: int) -> Draft:
     return replace(draft, text=draft.text + " word" * words)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """A draft with its verdict."""
+
+    finalist: Finalist
+    verdict: Verdict
+    span: int
+    """Id of the span of its evaluation."""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Loop:
     """One loop on its way."""
@@ -165,19 +181,24 @@ class _Loop:
     meter: LoopMeter
     tracer: Tracer
     policy: LoopPolicy
+    finalists: int
     rounds: list[Round] = field(default_factory=list)
     revisions: list[Revise] = field(default_factory=list)
     judged_in: dict[int, int] = field(default_factory=dict)
     """The span of each round's evaluation, for arrows from there to its revision."""
 
-    async def run(self, earlier: Sequence[Round], draft_span: int | None) -> Stop:
+    async def run(
+        self, earlier: Sequence[Round], draft_span: int | None, first_drafts: Selection | None
+    ) -> Stop:
         """Adds rounds until there is a reason to stop."""
         # 1. Take over what an earlier part of the run has; else evaluate the first draft. An error
         #    there is the caller's: there is nothing to return.
         for one in earlier:
             self._take_over(one)
         if not self.rounds:
-            await self._evaluate(self.first_draft, None, written_in=draft_span)
+            first = self.first_draft
+            revision = Revision(text=first.text, how="whole", cut=first.cut, selection=first_drafts)
+            await self._evaluate(revision, None, written_in=draft_span)
         while True:
             # 2. Decide, from the rounds and the limits alone.
             step = decide(
@@ -192,14 +213,15 @@ class _Loop:
             # 3. Revise.
             self.revisions.append(step)
             try:
-                draft, written_in = await self._revise(step)
+                revision, written_in = await self._revise(step)
             except HarnessError as error:
                 return _stop_for(error, otherwise="producer_failed")
-            if stop := decide_on_draft(draft.text, self.rounds):
+            if stop := decide_on_draft(revision.text, self.rounds, tried=revision.tried):
+                self._record_tried(revision.tried)
                 return stop
             # 4. Evaluate. After an error the rounds so far are the result.
             try:
-                await self._evaluate(draft, step, written_in=written_in)
+                await self._evaluate(revision, step, written_in=written_in)
             except HarnessError as error:
                 return _stop_for(error, otherwise="evaluator_failed")
 
@@ -234,14 +256,14 @@ class _Loop:
         written = self.reviser.most_output_tokens(base, step.focus, rounds=self.rounds)
         evaluation = self.evaluator.most_tokens(lengthened(base, tokens=written))
         # What is judged again in part may have to be judged as a whole after that.
-        evaluations = 2 if self.policy.rescore == "changed" else 1
+        evaluations = self.finalists * (2 if self.policy.rescore == "changed" else 1)
         revision = self.reviser.most_tokens(base, step.focus, rounds=self.rounds)
         return revision + evaluations * evaluation
 
     def _base(self, step: Revise) -> Draft:
         return replace(self.first_draft, text=step.base.draft, cut=step.base.cut)
 
-    async def _revise(self, step: Revise) -> tuple[Draft, int]:
+    async def _revise(self, step: Revise) -> tuple[Revision, int]:
         """The next draft, and the id of the span that it was written in."""
         number = self.rounds[-1].number + 1
         with self.tracer.span(
@@ -258,20 +280,68 @@ class _Loop:
             cost, seconds = greatest([one.judging for one in self.rounds])
             with self.meter.holding(Room(usd=cost, seconds=seconds)):
                 revision = await self.reviser.revise(base, step.focus, rounds=self.rounds)
-            span.set(draft_sha256=self.tracer.content(revision.text), how=revision.how)
-        return replace(base, text=revision.text, cut=revision.cut), span.id
+            span.set(
+                draft_sha256=self.tracer.content(revision.text),
+                how=revision.how,
+                candidates=len(revision.tried) or None,
+            )
+        return revision, span.id
 
-    async def _evaluate(self, draft: Draft, step: Revise | None, *, written_in: int | None) -> None:
-        """Adds the draft's round.
+    async def _evaluate(
+        self, revision: Revision, step: Revise | None, *, written_in: int | None
+    ) -> None:
+        """Adds the round of a draft: of several finalists, of the one with the highest verdict.
 
         Args:
-            draft: What to evaluate.
-            step: What it was made for; None for the first.
+            revision: What to evaluate.
+            step: What it was made for; None for the first draft.
             written_in: The id of the span that it was written in.
         """
-        tracer = self.tracer
-        number = len(self.rounds) + 1
         drafting = self.meter.lap()
+        earlier = {one.draft for one in self.rounds}
+        others = [one for one in revision.finalists[1:] if one.text not in earlier]
+        judged: list[_Judged] = []
+        for finalist in (*revision.finalists[:1], *others):
+            try:
+                judged.append(await self._judged(finalist, step, written_in=written_in))
+            except HarnessError:
+                if not judged:
+                    raise
+                break  # the finalists before it have verdicts
+            if judged[-1].verdict.passed:
+                break
+        best = max(judged, key=lambda one: one.verdict.rank)  # the earlier of equals
+        tried = revision.tried
+        if best is not judged[0]:
+            base = self._base(step) if step else self.first_draft
+            scored = (taken for one in judged for taken in one.finalist.taken)
+            tried = with_winner(
+                tried, taken=titles(base, best.finalist.taken), scored=titles(base, scored)
+            )
+        text, origin = best.finalist.text, step.base if step else None
+        one = Round(
+            number=len(self.rounds) + 1,
+            draft=text,
+            verdict=best.verdict,
+            cut=best.finalist.cut,
+            base_round=origin.number if origin else None,
+            changed_chars=changed_chars(origin.draft, text) if origin else 0,
+            drafting=drafting,
+            judging=self.meter.lap(),
+            tried=tried,
+        )
+        self._record_tried(tried)
+        self.rounds.append(one)
+        self.judged_in[one.number] = best.span
+        record_round(one, self.tracer)
+        await self.tracer.persisted()
+
+    async def _judged(
+        self, finalist: Finalist, step: Revise | None, *, written_in: int | None
+    ) -> _Judged:
+        """A draft's verdict."""
+        tracer, number = self.tracer, len(self.rounds) + 1
+        draft = replace(self.first_draft, text=finalist.text, cut=finalist.cut)
         with tracer.span(
             "evaluate",
             label=f"evaluate round {number}",
@@ -279,27 +349,30 @@ class _Loop:
             draft_sha256=tracer.content(draft.text),
         ) as span:
             tracer.flow("draft", source=written_in, target=span.id)
+            chosen = [one.span for one in finalist.taken if one.span is not None]
+            tracer.flows("candidate", sources=chosen, target=span.id)
             verdict = await self._verdict(draft, step)
             verdict = replace(verdict, passed=verdict.passed and not draft.cut)
             span.set(**verdict_attributes(verdict), findings=tracer.excerpt(reasons_in(verdict)))
             tracer.counter("composite", verdict.composite, unit="points")
             for score in verdict.scores:
                 tracer.counter(score.name, score.score, unit="points")
-        base = step.base if step else None
-        one = Round(
-            number=number,
-            draft=draft.text,
-            verdict=verdict,
-            cut=draft.cut,
-            base_round=base.number if base else None,
-            changed_chars=changed_chars(base.draft, draft.text) if base else 0,
-            drafting=drafting,
-            judging=self.meter.lap(),
-        )
-        self.rounds.append(one)
-        self.judged_in[number] = span.id
-        record_round(one, tracer)
-        await tracer.persisted()
+        return _Judged(finalist=finalist, verdict=verdict, span=span.id)
+
+    def _record_tried(self, tried: Sequence[Tried]) -> None:
+        """Writes what became of each candidate."""
+        for one in tried:
+            self.tracer.instant(
+                "candidate",
+                round=len(self.rounds) + 1,
+                section=self.tracer.excerpt(one.section),
+                number=one.number,
+                seed=one.seed,
+                outcome=one.outcome,
+                checked=one.checked,
+                text_sha256=self.tracer.content(one.text) if one.text else None,
+                error=self.tracer.excerpt(one.error) or None,
+            )
 
     async def _verdict(self, draft: Draft, step: Revise | None) -> Verdict:
         """The verdict; with `rescore = "changed"`, first on what changed.

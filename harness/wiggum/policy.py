@@ -15,6 +15,7 @@ from harness.errors import InvalidInput
 from harness.inference.limits import NOTHING, LimitName, Spent
 from harness.rubric import DimensionScore, Verdict
 from harness.wiggum.loop_meter import LoopLimits
+from harness.wiggum.ratchet import Tried
 
 StopReason = Literal[
     "passed",
@@ -33,7 +34,7 @@ StopReason = Literal[
 
 - `passed`: the best draft meets the rubric.
 - `max_rounds`: it does not, and no round is left.
-- `plateau`: the last revisions gained no more than the noise.
+- `plateau`: the last revisions gained no more than the noise, or no candidate for one did.
 - `regression`: the last revisions all lost more than the noise.
 - `cycle`: a revision is an earlier draft again, or it has the same score in every dimension as the
   round before or the draft it was made from.
@@ -63,6 +64,8 @@ class Round:
     """What the draft took; nothing for a first draft that was given."""
     judging: Spent = NOTHING
     """What its evaluation took."""
+    tried: tuple[Tried, ...] = ()
+    """The candidates that it was chosen from; empty if there was one."""
 
     @property
     def spent(self) -> Spent:
@@ -160,8 +163,19 @@ def decide(
     return Stop(reason="budget", detail=lacking) if lacking else step
 
 
-def decide_on_draft(text: str, rounds: Sequence[Round]) -> Stop | None:
-    """Stops the loop at a revision without text, or one that was evaluated before."""
+def decide_on_draft(
+    text: str, rounds: Sequence[Round], *, tried: Sequence[Tried] = ()
+) -> Stop | None:
+    """Stops the loop at a revision without text, or one that was evaluated before.
+
+    Args:
+        text: The revision; empty if no candidate was taken.
+        rounds: All so far.
+        tried: The candidates, if there were several.
+    """
+    if not text.strip() and any(one.outcome == "no_gain" for one in tried):
+        detail = f"none of {len(tried)} candidates raised what the checks score"
+        return Stop(reason="plateau", detail=detail)
     if not text.strip():
         return Stop(reason="producer_empty", detail="the revision has no text of its own")
     same = next((one for one in rounds if one.draft == text), None)

@@ -31,6 +31,9 @@ _QUOTED_CHARS = 60
 _SHORT_CHARS = 12
 """A shorter sentence may occur in a finding by chance."""
 
+_SHORT_SECTION_CHARS = 500
+"""A section of fewer characters is two or three sentences."""
+
 _BREAKS_OFF = "It breaks off before its end: be brief enough to come to it."
 
 
@@ -72,18 +75,34 @@ class RevisionPrompts:
     ) -> str:
         section = draft.sections[index]
         name = section.title or "the opening"
-        first = _first_version(draft, index, rounds)
-        sources = _sources(draft, (first.title, first.body), _SECTION_SOURCES_CHARS)
+        sources = _section_sources(draft, index, rounds)
         close = " that stay close to the words of the sources" if draft.sources else ""
         good = _uncriticised(section.body, messages)
         called = "An earlier version of a" if good == section.body.strip() else "What is good in a"
         earlier = f"{called} text about {name}:\n{good}" if good else ""
         keep = "Keep what is good. " if good else ""
         return (
-            f"Part of an answer to: {draft.task}{self._asked_in_passing}\n\n"
-            f"{sources}{around}{_paragraph(earlier)}{_paragraph(score_history(rounds))}"
-            f"Write about {name} again, and nothing else, in whole sentences{close}. "
-            f"{keep}Avoid what was wrong with the earlier version:\n{_bullets(messages)}"
+            f"{sources}Part of an answer to: {draft.task}{self._asked_in_passing}\n\n"
+            f"{around}{_paragraph(earlier)}{_paragraph(score_history(rounds))}"
+            f"What was wrong with the earlier version:\n{_bullets(messages)}\n\n"
+            f"{keep}Write about {name} again, in whole sentences{close}, and nothing else."
+        )
+
+    def afresh(self, draft: Draft, index: int, rounds: Sequence[Round]) -> str:
+        """A prompt for one section that shows the sources alone; empty if there are none.
+
+        A small model repeats an earlier version, its mistakes included, rather than revise it.
+        """
+        section = draft.sections[index]
+        sources = _section_sources(draft, index, rounds)
+        if not sources:
+            return ""
+        length = (
+            "in two or three sentences" if len(section.body) < _SHORT_SECTION_CHARS else "again"
+        )
+        return (
+            f"{sources}Write about {section.title or draft.task} {length}. "
+            "Use only the words of the text above."
         )
 
     def edits(
@@ -202,6 +221,11 @@ def _sources(draft: Draft, about: Sequence[str], limit_chars: int) -> str:
     if not draft.sources:
         return ""
     return f"{nearest_sources(draft.sources, to=about, limit_chars=limit_chars)}\n\n"
+
+
+def _section_sources(draft: Draft, index: int, rounds: Sequence[Round]) -> str:
+    first = _first_version(draft, index, rounds)
+    return _sources(draft, (first.title, first.body), _SECTION_SOURCES_CHARS)
 
 
 def _paragraph(text: str) -> str:

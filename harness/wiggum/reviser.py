@@ -5,26 +5,38 @@
 - If there are no headings, if the draft was cut, or with `mode="whole"`, the whole draft is written
   again.
 
-What was not criticised stays as it was, byte for byte. A reply without text, or with the marks of a
+What was not criticized stays as it was, byte for byte. A reply without text, or with the marks of a
 shortened text, changes nothing. A reply that was cut loses its last, broken sentence.
+
+With several candidates, each call is made so many times, and `ratchet` chooses among the replies.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Literal
 
 from harness.compress import apply_edits, edits_in, sentences_of, splice
 from harness.compress.condense import MARK
 from harness.compress.markdown import blocks_of
-from harness.errors import InvalidInput, ReplyInvalid
+from harness.errors import (
+    HarnessError,
+    InferenceError,
+    InvalidInput,
+    LimitReached,
+    ReplyInvalid,
+)
 from harness.inference import ChatRequest, Message, check_whole, most_tokens_of
-from harness.rubric import Ask, DimensionScore, Draft
+from harness.rubric import Ask, Checked, DimensionScore, Draft
+from harness.trace import Tracer
 from harness.wiggum.policy import Round
-from harness.wiggum.prompts import RevisionPrompts, located
+from harness.wiggum.prompts import RevisionPrompts, located, place_of
+from harness.wiggum.ratchet import Candidate, Finalist, Put, Selection, Tried, select
 
 RevisionMode = Literal["sections", "whole"]
 """`sections` where there are headings, else the whole draft; or always `whole`."""
@@ -41,6 +53,14 @@ _TEMPERATURE = 0.3
 _FREQUENCY_PENALTY = 0.2
 """Small models that rewrite a text fall into repeating themselves."""
 
+VARIED_TEMPERATURE = 0.6
+"""Of all candidates but the first, so that they differ."""
+
+_NO_PROMPTS: Mapping[int | None, str] = MappingProxyType({})
+
+SEED_STEP = 1_000
+"""Between the seeds of two candidates; the first has the number of its round."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revision:
@@ -52,6 +72,20 @@ class Revision:
     """From calls for single sections, from the sections that one call returned, or all new."""
     cut: bool = False
     """Whether a reply in it was cut, and had no whole sentence to be trimmed to."""
+    selection: Selection | None = None
+    """What became of the candidates; None for a single one, which is always taken."""
+
+    @property
+    def finalists(self) -> tuple[Finalist, ...]:
+        """The drafts to evaluate, the best by the checks first."""
+        if self.selection is None:
+            return (Finalist(text=self.text, cut=self.cut),)
+        return self.selection.finalists
+
+    @property
+    def tried(self) -> tuple[Tried, ...]:
+        """What became of each candidate; empty for a single one."""
+        return self.selection.tried if self.selection else ()
 
 
 class Reviser:
@@ -69,6 +103,11 @@ class Reviser:
         mode: What is written again.
         shorten_over: A draft of more characters is shown as an outline, with what has to change in
             full.
+        candidates: How often each call is made; with more than one, `check` chooses.
+        finalists: How many drafts made of the candidates are offered to the evaluator.
+        first_seed: What the seeds of the calls are counted from.
+        check: Scores a draft by the rubric's checks alone.
+        tracer: Gets a span for each candidate, if there are several.
     """
 
     def __init__(
@@ -80,8 +119,18 @@ class Reviser:
         max_output_tokens: int | None,
         mode: RevisionMode = "sections",
         shorten_over: int = 5_000,
+        candidates: int = 1,
+        finalists: int = 1,
+        first_seed: int = 0,
+        check: Callable[[Draft], Checked] = lambda _: Checked(),
+        tracer: Tracer | None = None,
     ) -> None:
         self._ask = ask
+        self._candidates = candidates
+        self._finalists = finalists
+        self._first_seed = first_seed
+        self._check = check
+        self._tracer = tracer or Tracer()
         self._model = model
         self._max_output_tokens = max_output_tokens
         self._mode = mode
@@ -102,24 +151,24 @@ class Reviser:
             LimitReached: The loop's limits left no room for it.
         """
         if requests := self._section_requests(draft, focus, rounds):
-            return await self._with_sections(draft, requests)
+            return await self._with_sections(draft, requests, focus, rounds)
         if self._has_sections(draft):
             edited = await self._edited(draft, focus, rounds)
             if edited.text:
                 return edited
-        text, cut = await self._text(self._whole_request(draft, focus, rounds))
-        return Revision(text="" if _is_shortened(text, draft.text) else text, how="whole", cut=cut)
+        return await self._written_anew(draft, focus, rounds)
 
     def most_tokens(
         self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
     ) -> int:
         """What that revision takes at most."""
-        return sum(most_tokens_of(request) for request in self._requests(draft, focus, rounds))
+        requests = self._requests(draft, focus, rounds)
+        return self._candidates * sum(most_tokens_of(request) for request in requests)
 
     def most_output_tokens(
         self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
     ) -> int:
-        """The output's part of that: the next draft is longer by this at most."""
+        """The output's part of one candidate: the next draft is longer by this at most."""
         return sum(r.max_output_tokens or 0 for r in self._requests(draft, focus, rounds))
 
     # --- what is asked ---------------------------------------------------------------------------
@@ -179,47 +228,160 @@ class Reviser:
             max_output_tokens=room,
             temperature=_TEMPERATURE,
             frequency_penalty=_FREQUENCY_PENALTY,
-            seed=rounds[-1].number + 1,
+            seed=self._first_seed + rounds[-1].number + 1,
         )
 
     # --- what is made of the replies -------------------------------------------------------------
 
-    async def _with_sections(self, draft: Draft, requests: Mapping[int, ChatRequest]) -> Revision:
+    async def _with_sections(
+        self,
+        draft: Draft,
+        requests: Mapping[int, ChatRequest],
+        focus: Sequence[DimensionScore],
+        rounds: Sequence[Round],
+    ) -> Revision:
         """The draft with these sections written again; empty when no call gave any text."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = {
-                    index: group.create_task(self._text(request))
-                    for index, request in requests.items()
-                }
-        except ExceptionGroup as failed:
-            # One failed call ends the round; the first says why.
-            raise failed.exceptions[0] from None
-        written, cut = {}, False
-        for index, task in tasks.items():
-            text, is_cut = task.result()
-            if text and not _is_shortened(text, draft.sections[index].body):
-                written[index], cut = text, cut or is_cut
-        try:
-            text = splice(draft.text, written) if written else ""
-            return Revision(text=text, how="sections", cut=cut)
-        except InvalidInput as error:
-            raise self._misfit(error, written.values()) from error
+        candidates = await self._sampled(
+            {
+                index: (request, partial(_fitting, before=draft.sections[index].body))
+                for index, request in requests.items()
+            },
+            afresh={index: self._prompts.afresh(draft, index, rounds) for index in requests},
+        )
+
+        def put(texts: Mapping[int | None, str]) -> str:
+            return splice(draft.text, {key: text for key, text in texts.items() if key is not None})
+
+        return self._chosen(
+            draft, candidates, put, how="sections", undecided=_judged_sections(focus, draft)
+        )
 
     async def _edited(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> Revision:
         """The draft with the sections that the reply has; empty when it has none."""
         request, shown = self._edit_request(draft, focus, rounds)
-        reply, cut = await self._text(request)
-        edits = edits_in(reply, draft.text, allowed=shown)
-        seen = {index: text for index, text in edits.replacements.items() if index in shown}
-        edits = replace(edits, replacements=seen)
+
+        def applied(reply: str) -> str:
+            edits = edits_in(reply, draft.text, allowed=shown)
+            seen = {index: text for index, text in edits.replacements.items() if index in shown}
+            edits = replace(edits, replacements=seen)
+            try:
+                return apply_edits(draft.text, edits) if edits else ""
+            except InvalidInput as error:
+                raise self._misfit(error, [reply]) from error
+
+        candidates = await self._sampled({None: (request, applied)})
+        return self._chosen(draft, candidates, _whole, how="edits", undecided=_judged(focus))
+
+    async def _written_anew(
+        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
+    ) -> Revision:
+        request = self._whole_request(draft, focus, rounds)
+        fitting = partial(_fitting, before=draft.text)
+        candidates = await self._sampled({None: (request, fitting)})
+        return self._chosen(draft, candidates, _whole, how="whole", undecided=_judged(focus))
+
+    async def _sampled(
+        self,
+        requests: Mapping[int | None, tuple[ChatRequest, Callable[[str], str]]],
+        *,
+        afresh: Mapping[int | None, str] = _NO_PROMPTS,
+    ) -> list[Candidate]:
+        """The candidates of every place, all asked for at once.
+
+        Args:
+            requests: By section, each with what makes the place's text of a reply; empty for a
+                reply that cannot be used.
+            afresh: By section, a prompt for every second candidate; empty for none.
+
+        Raises:
+            HarnessError: No call of any place was answered; or, without further candidates, one was
+                not.
+        """
+        numbers = range(1, self._candidates + 1)
         try:
-            text = apply_edits(draft.text, edits) if edits else ""
-            return Revision(text=text, how="edits", cut=cut)
-        except InvalidInput as error:
-            raise self._misfit(error, [reply]) from error
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(
+                        self._candidate(
+                            _retold(request, number, afresh.get(section, "")), number, section, made
+                        )
+                    )
+                    for section, (request, made) in requests.items()
+                    # Equal prompts after each other: a cache has the last one's prefix.
+                    for number in (*numbers[::2], *numbers[1::2])
+                ]
+        except ExceptionGroup as failed:
+            # One failed call ends the round; the first says why.
+            raise failed.exceptions[0] from None
+        found = [task.result() for task in tasks]
+        places = list(requests)
+        candidates = sorted(
+            (one for one, _ in found), key=lambda one: (places.index(one.section), one.number)
+        )
+        errors = [error for _, error in found if error is not None]
+        if len(errors) == len(tasks):
+            raise errors[0]
+        return candidates
+
+    async def _candidate(
+        self,
+        request: ChatRequest,
+        number: int,
+        section: int | None,
+        made: Callable[[str], str],
+    ) -> tuple[Candidate, HarnessError | None]:
+        """One candidate, and the error of its call if that failed and there are others."""
+        if self._candidates == 1:
+            text, cut = await self._text(request)
+            return Candidate(number=1, section=section, text=made(text), cut=cut), None
+        if number > 1:
+            seed = (request.seed or 0) + (number - 1) * SEED_STEP
+            request = replace(request, seed=seed, temperature=VARIED_TEMPERATURE)
+        with self._tracer.span(
+            "candidate", label=f"candidate {number}", number=number, seed=request.seed
+        ) as span:
+            blank = Candidate(number=number, section=section, seed=request.seed, span=span.id)
+            try:
+                text, cut = await self._text(request)
+                return replace(blank, text=made(text), cut=cut), None
+            except (InferenceError, LimitReached) as error:
+                span.set(error=self._tracer.excerpt(str(error)))
+                return replace(blank, error=str(error)), error
+
+    def _chosen(
+        self,
+        draft: Draft,
+        candidates: Sequence[Candidate],
+        put: Put,
+        *,
+        how: Literal["sections", "edits", "whole"],
+        undecided: Collection[int | None],
+    ) -> Revision:
+        """The draft that the usable candidates make."""
+        if self._candidates == 1:
+            usable = [one for one in candidates if one.text]
+            try:
+                text = put({one.section: one.text for one in usable}) if usable else ""
+            except InvalidInput as error:
+                raise self._misfit(error, [one.text for one in usable]) from error
+            return Revision(text=text, how=how, cut=any(one.cut for one in usable))
+        selection = select(
+            draft,
+            candidates,
+            put=put,
+            check=self._check,
+            undecided=undecided,
+            finalists=self._finalists,
+        )
+        first = next(iter(selection.finalists), None)
+        return Revision(
+            text=first.text if first else "",
+            how=how,
+            cut=first.cut if first else False,
+            selection=selection,
+        )
 
     async def _text(self, request: ChatRequest) -> tuple[str, bool]:
         """A reply, without its broken end if it was cut; and whether it is broken still."""
@@ -236,6 +398,33 @@ class Reviser:
             endpoint=self._model,
             text="\n\n".join(replies),
         )
+
+
+def _retold(request: ChatRequest, number: int, afresh: str) -> ChatRequest:
+    """The request of a candidate: every second has the other prompt, if there is one."""
+    if number % 2 or not afresh:
+        return request
+    return replace(request, messages=(Message("user", afresh),))
+
+
+def _whole(texts: Mapping[int | None, str]) -> str:
+    return texts[None]
+
+
+def _fitting(reply: str, *, before: str) -> str:
+    """The reply as it is; empty if it copied the marks of a shortened text."""
+    return "" if _is_shortened(reply, before) else reply
+
+
+def _judged(focus: Sequence[DimensionScore]) -> set[int | None]:
+    """The whole draft, if a model criticized it: checks cannot tell whether it gained."""
+    return {None} if any(score.source == "judged" for score in focus) else set()
+
+
+def _judged_sections(focus: Sequence[DimensionScore], draft: Draft) -> set[int | None]:
+    """The sections that a model criticized."""
+    judged = (score for score in focus if score.source == "judged")
+    return {place_of(finding, draft.sections) for score in judged for finding in score.findings}
 
 
 def _is_shortened(text: str, before: str) -> bool:

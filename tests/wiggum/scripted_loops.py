@@ -17,11 +17,12 @@ from pathlib import Path
 
 from harness.errors import CallTimeout, EvaluatorAbstained, InferenceError, StreamCut
 from harness.inference import Charges, ChatRequest, Completion, Message, TokenPrice, Usage
-from harness.rubric import Dimension, DimensionScore, Draft, Finding, Rubric, reach_verdict
+from harness.rubric import Checked, Dimension, DimensionScore, Draft, Finding, Rubric, reach_verdict
 from harness.trace import Journal, ManualClock, Record, RunStarted, Tracer
 from harness.trace.journal_line import encode
 from harness.trace.records import SCHEMA_VERSION
 from harness.wiggum import (
+    SEED_STEP,
     LoopLimits,
     LoopMeter,
     LoopPolicy,
@@ -59,8 +60,8 @@ def scores(clear: float, useful: float | None = None, *, section: int | None = N
 class World:
     """The models, as a script has them, and what they were asked."""
 
-    produce: Callable[[int], Reply]
-    """What the producer replies for a round."""
+    produce: Callable[[int, int], Reply]
+    """What the producer replies for a round, by the number of the candidate, from 1."""
     judge: Callable[[str], Reply]
     """What the evaluator replies to a draft."""
     call_s: float = 0.0
@@ -75,13 +76,20 @@ class World:
     async def ask(self, request: ChatRequest) -> Completion:
         self.requests.append(request)
         prompt = "\n".join(message.content for message in request.messages)
-        reply = self.produce(request.seed) if request.role == "producer" else self.judge(prompt)
+        if request.role == "producer":
+            candidate, number = divmod(request.seed, SEED_STEP)
+            reply = self.produce(number, candidate + 1)
+        else:
+            reply = self.judge(prompt)
+        began_ns = self.clock()
         await asyncio.sleep(0)
         if reply is None:
             self.stalled.set()
             await asyncio.Event().wait()
         left_s = math.inf if request.timeout_s is None else request.timeout_s
-        self.clock.advance(ns=round(min(self.call_s, left_s) * 1e9))
+        # Calls that are made together take their time together.
+        over_ns = began_ns + round(min(self.call_s, left_s) * 1e9)
+        self.clock.advance(ns=max(0, over_ns - self.clock()))
         if left_s < self.call_s:
             raise CallTimeout("not in time", endpoint=request.model)
         self.tokens += math.ceil(len(prompt) / 4)
@@ -108,7 +116,7 @@ class World:
     @property
     def produced_for(self) -> list[int]:
         """The rounds that the producer was asked for a draft of, in order, each once."""
-        asked = (r.seed for r in self.requests if r.role == "producer")
+        asked = (r.seed % SEED_STEP for r in self.requests if r.role == "producer")
         return list(dict.fromkeys(asked))
 
     @property
@@ -120,8 +128,9 @@ class World:
 class ScriptedEvaluator:
     """Asks once for each draft, and believes what it is told."""
 
-    def __init__(self, *, ask, rubric: Rubric = RUBRIC) -> None:
+    def __init__(self, *, ask, rubric: Rubric = RUBRIC, check=lambda _: 0) -> None:
         self.rubric = rubric
+        self._check = check
         self._ask = ask
 
     def _request(self, draft: Draft) -> ChatRequest:
@@ -134,6 +143,9 @@ class ScriptedEvaluator:
 
     def most_tokens(self, draft: Draft) -> int:
         return math.ceil(len(draft.text) / 3) + 50
+
+    def checked(self, draft: Draft) -> Checked:
+        return Checked(rank=(False, True, self._check(draft.text)))
 
     async def evaluate(self, draft: Draft, *, rescore=None):
         completion = await self._ask(self._request(draft))
@@ -177,21 +189,31 @@ async def run_loop(
     rubric: Rubric = RUBRIC,
     mode="sections",
     priced: bool = False,
+    candidates: int = 1,
+    finalists: int = 1,
+    check: Callable[[str], float] = lambda _: 0,
 ) -> WiggumResult:
     charges = Charges({"writer": PRICE, "judge": PRICE} if priced else {})
     meter = LoopMeter(world.ask, limits=limits or LoopLimits(), clock=world.clock, charges=charges)
+    evaluator = ScriptedEvaluator(rubric=rubric, ask=meter.ask, check=check)
+    tracer = Tracer(sink, clock=world.clock)
     return await revise_until_met(
         first,
-        evaluator=ScriptedEvaluator(rubric=rubric, ask=meter.ask),
+        evaluator=evaluator,
         reviser=Reviser(
             ask=meter.ask,
             model="writer",
             requirements=(),
             max_output_tokens=100,
             mode=mode,
+            candidates=candidates,
+            finalists=finalists,
+            check=evaluator.checked,
+            tracer=tracer,
         ),
         meter=meter,
-        tracer=Tracer(sink, clock=world.clock),
+        tracer=tracer,
+        finalists=finalists,
         policy=policy,
         rounds=rounds,
     )

@@ -59,13 +59,16 @@ class Script:
     policy: LoopPolicy
     mode: str
     call_s: float
+    candidates: int
+    finalists: int
 
     def world(self) -> World:
-        def produce(number):
-            what = self.drafts[(number - 2) % len(self.drafts)]
+        def produce(number, candidate):
+            what = self.drafts[(number - 3 + candidate) % len(self.drafts)]
             if what in ("error", "stall"):
                 return TIMEOUT if what == "error" else None
-            return PRODUCED[what].format(number=number)
+            said = f"{number}" if candidate == 1 else f"{number} ({candidate})"
+            return PRODUCED[what].format(number=said)
 
         def judge(text):
             what = digest_choice(text, self.judgements)
@@ -81,6 +84,9 @@ class Script:
             policy=self.policy,
             mode=self.mode,
             priced=True,
+            candidates=self.candidates,
+            finalists=self.finalists,
+            check=check,
             **more,
         )
 
@@ -113,7 +119,14 @@ scripts = st.builds(
     ),
     mode=st.sampled_from(["sections", "sections", "whole"]),
     call_s=st.sampled_from([0.0, 0.5, 2.0]),
+    candidates=st.sampled_from([1, 1, 2, 4]),
+    finalists=st.integers(1, 3),
 )
+
+
+def check(text: str) -> float:
+    """What the checks score a draft: any of six, by its text."""
+    return float(digest_choice(text, range(6)))
 
 
 async def until_it_stalls(world, loop):
@@ -130,6 +143,19 @@ async def until_it_stalls(world, loop):
 def stop_of(records):
     (stop,) = (r for r in records if isinstance(r, Instant) and r.name == "stop")
     return stop.attributes
+
+
+def check_candidates(rounds):
+    """None is taken that the checks score lower than what was there."""
+    for one in rounds[1:]:
+        base = rounds[one.base_round - 1]
+        assert check(one.draft) >= check(base.draft)
+        assert any(tried.outcome == "taken" for tried in one.tried)
+        for tried in one.tried:
+            assert tried.outcome != "taken" or tried.text.strip()
+        event("candidates")
+        if any(tried.outcome == "finalist" for tried in one.tried):
+            event("another finalist was better")
 
 
 @given(script=scripts)
@@ -166,6 +192,7 @@ def test_whatever_happens_the_best_evaluated_draft_is_returned(script):
     failed_after_asking = {"producer_empty", "producer_failed", "evaluator_failed", "abstained"}
     unevaluated = len(result.revisions) - (len(rounds) - 1)
     repeated = reason == "cycle" and "again" in result.stop_detail
+    repeated |= reason == "plateau" and "candidates" in result.stop_detail
     assert unevaluated in (0, 1)
     if reason == "budget" and (limits.max_cost_usd or limits.max_seconds):
         # What the first revision takes of these nobody can know before.
@@ -187,6 +214,9 @@ def test_whatever_happens_the_best_evaluated_draft_is_returned(script):
         assert result.spent.cost_usd <= limits.max_cost_usd
     if limits.max_seconds is not None:
         assert world.clock() / 1e9 <= limits.max_seconds + 1e-6
+
+    if script.candidates > 1:
+        check_candidates(rounds)
 
     # What passes ends the loop, and nothing else says so.
     assert result.passed == (reason == "passed") == rounds[-1].verdict.passed

@@ -133,7 +133,9 @@ def test_a_run_that_was_killed_goes_on_from_its_journal_to_the_same_end(tmp_path
     def world():
         drafts = ["", "", "Draft b.", "Draft c.", "Draft d.", "Draft e."]
         points = {"Draft b.": 6, "Draft c.": 5.5, "Draft d.": 6.5, "Draft e.": 8}
-        return World(lambda number: drafts[number], lambda text: scores(points.get(text, 3), 6))
+        return World(
+            lambda number, _candidate: drafts[number], lambda text: scores(points.get(text, 3), 6)
+        )
 
     limits = LoopLimits(max_rounds=5)
     whole = asyncio.run(run_loop(world(), limits=limits))
@@ -148,7 +150,7 @@ def test_a_run_that_was_killed_goes_on_from_its_journal_to_the_same_end(tmp_path
 
 
 def test_a_loop_that_went_on_can_be_gone_on_with_from_its_own_journal(tmp_path):
-    world = World(lambda number: f"# One\n\nText {number}.", lambda _text: scores(3, 4))
+    world = World(lambda number, _candidate: f"# One\n\nText {number}.", lambda _text: scores(3, 4))
     once = {"first": PARTED, "limits": LoopLimits(max_rounds=1)}
     records = []
     first = asyncio.run(run_loop(world, **once)).rounds

@@ -54,7 +54,7 @@ class Judged:
     def __init__(self, *second: tuple[float, float]) -> None:
         self._said = iter([(3, 8), *second])
         self.world = World(
-            lambda number: f"# One\n\nText number {number}.",
+            lambda number, _candidate: f"# One\n\nText number {number}.",
             lambda _text: scores(*next(self._said), section=0),
         )
 

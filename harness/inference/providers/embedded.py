@@ -313,6 +313,7 @@ def _params(endpoint: Endpoint, loading: Loading) -> Fields:
         "cpuparams_batch.n_threads": threads,
         "n_batch": loading.micro_batch_tokens,
         "embedding": endpoint.embeddings,
+        **({"cache_prompt": False} if endpoint.repeatable else {}),
         **_placement(endpoint),
     }
 

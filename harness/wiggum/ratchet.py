@@ -1,0 +1,267 @@
+"""Which candidates of a revision are taken: section by section, where the checks' rank rises.
+
+Pure: no model, clock, tracer or file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from harness.errors import InvalidInput
+from harness.rubric import Checked, Draft
+
+Outcome = Literal["taken", "finalist", "outdone", "no_gain", "unusable", "failed"]
+"""What became of a candidate.
+
+- `taken`: it is in the round's draft.
+- `finalist`: it is in a draft that the evaluator scored lower than the round's.
+- `outdone`: another candidate for the same place was better.
+- `no_gain`: with it, the checks score the draft no higher.
+- `unusable`: it has no text, changes nothing, or cannot be put into the draft.
+- `failed`: its call failed.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A text that was sampled for a draft or for one of its sections."""
+
+    number: int
+    """Counted from 1, for each section anew."""
+    section: int | None = None
+    """Index of the section to replace; None for the whole draft."""
+    text: str = ""
+    """Empty if the reply could not be used."""
+    cut: bool = False
+    """Whether the reply was cut, and had no whole sentence to be trimmed to."""
+    seed: int | None = None
+    span: int | None = None
+    """Id of the span of its call, for the trace's arrows."""
+    error: str = ""
+    """Why there is no reply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What became of a candidate, for the record."""
+
+    number: int
+    section: str | None
+    """Title of its section; None for the whole draft."""
+    seed: int | None
+    outcome: Outcome
+    checked: float | None = None
+    """What the checks score the draft with it, as a weighted mean; None if it was not scored."""
+    text: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finalist:
+    """A draft made of candidates, for the evaluator to score."""
+
+    text: str
+    taken: tuple[Candidate, ...] = ()
+    cut: bool = False
+    """Whether one of the replies in it was cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What the checks leave of the candidates."""
+
+    finalists: tuple[Finalist, ...]
+    """The best first; empty if no candidate is taken."""
+    tried: tuple[Tried, ...]
+    """All candidates, with the outcomes as if the first finalist is the round's draft."""
+
+
+Put = Callable[[Mapping[int | None, str]], str]
+"""Makes the draft with these texts in place of its sections; `InvalidInput` if they do not fit."""
+
+
+def select(
+    base: Draft,
+    candidates: Sequence[Candidate],
+    *,
+    put: Put,
+    check: Callable[[Draft], Checked],
+    undecided: Collection[int | None] = (),
+    finalists: int = 1,
+) -> Selection:
+    """Takes, for one section after the other, the candidate that the checks rank highest.
+
+    A candidate is taken only if the rank of the draft rises with it; in an `undecided` section, it
+    is enough that the rank does not fall. So the result never ranks below `base`.
+
+    Args:
+        base: The draft that is revised.
+        candidates: Several for each section.
+        put: Makes a draft of the base and the texts of candidates.
+        check: Scores a draft by the checks alone.
+        undecided: Sections that were criticized by a model: checks cannot tell whether they gained.
+        finalists: The greatest number of drafts to return. The second is made of the second-best
+            candidates, and so on.
+    """
+    found = [
+        _climb(base, candidates, put=put, check=check, undecided=undecided, place=place)
+        for place in range(finalists)
+    ]
+    first = found[0]
+    drafts = {one.finalist.text: one.finalist for one in reversed(found) if one.finalist.taken}
+    return Selection(
+        finalists=tuple(reversed(drafts.values())),
+        tried=tuple(_tried(base, one, first) for one in candidates),
+    )
+
+
+def best_of(
+    drafts: Sequence[Candidate], *, base: Draft, check: Callable[[Draft], Checked], finalists: int
+) -> Selection:
+    """Takes the first drafts that the checks rank highest; of equals, the one sampled first.
+
+    Args:
+        drafts: Whole drafts.
+        base: The task and the sources; its text does not count.
+        check: Scores a draft by the checks alone.
+        finalists: The greatest number of drafts to return.
+    """
+    usable = [one for one in drafts if one.text]
+    scores = {
+        one.number: check(replace(base, text=one.text, cut=one.cut)) for one in drafts if one.text
+    }
+    ranked = sorted(
+        usable, key=lambda one: (not one.cut, scores[one.number].rank, -one.number), reverse=True
+    )
+    chosen = {one.text: one for one in reversed(ranked[:finalists])}
+    first = ranked[0].number if ranked else None
+
+    def outcome(one: Candidate) -> Outcome:
+        if not one.text:
+            return "failed" if one.error else "unusable"
+        return "taken" if one.number == first else "outdone"
+
+    return Selection(
+        finalists=tuple(_finalist(one.text, [one]) for one in reversed(chosen.values())),
+        tried=tuple(
+            _record(
+                one,
+                outcome=outcome(one),
+                section=None,
+                checked=scores[one.number].mean if one.text else None,
+            )
+            for one in drafts
+        ),
+    )
+
+
+def with_winner(
+    tried: Iterable[Tried], *, taken: Collection[tuple[str | None, int]], scored: Collection[object]
+) -> tuple[Tried, ...]:
+    """The record after the evaluator preferred another finalist.
+
+    Args:
+        tried: All candidates.
+        taken: Section and number of those in the round's draft.
+        scored: Section and number of those in the other drafts that the evaluator scored.
+    """
+
+    def outcome(one: Tried) -> Outcome:
+        key = (one.section, one.number)
+        if key in taken:
+            return "taken"
+        if key in scored:
+            return "finalist"
+        return "outdone" if one.outcome == "taken" else one.outcome
+
+    return tuple(replace(one, outcome=outcome(one)) for one in tried)
+
+
+def titles(draft: Draft, taken: Iterable[Candidate]) -> set[tuple[str | None, int]]:
+    """Section and number of candidates, as `Tried` names them."""
+    return {(_title(draft, one.section), one.number) for one in taken}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Climb:
+    finalist: Finalist
+    means: Mapping[tuple[int | None, int], float]
+    """What the checks scored with each candidate in place, by section and number."""
+    gained: Collection[tuple[int | None, int]]
+    """The candidates with which the rank rose, or did not fall in an undecided section."""
+
+
+def _climb(
+    base: Draft,
+    candidates: Sequence[Candidate],
+    *,
+    put: Put,
+    check: Callable[[Draft], Checked],
+    undecided: Collection[int | None],
+    place: int,
+) -> _Climb:
+    """One draft, with the candidate in this place of the order at each section."""
+    text, rank = base.text, check(base).rank
+    taken: dict[int | None, Candidate] = {}
+    means: dict[tuple[int | None, int], float] = {}
+    gained: list[tuple[int | None, int]] = []
+    for section in dict.fromkeys(one.section for one in candidates):
+        better = []
+        for one in candidates:
+            if one.section != section or not one.text:
+                continue
+            try:
+                trial = put({**{key: c.text for key, c in taken.items()}, section: one.text})
+            except InvalidInput:
+                continue
+            if trial == text:
+                continue
+            checked = check(replace(base, text=trial, cut=one.cut))
+            means[section, one.number] = checked.mean
+            if checked.rank > rank or (checked.rank == rank and section in undecided):
+                gained.append((section, one.number))
+                better.append((checked.rank, -one.number, one, trial))
+        if better:
+            better.sort(key=lambda found: found[:2], reverse=True)
+            rank, _, taken[section], text = better[min(place, len(better) - 1)]
+    return _Climb(finalist=_finalist(text, taken.values()), means=means, gained=gained)
+
+
+def _finalist(text: str, taken: Iterable[Candidate]) -> Finalist:
+    chosen = tuple(taken)
+    return Finalist(text=text, taken=chosen, cut=any(one.cut for one in chosen))
+
+
+def _tried(base: Draft, one: Candidate, climb: _Climb) -> Tried:
+    key = one.section, one.number
+    outcome: Outcome = "no_gain"
+    if one in climb.finalist.taken:
+        outcome = "taken"
+    elif one.error:
+        outcome = "failed"
+    elif key not in climb.means:
+        outcome = "unusable"
+    elif key in climb.gained:
+        outcome = "outdone"
+    title = _title(base, one.section)
+    return _record(one, outcome=outcome, section=title, checked=climb.means.get(key))
+
+
+def _record(
+    one: Candidate, *, outcome: Outcome, section: str | None, checked: float | None
+) -> Tried:
+    return Tried(
+        number=one.number,
+        section=section,
+        seed=one.seed,
+        outcome=outcome,
+        checked=None if checked is None else round(checked, 3),
+        text=one.text,
+        error=one.error,
+    )
+
+
+def _title(draft: Draft, section: int | None) -> str | None:
+    return None if section is None else draft.sections[section].title

@@ -1,0 +1,161 @@
+"""Which candidates are taken: what the checks rank higher, section by section."""
+
+import asyncio
+from dataclasses import replace
+
+from scripted_loops import PARTED, TIMEOUT, World, journal_of, run_loop, scores
+
+from harness.compress import splice
+from harness.errors import InvalidInput
+from harness.rubric import Checked, Draft
+from harness.trace import Flows, Instant, SpanRecord
+from harness.wiggum import LoopLimits
+from harness.wiggum.ratchet import Candidate, best_of, select
+
+BASE = Draft(text="# One\n\nbad\n\n# Two\n\nbad\n", task="Write.")
+
+
+def check(draft: Draft) -> Checked:
+    """Two points for every `good`, one for every `fair`."""
+    return Checked(rank=(False, True, 2.0 * draft.text.count("good") + draft.text.count("fair")))
+
+
+def put(texts):
+    return splice(BASE.text, dict(texts))
+
+
+def candidates(**texts: list[str]) -> list[Candidate]:
+    sections = {"one": 0, "two": 1}
+    return [
+        Candidate(number=number, section=sections[name], text=text)
+        for name, said in texts.items()
+        for number, text in enumerate(said, start=1)
+    ]
+
+
+def chosen(found, **more):
+    return select(BASE, found, put=put, check=check, **more)
+
+
+def test_the_best_candidate_of_each_section_is_taken_and_the_others_say_why_not():
+    found = candidates(one=["fair", "good", "bad", "", "worse"], two=["poor", "poor"])
+
+    selection = chosen(found)
+
+    (draft,) = selection.finalists
+    assert draft.text == "# One\n\ngood\n\n# Two\n\nbad\n"
+    outcomes = [one.outcome for one in selection.tried]
+    assert outcomes == ["outdone", "taken", "unusable", "unusable", "no_gain", "no_gain", "no_gain"]
+    assert [one.checked for one in selection.tried] == [1, 2, None, None, 0, 2, 2]
+    assert [one.section for one in selection.tried[-2:]] == ["Two", "Two"]
+
+
+def test_without_a_gain_no_candidate_is_taken():
+    assert chosen(candidates(one=["poor"], two=["poor"])).finalists == ()
+
+
+def test_where_a_model_criticized_a_section_an_equal_rank_is_enough():
+    (draft,) = chosen(candidates(one=["other"], two=["other"]), undecided={1}).finalists
+
+    assert draft.text == "# One\n\nbad\n\n# Two\n\nother\n"
+
+
+def test_further_finalists_are_made_of_the_next_best_candidates():
+    found = candidates(one=["fair", "good"], two=["good", "bad too"])
+
+    drafts = [one.text for one in chosen(found, finalists=3).finalists]
+
+    assert drafts == [
+        "# One\n\ngood\n\n# Two\n\ngood\n",
+        "# One\n\nfair\n\n# Two\n\ngood\n",
+    ]
+
+
+def test_a_candidate_that_cannot_be_put_into_the_draft_is_unusable():
+    def refuse(texts):
+        if texts.get(0) == "good":
+            raise InvalidInput("no", code="test.no")
+        return put(texts)
+
+    selection = select(BASE, candidates(one=["good", "fair"]), put=refuse, check=check)
+
+    assert [one.outcome for one in selection.tried] == ["unusable", "taken"]
+
+
+def test_of_first_drafts_a_whole_one_goes_before_a_cut_one():
+    drafts = [
+        Candidate(number=1, text="fair"),
+        Candidate(number=2, text="good good", cut=True),
+        Candidate(number=3, error="no reply"),
+        Candidate(number=4, text="good"),
+    ]
+
+    selection = best_of(drafts, base=BASE, check=check, finalists=2)
+
+    assert [one.text for one in selection.finalists] == ["good", "fair"]
+    assert [one.outcome for one in selection.tried] == ["outdone", "outdone", "failed", "taken"]
+
+
+# --- in a loop -----------------------------------------------------------------------------------
+
+
+def loop(said, *, judged=lambda _text: scores(5, section=0), records=None, **more):
+    """A loop over two sections whose producer says this, by the number of the candidate."""
+    world = World(lambda _round, candidate: said[candidate - 1], judged)
+    result = asyncio.run(
+        run_loop(
+            world,
+            first=replace(PARTED, text=BASE.text),
+            limits=LoopLimits(max_rounds=2),
+            candidates=len(said),
+            check=lambda text: float(text.count("good")),
+            sink=records.append if records is not None else None,
+            **more,
+        )
+    )
+    return result, world
+
+
+def test_the_record_has_every_candidate_and_an_arrow_from_the_one_that_was_taken(tmp_path):
+    records: list = []
+
+    result, world = loop(["bad", "good", "poor"], records=records)
+
+    assert result.rounds[1].draft == "# One\n\ngood\n\n# Two\n\nbad\n"
+    asked = [request for request in world.requests if request.role == "producer"]
+    assert len({request.seed for request in asked}) == len(asked) == 3
+    written = list(journal_of(records, tmp_path / "run.jsonl").items())
+    told = [r for r in written if isinstance(r, Instant) and r.name == "candidate"]
+    assert [one.attributes["outcome"] for one in told] == ["unusable", "taken", "outdone"]
+    assert [one.attributes["seed"] for one in told] == sorted(request.seed for request in asked)
+    (arrow,) = (r for r in records if isinstance(r, Flows) and r.name == "candidate")
+    spans = {r.id: r for r in written if isinstance(r, SpanRecord)}
+    assert [spans[source].attributes["number"] for source in arrow.sources] == [2]
+    assert spans[arrow.target].name == "evaluate"
+
+
+def test_of_several_finalists_the_one_that_the_evaluator_prefers_is_the_round():
+    def judged(text):
+        return scores(9 if "second" in text else 5, section=0)
+
+    result, _ = loop(["first", "second", "third"], judged=judged, finalists=3)
+
+    assert "second" in result.rounds[1].draft
+    assert len(result.rounds) == 2
+    outcomes = {one.text: one.outcome for one in result.rounds[1].tried}
+    assert outcomes["second"] == "taken"
+    assert outcomes["first"] == "finalist"
+    assert result.passed
+
+
+def test_a_loop_whose_candidates_have_no_text_ends_after_its_first_round():
+    result, world = loop(["", " "])
+
+    assert result.stop_reason == "producer_empty"
+    assert len(world.evaluated) == 1
+
+
+def test_one_failed_candidate_does_not_end_the_loop():
+    result, _ = loop([TIMEOUT, "good"])
+
+    assert [one.outcome for one in result.rounds[1].tried] == ["failed", "taken"]
