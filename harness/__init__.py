@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         open_shim,
     )
     from harness.trace import JoinedTrace, Journal, RunTrace, TraceOptions, load_run
-    from harness.wiggum import Round, WiggumResult, rounds_from
+    from harness.wiggum import Round, Tried, WiggumResult, rounds_from
 
 __all__ = [
     "Cache",
@@ -82,6 +82,7 @@ __all__ = [
     "Skipped",
     "Timeout",
     "TraceOptions",
+    "Tried",
     "Usage",
     "Verdict",
     "WiggumResult",
@@ -129,7 +130,7 @@ _HOMES = {
         "open_shim",
     ),
     "trace": ("JoinedTrace", "Journal", "RunTrace", "TraceOptions", "load_run"),
-    "wiggum": ("Round", "WiggumResult", "rounds_from"),
+    "wiggum": ("Round", "Tried", "WiggumResult", "rounds_from"),
 }
 _HOME_OF = {name: f"harness.{home}" for home, names in _HOMES.items() for name in names}
 

@@ -100,7 +100,18 @@ _CONVERTED: dict[str, Callable[[Any], object]] = {
 
 QUOTING = frozenset(
     {
-        *("answer", "detail", "digest", "findings", "hits", "metadata", "query", "seed", "text"),
+        *(
+            "answer",
+            "detail",
+            "digest",
+            "findings",
+            "hits",
+            "metadata",
+            "query",
+            "section",
+            "seed",
+            "text",
+        ),
         *("title", "traceback", "where"),
     }
 )

@@ -31,7 +31,7 @@ from harness.wiggum.policy import (
     greatest,
     next_revision,
 )
-from harness.wiggum.ratchet import Finalist, Selection, Tried, titles, with_winner
+from harness.wiggum.ratchet import Finalist, Selection, Tried, with_winner
 from harness.wiggum.record import reasons_in, record_round, verdict_attributes
 from harness.wiggum.reviser import Reviser, Revision
 
@@ -313,11 +313,8 @@ class _Loop:
         best = max(judged, key=lambda one: one.verdict.rank)  # the earlier of equals
         tried = revision.tried
         if best is not judged[0]:
-            base = self._base(step) if step else self.first_draft
-            scored = (taken for one in judged for taken in one.finalist.taken)
-            tried = with_winner(
-                tried, taken=titles(base, best.finalist.taken), scored=titles(base, scored)
-            )
+            scored = [one.finalist for one in judged]
+            tried = with_winner(tried, winner=best.finalist, scored=scored)
         text, origin = best.finalist.text, step.base if step else None
         one = Round(
             number=len(self.rounds) + 1,
@@ -371,7 +368,7 @@ class _Loop:
                 outcome=one.outcome,
                 checked=one.checked,
                 text_sha256=self.tracer.content(one.text) if one.text else None,
-                error=self.tracer.excerpt(one.error) or None,
+                detail=self.tracer.excerpt(one.error) or None,
             )
 
     async def _verdict(self, draft: Draft, step: Revise | None) -> Verdict:

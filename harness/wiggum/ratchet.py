@@ -50,6 +50,8 @@ class Tried:
     number: int
     section: str | None
     """Title of its section; None for the whole draft."""
+    section_index: int | None
+    """Which of `sections_of(draft)` that is in the draft that was revised: titles may repeat."""
     seed: int | None
     outcome: Outcome
     checked: float | None = None
@@ -158,30 +160,27 @@ def best_of(
 
 
 def with_winner(
-    tried: Iterable[Tried], *, taken: Collection[tuple[str | None, int]], scored: Collection[object]
+    tried: Iterable[Tried], *, winner: Finalist, scored: Iterable[Finalist]
 ) -> tuple[Tried, ...]:
-    """The record after the evaluator preferred another finalist.
+    """The record after the evaluator preferred another finalist than the checks did.
 
     Args:
         tried: All candidates.
-        taken: Section and number of those in the round's draft.
-        scored: Section and number of those in the other drafts that the evaluator scored.
+        winner: The round's draft.
+        scored: All drafts that the evaluator scored.
     """
+    taken = {(one.section, one.number) for one in winner.taken}
+    seen = {(one.section, one.number) for draft in scored for one in draft.taken}
 
     def outcome(one: Tried) -> Outcome:
-        key = (one.section, one.number)
+        key = one.section_index, one.number
         if key in taken:
             return "taken"
-        if key in scored:
+        if key in seen:
             return "finalist"
-        return "outdone" if one.outcome == "taken" else one.outcome
+        return one.outcome
 
     return tuple(replace(one, outcome=outcome(one)) for one in tried)
-
-
-def titles(draft: Draft, taken: Iterable[Candidate]) -> set[tuple[str | None, int]]:
-    """Section and number of candidates, as `Tried` names them."""
-    return {(_title(draft, one.section), one.number) for one in taken}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +244,7 @@ def _tried(base: Draft, one: Candidate, climb: _Climb) -> Tried:
         outcome = "unusable"
     elif key in climb.gained:
         outcome = "outdone"
-    title = _title(base, one.section)
+    title = None if one.section is None else base.sections[one.section].title
     return _record(one, outcome=outcome, section=title, checked=climb.means.get(key))
 
 
@@ -255,13 +254,10 @@ def _record(
     return Tried(
         number=one.number,
         section=section,
+        section_index=one.section,
         seed=one.seed,
         outcome=outcome,
         checked=None if checked is None else round(checked, 3),
         text=one.text,
         error=one.error,
     )
-
-
-def _title(draft: Draft, section: int | None) -> str | None:
-    return None if section is None else draft.sections[section].title

@@ -154,7 +154,7 @@ class Reviser:
             return await self._with_sections(draft, requests, focus, rounds)
         if self._has_sections(draft):
             edited = await self._edited(draft, focus, rounds)
-            if edited.text:
+            if edited.text or any(one.outcome == "no_gain" for one in edited.tried):
                 return edited
         return await self._written_anew(draft, focus, rounds)
 
@@ -288,16 +288,15 @@ class Reviser:
         *,
         afresh: Mapping[int | None, str] = _NO_PROMPTS,
     ) -> list[Candidate]:
-        """The candidates of every place, all asked for at once.
+        """The candidates of every section, or of the whole draft, all asked for at once.
 
         Args:
-            requests: By section, each with what makes the place's text of a reply; empty for a
-                reply that cannot be used.
+            requests: By section, each with a function from the reply to the text to put there,
+                which is empty if the reply cannot be used.
             afresh: By section, a prompt for every second candidate; empty for none.
 
         Raises:
-            HarnessError: No call of any place was answered; or, without further candidates, one was
-                not.
+            HarnessError: All calls failed; or one did, where each is made once.
         """
         numbers = range(1, self._candidates + 1)
         try:
@@ -347,7 +346,7 @@ class Reviser:
                 text, cut = await self._text(request)
                 return replace(blank, text=made(text), cut=cut), None
             except (InferenceError, LimitReached) as error:
-                span.set(error=self._tracer.excerpt(str(error)))
+                span.set(detail=self._tracer.excerpt(str(error)))
                 return replace(blank, error=str(error)), error
 
     def _chosen(

@@ -128,8 +128,9 @@ class World:
 class ScriptedEvaluator:
     """Asks once for each draft, and believes what it is told."""
 
-    def __init__(self, *, ask, rubric: Rubric = RUBRIC, check=lambda _: 0) -> None:
+    def __init__(self, *, ask, rubric: Rubric = RUBRIC, check=lambda _: 0, source="judged") -> None:
         self.rubric = rubric
+        self._source = source
         self._check = check
         self._ask = ask
 
@@ -153,17 +154,25 @@ class ScriptedEvaluator:
             *points, section = json.loads(completion.text)
         except ValueError:
             raise EvaluatorAbstained("no score could be read") from None
-        return verdict_of(points, draft, section, self.rubric, rescore=rescore)
+        return verdict_of(points, draft, section, self.rubric, rescore=rescore, source=self._source)
 
 
-def verdict_of(points: Sequence[float], draft: Draft, section, rubric=RUBRIC, *, rescore=None):
+def verdict_of(
+    points: Sequence[float],
+    draft: Draft,
+    section,
+    rubric=RUBRIC,
+    *,
+    rescore=None,
+    source="judged",
+):
     """The verdict of these scores."""
     findings: tuple[Finding, ...] = ()
     if section is not None and draft.sections:
         index = section % len(draft.sections)
         findings = (Finding("say more", draft.sections[index].title, index),)
     judged = [
-        DimensionScore(name=d.name, score=p, source="judged", reason="thin", findings=findings)
+        DimensionScore(name=d.name, score=p, source=source, reason="thin", findings=findings)
         for d, p in zip(rubric.dimensions, points, strict=True)
     ]
     carried = ()
@@ -192,10 +201,11 @@ async def run_loop(
     candidates: int = 1,
     finalists: int = 1,
     check: Callable[[str], float] = lambda _: 0,
+    source="judged",
 ) -> WiggumResult:
     charges = Charges({"writer": PRICE, "judge": PRICE} if priced else {})
     meter = LoopMeter(world.ask, limits=limits or LoopLimits(), clock=world.clock, charges=charges)
-    evaluator = ScriptedEvaluator(rubric=rubric, ask=meter.ask, check=check)
+    evaluator = ScriptedEvaluator(rubric=rubric, ask=meter.ask, check=check, source=source)
     tracer = Tracer(sink, clock=world.clock)
     return await revise_until_met(
         first,

@@ -47,7 +47,7 @@ def test_the_best_candidate_of_each_section_is_taken_and_the_others_say_why_not(
     outcomes = [one.outcome for one in selection.tried]
     assert outcomes == ["outdone", "taken", "unusable", "unusable", "no_gain", "no_gain", "no_gain"]
     assert [one.checked for one in selection.tried] == [1, 2, None, None, 0, 2, 2]
-    assert [one.section for one in selection.tried[-2:]] == ["Two", "Two"]
+    assert [(one.section, one.section_index) for one in selection.tried[-2:]] == [("Two", 1)] * 2
 
 
 def test_without_a_gain_no_candidate_is_taken():
@@ -153,6 +153,17 @@ def test_a_loop_whose_candidates_have_no_text_ends_after_its_first_round():
 
     assert result.stop_reason == "producer_empty"
     assert len(world.evaluated) == 1
+
+
+def test_a_loop_whose_candidates_gain_nothing_ends_on_a_plateau():
+    """A finding about the whole draft is revised by edits, and these are not asked for again."""
+    result, world = loop(
+        ["# One\n\nworse\n", "# One\n\npoor\n"], judged=lambda _: scores(5), source="checked"
+    )
+
+    assert (result.stop_reason, len(result.rounds)) == ("plateau", 1)
+    assert "2 candidates" in result.stop_detail
+    assert len([one for one in world.requests if one.role == "producer"]) == 2
 
 
 def test_one_failed_candidate_does_not_end_the_loop():
