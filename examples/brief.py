@@ -30,8 +30,8 @@ async def parts(
     kept = await run.remember(document)
     found = [hit.passage for hit in await run.recall(task, limit=12)]
     titles = [p.title.rsplit(" > ", 1)[-1] or p.text[:60] for p in (*found, *kept)]
-    own = document.partition("\n")[0].removeprefix("# ")
-    return [title for title in dict.fromkeys(titles) if title != own][:12]
+    of_document = document.partition("\n")[0].removeprefix("# ")
+    return [title for title in dict.fromkeys(titles) if title != of_document][:12]
 
 
 @brief.node(models=["planner"])

@@ -100,19 +100,8 @@ _CONVERTED: dict[str, Callable[[Any], object]] = {
 
 QUOTING = frozenset(
     {
-        *(
-            "answer",
-            "detail",
-            "digest",
-            "findings",
-            "hits",
-            "metadata",
-            "query",
-            "section",
-            "seed",
-            "text",
-        ),
-        *("title", "traceback", "where"),
+        *("answer", "detail", "digest", "findings", "hits", "metadata", "query", "seed", "text"),
+        *("section", "title", "traceback", "where"),
     }
 )
 """Attributes that may quote a text: all that pass through `Tracer.excerpt`. A task's text may be

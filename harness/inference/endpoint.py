@@ -214,6 +214,8 @@ class Endpoint(BaseModel):
             warn_renamed("max_concurrency", "max_parallel", endpoint=filled.get("tag"))
         filled.setdefault("backend", "openai" if filled.get("path") is None else "embedded")
         filled.setdefault("model_id", filled.get("tag", ""))
+        if filled.get("repeatable"):
+            filled.setdefault("slots", 1)
         return filled
 
     @field_validator("need_bytes", "max_reply_bytes", mode="before")
@@ -245,6 +247,12 @@ class Endpoint(BaseModel):
                 raise Mistake(
                     "'url' is for a server; a model from a file has 'path' alone",
                     code="endpoint.url-and-path",
+                )
+            if self.repeatable and self.slots > 1:
+                raise Mistake(
+                    f"a repeatable model answers one call at a time, and 'slots' is {self.slots}; "
+                    "leave it out",
+                    code="endpoint.repeatable-slots",
                 )
         elif self.path is not None:
             raise Mistake(

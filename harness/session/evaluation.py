@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from harness.compress import Summarize
-from harness.errors import (
-    HarnessError,
-    InferenceError,
-    InvalidInput,
-    LimitReached,
-    Notice,
-    ReplyInvalid,
-)
+from harness.errors import InvalidInput, Notice, ReplyInvalid
 from harness.inference import (
     NOTHING,
     ChatRequest,
+    Completion,
     Message,
     as_messages,
     check_whole,
@@ -44,22 +37,22 @@ from harness.session.casting import warn_of_no_price
 from harness.session.roles import PRODUCER
 from harness.session.session import Session
 from harness.session.trust import refusal_to_run
-from harness.trace import Tracer, monotonic
+from harness.trace import monotonic
 from harness.wiggum import (
-    SEED_STEP,
-    VARIED_TEMPERATURE,
-    Candidate,
     LoopLimits,
     LoopMeter,
     LoopPolicy,
+    Place,
     Reviser,
     RevisionMode,
     Round,
     WiggumResult,
     best_of,
+    first_seed,
     lengthened,
     reasons_in,
     revise_until_met,
+    sample,
     verdict_attributes,
 )
 
@@ -154,6 +147,7 @@ async def run_loop(
     rubric, said = chosen.rubric, session.evaluation
     several = _checked_number("candidates", candidates, said.candidates or rubric.candidates)
     offered = _checked_number("finalists", finalists, said.finalists or rubric.finalists)
+    seed = first_seed(session.seed)
     noise = noise_of(session, chosen)
     before = sum((one.spent for one in rounds), NOTHING)
     meter = LoopMeter(
@@ -190,13 +184,12 @@ async def run_loop(
         )
         with session.trace.span("draft") as span, meter.holding(Room(tokens=kept)):
             draft_span = span.id
-            drafts = await sampled_drafts(
-                request,
-                times=several,
-                first_seed=_first_seed(session),
-                ask=meter.ask,
-                tracer=session.trace,
+            place = Place(
+                request=request,
+                read=partial(_read_draft, producer=producer),
+                base_seed=seed + 1,
             )
+            drafts = await sample([place], times=several, ask=meter.ask, tracer=session.trace)
             if several > 1:
                 selection = best_of(drafts, base=first, check=evaluator.checked, finalists=offered)
                 drafts = selection.finalists[0].taken if selection.finalists else drafts
@@ -217,7 +210,7 @@ async def run_loop(
             shorten_over=rubric.shorten.revise_over,
             candidates=several,
             finalists=offered,
-            first_seed=_first_seed(session),
+            first_seed=seed,
             check=evaluator.checked,
             tracer=session.trace,
         ),
@@ -249,11 +242,6 @@ def _check_choice(name: str, value: str, choices: Any) -> None:  # noqa: ANN401 
         )
 
 
-def _first_seed(session: Session) -> int:
-    """What the seeds of a loop's calls are counted from."""
-    return (session.seed or 0) * 1_000 * SEED_STEP
-
-
 def _checked_number(name: str, value: int | None, otherwise: int) -> int:
     if value is None:
         return otherwise
@@ -265,43 +253,12 @@ def _checked_number(name: str, value: int | None, otherwise: int) -> int:
     return value
 
 
-async def sampled_drafts(
-    request: ChatRequest, *, times: int, first_seed: int, ask: Ask, tracer: Tracer
-) -> tuple[Candidate, ...]:
-    """First drafts: the first as the request says, the others by sampling with seeds of their own.
-
-    Raises:
-        InferenceError: No call gave a draft.
-        LimitReached: There was no room for any.
-    """
-
-    async def drafted(number: int) -> tuple[Candidate, HarnessError | None]:
-        asked, seed = request, None
-        if number > 1:
-            seed = first_seed + 1 + (number - 1) * SEED_STEP
-            asked = replace(request, seed=seed, temperature=VARIED_TEMPERATURE)
-        span = tracer.span("candidate", label=f"candidate {number}", number=number, seed=seed)
-        with span if times > 1 else nullcontext():
-            blank = Candidate(number=number, seed=seed, span=span.id if times > 1 else None)
-            try:
-                reply = await ask(asked)
-                is_cut = reply.finish_reason == "length"
-                if not is_cut:
-                    check_whole(reply, endpoint=request.model)
-            except (InferenceError, LimitReached) as error:
-                return replace(blank, error=str(error)), error
-        return replace(blank, text=reply.text.strip(), cut=is_cut), None
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(drafted(number)) for number in range(1, times + 1)]
-    except ExceptionGroup as failed:
-        raise failed.exceptions[0] from None
-    found = [task.result() for task in tasks]
-    errors = [error for _, error in found if error is not None]
-    if len(errors) == times:
-        raise errors[0]
-    return tuple(candidate for candidate, _ in found)
+def _read_draft(reply: Completion, *, producer: str) -> tuple[str, bool]:
+    """A first draft, and whether it was cut."""
+    is_cut = reply.finish_reason == "length"
+    if not is_cut:
+        check_whole(reply, endpoint=producer)
+    return reply.text.strip(), is_cut
 
 
 def _tokens_to_keep(

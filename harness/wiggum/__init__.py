@@ -27,19 +27,19 @@ from harness.wiggum.record import (
     rounds_from,
     verdict_attributes,
 )
-from harness.wiggum.reviser import SEED_STEP, VARIED_TEMPERATURE, Reviser, Revision, RevisionMode
+from harness.wiggum.reviser import Reviser, Revision, RevisionMode
+from harness.wiggum.sampling import Place, first_seed, sample
 
 __all__ = [
     "LOOP_RECORDS",
     "NOTHING",
-    "SEED_STEP",
-    "VARIED_TEMPERATURE",
     "Candidate",
     "EarlierLoops",
     "Limits",
     "LoopLimits",
     "LoopMeter",
     "LoopPolicy",
+    "Place",
     "RecordedLoop",
     "Revise",
     "Reviser",
@@ -58,6 +58,7 @@ __all__ = [
     "decide",
     "decide_on_draft",
     "earlier_loops",
+    "first_seed",
     "lengthened",
     "loop_key",
     "next_revision",
@@ -66,5 +67,6 @@ __all__ = [
     "restored_rounds",
     "revise_until_met",
     "rounds_from",
+    "sample",
     "verdict_attributes",
 ]

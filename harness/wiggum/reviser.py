@@ -13,30 +13,23 @@ With several candidates, each call is made so many times, and `ratchet` chooses 
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Literal
 
 from harness.compress import apply_edits, edits_in, sentences_of, splice
 from harness.compress.condense import MARK
 from harness.compress.markdown import blocks_of
-from harness.errors import (
-    HarnessError,
-    InferenceError,
-    InvalidInput,
-    LimitReached,
-    ReplyInvalid,
-)
-from harness.inference import ChatRequest, Message, check_whole, most_tokens_of
+from harness.errors import InvalidInput, ReplyInvalid
+from harness.inference import ChatRequest, Completion, Message, check_whole, most_tokens_of
 from harness.rubric import Ask, Checked, DimensionScore, Draft
 from harness.trace import Tracer
 from harness.wiggum.policy import Round
 from harness.wiggum.prompts import RevisionPrompts, located, place_of
 from harness.wiggum.ratchet import Candidate, Finalist, Put, Selection, Tried, select
+from harness.wiggum.sampling import Place, sample
 
 RevisionMode = Literal["sections", "whole"]
 """`sections` where there are headings, else the whole draft; or always `whole`."""
@@ -52,14 +45,6 @@ _TEMPERATURE = 0.3
 
 _FREQUENCY_PENALTY = 0.2
 """Small models that rewrite a text fall into repeating themselves."""
-
-VARIED_TEMPERATURE = 0.6
-"""Of all candidates but the first, so that they differ."""
-
-_NO_PROMPTS: Mapping[int | None, str] = MappingProxyType({})
-
-SEED_STEP = 1_000
-"""Between the seeds of two candidates; the first has the number of its round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,11 +227,15 @@ class Reviser:
     ) -> Revision:
         """The draft with these sections written again; empty when no call gave any text."""
         candidates = await self._sampled(
-            {
-                index: (request, partial(_fitting, before=draft.sections[index].body))
+            [
+                self._place(
+                    request,
+                    made=partial(_fitting, before=draft.sections[index].body),
+                    section=index,
+                    afresh=self._prompts.afresh(draft, index, rounds),
+                )
                 for index, request in requests.items()
-            },
-            afresh={index: self._prompts.afresh(draft, index, rounds) for index in requests},
+            ]
         )
 
         def put(texts: Mapping[int | None, str]) -> str:
@@ -271,7 +260,7 @@ class Reviser:
             except InvalidInput as error:
                 raise self._misfit(error, [reply]) from error
 
-        candidates = await self._sampled({None: (request, applied)})
+        candidates = await self._sampled([self._place(request, made=applied)])
         return self._chosen(draft, candidates, _whole, how="edits", undecided=_judged(focus))
 
     async def _written_anew(
@@ -279,75 +268,8 @@ class Reviser:
     ) -> Revision:
         request = self._whole_request(draft, focus, rounds)
         fitting = partial(_fitting, before=draft.text)
-        candidates = await self._sampled({None: (request, fitting)})
+        candidates = await self._sampled([self._place(request, made=fitting)])
         return self._chosen(draft, candidates, _whole, how="whole", undecided=_judged(focus))
-
-    async def _sampled(
-        self,
-        requests: Mapping[int | None, tuple[ChatRequest, Callable[[str], str]]],
-        *,
-        afresh: Mapping[int | None, str] = _NO_PROMPTS,
-    ) -> list[Candidate]:
-        """The candidates of every section, or of the whole draft, all asked for at once.
-
-        Args:
-            requests: By section, each with a function from the reply to the text to put there,
-                which is empty if the reply cannot be used.
-            afresh: By section, a prompt for every second candidate; empty for none.
-
-        Raises:
-            HarnessError: All calls failed; or one did, where each is made once.
-        """
-        numbers = range(1, self._candidates + 1)
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(
-                        self._candidate(
-                            _retold(request, number, afresh.get(section, "")), number, section, made
-                        )
-                    )
-                    for section, (request, made) in requests.items()
-                    # Equal prompts after each other: a cache has the last one's prefix.
-                    for number in (*numbers[::2], *numbers[1::2])
-                ]
-        except ExceptionGroup as failed:
-            # One failed call ends the round; the first says why.
-            raise failed.exceptions[0] from None
-        found = [task.result() for task in tasks]
-        places = list(requests)
-        candidates = sorted(
-            (one for one, _ in found), key=lambda one: (places.index(one.section), one.number)
-        )
-        errors = [error for _, error in found if error is not None]
-        if len(errors) == len(tasks):
-            raise errors[0]
-        return candidates
-
-    async def _candidate(
-        self,
-        request: ChatRequest,
-        number: int,
-        section: int | None,
-        made: Callable[[str], str],
-    ) -> tuple[Candidate, HarnessError | None]:
-        """One candidate, and the error of its call if that failed and there are others."""
-        if self._candidates == 1:
-            text, cut = await self._text(request)
-            return Candidate(number=1, section=section, text=made(text), cut=cut), None
-        if number > 1:
-            seed = (request.seed or 0) + (number - 1) * SEED_STEP
-            request = replace(request, seed=seed, temperature=VARIED_TEMPERATURE)
-        with self._tracer.span(
-            "candidate", label=f"candidate {number}", number=number, seed=request.seed
-        ) as span:
-            blank = Candidate(number=number, section=section, seed=request.seed, span=span.id)
-            try:
-                text, cut = await self._text(request)
-                return replace(blank, text=made(text), cut=cut), None
-            except (InferenceError, LimitReached) as error:
-                span.set(detail=self._tracer.excerpt(str(error)))
-                return replace(blank, error=str(error)), error
 
     def _chosen(
         self,
@@ -382,9 +304,30 @@ class Reviser:
             selection=selection,
         )
 
-    async def _text(self, request: ChatRequest) -> tuple[str, bool]:
+    async def _sampled(self, places: Sequence[Place]) -> tuple[Candidate, ...]:
+        return await sample(places, times=self._candidates, ask=self._ask, tracer=self._tracer)
+
+    def _place(
+        self,
+        request: ChatRequest,
+        *,
+        made: Callable[[str], str],
+        section: int | None = None,
+        afresh: str = "",
+    ) -> Place:
+        """What candidates are sampled for; `made` makes the text to put there of a whole reply."""
+
+        def read(completion: Completion) -> tuple[str, bool]:
+            text, cut = self._read(completion)
+            return made(text), cut
+
+        base_seed = request.seed or 0
+        return Place(
+            request=request, read=read, base_seed=base_seed, section=section, afresh=afresh
+        )
+
+    def _read(self, completion: Completion) -> tuple[str, bool]:
         """A reply, without its broken end if it was cut; and whether it is broken still."""
-        completion = await self._ask(request)
         text = completion.text.strip()
         if completion.finish_reason == "length":
             return without_broken_end(text), is_broken(text)
@@ -397,13 +340,6 @@ class Reviser:
             endpoint=self._model,
             text="\n\n".join(replies),
         )
-
-
-def _retold(request: ChatRequest, number: int, afresh: str) -> ChatRequest:
-    """The request of a candidate: every second has the other prompt, if there is one."""
-    if number % 2 or not afresh:
-        return request
-    return replace(request, messages=(Message("user", afresh),))
 
 
 def _whole(texts: Mapping[int | None, str]) -> str:

@@ -22,7 +22,6 @@ from harness.trace import Journal, ManualClock, Record, RunStarted, Tracer
 from harness.trace.journal_line import encode
 from harness.trace.records import SCHEMA_VERSION
 from harness.wiggum import (
-    SEED_STEP,
     LoopLimits,
     LoopMeter,
     LoopPolicy,
@@ -42,6 +41,8 @@ RUBRIC = Rubric(
         Dimension(name="useful", judge="Is it useful?"),
     ),
 )
+SEED_STEP = 1_000
+"""Between the seeds of two candidates; the first has the number of its round."""
 CUT = StreamCut("after 12 tokens", endpoint="judge")
 TIMEOUT = CallTimeout("30 s without a token", endpoint="writer")
 NO_VERDICT = "I like it."
