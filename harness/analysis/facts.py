@@ -50,7 +50,7 @@ class Server:
     context_tokens: int = 4096
     """Of one call, for a model from a file."""
     threads: int | None = None
-    """Of an embedded model; None for all cores but one."""
+    """Of an embedded model; None for all cores but one, and all to read prompts with."""
     file: str | None = None
     """Name of the GGUF file of a model."""
     device: str = MACHINE

@@ -122,9 +122,9 @@ class Endpoint(BaseModel):
     whole. Then equal calls get equal replies: side by side, or after a cached prefix, the same sums
     are made in another order, and a greedy reply may differ. `--seed` sets it."""
     threads: int | None = Field(default=None, ge=1)
-    """Processor threads of a model that is loaded from a file; all cores but one when left out.
-    llama.cpp's threads wait for each other spinning: give it a core that something else wants, and
-    it is ten times slower, not twice."""
+    """Processor threads of a model that is loaded from a file; all cores but one when left out,
+    and all to read prompts with on `embedded`. llama.cpp's threads wait for each other spinning:
+    give it a core that something else wants, and it writes ten times slower, not twice."""
     cache_type_k: CacheType = "f16"
     """What the keys of the KV cache are stored as, for a model that is loaded from a file."""
     cache_type_v: CacheType = "f16"

@@ -36,9 +36,11 @@ from harness.rubric import (
 from harness.session.casting import warn_of_no_price
 from harness.session.roles import PRODUCER
 from harness.session.session import Session
+from harness.session.tenancy import slots_of
 from harness.session.trust import refusal_to_run
 from harness.trace import monotonic
 from harness.wiggum import (
+    Candidate,
     LoopLimits,
     LoopMeter,
     LoopPolicy,
@@ -158,6 +160,8 @@ async def run_loop(
     )
     evaluator = evaluator_of(session, rubric, ask=meter.ask, noise=noise)
     producer = session.roles.model(PRODUCER)
+    endpoint = session.casting.models.endpoints[producer]
+    at_once = endpoint.max_parallel or slots_of(endpoint)
 
     # 2. The first draft: of an earlier part of the run, given, or written now.
     first = Draft(text=draft or "", task=task, sources=tuple(sources))
@@ -188,8 +192,11 @@ async def run_loop(
                 request=request,
                 read=partial(_read_draft, producer=producer),
                 base_seed=seed + 1,
+                is_enough=partial(_is_flawless, first, evaluator=evaluator, finalists=offered),
             )
-            drafts = await sample([place], times=several, ask=meter.ask, tracer=session.trace)
+            drafts = await sample(
+                [place], times=several, at_once=at_once, ask=meter.ask, tracer=session.trace
+            )
             if several > 1:
                 selection = best_of(drafts, base=first, check=evaluator.checked, finalists=offered)
                 drafts = selection.finalists[0].taken if selection.finalists else drafts
@@ -210,6 +217,7 @@ async def run_loop(
             shorten_over=rubric.shorten.revise_over,
             candidates=several,
             finalists=offered,
+            at_once=at_once,
             first_seed=seed,
             check=evaluator.checked,
             tracer=session.trace,
@@ -259,6 +267,14 @@ def _read_draft(reply: Completion, *, producer: str) -> tuple[str, bool]:
     if not is_cut:
         check_whole(reply, endpoint=producer)
     return reply.text.strip(), is_cut
+
+
+def _is_flawless(asked: Draft, one: Candidate, *, evaluator: Evaluator, finalists: int) -> bool:
+    """Whether the checks find nothing in a first draft, so that they can rank no other higher."""
+    if not one.text or one.cut or finalists > 1:
+        return False
+    checked = evaluator.checked(replace(asked, text=one.text))
+    return not any(score.findings for score in checked.scores)
 
 
 def _tokens_to_keep(

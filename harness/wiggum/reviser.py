@@ -88,8 +88,9 @@ class Reviser:
         mode: What is written again.
         shorten_over: A draft of more characters is shown as an outline, with what has to change in
             full.
-        candidates: How often each call is made; with more than one, `check` chooses.
+        candidates: How often each call is made at most; with more than one, `check` chooses.
         finalists: How many drafts made of the candidates are offered to the evaluator.
+        at_once: How many calls the model answers side by side; None if that is not known.
         first_seed: What the seeds of the calls are counted from.
         check: Scores a draft by the rubric's checks alone.
         tracer: Gets a span for each candidate, if there are several.
@@ -106,6 +107,7 @@ class Reviser:
         shorten_over: int = 5_000,
         candidates: int = 1,
         finalists: int = 1,
+        at_once: int | None = None,
         first_seed: int = 0,
         check: Callable[[Draft], Checked] = lambda _: Checked(),
         tracer: Tracer | None = None,
@@ -113,6 +115,7 @@ class Reviser:
         self._ask = ask
         self._candidates = candidates
         self._finalists = finalists
+        self._at_once = at_once
         self._first_seed = first_seed
         self._check = check
         self._tracer = tracer or Tracer()
@@ -226,24 +229,23 @@ class Reviser:
         rounds: Sequence[Round],
     ) -> Revision:
         """The draft with these sections written again; empty when no call gave any text."""
-        candidates = await self._sampled(
-            [
-                self._place(
-                    request,
-                    made=partial(_fitting, before=draft.sections[index].body),
-                    section=index,
-                    afresh=self._prompts.afresh(draft, index, rounds),
-                )
-                for index, request in requests.items()
-            ]
-        )
+        undecided = _judged_sections(focus, draft)
 
         def put(texts: Mapping[int | None, str]) -> str:
             return splice(draft.text, {key: text for key, text in texts.items() if key is not None})
 
-        return self._chosen(
-            draft, candidates, put, how="sections", undecided=_judged_sections(focus, draft)
-        )
+        places = [
+            self._place(
+                request,
+                made=partial(_fitting, before=draft.sections[index].body),
+                section=index,
+                afresh=self._prompts.afresh(draft, index, rounds),
+                settles=self._settling(draft, index, put=put, undecided=undecided),
+            )
+            for index, request in requests.items()
+        ]
+        candidates = await self._sampled(places)
+        return self._chosen(draft, candidates, put, how="sections", undecided=undecided)
 
     async def _edited(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
@@ -260,16 +262,51 @@ class Reviser:
             except InvalidInput as error:
                 raise self._misfit(error, [reply]) from error
 
-        candidates = await self._sampled([self._place(request, made=applied)])
-        return self._chosen(draft, candidates, _whole, how="edits", undecided=_judged(focus))
+        undecided = _judged(focus)
+        settles = self._settling(draft, None, put=_whole, undecided=undecided)
+        candidates = await self._sampled([self._place(request, made=applied, settles=settles)])
+        return self._chosen(draft, candidates, _whole, how="edits", undecided=undecided)
 
     async def _written_anew(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> Revision:
         request = self._whole_request(draft, focus, rounds)
         fitting = partial(_fitting, before=draft.text)
-        candidates = await self._sampled([self._place(request, made=fitting)])
-        return self._chosen(draft, candidates, _whole, how="whole", undecided=_judged(focus))
+        undecided = _judged(focus)
+        settles = self._settling(draft, None, put=_whole, undecided=undecided)
+        candidates = await self._sampled([self._place(request, made=fitting, settles=settles)])
+        return self._chosen(draft, candidates, _whole, how="whole", undecided=undecided)
+
+    def _settling(
+        self,
+        draft: Draft,
+        section: int | None,
+        *,
+        put: Put,
+        undecided: Collection[int | None],
+    ) -> Callable[[Candidate], bool]:
+        """Whether a candidate is taken, and leaves the checks nothing to criticize in its place."""
+        before = self._check(draft).rank
+
+        def settles(one: Candidate) -> bool:
+            if not one.text or one.cut or self._finalists > 1:
+                return False
+            try:
+                trial = replace(draft, text=put({section: one.text}))
+            except InvalidInput:
+                return False
+            if trial.text == draft.text:
+                return False
+            checked = self._check(trial)
+            gains = checked.rank > before or (checked.rank == before and section in undecided)
+            places = {
+                place_of(finding, trial.sections)
+                for score in checked.scores
+                for finding in score.findings
+            }
+            return gains and not (places if section is None else places & {section})
+
+        return settles
 
     def _chosen(
         self,
@@ -305,13 +342,20 @@ class Reviser:
         )
 
     async def _sampled(self, places: Sequence[Place]) -> tuple[Candidate, ...]:
-        return await sample(places, times=self._candidates, ask=self._ask, tracer=self._tracer)
+        return await sample(
+            places,
+            times=self._candidates,
+            at_once=self._at_once,
+            ask=self._ask,
+            tracer=self._tracer,
+        )
 
     def _place(
         self,
         request: ChatRequest,
         *,
         made: Callable[[str], str],
+        settles: Callable[[Candidate], bool],
         section: int | None = None,
         afresh: str = "",
     ) -> Place:
@@ -321,9 +365,13 @@ class Reviser:
             text, cut = self._read(completion)
             return made(text), cut
 
-        base_seed = request.seed or 0
         return Place(
-            request=request, read=read, base_seed=base_seed, section=section, afresh=afresh
+            request=request,
+            read=read,
+            base_seed=request.seed or 0,
+            section=section,
+            afresh=afresh,
+            is_enough=settles,
         )
 
     def _read(self, completion: Completion) -> tuple[str, bool]:

@@ -1,4 +1,4 @@
-"""Candidates: one call, made several times at once, each time with a seed of its own."""
+"""Candidates: one call, made several times, each time with a seed of its own."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ class Place:
     """Index of the section; None for the whole draft."""
     afresh: str = ""
     """Another prompt, for every second candidate; empty for none."""
+    is_enough: Callable[[Candidate], bool] = lambda _: False
+    """Whether no other candidate can be better, so that none has to be asked for after this one."""
 
 
 def first_seed(run_seed: int | None) -> int:
@@ -44,36 +46,62 @@ def first_seed(run_seed: int | None) -> int:
 
 
 async def sample(
-    places: Sequence[Place], *, times: int, ask: Ask, tracer: Tracer
+    places: Sequence[Place], *, times: int, at_once: int | None = None, ask: Ask, tracer: Tracer
 ) -> tuple[Candidate, ...]:
-    """The candidates of all places, in order; all are asked for at once.
+    """The candidates of all places, in order.
+
+    Args:
+        places: What they are for.
+        times: How many there are for each place, at most: after one that is enough, no other is
+            asked for.
+        at_once: How many calls the model answers side by side. Beyond these, calls wait for each
+            other, place after place, so that the next one's prompt begins like the last one's. None
+            to make all calls at once.
+        ask: Reaches the model.
+        tracer: Gets a span for each candidate, if there are several.
 
     Raises:
         InferenceError: All calls failed; or one did, where each is made once.
         LimitReached: There was no room for them.
     """
+    room = asyncio.Semaphore(at_once or len(places) or 1)
+    wave = times if at_once is None else max(1, at_once // max(1, len(places)))
+
+    async def sampled(place: Place) -> list[tuple[Candidate, HarnessError | None]]:
+        found: list[tuple[Candidate, HarnessError | None]] = []
+        async with room:
+            while len(found) < times and not any(place.is_enough(one) for one, _ in found):
+                numbers = range(len(found) + 1, min(len(found) + wave, times) + 1)
+                async with asyncio.TaskGroup() as group:
+                    asked = {
+                        number: group.create_task(
+                            _once(place, ask) if times == 1 else _one(place, number, ask, tracer)
+                        )
+                        for number in _order(place, numbers)
+                    }
+                found += [asked[number].result() for number in numbers]
+        return found
+
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = {
-                (index, number): group.create_task(
-                    _once(place, ask) if times == 1 else _one(place, number, ask, tracer)
-                )
-                for index, place in enumerate(places)
-                for number in _order(place, times)
-            }
+            tasks = [group.create_task(sampled(place)) for place in places]
     except ExceptionGroup as failed:
         # One failed call ends the round; the first says why.
-        raise failed.exceptions[0] from None
-    found = [tasks[key].result() for key in sorted(tasks)]
-    errors = [error for _, error in found if error is not None]
-    if len(errors) == len(found):
+        raise _first_of(failed) from None
+    results = [one for task in tasks for one in task.result()]
+    errors = [error for _, error in results if error is not None]
+    if len(errors) == len(results):
         raise errors[0]
-    return tuple(candidate for candidate, _ in found)
+    return tuple(candidate for candidate, _ in results)
 
 
-def _order(place: Place, times: int) -> Sequence[int]:
+def _first_of(failed: ExceptionGroup[Exception]) -> Exception:
+    first = failed.exceptions[0]
+    return _first_of(first) if isinstance(first, ExceptionGroup) else first
+
+
+def _order(place: Place, numbers: Sequence[int]) -> Sequence[int]:
     """The numbers of the candidates; equal prompts after each other, for caches of prefixes."""
-    numbers = range(1, times + 1)
     return (*numbers[::2], *numbers[1::2]) if place.afresh else numbers
 
 

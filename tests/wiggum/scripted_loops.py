@@ -57,6 +57,24 @@ def scores(clear: float, useful: float | None = None, *, section: int | None = N
     return json.dumps([clear, clear if useful is None else useful, section])
 
 
+def completion(text: str, *, prompt: str = "", model: str = "m", at_ns: int = 0) -> Completion:
+    """A whole reply, with four characters a token."""
+    return Completion(
+        text=text,
+        reasoning="",
+        finish_reason="stop",
+        usage=Usage(
+            input_tokens=math.ceil(len(prompt) / 4),
+            output_tokens=math.ceil(len(text) / 4),
+            cached_tokens=None,
+        ),
+        sent_ns=at_ns,
+        first_token_ns=at_ns,
+        phases=(),
+        model_id=model,
+    )
+
+
 @dataclass
 class World:
     """The models, as a script has them, and what they were asked."""
@@ -96,23 +114,9 @@ class World:
         self.tokens += math.ceil(len(prompt) / 4)
         if isinstance(reply, InferenceError):
             raise reply
-        usage = Usage(
-            input_tokens=math.ceil(len(prompt) / 4),
-            output_tokens=math.ceil(len(reply) / 4),
-            cached_tokens=None,
-        )
-        self.tokens += usage.output_tokens
-        now = self.clock()
-        return Completion(
-            text=reply,
-            reasoning="",
-            finish_reason="stop",
-            usage=usage,
-            sent_ns=now,
-            first_token_ns=now,
-            phases=(),
-            model_id=request.model,
-        )
+        said = completion(reply, prompt=prompt, model=request.model, at_ns=self.clock())
+        self.tokens += said.usage.output_tokens
+        return said
 
     @property
     def produced_for(self) -> list[int]:
@@ -201,6 +205,7 @@ async def run_loop(
     priced: bool = False,
     candidates: int = 1,
     finalists: int = 1,
+    at_once: int | None = None,
     check: Callable[[str], float] = lambda _: 0,
     source="judged",
 ) -> WiggumResult:
@@ -219,6 +224,7 @@ async def run_loop(
             mode=mode,
             candidates=candidates,
             finalists=finalists,
+            at_once=at_once,
             check=evaluator.checked,
             tracer=tracer,
         ),

@@ -60,6 +60,7 @@ class Script:
     mode: str
     call_s: float
     candidates: int
+    at_once: int | None
     finalists: int
 
     def world(self) -> World:
@@ -85,6 +86,7 @@ class Script:
             mode=self.mode,
             priced=True,
             candidates=self.candidates,
+            at_once=self.at_once,
             finalists=self.finalists,
             check=check,
             **more,
@@ -120,6 +122,7 @@ scripts = st.builds(
     mode=st.sampled_from(["sections", "sections", "whole"]),
     call_s=st.sampled_from([0.0, 0.5, 2.0]),
     candidates=st.sampled_from([1, 1, 2, 4]),
+    at_once=st.sampled_from([None, 1, 3]),
     finalists=st.integers(1, 3),
 )
 

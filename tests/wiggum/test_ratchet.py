@@ -3,14 +3,17 @@
 import asyncio
 from dataclasses import replace
 
-from scripted_loops import PARTED, TIMEOUT, World, journal_of, run_loop, scores
+import pytest
+from scripted_loops import PARTED, TIMEOUT, World, completion, journal_of, run_loop, scores
 
 from harness.compress import splice
-from harness.errors import InvalidInput
+from harness.errors import CallTimeout, InvalidInput
+from harness.inference import ChatRequest, Completion, Message
 from harness.rubric import Checked, Draft
-from harness.trace import Flows, Instant, SpanRecord
+from harness.trace import Flows, Instant, SpanRecord, Tracer
 from harness.wiggum import LoopLimits
 from harness.wiggum.ratchet import Candidate, best_of, select
+from harness.wiggum.sampling import Place, sample
 
 BASE = Draft(text="# One\n\nbad\n\n# Two\n\nbad\n", task="Write.")
 
@@ -170,3 +173,74 @@ def test_one_failed_candidate_does_not_end_the_loop():
     result, _ = loop([TIMEOUT, "good"])
 
     assert [one.outcome for one in result.rounds[1].tried] == ["failed", "taken"]
+
+
+def test_one_call_at_a_time_ends_with_the_first_candidate_that_the_checks_find_nothing_in():
+    result, world = loop(["bad", "good", "poor"], at_once=1)
+
+    assert [one.outcome for one in result.rounds[1].tried] == ["unusable", "taken"]
+    assert len([one for one in world.requests if one.role == "producer"]) == 2
+
+
+def test_several_finalists_need_all_candidates():
+    result, _ = loop(["good", "fair", "poor"], at_once=1, finalists=2)
+
+    assert len(result.rounds[1].tried) == 3
+
+
+def sampled(said: dict[int, list[str]], *, at_once: int | None, times: int = 3):
+    """What is asked for, in waves, by section and number; `good` is enough."""
+    waves: list[list[tuple[int, int]]] = []
+
+    async def ask(request: ChatRequest) -> Completion:
+        section, number = int(request.model), 1 + (request.seed or 0) // 1000
+        waves[-1].append((section, number))
+        await asyncio.sleep(0)
+        if waves[-1]:
+            waves.append([])
+        return completion(said[section][number - 1])
+
+    places = [
+        Place(
+            request=ChatRequest(model=str(section), messages=(Message("user", "Go on."),)),
+            read=lambda reply: (reply.text, False),
+            base_seed=0,
+            section=section,
+            is_enough=lambda one: one.text == "good",
+        )
+        for section in said
+    ]
+    waves.append([])
+    found = asyncio.run(sample(places, times=times, at_once=at_once, ask=ask, tracer=Tracer()))
+    return [(one.section, one.number) for one in found], [wave for wave in waves if wave]
+
+
+@pytest.mark.parametrize(
+    ("at_once", "waves"),
+    [
+        (1, [[(0, 1)], [(0, 2)], [(1, 1)], [(1, 2)], [(1, 3)]]),
+        (2, [[(0, 1), (1, 1)], [(0, 2), (1, 2)], [(1, 3)]]),
+        (4, [[(0, 1), (0, 2), (1, 1), (1, 2)], [(1, 3)]]),
+        (None, [[(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]]),
+    ],
+)
+def test_calls_are_made_as_many_at_once_as_the_model_answers(at_once, waves):
+    asked, seen = sampled({0: ["bad", "good", "bad"], 1: ["bad"] * 3}, at_once=at_once)
+
+    assert seen == waves
+    assert asked == sorted(pair for wave in waves for pair in wave)
+
+
+def test_the_first_error_of_several_places_is_raised_itself():
+    async def ask(request: ChatRequest) -> Completion:
+        raise CallTimeout("late", endpoint=request.model)
+
+    places = [
+        Place(
+            request=ChatRequest(model="m", messages=(Message("user", "Go on."),)),
+            read=lambda reply: (reply.text, False),
+            base_seed=0,
+        )
+    ] * 2
+    with pytest.raises(CallTimeout):
+        asyncio.run(sample(places, times=1, ask=ask, tracer=Tracer()))
