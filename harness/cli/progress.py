@@ -188,7 +188,7 @@ def _summary(nodes: list[NodeState]) -> str:
 
 
 def _loop_line(loop: LoopState) -> str:
-    scores = " → ".join(f"{score:.1f}" for score in loop.composites) or "…"
+    scores = " → ".join(str(score) for score in loop.composites) or "…"
     ended = f" ({loop.stop_reason})" if loop.stop_reason else ""
     return f"  {loop.node}: round {max(1, len(loop.composites))}, scores {scores}{ended}"
 

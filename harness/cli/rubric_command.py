@@ -188,13 +188,25 @@ def _print(one: _Looked) -> None:
 
 
 def _summary(rubric: Rubric) -> str:
-    total = sum(d.weight for d in rubric.dimensions)
     dimensions = ", ".join(
-        f"{d.name} {d.weight / total:.0%}{_remarks(d)}" for d in rubric.dimensions
+        f"{d.name} {share}%{_remarks(d)}"
+        for d, share in zip(rubric.dimensions, _percentages(rubric), strict=True)
     )
     floors = any(d.floor is not None for d in rubric.dimensions)
     passes = f"passes from {rubric.pass_at:g} on" + (", with every floor reached" * floors)
     return f"{rubric.title}: {dimensions}; {passes}"
+
+
+def _percentages(rubric: Rubric) -> list[int]:
+    """The dimensions' shares in the composite, in whole percent that add up to 100."""
+    total = sum(d.weight for d in rubric.dimensions)
+    exact = [100 * d.weight / total for d in rubric.dimensions]
+    whole = [int(share) for share in exact]
+    # The largest remainders go up; of equal ones, the first.
+    by_remainder = sorted(range(len(exact)), key=lambda i: round(whole[i] - exact[i], 9))
+    for index in by_remainder[: 100 - sum(whole)]:
+        whole[index] += 1
+    return whole
 
 
 def _remarks(dimension: Dimension) -> str:

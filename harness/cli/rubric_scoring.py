@@ -283,7 +283,7 @@ def _print_scored(
     unasked = "--checks-only was given" if checks_only else "no evaluator model is configured"
     for name, verdict in scored.verdicts.items():
         print_scores(name, verdict, scored.rubric, console)
-        console.print(f"Composite {verdict.composite:.1f}: {_decision(verdict, scored)}.")
+        console.print(f"Composite {verdict.composite}: {_decision(verdict, scored)}.")
         for line in remarks(verdict, scored.rubric, unasked=unasked):
             console.print(line)
         console.print()
@@ -318,10 +318,10 @@ def _another_threshold(scored: _Scored, pass_at: float) -> Iterator[str]:
     for name, verdict in verdicts.items():
         if (name in now) != (name in then):
             change = "would pass" if name in then else "would no longer pass"
-            yield f"  {name} ({verdict.composite:.1f}) {change}."
+            yield f"  {name} ({verdict.composite}) {change}."
         elif name not in then and verdict.composite >= pass_at:
             why = ", ".join(verdict.below_floor)
-            yield f"  {name} ({verdict.composite:.1f}) still would not: {why} is below its floor."
+            yield f"  {name} ({verdict.composite}) still would not: {why} is below its floor."
     if any(v.judges is not None and v.judges.combine == "majority" for v in verdicts.values()):
         yield "  The panel voted by the rubric's own threshold; at the other, its medians decide."
 
@@ -473,7 +473,7 @@ def _print_measured(measured: _Measured, console: Console) -> None:
         composites = [one.composite for one in verdicts]
         table.add_row(
             Text(name),
-            "  ".join(f"{composite:.1f}" for composite in composites),
+            "  ".join(str(composite) for composite in composites),
             f"{statistics.fmean(composites):.2f}",
             f"{statistics.stdev(composites):.2f}" if len(composites) > 1 else "-",
             f"{sum(one.passed for one in verdicts)} of {len(verdicts)}",

@@ -132,7 +132,7 @@ def _time(result: RunResult) -> str:
 
 
 def _earlier_line(loop: RecordedLoop) -> str:
-    scores = " → ".join(f"{score:.1f}" for score in loop.composites)
+    scores = " → ".join(str(score) for score in loop.composites)
     return (
         f"Before the run was resumed, a loop by rubric '{loop.rubric}' ended: {scores}; "
         f"{loop.stop_reason}, round {loop.best_round} is returned."
@@ -163,7 +163,7 @@ def _print_loop(loop: WiggumResult, console: Console) -> None:
         table.add_row(
             f"{one.number}{'*' if one is loop.best else ''}",
             *(scores.get(name, "-") for name in names),
-            f"{one.verdict.composite:.1f}",
+            str(one.verdict.composite),
             "" if one.base_round is None else f"{one.changed_chars:,}",
         )
     console.print(table)
@@ -176,7 +176,7 @@ def _print_loop(loop: WiggumResult, console: Console) -> None:
     verdict = loop.best.verdict
     console.print(
         f"Stopped: {loop.stop_reason} ({_REASONS[loop.stop_reason]}). Round {loop.best.number}* is "
-        f"returned: {verdict.composite:.1f}, {decision(verdict, loop.rubric)}.",
+        f"returned: {verdict.composite}, {decision(verdict, loop.rubric)}.",
         highlight=False,
     )
     if loop.stop_detail:

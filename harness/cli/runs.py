@@ -97,7 +97,7 @@ def _table(lines: list[AuditLine], *, is_wide: bool) -> Table:
             _count(line.input_tokens),
             _count(line.output_tokens),
             Text(line.pipeline or "-"),
-            " ".join(f"{score:.1f}" for score in line.wiggum_scores)
+            " ".join(str(round(score, 3)) for score in line.wiggum_scores)
             + (f" {line.stop_reason}" if line.stop_reason else ""),
             *([Text(models)] if is_wide else []),
         )

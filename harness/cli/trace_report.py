@@ -272,7 +272,7 @@ def _loop_table(loops: tuple[RecordedLoop, ...]) -> Table:
 def composites(loop: RecordedLoop) -> str:
     """The composite of each round, with a star at the one that was returned."""
     scores = (
-        f"{score:.1f}{'*' if number == loop.best_round else ''}"
+        f"{score}{'*' if number == loop.best_round else ''}"
         for number, score in enumerate(loop.composites, start=1)
     )
     return " ".join(scores) or UNKNOWN

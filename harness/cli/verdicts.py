@@ -38,7 +38,7 @@ def print_comparison(verdicts: Mapping[str, Verdict], console: Console) -> None:
         table.add_row(
             Text(draft),
             *(scores.get(name, "-") for name in names),
-            f"{verdict.composite:.1f}",
+            str(verdict.composite),
         )
     console.print(table)
 
@@ -104,7 +104,7 @@ def why_not_more(score: DimensionScore) -> Iterator[str]:
 
 def points(score: DimensionScore) -> str:
     """A score, with the standard deviation of several judgements."""
-    spread = f" ±{score.spread:.1f}" if score.spread is not None else ""
+    spread = f" ±{score.spread:.2g}" if score.spread is not None else ""
     return f"{score.score:g}{spread}"
 
 

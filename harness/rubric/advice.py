@@ -16,7 +16,6 @@ from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.verdict import half_up
 from harness.rubric.written import Place, Written
 
-_COMPOSITE_STEP = 0.1
 _YES_OR_NO = re.compile(
     r"(?:is|are|was|were|does|do|did|can|could|has|have|had|will|would|should|may|must)\b", re.I
 )
@@ -127,7 +126,8 @@ def _remarks(rubric: Rubric) -> Iterator[_Remark]:
 def _on_threshold(rubric: Rubric) -> Iterator[_Remark]:
     scale, wanted = rubric.scale, rubric.pass_at
     floors = [d.floor for d in rubric.dimensions]
-    rounded = half_up(wanted, _COMPOSITE_STEP)
+    step = scale.composite_step
+    rounded = half_up(wanted, step)
     if wanted == scale.min:
         floors_decide = ", so only the floors decide" if any(f is not None for f in floors) else ""
         yield _Remark(
@@ -153,12 +153,11 @@ def _on_threshold(rubric: Rubric) -> Iterator[_Remark]:
             remedy="raise pass_at, or lower the floors",
         )
     elif rounded != wanted:
-        reached = rounded if rounded > wanted else half_up(wanted + _COMPOSITE_STEP, 0.1)
+        reached = rounded if rounded > wanted else half_up(wanted + step, step)
         yield _Remark(
             place=("pass_at",),
             code="rubric.threshold-between-scores",
-            what=f"composites are rounded to {_COMPOSITE_STEP:g}, so a draft passes from "
-            f"{reached:g} on",
+            what=f"composites are rounded to {step:g}, so a draft passes from {reached:g} on",
             remedy=f"write {reached:g}",
         )
 
@@ -166,7 +165,7 @@ def _on_threshold(rubric: Rubric) -> Iterator[_Remark]:
 def _composite_of_floors(rubric: Rubric) -> float:
     total = sum(d.weight for d in rubric.dimensions)
     weighted = sum((d.floor or 0) * d.weight for d in rubric.dimensions)
-    return half_up(weighted / total, _COMPOSITE_STEP)
+    return half_up(weighted / total, rubric.scale.composite_step)
 
 
 def _on_other_thresholds(rubric: Rubric) -> Iterator[_Remark]:
@@ -198,12 +197,13 @@ def _on_other_thresholds(rubric: Rubric) -> Iterator[_Remark]:
 
 def _on_weight(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
     share = dimension.weight / sum(d.weight for d in rubric.dimensions)
-    if (rubric.scale.max - rubric.scale.min) * share < _COMPOSITE_STEP and dimension.floor is None:
+    step = rubric.scale.composite_step
+    if (rubric.scale.max - rubric.scale.min) * share < step and dimension.floor is None:
         yield _Remark(
             place=(*place, "weight"),
             code="rubric.weight-negligible",
             what=f"between its worst and its best score, dimension '{dimension.name}' moves the "
-            f"composite by less than {_COMPOSITE_STEP:g}",
+            f"composite by less than {step:g}",
             remedy="give it more weight, or a floor, or leave it out",
         )
 

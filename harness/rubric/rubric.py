@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Annotated, Any, Literal, LiteralString, Self
@@ -66,6 +67,16 @@ class Scale(BaseModel):
         """Whether no score begins like another, as `10` begins like `1`."""
         whole = self.step == 1 and self.min % 1 == 0
         return whole and self.min >= 0 and self.max <= 9
+
+    @property
+    def composite_step(self) -> float:
+        """What composites are rounded to: 0.1, or as many decimals more as the scale is small.
+
+        It is at most a fifth of a step and a fiftieth of the scale, so that rounding lifts no draft
+        over a threshold that its scores miss.
+        """
+        finest = min(self.step / 5, (self.max - self.min) / 50)
+        return float(f"1e{min(-1, math.floor(math.log10(finest) + 1e-9))}")
 
 
 class Cap(BaseModel):

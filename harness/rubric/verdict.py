@@ -84,7 +84,7 @@ class Verdict:
     """Digest of what the rubric says; verdicts with another digest do not compare."""
     scores: tuple[DimensionScore, ...]
     composite: float
-    """Weighted mean, rounded half up to 0.1."""
+    """Weighted mean, rounded half up to the scale's `composite_step`: 0.1 from 0 to 10 by 0.5."""
     passed: bool
     """Whether the composite and all floors are reached: decided by code, never by the evaluator."""
     below_floor: tuple[str, ...] = ()
@@ -166,7 +166,7 @@ def reach_verdict(
             f"nothing of rubric '{rubric.id}' could be judged: there are no sources, or no "
             f"evaluator, to judge {', '.join(unjudged)} by"
         )
-    composite = half_up(weighted_mean(rubric, by_name.values()), 0.1)
+    composite = half_up(weighted_mean(rubric, by_name.values()), rubric.scale.composite_step)
     below_floor = tuple(
         d.name for d in counted if d.floor is not None and by_name[d.name].score < d.floor
     )

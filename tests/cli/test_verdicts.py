@@ -107,7 +107,7 @@ def test_the_reason_and_every_finding_is_told_once() -> None:
         "“Costs”: no figure",
         "held down: at most 6: one-line bullets",
     ]
-    assert points(judged) == "6.5 ±0.2"
+    assert points(judged) == "6.5 ±0.25"
     why = "3 words; at least 5 are needed"
     checked = replace(judged, source="checked", reason=why, findings=(Finding(why),), capped=())
     assert list(why_not_more(checked)) == [why]

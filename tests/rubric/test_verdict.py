@@ -60,6 +60,40 @@ def test_half_up_is_what_decimals_round_to(hundredths, step):
     assert half_up(hundredths / 100, float(step)) == float(steps * Decimal(step))
 
 
+COMPOSITE_STEPS = st.builds(
+    lambda low, steps, step: Scale(
+        min=low, max=float(Decimal(low) + steps * Decimal(step)), step=float(step)
+    ),
+    st.integers(0, 1),
+    st.integers(1, 100),
+    st.sampled_from(["0.01", "0.1", "0.25", "0.5", "1", "2", "5"]),
+)
+
+
+@given(scale=COMPOSITE_STEPS)
+def test_composites_are_rounded_finer_than_any_step_of_the_scale(scale):
+    finest = min(Fraction(str(scale.step)) / 5, Fraction(str(scale.max - scale.min)) / 50)
+    step = Fraction(str(scale.composite_step))
+
+    assert step <= finest * (1 + Fraction(1, 10**6))
+    assert step == Fraction(1, 10) or 10 * step > finest
+    assert scale.step != 0.5 or scale.max - scale.min < 5 or scale.composite_step == 0.1
+
+
+def test_a_draft_just_under_the_threshold_of_a_small_scale_is_not_rounded_over_it():
+    by = rubric(
+        dimension("a"),
+        dimension("b"),
+        scale=Scale(min=0, max=1, step=0.1),
+        pass_at=0.7,
+        focus_below=0.6,
+    )
+
+    verdict = reach_verdict(by, [score("a", 0.6), score("b", 0.7)])
+
+    assert (verdict.composite, verdict.passed) == (0.65, False)
+
+
 @given(
     scored=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 12)), min_size=1, max_size=6),
 )
