@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from harness.files import shipped_directory
 from harness.rubric.checks import AnyCheck, Check
 from harness.rubric.checks.function import Refuse
 from harness.rubric.explain import NOTHING, explain, worth_saying
-from harness.rubric.rubric import FILLED_IN, Rubric
+from harness.rubric.rubric import FILLED_IN, Rubric, Scale
 from harness.rubric.written import Written, read_written
 
 _OWN = Path("rubrics")
@@ -288,7 +288,34 @@ def extended(own: Written, base: Written) -> tuple[Written, tuple[Problem, ...]]
     misspelt = _misspelt(own, names)
     problems = [*_unknown_in_without(own, names), *(_is_misspelt(d, names) for d in misspelt)]
     merged = over(_leaving_out(misspelt, own), replace(base, value=inherited))
-    return merged, tuple(problems)
+    return merged, (*problems, *_of_another_scale(own, base, merged))
+
+
+def _of_another_scale(own: Written, base: Written, merged: Written) -> Iterator[Problem]:
+    """What is taken over from a base whose scale has other ends: there it means something else."""
+    if _ends_of_scale(base) == _ends_of_scale(merged):
+        return
+    scores = [(name, merged.fields.get(name)) for name in ("pass_at", "focus_below")]
+    for name, dimension in _by_name(merged.fields["dimensions"]).items():
+        scores.append((f"the floor of '{name}'", dimension.fields.get("floor")))
+        anchors = dimension.fields.get("anchors")
+        of_anchors = anchors.fields.items() if anchors else ()
+        scores += [(f"anchor {score} of '{name}'", anchor) for score, anchor in of_anchors]
+        caps = [cap.fields.get("at_most") for cap in _listed(dimension, "caps")]
+        scores += [(f"a cap of '{name}'", at_most) for at_most in caps]
+    if taken := [name for name, score in scores if score and score.path != own.path]:
+        yield own.fields["scale"].problem(
+            f"{', '.join(taken)}: taken over from {base.path}, whose scale is another; write what "
+            "they are on this scale, or keep the scale",
+            code="rubric.taken-from-another-scale",
+        )
+
+
+def _ends_of_scale(written: Written) -> tuple[object, object]:
+    scale = written.fields["scale"].fields if "scale" in written.fields else {}
+    usual = Scale()
+    low, high = scale.get("min"), scale.get("max")
+    return low.value if low else usual.min, high.value if high else usual.max
 
 
 def over(own: Written, base: Written) -> Written:

@@ -384,8 +384,11 @@ MISFITS = {
         "mine:4 duplicate-dimension",
         "'useful'",
     ),
-    "a scale that the base is off": row(
-        "title: T\nextends: base\nscale: { max: 8 }\n", BASE, "mine:2 off-scale", "base.yaml:15"
+    "another scale than that of the base's scores": row(
+        "title: T\nextends: base\nscale: { max: 100 }\n",
+        BASE,
+        "mine:3 taken-from-another-scale",
+        "pass_at, the floor of 'length', anchor 9 of 'clear', anchor 6 of 'clear', anchor 3",
     ),
     "none left": row(
         "extends: base\nwithout: [length, clear, useful]\n",
@@ -399,6 +402,36 @@ MISFITS = {
         "extends: base\ndimensions: 0\n", BASE, "mine:2 not-a-list", "0"
     ),
 }
+
+
+@pytest.mark.parametrize(
+    "mine",
+    [
+        pytest.param("scale: { min: 0, step: 1 }\n", id="finer steps between the same ends"),
+        pytest.param(
+            "scale: { max: 20 }\npass_at: 15\ndimensions:\n- { name: length, floor: 10 }\n"
+            "- { name: clear, anchors: { 3: No, 6: Nearly, 9: Half } }\n",
+            id="every score written again",
+        ),
+        pytest.param(
+            "scale: { max: 20 }\npass_at: 15\nwithout: [length, clear]\n", id="the rest left out"
+        ),
+    ],
+)
+def test_another_scale_goes_with_scores_that_were_written_for_it(rubrics, mine):
+    assert rubrics("mine", mine=f"title: T\nextends: base\n{mine}").scale.min == 0
+
+
+def test_what_is_off_the_other_scale_is_named_with_its_line_in_the_base(rubrics):
+    problems = refused(
+        rubrics, "mine", mine="title: T\nextends: base\nscale: { max: 8 }\n"
+    ).problems
+
+    assert [one.code for one in problems] == [
+        "rubric.off-scale",
+        "rubric.taken-from-another-scale",
+    ]
+    assert "base.yaml:15" in problems[0].message
 
 
 @pytest.mark.parametrize(("mine", "base", "expected", "says"), MISFITS.values(), ids=MISFITS)
