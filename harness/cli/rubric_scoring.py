@@ -271,7 +271,7 @@ def _checks_alone(chosen: ChosenRubric) -> ChosenRubric:
     if not rubric.checked:
         return chosen  # its evaluator will say what is missing
     dimensions = tuple(
-        dimension.model_copy(update={"optional": dimension.judge is not None})
+        dimension.model_copy(update={"optional": dimension.optional or dimension.judge is not None})
         for dimension in rubric.dimensions
     )
     return replace(chosen, rubric=rubric.model_copy(update={"dimensions": dimensions}))
@@ -320,8 +320,9 @@ def _another_threshold(scored: _Scored, pass_at: float) -> Iterator[str]:
             change = "would pass" if name in then else "would no longer pass"
             yield f"  {name} ({verdict.composite}) {change}."
         elif name not in then and verdict.composite >= pass_at:
-            why = ", ".join(verdict.below_floor)
-            yield f"  {name} ({verdict.composite}) still would not: {why} is below its floor."
+            floors = [f"{one} is below its floor" for one in verdict.below_floor]
+            why = ", ".join([*floors, *(f"{one} is not scored" for one in verdict.missing)])
+            yield f"  {name} ({verdict.composite}) still would not: {why}."
     if any(v.judges is not None and v.judges.combine == "majority" for v in verdicts.values()):
         yield "  The panel voted by the rubric's own threshold; at the other, its medians decide."
 

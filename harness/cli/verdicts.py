@@ -59,6 +59,8 @@ def decision(verdict: Verdict, rubric: Rubric) -> str:
         f"{name} {verdict.vector[name]:g} is below its floor {floors[name]:g}"
         for name in verdict.below_floor
     ]
+    if verdict.missing:
+        reasons.append(f"not all dimensions scored: {_listed(verdict.missing)}")
     # Of a loop's draft whose reply was cut, the scores are not to blame.
     return f"not passed ({', and '.join(reasons) or 'its reply was cut'})"
 
@@ -113,7 +115,8 @@ def passes_at(verdict: Verdict, pass_at: float) -> bool:
 
     A panel's votes were by the rubric's own threshold; for another, its combined scores decide.
     """
-    return verdict.composite >= pass_at and not verdict.below_floor and not verdict.gates
+    stopped = verdict.below_floor or verdict.gates or verdict.missing
+    return verdict.composite >= pass_at and not stopped
 
 
 def verdict_as_json(verdict: Verdict) -> dict[str, object]:
@@ -124,6 +127,7 @@ def verdict_as_json(verdict: Verdict) -> dict[str, object]:
         "below_floor": verdict.below_floor,
         "gates": verdict.gates,
         "unjudged": verdict.unjudged,
+        "missing": verdict.missing,
         "carried": verdict.carried,
         "compressed": verdict.compressed,
         "scores": [asdict(score) for score in verdict.scores],

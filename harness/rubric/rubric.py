@@ -141,7 +141,9 @@ class Dimension(BaseModel):
     needs_sources: bool = False
     """Whether a draft without sources is not judged on it; the verdict then says so."""
     optional: bool = False
-    """Whether it is left out if there is no evaluator; the verdict then says so."""
+    """Whether a draft may pass without its score, which the verdict then says: a judged dimension's
+    if there is no evaluator, a checked one's if there is nothing to check it by, such as
+    sources."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -156,13 +158,6 @@ class Dimension(BaseModel):
                 code="rubric.checks-or-judge",
             )
             return  # the other rules depend on which is meant
-        if self.optional and self.judge is None:
-            yield _mistake(
-                f"dimension '{self.name}' is checked by code, which is always there: "
-                "'optional' is for judged dimensions",
-                "optional",
-                code="rubric.optional-check",
-            )
         if self.needs_sources and self.judge is None:
             yield _mistake(
                 f"dimension '{self.name}' is checked by code, which knows itself when there are no "
@@ -255,7 +250,7 @@ class Rubric(BaseModel):
             names.add(dimension.name)
         if all(d.optional for d in self.dimensions):
             yield _mistake(
-                "every dimension is optional: without an evaluator nothing is scored",
+                "every dimension is optional: a draft could pass with nothing scored",
                 "dimensions",
                 code="rubric.all-optional",
             )

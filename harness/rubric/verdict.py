@@ -86,7 +86,8 @@ class Verdict:
     composite: float
     """Weighted mean, rounded half up to the scale's `composite_step`: 0.1 from 0 to 10 by 0.5."""
     passed: bool
-    """Whether the composite and all floors are reached: decided by code, never by the evaluator."""
+    """Whether the composite and all floors are reached, and nothing is missing: decided by code,
+    never by the evaluator."""
     below_floor: tuple[str, ...] = ()
     """Dimensions under their floor; with any, the draft fails."""
     gates: tuple[str, ...] = ()
@@ -95,6 +96,9 @@ class Verdict:
     """Dimensions that do not count. Judged ones: optional ones without an evaluator, those that
     need sources and had none, and all behind a shut gate. Checked ones: those whose checks had
     nothing to check, or nothing to check by, such as Python or sources."""
+    missing: tuple[str, ...] = ()
+    """The checked ones among these that the rubric does not call optional; with any, the draft
+    fails, since not all that counts was scored."""
     carried: tuple[str, ...] = ()
     """Dimensions with an earlier round's score, because only what changed was judged again."""
     judges: Judges | None = None
@@ -171,6 +175,7 @@ def reach_verdict(
         d.name for d in counted if d.floor is not None and by_name[d.name].score < d.floor
     )
     gates = shut_gates(rubric, by_name.values())
+    missing = tuple(d.name for d in rubric.checked if d.name in unjudged and not d.optional)
     passed = composite >= rubric.pass_at and not below_floor
     if judges is not None and judges.combine == "majority" and judges.pass_share is not None:
         passed = judges.pass_share > 0.5
@@ -179,10 +184,11 @@ def reach_verdict(
         rubric_sha256=rubric.sha256,
         scores=tuple(by_name[d.name] for d in counted),
         composite=composite,
-        passed=passed and not gates,
+        passed=passed and not gates and not missing,
         below_floor=below_floor,
         gates=gates,
         unjudged=unjudged,
+        missing=missing,
         carried=carried,
         judges=judges,
     )

@@ -46,6 +46,7 @@ def verdict_attributes(verdict: Verdict) -> dict[str, object]:
         "scores": verdict.vector,
         "evaluator": verdict.evaluator or "checks",
         "unjudged": list(verdict.unjudged),
+        "missing": list(verdict.missing),
         "carried": list(verdict.carried),
         "gates": list(verdict.gates),
         "compressed": verdict.compressed,

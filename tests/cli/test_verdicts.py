@@ -54,7 +54,8 @@ VERDICTS = {
     "a gate is shut": verdict(gates=("length",), unjudged=("clear",)),
     "nobody to judge": verdict(unjudged=("clear", "useful")),
     "no sources": verdict(unjudged=("borne_out",), judges=judges()),
-    "nothing to check by": verdict(unjudged=("length",)),
+    "nothing to check by": verdict(9, unjudged=("length",)),
+    "not all scored": verdict(9, passed=False, unjudged=("length",), missing=("length",)),
     "carried": verdict(carried=("clear",)),
     "several judgements": verdict(
         judges=judges(
@@ -119,6 +120,7 @@ def test_the_reason_and_every_finding_is_told_once() -> None:
         ({}, 7.5, True),
         ({}, 8, False),
         ({"below_floor": ("clear",)}, 7, False),
+        ({"unjudged": ("length",), "missing": ("length",)}, 7, False),
         ({"gates": ("length",), "below_floor": ("length",)}, 0, False),
     ],
 )

@@ -74,7 +74,6 @@ CHECKS = {
     "no function": row(
         checked("checks:", "- { check: function, call: polite }"), "5 call-malformed", "'polite'"
     ),
-    "optional": row(checked("checks: [{ check: finished }]", "optional: true"), "5 optional-check"),
     "gate without a floor": row(
         checked("checks: [{ check: finished }]", "gate: true"), "5 gate-without-floor", "'floor'"
     ),

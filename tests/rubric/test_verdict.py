@@ -17,7 +17,7 @@ from harness.rubric import (
     half_up,
     reach_verdict,
 )
-from harness.rubric.checks import Words
+from harness.rubric.checks import GroundedNumbers, Words
 
 
 def rubric(*dimensions: Dimension, **fields) -> Rubric:
@@ -142,6 +142,20 @@ def test_what_was_not_judged_neither_counts_nor_fails_and_the_rubrics_order_stay
     assert (verdict.composite, verdict.passed, verdict.unjudged) == (8.5, True, ("b",))
     assert list(verdict.vector.items()) == [("a", 9), ("c", 8)]
     assert (verdict.rubric, verdict.rubric_sha256) == ("essay", "abc")
+
+
+@pytest.mark.parametrize("optional", [False, True])
+@pytest.mark.parametrize("combine", ["mean", "majority"])
+def test_a_draft_passes_without_a_checks_score_only_if_the_rubric_says_so(optional, combine):
+    grounded = Dimension(name="b", checks=(GroundedNumbers(),), optional=optional)
+    judges = Judges(evaluators=("x",), prompt_sha256="", combine=combine, pass_share=1.0)
+
+    verdict = reach_verdict(
+        rubric(dimension("a"), grounded), [score("a", 9)], unjudged=("b",), judges=judges
+    )
+
+    assert (verdict.composite, verdict.unjudged) == (9, ("b",))
+    assert (verdict.passed, verdict.missing) == (optional, () if optional else ("b",))
 
 
 def test_a_verdict_says_who_judged_and_whether_they_saw_all_of_it():

@@ -265,7 +265,10 @@ def test_of_a_loop_the_rounds_that_are_left_are_expected(watch):
     moments, scores = [], judge(3.0, 9.5)
 
     async def text(run: Run) -> str:
-        result = await run.wiggum("Write of the sea.", rubric="answer", max_rounds=3)
+        source = "The sea is wide, and 1 or 2, 3, 4, 5, 6, 7 ships are on it."
+        result = await run.wiggum(
+            "Write of the sea.", rubric="answer", sources=[source], max_rounds=3
+        )
         return await run.chat("editor", "end") + result.stop_reason
 
     def judging(request):
