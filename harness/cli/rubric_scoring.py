@@ -44,20 +44,20 @@ from harness.errors import (
     InferenceError,
     InvalidInput,
 )
-from harness.rubric import Draft, Noise, Rubric, Verdict, measured_noise, write_noise
+from harness.rubric import Draft, Noise, Rubric, Scatter, Verdict, measured_noise, write_noise
 from harness.session import Session, Settings, open_session
 from harness.session.evaluation import (
     ChosenRubric,
     choose_rubric,
     evaluate,
     evaluator_of,
-    repeatability,
+    scatter,
 )
 from harness.session.settings import EvaluationSettings
 
 T = TypeVar("T")
 
-_SURE = 0.95
+_UNSURE = 0.05
 
 _OPTIONS = (
     click.argument("rubric", metavar="RUBRIC"),
@@ -117,6 +117,7 @@ class _Scored(_Judged):
 class _Measured(_Judged):
     verdicts: Mapping[str, tuple[Verdict, ...]]
     noise: Noise
+    scatter: Scatter
     file: Path
     """Where the noise is kept."""
 
@@ -252,6 +253,8 @@ async def _score(given: _Given) -> _Scored:
             "scoring",
             lambda draft: evaluate(session, draft, chosen, ask=session.client.chat),
         )
+        known = [verdict.passed for verdict in verdicts.values()] if decided else []
+        session.scored.extend([*known, *(False for _ in failed)])
         unanswered = [error for error in failed.values() if isinstance(error, InferenceError)]
         if unanswered and not verdicts:
             raise unanswered[0]
@@ -408,6 +411,7 @@ async def _measure(given: _Given, repeats: int) -> _Measured:
         journal=session.trace.journal_path,
         rubric=rubric,
         noise=found,
+        scatter=scatter(session, found, rubric),
         file=_keep(found, rubric, given.chosen.directory),
         verdicts=verdicts,
         failed=_texts(failed),
@@ -482,15 +486,15 @@ def _print_measured(measured: _Measured, console: Console) -> None:
     console.print(table)
     for name, why in measured.failed.items():
         console.print(f"{name} could not be judged: {why}", style="yellow")
-    for line in meaning(measured.noise, measured.rubric):
+    for line in meaning(measured.noise, measured.scatter, measured.rubric):
         console.print(line)
     console.print(f"Kept in {measured.file}, for runs with this rubric and evaluator.")
     console.print(f"The run's journal: {measured.journal}", style="dim", soft_wrap=True)
 
 
-def meaning(found: Noise, rubric: Rubric) -> Iterator[str]:
+def meaning(found: Noise, scatter: Scatter, rubric: Rubric) -> Iterator[str]:
     """What the measured noise means for a reader of scores, in sentences."""
-    deviation, pass_at = found.deviation, rubric.pass_at
+    deviation, pass_at, repeats = found.deviation, rubric.pass_at, rubric.repeats
     yield (
         f"One judgement by {found.evaluator} has a standard deviation of {deviation:.2f} points "
         f"({found.judgements} judgements, {found.drafts} draft{'' if found.drafts == 1 else 's'})."
@@ -510,26 +514,29 @@ def meaning(found: Noise, rubric: Rubric) -> Iterator[str]:
     if deviation == 0:
         yield "All judgements of a draft were equal: one is enough."
         return
+    apart = scatter.repeatability()
     yield (
-        f"Two composites of one draft lie up to {repeatability(found):.1f} apart in 95 of 100 "
-        "cases: a smaller difference between drafts, or between rounds, means nothing."
+        f"Two composites of one draft lie up to {apart:.3g} apart in "
+        f"{100 * scatter.share_within(apart):.0f} of 100 cases: a smaller difference between "
+        "drafts, or between rounds, means nothing."
     )
-    chance = statistics.NormalDist(sigma=deviation)
-    above, margin = rubric.scale.step, chance.inv_cdf(_SURE)
-    if pass_at + margin > rubric.scale.max:
-        safe = f"the scale ends at {rubric.scale.max:g}, which is too low for that"
-    else:
-        safe = f"it must be at {pass_at + margin:.1f}"
+    above, safe = pass_at + rubric.scale.step, scatter.safe_above(pass_at, share=_UNSURE)
+    at_threshold, a_step_above = (
+        f"{scatter.share_below(pass_at, mean=mean):.0%}" for mean in (pass_at, above)
+    )
+    needed = f"it must be at {max(safe, pass_at):.3g}"
+    if safe > rubric.scale.max:
+        needed = f"the scale ends at {rubric.scale.max:g}, which is too low for that"
     yield (
-        f"A draft whose true composite is {pass_at:g}, which passes, is failed by every second "
-        f"judgement, and one at {pass_at + above:g} by {chance.cdf(-above):.0%} of them. To be "
-        f"failed less than once in 20 times, {safe}."
+        f"A draft whose composites have the mean {pass_at:g}, which passes, is failed by "
+        f"{at_threshold} of the judgements, and one at {above:g} by {a_step_above}. To be failed "
+        f"less than once in 20 times, {needed}."
     )
-    repeated = pass_at + margin / rubric.repeats**0.5
-    if rubric.repeats > 1 and repeated <= rubric.scale.max:
+    repeated = scatter.of_mean(repeats).safe_above(pass_at, share=_UNSURE)
+    if repeats > 1 and repeated <= rubric.scale.max:
         yield (
-            f"Near the threshold a draft is judged up to {rubric.repeats} times (repeats): then "
-            f"{repeated:.1f} is enough for that."
+            f"Near the threshold a draft is judged up to {repeats} times (repeats): then "
+            f"{max(repeated, pass_at):.3g} is enough for that."
         )
 
 
@@ -548,7 +555,7 @@ def _noise_as_json(measured: _Measured) -> dict[str, object]:
         "rubric": measured.rubric.id,
         "rubric_sha256": measured.rubric.sha256,
         **found.model_dump(),
-        "repeatability": repeatability(found),
+        "repeatability": measured.scatter.repeatability(),
         "is_frozen": found.is_frozen,
         "drafts": drafts,
         "file": str(measured.file),

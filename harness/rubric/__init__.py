@@ -14,7 +14,14 @@ from harness.rubric.load import (
     load_rubric_file,
     read_rubric,
 )
-from harness.rubric.noise import Noise, load_noise, measured_noise, write_noise
+from harness.rubric.noise import (
+    Noise,
+    Scatter,
+    load_noise,
+    measured_noise,
+    scatter_of,
+    write_noise,
+)
 from harness.rubric.rubric import (
     Cap,
     Dimension,
@@ -55,6 +62,7 @@ __all__ = [
     "Rubric",
     "RubricFile",
     "Scale",
+    "Scatter",
     "Shortened",
     "Shortening",
     "Verdict",
@@ -69,5 +77,6 @@ __all__ = [
     "reach_verdict",
     "read_rubric",
     "rubric_schema",
+    "scatter_of",
     "write_noise",
 ]

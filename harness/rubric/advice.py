@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.rubric.checks import Excludes, Regex
+from harness.rubric.checks import ContainsAll, ContainsAny, Excludes, Regex
 from harness.rubric.draft import phrase_pattern
 from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.verdict import half_up
@@ -107,6 +107,7 @@ def _remarks(rubric: Rubric) -> Iterator[_Remark]:
     yield from _on_other_thresholds(rubric)
     yield from _on_settings(rubric)
     yield from _on_forbidden_phrases(rubric)
+    yield from _on_contradictions(rubric)
     for index, dimension in enumerate(rubric.dimensions):
         place = ("dimensions", index)
         yield from _on_weight(rubric, dimension, place)
@@ -261,6 +262,15 @@ def _on_caps(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Re
 
 
 def _on_settings(rubric: Rubric) -> Iterator[_Remark]:
+    scale, margin = rubric.scale, rubric.repeat_within
+    if rubric.judged and rubric.repeats > 1 and margin >= (scale.max - scale.min) / 2:
+        yield _Remark(
+            place=("repeat_within" if "repeat_within" in rubric.model_fields_set else "scale",),
+            code="rubric.margin-too-wide",
+            what=f"repeat_within {margin:g} is half of the scale {scale.min:g} to {scale.max:g} or "
+            "more, so nearly every draft is judged again",
+            remedy=f"write a twentieth of the scale: {(scale.max - scale.min) / 20:g}",
+        )
     if not rubric.judged:
         for name in sorted({"judge", "repeats", "repeat_within"} & rubric.model_fields_set):
             yield _Remark(
@@ -297,6 +307,27 @@ def _on_forbidden_phrases(rubric: Rubric) -> Iterator[_Remark]:
                         what=f"this anchor says '{phrase}', which 'excludes' forbids: a revision "
                         "may take the words from it",
                         remedy="say it in other words",
+                    )
+
+
+def _on_contradictions(rubric: Rubric) -> Iterator[_Remark]:
+    """Phrases that one check requires and another forbids."""
+    checks = [check for dimension in rubric.dimensions for check in dimension.checks]
+    forbidden = {p.casefold() for c in checks if isinstance(c, Excludes) for p in c.phrases}
+    for index, dimension in enumerate(rubric.dimensions):
+        for number, check in enumerate(dimension.checks):
+            if not isinstance(check, ContainsAll | ContainsAny):
+                continue
+            for item, phrase in enumerate(check.phrases):
+                # What is forbidden may be a part of what is required.
+                found = [one for one in forbidden if phrase_pattern(one).search(phrase)]
+                if found:
+                    yield _Remark(
+                        place=("dimensions", index, "checks", number, "phrases", item),
+                        code="rubric.phrase-required-and-forbidden",
+                        what=f"'{phrase}' is asked for here, and 'excludes' forbids '{found[0]}': "
+                        "no draft can do both",
+                        remedy="leave out one of the two",
                     )
 
 
@@ -356,6 +387,17 @@ def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[
             what=f"all anchors of '{dimension.name}' are in the {end} half of the scale",
             remedy=f"add one that says what a {other} text looks like",
         )
+    said: dict[str, float] = {}
+    for score, text in anchors.items():
+        other = said.setdefault(" ".join(text.casefold().split()), score)
+        if other != score:
+            yield _Remark(
+                place=(*place, "anchors", f"{score:g}"),
+                code="rubric.anchors-identical",
+                what=f"the anchors of '{dimension.name}' at {other:g} and {score:g} say the same, "
+                "so nothing tells these scores apart",
+                remedy="say what the one has and the other lacks",
+            )
     for score in anchors if rubric.judge != "logprob" else ():
         steps = (score - scale.min) / scale.step
         if abs(steps - round(steps)) > 1e-9:

@@ -45,8 +45,8 @@ class Evaluator:
         ask: Reaches the evaluator models.
         models: Tags of their endpoints. Several judge as a panel.
         combine: How a panel's judgements become one.
-        noise: Measured standard deviation of the composites that one draft gets from them: how near
-            to the threshold is too near to tell.
+        noise: Measured standard deviation of the composites that one draft gets when each of them
+            judges it once: how near to the threshold is too near to tell.
         summarize: Shortens drafts that are too long to be shown, instead of leaving parts out.
 
     Raises:
@@ -96,21 +96,21 @@ class Evaluator:
             return settled.verdict()
         case = await self._case(settled)
 
-        # 2. Every model once; more often while chance could decide.
-        opinions, absent = await self._hear(case, sample=0)
+        # 2. Every model once; more often while chance could decide. Judgements that may be averaged
+        #    are all of one kind: the likeliest is none of those that chance has a part in.
+        repeats = self.rubric.repeats
+        opinions, absent = await self._hear(case, sample=0 if repeats == 1 else 1)
         if not opinions:
             raise _failure(absent)
-        sample = 1
-        while sample < self.rubric.repeats and is_undecided(
-            [settled.verdict(one.scores) for one in opinions], self.rubric, noise=self._noise
-        ):
+        for sample in range(2, repeats + 1):
+            if not self._is_undecided(settled, opinions):
+                break
             more, missing = await self._hear(case, sample=sample)
             opinions += more
             absent += missing
             # If a model could not be asked, none is asked again.
             if not all(isinstance(error, EvaluatorAbstained) for error in missing):
                 break
-            sample += 1
 
         # 3. One verdict.
         return settled.verdict(
@@ -209,6 +209,14 @@ class Evaluator:
         heard = [task.result() for task in tasks]
         opinions = [said for said in heard if isinstance(said, Opinion)]
         return opinions, [said for said in heard if isinstance(said, HarnessError)]
+
+    def _is_undecided(self, settled: _Settled, opinions: Sequence[Opinion]) -> bool:
+        by_judge: dict[str, list[Verdict]] = {}
+        for opinion in opinions:
+            verdict = settled.verdict(opinion.scores)
+            by_judge.setdefault(opinion.evaluator, []).append(verdict)
+        together = settled.verdict(combined(opinions, self._combine))
+        return is_undecided(together, list(by_judge.values()), self.rubric, noise=self._noise)
 
     def _record(
         self,
@@ -333,41 +341,50 @@ calls; it is no test."""
 
 
 def is_undecided(
-    verdicts: Sequence[Verdict], rubric: Rubric, *, noise: float | None = None
+    verdict: Verdict,
+    judgements: Sequence[Sequence[Verdict]],
+    rubric: Rubric,
+    *,
+    noise: float | None = None,
 ) -> bool:
     """Whether another judgement could turn the outcome: near the threshold, chance decides.
 
     Args:
-        verdicts: One for each judgement; at least one.
+        verdict: What the judgements amount to.
+        judgements: Of each judge, one or more. How severe a judge is beside others is no noise.
         rubric: Its threshold and floors.
-        noise: Measured standard deviation of one judgement's composite.
+        noise: Measured standard deviation of a composite for which each judge is heard once.
     """
-    composites = [verdict.composite for verdict in verdicts]
     near = rubric.repeat_within if noise is None else _DEVIATIONS * noise
-    if not _straddles(composites, rubric.pass_at, near=near, deviation=noise):
+    composites = [[one.composite for one in of_judge] for of_judge in judgements]
+    width = _half_width(composites, near=near, is_measured=noise is not None)
+    if width == 0 or round(abs(verdict.composite - rubric.pass_at) - width, 9) > 0:
         return False
-    return not any(
-        dimension.floor is not None and _is_clearly_below(dimension.floor, scores, near=near)
-        for dimension in rubric.dimensions
-        if (scores := [v.vector[dimension.name] for v in verdicts if dimension.name in v.vector])
-    )
+    for dimension in rubric.dimensions:
+        if dimension.floor is None or dimension.name not in verdict.vector:
+            continue
+        scores = [[one.vector[dimension.name] for one in of_judge] for of_judge in judgements]
+        highest = verdict.vector[dimension.name] + _half_width(scores, near=near)
+        if round(highest - dimension.floor, 9) < 0:
+            return False
+    return True
 
 
-def _straddles(
-    values: Sequence[float], threshold: float, *, near: float, deviation: float | None
-) -> bool:
-    """Whether the threshold lies in the interval around their mean; never if it has no width."""
-    width = _half_width(values, near=near, deviation=deviation)
-    return width > 0 and round(abs(statistics.fmean(values) - threshold) - width, 9) <= 0
+def _half_width(
+    values: Sequence[Sequence[float]], *, near: float, is_measured: bool = False
+) -> float:
+    """Of the interval around what values amount to.
 
-
-def _is_clearly_below(floor: float, scores: Sequence[float], *, near: float) -> bool:
-    width = _half_width(scores, near=near, deviation=None)
-    return round(statistics.fmean(scores) + width - floor, 9) < 0
-
-
-def _half_width(values: Sequence[float], *, near: float, deviation: float | None) -> float:
-    if len(values) == 1:
-        return near
-    one = statistics.stdev(values) if deviation is None else deviation
-    return _DEVIATIONS * one / math.sqrt(len(values))
+    Args:
+        values: Of each judge, one or more.
+        near: The half width when each judge is heard once.
+        is_measured: Whether that is known, so that these few values say nothing more.
+    """
+    width = near / math.sqrt(max(map(len, values)))
+    repeated = [of_judge for of_judge in values if len(of_judge) > 1]
+    if is_measured or not repeated:
+        return width
+    # Two equal scores do not show that there is no noise: scores are coarse.
+    squares = sum((len(one) - 1) * statistics.variance(one) for one in repeated)
+    deviation = math.sqrt(squares / sum(len(one) - 1 for one in repeated))
+    return max(width, _DEVIATIONS * deviation / math.sqrt(sum(map(len, values))))

@@ -64,8 +64,8 @@ async def judge(case: Case, *, ask: Ask, model: str, sample: int) -> Opinion:
         case: What to judge.
         ask: Reaches the model.
         model: Tag of its endpoint.
-        sample: 0 for its likeliest opinion. From 1 on, one that chance has a part in: the same for
-            the same number, where the server can.
+        sample: 0 for its likeliest opinion, which is not averaged with others. From 1 on, one that
+            chance has a part in: the same for the same number, where the server can.
 
     Raises:
         EvaluatorAbstained: A dimension has no score that could be read, even after a repair.

@@ -218,7 +218,8 @@ class Rubric(BaseModel):
     judge: JudgeMode = "joint"
     """How the evaluator model is asked."""
     repeats: int = Field(default=3, ge=1, le=15)
-    """How often a draft is judged at most, if its composite is too near `pass_at` to tell."""
+    """How often a draft is judged at most, if its composite is too near `pass_at` to tell. With 1,
+    the evaluator's likeliest judgement counts; else all are sampled."""
     repeat_within: float = Field(default=0.5, ge=0)
     """How near that is, in points; the evaluator's measured noise, if there is one, replaces it."""
     candidates: int = Field(default=1, ge=1, le=16)

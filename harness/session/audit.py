@@ -32,8 +32,9 @@ from harness.wiggum import RecordedLoop, Round, WiggumResult, restored_rounds
 SCHEMA_VERSION = 1
 
 RunVerdict = Literal["PASS", "FAIL", "DONE", "SKIPPED", "ERROR", "WAITING", "STOPPED"]
-"""PASS: every loop passed. DONE: it finished, and nothing was judged. SKIPPED: it finished, and the
-node that gives its result was skipped. ERROR: the run did not finish.
+"""PASS: every loop, or every draft of a scoring batch, passed. DONE: it finished, and nothing was
+judged. SKIPPED: it finished, and the node that gives its result was skipped. ERROR: the run did not
+finish.
 
 The series has only PASS, FAIL and ERROR, and its readers count ERROR as a fault. A run that waits
 for an answer, or that a limit stopped, has none and may be resumed.
@@ -48,6 +49,7 @@ def audit_line(
     casting: Casting,
     loops: Sequence[WiggumResult],
     earlier_loops: Sequence[RecordedLoop] = (),
+    scored: Sequence[bool] = (),
     redactor: Redactor,
     content: ContentPolicy = "full",
 ) -> dict[str, object]:
@@ -60,6 +62,7 @@ def audit_line(
         casting: Who produced and who evaluated, and what is to be said about it.
         loops: How its revise loops ended.
         earlier_loops: The same of earlier parts of the run; they come first.
+        scored: Whether each text of a scoring batch passed.
         redactor: The journal's, which hashes a draft after taking its secrets out.
         content: What the run records of texts; the line holds no more.
     """
@@ -74,6 +77,7 @@ def audit_line(
         *(_earlier_entry(one, earlier[str(one.key)], redactor, content) for one in earlier_loops),
         *(_loop_entry(loop, redactor, content) for loop in loops),
     )
+    passed = all(scored) if scored else all_passed([*earlier_loops, *loops])
     is_skipped = any(one.code == "run.result-skipped" for one in casting.warnings)
     roles, draw, separation = casting.roles, casting.draw, casting.separation
     return {
@@ -92,7 +96,7 @@ def audit_line(
         "subtask_count": sum(span.name == "node" for span in spans),
         "memory_context_titles": tuple(_recalled_titles(spans)),
         "loops": entries,
-        "final": _final(ended, is_skipped=is_skipped, passed=all_passed([*earlier_loops, *loops])),
+        "final": _final(ended, is_skipped=is_skipped, passed=passed),
         "error": ended.error if ended else "killed",
     }
 

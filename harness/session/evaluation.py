@@ -28,10 +28,12 @@ from harness.rubric import (
     Noise,
     Refuse,
     Rubric,
+    Scatter,
     Verdict,
     load_noise,
     load_rubric,
     load_rubric_file,
+    scatter_of,
 )
 from harness.session.casting import warn_of_no_price
 from harness.session.roles import PRODUCER
@@ -225,7 +227,7 @@ async def run_loop(
         meter=meter,
         policy=LoopPolicy(
             focus_below=rubric.focus_below,
-            noise=0.0 if noise is None else repeatability(noise),
+            noise=0.0 if noise is None else scatter(session, noise, rubric).repeatability(),
             revise_from=revise_from,
             rescore=rescore,
         ),
@@ -366,13 +368,15 @@ def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
     return noise
 
 
-def repeatability(noise: Noise) -> float:
-    """How far apart two composites of one draft lie at most, in 95 of 100 cases.
-
-    The repeatability limit of ISO 5725-6: 2.8 standard deviations (1.96 times the square root of
-    2).
-    """
-    return 2.8 * noise.deviation
+def scatter(session: Session, noise: Noise, rubric: Rubric) -> Scatter:
+    """What the noise of this run's evaluators says of their composites."""
+    panel = session.casting.panel
+    return scatter_of(
+        noise,
+        rubric,
+        judges=len(session.roles.evaluators),
+        combine="mean" if panel is None else panel.combine,
+    )
 
 
 def _summarize(session: Session, rubric: Rubric, ask: Ask) -> Summarize | None:

@@ -75,6 +75,8 @@ class Session:
     earlier_loops: list[RecordedLoop] = field(default_factory=list)
     """Loops of earlier parts of the run, in nodes that were not called again; known when all nodes
     have ended."""
+    scored: list[bool] = field(default_factory=list)
+    """Of each text of a scoring batch, whether it passed; one that has no verdict did not."""
     models: list[CallGroup] = field(default_factory=list)
     """The calls of each model; known when the session is closed."""
 
@@ -298,6 +300,7 @@ def _conclude(
             casting=casting,
             loops=session.loops if session else (),
             earlier_loops=session.earlier_loops if session else (),
+            scored=session.scored if session else (),
             redactor=trace.redactor,
             content=settings.trace.content,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
@@ -78,6 +79,22 @@ def test_a_call_that_fails_on_one_draft_leaves_what_the_others_got(
     assert "I would rather not." in done.text
     if as_json:
         assert [bool(one["error"]) for one in done.json["drafts"]] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("names", "at", "end"),
+    [
+        pytest.param(("good.md",), {}, "PASS", id="all pass"),
+        pytest.param(("good.md", "poor.md"), {}, "FAIL", id="one does not"),
+        pytest.param(("good.md", "fair.md"), {"fair.md": "No."}, "FAIL", id="one has no verdict"),
+    ],
+)
+def test_the_list_of_runs_says_whether_the_whole_batch_passed(
+    drafts: Path, names: tuple[str, ...], at: dict[str, str], end: str
+) -> None:
+    judged("score", "notes.yaml", *names, cwd=drafts, at=at)
+
+    assert json.loads(harness("runs", "--json", cwd=drafts).stdout)["final"] == end
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,11 @@ dimensions:
   - {{ at_most: 5, when: it is one long paragraph }}
 """
 SOURCED = f"title: T\ndimensions:\n- name: a\n{JUDGE}{ANCHORS}  needs_sources: true\n"
+MARGIN = (
+    "title: T\nscale: { min: 0, max: 1, step: 0.1 }\npass_at: 0.8\nfocus_below: 0.7\n"
+    f"dimensions:\n- name: a\n{JUDGE}  anchors: {{ 0.9: All, 0.6: Most, 0.3: Little }}\n"
+)
+ASKED = "{ check: contains_any, phrases: [price, the costs] }"
 HUNDRED = "scale: { min: 0, max: 100, step: 1 }\n"
 
 
@@ -112,6 +117,24 @@ JUDGING = {
         {"  weight: 2\n": f"  weight: 2\n{ANCHORS}"},
         QUIET,
         (8, "judging-field-unread", "'anchors'"),
+    ),
+    "a margin as wide as half of the scale": case(
+        of_clear("weight: 1") | {"pass_at: 8\n": "pass_at: 8\nrepeat_within: 5\n"},
+        {"pass_at: 8\n": "pass_at: 8\nrepeat_within: 4.5\n"},
+        (3, "margin-too-wide", "5", "0 to 10"),
+    ),
+    "the usual margin on a small scale": case(
+        MARGIN, MARGIN + "repeats: 1\n", (2, "margin-too-wide", "0 to 1", "0.05")
+    ),
+    "a phrase that is asked for and forbidden": case(
+        {CHECK: f"{ASKED}\n  - {{ check: excludes, phrases: [Costs] }}"},
+        {CHECK: f"{ASKED}\n  - {{ check: excludes, phrases: [cost] }}"},
+        (9, "phrase-required-and-forbidden", "'the costs'", "'costs'"),
+    ),
+    "anchors that say the same": case(
+        {"6: Most of it.": "6: all  of it."},
+        {"6: Most of it.": "6: All of it, nearly."},
+        (14, "anchors-identical", "9", "6", "'clear'"),
     ),
     "no anchors": case({ANCHORS: ""}, QUIET, (11, "no-anchors", "'clear'")),
     "one anchor": case(

@@ -1,13 +1,23 @@
 """How much an evaluator varies: measured, kept beside the rubric, and used only where it fits."""
 
 import math
+import random
 import statistics
 
 import pytest
 from rubric.judged import rubric
 
 from harness.errors import InvalidInput
-from harness.rubric import Noise, load_noise, measured_noise, write_noise
+from harness.rubric import (
+    Dimension,
+    Noise,
+    Scale,
+    half_up,
+    load_noise,
+    measured_noise,
+    scatter_of,
+    write_noise,
+)
 
 RUBRIC = rubric()
 LESS_THAN_NONE = (
@@ -89,3 +99,51 @@ def test_a_file_that_is_something_else_is_refused_by_name(tmp_path, content):
         load_noise(RUBRIC, "judge", directory=tmp_path)
     assert caught.value.code == "noise.file-invalid"
     assert caught.value.path == tmp_path / "essay.noise.json"
+
+
+# --- what it says of composites --------------------------------------------------------------
+
+
+def composites_of(means, *, deviation, by, chance, times):
+    """Of a judge with normal noise: its mean for each dimension, rounded to the scale's step."""
+    weights = [dimension.weight for dimension in by.dimensions]
+    for _ in range(times):
+        scores = [half_up(chance.gauss(mean, deviation), by.scale.step) for mean in means]
+        mean = sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights)
+        yield half_up(mean, by.scale.composite_step)
+
+
+@pytest.mark.parametrize(
+    ("weights", "step", "deviation"),
+    [
+        pytest.param((1,), 1, 0.8, id="whole numbers"),
+        pytest.param((1,), 0.5, 0.3, id="halves"),
+        pytest.param((1, 1), 0.5, 0.6, id="two dimensions"),
+        pytest.param((3, 2, 2), 0.5, 0.9, id="three with weights"),
+        pytest.param((1,), 0.1, 0.5, id="tenths"),
+    ],
+)
+def test_what_is_said_of_judgements_is_so_of_a_judge_whose_noise_is_known(weights, step, deviation):
+    chance = random.Random(3)
+    dimensions = [
+        Dimension(name=f"d{n}", judge="Good?", weight=weight) for n, weight in enumerate(weights)
+    ]
+    by = rubric(*dimensions, scale=Scale(step=step), pass_at=7)
+
+    def judged(mean, times):
+        means = [mean] * len(weights)
+        return list(composites_of(means, deviation=deviation, by=by, chance=chance, times=times))
+
+    measured = measured_noise("judge", [judged(chance.uniform(3, 9), 10) for _ in range(300)])
+    scatter = scatter_of(measured, by)
+
+    for mean in (7, 7 + step, 7.3):
+        failed = sum(one < 7 for one in judged(mean, 4_000)) / 4_000
+        assert scatter.share_below(7, mean=mean) == pytest.approx(failed, abs=0.02)
+    safe = scatter.safe_above(7, share=0.05)
+    assert sum(one < 7 for one in judged(safe, 4_000)) / 4_000 == pytest.approx(0.05, abs=0.02)
+    apart = scatter.repeatability()
+    pairs = zip(judged(6.2, 4_000), judged(6.2, 4_000), strict=True)
+    within = sum(abs(a - b) <= apart + 0.051 * (len(weights) > 1) for a, b in pairs) / 4_000
+    assert within >= 0.93
+    assert scatter.share_within(apart) == pytest.approx(within, abs=0.02)

@@ -1,6 +1,7 @@
 """Judgements that become one: a panel's, and repeats where one cannot tell."""
 
 import asyncio
+import random
 import statistics
 
 import pytest
@@ -10,7 +11,16 @@ from rubric.judged import CLEAR, DRAFT, LENGTH, USEFUL, alone, judge, rubric, sa
 
 from harness.errors import CallTimeout, EvaluatorAbstained, LimitReached, ServerError
 from harness.inference import ScriptedBackend
-from harness.rubric import DimensionScore, Draft, Evaluator, Finding, half_up, reach_verdict
+from harness.rubric import (
+    DimensionScore,
+    Draft,
+    Evaluator,
+    Finding,
+    Scale,
+    half_up,
+    measured_noise,
+    reach_verdict,
+)
 from harness.rubric.evaluator import is_undecided
 from harness.rubric.scoring import Opinion, combined
 
@@ -159,6 +169,8 @@ def test_a_rule_that_held_any_score_down_is_named_and_one_opinion_stays_as_it_is
         pytest.param([7.5, 9.5, 9.5, 9.5, 9.5], 5, id="sure in the end"),
         # 8.5 and 9: 8.75 +- 0.5.
         pytest.param([8.5, 9], 2, id="sure after two"),
+        # That they are equal says little: 8 +- 0.5, 0.35, 0.29, ...
+        pytest.param([8, 8, 8, 8, 8], 5, id="equal at the threshold"),
     ],
 )
 def test_a_draft_near_the_threshold_is_judged_until_it_is_clear(points, judgements):
@@ -170,10 +182,16 @@ def test_a_draft_near_the_threshold_is_judged_until_it_is_clear(points, judgemen
     if judgements > 1:
         assert judges.spread == verdict.scores[0].spread == pytest.approx(statistics.stdev(points))
         assert judges.pass_share == sum(score >= 8 for score in points) / len(points)
-    # The first is greedy and the others are not, and none is another.
-    assert [request.temperature > 0 for request in requests] == [False] + [True] * (judgements - 1)
+    # All are of one kind, and none is another.
+    assert all(request.temperature > 0 for request in requests)
     assert len({request.seed for request in requests}) == judgements
     assert len({request.messages for request in requests}) == 1
+
+
+def test_a_judgement_that_is_never_repeated_is_the_likeliest():
+    _, (request,) = judge([alone(8)], repeats=1)
+
+    assert request.temperature == 0
 
 
 @pytest.mark.parametrize(
@@ -202,9 +220,84 @@ def test_measured_noise_goes_before_the_rubrics_margin(noise, score, fields, jud
     ],
 )
 def test_the_interval_narrows_with_the_root_of_the_number(composites, noise, undecided):
-    verdicts = [reach_verdict(rubric(), [score_of("clear", one)]) for one in composites]
+    assert undecided_of([composites], noise=noise) is undecided
 
-    assert is_undecided(verdicts, rubric(), noise=noise) is undecided
+
+def undecided_of(composites, *, combine="mean", noise=None):
+    """Of a panel, each of whose judges gave these composites."""
+    by = rubric(CLEAR)
+    judgements = [[verdict_at(one, by) for one in of_judge] for of_judge in composites]
+    opinions = [
+        Opinion(evaluator="e", scores=verdict.scores)
+        for of_judge in judgements
+        for verdict in of_judge
+    ]
+    together = reach_verdict(by, combined(opinions, combine))
+    return is_undecided(together, judgements, by, noise=noise)
+
+
+def verdict_at(score, by):
+    return reach_verdict(by, [score_of("clear", score)])
+
+
+@pytest.mark.parametrize(
+    ("composites", "combine", "noise", "undecided"),
+    [
+        # Severe, fair and mild, and far below: the mean is 7 +- 0.5, or, twice, 7 +- 0.35.
+        pytest.param([[5], [7], [9]], "mean", None, False, id="who is severe is no noise"),
+        pytest.param([[5, 5], [7, 7], [9, 9]], "mean", None, False, id="nor heard again"),
+        # The median is 8 and the mean 6.3; and the other way round.
+        pytest.param([[2], [8], [9]], "median", None, True, id="the median at the threshold"),
+        pytest.param([[6], [9], [9]], "median", None, False, id="the mean at the threshold"),
+        # Measured of the panel: 8.8 +- 1, and not 1 / sqrt(3).
+        pytest.param([[8.8], [8.8], [8.8]], "mean", 0.5, True, id="the panel's own noise"),
+        pytest.param([[8.8] * 2] * 3, "mean", 0.5, False, id="the same, heard twice"),
+    ],
+)
+def test_a_panel_is_repeated_for_what_it_comes_to_and_for_noise_alone(
+    composites, combine, noise, undecided
+):
+    assert undecided_of(composites, combine=combine, noise=noise) is undecided
+
+
+@pytest.mark.parametrize(
+    ("biases", "combine", "rounds"),
+    [
+        pytest.param((0,), "mean", 1, id="one judge"),
+        pytest.param((0,), "mean", 3, id="one judge, heard three times"),
+        pytest.param((-1, 0, 1), "mean", 1, id="a panel"),
+        pytest.param((-0.1, 0, 0.1), "median", 1, id="a panel's median"),
+        pytest.param((-1, 0, 1), "mean", 2, id="a panel, heard twice"),
+    ],
+)
+def test_the_interval_around_a_composite_has_its_mean_as_often_as_is_said(biases, combine, rounds):
+    by, chance, tenths = rubric(CLEAR), random.Random(7), 0.1
+    fine = by.model_copy(update={"scale": Scale(step=tenths)})
+
+    def heard(times):
+        """What each judge says, one time after another, of a draft whose mean is 5."""
+        draws = [[chance.gauss(5 + bias, 0.6) for _ in range(times)] for bias in biases]
+        return [[half_up(one, tenths) for one in of_judge] for of_judge in draws]
+
+    def together(judgements):
+        opinions = [
+            Opinion(evaluator="e", scores=(score_of("clear", one),))
+            for of_judge in judgements
+            for one in of_judge
+        ]
+        return reach_verdict(fine, combined(opinions, combine))
+
+    of_drafts = [[together(heard(1)).composite for _ in range(10)] for _ in range(300)]
+    noise = measured_noise("e", of_drafts).deviation
+    inside = 0
+    for _ in range(2_000):
+        judgements = heard(rounds)
+        verdict = together(judgements)
+        at_mean = fine.model_copy(update={"pass_at": 5.0})
+        verdicts = [[verdict_at(one, at_mean) for one in of_judge] for of_judge in judgements]
+        inside += is_undecided(verdict, verdicts, at_mean, noise=noise)
+
+    assert inside / 2_000 == pytest.approx(0.954, abs=0.02)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +312,7 @@ def test_a_floor_that_decides_spares_the_repeats(floor, undecided):
     by = rubric(CLEAR.model_copy(update={"floor": floor}), USEFUL)
     verdict = reach_verdict(by, [score_of("clear", 8), score_of("useful", 8)])
 
-    assert is_undecided([verdict], by) is undecided
+    assert is_undecided(verdict, [[verdict]], by) is undecided
 
 
 def test_a_check_under_its_floor_spares_them_too():
