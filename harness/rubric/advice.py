@@ -387,14 +387,14 @@ def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[
             what=f"all anchors of '{dimension.name}' are in the {end} half of the scale",
             remedy=f"add one that says what a {other} text looks like",
         )
-    said: dict[str, float] = {}
+    told: dict[str, float] = {}
     for score, text in anchors.items():
-        other = said.setdefault(" ".join(text.casefold().split()), score)
-        if other != score:
+        first = told.setdefault(" ".join(text.casefold().split()), score)
+        if first != score:
             yield _Remark(
                 place=(*place, "anchors", f"{score:g}"),
                 code="rubric.anchors-identical",
-                what=f"the anchors of '{dimension.name}' at {other:g} and {score:g} say the same, "
+                what=f"the anchors of '{dimension.name}' at {first:g} and {score:g} say the same, "
                 "so nothing tells these scores apart",
                 remedy="say what the one has and the other lacks",
             )
