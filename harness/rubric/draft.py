@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, cached_property
+from typing import TYPE_CHECKING, Literal
 
 from harness.compress import Section, sections_of, sentences_of
 from harness.compress.markdown import Block, blocks_of, lines_of
+from harness.memory.terms import analyzer, spaced
+
+if TYPE_CHECKING:
+    from tantivy import TextAnalyzer
 
 _PROSE = {"paragraph", "item", "quote"}
+
+
+# fmt: off
+Language = Literal[
+    "ar", "da", "de", "el", "en", "es", "fi", "fr", "hu", "it", "nl", "no", "pt", "ro", "ru", "sv",
+    "ta", "tr",
+]
+"""The languages whose inflected words can be told to be one, by ISO 639-1."""
+_STEMMERS: Mapping[Language, str] = {
+    "ar": "arabic", "da": "danish", "de": "german", "el": "greek", "en": "english",
+    "es": "spanish", "fi": "finnish", "fr": "french", "hu": "hungarian", "it": "italian",
+    "nl": "dutch", "no": "norwegian", "pt": "portuguese", "ro": "romanian", "ru": "russian",
+    "sv": "swedish", "ta": "tamil", "tr": "turkish",
+}
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -27,6 +47,9 @@ class Draft:
     """What it may draw on."""
     cut: bool = False
     """Whether the reply was cut; such a draft does not pass a loop."""
+    language: Language | None = None
+    """What it is to be written in, as the rubric says; None for English, or where words are only
+    compared as they are written."""
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
@@ -212,6 +235,16 @@ def words(text: str) -> list[str]:
 def terms(text: str) -> list[str]:
     """Words as they are compared: no matter the case, the apostrophe, or how accents are coded."""
     return _TERM.findall(unicodedata.normalize("NFC", text).casefold())
+
+
+def stems(text: str, language: Language | None) -> list[str]:
+    """Words without their inflection: `Lösungen` and `Lösung` are one word of German."""
+    return terms(text) if language is None else _stemmer(language).analyze(spaced(text))
+
+
+@cache
+def _stemmer(language: Language) -> TextAnalyzer:
+    return analyzer(_STEMMERS[language])
 
 
 def numbers(text: str) -> list[str]:

@@ -9,7 +9,7 @@ import asyncio
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.compress import Summarize
 from harness.errors import (
@@ -90,6 +90,7 @@ class Evaluator:
             InferenceError: No model could be asked.
             LimitReached: A limit left no room for the first judgement.
         """
+        draft = self._in_its_language(draft)
         # 1. What code scores. A gate that is shut spares the models.
         settled = _Settled(self.rubric, draft, rescore=rescore, has_judges=bool(self._models))
         if not settled.asked:
@@ -123,7 +124,7 @@ class Evaluator:
         Raises:
             EvaluationFailed: A check could not be made.
         """
-        scores = _checked_scores(self.rubric, draft)
+        scores = _checked_scores(self.rubric, self._in_its_language(draft))
         if not scores:
             return Checked()
         verdict = reach_verdict(self.rubric, scores)
@@ -141,6 +142,7 @@ class Evaluator:
             EvaluatorAbstained: None could be read.
             InferenceError: No model could be asked.
         """
+        draft = self._in_its_language(draft)
         settled = _Settled(self.rubric, draft, has_judges=bool(self._models))
         if not settled.asked:
             return (settled.verdict(),)
@@ -177,6 +179,11 @@ class Evaluator:
             request = judge_request(case, dimensions, model="")
             tokens += most_tokens_in(" " * spare) + most_tokens_of(request)
         return tokens * len(self._models)
+
+    def _in_its_language(self, draft: Draft) -> Draft:
+        if draft.language == self.rubric.language:
+            return draft
+        return replace(draft, language=self.rubric.language)
 
     async def _case(self, settled: _Settled) -> Case:
         draft, rubric = settled.draft, self.rubric

@@ -171,7 +171,9 @@ _NO_PART_OF_SCORING = {"extends", "without", "preset", "candidates", "finalists"
 
 def _digest(rubric: Rubric) -> str:
     """Of what the rubric says, not of how it is put together."""
-    said = rubric.model_dump(mode="json", exclude={*FILLED_IN, *_NO_PART_OF_SCORING})
+    # A rubric that says nothing of it has the digest that it had before the field was there.
+    left_out = {"language"} if rubric.language is None else set()
+    said = rubric.model_dump(mode="json", exclude={*FILLED_IN, *_NO_PART_OF_SCORING, *left_out})
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 

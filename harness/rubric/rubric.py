@@ -12,6 +12,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from harness.errors import Mistake
 from harness.rubric.checks import CHECKS, AnyCheck
+from harness.rubric.draft import Language
 
 _MODEL = ConfigDict(
     frozen=True,
@@ -209,6 +210,10 @@ class Rubric(BaseModel):
     """For people."""
     purpose: str = ""
     """What kind of text it is for."""
+    language: Language | None = None
+    """What drafts are written in, by ISO 639-1, such as `de`. Checks of phrases and names then know
+    inflected words. Left out, they are made for English, and look for words as they are
+    written."""
     scale: Scale = Scale()
     """Shared by all dimensions."""
     pass_at: float = 8.0

@@ -30,7 +30,14 @@ from harness.errors import (
 )
 from harness.inference import ScriptedBackend, most_prompt_tokens
 from harness.rubric import Cap, Dimension, Draft, Evaluator, Finding, Rescore, Scale
-from harness.rubric.checks import Excludes, Finished, GroundedNumbers, SectionWords, Words
+from harness.rubric.checks import (
+    Excludes,
+    Finished,
+    GroundedNames,
+    GroundedNumbers,
+    SectionWords,
+    Words,
+)
 from harness.rubric.prompt import prompt_sha256
 from harness.rubric.scoring import checked_score
 
@@ -629,3 +636,39 @@ def test_a_share_becomes_a_score_on_the_rubrics_scale(scale, words, score):
     by = rubric(LENGTH, scale=scale, pass_at=middle, focus_below=middle)
 
     assert checked_score(LENGTH, Draft(text="word " * words, task=""), by).score == score
+
+
+# --- languages -------------------------------------------------------------------------------
+
+GERMAN = Draft(
+    text="Die vielfältigen Verbesserungen helfen dem Vorstand. Müllers Maschine läuft mit vLLM.",
+    task="Schreib es auf.",
+    sources=("Der Vorstand lobt Müller, und vLLM.",),
+)
+VAGUE = Dimension(name="vague", checks=(Excludes(phrases=("vielfältige Verbesserung",)),))
+NAMES = Dimension(name="names", checks=(GroundedNames(),))
+
+
+@pytest.mark.parametrize(
+    ("language", "vector"),
+    [
+        pytest.param("de", {"vague": 0, "names": 10}, id="German"),
+        # Verbesserungen, Vorstand and Maschine would be names.
+        pytest.param(None, {"vague": 10, "names": 5}, id="as English"),
+    ],
+)
+def test_words_are_compared_as_the_rubrics_language_inflects_them(language, vector):
+    by = Evaluator(rubric(VAGUE, NAMES, language=language), ask=scripted([]).chat)
+
+    verdict = asyncio.run(by.evaluate(GERMAN))
+
+    assert verdict.vector == vector
+    assert by.checked(GERMAN).scores == verdict.scores
+
+
+def test_a_capital_inside_a_word_tells_a_name_in_german_too():
+    unknown = replace(GERMAN, text="Die Maschine läuft mit PyTorch und vLLM.")
+
+    verdict, _ = judge([], NAMES, draft=unknown, models=(), language="de")
+
+    assert verdict.vector == {"names": 5}

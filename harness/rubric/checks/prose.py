@@ -12,19 +12,42 @@ from pydantic import Field
 from harness.compress import Section
 from harness.errors import Notice
 from harness.rubric.checks.base import NO_TEXT, Check, Grade, Phrase, quoted, share_without
-from harness.rubric.draft import Draft, Finding, Value, numbers, phrase_pattern, terms, value
+from harness.rubric.draft import (
+    Draft,
+    Finding,
+    Value,
+    numbers,
+    phrase_pattern,
+    stems,
+    terms,
+    value,
+)
+from harness.rubric.draft import Language as DraftLanguage
 
 
 class _Phrases(Check):
     phrases: tuple[Phrase, ...] = Field(min_length=1)
-    """Looked for as whole words, without regard to case and line breaks, in headings too."""
+    """Looked for as whole words, without regard to case and line breaks, in headings too; in
+    inflected forms if the rubric names its language."""
 
     @property
     def _listed(self) -> str:
         return ", ".join(self.phrases)
 
-    def _found_in(self, text: str) -> list[str]:
-        return [phrase for phrase in self.phrases if phrase_pattern(phrase).search(text)]
+    def _found_in(self, text: str, draft: Draft) -> list[str]:
+        found = [phrase for phrase in self.phrases if phrase_pattern(phrase).search(text)]
+        if draft.language is None:
+            return found
+        said = _in_a_row(text, draft.language)
+        return [
+            phrase
+            for phrase in self.phrases
+            if phrase in found or (terms(phrase) and _in_a_row(phrase, draft.language) in said)
+        ]
+
+
+def _in_a_row(text: str, language: DraftLanguage) -> str:
+    return f" {' '.join(stems(text, language))} "
 
 
 class Excludes(_Phrases):
@@ -38,10 +61,10 @@ class Excludes(_Phrases):
         """The share of sections without any of the phrases."""
         findings = []
         for index, section in enumerate(draft.sections):
-            if found := self._found_in(section.body):
+            if found := self._found_in(section.body, draft):
                 message = f"remove {_quoted(found)}"
                 findings.append(draft.finding(message, index, code="check.phrase-excluded"))
-            elif found := self._found_in(section.title):
+            elif found := self._found_in(section.title, draft):
                 # About the whole draft: a section that is written again keeps its heading.
                 message = f'remove {_quoted(found)} from the heading "{section.title}"'
                 findings.append(Finding(message, code="check.phrase-excluded"))
@@ -57,7 +80,7 @@ class ContainsAll(_Phrases):
 
     def grade(self, draft: Draft) -> Grade:
         """The share of phrases that occur."""
-        found = self._found_in(draft.text)
+        found = self._found_in(draft.text, draft)
         findings = tuple(
             Finding(f'say "{phrase}" where it belongs', code="check.phrase-missing")
             for phrase in self.phrases
@@ -75,7 +98,7 @@ class ContainsAny(_Phrases):
 
     def grade(self, draft: Draft) -> Grade:
         """All or nothing."""
-        if self._found_in(draft.text):
+        if self._found_in(draft.text, draft):
             return Grade(1.0)
         message = f"say one of these: {_quoted(self.phrases)}"
         return Grade(0.0, (Finding(message, code="check.phrase-missing"),))

@@ -1,8 +1,9 @@
 """Checks of a draft against its sources: numbers, names, sentences. Without sources, unjudged.
 
-Names are found by their letters, without dictionary or model: made for languages that capitalise
-names and little else, such as English. In doubt a word is no name: authors lose patience when asked
-for the source of `However`.
+Names are found by their letters, without dictionary or model: made for languages that capitalize
+names and little else, such as English. Where the rubric says that the language is German, which
+capitalizes nouns, only capitals inside a word tell a name. In doubt a word is no name: authors lose
+patience when asked for the source of `However`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from harness.rubric.checks.base import Check, Grade, Phrase, quoted, share_without
-from harness.rubric.draft import Draft, numbers, terms, value, values_named
+from harness.rubric.draft import Draft, numbers, stems, terms, value, values_named
 
+_CAPITAL_NOUNS = frozenset({"de"})
 _NO_SOURCES = Grade(1.0, unjudged="there are no sources")
 
 
@@ -57,7 +59,8 @@ class GroundedNames(Check):
 
     Names are words that are capitalised in mid-sentence, with those that follow them (`Ada
     Lovelace`), words with capitals inside (`PyTorch`, `vLLM`), and identifiers in backticks. The
-    capital of a sentence's first word tells nothing, nor do those of a line all in capitals.
+    capital of a sentence's first word tells nothing, nor do those of a line all in capitals. With
+    the rubric's `language`, inflected names are known too, and of German only the latter two count.
     """
 
     check: Literal["grounded_names"] = "grounded_names"
@@ -71,9 +74,13 @@ class GroundedNames(Check):
         if not draft.has_sources:
             return _NO_SOURCES
         evidence = "\n".join((draft.evidence, *self.allowed))
+        language = draft.language
         words, identifiers = set(terms(evidence)), set(identifier_parts(evidence))
+        stemmed = set(stems(evidence, language))
         named = dict.fromkeys(
-            (index, name) for index, _, sentence in draft.sentences for name in names_in(sentence)
+            (index, name)
+            for index, _, sentence in draft.sentences
+            for name in names_in(sentence, nouns_have_capitals=language in _CAPITAL_NOUNS)
         )
         findings = tuple(
             draft.finding(
@@ -83,6 +90,7 @@ class GroundedNames(Check):
             )
             for index, name in named
             if not _is_known(name, identifiers if name.exact else words)
+            and (name.exact or not stemmed.issuperset(stems(name.text, language)))
         )
         return Grade(share_without(findings, len(named)), findings)
 
@@ -155,14 +163,19 @@ class Name:
     """Whether case matters, as it does to identifiers; the parts of others are case-folded."""
 
 
-def names_in(sentence: str) -> Iterator[Name]:
-    """The names in a sentence, identifiers in backticks first; some may come more than once."""
+def names_in(sentence: str, *, nouns_have_capitals: bool = False) -> Iterator[Name]:
+    """The names in a sentence, identifiers in backticks first; some may come more than once.
+
+    Args:
+        sentence: What to search.
+        nouns_have_capitals: Whether a capital at the beginning of a word tells nothing.
+    """
     for span in _CODE_SPAN.findall(sentence):
         parts = tuple(identifier_parts(span))
         if parts and not any(c.isspace() for c in span.strip()):
             yield Name(text=f"`{span.strip()}`", parts=parts, exact=True)
     prose = _ADDRESS.sub(" ", _CODE_SPAN.sub(" _ ", sentence))
-    for words in _runs(prose):
+    for words in _runs(prose, nouns_have_capitals=nouns_have_capitals):
         yield Name(text=" ".join(words), parts=tuple(p for word in words for p in terms(word)))
 
 
@@ -171,7 +184,7 @@ def identifier_parts(text: str) -> list[str]:
     return [part for part in _PART.findall(text) if not part.isdecimal()]
 
 
-def _runs(prose: str) -> Iterator[list[str]]:
+def _runs(prose: str, *, nouns_have_capitals: bool) -> Iterator[list[str]]:
     label = _LABEL.match(prose)
     said = prose[label.end() :] if label else prose
     tokens = list(_TOKEN.finditer(said))
@@ -181,7 +194,7 @@ def _runs(prose: str) -> Iterator[list[str]]:
     end = 0
     for token in tokens:
         gap = said[end : token.start()]
-        opens = end == 0 or _OPENS.search(gap) is not None
+        opens = nouns_have_capitals or end == 0 or _OPENS.search(gap) is not None
         followed_by_number = said[token.end() : token.end() + 2].strip()[:1].isdigit()
         if run and not gap.isspace():
             yield run
