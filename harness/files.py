@@ -1,11 +1,13 @@
-"""Where shipped rubrics and patterns are, and how files are made that only their user may read."""
+"""Where shipped rubrics and patterns are; files that are written whole, or for one user alone."""
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from secrets import token_hex
+from typing import BinaryIO, Literal
 
 _PACKAGE = Path(__file__).parent
 
@@ -31,3 +33,29 @@ def shipped_directory(room: Literal["rubrics", "patterns"]) -> Path:
     """
     inside = _PACKAGE / "_rooms" / room
     return inside if inside.is_dir() else _PACKAGE.parent / room
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes its name once it is whole: when the block ends without an error.
+
+    An existing path that is not a regular file, such as `/dev/stdout`, is written to directly.
+
+    Raises:
+        OSError: The file cannot be written; the error names `path`.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:
+                yield file
+            return
+        # A name of its own: two may write the same file at once.
+        partial = path.with_name(f".{path.name}.{token_hex(4)}.partial")
+        try:
+            with open(partial, "wb", opener=private) as file:
+                yield file
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error

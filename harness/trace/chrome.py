@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from harness.files import whole_file
 from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal
 from harness.trace.records import CounterSet, Instant, SpanRecord
@@ -23,7 +24,6 @@ from harness.trace.timeline import (
     slice_title,
     span_arguments,
     track_rank,
-    whole_file,
 )
 
 _BATCH = 500

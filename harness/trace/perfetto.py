@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+from harness.files import whole_file
 from harness.trace.journal_reader import Journal
 from harness.trace.records import Attributes, CounterSet, Instant, SpanRecord
 from harness.trace.timeline import (
@@ -26,7 +27,6 @@ from harness.trace.timeline import (
     slice_title,
     span_arguments,
     track_rank,
-    whole_file,
 )
 
 # --- Protocol buffers, as far as writing needs them --------------------------------------------

@@ -14,12 +14,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from secrets import token_hex
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
-from harness.files import private
 from harness.trace.records import Flow, SpanRecord, title
 
 _NOWHERE = -1
@@ -208,29 +204,3 @@ def span_arguments(span: SpanRecord, lane: Lane) -> dict[str, object]:
     if span.error:
         arguments["error"] = span.error
     return arguments
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name once it is whole: when the block ends without an error.
-
-    An existing path that is not a regular file, such as `/dev/stdout`, is written to directly.
-
-    Raises:
-        OSError: The file cannot be written; the error names `path`.
-    """
-    try:
-        if path.exists() and not path.is_file():
-            with path.open("wb") as file:
-                yield file
-            return
-        # A name of its own: two may write the same timeline at once.
-        partial = path.with_name(f".{path.name}.{token_hex(4)}.partial")
-        try:
-            with open(partial, "wb", opener=private) as file:
-                yield file
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error

@@ -6,9 +6,9 @@ import pytest
 from sample_runs import STARTED, span, write_journal
 
 from harness.errors import JournalInvalid
+from harness.files import whole_file
 from harness.trace import CounterSet, Flow, write_chrome_trace
 from harness.trace.chrome import chrome_events
-from harness.trace.timeline import whole_file
 
 
 @pytest.fixture
