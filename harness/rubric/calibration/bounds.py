@@ -1,0 +1,196 @@
+"""Which threshold labelled drafts allow, at a stated error rate and a stated confidence.
+
+A claim such as "at most 10 % of the accepted are wrong, 90 % sure" means: over label sets of this
+size, the threshold that is named has a true rate above 10 % in at most 10 % of them. Each risk has
+its own procedure:
+
+- `accepted`, the share of wrong ones among the accepted drafts, may rise with the threshold, where
+  a judge is fooled. So thresholds are tested in a fixed sequence, strictest first, and the first
+  failure ends it (Bauer 1991; "learn then test", Angelopoulos et al. 2022).
+- `rejected`, the share accepted of the drafts that people reject, and `all`, the share of wrong
+  ones accepted among all drafts, only fall with the threshold: exact bounds need no correction.
+
+Drafts are taken to be independent: give one of each group. Works on many label sets at once, along
+the leading axes of the arrays.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import InvalidInput
+
+Risk = Literal["accepted", "rejected", "all"]
+"""Of which drafts an error rate is a share."""
+
+Counts = NDArray[np.int64]
+
+_STRICTEST_SHARE = 0.1
+"""The sequence begins where this share of the drafts is accepted, unless that is too few."""
+_DRAWS = 400
+_MOST_STEPS = 100
+_ENOUGH = 0.8
+_MOST_DOUBLINGS = 6
+"""Of the labels there are; whoever would need more had better change the rubric."""
+
+
+def library(name: str) -> Any:  # noqa: ANN401 - a module without types
+    """A module of the extra `tune`.
+
+    Raises:
+        InvalidInput: It is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise InvalidInput(
+            f"tuning a rubric needs a package that is not installed ({error.name}): "
+            "pip install 'wiggum-harness[tune]'",
+            code="tune.package-missing",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """The error rate that a threshold must keep."""
+
+    target: float = 0.1
+    """The rate, between 0 and 1."""
+    risk: Risk = "accepted"
+    confidence: float = 0.9
+    """The share of label sets in which the claim must hold."""
+    versions: int = 1
+    """How many rubrics or evaluators were tried on these labels; they share what may go wrong."""
+
+    @property
+    def error(self) -> float:
+        """The share of label sets in which the claim may be false."""
+        return (1 - self.confidence) / self.versions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """What each threshold does to labelled drafts, from the strictest on."""
+
+    thresholds: NDArray[np.float64]
+    accepted: Counts
+    """`(…, thresholds)`: drafts that score at least so much."""
+    wrong: Counts
+    """Those of them that people reject."""
+    drafts: int
+    """All of them, those included that no threshold accepts."""
+    rejects: Counts
+    """`(…)`: drafts that people reject."""
+
+
+def steps_of(scores: NDArray[np.float64], wrong: NDArray[np.bool_]) -> Steps:
+    """The steps of one label set, one for every distinct score.
+
+    Args:
+        scores: By draft; `-inf` for one that no threshold accepts.
+        wrong: Whether people reject it.
+    """
+    values, place = np.unique(-scores, return_inverse=True)
+    accepted = np.cumsum(np.bincount(place, minlength=len(values)))
+    bad = np.cumsum(np.bincount(place[wrong], minlength=len(values)))
+    reached = np.isfinite(values)
+    return Steps(
+        thresholds=-values[reached],
+        accepted=accepted[reached],
+        wrong=bad[reached],
+        drafts=len(scores),
+        rejects=np.asarray(wrong.sum()),
+    )
+
+
+def upper_bound(wrong: int, of: int, *, error: float) -> float:
+    """The one-sided exact bound on a rate (Clopper and Pearson 1934); 1 if there is no draft."""
+    if wrong >= of:
+        return 1.0
+    return float(library("scipy.special").betaincinv(wrong + 1, of - wrong, 1 - error))
+
+
+def interval(wrong: int, of: int, *, confidence: float) -> tuple[float, float]:
+    """The two-sided exact interval around a rate."""
+    error = (1 - confidence) / 2
+    return 1 - upper_bound(of - wrong, of, error=error), upper_bound(wrong, of, error=error)
+
+
+def most_wrong(drafts: int, aim: Aim) -> Counts:
+    """For 0 to `drafts` drafts, how many may be wrong at most; -1 if none would be too many."""
+    special = library("scipy.special")
+    sizes = np.arange(drafts + 1)
+    # The quantile is the first number whose probability is not below the error: mostly one more.
+    roots = np.ceil(np.nan_to_num(special.bdtrik(aim.error, np.maximum(sizes, 1), aim.target)))
+    most = np.minimum(roots, sizes).astype(np.int64)
+    for _ in range(2):
+        most -= (most >= 0) & (special.bdtr(np.maximum(most, 0), sizes, aim.target) > aim.error)
+    return np.asarray(most)
+
+
+def named_step(steps: Steps, aim: Aim) -> Counts:
+    """`(…)`: the index of the lowest threshold that keeps the aim, -1 if there is none."""
+    most = most_wrong(steps.drafts, aim)
+    if aim.risk == "accepted":
+        first = first_size(most, steps.drafts)
+        early = steps.accepted < first
+        kept = early | (steps.wrong <= most[steps.accepted])
+    else:
+        everything = np.full_like(steps.rejects, steps.drafts)
+        trials = steps.rejects if aim.risk == "rejected" else everything
+        early = np.zeros_like(steps.accepted, dtype=bool)
+        kept = steps.wrong <= most[trials][..., None]
+    run = np.logical_and.accumulate(kept, axis=-1)
+    tested = (run & ~early).sum(axis=-1)
+    return np.where(tested > 0, run.sum(axis=-1) - 1, -1)
+
+
+def first_size(most: Counts, drafts: int) -> int:
+    """How many drafts the strictest threshold of the sequence accepts at least.
+
+    One wrong draft must not end the sequence at its beginning; and begun with very few, it would
+    get stuck where a judge errs at the very top.
+    """
+    with_one = np.flatnonzero(most >= 1)
+    least = int(with_one[0]) if len(with_one) else drafts + 1
+    return max(least, math.ceil(_STRICTEST_SHARE * drafts))
+
+
+def power(steps: Steps, aim: Aim, *, drafts: int, generator: np.random.Generator) -> float:
+    """The share of label sets of a size in which a threshold would be named.
+
+    Label sets are drawn from the one there is, so the figure is an estimate.
+    """
+    kept = np.unique(np.linspace(0, len(steps.thresholds) - 1, _MOST_STEPS).astype(int))
+    wrong, accepted = steps.wrong[kept], steps.accepted[kept]
+    right = np.diff(accepted - wrong, prepend=0, append=steps.drafts - steps.rejects)
+    cells = np.concatenate([right, np.diff(wrong, prepend=0, append=steps.rejects)])
+    drawn = generator.multinomial(drafts, cells / steps.drafts, size=_DRAWS)
+    right, wrong = np.cumsum(drawn.reshape(_DRAWS, 2, -1), axis=-1).swapaxes(0, 1)
+    sets = Steps(
+        thresholds=steps.thresholds[kept],
+        accepted=(right + wrong)[:, :-1],
+        wrong=wrong[:, :-1],
+        drafts=drafts,
+        rejects=wrong[:, -1],
+    )
+    return float((named_step(sets, aim) >= 0).mean())
+
+
+def drafts_needed(steps: Steps, aim: Aim, *, generator: np.random.Generator) -> int | None:
+    """How many labelled drafts name a threshold in 80 of 100 label sets; None if far too many."""
+    sizes = [
+        math.ceil(steps.drafts * 2 ** (half / 2)) for half in range(1, 2 * _MOST_DOUBLINGS + 1)
+    ]
+
+    def is_enough(drafts: int) -> bool:
+        return power(steps, aim, drafts=drafts, generator=generator) >= _ENOUGH
+
+    # Where the largest number does not do, scores separate too little, and no number does.
+    return next(filter(is_enough, sizes), None) if is_enough(sizes[-1]) else None

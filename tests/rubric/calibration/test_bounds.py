@@ -1,0 +1,160 @@
+"""Thresholds with a stated error rate: exact, and as often right as they say."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.rubric.calibration.bounds import (
+    Aim,
+    Steps,
+    drafts_needed,
+    interval,
+    most_wrong,
+    named_step,
+    power,
+    steps_of,
+    upper_bound,
+)
+
+stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
+
+RISKS = ["accepted", "rejected", "all"]
+
+
+@pytest.mark.parametrize(
+    ("target", "least"), [(0.05, [45, 77, 105, 132]), (0.1, [22, 38, 52, 65])], ids=["5%", "10%"]
+)
+def test_so_many_drafts_are_needed_with_none_one_two_and_three_wrong(target, least):
+    most = most_wrong(200, Aim(target=target))
+
+    assert [int(np.flatnonzero(most >= wrong)[0]) for wrong in range(4)] == least
+
+
+@given(st.floats(0.005, 0.95), st.floats(0.5, 0.995), st.integers(1, 5), st.integers(1, 300))
+def test_so_many_may_be_wrong_that_one_more_would_be_too_likely(target, confidence, tried, drafts):
+    aim = Aim(target=target, confidence=confidence, versions=tried)
+    most = int(most_wrong(drafts, aim)[drafts])
+
+    assert most == -1 or stats.binom.cdf(most, drafts, target) <= aim.error
+    assert most == drafts or stats.binom.cdf(most + 1, drafts, target) > aim.error
+
+
+def test_bounds_are_those_of_clopper_and_pearson():
+    exact = stats.binomtest(3, 60).proportion_ci(0.8, method="exact")
+
+    assert upper_bound(3, 60, error=0.1) == pytest.approx(exact.high)
+    assert interval(3, 60, confidence=0.8) == pytest.approx((exact.low, exact.high))
+    assert upper_bound(0, 0, error=0.1) == 1
+    assert interval(0, 0, confidence=0.9) == (0, 1)
+
+
+@st.composite
+def labelled(draw):
+    """Few distinct scores, some out of reach, and labels."""
+    count = draw(st.integers(1, 120))
+    generator = np.random.default_rng(draw(st.integers(0, 10_000)))
+    scores = generator.integers(0, draw(st.integers(1, 40)), count).astype(float)
+    scores[generator.random(count) < 0.1] = -np.inf
+    return scores, generator.random(count) < draw(st.sampled_from([0.02, 0.1, 0.4]))
+
+
+@given(labelled(), st.sampled_from(RISKS), st.sampled_from([0.05, 0.1, 0.3]))
+def test_the_named_threshold_is_that_of_a_plain_walk_down_the_scores(drafts, risk, target):
+    scores, wrong = drafts
+    steps = steps_of(scores, wrong)
+    index = int(named_step(steps, Aim(target=target, risk=risk)))
+    named = float(steps.thresholds[index]) if index >= 0 else None
+
+    assert named == walked(scores, wrong, risk, target)
+
+
+def walked(scores, wrong, risk, target):
+    def is_kept(k, n):
+        return n > 0 and stats.binom.cdf(k, n, target) <= 0.1
+
+    least = next(n for n in range(1, 10_000) if is_kept(1, n))
+    named = None
+    for threshold in sorted(set(scores[np.isfinite(scores)]), reverse=True):
+        passes = scores >= threshold
+        trials = {"accepted": passes, "rejected": wrong, "all": passes | True}[risk].sum()
+        if risk == "accepted" and trials < max(least, 0.1 * len(scores)):
+            continue
+        if not is_kept((passes & wrong).sum(), trials):
+            return named
+        named = threshold
+    return named
+
+
+def test_a_judge_that_is_fooled_at_the_top_ends_the_sequence_there():
+    scores = np.repeat([9.0, 8.0], [50, 400])
+    wrong = np.arange(450) < 20
+    steps = steps_of(scores, wrong)
+
+    assert named_step(steps, Aim()) == -1
+    # From 8 on, 20 of 450 are wrong: looked at alone, that would do.
+    assert upper_bound(20, 450, error=0.1) < 0.1
+
+
+def population(generator, shape, kind):
+    wrong = generator.random(shape) < {"tells": 0.25, "says nothing": 0.12}[kind]
+    apart = 2.8 if kind == "tells" else 0.0
+    return generator.normal(8 - apart * wrong, 1.1), wrong
+
+
+@pytest.mark.parametrize("risk", RISKS)
+@pytest.mark.parametrize("kind", ["tells", "says nothing"])
+def test_a_claim_holds_in_as_many_label_sets_as_it_says(kind, risk):
+    generator = np.random.default_rng(7)
+    scores, wrong = population(generator, (2_000, 150), kind)
+    order = np.argsort(-scores, axis=-1)
+    scores, wrong = (np.take_along_axis(array, order, -1) for array in (scores, wrong))
+    sets = Steps(
+        thresholds=scores,
+        accepted=np.broadcast_to(np.arange(1, 151), scores.shape),
+        wrong=np.cumsum(wrong, axis=-1),
+        drafts=150,
+        rejects=wrong.sum(axis=-1),
+    )
+    named = named_step(sets, Aim(risk=risk))
+    thresholds = np.take_along_axis(scores, np.maximum(named, 0)[:, None], -1)[:, 0]
+    file_scores, file_wrong = population(generator, 200_000, kind)
+    shares = {"accepted": None, "rejected": file_wrong.sum(), "all": file_wrong.size}
+    false = 0
+    for threshold in thresholds[named >= 0]:
+        passes = file_scores >= threshold
+        false += (passes & file_wrong).sum() / (shares[risk] or passes.sum()) > 0.1
+
+    assert false / 2_000 <= 0.12
+    if kind == "tells":
+        assert (named >= 0).mean() > 0.95
+
+
+def test_the_power_is_the_share_of_label_sets_that_name_a_threshold():
+    generator = np.random.default_rng(3)
+    steps = steps_of(*population(generator, 5_000, "tells"))
+    sizes = {drafts: power(steps, Aim(), drafts=drafts, generator=generator) for drafts in (40, 75)}
+
+    # Simulated: a threshold is named in 93 to 94 of 100 sets of 75.
+    assert sizes[40] < 0.05
+    assert sizes[75] == pytest.approx(0.935, abs=0.05)
+
+
+def test_what_is_needed_is_enough_and_not_far_too_much():
+    generator = np.random.default_rng(3)
+    scores, wrong = population(generator, 60, "tells")
+    steps = steps_of(scores, wrong)
+    aim = Aim(target=0.05)
+    needed = drafts_needed(steps, aim, generator=generator)
+
+    assert named_step(steps, aim) == -1
+    assert needed is not None
+    assert power(steps, aim, drafts=needed, generator=generator) > 0.75
+    assert power(steps, aim, drafts=needed // 2, generator=generator) < 0.8
+
+
+def test_scores_that_say_nothing_never_have_enough_labels():
+    generator = np.random.default_rng(3)
+    steps = steps_of(generator.random(300), generator.random(300) < 0.25)
+
+    assert drafts_needed(steps, Aim(), generator=generator) is None
