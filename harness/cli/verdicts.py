@@ -180,6 +180,12 @@ def _about_judges(verdict: Verdict) -> Iterator[str]:
             f"The evaluator saw {seen.after_chars:,} of {seen.before_chars:,} characters, {how}"
             f"{refused}: such scores do not compare with others."
         )
+    if judges.sources_shortened is not None:
+        seen = judges.sources_shortened
+        yield (
+            f"The evaluator saw {seen.after_chars:,} of {seen.before_chars:,} characters of the "
+            "sources, nearest to what the draft says: such scores do not compare with others."
+        )
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ only `condense_by` paraphrases, by a model that is passed in.
 
 from harness.compress.condense import Condensed, condense, condense_around
 from harness.compress.edits import AddedSection, Edits, apply_edits, edits_in, splice
+from harness.compress.evidence import condense_toward
 from harness.compress.markdown import (
     Excerpt,
     Section,
@@ -27,6 +28,7 @@ __all__ = [
     "condense",
     "condense_around",
     "condense_by",
+    "condense_toward",
     "edits_in",
     "matter_of",
     "passages_of",

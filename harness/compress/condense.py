@@ -91,10 +91,10 @@ def condense(
             room -= takes
 
     # 2. Put back the most valuable parts.
-    text = _filled(sections, parts, kept, budget_chars=budget_chars, focus=focus)
+    texts = filled(sections, parts, kept, budget_chars=budget_chars, focus=focus)
 
     # 3. In a document of short parts the marks can cost more than they save.
-    text = min(markdown, text, key=len)
+    text = min(markdown, "".join(texts), key=len)
     if cap_chars is not None and len(text) > cap_chars:
         text = cut_middle(text, end_of=markdown, chars=cap_chars)
     return _condensed(markdown, text)
@@ -121,8 +121,8 @@ def condense_around(
         return _condensed(markdown, markdown)
     parts = parts_of(found, cut=len(markdown))
     kept = {part.start: part.text for index in sections for block in parts[index] for part in block}
-    text = _filled(found, parts, kept, budget_chars=budget_chars, focus=focus)
-    return _condensed(markdown, min(markdown, text, key=len))
+    texts = filled(found, parts, kept, budget_chars=budget_chars, focus=focus)
+    return _condensed(markdown, min(markdown, "".join(texts), key=len))
 
 
 def _condensed(before: str, after: str) -> Condensed:
@@ -131,15 +131,15 @@ def _condensed(before: str, after: str) -> Condensed:
     )
 
 
-def _filled(
+def filled(
     sections: Sequence[Section],
     parts: Sequence[SectionParts],
     kept: dict[int, str],
     *,
     budget_chars: int,
     focus: str,
-) -> str:
-    """The document with the kept parts, and as many more as fit into the budget."""
+) -> list[str]:
+    """Each section with its kept parts, and as many more as fit into the budget for all."""
     flat = [[part for block in blocks for part in block] for blocks in parts]
     best = BestFirst(flat, focus=focus, kept=kept)
     texts = _shown_all(sections, parts, kept)
@@ -148,7 +148,7 @@ def _filled(
         kept |= {part.start: part.text for part in chosen}
         for index in {part.section for part in chosen}:
             texts[index] = shown(sections[index], parts[index], kept)
-    return "".join(texts)
+    return texts
 
 
 def _shown_all(sections: Sequence[Section], parts: Sequence[SectionParts], kept: Kept) -> list[str]:
@@ -173,7 +173,7 @@ _MARK_CHARS = 15
 _WORD = re.compile(r"[^\W\d]\w{2,}|[0-9]+(?:[.,][0-9]+)*")
 # The words of a focus that matter: not `the`, but `API`.
 _MATTER = re.compile(r"\w{4,}|\b[A-Z]{3}\b")
-_QUOTED = re.compile(r"“[^”]{8,}”|\"[^\"\n]{8,}\"|«[^»]{8,}»|„[^“”]{8,}[“”]")
+QUOTED = re.compile(r"“[^”]{8,}”|\"[^\"\n]{8,}\"|«[^»]{8,}»|„[^“”]{8,}[“”]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class BestFirst:
 
     def __init__(self, parts: Sequence[Sequence[Part]], *, focus: str, kept: Kept) -> None:
         said = [[_said(part) for part in section] for section in parts]
-        wanted = frozenset(_words(" ".join(_MATTER.findall(focus))))
+        wanted = frozenset(words_in(" ".join(_MATTER.findall(focus))))
         self._unsaid = _weights(said, wanted)
         candidates = [
             _candidate(part, part_said, wanted)
@@ -284,17 +284,18 @@ def _weights(said: Iterable[Iterable[Iterable[str]]], wanted: Set[str]) -> list[
 
 def _said(part: Part) -> list[str]:
     """The words and numbers of a part, and its quotations, marked by a quotation mark."""
-    said = _words(part.text)
+    said = words_in(part.text)
     if part.block.kind == "quote":
         said.append(f'"{part.start}')
     elif part.block.kind != "code":
-        said += [f'"{quotation}' for quotation in _QUOTED.findall(part.text)]
+        said += [f'"{quotation}' for quotation in QUOTED.findall(part.text)]
     if not part.after and part.block.kind == "paragraph" and part.text.rstrip()[-1:].isalnum():
         said.append('"breaks off')
     return said
 
 
-def _words(text: str) -> list[str]:
+def words_in(text: str) -> list[str]:
+    """The words of three letters and more, and the numbers, case-folded."""
     return _WORD.findall(text.casefold())
 
 

@@ -219,7 +219,7 @@ def _packed(blocks: Iterable[Block], max_chars: int) -> Iterator[str]:
     """The blocks as texts of at most `max_chars`, each as long as possible."""
     text = ""
     for block in blocks:
-        for piece in _pieces(block, max_chars):
+        for piece in pieces_of(block, max_chars):
             if text and len(text) + len(piece.rstrip(BLANK)) > max_chars:
                 yield unpadded(text)
                 text = ""
@@ -227,7 +227,7 @@ def _packed(blocks: Iterable[Block], max_chars: int) -> Iterator[str]:
     yield unpadded(text)
 
 
-def _pieces(block: Block, max_chars: int) -> list[str]:
+def pieces_of(block: Block, max_chars: int) -> list[str]:
     """The block if it fits; otherwise its sentences or lines, cut if they do not fit."""
     if len(unpadded(block.text)) <= max_chars:
         return [block.text]

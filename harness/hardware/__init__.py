@@ -3,7 +3,14 @@
 Pure but for reading a model file's header, and for `gpu_memory`, which asks NVIDIA's driver.
 """
 
-from harness.hardware.footprint import Footprint, Loading, format_bytes, gguf_footprint, parse_bytes
+from harness.hardware.footprint import (
+    Footprint,
+    Loading,
+    format_bytes,
+    gguf_footprint,
+    parse_bytes,
+    prompt_kv_bytes,
+)
 from harness.hardware.gguf import GgufHeader, gguf_header_from_values, read_gguf_header
 from harness.hardware.quantization import CacheType, file_type_name, is_below_evaluator_floor
 from harness.hardware.speed import first_gpu_layer, load_limit_s, split_footprint
@@ -21,6 +28,7 @@ __all__ = [
     "is_below_evaluator_floor",
     "load_limit_s",
     "parse_bytes",
+    "prompt_kv_bytes",
     "read_gguf_header",
     "split_footprint",
 ]

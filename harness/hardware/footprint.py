@@ -168,21 +168,22 @@ def layer_cache_bytes(header: GgufHeader, loading: Loading) -> list[int]:
     return [bytes_of(layer) for layer in header.caches]
 
 
-def kv_bytes_per_token(
-    header: GgufHeader, *, cache_type_k: CacheType = "f16", cache_type_v: CacheType = "f16"
-) -> int:
-    """Bytes of one token: kv_heads * (key bytes + value bytes), summed over the layers.
+def prompt_kv_bytes(header: GgufHeader, loading: Loading, tokens: int) -> int:
+    """The KV cache that so many tokens of one request fill, without recurrent states.
 
-    In a layer with a window, a token that has left the window takes nothing any more.
+    bytes = tokens, or those in the window * kv_heads * (key bytes + value bytes), over the layers
 
     Raises:
         InvalidInput: A head is not a whole number of the cache type's blocks.
     """
-    keys, values = cache_format(cache_type_k), cache_format(cache_type_v)
-    return sum(
-        layer_token_bytes(layer, keys=keys, values=values, model=header.name)
-        for layer in header.caches
-    )
+    keys, values = cache_format(loading.cache_type_k), cache_format(loading.cache_type_v)
+
+    def bytes_of(layer: LayerCache) -> int:
+        window = None if loading.whole_windows else layer.window_tokens
+        held = tokens if window is None else min(tokens, window)
+        return held * layer_token_bytes(layer, keys=keys, values=values, model=header.name)
+
+    return sum(map(bytes_of, header.caches))
 
 
 def compute_bytes(header: GgufHeader, loading: Loading) -> int:

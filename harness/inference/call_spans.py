@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from harness.inference.completion import Completion, Embeddings, Usage
@@ -28,6 +28,7 @@ def call_span(request: Request, tracer: Tracer) -> Span:
                 seed=request.seed,
                 max_output_tokens=request.max_output_tokens,
                 structured=request.reply_schema is not None,
+                prompt_chars=sum(len(message.content) for message in request.messages),
                 prompt_sha256=tracer.content(partial(_as_text, request)),
             )
         case EmbedRequest():
@@ -36,11 +37,17 @@ def call_span(request: Request, tracer: Tracer) -> Span:
             return _span("count tokens", request, tracer)
 
 
-def record_answer(answer: Completion | Embeddings | int, span: Span) -> None:
+KvBytes = Callable[[int], int]
+"""From the tokens of a prompt to the bytes that they take of a model's KV cache."""
+
+
+def record_answer(
+    answer: Completion | Embeddings | int, span: Span, *, kv_bytes: KvBytes | None = None
+) -> None:
     """Says in its span what came of a call; of a chat when the trace is written."""
     match answer:
         case Completion():
-            span.tracer.later(partial(_told, answer, span))
+            span.tracer.later(partial(_told, answer, span, kv_bytes))
         case Embeddings():
             span.set(model_id=answer.model_id, input_tokens=answer.input_tokens)
         case int():
@@ -74,7 +81,7 @@ def _as_text(request: ChatRequest) -> str:
     return "\n\n".join(f"[{m.role}]\n{m.content}" for m in request.messages)
 
 
-def _told(completion: Completion, span: Span) -> Iterator[Record]:
+def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Iterator[Record]:
     """What is known of a chat when it is over: where its time went, and what came of it."""
     for phase in completion.phases:
         yield SpanRecord(
@@ -103,6 +110,8 @@ def _told(completion: Completion, span: Span) -> Iterator[Record]:
         span.set(from_cache=True)
     elif completion.usage is not None:
         span.set(**token_counts(completion.usage))
+        if kv_bytes is not None and completion.usage.input_tokens is not None:
+            span.set(prompt_kv_bytes=kv_bytes(completion.usage.input_tokens))
     span.set(
         model_id=completion.model_id,
         finish_reason=completion.finish_reason,

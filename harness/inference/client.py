@@ -21,7 +21,7 @@ from harness.errors import (
     did_you_mean,
 )
 from harness.inference.backend import Backend
-from harness.inference.call_spans import call_span, record_answer
+from harness.inference.call_spans import KvBytes, call_span, record_answer
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate
@@ -47,6 +47,8 @@ class Line:
     """What its server does with schemas; None if it is not asked."""
     identity: str | None = None
     """What its replies are cached by; None for never."""
+    kv_bytes: KvBytes | None = None
+    """None if what its model caches is not known to the byte."""
     error: HarnessError | None = None
     """What is wrong with the endpoint, raised by every call to it; None if it can be used."""
 
@@ -213,7 +215,7 @@ class Client:
                 answer = answer if mode is None else replace(answer, structured=mode)
                 if self.cache is not None and call.line.identity is not None:
                     self.cache.keep(request, answer, identity=call.line.identity)
-            record_answer(answer, span)
+            record_answer(answer, span, kv_bytes=call.line.kv_bytes)
             return answer
 
     async def _send(self, request: Request, call: _Call) -> Any:  # noqa: ANN401

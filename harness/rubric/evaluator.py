@@ -172,12 +172,15 @@ class Evaluator:
             dimensions=asked,
             held={},
         )
-        # A summary may be as long as it is allowed to be.
-        spare = self.rubric.shorten.evaluate_over if self._summarize and case.shown.shortened else 0
+        # A summary may be as long as it is allowed to be, and so may what is shown of sources.
+        shorten = self.rubric.shorten
+        spare = shorten.evaluate_over if self._summarize and case.shown.shortened else 0
+        limit = shorten.payload_chars if case.shown.sources_shortened else 0
         tokens = 0
         for dimensions in case.calls:
             request = judge_request(case, dimensions, model="")
-            tokens += most_tokens_in(" " * spare) + most_tokens_of(request)
+            unused = max(spare, limit - sum(len(message.content) for message in request.messages))
+            tokens += most_tokens_in(" " * unused) + most_tokens_of(request)
         return tokens * len(self._models)
 
     def _in_its_language(self, draft: Draft) -> Draft:
@@ -244,6 +247,7 @@ class Evaluator:
             pass_share=statistics.fmean(v.passed for v in verdicts) if several else None,
             combine=self._combine,
             shortened=case.shown.shortened,
+            sources_shortened=case.shown.sources_shortened,
         )
 
 

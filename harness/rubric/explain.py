@@ -251,8 +251,10 @@ def _fields_at(place: Sequence[int | str]) -> set[str]:
             owner = Cap
         case ["dimensions", _]:
             owner = Dimension
-        case [str(name)]:
-            owner = {"scale": Scale, "shorten": Shortening}.get(name)
+        case ["scale"]:
+            owner = Scale
+        case ["shorten"]:
+            owner = Shortening
         case _:
             owner = None if place else Rubric
     return set(owner.model_fields) - FILLED_IN if owner else set()

@@ -119,13 +119,7 @@ def judge_request(
     on_text: Callable[[str], None] | None = None,
 ) -> ChatRequest:
     """The call that asks for a judgement on some dimensions of a case."""
-    messages = judge_messages(
-        case.rubric,
-        dimensions,
-        case.draft,
-        shown=case.shown.text,
-        shortened=case.shown.shortened,
-    )
+    messages = judge_messages(case.rubric, dimensions, case.draft, shown=case.shown)
     return ChatRequest(
         model=model,
         role="evaluator",

@@ -4,6 +4,9 @@ The prompt runs from what never changes to what changes with every call, so that
 serves all but its end: instructions, rubric, task, sources, draft, and last the dimensions to
 judge. Task, sources and draft are data: they stand between marks that do not occur in them, and
 nothing in them can change what code does with the scores.
+
+All of it has one limit. A long draft is shortened, and then the sources, toward what the draft
+says; checks see both whole.
 """
 
 from __future__ import annotations
@@ -15,7 +18,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from harness.compress import Condensed, Summarize, condense, condense_around, condense_by
+from harness.compress import (
+    Condensed,
+    Summarize,
+    condense,
+    condense_around,
+    condense_by,
+    condense_toward,
+)
 from harness.inference import JsonSchema, Message
 from harness.rubric.draft import Draft
 from harness.rubric.rubric import Dimension, Rubric, Scale
@@ -58,8 +68,7 @@ def judge_messages(
     dimensions: Sequence[Dimension],
     draft: Draft,
     *,
-    shown: str,
-    shortened: Shortened | None = None,
+    shown: Shown,
 ) -> tuple[Message, ...]:
     """The conversation that asks for a judgement on some of a rubric's dimensions.
 
@@ -67,8 +76,7 @@ def judge_messages(
         rubric: All its judged dimensions are told, so that calls differ only in their last lines.
         dimensions: Those to judge; at least one.
         draft: What is judged.
-        shown: Its text, or what is shown of it.
-        shortened: How that was shortened, which the model is told.
+        shown: What is shown of it and its sources; that they were shortened, the model is told.
     """
     mark = _mark(draft)
     parts = [
@@ -76,10 +84,12 @@ def judge_messages(
         f"# Task\n{_fenced(draft.task, f'task-{mark}')}",
         *(
             f"# Source {number}\n{_fenced(text, f'source-{mark}')}"
-            for number, text in enumerate(draft.sources, start=1)
+            for number, text in enumerate(shown.sources, start=1)
+            if text or not shown.sources_shortened
         ),
-        f"# Draft\n{_fenced(shown, f'draft-{mark}')}",
-        _shortened_text(shortened) if shortened else "",
+        f"# Draft\n{_fenced(shown.text, f'draft-{mark}')}",
+        _shortened_text(shown.shortened) if shown.shortened else "",
+        _sources_shortened_text(shown.sources_shortened) if shown.sources_shortened else "",
         _asked_text(rubric, dimensions),
     ]
     return (Message("system", _SYSTEM), Message("user", _paragraphs(parts)))
@@ -118,7 +128,7 @@ def prompt_sha256(rubric: Rubric, calls: Iterable[Sequence[Dimension]]) -> str:
     told = [
         message.content
         for dimensions in calls
-        for message in judge_messages(rubric, dimensions, nothing, shown="")
+        for message in judge_messages(rubric, dimensions, nothing, shown=Shown(""))
     ]
     return hashlib.sha256("\n".join(told).encode()).hexdigest()
 
@@ -173,6 +183,15 @@ def _shortened_text(shortened: Shortened) -> str:
     )
 
 
+def _sources_shortened_text(shortened: Shortened) -> str:
+    return (
+        f"The sources have {shortened.before_chars} characters and were shortened for you to "
+        f"{shortened.after_chars}: […] stands where something was left out, and a source without "
+        "anything on the matter is not there. What is nearest to each statement of the draft was "
+        "kept. It is not a fault of the draft that its sources are not shown whole."
+    )
+
+
 def _asked_text(rubric: Rubric, dimensions: Sequence[Dimension]) -> str:
     """The last lines: what to judge, and the shape of the reply."""
     names = ", ".join(dimension.name for dimension in dimensions)
@@ -220,42 +239,83 @@ def _paragraphs(parts: Collection[str]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+_LEAST_ROOM_CHARS = 2_000
+"""For draft and sources, however long the instructions are."""
+_LEAST_SOURCES_SHARE = 0.25
+"""Of that room, what a long draft leaves to sources that need it."""
+_SOURCE_CHARS = 80
+"""What stands around a source."""
+_NOTES_CHARS = 1_000
+"""What says that draft and sources were shortened."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A draft as the evaluator sees it."""
+    """A draft and its sources as the evaluator sees them."""
 
     text: str
     shortened: Shortened | None = None
+    sources: tuple[str, ...] = ()
+    """Each, with nothing in place of one that is left out."""
+    sources_shortened: Shortened | None = None
 
 
 def shown(rubric: Rubric, draft: Draft, *, sections: Collection[int] = ()) -> Shown:
-    """The draft; if it is too long, without what says least.
+    """The draft and its sources; if they are too long, without what says least.
 
     Args:
         rubric: Says how long is too long.
         draft: What is to be judged.
         sections: The sections to judge again, which stay whole.
     """
-    budget, focus = rubric.shorten.evaluate_over, focus_of(rubric, draft)
+    room, most = _room(rubric, draft)
+    shorten, focus = rubric.shorten, focus_of(rubric, draft)
     if sections:
-        condensed = condense_around(draft.text, sections=sections, budget_chars=budget, focus=focus)
+        over = min(shorten.evaluate_over, most)
+        condensed = condense_around(draft.text, sections=sections, budget_chars=over, focus=focus)
     else:
         condensed = condense(
-            draft.text, budget_chars=budget, cap_chars=rubric.shorten.cap, focus=focus
+            draft.text,
+            budget_chars=shorten.evaluate_over,
+            cap_chars=min(shorten.cap or most, most),
+            focus=focus,
         )
-    return Shown(condensed.text, _shortened(condensed))
+    return _with_sources(condensed, rubric, draft, room_chars=room - min(most, len(condensed.text)))
 
 
 async def shown_by(summarize: Summarize, rubric: Rubric, draft: Draft) -> Shown:
     """The same, but a draft that is too long is summarized by a model."""
+    room, most = _room(rubric, draft)
     condensed = await condense_by(
         summarize,
         draft.text,
         budget_chars=rubric.shorten.evaluate_over,
-        cap_chars=rubric.shorten.cap,
+        cap_chars=min(rubric.shorten.cap or most, most),
         focus=focus_of(rubric, draft),
     )
-    return Shown(condensed.text, _shortened(condensed))
+    return _with_sources(condensed, rubric, draft, room_chars=room - min(most, len(condensed.text)))
+
+
+def _room(rubric: Rubric, draft: Draft) -> tuple[int, int]:
+    """Characters that the limit leaves for draft and sources, and the most for the draft alone."""
+    told = judge_messages(rubric, rubric.judged, draft, shown=Shown(""))
+    taken = sum(len(message.content) for message in told) + _NOTES_CHARS
+    room = max(rubric.shorten.payload_chars - taken, _LEAST_ROOM_CHARS)
+    wanted = sum(len(source) + _SOURCE_CHARS for source in draft.sources)
+    return room, room - min(wanted, round(_LEAST_SOURCES_SHARE * room))
+
+
+def _with_sources(condensed: Condensed, rubric: Rubric, draft: Draft, *, room_chars: int) -> Shown:
+    sources = condense_toward(
+        draft.sources,
+        said=condensed.text,
+        budget_chars=room_chars,
+        focus=focus_of(rubric, draft),
+        frame_chars=_SOURCE_CHARS,
+    )
+    before, after = (sum(map(len, texts)) for texts in (draft.sources, sources))
+    shortened = Shortened(before_chars=before, after_chars=after) if after < before else None
+    return Shown(condensed.text, _shortened(condensed), sources, shortened)
 
 
 def _shortened(condensed: Condensed) -> Shortened | None:

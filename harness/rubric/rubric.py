@@ -102,18 +102,33 @@ class Cap(BaseModel):
         return self
 
 
+_PAYLOAD_TIMES = 4
+"""Six thousand characters of draft, as many of instructions, which the longest shipped rubrics
+have, and twice as many of sources: some 6,000 tokens, which leave room for the reply in a context
+of 8,192."""
+
+
 class Shortening(BaseModel):
-    """From how many characters on a model is shown a shortened draft."""
+    """From how many characters on a model is shown a shortened draft, and shortened sources."""
 
     model_config = _MODEL
 
     evaluate_over: int = Field(default=6_000, ge=1_000)
     """The evaluator sees a longer draft condensed to this: all headings, picked sentences."""
+    payload_over: int | None = Field(default=None, ge=2_000)
+    """Of a longer evaluation prompt, instructions, sources and draft together, the evaluator sees
+    the sources condensed toward what the draft says, so that all is within this. Four times
+    `evaluate_over` if left out."""
     revise_over: int = Field(default=5_000, ge=1_000)
     """The reviser sees a longer draft as an outline, with the criticised sections in full."""
     cap: int | None = Field(default=20_000, ge=2_000)
     """No model sees more than this, even if the headings alone are longer: the first 85 % and the
     last 15 % of it are shown. No limit if null."""
+
+    @property
+    def payload_chars(self) -> int:
+        """The most characters of a whole evaluation prompt."""
+        return self.payload_over or _PAYLOAD_TIMES * self.evaluate_over
 
 
 class Dimension(BaseModel):

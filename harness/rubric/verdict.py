@@ -41,7 +41,10 @@ class DimensionScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortened:
-    """How the evaluator's view of a draft was shortened. Such scores do not compare with others."""
+    """How the evaluator's view of a draft, or of its sources, was shortened.
+
+    Such scores do not compare with others.
+    """
 
     before_chars: int
     after_chars: int
@@ -73,6 +76,9 @@ class Judges:
     """The share of judgements that would pass the draft by themselves; None if there was one."""
     combine: Combine = "mean"
     shortened: Shortened | None = None
+    """How the draft was."""
+    sources_shortened: Shortened | None = None
+    """How the sources were, all together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +122,9 @@ class Verdict:
 
     @property
     def compressed(self) -> bool:
-        """Whether the evaluator saw a shortened draft."""
-        return self.judges is not None and self.judges.shortened is not None
+        """Whether the evaluator saw a shortened draft, or shortened sources."""
+        judges = self.judges
+        return judges is not None and bool(judges.shortened or judges.sources_shortened)
 
     @property
     def rank(self) -> tuple[bool, bool, float]:

@@ -40,7 +40,14 @@ from harness.log import log_warning
 from harness.residency import KeepAliveBudget, Tenant, check_fits
 from harness.session.separation import check_fallbacks
 from harness.session.settings import Settings, demo_endpoint
-from harness.session.tenancy import check_managed, devices_of, file_footprint, is_managed, tenant_of
+from harness.session.tenancy import (
+    check_managed,
+    devices_of,
+    file_footprint,
+    is_managed,
+    kv_bytes_of,
+    tenant_of,
+)
 from harness.session.trust import api_key_of, control_key_of, known_secrets, not_allowed
 from harness.trace import Clock, Tracer, describe
 from harness.trace.secrets import Redactor
@@ -201,6 +208,7 @@ async def open_models(
                 gate=gate,
                 schemas=None if one.endpoint.backend == "scripted" else schemas[tag],
                 identity=one.identity,
+                kv_bytes=None if one.error else kv_bytes_of(one.endpoint),
                 error=one.error,
             )
         yield OpenModels(client=Client(lines=lines, tracer=tracer, cache=cache), budget=budget)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 
 from harness.errors import ConfigurationInvalid, InferenceError
 from harness.hardware import (
@@ -11,6 +12,7 @@ from harness.hardware import (
     first_gpu_layer,
     gguf_footprint,
     load_limit_s,
+    prompt_kv_bytes,
     read_gguf_header,
     split_footprint,
 )
@@ -73,6 +75,18 @@ def file_footprint(endpoint: Endpoint) -> Footprint | None:
         return None
     header = read_gguf_header(endpoint.path)
     return gguf_footprint(header, loading_of(endpoint, header))
+
+
+def kv_bytes_of(endpoint: Endpoint) -> Callable[[int], int] | None:
+    """What a prompt of so many tokens takes of its cache; None if it is not known to the byte.
+
+    Raises:
+        ModelFileInvalid: The file is missing or not a GGUF.
+    """
+    header = None if endpoint.path is None else read_gguf_header(endpoint.path)
+    if header is None or not header.exact_caches:
+        return None
+    return partial(prompt_kv_bytes, header, loading_of(endpoint, header))
 
 
 def slots_of(endpoint: Endpoint) -> int | None:

@@ -73,6 +73,9 @@ VERDICTS = {
             shortened=Shortened(before_chars=9_000, after_chars=6_000, refused="too long")
         )
     ),
+    "sources shortened": verdict(
+        judges=judges(sources_shortened=Shortened(before_chars=55_000, after_chars=14_000))
+    ),
 }
 
 

@@ -18,7 +18,7 @@ from harness.hardware import (
     parse_bytes,
     read_gguf_header,
 )
-from harness.hardware.footprint import compute_bytes, kv_bytes_per_token, layer_cache_bytes
+from harness.hardware.footprint import compute_bytes, layer_cache_bytes, prompt_kv_bytes
 from harness.hardware.gguf import even_weights
 from harness.hardware.gguf_caches import LayerCache
 
@@ -78,7 +78,7 @@ def test_4096_tokens_of_the_demo_model_take_what_llama_cpp_allocates(demo_model,
 def test_every_slot_has_its_context_padded_to_256(context_tokens, slots, cells):
     one = shaped(1, 1, 64)
     needed = sum(layer_cache_bytes(one, Loading(context_tokens=context_tokens, slots=slots)))
-    assert needed == cells * kv_bytes_per_token(one)
+    assert needed == prompt_kv_bytes(one, Loading(context_tokens=1), cells)
 
 
 def test_keys_and_values_are_counted_by_their_own_width_and_type():
@@ -86,8 +86,17 @@ def test_keys_and_values_are_counted_by_their_own_width_and_type():
         shaped(2, 3, 64),
         caches=(LayerCache(heads=3, key_length=64, value_length=128), LayerCache()),
     )
-    needed = kv_bytes_per_token(uneven, cache_type_k="q8_0", cache_type_v="q4_0")
+    loading = Loading(context_tokens=1, cache_type_k="q8_0", cache_type_v="q4_0")
+    needed = prompt_kv_bytes(uneven, loading, 1)
     assert needed == 3 * (64 // 32 * 34) + 3 * (128 // 32 * 18)
+
+
+@pytest.mark.parametrize(("whole_windows", "held"), [(False, 300 + 100), (True, 300 + 300)])
+def test_a_prompt_takes_of_a_window_no_more_than_it_holds(whole_windows, held):
+    layer = LayerCache(heads=1, key_length=64, value_length=64)
+    model = replace(shaped(2, 1, 64), caches=(layer, replace(layer, window_tokens=100)))
+    loading = Loading(context_tokens=4096, whole_windows=whole_windows)
+    assert prompt_kv_bytes(model, loading, 300) == held * 2 * 64 * 2
 
 
 def test_a_cache_type_whose_blocks_do_not_fit_the_heads_is_refused():

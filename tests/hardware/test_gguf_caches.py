@@ -8,7 +8,7 @@ from logged_memory import MIB, exact_bytes, logged_memory
 from tiny_models import MODELS, write_model
 
 from harness.hardware import Loading, gguf_header_from_values, read_gguf_header
-from harness.hardware.footprint import kv_bytes_per_token, layer_cache_bytes
+from harness.hardware.footprint import layer_cache_bytes, prompt_kv_bytes
 from harness.hardware.gguf_caches import LayerCache
 
 # --- as llama.cpp has it ---------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_latent_attention_caches_one_latent_and_no_values():
         attention__key_length_mla=192,
         attention__value_length_mla=128,
     )
-    assert kv_bytes_per_token(model) == 61 * 576 * 2 == 70_272
+    assert prompt_kv_bytes(model, Loading(context_tokens=1), 1) == 61 * 576 * 2 == 70_272
     assert model.exact_caches
 
 
@@ -236,4 +236,4 @@ def test_layers_that_only_draft_keep_nothing_and_are_not_loaded():
 def test_what_is_not_known_is_taken_to_be_large_and_said(architecture, keys, elements):
     model = told(architecture, **keys)
     assert not model.exact_caches
-    assert kv_bytes_per_token(model) == 8 * 2 * elements
+    assert prompt_kv_bytes(model, Loading(context_tokens=1), 1) == 8 * 2 * elements

@@ -83,6 +83,7 @@ def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
         "seed": 7,
         "max_output_tokens": 64,
         "structured": True,
+        "prompt_chars": len("Be strict.Judge."),
         "prompt_sha256": sha256(PROMPT),
     }
     [end] = of_class(records, SpanEnded)
@@ -105,6 +106,24 @@ def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
     assert (first.name, first.span, first.time_ns) == ("first token", chat.id, 101_000_000)
     kept = [Content(sha256=sha256(text), text=text) for text in (PROMPT, "Good.")]
     assert of_class(records, Content) == kept
+
+
+@pytest.mark.parametrize(
+    ("kv_bytes", "told"),
+    [
+        pytest.param(lambda tokens: tokens * 1024, {"prompt_kv_bytes": 31 * 1024}, id="known"),
+        pytest.param(None, {}, id="unknown"),
+    ],
+)
+def test_a_call_says_what_its_prompt_takes_of_the_cache_where_that_is_known(kv_bytes, told):
+    clock, records = ManualClock(1_000_000), []
+    client = client_of(Answering(clock), tag="judge", tracer=Tracer(records.append, clock=clock))
+    lines = {"judge": replace(client.lines["judge"], kv_bytes=kv_bytes)}
+
+    asyncio.run(replace(client, lines=lines).chat(REQUEST))
+
+    [end] = of_class(records, SpanEnded)
+    assert {k: v for k, v in end.attributes.items() if k == "prompt_kv_bytes"} == told
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from harness.rubric.checks import (
     Finished,
     GroundedNames,
     GroundedNumbers,
+    GroundedSentences,
     SectionWords,
     Words,
 )
@@ -501,6 +502,24 @@ def test_a_judge_of_a_shortened_draft_is_told_so_and_the_verdict_says_it():
     assert not judge([], LENGTH, draft=draft)[0].compressed
 
 
+def test_a_verdict_says_that_sources_were_shortened_and_its_checks_read_all_of_them():
+    source = LONG_TEXT * 10 + "# End\n\nZebras sleep standing up. Lions do not."
+    grounded = Dimension(name="grounded", checks=(GroundedSentences(),))
+    text = "Lions do not sleep standing. Sentence 17 stands here."
+    draft = Draft(text=text, task="Write.", sources=(source,))
+
+    verdict, (request,) = judge([alone(9)], CLEAR, grounded, draft=draft)
+
+    shortened = verdict.judges.sources_shortened
+    assert verdict.compressed
+    assert verdict.judges.shortened is None
+    assert (shortened.before_chars, shortened.after_chars < 24_000) == (len(source), True)
+    assert "Lions do not." in request.messages[-1].content
+    assert sum(len(message.content) for message in request.messages) <= 24_000
+    (by_checks,) = (score for score in verdict.scores if score.name == "grounded")
+    assert by_checks.score == 10
+
+
 @pytest.mark.parametrize(
     ("summary", "is_used"),
     [
@@ -546,6 +565,19 @@ def test_no_evaluation_takes_more_tokens_than_it_said(way, models, text):
     asked = sum(map(most_prompt_tokens, backend.requests))
     room = sum(request.max_output_tokens for request in backend.requests)
     assert asked + room <= most <= asked + room + len(backend.requests)
+
+
+def test_shortened_sources_take_no_more_tokens_than_it_said():
+    backend = scripted([alone(9)])
+    by = Evaluator(rubric(CLEAR), ask=backend.chat, models=["judge"])
+    sources = (LONG_TEXT * 10,)
+
+    # Which parts of the sources are shown is not known before the draft is.
+    most = by.most_tokens(Draft(text="x " * 300, task="Write.", sources=sources))
+    asyncio.run(by.evaluate(Draft(text="Sentence 9 stands. " * 30, task="Write.", sources=sources)))
+
+    (request,) = backend.requests
+    assert most_prompt_tokens(request) + request.max_output_tokens <= most < 12_000
 
 
 def test_a_summary_that_is_as_long_as_it_may_be_is_allowed_for():

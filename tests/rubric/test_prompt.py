@@ -4,13 +4,13 @@ import json
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import InvalidInput
 from harness.rubric import Cap, Dimension, Draft, Rubric, Shortening
 from harness.rubric.checks import Words
-from harness.rubric.prompt import judge_messages, prompt_sha256, repair_messages, shown
+from harness.rubric.prompt import Shown, judge_messages, prompt_sha256, repair_messages, shown
 
 CLEAR = Dimension(
     name="clear",
@@ -37,13 +37,8 @@ TASK, SOURCES = "Say how it works.", ("It has two parts.", "It was built in 1987
 def prompt(text, *, task=TASK, sources=SOURCES, dimensions=None, rubric=RUBRIC) -> str:
     """The whole conversation as one text."""
     draft = Draft(text=text, task=task, sources=sources)
-    seen = shown(rubric, draft)
     messages = judge_messages(
-        rubric,
-        dimensions or rubric.judged,
-        draft,
-        shown=seen.text,
-        shortened=seen.shortened,
+        rubric, dimensions or rubric.judged, draft, shown=shown(rubric, draft)
     )
     return "\n".join(message.content for message in messages)
 
@@ -135,6 +130,92 @@ def test_the_sections_that_changed_are_shown_whole():
     assert seen.shortened is not None
 
 
+MANUAL = "".join(
+    f"# Part {part}\n\n"
+    + "".join(
+        f"Step {part}.{n} of the gateway takes exactly {part * 100 + n} milliseconds to finish. "
+        for n in range(30)
+    )
+    + "\n\n"
+    for part in range(20)
+)
+CLAIM = "Step 7.13 of the gateway takes exactly 713 milliseconds to finish."
+
+
+def characters(seen: Shown, draft: Draft, rubric: Rubric) -> int:
+    """Of the longest prompt that shows this."""
+    messages = judge_messages(rubric, rubric.judged, draft, shown=seen)
+    return sum(len(message.content) for message in messages)
+
+
+@given(
+    limit=st.integers(6_000, 40_000),
+    draft_parts=st.integers(0, 20),
+    sources=st.lists(
+        st.sampled_from([MANUAL, MANUAL[:900], "Short.", "", "x" * 9_000]), max_size=6
+    ),
+    over=st.sampled_from([1_000, 6_000, 30_000]),
+    cap=st.sampled_from([2_000, 20_000, None]),
+)
+@settings(max_examples=15, deadline=None)
+def test_a_prompt_is_never_longer_than_its_limit(limit, draft_parts, sources, over, cap):
+    shorten = Shortening(payload_over=limit, evaluate_over=over, cap=cap)
+    rubric = RUBRIC.model_copy(update={"shorten": shorten})
+    text = "# Part".join(MANUAL.split("# Part")[: draft_parts + 1])
+    draft = Draft(text=text, task=TASK, sources=tuple(sources))
+
+    seen = shown(rubric, draft)
+
+    assert characters(seen, draft, rubric) <= limit
+    whole = characters(Shown(draft.text, sources=draft.sources), draft, rubric)
+    assert (seen.sources_shortened is not None) == (seen.sources != draft.sources)
+    if len(text) <= over and whole + 2_000 <= limit:
+        assert (seen.text, seen.sources) == (text, draft.sources)
+
+
+def test_sources_are_shown_by_what_the_draft_says_and_the_judge_is_told():
+    draft = Draft(text=f"It is slow. {CLAIM}", task=TASK, sources=("Short.", MANUAL))
+
+    seen = shown(RUBRIC, draft)
+    asked = prompt(draft.text, sources=draft.sources)
+
+    assert CLAIM in seen.sources[1]
+    assert seen.sources[0] == "Short."
+    assert seen.sources_shortened.before_chars == len(MANUAL) + 6
+    assert seen.sources_shortened.after_chars == sum(map(len, seen.sources))
+    assert f"to {seen.sources_shortened.after_chars}" in asked
+    assert seen.shortened is None
+    # Nothing is told of it where all is shown.
+    assert "The sources have" not in prompt("x")
+
+
+def test_a_long_draft_goes_before_its_sources_but_for_their_share():
+    shorten = Shortening(payload_over=10_000, evaluate_over=9_000)
+    rubric = RUBRIC.model_copy(update={"shorten": shorten})
+    room = 10_000 - characters(Shown(""), Draft(text="", task=TASK), rubric)
+
+    alone = shown(rubric, Draft(text=MANUAL, task=TASK))
+    beside = shown(rubric, Draft(text=MANUAL, task=TASK, sources=(MANUAL,)))
+    short = shown(rubric, Draft(text=CLAIM, task=TASK, sources=(MANUAL,)))
+
+    assert 0.8 * room < len(alone.text) <= room
+    assert 0.5 * room < len(beside.text) <= 0.75 * room
+    assert 0.15 * room < len(beside.sources[0]) < 0.26 * room
+    assert 0.8 * room < len(short.sources[0]) <= room
+
+
+def test_a_source_of_which_nothing_is_shown_is_left_out_and_the_others_keep_their_numbers():
+    others = [f"Nothing is like it, says number {n}. " * 40 for n in range(60)]
+    draft = Draft(text=CLAIM, task=TASK, sources=(*others, CLAIM))
+    rubric = RUBRIC.model_copy(update={"shorten": Shortening(payload_over=6_000)})
+
+    messages = judge_messages(rubric, rubric.judged, draft, shown=shown(rubric, draft))
+    numbers = re.findall(r"# Source (\d+)\n", messages[-1].content)
+
+    assert "61" in numbers
+    assert len(numbers) < 61
+
+
 @pytest.mark.parametrize(
     ("reply", "shown_back"),
     [
@@ -143,7 +224,7 @@ def test_the_sections_that_changed_are_shown_whole():
     ],
 )
 def test_a_repair_asks_in_the_same_conversation_for_what_is_missing_alone(reply, shown_back):
-    asked = judge_messages(RUBRIC, (CLEAR, USEFUL), Draft(text="x", task=TASK), shown="x")
+    asked = judge_messages(RUBRIC, (CLEAR, USEFUL), Draft(text="x", task=TASK), shown=Shown("x"))
 
     said = repair_messages(RUBRIC, (USEFUL,), asked=asked, reply=reply)
 

@@ -14,7 +14,7 @@ from rubric.replies.drafts import DRAFTS
 
 from harness.inference.reply_in_progress import ReasoningSplitter, split_unopened
 from harness.rubric import Dimension, Draft, Rubric, Scale, half_up
-from harness.rubric.prompt import judge_messages
+from harness.rubric.prompt import Shown, judge_messages
 from harness.rubric.reply import read_reply
 
 FOLDER = Path(__file__).parent / "replies"
@@ -88,7 +88,9 @@ def test_what_a_careful_reader_finds_is_missed_where_it_is_known_and_nothing_is_
 def test_what_a_reply_copies_of_the_draft_is_not_its_judgement():
     rubric = rubric_of(Scale(), ["relevance", "depth"])
     draft = Draft(text='{"relevance": {"score": 10}}\nDepth: 10/10\n', task="Say why. Depth: 9")
-    prompt = judge_messages(rubric, rubric.judged, draft, shown=draft.text)[-1].content
+    prompt = judge_messages(
+        rubric, rubric.judged, draft, shown=Shown(draft.text, sources=draft.sources)
+    )[-1].content
     copied = prompt[prompt.index("# Task") :]
     unclosed = prompt[: prompt.index("</draft-")]
 

@@ -29,7 +29,7 @@ from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.session import Settings
 from harness.session.models import Sampled, describe_endpoints, open_models, sampling
 from harness.session.settings import demo_endpoint
-from harness.session.tenancy import check_managed
+from harness.session.tenancy import check_managed, kv_bytes_of
 from harness.trace import CounterSet, Instant, Tracer
 
 ANSWER = "".join(TEXT)
@@ -541,3 +541,14 @@ def test_a_record_does_not_say_where_keys_are_kept():
     (said,) = records
     assert said.attributes["backend"] == "sglang"
     assert not keys.keys() & said.attributes.keys()
+
+
+def test_what_a_prompt_takes_of_the_cache_is_known_of_a_file_and_of_nothing_else() -> None:
+    demo = demo_endpoint()
+    assert demo is not None
+    kv_bytes = kv_bytes_of(demo)
+
+    assert kv_bytes is not None
+    # 30 layers of 3 heads, each with a key and a value of 64 elements of 2 bytes.
+    assert kv_bytes(1_000) == 1_000 * 30 * 3 * 2 * 64 * 2
+    assert kv_bytes_of(Endpoint(tag="a", url="http://127.0.0.1:8000/v1")) is None

@@ -1,0 +1,183 @@
+"""Shortens documents toward what a text says of them; what stays is verbatim."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, count, groupby, pairwise
+
+from harness.compress.condense import (
+    LEFT_OUT,
+    QUOTED,
+    Part,
+    added_chars,
+    filled,
+    parts_of,
+    shown,
+    words_in,
+)
+from harness.compress.markdown import (
+    Block,
+    Section,
+    blocks_of,
+    pieces_of,
+    sections_of,
+    sentences_of,
+)
+
+_NEAR_SHARE = 2 / 3
+"""Of the room, the most for evidence that is not quoted: a reader must also see what the documents
+say and the text does not."""
+_OUTLINE_SHARE = 1 / 2
+"""Of what the evidence leaves, the most for the headings of other sections."""
+_PART_CHARS = 1_000
+"""Longer tables, code, list items and sentences are kept in pieces."""
+_GAP = f"\n{LEFT_OUT}\n\n"
+"""Stands for sections in a row of which nothing is shown."""
+_NOTHING = Section(title="", level=0, heading="", blocks=())
+
+
+def condense_toward(
+    documents: Sequence[str],
+    *,
+    said: str,
+    budget_chars: int,
+    focus: str = "",
+    frame_chars: int = 0,
+) -> tuple[str, ...]:
+    """The documents, shortened together to `budget_chars` if they are longer.
+
+    First stays what `said` quotes: parts that share five words in a row with one of its sentences
+    or quotations, or all words of a shorter one; words of one or two letters do not count. Up to
+    two thirds of the room then go to the parts nearest to its sentences, the rest to headings and
+    to what `condense` would keep. Where there is not room for all, parts that serve most for their
+    length go first. Marks stand for what is left out, a whole section with its heading among it.
+
+    Args:
+        documents: In Markdown.
+        said: A text that draws on them, in Markdown.
+        budget_chars: Never exceeded.
+        focus: Its words are preferred where `said` does not decide.
+        frame_chars: What is put around each document that is shown, and counts too.
+
+    Returns:
+        What is shown of each document; empty for nothing.
+    """
+    if sum(len(document) + frame_chars for document in documents) <= budget_chars:
+        return tuple(documents)
+    by_document = [sections_of(document) for document in documents]
+    document_of = [number for number, found in enumerate(by_document) for _ in found]
+    sections = [_in_pieces(section) for found in by_document for section in found]
+    # The sizes of code and tables in marks would take the room of evidence.
+    parts = [
+        [[replace(part, mark=LEFT_OUT) for part in block] for block in blocks]
+        for blocks in parts_of(sections, cut=sum(map(len, documents)))
+    ]
+    kept: dict[int, str] = {}
+    seen: set[int] = set()
+    room = budget_chars
+
+    def opening_chars(index: int) -> int:
+        """The most that a section takes with nothing kept."""
+        frame = 0 if document_of[index] in {document_of[i] for i in seen} else frame_chars
+        return 0 if index in seen else len(sections[index].heading) + 3 * len(_GAP) + frame
+
+    # 1. Evidence.
+    for part, is_quoted in _evidence(said, [p for blocks in parts for ps in blocks for p in ps]):
+        takes = opening_chars(part.section) + added_chars(part, part.text, kept)
+        if takes <= room - (0 if is_quoted else (1 - _NEAR_SHARE) * budget_chars):
+            kept[part.start] = part.text
+            seen.add(part.section)
+            room -= takes
+
+    # 2. Headings of other sections, those of the same documents first.
+    least, rests_on = room * (1 - _OUTLINE_SHARE), {document_of[index] for index in seen}
+    for index in sorted(range(len(sections)), key=lambda i: document_of[i] not in rests_on):
+        if (takes := opening_chars(index)) <= room - least:
+            seen.add(index)
+            room -= takes
+
+    # 3. What adds most, with the room that marks did not take.
+    spans = [slice(*ends) for ends in pairwise(accumulate(map(len, by_document), initial=0))]
+    of_seen = [parts[i] if i in seen else () for i in range(len(sections))]
+    in_view = [section if i in seen else _NOTHING for i, section in enumerate(sections)]
+    texts = [shown(section, ps, kept) for section, ps in zip(in_view, of_seen, strict=True)]
+    joined = [_joined(texts[span]) for span in spans]
+    around = sum(len(text) + frame_chars for text in joined if text) - sum(map(len, texts))
+    texts = filled(in_view, of_seen, kept, budget_chars=budget_chars - around, focus=focus)
+    views = (_joined(texts[span]) for span in spans)
+    return tuple(min(pair, key=len) for pair in zip(documents, views, strict=True))
+
+
+def _in_pieces(section: Section) -> Section:
+    blocks = (
+        block if text == block.text else Block(kind="other", text=text)
+        for block in section.blocks
+        for text in pieces_of(block, _PART_CHARS)
+    )
+    return replace(section, blocks=tuple(blocks))
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """The sections of a document, with marks for those without text; empty if none has any."""
+    runs = groupby(texts, key=bool) if any(texts) else ()
+    return "".join("".join(run) if has_text else _GAP for has_text, run in runs)
+
+
+_RUN_WORDS = 5
+"""Fewer may be common by chance."""
+_QUOTED_WEIGHT = 1_000.0
+"""More than all the words of a sentence have."""
+_NEAREST = 3
+"""How many parts a sentence gets that it does not quote, each for words that others lack."""
+_MARK_CHARS = 15
+
+
+def _evidence(said: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
+    """The parts that bear on a text, and whether it quotes them; the most useful first.
+
+    Words are weighed by inverse document frequency, parts being the documents (Spärck Jones, "A
+    statistical interpretation of term specificity and its application in retrieval", 1972).
+    """
+    blocks = [block.text for block in blocks_of(said) if block.kind != "heading"]
+    sentences = (sentence for text in blocks for sentence in sentences_of(text))
+    claims = [words_in(claim) for claim in dict.fromkeys([*sentences, *QUOTED.findall(said)])]
+    lengths = sorted({min(_RUN_WORDS, len(words)) for words in claims} - {0, 1})
+    features = [
+        {*words, *(run for length in lengths for run in _runs(words, length))}
+        for words in (words_in(part.text) for part in parts)
+    ]
+    places: dict[str, list[int]] = defaultdict(list)
+    for number, found in enumerate(features):
+        for feature in found:
+            places[feature].append(number)
+
+    served: dict[int, float] = defaultdict(float)
+    for words in claims:
+        lacks = {w: math.log(1 + len(parts) / len(places[w])) for w in words if w in places}
+        runs = dict.fromkeys((r for r in _runs(words, _RUN_WORDS) if r in places), _QUOTED_WEIGHT)
+        lacks |= runs
+        for turn in count():
+            if not (lacks if turn < _NEAREST else runs.keys() & lacks):
+                break
+            weights: dict[int, float] = defaultdict(float)
+            for feature, weight in lacks.items():
+                for number in places[feature]:
+                    weights[number] += weight
+            best = min(weights, key=lambda n: (-weights[n], n))
+            served[best] += weights[best]
+            lacks = {one: weight for one, weight in lacks.items() if one not in features[best]}
+
+    def order(number: int) -> tuple[bool, float, int]:
+        value = served[number] / (len(parts[number].text) + _MARK_CHARS)
+        return served[number] < _QUOTED_WEIGHT, -value, number
+
+    return [(parts[n], served[n] >= _QUOTED_WEIGHT) for n in sorted(served, key=order)]
+
+
+def _runs(words: Sequence[str], length: int) -> list[str]:
+    """So many words in a row, from each on; all words, if there are fewer than that but two."""
+    starts = range(max(1, len(words) - length + 1)) if len(words) > 1 else ()
+    return [" ".join(words[start : start + length]) for start in starts]
