@@ -187,8 +187,8 @@ def _sources_shortened_text(shortened: Shortened) -> str:
     return (
         f"The sources have {shortened.before_chars} characters and were shortened for you to "
         f"{shortened.after_chars}: […] stands where something was left out, and a source without "
-        "anything on the matter is not there. What is nearest to each statement of the draft was "
-        "kept. It is not a fault of the draft that its sources are not shown whole."
+        "anything on the matter is not there. What is nearest to the statements of the draft was "
+        "kept first. It is not a fault of the draft that its sources are not shown whole."
     )
 
 
@@ -266,7 +266,7 @@ def shown(rubric: Rubric, draft: Draft, *, sections: Collection[int] = ()) -> Sh
     Args:
         rubric: Says how long is too long.
         draft: What is to be judged.
-        sections: The sections to judge again, which stay whole.
+        sections: The sections to judge again, which stay whole even over the limit.
     """
     room, most = _room(rubric, draft)
     shorten, focus = rubric.shorten, focus_of(rubric, draft)

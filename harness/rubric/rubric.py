@@ -102,10 +102,9 @@ class Cap(BaseModel):
         return self
 
 
-_PAYLOAD_TIMES = 4
-"""Six thousand characters of draft, as many of instructions, which the longest shipped rubrics
-have, and twice as many of sources: some 6,000 tokens, which leave room for the reply in a context
-of 8,192."""
+_PAYLOAD_CHARS, _PAYLOAD_TIMES = 24_000, 4
+"""Some 6,500 tokens, which leave room for a reply in a context of 8,192. With 6,000 characters, up
+to a third of a brief's true sentences lose their support (tests/benchmarks/bench_compress.py)."""
 
 
 class Shortening(BaseModel):
@@ -117,8 +116,8 @@ class Shortening(BaseModel):
     """The evaluator sees a longer draft condensed to this: all headings, picked sentences."""
     payload_over: int | None = Field(default=None, ge=2_000)
     """Of a longer evaluation prompt, instructions, sources and draft together, the evaluator sees
-    the sources condensed toward what the draft says, so that all is within this. Four times
-    `evaluate_over` if left out."""
+    the sources condensed toward what the draft says, so that all is within this. 24,000 if left
+    out, or four times `evaluate_over` if that is more."""
     revise_over: int = Field(default=5_000, ge=1_000)
     """The reviser sees a longer draft as an outline, with the criticised sections in full."""
     cap: int | None = Field(default=20_000, ge=2_000)
@@ -128,7 +127,8 @@ class Shortening(BaseModel):
     @property
     def payload_chars(self) -> int:
         """The most characters of a whole evaluation prompt."""
-        return self.payload_over or _PAYLOAD_TIMES * self.evaluate_over
+        usual = max(_PAYLOAD_CHARS, _PAYLOAD_TIMES * self.evaluate_over)
+        return self.payload_over or usual
 
 
 class Dimension(BaseModel):

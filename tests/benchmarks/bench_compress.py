@@ -13,6 +13,10 @@ will do), each shortened to the budget:
 4. Deterministic checks on the shortened against the full text, out of 10. Those that count what is
    there differ by design, and are listed apart. A mark such as `[table left out, rows: 3]` is no
    sentence or number of the draft's, and is read as `[…]`.
+5. The evaluation prompt: drafts made of one sentence from each of up to twelve sections, as they
+   are, with every third word left out, and with as many false ones among them (of the next
+   document, which this one does not support). How many of the true sentences the shortened source
+   still supports, by `grounded_sentences`, at three limits for the whole prompt; beside the peers.
 """
 
 from __future__ import annotations
@@ -26,17 +30,28 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 from markdown_it import MarkdownIt
 
-from harness.compress import Condensed, condense, condense_around, sections_of
+from harness.compress import (
+    Condensed,
+    Section,
+    condense,
+    condense_around,
+    condense_toward,
+    sections_of,
+    sentences_of,
+)
 from harness.compress.condense import LEFT_OUT, MARK
 from harness.compress.markdown import blocks_of
-from harness.rubric import Draft
+from harness.rubric import Draft, Shortening, load_rubric
 from harness.rubric.checks import CHECKS, Check
 from harness.rubric.draft import terms
+from harness.rubric.prompt import shown
 
 DOCUMENTS = Path(__file__).parents[3] / "shared" / "data" / "longdocs"
 FOCUS = "A guide that explains how to configure and run it, with examples."
@@ -48,6 +63,9 @@ EXCLUDED = (
     *("this article", "this document", "this text", "this summary", "in summary"),
     *("the author", "the authors", "discusses"),
 )
+LIMITS = (6_000, 12_000, 24_000)
+"""Of evaluation prompts."""
+CLAIMS = 12
 RUNS = 7
 
 
@@ -78,12 +96,13 @@ def main() -> None:
         *promise_figures(documents, condensed, options.budget),
         *term_figures(documents, options.budget),
         *check_figures(documents, options.budget),
+        *(figure for limit in LIMITS for figure in payload_figures(documents, limit)),
     ]
     if options.json:
         print(json.dumps([figure._asdict() for figure in figures], indent=2))
         return
     for figure in figures:
-        print(f"{figure.figure:<76}{figure.value:>12,.3f}  {figure.aim}")
+        print(f"{figure.figure:<88}{figure.value:>12,.3f}  {figure.aim}")
 
 
 # --- 1. Speed -----------------------------------------------------------------------------------
@@ -96,6 +115,9 @@ def speed_figures(documents: Sequence[str], budget: int) -> list[Figure]:
         "condense": lambda text: condense(text, budget_chars=budget, focus=FOCUS),
         "condense_around": lambda text: condense_around(
             text, sections=(1,), budget_chars=REVISER_BUDGET, focus=FOCUS
+        ),
+        "condense_toward": lambda text: condense_toward(
+            [text], said=text[:REVISER_BUDGET], budget_chars=budget, focus=FOCUS
         ),
         "the parse alone": blocks_of,
         "markdown-it-py, complete": parser.parse,
@@ -258,7 +280,7 @@ def head_and_tail(text: str, chars: int) -> list[str]:
 def lead(text: str, chars: int) -> list[str]:
     """Each section with its heading and an equal share of the beginning of its body."""
     sections = sections_of(text)
-    room = chars - sum(len(section.heading) for section in sections)
+    room = max(chars - sum(len(section.heading) for section in sections), 0)
     share_of = room / sum(len(section.body) for section in sections)
     return [s.heading + s.body[: int(share_of * len(s.body))] for s in sections]
 
@@ -340,6 +362,116 @@ def counts(text: str) -> list[Check]:
         CHECKS["section_words"](min=60),
         CHECKS["items"](min=20),
     ]
+
+
+# --- 5. The evaluation prompt -------------------------------------------------------------------
+
+
+def payload_figures(documents: Sequence[str], limit: int) -> list[Figure]:
+    """What a source is worth as evidence when it is shortened toward a draft, by rubric `brief`."""
+    shorten = Shortening(payload_over=limit)
+    rubric = load_rubric("brief").model_copy(update={"shorten": shorten})
+    following = [*documents[1:], documents[0]]
+    supported: dict[tuple[str, str], list[float]] = {}
+    sizes, verbatim, words_kept, words_by_itself, scores = [], [], [], [], []
+    whole = 0
+    for text, other in zip(documents, following, strict=True):
+        true = claims(text)
+        for kind, said in drafts_of(text, other).items():
+            draft = Draft(text="\n\n".join(said), task=TASK, sources=(text,))
+            seen = shown(rubric, draft)
+            (view,) = seen.sources
+            whole += view == text
+            sizes.append(len(view))
+            judged = reworded(true) if kind == "reworded" else true
+            views = {
+                "shown": view,
+                "head and tail": "".join(head_and_tail(text, len(view))),
+                "equal share of each section": "".join(lead(text, len(view))),
+            }
+            for name, source in views.items():
+                kept_up = [grounded(claim, source) for claim in judged if grounded(claim, text)]
+                supported.setdefault((kind, name), []).append(share(kept_up))
+            if kind == "as they are":
+                verbatim.append(share(claim in view for claim in true))
+                scores.append(10 * (graded(draft, text) - graded(draft, view)))
+                wanted = characteristic(text)
+                words_kept.append(statistics.mean(kept(wanted, aligned(text, view))))
+                by_itself = condense(text, budget_chars=len(view)).text
+                words_by_itself.append(statistics.mean(kept(wanted, aligned(text, by_itself))))
+    name = f"prompt of {limit:,}"
+    return [
+        Figure(f"{name}: characters of the source, mean", statistics.mean(sizes)),
+        Figure(f"{name}: sources shown whole", whole / len(sizes)),
+        *(
+            Figure(f"{name}: still supported, sentences {kind}: {way}", statistics.mean(shares))
+            for (kind, way), shares in supported.items()
+        ),
+        Figure(f"{name}: sentences there word for word", statistics.mean(verbatim)),
+        Figure(f"{name}: points of 10 that grounded checks would lose", statistics.mean(scores)),
+        Figure(f"{name}: characteristic words kept", statistics.mean(words_kept)),
+        Figure(f"{name}: the same, not toward the draft", statistics.mean(words_by_itself)),
+    ]
+
+
+TASK = "Write a brief of it."
+
+
+def claims(text: str) -> list[str]:
+    """One sentence of each of up to twelve sections, from the first to the last."""
+    first = [
+        next((s for s in prose_of(section) if 60 <= len(s) <= 300), "")
+        for section in sections_of(text)
+    ]
+    found = [sentence for sentence in first if sentence]
+    step = max(1, len(found) / CLAIMS)
+    return [found[int(n * step)] for n in range(min(CLAIMS, len(found)))]
+
+
+def prose_of(section: Section) -> list[str]:
+    """The sentences of a section's second half, where peers that take beginnings have least."""
+    found = [s for b in section.blocks if b.kind == "paragraph" for s in sentences_of(b.text)]
+    return found[len(found) // 2 :]
+
+
+def drafts_of(text: str, other: str) -> dict[str, list[str]]:
+    """Drafts, each a list of paragraphs."""
+    true = claims(text)
+    false = [claim for claim in claims(other) if not grounded(claim, text)]
+    return {
+        "as they are": true,
+        "reworded": reworded(true),
+        "among false ones": [s for pair in zip_longest(true, false) for s in pair if s],
+    }
+
+
+def reworded(sentences: Sequence[str]) -> list[str]:
+    """Every third word left out, which no run of five survives."""
+    return [
+        " ".join(word for n, word in enumerate(sentence.split()) if n % 3 != 2)
+        for sentence in sentences
+    ]
+
+
+def grounded(claim: str, source: str) -> bool:
+    return graded(Draft(text=claim, task=TASK), source, "grounded_sentences") == 1
+
+
+def graded(draft: Draft, source: str, *names: str) -> float:
+    """The mean of the checks against sources."""
+    names = names or ("grounded_sentences", "grounded_numbers", "grounded_names")
+    against = replace(draft, sources=(source,))
+    return statistics.mean(CHECKS[name]().grade(against).share for name in names)
+
+
+def aligned(text: str, view: str) -> list[str]:
+    """What each section has left in a view that may lack some."""
+    left = list(sections_of(view))
+    texts = []
+    for section in sections_of(text):
+        is_there = left and left[0].heading.strip() == section.heading.strip()
+        texts.append(left.pop(0).text if is_there else "")
+    return texts
 
 
 def share(results: Iterable[bool]) -> float:

@@ -204,6 +204,21 @@ def test_a_long_draft_goes_before_its_sources_but_for_their_share():
     assert 0.8 * room < len(short.sources[0]) <= room
 
 
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        pytest.param({}, 24_000, id="usual"),
+        pytest.param(
+            {"evaluate_over": 1_000}, 24_000, id="a short draft takes nothing from sources"
+        ),
+        pytest.param({"evaluate_over": 32_000}, 128_000, id="a long draft is given room"),
+        pytest.param({"payload_over": 6_000}, 6_000, id="as it is written"),
+    ],
+)
+def test_the_limit_of_a_prompt_follows_that_of_the_draft_unless_given(fields, limit):
+    assert Shortening(**fields).payload_chars == limit
+
+
 def test_a_source_of_which_nothing_is_shown_is_left_out_and_the_others_keep_their_numbers():
     others = [f"Nothing is like it, says number {n}. " * 40 for n in range(60)]
     draft = Draft(text=CLAIM, task=TASK, sources=(*others, CLAIM))
