@@ -165,7 +165,7 @@ class RubricInvalid(InvalidInput):
         line: int | None = None,
         others: Sequence[Problem] = (),
     ) -> None:
-        more = f" (and {len(others)} more: harness rubric check {path})" if others else ""
+        more = f" (and {len(others)} more, which 'harness rubric check' lists)" if others else ""
         super().__init__(message + more, code=code, path=path, line=line)
         first = Problem(path=path, line=line, message=message, code=self.code)
         self.problems = (first, *others)

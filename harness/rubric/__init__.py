@@ -13,6 +13,7 @@ from harness.rubric.load import (
     load_rubric,
     load_rubric_file,
     read_rubric,
+    with_prompts,
 )
 from harness.rubric.noise import (
     Noise,
@@ -26,6 +27,7 @@ from harness.rubric.rubric import (
     Cap,
     Dimension,
     JudgeMode,
+    Prompts,
     Rubric,
     Scale,
     Shortening,
@@ -57,6 +59,7 @@ __all__ = [
     "JudgeMode",
     "Judges",
     "Noise",
+    "Prompts",
     "Refuse",
     "Rescore",
     "Rubric",
@@ -78,5 +81,6 @@ __all__ = [
     "read_rubric",
     "rubric_schema",
     "scatter_of",
+    "with_prompts",
     "write_noise",
 ]

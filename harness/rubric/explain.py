@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pydantic import BaseModel
@@ -19,6 +19,7 @@ from harness.rubric.rubric import (
     FILLED_IN,
     Cap,
     Dimension,
+    Prompts,
     Rubric,
     Scale,
     Shortening,
@@ -182,8 +183,14 @@ _NO_SCORE = Notice(
 _WHOLE = Notice(code="rubric.not-whole", message="must be a whole number")
 _TRUE_OR_FALSE = Notice(code="rubric.not-true-or-false", message="must be true or false")
 _SHAPES = ("dict_type", "model_attributes_type", "model_type", "string_type", "tuple_type")
+_WITH_FIELDS: Mapping[str, type[BaseModel]] = {
+    "prompts": Prompts,
+    "scale": Scale,
+    "shorten": Shortening,
+}
 _FORMS = {
     "anchors": "{ 9: …, 6: …, 3: … }",
+    "prompts": "'section: |', or be the name of a file of prompts",
     "scale": "{ min: 0, max: 10, step: 0.5 }",
     "shorten": "{ evaluate_over: 6000 }",
     "unless": "{ check: finished }",
@@ -251,10 +258,8 @@ def _fields_at(place: Sequence[int | str]) -> set[str]:
             owner = Cap
         case ["dimensions", _]:
             owner = Dimension
-        case ["scale"]:
-            owner = Scale
-        case ["shorten"]:
-            owner = Shortening
+        case [str(name)]:
+            owner = _WITH_FIELDS.get(name)
         case _:
             owner = None if place else Rubric
     return set(owner.model_fields) - FILLED_IN if owner else set()

@@ -23,10 +23,11 @@ from harness.files import shipped_directory
 from harness.rubric.checks import AnyCheck, Check
 from harness.rubric.checks.function import Refuse
 from harness.rubric.explain import NOTHING, explain, worth_saying
-from harness.rubric.rubric import FILLED_IN, Rubric, Scale
+from harness.rubric.rubric import FILLED_IN, Prompts, Rubric, Scale
 from harness.rubric.written import Written, read_written
 
 _OWN = Path("rubrics")
+_COPY_PROMPTS = "harness rubric prompts RUBRIC --write FILE.yaml"
 _CHECK: TypeAdapter[Check] = TypeAdapter(AnyCheck)
 
 
@@ -88,6 +89,7 @@ def _read(
     own, repeated = read_written(path)
     if repeated:
         raise _refusal(repeated)  # which of the two is meant is unknown
+    own = _with_prompts(own)
     problems = [*_filled_in(own), *_empty_texts(own)]
     base = base_of(own, (*chain, path), places)
     written = own
@@ -108,6 +110,63 @@ def _read(
         raise _refusal([*problems, *wrong])
     named = rubric.model_copy(update={"id": path.stem, "sha256": _digest(rubric)})
     return RubricFile(named, written)
+
+
+def with_prompts(rubric: Rubric, prompts: str | Path | Mapping[str, str]) -> Rubric:
+    """The rubric with other prompts; those that are not given stay as they are.
+
+    Args:
+        rubric: The rubric.
+        prompts: Templates by name, or the path of their file.
+
+    Raises:
+        RubricInvalid: There is no such file, or it or a template has mistakes.
+    """
+    path = Path(prompts) if isinstance(prompts, str | Path) else None
+    written = Written({}, Path(), 1) if path is None else _read_prompts(path)
+    given = prompts if isinstance(prompts, Mapping) else written.plain()
+    try:
+        chosen = Prompts.model_validate({**rubric.prompts.own, **given})
+    except ValidationError as error:
+        around = Written({"prompts": written}, written.path, 1)
+        found = (
+            _problem({**one, "loc": ("prompts", *one["loc"])}, around, written.path)
+            for one in worth_saying(error.errors())
+        )
+        raise _refusal(
+            found if path else (replace(p, path=None, line=None) for p in found)
+        ) from None
+    changed = rubric.model_copy(update={"prompts": chosen})
+    return changed.model_copy(update={"sha256": _digest(changed)})
+
+
+def _read_prompts(path: Path) -> Written:
+    """The templates in a file, by name.
+
+    Raises:
+        RubricInvalid: It is missing, or is no mapping in YAML.
+    """
+    prompts, repeated = read_written(path, begin=f"begin with a copy: {_COPY_PROMPTS}")
+    if repeated:
+        raise _refusal(repeated)
+    return prompts
+
+
+def _with_prompts(own: Written) -> Written:
+    """With the templates of the file that it names."""
+    named = own.fields.get("prompts")
+    if named is None or not isinstance(named.value, str):
+        return own
+    path = own.path.parent / named.value
+    if not path.is_file():
+        missing = named.problem(
+            f"prompts: there is no file {path}; a path starts at the folder of this file, and "
+            f"templates that stand here begin on the next line, indented; for a copy: "
+            f"{_COPY_PROMPTS}",
+            code="rubric.prompts-not-found",
+        )
+        raise _refusal([missing])
+    return replace(own, value={**own.fields, "prompts": _read_prompts(path)})
 
 
 def _filled_in(own: Written) -> list[Problem]:
@@ -166,7 +225,7 @@ def _refusal(problems: Iterable[Problem]) -> RubricInvalid:
     )
 
 
-_NO_PART_OF_SCORING = {"extends", "without", "preset", "candidates", "finalists"}
+_NO_PART_OF_SCORING = {"extends", "without", "preset", "candidates", "finalists", "prompts"}
 
 
 def _digest(rubric: Rubric) -> str:
@@ -174,6 +233,8 @@ def _digest(rubric: Rubric) -> str:
     # A rubric that says nothing of it has the digest that it had before the field was there.
     left_out = {"language"} if rubric.language is None else set()
     said = rubric.model_dump(mode="json", exclude={*FILLED_IN, *_NO_PART_OF_SCORING, *left_out})
+    if prompts := rubric.prompts.of_judging:
+        said["prompts"] = prompts
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
@@ -322,7 +383,7 @@ def _ends_of_scale(written: Written) -> tuple[object, object]:
 
 def over(own: Written, base: Written) -> Written:
     """A rubric's fields, and the base's where it has none."""
-    fields = _fields_over(own, base, merged=("scale", "shorten"))
+    fields = _fields_over(own, base, merged=("scale", "shorten", "prompts"))
     if "dimensions" in own.fields and "dimensions" in base.fields:
         both = own.fields["dimensions"], base.fields["dimensions"]
         fields["dimensions"] = _dimensions_over(*both)
@@ -506,7 +567,11 @@ def _moved(details: ErrorDetails, numbers: list[int]) -> ErrorDetails:
 def _problem(details: ErrorDetails, written: Written, path: Path) -> Problem:
     found = written.at(details["loc"])
     said = explain(details)
-    if found.path == path:
+    within = details.get("ctx", {}).get("line")
+    if within is not None and found.text_line is not None:
+        found = replace(found, line=found.text_line + within)
+    # Prompts may stand in a file of their own.
+    if found.path == path or details["loc"][:1] == ("prompts",):
         return found.problem(said.message, code=said.code)
     # The base is sound by itself: this file does not go with it.
     message = f"{said.message} (taken over from {found.path}:{found.line})"

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from typing import Annotated, Any, Literal, LiteralString, Self
+from typing import Annotated, Any, Literal, LiteralString, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from harness.errors import Mistake
 from harness.rubric.checks import CHECKS, AnyCheck
 from harness.rubric.draft import Language
+from harness.rubric.templates import OF_JUDGING, PromptName, faults_in, filled, shipped_prompts
 
 _MODEL = ConfigDict(
     frozen=True,
@@ -129,6 +140,74 @@ class Shortening(BaseModel):
         """The most characters of a whole evaluation prompt."""
         usual = max(_PAYLOAD_CHARS, _PAYLOAD_TIMES * self.evaluate_over)
         return self.payload_over or usual
+
+
+Template = Annotated[str, Field(min_length=1)] | None
+"""A prompt with fields in braces; None for the one that ships."""
+
+
+class Prompts(BaseModel):
+    """What models are told. `harness/rubric/prompts.yaml` has the fields of each."""
+
+    model_config = _MODEL
+
+    draft: Template = None
+    """Asks the producer for a first draft."""
+    section: Template = None
+    """Asks it for one section again, by what was found there."""
+    afresh: Template = None
+    """Asks it for one section by the sources alone: every second candidate."""
+    edits: Template = None
+    """Asks it for the sections of a draft that must change."""
+    whole: Template = None
+    """Asks it for the whole draft again."""
+    opening: Template = None
+    """What these call the text before the first heading."""
+    judge_system: Template = None
+    """The evaluator's instructions."""
+    judge: Template = None
+    """What the evaluator is asked."""
+    judge_dimension: Template = None
+    """What it is told of a dimension."""
+    judge_source: Template = None
+    """How it is shown a source."""
+    repair: Template = None
+    """Asks it again after a reply that could not be read."""
+
+    @field_validator("*")
+    @classmethod
+    def _check(cls, template: str | None, field: ValidationInfo) -> str | None:
+        name = cast("PromptName", field.field_name)
+        _refuse_any(
+            _mistake(f"{name}: {fault.message}", code=fault.code, line=fault.line)
+            for fault in (faults_in(name, template) if template else ())
+        )
+        return template
+
+    @property
+    def own(self) -> dict[PromptName, str]:
+        """Those that do not ship."""
+        return {name: text for name, text in self if text is not None}  # type: ignore[misc]
+
+    @property
+    def in_force(self) -> dict[PromptName, str]:
+        """All templates by name."""
+        return {**shipped_prompts(), **self.own}
+
+    @property
+    def of_judging(self) -> dict[PromptName, str]:
+        """Those of the evaluator that differ from what ships."""
+        shipped = shipped_prompts()
+        return {name: text for name in OF_JUDGING if (text := self.in_force[name]) != shipped[name]}
+
+    @property
+    def sha256(self) -> str:
+        """Digest of all of them."""
+        return hashlib.sha256(json.dumps(self.in_force).encode()).hexdigest()
+
+    def filled(self, name: PromptName, /, **values: str | bool) -> str:
+        """A prompt with a value for each of its fields."""
+        return filled(self.in_force[name], values)
 
 
 class Dimension(BaseModel):
@@ -249,6 +328,8 @@ class Rubric(BaseModel):
     """How many drafts made of these the evaluator scores in a round."""
     shorten: Shortening = Shortening()
     """When models are shown a shortened draft."""
+    prompts: Prompts = Field(default_factory=Prompts)
+    """What models are told: templates, or the name of a file of templates beside this one."""
     dimensions: tuple[Dimension, ...] = Field(min_length=1)
     """In the order they are reported."""
 
@@ -326,9 +407,18 @@ class Rubric(BaseModel):
         return tuple(d for d in self.dimensions if d.checks)
 
 
-def _mistake(message: str, *place: str | int, code: LiteralString) -> InitErrorDetails:
-    """A rule that is broken between fields; the place is for the line in the file."""
-    error = PydanticCustomError(code, "{message}", {"message": message})
+def _mistake(
+    message: str, *place: str | int, code: LiteralString, line: int | None = None
+) -> InitErrorDetails:
+    """A rule that is broken between fields; the place is for the line in the file.
+
+    Args:
+        message: What is wrong.
+        place: The field's.
+        code: Of the problem.
+        line: Of the field's text, counted from 0.
+    """
+    error = PydanticCustomError(code, "{message}", {"message": message, "line": line})
     return InitErrorDetails(type=error, loc=place, input=None)
 
 
@@ -347,6 +437,9 @@ def rubric_schema() -> dict[str, Any]:
         # pydantic knows a check's class from its name, which has a default in Python only.
         part = schema["$defs"][check.__name__]
         part["required"] = ["check", *part.get("required", ())]
+    # Loading reads the file that is named in place of templates.
+    prompts = schema["properties"]["prompts"]
+    prompts["anyOf"] = [{"$ref": prompts.pop("$ref")}, {"type": "string", "minLength": 1}]
     # What a rubric extends may have the rest.
     needed = schema.pop("required")
     schema["anyOf"] = [{"required": ["extends"]}, {"required": needed}]

@@ -34,6 +34,8 @@ class Written:
     """Of the field's name, or of the item's beginning; counted from 1."""
     cut: str = ""
     """What follows a text from a '#' without a space behind it: it may belong to the text."""
+    text_line: int | None = None
+    """Of the first line of a text below a '|'."""
 
     @property
     def fields(self) -> Mapping[str, Written]:
@@ -71,8 +73,15 @@ class Written:
         return found
 
 
-def read_written(path: Path) -> tuple[Written, tuple[Problem, ...]]:
+_BEGIN = "begin with 'title: …', or with a copy: harness rubric new"
+
+
+def read_written(path: Path, *, begin: str = _BEGIN) -> tuple[Written, tuple[Problem, ...]]:
     """The mapping that a file holds, and the names in it that stand twice.
+
+    Args:
+        path: The file.
+        begin: What to do if it holds nothing.
 
     Raises:
         RubricInvalid: It is missing, or is no mapping in YAML.
@@ -109,7 +118,7 @@ def read_written(path: Path) -> tuple[Written, tuple[Problem, ...]]:
     if not isinstance(root.value, dict):
         holds = "nothing, or comments only" if root.value is None else "no fields"
         raise refusal(
-            f"it holds {holds}; begin with 'title: …', or with a copy: harness rubric new",
+            f"it holds {holds}; {begin}",
             1,
             code="rubric.no-fields",
         )
@@ -158,7 +167,7 @@ class _Reading:
                 line=line,
             )
         value: Any
-        cut = ""
+        cut, text_line = "", None
         if isinstance(node, yaml.MappingNode):
             value = self._fields(node)
         elif isinstance(node, yaml.SequenceNode):
@@ -166,7 +175,9 @@ class _Reading:
         else:
             value = self._scalar(node, line)
             cut = _cut_behind(node) if isinstance(value, str) else ""
-        return Written(value, self._path, line, cut)
+            if isinstance(node, yaml.ScalarNode) and node.style == "|":
+                text_line = node.start_mark.line + 2
+        return Written(value, self._path, line, cut, text_line)
 
     def _fields(self, node: yaml.MappingNode) -> dict[str, Written]:
         self._note_repeated(node)

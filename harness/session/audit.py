@@ -171,6 +171,7 @@ def _of_last_loop(loops: Sequence[Mapping[str, Any]]) -> dict[str, object]:
         "rubric_id": last.get("rubric"),
         "rubric_sha256": last.get("rubric_sha256"),
         "prompt_sha256": best.get("prompt_sha256"),
+        "prompts_sha256": last.get("prompts_sha256"),
     }
 
 
@@ -211,6 +212,7 @@ def _loop_entry(loop: WiggumResult, redactor: Redactor, content: ContentPolicy) 
     return {
         "rubric": loop.rubric.id,
         "rubric_sha256": loop.rubric.sha256,
+        "prompts_sha256": loop.rubric.prompts.sha256,
         "stop_reason": loop.stop_reason,
         "best_round": loop.best.number,
         "rounds": tuple(_round_entry(one, redactor, content) for one in loop.rounds),
@@ -226,6 +228,7 @@ def _earlier_entry(
     return {
         "rubric": loop.rubric,
         "rubric_sha256": loop.rubric_sha256,
+        "prompts_sha256": loop.prompts_sha256,
         "stop_reason": loop.stop_reason or "cancelled",
         "best_round": loop.best_round,
         "rounds": tuple(_round_entry(one, redactor, content) for one in rounds),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from harness.rubric import (
     load_rubric,
     load_rubric_file,
     scatter_of,
+    with_prompts,
 )
 from harness.session.casting import warn_of_no_price
 from harness.session.roles import PRODUCER
@@ -85,32 +86,38 @@ def _refusal(path: Path) -> Notice | None:
 
 
 def choose_rubric(
-    rubric: str | Path | Rubric, *, rubrics: Path, refuse: Refuse = _refusal
+    rubric: str | Path | Rubric,
+    *,
+    rubrics: Path,
+    prompts: str | Path | Mapping[str, str] | None = None,
+    refuse: Refuse = _refusal,
 ) -> ChosenRubric:
     """A rubric by its name, by its path, or as it is.
 
     Args:
         rubric: Which.
         rubrics: The folder of the user's own rubrics.
+        prompts: Templates that go before the rubric's, by name, or the path of their file.
         refuse: Says whether code that the rubric names may be run; left out, the user's settings
             decide.
 
     Raises:
         RubricInvalid: There is no such rubric, or it has mistakes.
     """
+    directory = rubrics
     match rubric:
         case Rubric():
-            return ChosenRubric(rubric=rubric, directory=rubrics)
+            loaded = rubric
         case Path():
             loaded = load_rubric_file(rubric, directory=rubrics, refuse=refuse)
-            return ChosenRubric(rubric=loaded, directory=rubric.parent)
+            directory = rubric.parent
         case str():
+            loaded = load_rubric(rubric, directory=rubrics, refuse=refuse)
             path = Path(rubric)
-            given_by_path = path.suffix in {".yaml", ".yml"}
-            return ChosenRubric(
-                rubric=load_rubric(rubric, directory=rubrics, refuse=refuse),
-                directory=path.parent if given_by_path else rubrics,
-            )
+            directory = path.parent if path.suffix in {".yaml", ".yml"} else rubrics
+    if prompts is not None:
+        loaded = with_prompts(loaded, prompts)
+    return ChosenRubric(rubric=loaded, directory=directory)
 
 
 async def evaluate(session: Session, draft: Draft, chosen: ChosenRubric, *, ask: Ask) -> Verdict:
@@ -164,6 +171,21 @@ async def run_loop(
     producer = session.roles.model(PRODUCER)
     endpoint = session.casting.models.endpoints[producer]
     at_once = endpoint.max_parallel or slots_of(endpoint)
+    reviser = Reviser(
+        ask=meter.ask,
+        model=producer,
+        requirements=rubric.requirements,
+        max_output_tokens=max_output_tokens,
+        mode=revise,
+        shorten_over=rubric.shorten.revise_over,
+        prompts=rubric.prompts,
+        candidates=several,
+        finalists=offered,
+        at_once=at_once,
+        first_seed=seed,
+        check=evaluator.checked,
+        tracer=session.trace,
+    )
 
     # 2. The first draft: of an earlier part of the run, given, or written now.
     first = Draft(text=draft or "", task=task, sources=tuple(sources))
@@ -176,7 +198,7 @@ async def run_loop(
         request = ChatRequest(
             model=producer,
             role=PRODUCER,
-            messages=as_messages(_prompt(task, sources, rubric)),
+            messages=as_messages(reviser.prompts.first(first)),
             max_output_tokens=max_output_tokens,
         )
         kept = _tokens_to_keep(
@@ -210,20 +232,7 @@ async def run_loop(
     result = await revise_until_met(
         first,
         evaluator=evaluator,
-        reviser=Reviser(
-            ask=meter.ask,
-            model=producer,
-            requirements=rubric.requirements,
-            max_output_tokens=max_output_tokens,
-            mode=revise,
-            shorten_over=rubric.shorten.revise_over,
-            candidates=several,
-            finalists=offered,
-            at_once=at_once,
-            first_seed=seed,
-            check=evaluator.checked,
-            tracer=session.trace,
-        ),
+        reviser=reviser,
         meter=meter,
         policy=LoopPolicy(
             focus_below=rubric.focus_below,
@@ -309,12 +318,6 @@ def _tokens_to_keep(
         kept = left - candidates * (prompt_tokens + room)
     meter.check_room(most_tokens(room), what="the first draft and its evaluation")
     return kept
-
-
-def _prompt(task: str, sources: Sequence[str], rubric: Rubric) -> str:
-    """What the producer is asked: the task, and what its draft will be measured by."""
-    requirements = "\n".join(f"- {requirement}" for requirement in rubric.requirements)
-    return "\n\n".join([*sources, task, f"What the text must be like:\n{requirements}"])
 
 
 def evaluator_of(session: Session, rubric: Rubric, *, ask: Ask, noise: Noise | None) -> Evaluator:

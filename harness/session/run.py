@@ -411,6 +411,7 @@ class Run:
         task: str,
         *,
         rubric: str | Path | Rubric,
+        prompts: str | Path | Mapping[str, str] | None = None,
         sources: Sequence[str] = (),
         draft: str | None = None,
         max_rounds: int = 3,
@@ -433,6 +434,8 @@ class Run:
         Args:
             task: What the text is for; every round keeps to it.
             rubric: A rubric's name, the path of its file, or a `Rubric`.
+            prompts: Templates that go before the rubric's, by name (`section`, `judge`, …), or the
+                path of their file.
             sources: Texts to rely on; the evaluator sees them too.
             draft: The first draft; the producer writes one when left out.
             max_rounds: Evaluations at most.
@@ -455,7 +458,7 @@ class Run:
             rounds: Of another run's loop, to continue after; `rounds_from` reads them.
 
         Raises:
-            RubricInvalid: There is no such rubric, or it has a mistake.
+            RubricInvalid: There is no such rubric, or it or a prompt has a mistake.
             InvalidInput: A limit leaves nothing to do, or the rounds are of another loop.
             ConfigurationInvalid: The rubric needs a judge, and no evaluator is configured.
             SameModel: Producer and evaluator are one model, as their servers say.
@@ -474,7 +477,7 @@ class Run:
             max_cost_usd=max_cost_usd,
             max_seconds=max_seconds,
         )
-        chosen = await self._choose(rubric)
+        chosen = await self._choose(rubric, prompts)
         key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=sources, draft=draft)
         before = rounds or self._rounds_before(key, chosen.rubric, draft)
         rounds_left = max(max_rounds - len(before), 0)
@@ -503,6 +506,7 @@ class Run:
         draft: str,
         *,
         rubric: str | Path | Rubric,
+        prompts: str | Path | Mapping[str, str] | None = None,
         task: str = "",
         sources: Sequence[str] = (),
     ) -> Verdict:
@@ -511,11 +515,12 @@ class Run:
         Args:
             draft: The text.
             rubric: A rubric's name, the path of its file, or a `Rubric`.
+            prompts: Templates that go before the rubric's; see `wiggum`.
             task: What it was written for.
             sources: Texts to rely on.
 
         Raises:
-            RubricInvalid: There is no such rubric, or it has a mistake.
+            RubricInvalid: There is no such rubric, or it or a prompt has a mistake.
             ConfigurationInvalid: The rubric needs a judge, and no evaluator is configured.
             EvaluationFailed: There was no score.
             InferenceError: The evaluator could not be reached.
@@ -523,7 +528,7 @@ class Run:
         return await evaluate(
             self._session,
             Draft(text=draft, task=task, sources=as_texts(sources)),
-            await self._choose(rubric),
+            await self._choose(rubric, prompts),
             ask=self._chat,
         )
 
@@ -597,5 +602,9 @@ class Run:
             return ()
         return rounds
 
-    async def _choose(self, rubric: str | Path | Rubric) -> ChosenRubric:
-        return await asyncio.to_thread(choose_rubric, rubric, rubrics=self._session.rubrics)
+    async def _choose(
+        self, rubric: str | Path | Rubric, prompts: str | Path | Mapping[str, str] | None
+    ) -> ChosenRubric:
+        return await asyncio.to_thread(
+            choose_rubric, rubric, rubrics=self._session.rubrics, prompts=prompts
+        )

@@ -109,7 +109,13 @@ async def revise_until_met(
         policy=policy or LoopPolicy(),
         finalists=finalists,
     )
-    with tracer.span("wiggum", rubric=rubric.id, rubric_sha256=rubric.sha256, key=key) as span:
+    with tracer.span(
+        "wiggum",
+        rubric=rubric.id,
+        rubric_sha256=rubric.sha256,
+        prompts_sha256=rubric.prompts.sha256,
+        key=key,
+    ) as span:
         try:
             stop = await loop.run(rounds, draft_span, first_drafts)
         except asyncio.CancelledError:

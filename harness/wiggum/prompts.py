@@ -12,7 +12,7 @@ from functools import partial
 
 from harness.compress import Section, condense_around, matter_of, passages_of, sections_of
 from harness.compress.markdown import sentence_pieces
-from harness.rubric import DimensionScore, Draft, Finding
+from harness.rubric import DimensionScore, Draft, Finding, Prompts
 from harness.wiggum.policy import Round
 
 _SECTION_SOURCES_CHARS = 1_500
@@ -34,22 +34,31 @@ _SHORT_CHARS = 12
 _SHORT_SECTION_CHARS = 500
 """A section of fewer characters is two or three sentences."""
 
-_BREAKS_OFF = "It breaks off before its end: be brief enough to come to it."
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionPrompts:
     """The prompts of one loop's revisions."""
 
+    prompts: Prompts
+    """Their templates."""
     requirements: tuple[str, ...]
     shorten_over: int
     """A draft of more characters is shown as its outline, with what is to be changed in full."""
+
+    def first(self, draft: Draft) -> str:
+        """A prompt for the first draft, by all sources."""
+        return self.prompts.filled(
+            "draft",
+            sources="\n\n".join(draft.sources),
+            task=draft.task,
+            requirements=_bullets(self.requirements),
+        )
 
     def sections(
         self, draft: Draft, findings: Mapping[int, Sequence[str]], rounds: Sequence[Round]
     ) -> dict[int, str]:
         """One prompt for each section with findings, by index."""
-        around = ""
+        outline = ""
         if findings and len(draft.text) > self.shorten_over:
             # Around all of them at once: then the calls begin alike.
             view = condense_around(
@@ -58,9 +67,9 @@ class RevisionPrompts:
                 budget_chars=self.shorten_over,
                 focus=draft.task,
             )
-            around = f"The whole answer, shortened where it says […]:\n{view.text.strip()}\n\n"
+            outline = view.text.strip()
         return {
-            index: self._section(draft, index, messages, rounds, around=around)
+            index: self._section(draft, index, messages, rounds, outline=outline)
             for index, messages in findings.items()
         }
 
@@ -71,21 +80,24 @@ class RevisionPrompts:
         messages: Sequence[str],
         rounds: Sequence[Round],
         *,
-        around: str,
+        outline: str,
     ) -> str:
         section = draft.sections[index]
-        name = section.title or "the opening"
-        sources = _section_sources(draft, index, rounds)
-        close = " that stay close to the words of the sources" if draft.sources else ""
         good = _uncriticised(section.body, messages)
-        called = "An earlier version of a" if good == section.body.strip() else "What is good in a"
-        earlier = f"{called} text about {name}:\n{good}" if good else ""
-        keep = "Keep what is good. " if good else ""
-        return (
-            f"{sources}Part of an answer to: {draft.task}{self._asked_in_passing}\n\n"
-            f"{around}{_paragraph(earlier)}{_paragraph(score_history(rounds))}"
-            f"What was wrong with the earlier version:\n{_bullets(messages)}\n\n"
-            f"{keep}Write about {name} again, in whole sentences{close}, and nothing else."
+        sentences = (text if text[-1:] in ".?!" else f"{text}." for text in self.requirements)
+        return self.prompts.filled(
+            "section",
+            sources=_section_sources(draft, index, rounds),
+            task=draft.task,
+            requirements=_bullets(self.requirements),
+            # A small model takes a list for what to write about.
+            requirements_in_a_line=" ".join(dict.fromkeys(sentences)),
+            outline=outline,
+            section=section.title or self.prompts.filled("opening"),
+            good=good,
+            whole=good == section.body.strip(),
+            history=score_history(rounds),
+            findings=_bullets(messages),
         )
 
     def afresh(self, draft: Draft, index: int, rounds: Sequence[Round]) -> str:
@@ -97,12 +109,12 @@ class RevisionPrompts:
         sources = _section_sources(draft, index, rounds)
         if not sources:
             return ""
-        length = (
-            "in two or three sentences" if len(section.body) < _SHORT_SECTION_CHARS else "again"
-        )
-        return (
-            f"{sources}Write about {section.title or draft.task} {length}. "
-            "Use only the words of the text above."
+        return self.prompts.filled(
+            "afresh",
+            sources=sources,
+            section=section.title or draft.task,
+            task=draft.task,
+            short=len(section.body) < _SHORT_SECTION_CHARS,
         )
 
     def edits(
@@ -111,7 +123,7 @@ class RevisionPrompts:
         """A prompt that asks for sections of the draft, and which of them it shows in full."""
         sections = draft.sections
         shown = tuple(range(len(sections)))
-        text, note = draft.text, ""
+        text, titles = draft.text, ""
         if len(text) > self.shorten_over:
             shown = _nearest_sections(draft, focus, room=round(self.shorten_over * _SHOWN_SHARE))
             view = condense_around(
@@ -119,52 +131,27 @@ class RevisionPrompts:
             )
             text = view.text
             titles = ", ".join(f"'{sections[i].title}'" for i in shown if sections[i].level)
-            note = (
-                "It is shortened where it says […]; of the sections that are there, "
-                f"only these may be changed: {titles}. "
-            )
-        prompt = (
-            f"{self._opening(draft)}"
-            f"An earlier version:\n{text.strip()}\n\n"
-            f"{_paragraph(score_history(rounds))}"
-            f"What is wrong with it:\n{_bullets(listed(focus))}\n\n"
-            "Write again only the sections that must change for that, each whole and under its "
-            "own heading as it stands above; leave out those that are good. Where a section is "
-            f"missing, write the one before it again and then the new one. {note}"
-            "Keep to the task, and write the text itself: nothing about it or about the task."
-        )
-        return prompt, shown
+        fields = self._again(draft, text, focus, rounds)
+        return self.prompts.filled("edits", shown=titles, **fields), shown
 
     def whole(self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]) -> str:
         """A prompt that asks for the whole draft; it begins like the prompt for the first draft."""
-        breaks_off = [_BREAKS_OFF] if draft.cut else []
-        return (
-            f"{self._opening(draft)}"
-            f"An earlier version:\n{draft.text.strip()}\n\n"
-            f"{_paragraph(score_history(rounds))}"
-            "Write it again, and nothing else: the text itself, and nothing about it or about the "
-            "task; keep to the task, and keep what is good. "
-            "Avoid what was wrong with the earlier version:\n"
-            f"{_bullets([*listed(focus), *breaks_off])}"
-        )
+        fields = self._again(draft, draft.text, focus, rounds)
+        return self.prompts.filled("whole", cut=draft.cut, **fields)
 
-    def _opening(self, draft: Draft) -> str:
-        sources = _sources(draft, (draft.task,), _DRAFT_SOURCES_CHARS)
-        return f"{sources}{draft.task}\n\n{self._asked}"
-
-    @property
-    def _asked(self) -> str:
-        if not self.requirements:
-            return ""
-        return f"What the text must be like:\n{_bullets(self.requirements)}\n\n"
-
-    @property
-    def _asked_in_passing(self) -> str:
-        """The same in one line: a small model takes a list for what to write about."""
-        if not self.requirements:
-            return ""
-        sentences = (text if text[-1:] in ".?!" else f"{text}." for text in self.requirements)
-        return f" All of it must be like this: {' '.join(dict.fromkeys(sentences))}"
+    def _again(
+        self, draft: Draft, text: str, focus: Sequence[DimensionScore], rounds: Sequence[Round]
+    ) -> dict[str, str]:
+        return {
+            "sources": nearest_sources(
+                draft.sources, to=(draft.task,), limit_chars=_DRAFT_SOURCES_CHARS
+            ),
+            "task": draft.task,
+            "requirements": _bullets(self.requirements),
+            "draft": text.strip(),
+            "history": score_history(rounds),
+            "findings": _bullets(listed(focus)),
+        }
 
 
 def _uncriticised(body: str, messages: Sequence[str]) -> str:
@@ -217,19 +204,10 @@ def _nearest_sections(
     return tuple(sorted(chosen))
 
 
-def _sources(draft: Draft, about: Sequence[str], limit_chars: int) -> str:
-    if not draft.sources:
-        return ""
-    return f"{nearest_sources(draft.sources, to=about, limit_chars=limit_chars)}\n\n"
-
-
 def _section_sources(draft: Draft, index: int, rounds: Sequence[Round]) -> str:
     first = _first_version(draft, index, rounds)
-    return _sources(draft, (first.title, first.body), _SECTION_SOURCES_CHARS)
-
-
-def _paragraph(text: str) -> str:
-    return f"{text}\n\n" if text else ""
+    about = (first.title, first.body)
+    return nearest_sources(draft.sources, to=about, limit_chars=_SECTION_SOURCES_CHARS)
 
 
 def _bullets(lines: Iterable[str]) -> str:
@@ -289,7 +267,7 @@ def score_history(rounds: Sequence[Round]) -> str:
         + ", ".join(f"{name} {score:g}" for name, score in one.verdict.vector.items())
         for one in rounds
     ]
-    return "Scores so far:\n" + "\n".join(lines)
+    return "\n".join(lines)
 
 
 def place_of(finding: Finding, sections: Sequence[Section]) -> int | None:

@@ -104,6 +104,8 @@ class RecordedLoop:
     """Why no further round was made; None if the loop did not come to its end."""
     status: SpanStatus
     duration_ns: int
+    prompts_sha256: str | None = None
+    """Digest of all templates of its prompts; None in journals of versions without any."""
     rounds: tuple[Attributes, ...] = ()
     """What was written of each round; `restored_rounds` makes rounds of it."""
 
@@ -181,6 +183,7 @@ def _loop(
         stop_reason=reason if isinstance(reason, str) else None,
         status=parts[-1].status,
         duration_ns=sum(span.duration_ns for span in parts),
+        prompts_sha256=said.get("prompts_sha256"),
         rounds=rounds[most],
     )
 

@@ -24,7 +24,7 @@ from harness.compress.condense import MARK
 from harness.compress.markdown import blocks_of
 from harness.errors import InvalidInput, ReplyInvalid
 from harness.inference import ChatRequest, Completion, Message, check_whole, most_tokens_of
-from harness.rubric import Ask, Checked, DimensionScore, Draft
+from harness.rubric import Ask, Checked, DimensionScore, Draft, Prompts
 from harness.trace import Tracer
 from harness.wiggum.policy import Round
 from harness.wiggum.prompts import RevisionPrompts, located, place_of
@@ -88,12 +88,16 @@ class Reviser:
         mode: What is written again.
         shorten_over: A draft of more characters is shown as an outline, with what has to change in
             full.
+        prompts: What the model is told; as it ships if None.
         candidates: How often each call is made at most; with more than one, `check` chooses.
         finalists: How many drafts made of the candidates are offered to the evaluator.
         at_once: How many calls the model answers side by side; None if that is not known.
         first_seed: What the seeds of the calls are counted from.
         check: Scores a draft by the rubric's checks alone.
         tracer: Gets a span for each candidate, if there are several.
+
+    Attributes:
+        prompts: What it asks, and what a first draft is asked for by.
     """
 
     def __init__(
@@ -105,6 +109,7 @@ class Reviser:
         max_output_tokens: int | None,
         mode: RevisionMode = "sections",
         shorten_over: int = 5_000,
+        prompts: Prompts | None = None,
         candidates: int = 1,
         finalists: int = 1,
         at_once: int | None = None,
@@ -122,7 +127,11 @@ class Reviser:
         self._model = model
         self._max_output_tokens = max_output_tokens
         self._mode = mode
-        self._prompts = RevisionPrompts(requirements=tuple(requirements), shorten_over=shorten_over)
+        self.prompts = RevisionPrompts(
+            requirements=tuple(requirements),
+            shorten_over=shorten_over,
+            prompts=prompts or Prompts(),
+        )
 
     async def revise(
         self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
@@ -185,7 +194,7 @@ class Reviser:
         return {
             # No more than it needs: a small model fills all the room there is.
             index: self._request(prompt, rounds, room=self._enough(draft.sections[index].body))
-            for index, prompt in self._prompts.sections(draft, findings or {}, rounds).items()
+            for index, prompt in self.prompts.sections(draft, findings or {}, rounds).items()
         }
 
     def _enough(self, *texts: str) -> int:
@@ -198,7 +207,7 @@ class Reviser:
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> tuple[ChatRequest, tuple[int, ...]]:
         """The request, and the sections that it shows in full: only these may be rewritten."""
-        prompt, shown = self._prompts.edits(draft, focus, rounds)
+        prompt, shown = self.prompts.edits(draft, focus, rounds)
         room = self._max_output_tokens or self._enough(*(draft.sections[i].text for i in shown))
         return self._request(prompt, rounds, room=room), shown
 
@@ -206,7 +215,7 @@ class Reviser:
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> ChatRequest:
         room = self._max_output_tokens or self._enough(draft.text)
-        return self._request(self._prompts.whole(draft, focus, rounds), rounds, room=room)
+        return self._request(self.prompts.whole(draft, focus, rounds), rounds, room=room)
 
     def _request(self, prompt: str, rounds: Sequence[Round], *, room: int) -> ChatRequest:
         return ChatRequest(
@@ -239,7 +248,7 @@ class Reviser:
                 request,
                 made=partial(_fitting, before=draft.sections[index].body),
                 section=index,
-                afresh=self._prompts.afresh(draft, index, rounds),
+                afresh=self.prompts.afresh(draft, index, rounds),
                 settles=self._settling(draft, index, put=put, undecided=undecided),
             )
             for index, request in requests.items()

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import InvalidInput
-from harness.rubric import Cap, Dimension, Draft, Rubric, Shortening
+from harness.rubric import Cap, Dimension, Draft, Rubric, Shortening, with_prompts
 from harness.rubric.checks import Words
 from harness.rubric.prompt import Shown, judge_messages, prompt_sha256, repair_messages, shown
+from harness.rubric.templates import OF_JUDGING, shipped_prompts
 
 CLEAR = Dimension(
     name="clear",
@@ -259,6 +260,26 @@ def test_the_digest_is_of_all_that_is_told_except_what_is_judged():
     assert told == prompt_sha256(RUBRIC, [(CLEAR, USEFUL)])
     assert told != prompt_sha256(changed, [(CLEAR, USEFUL)])
     assert told != prompt_sha256(RUBRIC, [(CLEAR,), (USEFUL,)])
+
+
+SAID = {name: f"{text} Ja." for name, text in shipped_prompts().items()}
+
+
+@pytest.mark.parametrize("name", OF_JUDGING)
+def test_another_template_of_the_evaluators_is_told_and_has_another_digest(name):
+    changed = with_prompts(RUBRIC, {name: SAID[name]})
+    draft = Draft(text="x", task=TASK, sources=SOURCES)
+    asked = judge_messages(changed, (USEFUL,), draft, shown=shown(changed, draft))
+    told = repair_messages(changed, (USEFUL,), asked=asked, reply="?")
+
+    assert "Ja." in "".join(message.content for message in told)
+    assert prompt_sha256(changed, [(USEFUL,)]) != prompt_sha256(RUBRIC, [(USEFUL,)])
+
+
+def test_another_template_of_the_producers_does_not_change_the_digest():
+    changed = with_prompts(RUBRIC, {"section": SAID["section"]})
+
+    assert prompt_sha256(changed, [(USEFUL,)]) == prompt_sha256(RUBRIC, [(USEFUL,)])
 
 
 def test_the_shape_that_is_shown_has_the_schemas_fields_in_order():

@@ -12,7 +12,7 @@ def loop(*scores, rubric="brief", best_round=1, **more):
         }
         for number, score in enumerate(scores, start=1)
     ]
-    said = {"rubric_sha256": "11", "stop_reason": "passed", **more}
+    said = {"rubric_sha256": "11", "prompts_sha256": "22", "stop_reason": "passed", **more}
     return {"rubric": rubric, "best_round": best_round, "rounds": rounds, **said}
 
 
@@ -33,7 +33,7 @@ def test_the_series_fields_are_of_the_last_loop():
     assert (line["first_score"], line["best_score"], line["last_score"]) == (6.0, 8.5, 9.0)
     assert (line["rubric_id"], line["rubric_sha256"]) == ("brief", "11")
     assert (line["stop_reason"], line["best_round"]) == ("passed", 2)
-    assert line["prompt_sha256"] == "p2"
+    assert (line["prompt_sha256"], line["prompts_sha256"]) == ("p2", "22")
 
 
 def test_a_run_without_a_loop_or_a_call_has_the_series_fields_too():

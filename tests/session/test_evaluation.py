@@ -25,7 +25,7 @@ from session_runs import (
 from harness import Run, ScriptedBackend, Verdict, load_rubric
 from harness.errors import ContextOverflow, LimitReached
 from harness.inference import Endpoint, token_prices
-from harness.rubric import Noise, write_noise
+from harness.rubric import Noise, with_prompts, write_noise
 from harness.trace import Journal
 from harness.wiggum import rounds_from
 
@@ -102,6 +102,44 @@ def test_a_lone_source_is_one_source_and_not_its_letters(judged, rubric):
 
     assert asked[0] == asked[1]
     assert SOURCE in str(asked[0])
+
+
+def test_a_loop_asks_by_the_prompts_that_it_is_given(judged, rubric):
+    prompts = {
+        "draft": "{sources}\n\nAufgabe: {task}",
+        "whole": "{sources}\n\n{task}\n\n{draft}\n\nNochmal:\n{findings}",
+        "judge_system": "Du bist streng.",
+    }
+    pipeline = looping(rubric, prompts=prompts, draft=None)
+    result = judged(pipeline, BAD, GOOD, strict=judge(4, 9, reason="Die Zahl fehlt."))
+
+    told = [request.messages[0].content for request in judged.writer.requests]
+    assert told[0] == f"{SOURCE}\n\nAufgabe: Cold starts?"
+    assert told[1].startswith(f"{SOURCE}\n\nCold starts?\n\n{BAD}\n\nNochmal:\n- relevance: Die")
+    system = judged.backends["strict"].requests[0].messages[0].content
+    assert system == "Du bist streng."
+    # Whoever reads the run sees that these were others than the rubric's.
+    (loop,) = result.loops
+    digests = {loop.rubric.prompts.sha256, line_of(result)["prompts_sha256"]}
+    digests |= {span["prompts_sha256"] for span in spans_of(result, "wiggum")}
+    assert digests == {with_prompts(load_rubric(rubric), prompts).prompts.sha256}
+    assert loop.rubric.sha256 != load_rubric(rubric).sha256
+
+
+def test_one_verdict_asks_by_the_prompts_in_a_file(judged, rubric, tmp_path):
+    (tmp_path / "prompts.yaml").write_text("judge_system: Du bist streng.\n")
+    judged(evaluating(rubric, prompts=tmp_path / "prompts.yaml"), strict=judge(9))
+
+    assert judged.backends["strict"].requests[0].messages[0].content == "Du bist streng."
+
+
+def test_a_prompt_with_a_mistake_is_refused_before_any_model_is_asked(judged, rubric):
+    pipeline = looping(rubric, prompts={"draft": "{tsak}"}, draft=None)
+    strict = judge(9)
+    error = judged(pipeline, BAD, fails=True, strict=strict)
+
+    assert error.__cause__.code == "rubric.prompt-unknown-field"
+    assert (judged.writer.requests, strict.requests) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from scripted_loops import CUT, FIRST, NO_VERDICT, PARTED, RUBRIC, TIMEOUT
 
 from harness.errors import EvaluatorAbstained, InvalidInput, StreamCut
 from harness.inference import Charges, ScriptedBackend
-from harness.rubric import Dimension, Draft, Evaluator, Rubric
+from harness.rubric import Dimension, Draft, Evaluator, Prompts, Rubric
 from harness.rubric.checks import Finished
 from harness.trace import Content, CounterSet, Instant, SpanEnded, SpanStarted, Tracer, monotonic
 from harness.wiggum import LoopLimits, LoopMeter, LoopPolicy, Reviser, revise_until_met
@@ -257,7 +257,12 @@ def test_the_trace_shows_every_round_and_why_the_loop_ended():
     loop, first, _, _, second_revision, _ = begun
     assert loop.parent is None
     assert {span.parent for span in begun[1:]} == {loop.id}
-    assert loop.attributes == {"rubric": "essay", "rubric_sha256": "5eed", "key": None}
+    assert loop.attributes == {
+        "rubric": "essay",
+        "rubric_sha256": "5eed",
+        "prompts_sha256": Prompts().sha256,
+        "key": None,
+    }
     assert {span.status for span in ended.values()} == {"ok"}
     assert second_revision.attributes["base_round"] == 1
     assert second_revision.attributes["focus"] == ["useful", "clear"]
