@@ -107,7 +107,8 @@ def condense_toward(
     joined = [_joined(texts[span]) for span in spans]
     around = sum(len(text) + frame_chars for text in joined if text) - sum(map(len, texts))
     texts = filled(in_view, of_seen, kept, budget_chars=budget_chars - around, focus=focus)
-    views = (_joined(texts[span]) for span in spans)
+    # A section that ends with a mark needs none for what follows.
+    views = (_joined(texts[span]).replace(2 * _GAP, _GAP) for span in spans)
     return tuple(min(pair, key=len) for pair in zip(documents, views, strict=True))
 
 

@@ -203,9 +203,9 @@ _LEAST_ROOM_CHARS = 2_000
 """For draft and sources, however long the instructions are."""
 _LEAST_SOURCES_SHARE = 0.25
 """Of that room, what a long draft leaves to sources that need it."""
-_SOURCE_CHARS = 80
+_SOURCE_CHARS = 64
 """What stands around a source."""
-_NOTES_CHARS = 1_000
+_NOTES_CHARS = 600
 """What says that draft and sources were shortened."""
 
 

@@ -115,7 +115,7 @@ class Cap(BaseModel):
 
 _PAYLOAD_CHARS, _PAYLOAD_TIMES = 24_000, 4
 """Some 6,500 tokens, which leave room for a reply in a context of 8,192. With 6,000 characters, up
-to a third of a brief's true sentences lose their support (tests/benchmarks/bench_compress.py)."""
+to a fifth of a brief's true sentences lose their support (tests/benchmarks/bench_compress.py)."""
 
 
 class Shortening(BaseModel):
