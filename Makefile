@@ -39,7 +39,7 @@ test-all: test
 	VLLM_START=$(VLLM_START) HYPOTHESIS_PROFILE=all $(BIN)/python tests/run_with_engines.py -q -n $(CORES) -m slow
 
 test-nightly: $(VENV)/.test-installed
-	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -n $(CORES) tests/wiggum/test_loop_invariants.py \
+	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -n $(CORES) -o faulthandler_timeout=3600 tests/wiggum/test_loop_invariants.py \
 	  tests/graph/test_any_graph.py tests/graph/test_any_failure.py tests/graph/test_makespan.py \
 	  tests/memory/test_any_text.py tests/hardware/test_any_header.py \
 	  tests/residency/test_fault_schedules.py

@@ -27,11 +27,16 @@ def command() -> str:
     return "harness" if shutil.which("harness") else os.path.relpath(sys.argv[0])
 
 
-def resume_command(journal: Path) -> str:
-    """What to type to go on with a run."""
+def journal_name(journal: Path) -> str:
+    """How a command names a run: by its id, with its folder if that is not the usual one."""
     traces = os.path.relpath(journal.parent)
     where = "" if traces == str(Settings().traces) else f" --traces {shlex.quote(traces)}"
-    return f"{command()} resume {journal.stem}{where}"
+    return f"{journal.stem}{where}"
+
+
+def resume_command(journal: Path) -> str:
+    """What to type to go on with a run."""
+    return f"{command()} resume {journal_name(journal)}"
 
 
 def print_end(result: RunResult, console: Console) -> None:

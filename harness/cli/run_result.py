@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import textwrap
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.markdown import Markdown
-from rich.table import Table
-from rich.text import Text
 
 from harness.cli.consoles import json_object
-from harness.cli.run_end import command, end_as_json, print_end, spent_line
-from harness.cli.verdicts import decision, points, remarks, verdict_as_json
-from harness.compress import sections_of
+from harness.cli.rounds import changes, round_as_json, rounds_table
+from harness.cli.run_end import command, end_as_json, journal_name, print_end
+from harness.cli.verdicts import decision, remarks
 from harness.graph import Skipped
 from harness.inference import Spent
-from harness.rubric import DimensionScore
 from harness.session import RunResult
 from harness.session.separation import Separation
-from harness.trace import CallGroup
-from harness.wiggum import RecordedLoop, Revise, Round, StopReason, WiggumResult
+from harness.wiggum import RecordedLoop, StopReason, WiggumResult
 
 _REASONS: dict[StopReason, str] = {
     "passed": "the draft meets the rubric",
@@ -41,8 +33,14 @@ _REASONS: dict[StopReason, str] = {
 }
 
 
+_NEXT = {"timeline": "open", "rounds, reasons": "rounds", "times, tokens": "report"}
+"""What to look at next, and the command for it."""
+
+_NEXT_WIDTH = 17
+
+
 def print_result(result: RunResult, out: Console, console: Console) -> None:
-    """Prints the result; and every loop's rounds, how it ended, what the models did, the files.
+    """Prints the result; of every loop what changed, its scores and its end; what to look at next.
 
     Args:
         result: Of the run.
@@ -59,16 +57,16 @@ def print_result(result: RunResult, out: Console, console: Console) -> None:
     print_end(result, console)
     for warning in result.warnings:
         console.print(f"Warning: {warning}", style="yellow", markup=False, soft_wrap=True)
-    if result.models:
-        console.print(_model_table(result.models))
-    console.print(f"{_time(result)}; the run's files:", highlight=False)
-    for path in asdict(result.files).values():
-        if path is not None:
-            console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
-    if result.files.journal.is_file():
-        journal = shlex.quote(os.path.relpath(result.files.journal))
-        said = f"See where the time went: {command()} trace open {journal}"
-        console.print(said, style="dim", highlight=False, markup=False, soft_wrap=True)
+    console.print(_spent_line(result), highlight=False, soft_wrap=True)
+    files = result.files
+    if files.journal.is_file():
+        drawn = [p.suffix for p in (files.chrome_trace, files.perfetto_trace) if p is not None]
+        lines = {"files": ", ".join([str(files.journal), *drawn])}
+        for what, how in _NEXT.items():
+            lines[what] = f"{command()} trace {how} {journal_name(files.journal)}"
+        for what, line in lines.items():
+            told = f"{what:<{_NEXT_WIDTH}}{line}"
+            console.print(told, style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
 def result_as_json(result: RunResult) -> bytes:
@@ -120,10 +118,26 @@ def _as_json(output: object) -> object:
             return to_jsonable_python(output)
 
 
+def _spent_line(result: RunResult) -> str:
+    """What the run took: calls, tokens, time."""
+    calls = sum(model.calls for model in result.models)
+    told = [f"{calls:,} {'call' if calls == 1 else 'calls'}"] if calls else []
+    failed = sum(model.failed for model in result.models)
+    refused = sum(model.refused for model in result.models)
+    told += [f"{n:,} {end}" for n, end in ((failed, "failed"), (refused, "refused")) if n]
+    if calls:
+        read = sum(model.input_tokens for model in result.models)
+        cached = [m.cached_tokens for m in result.models if m.cached_tokens is not None]
+        share = f" ({sum(cached) / read:.0%} cached)" if cached and read else ""
+        written = sum(model.output_tokens for model in result.models)
+        told.append(f"{read:,} tokens in{share}, {written:,} out")
+    return f"{'; '.join([*told, _time(result)])}."
+
+
 def _time(result: RunResult) -> str:
-    """How long the run took, and of one that was resumed, how much of that was now."""
+    """How long it took, and of a run that was resumed, how much of that was now."""
     if result.had_finished:
-        return f"It took {result.spent.seconds:.1f} s in all"
+        return f"{result.spent.seconds:.1f} s in all"
     if result.parts == 1:
         return f"{result.duration_s:.1f} s in all"
     return (
@@ -150,125 +164,41 @@ def _earlier_as_json(loop: RecordedLoop) -> dict[str, object]:
 
 
 def _print_loop(loop: WiggumResult, console: Console) -> None:
-    table = Table(title=Text(f"Rounds, by rubric '{loop.rubric.id}'"), title_justify="left")
-    table.add_column("round", justify="right")
-    # A draft that a gate stopped lacks the dimensions that others have.
-    names = dict.fromkeys(name for one in loop.rounds for name in one.verdict.vector)
-    for name in names:
-        table.add_column(name, justify="right")
-    table.add_column("composite", justify="right")
-    table.add_column("changed, characters", justify="right")
-    for one in loop.rounds:
-        scores = {score.name: points(score) for score in one.verdict.scores}
-        table.add_row(
-            f"{one.number}{'*' if one is loop.best else ''}",
-            *(scores.get(name, "-") for name in names),
-            str(one.verdict.composite),
-            "" if one.base_round is None else f"{one.changed_chars:,}",
-        )
-    console.print(table)
-    if loop.revisions:
-        console.print(_asked_table(loop.revisions))
-    for one in loop.rounds:
-        if one.tried:
-            console.print(_candidates_line(one), highlight=False)
-    _print_changes(loop, console)
     verdict = loop.best.verdict
+    if loop.best is not loop.rounds[0]:
+        _print_changes(loop, console)
+    console.print(rounds_table(loop.rounds, best=loop.best.number))
     console.print(
         f"Stopped: {loop.stop_reason} ({_REASONS[loop.stop_reason]}). Round {loop.best.number}* is "
-        f"returned: {verdict.composite}, {decision(verdict, loop.rubric)}.",
+        f"returned: {verdict.composite}, {decision(verdict, loop.rubric)}, by rubric "
+        f"'{loop.rubric.id}'.",
         highlight=False,
     )
+    if tried := [candidate for one in loop.rounds for candidate in one.tried]:
+        taken = sum(candidate.outcome == "taken" for candidate in tried)
+        console.print(f"{taken} of {len(tried)} candidates were taken.", highlight=False)
     if loop.stop_detail:
         console.print(loop.stop_detail, style="yellow", markup=False)
-    for line in (*remarks(verdict, loop.rubric), spent_line(loop.spent, what="The loop")):
+    for line in remarks(verdict, loop.rubric):
         console.print(line, highlight=False, markup=False)
     console.print()
 
 
-_CHANGE_CHARS = 240
+_CHANGE_CHARS = 200
 """How much of a section is shown before and after a revision."""
 
-
-def _candidates_line(one: Round) -> str:
-    taken = sum(candidate.outcome == "taken" for candidate in one.tried)
-    return f"Round {one.number}: {taken} of {len(one.tried)} candidates were taken."
+_CHANGES_SHOWN = 2
 
 
 def _print_changes(loop: WiggumResult, console: Console) -> None:
-    """What the revisions made of the first draft, section by section."""
-    before, after = sections_of(loop.rounds[0].draft), sections_of(loop.text)
-    if loop.best is loop.rounds[0] or [s.title for s in before] != [s.title for s in after]:
-        return
-    console.print("What the revisions changed", style="italic")
-    for old, new in zip(before, after, strict=True):
-        if old.body.strip() != new.body.strip():
-            if new.title:
-                console.print(Text(new.title, style="bold"))
-            console.print(Text(f"- {_shortened(old.body)}", style="red"))
-            console.print(Text(f"+ {_shortened(new.body)}", style="green"))
+    """What the revisions made of the first draft, of some sections."""
+    found = changes(loop.rounds[0].draft, loop.text)
+    more = len(found) - _CHANGES_SHOWN
+    of_more = f" (and {more} more)" if more > 0 else ""
+    console.print(f"What the revisions changed{of_more}:", style="italic", highlight=False)
+    for change in found[:_CHANGES_SHOWN]:
+        console.print(change.shown(chars=_CHANGE_CHARS))
     console.print()
-
-
-def _shortened(text: str) -> str:
-    return textwrap.shorten(text, _CHANGE_CHARS, placeholder=" …")
-
-
-def _asked_table(revisions: Sequence[Revise]) -> Table:
-    """What each revision was asked for, a row per dimension."""
-    table = Table(title="Asked to change", title_justify="left")
-    table.add_column("for round", justify="right")
-    table.add_column("from", justify="right")
-    table.add_column("dimension")
-    table.add_column("what", ratio=1)
-    for number, revision in enumerate(revisions, start=2):
-        for score in revision.focus:
-            table.add_row(f"{number}", f"{revision.base.number}", score.name, Text(_asked(score)))
-    return table
-
-
-def _asked(score: DimensionScore) -> str:
-    if not score.findings:
-        return score.reason
-    first, *others = score.findings
-    where = f"“{first.section}”: " if first.section else ""
-    more = f" (and {len(others)} more)" if others else ""
-    return f"{where}{first.message}{more}"
-
-
-def _model_table(models: Sequence[CallGroup]) -> Table:
-    table = Table(
-        title="Models: calls; tokens in, how many of them the prefix cache had, and out; "
-        "median time to the first token; decoding speed",
-        title_justify="left",
-    )
-    table.add_column("model", no_wrap=True)
-    for column in ("calls", "in", "prefix cache", "out", "first token", "tokens/s"):
-        table.add_column(column, justify="right")
-    for model in models:
-        table.add_row(
-            Text(model.name or "-"),
-            _calls(model),
-            f"{model.input_tokens:,}",
-            _cached(model),
-            f"{model.output_tokens:,}",
-            "-" if model.ttft is None else f"{model.ttft.p50_ns / 1e6:,.0f} ms",
-            "-" if model.decode_tokens_per_s is None else f"{model.decode_tokens_per_s:,.0f}",
-        )
-    return table
-
-
-def _calls(model: CallGroup) -> str:
-    ends = {"failed": model.failed, "refused": model.refused}
-    told = ", ".join(f"{count} {end}" for end, count in ends.items() if count)
-    return f"{model.calls}" + (f" ({told})" if told else "")
-
-
-def _cached(model: CallGroup) -> str:
-    if model.cached_tokens is None:
-        return "not reported"
-    share = model.cached_tokens / model.input_tokens if model.input_tokens else 0.0
-    return f"{model.cached_tokens:,} ({share:.0%})"
 
 
 def _separation_as_json(separation: Separation) -> dict[str, object]:
@@ -298,15 +228,6 @@ def _loop_as_json(loop: WiggumResult) -> dict[str, object]:
         "unjudged": loop.best.verdict.unjudged,
         "spent": _spent_as_json(loop.spent),
         "rounds": [
-            {
-                "round": one.number,
-                "base_round": one.base_round,
-                "changed_chars": one.changed_chars,
-                **verdict_as_json(one.verdict),
-                "spent": _spent_as_json(one.spent),
-                "draft": one.draft,
-                "candidates": [asdict(candidate) for candidate in one.tried],
-            }
-            for one in loop.rounds
+            {**round_as_json(one), "spent": _spent_as_json(one.spent)} for one in loop.rounds
         ],
     }

@@ -23,7 +23,15 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.arguments import LATEST, find_journal, read_pairs, traces_option
-from harness.cli.consoles import Shown, failures_told, log_to_stderr, results, say, write_json
+from harness.cli.consoles import (
+    Shown,
+    failures_told,
+    json_object,
+    log_to_stderr,
+    results,
+    say,
+    write_json,
+)
 from harness.cli.process import FAILED, UNUSABLE
 from harness.errors import InvalidInput
 from harness.trace import TIMELINES, Journal, TimelineFormat
@@ -156,6 +164,22 @@ def report(run: str, traces: Path | None, ttft_ms: int, itl_ms: int, *, as_json:
         write_json(report_as_json(found))
     else:
         print_report(found, results())
+
+
+@trace.command()
+@_RUN
+@traces_option
+@_JSON
+def rounds(run: str, traces: Path | None, *, as_json: bool) -> None:
+    """Show each round of a run's loops: scores, reasons, candidates, what changed."""
+    from harness.cli.rounds import print_rounds, rounds_as_json  # noqa: PLC0415 - imports rubrics
+
+    with _complaints(as_json=as_json):
+        journal = _journal(run, traces)
+        if as_json:
+            write_json(json_object({"loops": rounds_as_json(journal)}))
+        else:
+            print_rounds(journal, results())
 
 
 @trace.command()

@@ -14,10 +14,12 @@ from golden import assert_shown, printed
 from rich.console import Console
 
 from harness import Pipeline, Run, ScriptedBackend, Settings
+from harness.cli.rounds import changes, print_rounds, rounds_as_json
 from harness.cli.run_end import print_failure
 from harness.cli.run_result import print_result, result_as_json
 from harness.inference import Spent
 from harness.session import RunResult
+from harness.trace import Journal
 from harness.wiggum import StopReason
 
 GOOD = "The server must read the weights from disk before it can process the prompt, in 8 s or so."
@@ -52,10 +54,28 @@ def test_a_report_has_the_text_the_rounds_what_was_asked_to_change_the_models_an
         str(result.files.journal.parent): "traces",
         result.run_id: "RUN",
         r"\d+\.\d s": "0.0 s",
-        r" +\d+ ms │": "        0 ms │",
-        r"went: .* trace open .*": "went: harness trace open traces/RUN.jsonl",
+        r" [^ ]+ trace (\w+) RUN .*": r" harness trace \1 RUN",
     }
     assert_shown("run report", shown(result), masks=masks)
+
+
+def test_the_rounds_of_a_recorded_run_have_all_that_its_report_shortens(result: RunResult) -> None:
+    journal = Journal(result.files.journal)
+
+    assert_shown("trace rounds", printed(partial(print_rounds, journal), width=100))
+    (loop,) = rounds_as_json(journal)
+    said = json.loads(result_as_json(result))["loops"][0]
+    as_written = json.loads(json.dumps(loop, default=str))
+    for one, other in zip(as_written["rounds"], said["rounds"], strict=True):
+        assert one == {name: value for name, value in other.items() if name != "spent"}
+
+
+def test_what_changed_is_told_by_section_where_the_sections_are_the_same() -> None:
+    before, after = "# A\n\none\n\n# B\n\ntwo\n", "# A\n\none\n\n# B\n\nthree\n"
+
+    assert changes(before, after) == [("B", "two\n", "three\n")]
+    assert changes(before, "# A\n\none\n") == [(None, before, "# A\n\none\n")]
+    assert str(changes(before, after)[0].shown(chars=4)) == "B\n- two\n+ …"
 
 
 def test_figures_say_how_they_were_come_by(result: RunResult) -> None:
@@ -109,6 +129,5 @@ def test_json_has_what_each_round_changed_and_took(result: RunResult) -> None:
 
 def test_paths_are_not_folded_and_markup_in_a_text_is_printed_as_it_is(result: RunResult) -> None:
     text = shown(replace(result, result="[bold]x[/bold] ]"), width=60)
-    for path in (result.files.journal, result.files.chrome_trace, result.files.audit_log):
-        assert str(path) in text
+    assert f"{result.files.journal}, .json, .pftrace" in text
     assert "[bold]x[/bold] ]" in text

@@ -1,0 +1,149 @@
+"""The rounds of a revise loop: their scores, what was criticized, candidates and changes."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.cli.verdicts import points, verdict_as_json, why_not_more
+from harness.compress import sections_of
+from harness.trace import Journal
+from harness.wiggum import RecordedLoop, Round, recorded_loops, rounds_from
+
+
+def print_rounds(journal: Journal, console: Console) -> None:
+    """Prints each round of each loop of a run.
+
+    Raises:
+        InvalidInput: The run did not record texts, or a draft had a secret in it.
+        JournalInvalid: The journal is damaged.
+    """
+    for loop, rounds in _loops(journal):
+        where = f"{loop.node}: " if loop.node else ""
+        end = loop.stop_reason or "not over"
+        console.print(Text(f"{where}rubric '{loop.rubric}', {end}", style="bold"))
+        console.print(rounds_table(rounds, best=loop.best_round))
+        for one in rounds:
+            _print_round(one, rounds, console)
+
+
+def rounds_as_json(journal: Journal) -> list[dict[str, object]]:
+    """The same for scripts, a loop each.
+
+    Raises:
+        InvalidInput: As `print_rounds`.
+        JournalInvalid: As `print_rounds`.
+    """
+    return [
+        {
+            "node": loop.node,
+            "rubric": loop.rubric,
+            "stop_reason": loop.stop_reason,
+            "best_round": loop.best_round,
+            "rounds": [round_as_json(one) for one in rounds],
+        }
+        for loop, rounds in _loops(journal)
+    ]
+
+
+def round_as_json(one: Round) -> dict[str, object]:
+    """A round by the names of its fields."""
+    return {
+        "round": one.number,
+        "base_round": one.base_round,
+        "changed_chars": one.changed_chars,
+        **verdict_as_json(one.verdict),
+        "draft": one.draft,
+        "candidates": [asdict(candidate) for candidate in one.tried],
+    }
+
+
+def rounds_table(rounds: Sequence[Round], *, best: int | None) -> Table:
+    """The scores of each round, with a star at the one that was returned."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("round")
+    # A draft that a gate stopped lacks the dimensions that others have.
+    names = dict.fromkeys(name for one in rounds for name in one.verdict.vector)
+    for name in (*names, "composite"):
+        table.add_column(name, justify="right")
+    for one in rounds:
+        scores = {score.name: points(score) for score in one.verdict.scores}
+        table.add_row(
+            f"{one.number}{'*' if one.number == best else ''}",
+            *(scores.get(name, "-") for name in names),
+            str(one.verdict.composite),
+        )
+    return table
+
+
+class Change(NamedTuple):
+    """A section, before and after."""
+
+    title: str | None
+    before: str
+    after: str
+
+    def shown(self, *, chars: int | None = None) -> Text:
+        """The two versions below each other, each at most so long."""
+
+        def cut(text: str) -> str:
+            return text if chars is None else textwrap.shorten(text, chars, placeholder=" …")
+
+        title = (f"{self.title}\n", "bold") if self.title else ("", "")
+        old, new = cut(self.before.strip()), cut(self.after.strip())
+        return Text.assemble(title, (f"- {old}\n", "red"), (f"+ {new}", "green"))
+
+
+def changes(before: str, after: str) -> list[Change]:
+    """The sections that differ; the whole texts where they do not have the same sections."""
+    old, new = sections_of(before), sections_of(after)
+    if [one.title for one in old] != [one.title for one in new]:
+        return [Change(None, before, after)]
+    return [
+        Change(one.title, one.body, other.body)
+        for one, other in zip(old, new, strict=True)
+        if one.body.strip() != other.body.strip()
+    ]
+
+
+def _loops(journal: Journal) -> Iterator[tuple[RecordedLoop, tuple[Round, ...]]]:
+    for index, loop in enumerate(recorded_loops(journal.items())):
+        yield loop, rounds_from(journal, loop=index)
+
+
+def _print_round(one: Round, rounds: Sequence[Round], console: Console) -> None:
+    console.print()
+    base = None if one.base_round is None else rounds[one.base_round - 1]
+    of = "the first draft" if base is None else f"from round {base.number}"
+    console.print(Text(f"Round {one.number}, {of}", style="bold"))
+    if one.tried:
+        console.print(_candidates(one))
+    for change in changes(base.draft, one.draft) if base else ():
+        console.print(change.shown())
+    for score in one.verdict.scores:
+        for line in why_not_more(score):
+            console.print(Text(f"{score.name} {points(score)}: {line}"))
+
+
+def _candidates(one: Round) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("candidate for", overflow="fold")
+    for column in ("number", "seed", "by the checks"):
+        table.add_column(column, justify="right")
+    table.add_column("outcome", overflow="fold")
+    for candidate in one.tried:
+        checked = candidate.checked
+        table.add_row(
+            Text(candidate.section or "the draft"),
+            f"{candidate.number}",
+            "-" if candidate.seed is None else f"{candidate.seed}",
+            "-" if checked is None else f"{checked:.2f}",
+            Text(f"{candidate.outcome}{f': {candidate.error}' if candidate.error else ''}"),
+        )
+    return table
