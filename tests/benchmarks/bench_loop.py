@@ -37,7 +37,7 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -45,7 +45,7 @@ import numpy as np
 import structlog
 
 from harness import ChatRequest, open_shim
-from harness.compress import passages_of, sections_of, sentences_of, splice
+from harness.compress import passages_of, sections_of, sentences_of
 from harness.compress.markdown import blocks_of
 from harness.inference import Charges, Completion, Message
 from harness.rubric import Draft, Evaluator, Rubric, load_rubric
@@ -61,7 +61,6 @@ from harness.wiggum import (
     best_of,
     revise_until_met,
 )
-from harness.wiggum.ratchet import select
 
 DOCUMENTS = Path(__file__).parents[3] / "shared" / "data" / "longdocs"
 RUBRICS = Path(__file__).parents[2] / "rubrics"
@@ -127,12 +126,16 @@ def main() -> None:
     threads = max(1, (os.cpu_count() or 2) // options.side_by_side)
     with ProcessPoolExecutor(options.side_by_side, mp_context=get_context("spawn")) as pool:
         tasks = [pool.submit(rows_of, *pair, threads=threads) for pair in open_pairs]
-        for number, task in enumerate(as_completed(tasks), start=len(done) + 1):
-            rows += task.result()
-            if options.rows:
-                with options.rows.open("a") as file:
-                    file.writelines(f"{json.dumps(asdict(row))}\n" for row in task.result())
-            print(f"{number} of {len(pairs)}", end="\r", file=sys.stderr)
+        try:
+            for number, task in enumerate(as_completed(tasks), start=len(done) + 1):
+                rows += task.result()
+                if options.rows:
+                    with options.rows.open("a") as file:
+                        file.writelines(f"{json.dumps(asdict(row))}\n" for row in task.result())
+                print(f"{number} of {len(pairs)}", end="\r", file=sys.stderr)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     report(rows, as_json=options.json)
 
 
@@ -191,7 +194,9 @@ class Counted:
     async def ask(self, request: ChatRequest) -> Completion:
         completion = await self._ask(request)
         self.calls += 1
-        self.tokens += completion.usage.input_tokens + completion.usage.output_tokens
+        usage = completion.usage
+        assert usage is not None
+        self.tokens += usage.input_tokens + usage.output_tokens
         return completion
 
     @property
@@ -300,18 +305,15 @@ def best_draft(draft: Draft, source: Source, more: Sequence[list[str]], rubric: 
 
 
 def best_sections(draft: Draft, source: Source, more: Sequence[list[str]], rubric: Rubric) -> str:
-    candidates = [
-        Candidate(number=number, section=index, text=sections[index])
-        for index in range(len(source.topics))
-        for number, sections in enumerate(more[1:], start=1)
-    ]
-    found = select(
-        draft,
-        candidates,
-        put=lambda texts: splice(draft.text, {k: t for k, t in texts.items() if k is not None}),
-        check=Evaluator(rubric, ask=_nobody).checked,
-    )
-    return found.finalists[0].text if found.finalists else draft.text
+    """Section after section, whichever the checks rank highest; of equals, the first draft's."""
+    check = Evaluator(rubric, ask=_nobody).checked
+    chosen = list(more[0])
+    for index in range(len(chosen)):
+        trials = [[*chosen[:index], other[index], *chosen[index + 1 :]] for other in more]
+        drafts = [replace(draft, text=assembled(source, trial)) for trial in trials]
+        ranks = [check(trial).rank for trial in drafts]
+        chosen = trials[ranks.index(max(ranks))]
+    return assembled(source, chosen)
 
 
 async def _nobody(_request: ChatRequest) -> Completion:
