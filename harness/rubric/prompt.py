@@ -268,7 +268,8 @@ def _room(rubric: Rubric, draft: Draft) -> tuple[int, int]:
 def _with_sources(condensed: Condensed, rubric: Rubric, draft: Draft, *, room_chars: int) -> Shown:
     sources = condense_toward(
         draft.sources,
-        said=condensed.text,
+        # What the task asks for is shown too: a draft may have missed it.
+        said=f"{condensed.text}\n\n{draft.task}",
         budget_chars=room_chars,
         focus=focus_of(rubric, draft),
         frame_chars=_SOURCE_CHARS,

@@ -190,6 +190,16 @@ def test_sources_are_shown_by_what_the_draft_says_and_the_judge_is_told():
     assert "The sources have" not in prompt("x")
 
 
+def test_what_the_task_asks_for_is_shown_though_the_draft_misses_it():
+    answer = "Zebras sleep standing up."
+    draft = Draft(text=CLAIM, task="Say how zebras sleep.", sources=(f"{MANUAL}{answer}\n",))
+
+    seen = shown(RUBRIC, draft)
+
+    assert seen.sources_shortened is not None
+    assert answer in seen.sources[0]
+
+
 def test_a_long_draft_goes_before_its_sources_but_for_their_share():
     shorten = Shortening(payload_over=10_000, evaluate_over=9_000)
     rubric = RUBRIC.model_copy(update={"shorten": shorten})

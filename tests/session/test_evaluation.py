@@ -104,6 +104,28 @@ def test_a_lone_source_is_one_source_and_not_its_letters(judged, rubric):
     assert SOURCE in str(asked[0])
 
 
+def test_no_judge_of_a_loop_reads_more_than_the_limit_however_long_a_source_is(judged, rubric):
+    filler = "".join(
+        f"# Part {n}\n\nStage {n} has {n * 7} shelves of its kind, as stage {n - 1} has none.\n\n"
+        for n in range(700)
+    )
+    long = f"{filler}# Odds\n\n{SOURCE}"
+    strict = judge(4, 9)
+
+    result = judged(looping(rubric, sources=[long]), GOOD, strict=strict)
+
+    assert len(long) > 50_000
+    judging = [span for span in spans_of(result, "chat") if span["role"] == "evaluator"]
+    assert [span["prompt_chars"] <= 24_000 for span in judging] == [True, True]
+    assert [span["compressed"] for span in spans_of(result, "evaluate")] == [True, True]
+    # The first draft does not speak of it, but the task does.
+    seen = [request.messages[-1].content.count("A cold start takes") for request in strict.requests]
+    assert seen == [1, 2]
+    # As the journal has it.
+    (_, kept) = rounds_from(Journal(result.files.journal))
+    assert kept.verdict.judges.sources_shortened.before_chars == len(long)
+
+
 def test_a_loop_asks_by_the_prompts_that_it_is_given(judged, rubric):
     prompts = {
         "draft": "{sources}\n\nAufgabe: {task}",
