@@ -27,7 +27,7 @@ from harness.residency.residents import Residents
 from harness.trace import Tracer
 
 MAX_WAIT_S = 60.0
-"""How long a call is put off in favour of others, unless told otherwise."""
+"""How long a call is put off in favor of others, unless told otherwise."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class KeepAliveBudget:
         tenants: The models.
         hosts: What loads them, by tag.
         tracer: Sees loads, evictions and waits.
-        max_wait_s: How long a call is put off in favour of others, if calls and loads take no
+        max_wait_s: How long a call is put off in favor of others, if calls and loads take no
             longer than before.
         left: Models that stay in memory when the budget closes: those of other servers.
 

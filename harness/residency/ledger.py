@@ -180,7 +180,7 @@ class State:
     forecast: Forecast = NOTHING_KNOWN
     """May have some of the waiting calls, or none."""
     max_wait_ns: int = 60_000_000_000
-    """How long a call may be put off in favour of others."""
+    """How long a call may be put off in favor of others."""
     failed: frozenset[str] = frozenset()
     """Models whose last load or unload failed, or that were loaded ahead and not used: only a call
     moves them."""

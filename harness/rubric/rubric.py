@@ -130,7 +130,7 @@ class Shortening(BaseModel):
     the sources condensed toward what the draft says, so that all is within this. 24,000 if left
     out, or four times `evaluate_over` if that is more."""
     revise_over: int = Field(default=5_000, ge=1_000)
-    """The reviser sees a longer draft as an outline, with the criticised sections in full."""
+    """The reviser sees a longer draft as an outline, with the criticized sections in full."""
     cap: int | None = Field(default=20_000, ge=2_000)
     """No model sees more than this, even if the headings alone are longer: the first 85 % and the
     last 15 % of it are shown. No limit if null."""

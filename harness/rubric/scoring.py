@@ -170,7 +170,7 @@ def held_down(score: DimensionScore, held: Iterable[Held]) -> DimensionScore:
 
 
 _LEAST_OF_A_TITLE = 8
-"""How many letters are needed to recognise a heading by its beginning."""
+"""How many letters are needed to recognize a heading by its beginning."""
 _NUMBERING = re.compile(
     r"(?:section |chapter |part )?\(?(?:\d+(?:[. ]\d+)*|[ivx]+(?=[.)]))[.):]*\s+"
 )

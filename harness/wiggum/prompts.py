@@ -83,7 +83,7 @@ class RevisionPrompts:
         outline: str,
     ) -> str:
         section = draft.sections[index]
-        good = _uncriticised(section.body, messages)
+        good = _uncriticized(section.body, messages)
         sentences = (text if text[-1:] in ".?!" else f"{text}." for text in self.requirements)
         return self.prompts.filled(
             "section",
@@ -154,7 +154,7 @@ class RevisionPrompts:
         }
 
 
-def _uncriticised(body: str, messages: Sequence[str]) -> str:
+def _uncriticized(body: str, messages: Sequence[str]) -> str:
     """A section's text without the sentences that a finding quotes.
 
     A small model repeats what it has read twice.

@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_keep_alive.py [--json] [--drafts 8] [--rounds 2]
         [--llama-server PATH]
 
-Every draft is written by one model and criticised by the other, so many rounds, all drafts side by
+Every draft is written by one model and criticized by the other, so many rounds, all drafts side by
 side. They begin at once, or every one and a half lengths of a call, as when the node before them
 yields its items. The peer is what one writes without a budget: a lock around each call which
 unloads the other model and loads the call's own when they differ, in the order in which calls come.
@@ -102,7 +102,7 @@ def main() -> None:
     if options.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
-    print(f"{options.drafts} drafts, {options.rounds} rounds of writing and criticising\n")
+    print(f"{options.drafts} drafts, {options.rounds} rounds of writing and criticizing\n")
     print("host          drafts begin       way      loads  server's  calls   wall, s")
     for row in rows:
         counted = "-" if row.server_loads is None else row.server_loads
@@ -319,7 +319,7 @@ async def _run(
 
 
 def drafts_pipeline(drafts: int, rounds: int, *, stagger_s: float) -> Pipeline:
-    """So many drafts side by side, each written and criticised in turn."""
+    """So many drafts side by side, each written and criticized in turn."""
     pipeline = Pipeline("keep alive")
 
     @pipeline.node

@@ -40,7 +40,7 @@ from harness.session.settings import Settings
 from harness.trace import RunTrace, TraceOptions, Tracer
 
 TURNS, IN_A_ROW, AT_ONCE = 15, 20, 200
-PROMPT = "Summarise this: " + "some words of a usual prompt " * 20
+PROMPT = "Summarize this: " + "some words of a usual prompt " * 20
 MESSAGES = [{"role": "user", "content": PROMPT}]
 
 Ask = Callable[[], Awaitable[str]]

@@ -1,9 +1,9 @@
-"""What it saves to write only the criticised sections of a draft again, on the embedded model.
+"""What it saves to write only the criticized sections of a draft again, on the embedded model.
 
     python tests/benchmarks/bench_surgical.py [--json] [--documents FOLDER] [--drafts 6]
 
 Each draft is the beginning of a real document (the first in `../shared/data/longdocs`, or any
-folder of `.md` files), six sections of it, of which two are criticised. The same reviser revises it
+folder of `.md` files), six sections of it, of which two are criticized. The same reviser revises it
 twice with the demo's model: section by section, and as a whole. What is counted is what the model
 wrote, and how many of the four other sections are not byte for byte what they were: changed, or
 gone. How good a model of this size writes is of no account.

@@ -285,7 +285,7 @@ def client_of(backend: ScriptedBackend, tracer: Tracer) -> Client:
 
 
 def request(number: int) -> ChatRequest:
-    prompt = f"Summarise this, number {number}: " + "some words of a usual prompt " * 20
+    prompt = f"Summarize this, number {number}: " + "some words of a usual prompt " * 20
     return ChatRequest(model="small", role="producer", messages=(Message("user", prompt),))
 
 

@@ -106,7 +106,7 @@ def simulate(
         devices: `machine` is one of them.
         tenants: The models.
         policy: Decides; told no more than the budget would tell it.
-        max_wait_s: How long a call may be put off in favour of others.
+        max_wait_s: How long a call may be put off in favor of others.
         forecast: What the policy is told of the jobs.
         resident: Models that are in memory at the start.
         unload_s: What unloading a model takes.

@@ -94,7 +94,7 @@ def always(reply: str) -> ScriptedBackend:
         pytest.param("It runs.", 2, "It runs.", id="the second of two with one title"),
     ],
 )
-def test_only_the_criticised_section_is_written_again(reply, section, after):
+def test_only_the_criticized_section_is_written_again(reply, section, after):
     backend = always(reply)
 
     text = revise(backend, draft(), failed(at(section)))
@@ -139,17 +139,17 @@ FRAGMENTS = [
 
 
 @given(text=st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join), data=st.data())
-def test_what_was_not_criticised_stays_as_it_was_byte_for_byte(text, data):
+def test_what_was_not_criticized_stays_as_it_was_byte_for_byte(text, data):
     before = sections_of(text)
     assume(any(section.level for section in before))
-    criticised = data.draw(st.sets(st.integers(0, len(before) - 1), min_size=1))
-    findings = [Finding("too short", before[index].title, index) for index in criticised]
+    criticized = data.draw(st.sets(st.integers(0, len(before) - 1), min_size=1))
+    findings = [Finding("too short", before[index].title, index) for index in criticized]
 
     after = sections_of(revise(always("New *text*."), draft(text), failed(*findings)))
 
     assert len(after) == len(before)
     for index, (old, new) in enumerate(zip(before, after, strict=True)):
-        if index in criticised:
+        if index in criticized:
             assert new.title == old.title
             assert new.body.strip() == "New *text*."
         else:
