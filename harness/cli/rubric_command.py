@@ -32,17 +32,18 @@ from harness.rubric import (
 )
 from harness.session.settings import load_settings
 
-_SCORING = {
+_OTHERS = {
     "noise": (
         "harness.cli.rubric_scoring:noise",
         "Measure how far an evaluator's scores scatter.",
     ),
+    "prompts": ("harness.cli.rubric_prompts:prompts", "Print what models are told."),
     "score": ("harness.cli.rubric_scoring:score", "Score drafts by a rubric."),
 }
-"""Subcommands that ask models."""
+"""Subcommands that need models, or the loop."""
 
 
-@click.group(cls=LazyGroup, lazy=_SCORING)
+@click.group(cls=LazyGroup, lazy=_OTHERS)
 def rubric() -> None:
     """Rubrics, by which drafts are judged."""
 

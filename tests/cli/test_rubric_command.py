@@ -185,3 +185,86 @@ def test_what_cannot_be_written_is_said(here: Path, arguments: str, named: str) 
     assert result.exit_code == 2
     assert named in result.stderr
     assert (here / "rubrics/essay.yaml").read_text() == GOOD
+
+
+# --- prompts -------------------------------------------------------------------------------------
+
+DRAFT = "# Uhr\n\nSie hat eine Feder. Sie hat 7 Räder.\n"
+GERMAN = """\
+title: Notiz
+extends: essay
+prompts:
+  section: |
+    {sources}
+
+    Schreib „{section}“ neu.
+    {findings}
+  judge_source: "Quelle {number}: {source}"
+dimensions: [{ name: grounded, checks: [{ check: grounded_numbers }] }]
+"""
+
+
+def told(*arguments: str, cwd: Path) -> dict[str, dict[str, str]]:
+    """What models are told, by the name of the prompt."""
+    said = json.loads(rubric("prompts", *arguments, "--json", cwd=cwd).stdout)
+    return {
+        one["name"]: {**one, "text": "\n".join(message["content"] for message in one["messages"])}
+        for one in said["prompts"]
+    }
+
+
+def test_what_models_would_be_told_is_printed_with_where_it_stands(here: Path) -> None:
+    (here / "rubrics/notiz.yaml").write_text(GERMAN)
+    (here / "draft.md").write_text(DRAFT)
+    (here / "clock.md").write_text("A clock has a spring.")
+
+    found = told(
+        *("notiz", "--draft", "draft.md", "--task", "Was ist eine Uhr?", "--sources", "clock.md"),
+        cwd=here,
+    )
+
+    assert list(found) == ["draft", "section", "afresh", "edits", "whole", "judge", "repair"]
+    section = found["section"]
+    assert section["text"].startswith("A clock has a spring.\n\nSchreib „Uhr“ neu.\n- ")
+    assert "7 is not in the sources" in section["text"]
+    assert section["from"].endswith("notiz.yaml:4")
+    assert section["chars"] == len(section["text"])
+    assert "Quelle 1: <source-" in found["judge"]["text"]
+    assert found["judge"]["from"].endswith("notiz.yaml:9")
+    assert "Was ist eine Uhr?" in found["draft"]["text"]
+    assert found["draft"]["from"] == "as it ships"
+
+
+def test_without_a_draft_what_is_not_given_stands_in_parentheses(here: Path) -> None:
+    result = rubric("prompts", "essay", cwd=here)
+
+    assert (result.exit_code, result.stdout.count("=== ")) == (0, 7)
+    assert "An earlier version of a text about (A heading):" in result.stdout
+
+
+def test_a_copy_of_a_rubrics_prompts_can_be_named_by_another(here: Path) -> None:
+    (here / "rubrics/notiz.yaml").write_text(GERMAN)
+    written = rubric("prompts", "notiz", "--write", "rubrics/p.yaml", cwd=here)
+    (here / "rubrics/other.yaml").write_text(
+        f"title: Notiz\nextends: essay\nprompts: p.yaml\n{GERMAN.splitlines()[-1]}\n"
+    )
+
+    assert written.exit_code == 0
+    text = (here / "rubrics/p.yaml").read_text()
+    assert text.count("# Fields: ") == len(yaml.safe_load(text)) == 11
+    theirs, ours = told("notiz", cwd=here), told("other", cwd=here)
+    assert {name: one["text"] for name, one in ours.items()} == {
+        name: one["text"] for name, one in theirs.items()
+    }
+    assert rubric("prompts", "notiz", "--write", "rubrics/p.yaml", cwd=here).exit_code == 2
+
+
+def test_a_mistake_in_a_file_of_prompts_is_named_with_its_line(here: Path) -> None:
+    (here / "rubrics/p.yaml").write_text("# Nur einer.\nrepair: |\n  {asked}\n  {shap}\n")
+    (here / "rubrics/other.yaml").write_text("title: O\nextends: essay\nprompts: p.yaml\n")
+
+    result = rubric("check", "other", cwd=here)
+
+    assert result.exit_code == 2
+    lines = [line.split(": ")[0] for line in result.stdout.splitlines()]
+    assert lines[:2] == ["rubrics/p.yaml:3", "rubrics/p.yaml:4"]

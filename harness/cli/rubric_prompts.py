@@ -1,0 +1,165 @@
+"""`harness rubric prompts`: what models are told, without asking any."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+import click
+
+from harness.cli.arguments import config_option, read_text
+from harness.cli.consoles import failures_told, json_object, say, write_json
+from harness.cli.project_files import refusal_after_asking
+from harness.errors import InvalidInput
+from harness.inference import ChatRequest, Completion, Message
+from harness.rubric import (
+    DimensionScore,
+    Draft,
+    Evaluator,
+    Finding,
+    Rubric,
+    RubricFile,
+    reach_verdict,
+    read_rubric,
+)
+from harness.rubric.prompt import asked_of, judge_messages, repair_messages, shown
+from harness.rubric.templates import SHIPPED
+from harness.session.settings import load_settings
+from harness.wiggum import Round
+from harness.wiggum.prompts import RevisionPrompts, place_of
+
+
+@click.command(short_help="Print what models are told.")
+@click.argument("rubric")
+@click.option("--draft", metavar="FILE", help="What is judged and revised.")
+@click.option("--task", default="(the task)", help="@FILE reads it from a file.")
+@click.option("--sources", multiple=True, metavar="FILE", help="May be repeated.")
+@click.option(
+    "--write", metavar="FILE", type=click.Path(path_type=Path), help="Copy the templates."
+)
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def prompts(
+    rubric: str,
+    *,
+    draft: str | None,
+    task: str,
+    sources: tuple[str, ...],
+    write: Path | None,
+    config: Path | None,
+    as_json: bool,
+) -> None:
+    """Print what models are told by RUBRIC, a name or a file; no model is asked.
+
+    The checks' findings on the draft are real; texts in (parentheses) stand for what a model would
+    say, and for what is not given. Revisions are shown as of a third round.
+    """
+    with failures_told(as_json=as_json):
+        directory = load_settings(config, environment=os.environ).rubrics
+        found = read_rubric(rubric, directory=directory, refuse=refusal_after_asking)
+        if write is not None:
+            _copy(found.rubric, write)
+            say(f"{write}: a copy to edit; name it in a rubric: 'prompts: {write.name}'")
+            return
+        given = Draft(
+            text=read_text("draft", Path(draft)) if draft else "# (A heading)\n\n(Its text.)\n",
+            task=read_text("task", Path(task[1:])) if task.startswith("@") else task,
+            sources=tuple(read_text("source", Path(name)) for name in sources) or ("(A source.)",),
+        )
+        told: list[dict[str, Any]] = [
+            {
+                "name": name,
+                "from": _origins(found, _TOGETHER.get(name, (name,))),
+                "chars": sum(len(message.content) for message in messages),
+                "messages": [{"role": one.role, "content": one.content} for one in messages],
+            }
+            for name, messages in _told(found.rubric, given)
+        ]
+    if as_json:
+        digest = found.rubric.prompts.sha256
+        write_json(json_object({"rubric": rubric, "prompts_sha256": digest, "prompts": told}))
+        return
+    for one in told:
+        say(f"=== {one['name']}: {one['chars']:,} characters ({one['from']})")
+        say("\n\n".join(message["content"] for message in one["messages"]) + "\n")
+
+
+def _told(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Message]]]:
+    """The prompts by the names of their templates."""
+    scores = (*_checked(rubric, draft), *_judged(rubric, draft))
+    focus = [score for score in scores if score.score < rubric.focus_below]
+    verdict = reach_verdict(rubric, scores)
+    rounds = [Round(number=number, draft=draft.text, verdict=verdict) for number in (1, 2)]
+    told = RevisionPrompts(
+        prompts=rubric.prompts,
+        requirements=rubric.requirements,
+        shorten_over=rubric.shorten.revise_over,
+    )
+    placed = [(place_of(one, draft.sections), one.message) for s in focus for one in s.findings]
+    index = next((place for place, _ in placed if place is not None), 0)
+    findings = [message for place, message in placed if place == index] or ["(What is wrong.)"]
+    for name, text in {
+        "draft": told.first(draft),
+        "section": told.sections(draft, {index: findings}, rounds)[index],
+        "afresh": told.afresh(draft, index, rounds),
+        "edits": told.edits(draft, focus, rounds)[0],
+        "whole": told.whole(draft, focus, rounds),
+    }.items():
+        yield name, [Message("user", text)]
+    if dimensions := asked_of(rubric, draft):
+        dimensions = dimensions if rubric.judge == "joint" else dimensions[:1]
+        asked = judge_messages(rubric, dimensions, draft, shown=shown(rubric, draft))
+        yield "judge", asked
+        yield "repair", repair_messages(rubric, dimensions, asked=asked, reply="")[-1:]
+
+
+def _checked(rubric: Rubric, draft: Draft) -> Sequence[DimensionScore]:
+    async def ask(request: ChatRequest) -> Completion:
+        raise NotImplementedError
+
+    return Evaluator(rubric, ask=ask, models=("none",)).checked(draft).scores
+
+
+def _judged(rubric: Rubric, draft: Draft) -> list[DimensionScore]:
+    """Low scores, with what a model might have found in the first section under a heading."""
+    under = (i for i, one in enumerate(draft.sections) if one.level and one.body.strip())
+    place = next(under, 0)
+    finding = Finding("(What the evaluator found.)", draft.sections[place].title, place)
+    return [
+        DimensionScore(
+            name=dimension.name,
+            score=rubric.scale.min,
+            source="judged",
+            reason="(Why it is not higher.)",
+            findings=(finding,),
+        )
+        for dimension in rubric.judged
+    ]
+
+
+_TOGETHER = {"judge": ("judge_system", "judge", "judge_dimension", "judge_source")}
+
+
+def _origins(found: RubricFile, names: Sequence[str]) -> str:
+    """Where these templates stand."""
+    own = [found.written.at(("prompts", one)) for one in names if one in found.rubric.prompts.own]
+    return ", ".join(f"{one.path}:{one.line}" for one in own) or "as it ships"
+
+
+def _copy(rubric: Rubric, path: Path) -> None:
+    """Writes the rubric's templates, with the comments of those that ship."""
+    text = SHIPPED.read_text(encoding="utf-8")
+    for name, template in rubric.prompts.own.items():
+        before, after = re.split(rf"^{name}:.*\n(?:(?: .*)?\n)*", text, flags=re.MULTILINE)
+        text = f"{before}{name}: |\n{indent(template, '  ')}\n\n{after}"
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot be written ({error.strerror})", code="file.unwritable", path=path
+        ) from error
