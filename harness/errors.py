@@ -5,6 +5,7 @@
     │   ├── ConfigurationInvalid
     │   │   └── NotTrusted      a folder's settings send a key where the user has not allowed it
     │   ├── RubricInvalid
+    │   ├── LabelsInvalid
     │   ├── PipelineInvalid
     │   ├── SameModel           producer and evaluator are one model
     │   └── SameFamily          they are of one family, and the settings forbid that
@@ -169,6 +170,20 @@ class RubricInvalid(InvalidInput):
         super().__init__(message + more, code=code, path=path, line=line)
         first = Problem(path=path, line=line, message=message, code=self.code)
         self.problems = (first, *others)
+
+
+class LabelsInvalid(InvalidInput):
+    """A file of labeled drafts has mistakes.
+
+    Attributes:
+        problems: All of them; the message has the first few of each kind.
+    """
+
+    code = "labels.invalid"
+
+    def __init__(self, message: str, *, problems: Sequence[Problem]) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
 
 
 class PipelineInvalid(InvalidInput):

@@ -39,8 +39,12 @@ _OTHERS = {
     ),
     "prompts": ("harness.cli.rubric_prompts:prompts", "Print what models are told."),
     "score": ("harness.cli.rubric_scoring:score", "Score drafts by a rubric."),
+    "tune": (
+        "harness.cli.rubric_tuning:tune_rubric",
+        "Find the threshold that labeled drafts allow.",
+    ),
 }
-"""Subcommands that need models, or the loop."""
+"""Subcommands that need models or the loop, or import much."""
 
 
 @click.group(cls=LazyGroup, lazy=_OTHERS)

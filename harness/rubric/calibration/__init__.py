@@ -1,1 +1,1 @@
-"""Thresholds with a stated error rate, from drafts that people labelled; see `bounds`."""
+"""Thresholds with a stated error rate, from drafts that people labeled; see `bounds`."""

@@ -1,4 +1,4 @@
-"""Which threshold labelled drafts allow, at a stated error rate and a stated confidence.
+"""Which threshold labeled drafts allow, at a stated error rate and a stated confidence.
 
 A claim such as "at most 10 % of the accepted are wrong, 90 % sure" means: over label sets of this
 size, the threshold that is named has a true rate above 10 % in at most 10 % of them. Each risk has
@@ -76,7 +76,7 @@ class Aim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """What each threshold does to labelled drafts, from the strictest on."""
+    """What each threshold does to labeled drafts, from the strictest on."""
 
     thresholds: NDArray[np.float64]
     accepted: Counts
@@ -184,7 +184,7 @@ def power(steps: Steps, aim: Aim, *, drafts: int, generator: np.random.Generator
 
 
 def drafts_needed(steps: Steps, aim: Aim, *, generator: np.random.Generator) -> int | None:
-    """How many labelled drafts name a threshold in 80 of 100 label sets; None if far too many."""
+    """How many labeled drafts name a threshold in 80 of 100 label sets; None if far too many."""
     sizes = [
         math.ceil(steps.drafts * 2 ** (half / 2)) for half in range(1, 2 * _MOST_DOUBLINGS + 1)
     ]

@@ -50,7 +50,7 @@ def test_bounds_are_those_of_clopper_and_pearson():
 
 
 @st.composite
-def labelled(draw):
+def labeled(draw):
     """Few distinct scores, some out of reach, and labels."""
     count = draw(st.integers(1, 120))
     generator = np.random.default_rng(draw(st.integers(0, 10_000)))
@@ -59,7 +59,7 @@ def labelled(draw):
     return scores, generator.random(count) < draw(st.sampled_from([0.02, 0.1, 0.4]))
 
 
-@given(labelled(), st.sampled_from(RISKS), st.sampled_from([0.05, 0.1, 0.3]))
+@given(labeled(), st.sampled_from(RISKS), st.sampled_from([0.05, 0.1, 0.3]))
 def test_the_named_threshold_is_that_of_a_plain_walk_down_the_scores(drafts, risk, target):
     scores, wrong = drafts
     steps = steps_of(scores, wrong)

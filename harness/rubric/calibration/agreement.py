@@ -1,0 +1,308 @@
+"""How far an evaluator agrees with people: by dimension, by repeated samples, and on pairs.
+
+Intervals come from a bootstrap over groups: drafts of one source are not independent, and resampled
+one by one they give intervals that are too narrow. Statistics with an interval are made of sums
+over drafts, so that a resample is a weighted sum over groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.rubric.calibration.bounds import library
+
+Values = NDArray[np.float64]
+
+_TOP_OFTEN, _TOP_TIMES_AS_OFTEN = 0.5, 2
+_DRAWS = 1_000
+_DRAWS_OF_MANY, _MANY_GROUPS = 200, 10_000
+_ICC_SAMPLES = (1, 2, 3, 5, 10, 20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A statistic with its bootstrap interval; NaN where it is undefined."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """An evaluator's scores against the mean of people's, on one dimension."""
+
+    name: str
+    drafts: int
+    estimates: Mapping[str, Estimate]
+    """`pearson`, `spearman`; `kappa`, Cohen's with quadratic weights; `alpha`, Krippendorff's on an
+    interval scale; `offset`, the mean of evaluator minus people; `slope`, by how much the
+    evaluator's score rises with a point of people's."""
+    kendall: float
+    """Kendall's tau-b."""
+    kendall_within: float
+    """The mean of the groups' own."""
+    groups_within: tuple[int, int]
+    """Over how many groups that is, of how many with two drafts or more: where people or the
+    evaluator give all the same, it is undefined."""
+    top: tuple[float, float]
+    """The share of drafts to which the evaluator, and people, give the highest score."""
+    is_frozen: bool
+    """Whether the evaluator gave every draft the same."""
+    length_bias: float
+    """Spearman's rho of evaluator minus people with the draft's length; NaN if unknown."""
+    ceiling: tuple[float, float]
+    """Pearson's r of one person with the mean of the others, averaged; and that of the evaluator
+    with the same means. NaN if no two people scored the same drafts."""
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether the evaluator gives most drafts the highest score, and people do not."""
+        evaluator, people = self.top
+        return evaluator >= _TOP_OFTEN and evaluator >= _TOP_TIMES_AS_OFTEN * people
+
+
+class Resamples:
+    """Bootstrap resamples of groups; a draft that is independent has a group of its own."""
+
+    def __init__(self, groups: Sequence[str], generator: np.random.Generator) -> None:
+        _, self.codes = np.unique(np.asarray(groups), return_inverse=True)
+        count = int(self.codes.max(initial=-1)) + 1
+        draws = _DRAWS if count <= _MANY_GROUPS else _DRAWS_OF_MANY
+        picked = generator.integers(count, size=(draws, count)) + np.arange(draws)[:, None] * count
+        times = np.bincount(picked.ravel(), minlength=draws * count).reshape(draws, count)
+        self._times = np.vstack([np.ones(count), times])
+
+    def sums(self, features: Values) -> Values:
+        """`(1 + draws, k)`: sums over the drafts there are, then over those of each resample.
+
+        Args:
+            features: `(drafts, k)`.
+        """
+        by_group = np.zeros((self._times.shape[1], features.shape[1]))
+        np.add.at(by_group, self.codes, features)
+        return np.asarray(self._times @ by_group)
+
+
+def estimate(values: Values, *, confidence: float) -> Estimate:
+    """The first value, with the percentile interval of the others."""
+    known = values[1:][np.isfinite(values[1:])]
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(known, [tail, 1 - tail]) if len(known) else (np.nan, np.nan)
+    return Estimate(value=float(values[0]), low=float(low), high=float(high))
+
+
+def agreement(
+    name: str,
+    *,
+    evaluator: Values,
+    people: Values,
+    resamples: Resamples,
+    highest: float,
+    lengths: Values,
+    confidence: float,
+) -> Agreement:
+    """How an evaluator agrees with people on one dimension.
+
+    Args:
+        name: Of the dimension.
+        evaluator: `(drafts,)`, NaN where missing.
+        people: `(drafts, raters)`, NaN where missing.
+        resamples: Of these drafts.
+        highest: The scale's highest score.
+        lengths: `(drafts,)`, NaN where unknown.
+        confidence: Of the intervals.
+    """
+    rank = library("scipy.stats").rankdata
+    mean = _mean_of(people)
+    both = ~np.isnan(evaluator) & ~np.isnan(mean)
+    x, y, lengths = mean[both], evaluator[both], lengths[both]
+    found = _linear(_sums(resamples, both, x, y))
+    # A resample keeps the ranks that its drafts have among all.
+    found["spearman"] = _linear(_sums(resamples, both, rank(x), rank(y)))["pearson"]
+    within = _kendall_within(x, y, resamples.codes[both])
+    known = within[~np.isnan(within)]
+    return Agreement(
+        name=name,
+        drafts=len(x),
+        estimates={one: estimate(v, confidence=confidence) for one, v in found.items()},
+        kendall=float(library("scipy.stats").kendalltau(x, y).statistic) if len(x) > 1 else np.nan,
+        kendall_within=float(known.mean()) if len(known) else np.nan,
+        groups_within=(len(known), len(within)),
+        top=(float(np.mean(y >= highest)), float(np.mean(x >= highest))) if len(x) else (0, 0),
+        is_frozen=len(y) > 1 and bool(np.all(y == y[0])),
+        length_bias=np.nan if np.isnan(lengths).any() else _pearson(rank(y - x), rank(lengths)),
+        ceiling=_ceiling(people[both], y),
+    )
+
+
+def _mean_of(people: Values) -> Values:
+    known = ~np.isnan(people)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(known, people, 0).sum(axis=1) / known.sum(axis=1))
+
+
+def _sums(resamples: Resamples, both: NDArray[np.bool_], x: Values, y: Values) -> Values:
+    """Of n, x, y, x², y² and xy, about a middle: the squares of large numbers lose digits."""
+    middle = np.mean([x, y]) if len(x) else 0
+    x, y = x - middle, y - middle
+    features = np.zeros((len(both), 6))
+    features[both] = np.column_stack([np.ones_like(x), x, y, x * x, y * y, x * y])
+    return resamples.sums(features)
+
+
+def _linear(sums: Values) -> dict[str, Values]:
+    """Statistics of two scorers from their sums."""
+    n = sums[:, 0]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mx, my, xx, yy, xy = (sums[:, 1:] / n[:, None]).T
+        vx, vy, cov, apart = xx - mx**2, yy - my**2, xy - mx * my, (mx - my) ** 2
+        vx, vy = (np.where(v < 1e-12, 0, v) for v in (vx, vy))
+        squares = vx + vy - 2 * cov + apart
+        return {
+            "pearson": np.where(vx * vy > 0, cov / np.sqrt(vx * vy), np.nan),
+            # The mean square of the differences against what two scorers with these scores would
+            # have by chance: with quadratic weights, kappa needs no table.
+            "kappa": 1 - squares / (vx + vy + apart),
+            "alpha": 1 - squares / (vx + vy + apart / 2) * (2 * n - 1) / (2 * n),
+            "offset": my - mx,
+            "slope": np.where(vx > 0, cov / vx, np.nan),
+        }
+
+
+def _kendall_within(x: Values, y: Values, groups: NDArray[np.int64]) -> Values:
+    """Tau-b of each group of two drafts or more; NaN where a side is constant."""
+    order = np.argsort(groups, kind="stable")
+    found = []
+    for place in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        if len(place) > 1:
+            dx, dy = (np.sign(v[place][:, None] - v[place]) for v in (x, y))
+            untied = np.abs(dx).sum() * np.abs(dy).sum()
+            found.append((dx * dy).sum() / np.sqrt(untied) if untied else np.nan)
+    return np.asarray(found, dtype=float)
+
+
+def _pearson(x: Values, y: Values) -> float:
+    is_flat = len(x) < 2 or np.all(x == x[0]) or np.all(y == y[0])
+    return np.nan if is_flat else float(np.corrcoef(x, y)[0, 1])
+
+
+def _ceiling(people: Values, evaluator: Values) -> tuple[float, float]:
+    pairs = []
+    for rater in range(people.shape[1]):
+        rest = _mean_of(np.delete(people, rater, axis=1))
+        own = ~np.isnan(people[:, rater]) & ~np.isnan(rest)
+        pairs.append([_pearson(v[own], rest[own]) for v in (people[:, rater], evaluator)])
+    known = [pair for pair in pairs if not np.isnan(pair).any()] or [[np.nan, np.nan]]
+    person, machine = np.mean(known, axis=0)
+    return float(person), float(machine)
+
+
+def discrimination(
+    scores: Values, accepted: NDArray[np.bool_], *, resamples: Resamples, confidence: float
+) -> Estimate:
+    """The area under the ROC curve: how often an accepted draft outscores a rejected one.
+
+    Args:
+        scores: `(drafts,)`; of two equal ones, each counts as higher by half.
+        accepted: By people.
+        resamples: Of these drafts.
+        confidence: Of the interval.
+    """
+    values, place = np.unique(scores, return_inverse=True)
+    features = np.zeros((len(scores), 2 * len(values)))
+    features[np.arange(len(scores)), place + len(values) * accepted] = 1
+    bad, good = np.split(resamples.sums(features), 2, axis=1)
+    below = np.cumsum(bad, axis=1) - bad / 2
+    with np.errstate(invalid="ignore"):
+        found = (good * below).sum(axis=1) / (good.sum(axis=1) * bad.sum(axis=1))
+    return estimate(found, confidence=confidence)
+
+
+def reliability(samples: Sequence[Sequence[float]]) -> dict[int, float]:
+    """By number of samples, the reliability of their mean; empty if no two drafts have several.
+
+    The intraclass correlation ICC(1, k) by a one-way analysis of variance (Shrout and Fleiss 1979),
+    and the Spearman-Brown formula for other numbers.
+    """
+    repeated = [np.asarray(one, dtype=float) for one in samples if len(one) > 1]
+    sizes = np.array([len(one) for one in repeated])
+    if len(repeated) < 2:
+        return {}
+    means = np.array([one.mean() for one in repeated])
+    between = (sizes * (means - np.average(means, weights=sizes)) ** 2).sum() / (len(sizes) - 1)
+    within = sum(((one - one.mean()) ** 2).sum() for one in repeated) / (sizes - 1).sum()
+    size = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / (len(sizes) - 1)
+    if between + within == 0:
+        return {}
+    one = max(0.0, float((between - within) / (between + (size - 1) * within)))
+    return {k: k * one / (1 + (k - 1) * one) for k in _ICC_SAMPLES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairAgreement:
+    """An evaluator's preferences between two drafts against people's."""
+
+    pairs: int
+    accuracy: Estimate
+    """The share of judgements that prefer what people do; one without a preference is wrong."""
+    kappa: float
+    """Cohen's with people, where the first draft was shown first."""
+    unreadable: int
+    """Judgements without a preference."""
+    kappa_swapped: float
+    """Cohen's with people, where the second draft was shown first. This and what follows is NaN if
+    it never was."""
+    kappa_orders: float
+    """Cohen's, between the orders."""
+    consistent: float
+    """The share of pairs with the same preference in both orders."""
+    first_share: float
+    """How often the draft shown first is preferred: half of the time without a bias."""
+
+
+def pair_agreement(
+    people: Sequence[str],
+    judged: Sequence[str],
+    swapped: Sequence[str] | None,
+    *,
+    resamples: Resamples,
+    confidence: float,
+) -> PairAgreement:
+    """How an evaluator agrees with people on pairs of drafts.
+
+    Args:
+        people: Which they prefer: "a", "b" or "tie".
+        judged: Which the evaluator prefers, shown `a` first; "" if it did not say.
+        swapped: The same, shown `b` first; None if it was not asked so.
+        resamples: Of these pairs.
+        confidence: Of the interval.
+    """
+    truth, one = np.array(people), np.array(judged)
+    other = one if swapped is None else np.array(swapped)
+    right = (np.asarray(one == truth, float) + (other == truth)) / 2
+    sums = resamples.sums(np.column_stack([np.ones(len(truth)), right]))
+    preferred = max(1, np.isin([one, other], ["a", "b"]).sum())
+    first = ((one == "a").sum() + (other == "b").sum()) / preferred
+    of_orders = cohen_kappa(truth, other), cohen_kappa(one, other), np.mean(one == other), first
+    known = [np.nan] * 4 if swapped is None else [float(value) for value in of_orders]
+    return PairAgreement(
+        pairs=len(truth),
+        accuracy=estimate(sums[:, 1] / sums[:, 0], confidence=confidence),
+        kappa=cohen_kappa(truth, one),
+        unreadable=int((one == "").sum() + (other == "").sum() * (swapped is not None)),
+        kappa_swapped=known[0],
+        kappa_orders=known[1],
+        consistent=known[2],
+        first_share=known[3],
+    )
+
+
+def cohen_kappa(one: NDArray[np.str_], other: NDArray[np.str_]) -> float:
+    """Agreement of two labelings beyond chance (Cohen 1960); NaN if both are one constant."""
+    expected = sum(np.mean(one == label) * np.mean(other == label) for label in np.unique(one))
+    return float((np.mean(one == other) - expected) / (1 - expected)) if expected < 1 else np.nan

@@ -1,0 +1,210 @@
+"""What tuning leaves beside a rubric: its attempts, its calibration, and its threshold.
+
+`essay.attempts.json` remembers which scores were looked at on which labels. A rubric that is edited
+after a look at labels fits them better than new ones, so all attempts on the same labels share what
+may go wrong. `essay.calibration.json` says what a threshold rests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from secrets import token_hex
+from shutil import copymode
+from typing import Any, ClassVar, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from harness.errors import InvalidInput, RubricInvalid
+from harness.files import shipped_directory, whole_file
+from harness.rubric.calibration.bounds import Risk
+from harness.rubric.load import RubricFile
+from harness.rubric.prompt import prompt_sha256
+from harness.rubric.rubric import FILLED_IN, Rubric
+
+
+class _Record(BaseModel):
+    """A file beside a rubric."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    kind: ClassVar[str]
+
+    @classmethod
+    def path(cls, rubric: Rubric, directory: Path) -> Path:
+        """Where it is kept; `directory` is mostly the folder of the rubric's own file."""
+        return directory / f"{rubric.id}.{cls.kind}.json"
+
+    @classmethod
+    def read(cls, rubric: Rubric, directory: Path) -> Self | None:
+        """What was written; None if nothing was.
+
+        Raises:
+            InvalidInput: The file is another one.
+        """
+        path = cls.path(rubric, directory)
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValidationError as error:
+            raise InvalidInput(
+                f"'harness rubric tune' did not write this ({error.errors()[0]['msg']}); move it "
+                "away",
+                code="tune.file-invalid",
+                path=path,
+            ) from error
+
+    def write(self, rubric: Rubric, directory: Path) -> None:
+        """Writes it whole or not at all.
+
+        Raises:
+            InvalidInput: It cannot be written.
+        """
+        path = self.path(rubric, directory)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            with whole_file(path) as file:
+                file.write(self.model_dump_json().encode() + b"\n")
+        except OSError as error:
+            raise _unwritable(path, error) from error
+
+
+class Attempt(BaseModel):
+    """The scores of one rubric and evaluator, looked at on labeled drafts."""
+
+    pass_at: tuple[float, ...]
+    """The thresholds that the rubric had."""
+    scores: dict[str, float | None]
+    """By the labels' digests: the highest threshold at which a draft passes; None for none."""
+
+
+class Attempts(_Record):
+    """All looks at labels by versions of a rubric."""
+
+    kind = "attempts"
+
+    attempts: tuple[Attempt, ...] = ()
+
+    def after(self, pass_at: float, scores: Mapping[str, float | None]) -> Self:
+        """With another look; the same scores are the same attempt."""
+        thresholds, merged, others = {pass_at}, dict(scores), []
+        for one in self.attempts:
+            shared = one.scores.keys() & scores.keys()
+            if shared and all(one.scores[label] == scores[label] for label in shared):
+                thresholds |= set(one.pass_at)
+                merged |= one.scores
+            else:
+                others.append(one)
+        new = Attempt(pass_at=tuple(sorted(thresholds)), scores=merged)
+        return self.model_copy(update={"attempts": (*others, new)})
+
+    def on(self, scores: Mapping[str, float | None]) -> tuple[Attempt, ...]:
+        """Those that saw any of these labels."""
+        return tuple(one for one in self.attempts if one.scores.keys() & scores.keys())
+
+
+class Calibration(_Record):
+    """What a rubric's threshold rests on."""
+
+    kind = "calibration"
+
+    rubric_sha256: str
+    """Of the rubric with this threshold."""
+    prompt_sha256: str
+    """Digest of what the evaluator is told except task, sources and draft; as in `Judges`."""
+    evaluator: str | None
+    """Tag of its endpoint, all tags of a panel; None if code alone scores."""
+    samples: tuple[int, ...]
+    """How many judgements a draft had: one number if all had as many."""
+    labels_sha256: str
+    drafts: int
+    rejects: int
+    accepted: int
+    wrong: int
+    """Accepted drafts that people reject."""
+    pass_at: float
+    risk: Risk
+    target: float
+    """The rate is at most this …"""
+    confidence: float
+    """… in this share of label sets."""
+    method: str
+    versions: int
+    """Attempts on these labels."""
+    accept_at: float | None
+    """The mean of people's scores from which they accept; None if they decided themselves."""
+
+
+def prompts_digest(rubric: Rubric) -> str:
+    """Digest of what an evaluator is told about drafts with sources."""
+    joint = rubric.judge == "joint"
+    return prompt_sha256(rubric, [rubric.judged] if joint else [[d] for d in rubric.judged])
+
+
+def write_pass_at(file: RubricFile, value: float, *, load: Callable[[Path], Rubric]) -> Rubric:
+    """Writes a threshold into a rubric's file; all else in it stays, comments too.
+
+    Args:
+        file: The rubric.
+        value: Its threshold.
+        load: Reads a rubric's file.
+
+    Raises:
+        InvalidInput: The rubric ships with the program, the file cannot be written, or other values
+            would change too.
+    """
+    path = file.written.path
+    if path.resolve().is_relative_to(shipped_directory("rubrics").resolve()):
+        raise InvalidInput(
+            "it ships with the program; make one of your own first: harness rubric new "
+            f"{path.stem} --from {path.stem}",
+            code="tune.rubric-ships",
+            path=path,
+        )
+    trial = path.with_name(f".{path.stem}.{token_hex(4)}.partial{path.suffix}")
+    wanted = _values(file.rubric) | {"pass_at": value}
+    try:
+        trial.write_bytes(_with_pass_at(path.read_bytes().decode(), value).encode())
+        copymode(path, trial)
+        if _values_in(trial, load) != wanted:
+            raise InvalidInput(
+                f"the threshold cannot be put into it; write pass_at: {value:g} yourself",
+                code="tune.threshold-not-written",
+                path=path,
+            )
+        trial.replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        trial.unlink(missing_ok=True)
+    return load(path)
+
+
+def _values_in(path: Path, load: Callable[[Path], Rubric]) -> dict[str, Any] | None:
+    try:
+        return _values(load(path))
+    except RubricInvalid:
+        return None
+
+
+def _values(rubric: Rubric) -> dict[str, Any]:
+    return rubric.model_dump(mode="json", exclude=set(FILLED_IN))
+
+
+def _with_pass_at(text: str, value: float) -> str:
+    root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    fields = {key.value: field for key, field in root.value}
+    if (own := fields.get("pass_at")) is not None:
+        return f"{text[: own.start_mark.index]}{value:g}{text[own.end_mark.index :]}"
+    # So far it was the base's or the preset's; now it stands below the title.
+    above = fields.get("title", root.value[0][1])
+    end = text.find("\n", above.end_mark.index - 1) + 1 or len(text)
+    line_end = "\r\n" if "\r\n" in text else "\n"
+    before = text[:end] if text[:end].endswith("\n") else text[:end] + line_end
+    return f"{before}pass_at: {value:g}{line_end}{text[end:]}"
+
+
+def _unwritable(path: Path, error: OSError) -> InvalidInput:
+    said = f"cannot be written ({error.strerror})"
+    return InvalidInput(said, code="file.unwritable", path=path)

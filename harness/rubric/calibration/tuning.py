@@ -1,0 +1,371 @@
+"""What labeled drafts say of a rubric: which threshold it can have, and how well it agrees."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from harness.errors import InvalidInput
+from harness.rubric.calibration.agreement import (
+    Agreement,
+    Estimate,
+    Resamples,
+    agreement,
+    discrimination,
+    reliability,
+)
+from harness.rubric.calibration.bounds import (
+    Aim,
+    Risk,
+    Steps,
+    drafts_needed,
+    most_wrong,
+    named_step,
+    power,
+    steps_of,
+    upper_bound,
+)
+from harness.rubric.calibration.calibration_files import Attempts
+from harness.rubric.calibration.labels import COMPOSITE, HOLD, Labeled
+from harness.rubric.draft import Draft
+from harness.rubric.rubric import Rubric
+from harness.rubric.scoring import checked_score
+from harness.rubric.verdict import DimensionScore, half_up, reach_verdict, shut_gates
+
+_DISAGREEMENTS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A labeled draft with its composite."""
+
+    labeled: Labeled
+    accept: bool
+    """Whether people do."""
+    composite: float
+    blocked: bool = False
+    """Whether it fails at every threshold: a floor is not reached, or not all was scored."""
+    scores: Mapping[str, float]
+    """By dimension or `COMPOSITE`; the mean of the samples."""
+
+    @property
+    def group(self) -> str:
+        """What it shares with other drafts, or itself."""
+        return self.labeled.group or f"draft {self.labeled.id}"
+
+    @property
+    def reached(self) -> float:
+        """The highest threshold at which it passes; minus infinity for none."""
+        return -math.inf if self.blocked else self.composite
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtThreshold:
+    """What a threshold does to the drafts that count."""
+
+    threshold: float
+    accepted: int
+    wrong: int
+    """Accepted drafts that people reject."""
+    drafts: int
+    rejects: int
+    """Drafts that people reject."""
+
+    def trials(self, risk: Risk) -> int:
+        """Of how many drafts `wrong` is a share."""
+        return {"accepted": self.accepted, "rejected": self.rejects, "all": self.drafts}[risk]
+
+    @property
+    def good_lost(self) -> int:
+        """Drafts that people accept and the threshold does not."""
+        return self.drafts - self.rejects - (self.accepted - self.wrong)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What labels say."""
+
+    aim: Aim
+    own: AtThreshold
+    """At the rubric's own `pass_at`."""
+    own_bound: float
+    """The rate there is at most this, if `pass_at` was chosen before the labels were seen."""
+    named: AtThreshold | None
+    """The lowest threshold that keeps the aim; None if none does."""
+    power: float
+    """The share of label sets of this size in which a threshold would be named."""
+    missing: tuple[int, float] | None
+    """If none is named: how many more drafts that count could name one at least, with no more wrong
+    ones, and at which threshold. Which drafts count depends on the risk."""
+    needed: int | None
+    """If none is named: how many labeled drafts name one in 80 of 100 label sets; None if scores
+    separate too little."""
+    steps: tuple[AtThreshold, ...]
+    """From the strictest threshold on, one for every distinct composite."""
+    counted: tuple[Scored, ...]
+    """What all this rests on: the drafts held back if any are, one of each group."""
+    grouped: int
+    """How many more there are in their groups."""
+    design_effect: float | None
+    """How many drafts of these groups say as much as one; None without groups."""
+    dropped: Mapping[str, tuple[str, ...]]
+    """Ids of drafts that do not count, by the reason."""
+    agreements: tuple[Agreement, ...]
+    discrimination: Estimate
+    """The area under the ROC curve of the composite against people's decision."""
+    reliability: Mapping[str, Mapping[int, float]]
+    """By dimension: of the mean of so many samples."""
+    disagreements: tuple[Scored, ...]
+    """At the rubric's own threshold, the worst first; none of those held back."""
+    accept_at: float | None
+    """The mean of people's scores from which they accept; None if they decided themselves."""
+    attempts: Attempts
+    """With this one."""
+
+    @property
+    def evaluators(self) -> str | None:
+        """Who gave the scores; None if the labels do not say."""
+        return ", ".join(sorted({one.labeled.evaluator for one in self.counted} - {""})) or None
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """How many samples scores have: one number if all have as many."""
+        sizes = {len(s) for one in self.counted for s in one.labeled.scores.values()}
+        return tuple(sorted(sizes))
+
+    @property
+    def labels_sha256(self) -> str:
+        """Of what people said of the drafts that count."""
+        digests = sorted(one.labeled.digest for one in self.counted)
+        return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def tune(
+    drafts: Sequence[Labeled],
+    rubric: Rubric,
+    aim: Aim,
+    *,
+    accept_at: float,
+    attempts: Attempts,
+    generator: np.random.Generator,
+) -> Tuning:
+    """What labels say of a rubric and its evaluator.
+
+    Args:
+        drafts: As read.
+        rubric: Makes composites of scores, and says which drafts no threshold accepts.
+        aim: The error rate that is asked for.
+        accept_at: Where people did not decide: the mean of their scores from which they accept.
+        attempts: Earlier looks at labels by versions of the rubric.
+        generator: For bootstrap and power.
+
+    Raises:
+        InvalidInput: No draft has both scores and labels.
+    """
+    # 1. Drafts with a composite and a decision. Those that count are independent.
+    scored, dropped = scored_drafts(drafts, rubric, accept_at=accept_at)
+    held = [one for one in scored if one.labeled.split == HOLD] or scored
+    if not scored:
+        reasons = "; ".join(f"{len(ids)}: {reason}" for reason, ids in dropped.items())
+        raise InvalidInput(
+            f"no draft has both the evaluator's scores and people's label ({reasons})",
+            code="tune.nothing-to-count",
+        )
+    counted = one_per_group(held)
+
+    # 2. What may go wrong is shared by all looks at these labels.
+    seen = {one.labeled.digest: None if one.blocked else one.composite for one in counted}
+    attempts = attempts.after(rubric.pass_at, seen)
+    looks = attempts.on(seen)
+    own_aim = replace(aim, versions=sum(len(look.pass_at) for look in looks))
+    aim = replace(aim, versions=len(looks))
+
+    # 3. The threshold there is, and the one that the labels allow.
+    reached = np.array([one.reached for one in counted])
+    steps = steps_of(reached, np.array([not one.accept for one in counted]))
+    rows = tuple(_at(steps, float(threshold)) for threshold in steps.thresholds)
+    own = _at(steps, rubric.pass_at)
+    index = int(named_step(steps, aim)) if rows else -1
+
+    # 4. How well the evaluator agrees.
+    resamples = Resamples([one.group for one in scored], generator)
+    samples = {name: [one.scores.get(name, ()) for one in drafts] for name in _names(rubric)}
+    return Tuning(
+        aim=aim,
+        own=own,
+        own_bound=upper_bound(own.wrong, own.trials(aim.risk), error=own_aim.error),
+        named=rows[index] if index >= 0 else None,
+        power=power(steps, aim, drafts=len(counted), generator=generator) if rows else 0.0,
+        missing=_missing(rows, aim) if index < 0 else None,
+        needed=drafts_needed(steps, aim, generator=generator) if rows and index < 0 else None,
+        steps=rows,
+        counted=counted,
+        grouped=len(held) - len(counted),
+        design_effect=_design_effect(held),
+        dropped=dropped,
+        agreements=tuple(_agreements(scored, rubric, resamples, aim.confidence)),
+        discrimination=discrimination(
+            np.array([one.composite for one in scored]),
+            np.array([one.accept for one in scored]),
+            resamples=resamples,
+            confidence=aim.confidence,
+        ),
+        reliability={name: by for name, all_ in samples.items() if (by := reliability(all_))},
+        disagreements=_worst([one for one in scored if one.labeled.split != HOLD], rubric),
+        accept_at=None if any(one.accept for one in drafts) else accept_at,
+        attempts=attempts,
+    )
+
+
+def scored_drafts(
+    drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float
+) -> tuple[list[Scored], dict[str, tuple[str, ...]]]:
+    """The drafts with a composite and a decision; the ids of the others by what they lack."""
+    scored: list[Scored] = []
+    dropped: dict[str, tuple[str, ...]] = {}
+    labeled = {name for one in drafts for name in one.people}
+    # Without any score of an optional dimension, there was no evaluator to ask.
+    known = {name for one in drafts for name in one.scores}
+    left_out = {d.name for d in rubric.judged if d.optional and d.name not in known}
+    for one in drafts:
+        accept = _decision(one, rubric, labeled, accept_at)
+        found = "no label" if accept is None else _scored(one, rubric, left_out, accept=accept)
+        if isinstance(found, str):
+            dropped[found] = (*dropped.get(found, ()), one.id)
+        else:
+            scored.append(found)
+    return scored, dropped
+
+
+def _decision(one: Labeled, rubric: Rubric, labeled: set[str], accept_at: float) -> bool | None:
+    """What more than half of the people say."""
+    if one.accept:
+        return statistics.fmean(one.accept.values()) > 0.5
+    if not labeled or labeled - one.people.keys():
+        return None
+    means = {name: statistics.fmean(by.values()) for name, by in one.people.items()}
+    weights = {d.name: d.weight for d in rubric.dimensions if d.name in means}
+    total = sum(weights[name] * means[name] for name in weights)
+    return means.get(COMPOSITE, total / (sum(weights.values()) or 1)) >= accept_at
+
+
+def _scored(one: Labeled, rubric: Rubric, left_out: set[str], *, accept: bool) -> Scored | str:
+    """The draft with its composite, or what it lacks for one."""
+    means = {name: half_up(statistics.fmean(s), 0.01) for name, s in one.scores.items()}
+    if COMPOSITE in means:
+        return Scored(labeled=one, accept=accept, composite=means[COMPOSITE], scores=means)
+    draft = None if one.draft is None else Draft(text=one.draft, task=one.task, sources=one.sources)
+    scores, unjudged = [], []
+    for dimension in (*rubric.checked, *rubric.judged):
+        name = dimension.name
+        if name in means:
+            given = DimensionScore(name=name, score=means[name], source="judged", reason="")
+            scores.append(given)
+        elif dimension.checks:
+            if draft is None:
+                return f"no score for '{name}', nor a text to check"
+            found = checked_score(dimension, draft, rubric)
+            scores += [found] if found else []
+            unjudged += [] if found else [name]
+        elif (
+            name in left_out
+            or (dimension.needs_sources and not one.sources)
+            or shut_gates(rubric, scores)
+        ):
+            unjudged.append(name)
+        else:
+            return f"no score for '{name}'"
+    # What fails at the lowest threshold fails at every one.
+    lowest = rubric.model_copy(update={"pass_at": rubric.scale.min})
+    verdict = reach_verdict(lowest, scores, unjudged=tuple(unjudged))
+    return Scored(
+        labeled=one,
+        accept=accept,
+        composite=verdict.composite,
+        blocked=not verdict.passed,
+        scores=verdict.vector,
+    )
+
+
+def one_per_group(drafts: Sequence[Scored]) -> tuple[Scored, ...]:
+    """One draft of each group, picked by its id alone: not by score or label."""
+    return tuple(
+        min(group, key=lambda one: hashlib.sha256(one.labeled.id.encode()).digest())
+        for group in _groups(drafts).values()
+    )
+
+
+def _groups(drafts: Iterable[Scored]) -> dict[str, list[Scored]]:
+    groups: dict[str, list[Scored]] = {}
+    for one in drafts:
+        groups.setdefault(one.group, []).append(one)
+    return groups
+
+
+def _design_effect(drafts: Sequence[Scored]) -> float | None:
+    groups = _groups(drafts)
+    alike = reliability([[one.accept for one in group] for group in groups.values()])
+    return 1 + (len(drafts) / len(groups) - 1) * alike[1] if alike else None
+
+
+def _at(steps: Steps, threshold: float) -> AtThreshold:
+    place = int((steps.thresholds >= threshold).sum()) - 1
+    return AtThreshold(
+        threshold=threshold,
+        accepted=int(steps.accepted[place]) if place >= 0 else 0,
+        wrong=int(steps.wrong[place]) if place >= 0 else 0,
+        drafts=steps.drafts,
+        rejects=int(steps.rejects),
+    )
+
+
+def _missing(rows: Sequence[AtThreshold], aim: Aim) -> tuple[int, float] | None:
+    """How many more drafts that count are needed at the threshold that lacks fewest."""
+    if not rows:
+        return None
+    # Ten wrong ones of a hundred need several times as many drafts at 5 %.
+    most = most_wrong(math.ceil(4 * (rows[0].drafts + 100) / aim.target), aim)
+    lacking = []
+    for row in rows:
+        # The sequence begins where one wrong draft would be allowed for.
+        enough = np.flatnonzero(most >= max(row.wrong, int(aim.risk == "accepted")))
+        if len(enough):
+            lacking.append((max(1, int(enough[0]) - row.trials(aim.risk)), row.threshold))
+    return min(lacking, default=None)
+
+
+def _names(rubric: Rubric) -> list[str]:
+    return [*(dimension.name for dimension in rubric.dimensions), COMPOSITE]
+
+
+def _agreements(
+    scored: Sequence[Scored], rubric: Rubric, resamples: Resamples, confidence: float
+) -> Iterator[Agreement]:
+    """By dimension, of those that both scored."""
+    lengths = np.array([len(one.labeled.draft or "") or np.nan for one in scored])
+    for name in _names(rubric):
+        by_draft = [one.labeled.people.get(name, {}) for one in scored]
+        raters = sorted({rater for by in by_draft for rater in by})
+        evaluator = np.array([one.scores.get(name, np.nan) for one in scored])
+        if raters and not np.isnan(evaluator).all():
+            yield agreement(
+                name or "composite",
+                evaluator=evaluator,
+                people=np.array([[by.get(rater, np.nan) for rater in raters] for by in by_draft]),
+                resamples=resamples,
+                highest=rubric.scale.max,
+                lengths=lengths,
+                confidence=confidence,
+            )
+
+
+def _worst(scored: Iterable[Scored], rubric: Rubric) -> tuple[Scored, ...]:
+    """Drafts decided otherwise than by people, the farthest from the threshold first."""
+    wrong = [one for one in scored if (one.reached >= rubric.pass_at) != one.accept]
+    wrong.sort(key=lambda one: -abs(one.composite - rubric.pass_at))
+    return tuple(wrong[:_DISAGREEMENTS])

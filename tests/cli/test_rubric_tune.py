@@ -1,0 +1,199 @@
+"""`harness rubric tune`, as a person types it who has labeled drafts."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import Done, harness
+
+pytest.importorskip("scipy", reason="scipy is not installed")
+
+RUBRIC = """\
+# What we send out.
+title: Essay
+pass_at: 7   # a guess
+dimensions:
+  - name: length
+    checks: [{ check: words, min: 3 }]
+  - name: clear
+    weight: 3
+    judge: How clear is it?
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A directory with a rubric and 150 labeled drafts."""
+    (tmp_path / "rubrics").mkdir()
+    (tmp_path / "rubrics/essay.yaml").write_text(RUBRIC)
+    write_labels(tmp_path / "labels.csv", 150)
+    return tmp_path
+
+
+def write_labels(path: Path, count: int, *, evaluator: str = "judge", seed: int = 4) -> None:
+    generator = np.random.default_rng(seed)
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["id", "draft", "accept", "human.clear", "score.clear", "evaluator", "note"])
+        for number in range(count):
+            bad = generator.random() < 0.25
+            score = np.clip(generator.normal(5.2 if bad else 8, 1.1), 0, 10).round(1)
+            people = np.clip(score + generator.normal(0, 1), 0, 10).round()
+            label = "no" if bad else "yes"
+            row = [f"d{number}", "A draft of five words.", label, people, score, evaluator, "?"]
+            rows.writerow(row)
+
+
+def tune(here: Path, *more: str | Path, labels: str = "labels.csv") -> Done:
+    return harness("rubric", "tune", "essay", labels, *more, cwd=here)
+
+
+def test_from_labels_to_a_threshold_in_the_rubric(here: Path) -> None:
+    looked = tune(here, "--json")
+    done = tune(here, "--write")
+    named = looked.json["named"]
+    kept = json.loads((here / "rubrics/essay.calibration.json").read_text())
+    check = harness("rubric", "check", "--json", "essay", cwd=here)
+
+    assert looked.exit_code == done.exit_code == 0
+    written = RUBRIC.replace("pass_at: 7 ", f"pass_at: {named['threshold']:g} ")
+    assert (here / "rubrics/essay.yaml").read_text() == written
+    assert kept["rubric_sha256"] == check.json[0]["rubric"]["sha256"]
+    assert (kept["evaluator"], kept["samples"], kept["versions"]) == ("judge", [1], 1)
+    assert (kept["risk"], kept["target"], kept["confidence"]) == ("accepted", 0.1, 0.9)
+    assert (kept["accepted"], kept["wrong"]) == (named["accepted"], named["wrong"])
+    assert f"Threshold {named['threshold']:g} accepts {named['accepted']} of 150" in done.text
+
+
+def test_what_is_said_stands_in_words_for_people(here: Path) -> None:
+    said = tune(here).text
+
+    assert "150 drafts count" in said
+    assert "pass_at 7 accepts" in said
+    assert "Columns that mean nothing here: note" in said
+    assert "Claim: at most 10% of the accepted are wrong, 90% sure" in said
+    for part in ("Thresholds", "claimed", "Evaluator and people", "AUC", "people reject"):
+        assert part in said
+
+
+def test_a_threshold_set_by_labels_has_no_second_bound_by_them(here: Path) -> None:
+    tune(here, "--write")
+
+    assert "It was set by these labels" in tune(here).text
+    write_labels(here / "new.csv", 90, seed=5)
+    assert "It was set by these labels" not in tune(here, labels="new.csv").text
+
+
+def test_too_few_labels_are_told_with_how_many_are_missing(here: Path) -> None:
+    write_labels(here / "few.csv", 30)
+    done = tune(here, labels="few.csv")
+    refused = tune(here, "--write", "--json", labels="few.csv")
+
+    assert done.exit_code == 0
+    assert "No threshold allows the claim" in done.text
+    assert "more, all good: drafts that score" in done.text
+    assert (refused.exit_code, refused.code) == (2, "tune.none-named")
+    assert (here / "rubrics/essay.yaml").read_text() == RUBRIC
+
+
+@pytest.mark.parametrize("risk", ["accepted", "rejected", "all"])
+def test_the_rate_is_of_what_is_asked_for(here: Path, risk: str) -> None:
+    found = tune(here, "--json", "--of", risk, "--target", "0.2", "--confidence", "80%").json
+    trials = {"accepted": "accepted", "rejected": "rejects", "all": "drafts"}[risk]
+
+    assert found["aim"] == {"target": 0.2, "risk": risk, "confidence": 0.8, "versions": 1}
+    assert found["named"]["wrong"] <= 0.2 * found["named"][trials]
+
+
+def test_a_rubric_that_was_edited_after_a_look_pays_for_it(here: Path) -> None:
+    first = tune(here, "--json").json
+    path = here / "rubrics/essay.yaml"
+    path.write_text(RUBRIC.replace("weight: 3", "weight: 1"))
+    edited = tune(here, "--json").json
+
+    assert [one["aim"]["versions"] for one in (first, edited)] == [1, 2]
+    assert "2 versions" in tune(here).text
+    path.write_text(RUBRIC)
+    assert tune(here, "--json").json["aim"]["versions"] == 2
+
+
+def test_who_judged_must_be_known_before_a_threshold_is_kept(here: Path) -> None:
+    write_labels(here / "unsigned.csv", 150, evaluator="")
+    refused = tune(here, "--write", "--json", labels="unsigned.csv")
+    done = tune(here, "--write", "--evaluator", "judge", labels="unsigned.csv")
+
+    assert (refused.exit_code, refused.code) == (2, "tune.no-evaluator")
+    assert done.exit_code == 0
+
+
+def test_a_file_has_its_own_names_and_splits(here: Path) -> None:
+    (here / "mine.jsonl").write_text(
+        "".join(
+            json.dumps({"nr": n, "ok": n % 3 > 0, "judge": 5 + n % 3, "split": "ab"[n % 2]}) + "\n"
+            for n in range(60)
+        )
+    )
+    columns = ("--columns", "accept=ok", "--columns", "score=judge", "--columns", "id=nr")
+    found = tune(here, "--json", *columns, labels="mine.jsonl")
+    half = tune(here, "--json", "--split", "a", *columns, labels="mine.jsonl")
+    none = tune(here, "--json", "--split", "c", *columns, labels="mine.jsonl")
+
+    assert found.json["named"]["threshold"] == 6
+    assert half.json["drafts"] == 30
+    assert (none.exit_code, none.code) == (2, "labels.no-split")
+
+
+def test_people_who_gave_scores_accept_from_the_threshold_that_was_first(here: Path) -> None:
+    text = "id,human.clear,score.clear,score.length,evaluator\n"
+    text += "".join(f"{n},{4 + n % 6},{4 + n % 6},10,judge\n" for n in range(120))
+    (here / "scores.csv").write_text(text)
+    first = tune(here, "--json", "--write", labels="scores.csv").json
+    again = tune(here, "--json", labels="scores.csv").json
+    told = tune(here, "--json", "--accept-at", "8", labels="scores.csv").json
+
+    assert first["accept_at"] == again["accept_at"] == 7
+    assert first["named"]["threshold"] != 7
+    assert again["own"]["rejects"] == first["own"]["rejects"]
+    assert told["own"]["rejects"] > first["own"]["rejects"]
+
+
+def test_pairs_give_accuracy_kappa_and_the_bias_of_order(here: Path) -> None:
+    rows = "".join(f"x{n},y{n},{'ab'[n % 2]},a,{'ab'[n % 2]}\n" for n in range(40))
+    (here / "pairs.csv").write_text("a,b,prefer,judged,judged_swapped\n" + rows)
+    found = tune(here, "--json", labels="pairs.csv").json
+    said = tune(here, labels="pairs.csv").text
+
+    assert found["accuracy"]["value"] == 0.75
+    assert (found["kappa"], found["kappa_swapped"], found["consistent"]) == (0, 1, 0.5)
+    assert "40 pairs" in said
+    assert "shown first" in said
+
+
+def test_mistakes_are_told_by_line_all_at_once(here: Path) -> None:
+    (here / "bad.csv").write_text("id,accept,score.clear\n1,maybe,7\n2,yes,eleven\n3,no,11\n")
+    done = tune(here, "--json", labels="bad.csv")
+
+    assert (done.exit_code, done.code) == (2, "labels.invalid")
+    assert [f"bad.csv:{line}:" in done.stderr for line in (2, 3, 4)] == [True] * 3
+    assert not (here / "rubrics/essay.attempts.json").exists()
+
+
+@pytest.mark.parametrize("target", ["10", "0", "ten", "100%", "-1%"])
+def test_a_rate_that_is_no_share_is_refused(here: Path, target: str) -> None:
+    assert tune(here, "--target", target).exit_code == 2
+
+
+def test_a_rubric_that_ships_keeps_its_records_among_ones_own(tmp_path: Path) -> None:
+    rows = "".join(f"{n},{'yes' if n % 9 else 'no'},8\n" for n in range(40))
+    (tmp_path / "labels.csv").write_text(f"id,accept,score\n{rows}")
+    given = ("rubric", "tune", "brief", "labels.csv")
+    looked = harness(*given, cwd=tmp_path)
+    more = ("--write", "--evaluator", "judge", "--target", "40%", "--json")
+    refused = harness(*given, *more, cwd=tmp_path)
+
+    assert looked.exit_code == 0
+    assert "pass_at 9 accepts 0 of 40" in looked.text
+    assert (tmp_path / "rubrics/brief.attempts.json").exists()
+    assert (refused.exit_code, refused.code) == (2, "tune.rubric-ships")

@@ -1,0 +1,220 @@
+"""Labels as people keep them: their forms, and what is said of mistakes."""
+
+import pytest
+from rubric.judged import rubric
+
+from harness.errors import InvalidInput, LabelsInvalid
+from harness.rubric.calibration.labels import read_labels
+
+RUBRIC = rubric()
+
+
+def read(tmp_path, text, name="labels.csv", **columns):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return read_labels(path, RUBRIC, columns=columns)
+
+
+def mistakes(tmp_path, text, name="labels.csv", **columns):
+    with pytest.raises(LabelsInvalid) as caught:
+        read(tmp_path, text, name, **columns)
+    return [(one.code, one.line, one.message.split(":")[0]) for one in caught.value.problems]
+
+
+EXPECTED = {
+    "id": "1",
+    "people": {"clear": {"anna": 7.0, "bob": 8.5}},
+    "scores": {"clear": (7.0, 8.0)},
+    "group": "g",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        pytest.param(
+            "a.csv",
+            'id,human.clear.anna,human.clear.bob,score.clear,group\n1,7,8.5,"[7, 8]",g\n',
+            id="one row a draft",
+        ),
+        pytest.param(
+            "a.csv",
+            "\ufeffid;human.clear.anna;human.clear.bob;score.clear;group\r\n1;7;8.5;7|8;g\r\n",
+            id="as Excel writes it in Europe",
+        ),
+        pytest.param(
+            "a.csv",
+            "id,rater,human.clear,score.clear,group\n1,anna,7,7 8,g\n1,bob,8.5,,\n",
+            id="one row a rater",
+        ),
+        pytest.param(
+            "a.csv",
+            "id,dimension,rater,human,score,group\n1,clear,anna,7,7,g\n1,clear,bob,8.5,8,g\n",
+            id="the long form",
+        ),
+        pytest.param(
+            "a.jsonl",
+            '{"id": 1, "human": {"clear": {"anna": 7, "bob": 8.5}}, "score": {"clear": [7, 8]}, '
+            '"group": "g"}\n',
+            id="nested objects",
+        ),
+    ],
+)
+def test_a_draft_is_the_same_in_every_form(tmp_path, name, text):
+    (draft,) = read(tmp_path, text, name).drafts
+
+    assert draft.model_dump(include=EXPECTED.keys()) == EXPECTED
+
+
+def test_texts_stand_in_the_file_or_beside_it(tmp_path):
+    (tmp_path / "one.md").write_text("# One\n")
+    found = read(
+        tmp_path,
+        'id,path,draft,task,sources,accept\n1,one.md,,Sum up,"[""a"", ""b""]",no\n'
+        '2,,"Two,\nlines",,one source,no\n',
+    )
+    one, two = found.drafts
+
+    assert (one.draft, one.task, one.sources) == ("# One\n", "Sum up", ("a", "b"))
+    assert (two.draft, two.task, two.sources) == ("Two,\nlines", "", ("one source",))
+
+
+def test_other_names_of_columns_are_given_and_what_is_left_is_named(tmp_path):
+    found = read(
+        tmp_path,
+        "key,good,accept,judge\n1,yes,old,8\n",
+        id="key",
+        accept="good",
+        **{"score.clear": "judge"},
+    )
+
+    assert found.drafts[0].accept == {"": True}
+    assert found.drafts[0].scores == {"clear": (8,)}
+    assert found.ignored == ("accept",)
+
+
+def test_a_missing_label_is_no_label(tmp_path):
+    found = read(tmp_path, "id,accept,score\n1,,8\n2,n/a,7\n3,no,NaN\n")
+
+    assert [(one.accept, one.scores) for one in found.drafts] == [
+        ({}, {"": (8,)}),
+        ({}, {"": (7,)}),
+        ({"": False}, {}),
+    ]
+
+
+def test_pairs_are_read_with_the_order_in_which_they_were_shown(tmp_path):
+    found = read(
+        tmp_path,
+        "a,b,prefer,judged,judged_swapped,group\nx,y,a,1,b,g\nz,w,tie,,2,\n",
+    )
+    said = [(one.prefer, one.judged, one.judged_swapped, one.group) for one in found.pairs]
+
+    assert said == [("a", "a", "b", "g"), ("tie", "", "b", "")]
+
+
+def test_all_mistakes_are_told_at_once_with_line_and_column(tmp_path):
+    text = (
+        "id,accept,human.clear,score.clear,score.clera\n"
+        "1,maybe,7,8,\n"
+        "2,yes,7,8\n"
+        "1,no,8,9,\n"
+        '3,no,"7,5",11,\n'
+        "4,no,7,eight,6\n"
+    )
+
+    assert mistakes(tmp_path, text) == [
+        ("labels.cells", 3, "row"),
+        ("labels.unknown-dimension", 1, "score.clera"),
+        ("labels.duplicate-id", 4, "id"),
+        ("labels.not-yes-or-no", 2, "accept"),
+        ("labels.not-a-number", 5, "human.clear"),
+        ("labels.off-scale", 5, "score.clear"),
+        ("labels.not-a-number", 6, "score.clear"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "line"),
+    [
+        pytest.param("id,accept,accept\n1,yes,no\n", "labels.duplicate-column", 1, id="a column"),
+        pytest.param("id,accept\n1,yes,no\n", "labels.cells", 2, id="a comma too many"),
+        pytest.param("id,accept\n1,yes\n2,no\n1,no\n", "labels.duplicate-id", 4, id="an id twice"),
+        pytest.param("id,accept\n1,maybe\n", "labels.not-yes-or-no", 2, id="neither yes nor no"),
+        pytest.param('id,accept,score\n1,no,"7,5"\n', "labels.not-a-number", 2, id="a comma"),
+        pytest.param("id,accept,score\n1,no,70\n", "labels.off-scale", 2, id="another scale"),
+        pytest.param("id,accept,score.x\n1,no,7\n", "labels.unknown-dimension", 1, id="dimension"),
+        pytest.param("a,b,prefer\nx,y,z\n", "labels.not-a-preference", 2, id="no preference"),
+        pytest.param("id,accept,path\n1,no,x\n", "labels.draft-unreadable", 2, id="no such file"),
+        pytest.param(
+            'id,rater,group,accept\n1,a,g,yes\n1,b,"h\n",no\n', "labels.two-values", 3, id="groups"
+        ),
+    ],
+)
+def test_a_mistake_has_its_line_and_code(tmp_path, text, code, line):
+    assert [one[:2] for one in mistakes(tmp_path, text)] == [(code, line)]
+
+
+def test_the_line_is_that_on_which_a_row_begins(tmp_path):
+    text = 'id,draft,accept\n1,"a\nb\nc",yes\n2,"d\ne",maybe\n'
+
+    assert mistakes(tmp_path, text) == [("labels.not-yes-or-no", 5, "accept")]
+
+
+def test_broken_json_lines_are_told_together(tmp_path):
+    text = '{"id": 1, "accept": true}\n{"id": 2,\n[3]\n{"id": 4, "accept": 5}\n'
+
+    assert mistakes(tmp_path, text, "a.jsonl") == [
+        ("labels.not-json", 2, "row"),
+        ("labels.not-json", 3, "row"),
+        ("labels.not-yes-or-no", 4, "accept"),
+    ]
+
+
+def test_many_mistakes_of_a_kind_are_summed_up(tmp_path):
+    with pytest.raises(LabelsInvalid) as caught:
+        read(tmp_path, "id,accept\n" + "".join(f"{n},perhaps\n" for n in range(50)))
+
+    assert len(caught.value.problems) == 50
+    assert len(str(caught.value).splitlines()) == 4
+    assert "47 more" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "hint"), [("good", "accept", "accept=good"), ("accept", "god", "'good'")]
+)
+def test_a_column_that_is_not_there_is_told_with_what_was_meant(tmp_path, ours, theirs, hint):
+    with pytest.raises(LabelsInvalid) as caught:
+        read(tmp_path, "id,good\n1,yes\n", **{ours: theirs})
+
+    assert [one.code for one in caught.value.problems] == ["labels.no-column"]
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "id,score\n", "id,score\n1,7\n"])
+def test_a_file_without_labels_is_refused(tmp_path, text):
+    with pytest.raises(InvalidInput) as caught:
+        read(tmp_path, text)
+    assert caught.value.code == "labels.no-labels"
+
+
+@pytest.mark.parametrize(
+    ("content", "code"), [(None, "file.unreadable"), (b"\xff\xfei\x00d\x00", "file.not-utf8")]
+)
+def test_a_file_that_is_no_text_is_refused(tmp_path, content, code):
+    path = tmp_path / "labels.csv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InvalidInput) as caught:
+        read_labels(path, RUBRIC, columns={})
+    assert caught.value.code == code
+
+
+def test_the_same_label_has_the_same_digest(tmp_path):
+    text = "id,accept,score,note\n1,yes,8,a\n"
+    (one,) = read(tmp_path, text).drafts
+    (judged_again,) = read(tmp_path, text.replace("8", "5")).drafts
+    (relabeled,) = read(tmp_path, text.replace("yes", "no")).drafts
+
+    assert one.digest == judged_again.digest
+    assert one.digest != relabeled.digest

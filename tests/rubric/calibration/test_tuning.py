@@ -1,0 +1,284 @@
+"""What labels say of a rubric: which drafts count, who pays for looking, what is claimed."""
+
+import numpy as np
+import pytest
+from rubric.judged import CLEAR, LENGTH, TONE, rubric
+
+from harness.errors import InvalidInput
+from harness.rubric.calibration.bounds import Aim
+from harness.rubric.calibration.calibration_files import Attempts
+from harness.rubric.calibration.labels import Labeled
+from harness.rubric.calibration.tuning import one_per_group, scored_drafts, tune
+from harness.rubric.rubric import Dimension
+
+pytest.importorskip("scipy", reason="scipy is not installed")
+
+RUBRIC = rubric(pass_at=7)
+YES, NO = {"": True}, {"": False}
+
+
+def draft(number, score, accept=None, **more):
+    said = {"": accept} if isinstance(accept, bool) else accept or {}
+    scores = score if isinstance(score, dict) else {"clear": (score,)}
+    return Labeled.model_construct(id=f"d{number}", scores=scores, accept=said, **more)
+
+
+def drawn(count, seed=0, **more):
+    """Of a judge that tells well: three in four are good and score 8, the others 5.2."""
+    generator = np.random.default_rng(seed)
+    bad = generator.random(count) < 0.25
+    scores = np.clip(generator.normal(np.where(bad, 5.2, 8.0), 1.1), 0, 10)
+    pairs = enumerate(zip(scores, bad, strict=True))
+    return [draft(n, float(score), not wrong, **more) for n, (score, wrong) in pairs]
+
+
+def tuned(drafts, using=RUBRIC, *, attempts=None, **aim):
+    return tune(
+        drafts,
+        using,
+        Aim(**aim),
+        accept_at=7,
+        attempts=attempts or Attempts(),
+        generator=np.random.default_rng(0),
+    )
+
+
+def scored(drafts, using=RUBRIC, accept_at=7):
+    return scored_drafts(drafts, using, accept_at=accept_at)
+
+
+def test_a_threshold_is_claimed_and_its_counts_are_those_of_the_drafts():
+    drafts = drawn(200)
+    found = tuned(drafts)
+    named = found.named
+    accepted = [one for one in drafts if round(one.scores["clear"][0], 1) >= named.threshold]
+
+    assert named.accepted == pytest.approx(len(accepted), abs=1)  # halves are rounded up
+    assert named.drafts == 200
+    assert named.wrong <= 0.1 * named.accepted
+    assert named.rejects == sum(not one.accept[""] for one in drafts)
+    assert named.good_lost == 200 - named.rejects - (named.accepted - named.wrong)
+    assert found.power > 0.9
+    assert (found.missing, found.needed) == (None, None)
+
+
+def test_with_few_labels_nothing_is_claimed_and_what_is_missing_is_said():
+    found = tuned([draft(n, 9, YES) for n in range(15)] + [draft(15, 3, NO)])
+
+    assert found.named is None
+    assert found.missing == (38 - 16, 3)  # one wrong of 38 would do
+    assert found.power == 0
+    assert found.needed is not None
+
+
+def test_labels_of_rejects_are_missing_where_the_rate_is_of_those():
+    drafts = [draft(n, 9, YES) for n in range(100)] + [draft(n, 3, NO) for n in range(100, 110)]
+    found = tuned(drafts, risk="rejected")
+
+    assert found.named is None
+    assert found.missing == (22 - 10, 9)
+
+
+@pytest.mark.parametrize("risk", ["accepted", "rejected", "all"])
+def test_at_a_threshold_fixed_before_the_bound_is_of_the_rate_that_is_asked_for(risk):
+    drafts = [draft(n, 9, n % 10 > 0) for n in range(60)] + [draft(n, 3, NO) for n in range(60, 90)]
+    found = tuned(drafts, risk=risk)
+    trials = {"accepted": 60, "rejected": 36, "all": 90}[risk]
+
+    assert (found.own.accepted, found.own.wrong, found.own.trials(risk)) == (60, 6, trials)
+    assert 6 / trials < found.own_bound < 6 / trials + 0.15
+
+
+def test_drafts_that_fail_at_every_threshold_are_never_accepted():
+    strict = rubric(CLEAR.model_copy(update={"floor": 5}), LENGTH, pass_at=2)
+    drafts, _ = scored(
+        [
+            draft(1, {"clear": (4,), "length": (10,)}, YES),
+            draft(2, {"clear": (6,), "length": (0,)}, YES),
+        ],
+        strict,
+    )
+
+    assert [one.reached for one in drafts] == [-np.inf, 4.5]
+    assert drafts[0].composite == 5.5
+
+
+def test_checks_are_made_where_the_file_has_no_score_of_them():
+    checked = rubric(LENGTH, CLEAR)
+    found, dropped = scored(
+        [
+            draft(1, 8, YES, draft="Four words are here."),
+            draft(2, 8, YES, draft="Two words."),
+            draft(3, 8, YES),
+            draft(4, {"clear": (8,), "length": (10,)}, YES),
+        ],
+        checked,
+    )
+
+    assert [one.scores["length"] for one in found] == [10, 5, 10]
+    assert list(dropped.values()) == [("d3",)]
+
+
+def test_a_draft_without_a_score_or_label_is_left_out_and_named():
+    found, dropped = scored(
+        [
+            draft(1, 8, YES),
+            draft(2, {}, YES),
+            draft(3, 8),
+            draft(4, {}, NO),
+            draft(5, 2, NO),
+        ]
+    )
+
+    assert [one.labeled.id for one in found] == ["d1", "d5"]
+    assert sorted(dropped.values()) == [("d2", "d4"), ("d3",)]
+
+
+def test_an_optional_dimension_that_nobody_scored_does_not_count():
+    optional = rubric(CLEAR, TONE)
+    found, dropped = scored([draft(1, 8, YES)], optional)
+    assert (found[0].composite, dropped) == (8, {})
+
+    both = [draft(1, {"clear": (8,), "tone": (4,)}, YES), draft(2, 8, YES)]
+    found, dropped = scored(both, optional)
+    assert [one.composite for one in found] == [7]
+    assert list(dropped.values()) == [("d2",)]
+
+
+def test_a_dimension_that_needs_sources_is_left_out_without_any():
+    faithful = Dimension(name="faithful", judge="Is it?", needs_sources=True)
+    found, dropped = scored(
+        [draft(1, 8, YES), draft(2, 8, YES, sources=("s",))], rubric(CLEAR, faithful)
+    )
+
+    assert [one.labeled.id for one in found] == ["d1"]
+    assert list(dropped.values()) == [("d2",)]
+
+
+def test_samples_are_averaged_and_one_score_for_the_whole_is_taken_as_it_is():
+    found, _ = scored([draft(1, {"clear": (7, 8, 8)}, YES), draft(2, {"": (0.123, 0.125)}, YES)])
+
+    assert [one.composite for one in found] == [7.7, 0.12]
+
+
+@pytest.mark.parametrize(
+    ("people", "accepts"),
+    [
+        pytest.param({"accept": {"a": True, "b": True, "c": False}}, True, id="most do"),
+        pytest.param({"accept": {"a": True, "b": False}}, False, id="half do"),
+        pytest.param({"people": {"clear": {"a": 6.0, "b": 8.0}}}, True, id="scores of the mean"),
+        pytest.param({"people": {"clear": {"a": 6.0, "b": 7.0}}}, False, id="scores below"),
+        pytest.param({"people": {"": {"": 7.0}}}, True, id="a score of the whole"),
+    ],
+)
+def test_people_accept_what_most_of_them_do(people, accepts):
+    found, _ = scored([draft(1, 8, **people)])
+
+    assert found[0].accept is accepts
+
+
+def test_the_mean_of_peoples_scores_goes_by_the_weights():
+    people = {"clear": {"": 8.0}, "length": {"": 4.0}}
+    one = draft(1, {"clear": (8,), "length": (10,)}, people=people)
+
+    assert scored([one], rubric(CLEAR, LENGTH), accept_at=7)[0][0].accept
+    assert not scored([one], rubric(CLEAR, LENGTH), accept_at=7.1)[0][0].accept
+
+
+def test_one_draft_of_a_group_counts_whatever_its_score_and_label():
+    drafts = [draft(n, 8, YES, group=f"g{n // 4}") for n in range(40)]
+    found, _ = scored(drafts)
+    other, _ = scored([draft(n, 2, NO, group=f"g{n // 4}") for n in reversed(range(40))])
+    picked = {one.labeled.id for one in one_per_group(found)}
+
+    assert len(picked) == 10
+    assert picked == {one.labeled.id for one in one_per_group(other)}
+    assert {int(name[1:]) % 4 for name in picked} != {0}
+
+
+def test_groups_that_are_alike_are_told():
+    generator = np.random.default_rng(1)
+    groups = generator.random(60) < 0.5
+    drafts = [
+        draft(
+            n,
+            8,
+            bool(groups[n // 5] if generator.random() < 0.9 else generator.random() < 0.5),
+            group=f"g{n // 5}",
+        )
+        for n in range(300)
+    ]
+    found = tuned(drafts)
+
+    assert (found.own.drafts, found.grouped) == (60, 240)
+    assert 3 < found.design_effect < 5
+    assert tuned(drawn(50)).design_effect is None
+
+
+def test_drafts_held_back_alone_count_and_are_not_shown():
+    held = [
+        one.model_copy(update={"id": f"h{n}", "split": "hold"}) for n, one in enumerate(drawn(80))
+    ]
+    found = tuned([*drawn(100, seed=1), *held])
+
+    assert found.own.drafts == 80
+    assert {one.labeled.split for one in found.counted} == {"hold"}
+    assert {one.labeled.split for one in found.disagreements} == {""}
+    assert found.agreements == ()
+
+
+def test_an_edited_rubric_pays_for_a_look_at_the_same_labels():
+    first = tuned(drawn(200))
+    again = tuned(drawn(200), attempts=first.attempts)
+    edited = tuned(
+        [
+            one.model_copy(update={"scores": {"clear": (one.scores["clear"][0] / 2,)}})
+            for one in drawn(200)
+        ],
+        attempts=again.attempts,
+    )
+    others = [one.model_copy(update={"id": f"new {one.id}"}) for one in drawn(200)]
+    fresh = tuned(others, attempts=edited.attempts)
+
+    assert [one.aim.versions for one in (first, again, edited)] == [1, 1, 2]
+    assert fresh.aim.versions == 1
+    assert edited.aim.error == pytest.approx(0.05)
+
+
+def test_another_threshold_on_the_same_labels_pays_for_its_own_bound_alone():
+    first = tuned(drawn(200))
+    moved = tuned(drawn(200), rubric(pass_at=7.1), attempts=first.attempts)
+    by_itself = tuned(drawn(200), rubric(pass_at=7.1))
+
+    assert moved.aim.versions == 1
+    assert moved.named == by_itself.named
+    assert moved.own_bound > by_itself.own_bound
+
+
+def test_agreement_is_told_by_dimension_and_disagreements_with_the_worst_first():
+    drafts = [
+        draft(n, score, accept, people={"clear": {"anna": float(people)}}, draft="x " * n)
+        for n, (score, people, accept) in enumerate(
+            [(9, 8, True), (8, 7, True), (9.5, 3, False), (3, 4, False), (6, 8, True)]
+        )
+    ]
+    found = tuned(drafts[1:] + drafts[:1])
+
+    assert [one.name for one in found.agreements] == ["clear"]
+    assert found.agreements[0].estimates["offset"].value == pytest.approx(1.1)
+    assert [one.labeled.id for one in found.disagreements] == ["d2", "d4"]
+    assert found.discrimination.value == pytest.approx(4 / 6, abs=0.2)
+
+
+def test_without_both_scores_and_labels_the_reasons_are_told():
+    with pytest.raises(InvalidInput) as caught:
+        tuned([draft(1, {}, YES), draft(2, 8)])
+
+    assert caught.value.code == "tune.nothing-to-count"
+
+
+def test_drafts_that_all_fail_at_every_threshold_give_no_threshold():
+    strict = rubric(CLEAR.model_copy(update={"floor": 9}))
+    found = tuned([draft(n, 5, YES) for n in range(50)], strict)
+
+    assert (found.named, found.steps, found.power, found.own_bound) == (None, (), 0, 1)
