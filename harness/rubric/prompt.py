@@ -203,10 +203,6 @@ _LEAST_ROOM_CHARS = 2_000
 """For draft and sources, however long the instructions are."""
 _LEAST_SOURCES_SHARE = 0.25
 """Of that room, what a long draft leaves to sources that need it."""
-_SOURCE_CHARS = 64
-"""What stands around a source."""
-_NOTES_CHARS = 600
-"""What says that draft and sources were shortened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,51 +224,68 @@ def shown(rubric: Rubric, draft: Draft, *, sections: Collection[int] = ()) -> Sh
         draft: What is to be judged.
         sections: The sections to judge again, which stay whole even over the limit.
     """
-    room, most = _room(rubric, draft)
-    shorten, focus = rubric.shorten, focus_of(rubric, draft)
+    room, over, focus = _room(rubric, draft), rubric.shorten.evaluate_over, focus_of(rubric, draft)
     if sections:
-        over = min(shorten.evaluate_over, most)
+        over = min(over, room.draft_chars)
         condensed = condense_around(draft.text, sections=sections, budget_chars=over, focus=focus)
     else:
-        condensed = condense(
-            draft.text,
-            budget_chars=shorten.evaluate_over,
-            cap_chars=min(shorten.cap or most, most),
-            focus=focus,
-        )
-    return _with_sources(condensed, rubric, draft, room_chars=room - min(most, len(condensed.text)))
+        condensed = condense(draft.text, budget_chars=over, cap_chars=room.draft_chars, focus=focus)
+    return _with_sources(condensed, rubric, draft, room)
 
 
 async def shown_by(summarize: Summarize, rubric: Rubric, draft: Draft) -> Shown:
     """The same, but a draft that is too long is summarized by a model."""
-    room, most = _room(rubric, draft)
+    room = _room(rubric, draft)
     condensed = await condense_by(
         summarize,
         draft.text,
         budget_chars=rubric.shorten.evaluate_over,
-        cap_chars=min(rubric.shorten.cap or most, most),
+        cap_chars=room.draft_chars,
         focus=focus_of(rubric, draft),
     )
-    return _with_sources(condensed, rubric, draft, room_chars=room - min(most, len(condensed.text)))
+    return _with_sources(condensed, rubric, draft, room)
 
 
-def _room(rubric: Rubric, draft: Draft) -> tuple[int, int]:
-    """Characters that the limit leaves for draft and sources, and the most for the draft alone."""
-    told = judge_messages(rubric, rubric.judged, draft, shown=Shown(""))
-    taken = sum(len(message.content) for message in told) + _NOTES_CHARS
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What the limit of a prompt leaves."""
+
+    chars: int
+    """For draft and sources."""
+    draft_chars: int
+    """The most of it for the draft."""
+    least_chars: int
+    """The least of it for sources that need it."""
+    source_chars: int
+    """What stands around a source."""
+
+
+def _room(rubric: Rubric, draft: Draft) -> _Room:
+    longest = max(len(draft.text), len(draft.evidence))
+    note = Shortened(before_chars=longest, after_chars=longest)
+
+    def chars(*sources: str) -> int:
+        around = Shown("", note, sources, note)
+        told = judge_messages(rubric, rubric.judged, draft, shown=around)
+        return sum(len(message.content) for message in told)
+
+    taken = chars("-")
+    source_chars = chars("-", "-") - taken + len(str(len(draft.sources)))
     room = max(rubric.shorten.payload_chars - taken, _LEAST_ROOM_CHARS)
-    wanted = sum(len(source) + _SOURCE_CHARS for source in draft.sources)
-    return room, room - min(wanted, round(_LEAST_SOURCES_SHARE * room))
+    wanted = sum(len(source) + source_chars for source in draft.sources)
+    least = min(wanted, round(_LEAST_SOURCES_SHARE * room))
+    most = min(room - least, rubric.shorten.cap or room)
+    return _Room(room, most, least, source_chars)
 
 
-def _with_sources(condensed: Condensed, rubric: Rubric, draft: Draft, *, room_chars: int) -> Shown:
+def _with_sources(condensed: Condensed, rubric: Rubric, draft: Draft, room: _Room) -> Shown:
     sources = condense_toward(
         draft.sources,
         # What the task asks for is shown too: a draft may have missed it.
         said=f"{condensed.text}\n\n{draft.task}",
-        budget_chars=room_chars,
+        budget_chars=max(room.chars - condensed.after_chars, room.least_chars),
         focus=focus_of(rubric, draft),
-        frame_chars=_SOURCE_CHARS,
+        frame_chars=room.source_chars,
     )
     before, after = (sum(map(len, texts)) for texts in (draft.sources, sources))
     shortened = Shortened(before_chars=before, after_chars=after) if after < before else None

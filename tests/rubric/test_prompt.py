@@ -174,6 +174,20 @@ def test_a_prompt_is_never_longer_than_its_limit(limit, draft_parts, sources, ov
         assert (seen.text, seen.sources) == (text, draft.sources)
 
 
+def test_prompts_of_ones_own_count_as_they_are():
+    source = f"Quelle {{number}}, {'die ungekürzt zu lesen ist, ' * 20}:\n{{source}}\n"
+    rubric = with_prompts(
+        RUBRIC.model_copy(update={"shorten": Shortening(payload_over=9_000)}),
+        {"judge_source": source},
+    )
+    draft = Draft(text=CLAIM, task=TASK, sources=(MANUAL, *("Kurz.",) * 9, CLAIM))
+
+    seen = shown(rubric, draft)
+
+    assert 8_000 < characters(seen, draft, rubric) <= 9_000
+    assert CLAIM in seen.sources[0] + seen.sources[-1]
+
+
 def test_sources_are_shown_by_what_the_draft_says_and_the_judge_is_told():
     draft = Draft(text=f"It is slow. {CLAIM}", task=TASK, sources=("Short.", MANUAL))
 
@@ -188,6 +202,17 @@ def test_sources_are_shown_by_what_the_draft_says_and_the_judge_is_told():
     assert seen.shortened is None
     # Nothing is told of it where all is shown.
     assert "The sources have" not in prompt("x")
+
+
+def test_sections_that_stay_whole_over_the_limit_leave_sources_their_share_alone():
+    shorten = Shortening(payload_over=10_000, evaluate_over=9_000, cap=2_000)
+    rubric = RUBRIC.model_copy(update={"shorten": shorten})
+    draft = Draft(text=MANUAL, task=TASK, sources=(MANUAL,))
+
+    seen = shown(rubric, draft, sections=range(10))
+
+    assert len(seen.text) > 10_000
+    assert 1_000 < len(seen.sources[0]) <= 2_500
 
 
 def test_what_the_task_asks_for_is_shown_though_the_draft_misses_it():
