@@ -102,14 +102,14 @@ def _told(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Message]
     placed = [(place_of(one, draft.sections), one.message) for s in focus for one in s.findings]
     index = next((place for place, _ in placed if place is not None), 0)
     findings = [message for place, message in placed if place == index] or ["(What is wrong.)"]
-    for name, text in {
-        "draft": told.first(draft),
+    for name, message in {
+        "draft": Message("user", told.first(draft)),
         "section": told.sections(draft, {index: findings}, rounds)[index],
-        "afresh": told.afresh(draft, index, rounds),
+        "afresh": Message("user", told.afresh(draft, index, rounds)),
         "edits": told.edits(draft, focus, rounds)[0],
         "whole": told.whole(draft, focus, rounds),
     }.items():
-        yield name, [Message("user", text)]
+        yield name, [message]
     if dimensions := asked_of(rubric, draft):
         dimensions = dimensions if rubric.judge == "joint" else dimensions[:1]
         asked = judge_messages(rubric, dimensions, draft, shown=shown(rubric, draft))

@@ -193,6 +193,11 @@ def _model_lines(model: CallGroup) -> Iterator[str]:
         yield f"Not sent to {model.name}: {', '.join(model.dropped)}."
     if model.uncounted:
         yield f"Tokens of {counted(model.uncounted, 'call')} to {model.name}: not counted."
+    if model.cache_saved_usd is not None:
+        yield (
+            f"Prompt cache of {model.name}: {model.cached_tokens or 0:,} of "
+            f"{model.input_tokens:,} tokens read from it, {model.cache_saved_usd:+.4f} $ saved."
+        )
     if model.accepted_share is not None:
         yield (
             f"Drafts of {model.name}: {model.accepted_tokens:,} of {model.draft_tokens:,} tokens "

@@ -99,6 +99,8 @@ def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Itera
         span.set(itl_mean_ns=completion.itl.mean_ns, itl_p95_ns=completion.itl.p95_ns)
     if completion.cost_usd is not None:
         span.set(cost_usd=completion.cost_usd)
+    if completion.cache_saved_usd is not None:
+        span.set(cache_saved_usd=completion.cache_saved_usd)
     if completion.structured is not None:
         span.set(schema=completion.structured)
     if completion.dropped:

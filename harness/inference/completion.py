@@ -115,6 +115,9 @@ class Completion:
     """Between the first token and the last; None for replies that came in one piece."""
     cost_usd: float | None = None
     """What the provider charges for the call, where its prices are known."""
+    cache_saved_usd: float | None = None
+    """How much less that is than without its cache of prompts, by the same prices; negative where
+    writing to it cost more. None where it said nothing of a cache."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """Of every token of the reply, where they were asked for and the server has them."""
     structured: StructuredMode | None = None

@@ -358,6 +358,7 @@ def _answer_again(known: Completion, request: ChatRequest, *, asked_ns: int) -> 
         phases=(),
         itl=None,
         cost_usd=None if known.cost_usd is None else 0.0,
+        cache_saved_usd=None,
         from_cache=True,
     )
 

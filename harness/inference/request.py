@@ -25,6 +25,9 @@ class Message:
 
     role: Role
     content: str
+    shared_chars: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    """How many of its first characters other calls begin with too, each more than the one before:
+    what a provider is told to cache that caches only what it is told to."""
 
     def __post_init__(self) -> None:
         if self.role not in get_args(Role):

@@ -127,6 +127,7 @@ async def _continued(
         logprobs=(),
         structured=cut.structured,
         cost_usd=_sum(cut.cost_usd, more.cost_usd),
+        cache_saved_usd=_sum(cut.cache_saved_usd, more.cache_saved_usd),
         attempts=cut.attempts + more.attempts,
         from_cache=cut.from_cache and more.from_cache,
     )

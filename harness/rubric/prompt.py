@@ -72,7 +72,7 @@ def judge_messages(
         for number, text in enumerate(shown.sources, start=1)
         if text or not shown.sources_shortened
     )
-    asked = prompts.filled(
+    asked = prompts.message(
         "judge",
         title=rubric.title,
         purpose=rubric.purpose,
@@ -88,7 +88,7 @@ def judge_messages(
         **_chars("sources", shown.sources_shortened),
         **_asked(rubric, dimensions),
     )
-    return (Message("system", prompts.filled("judge_system")), Message("user", asked))
+    return (Message("system", prompts.filled("judge_system")), asked)
 
 
 def repair_messages(

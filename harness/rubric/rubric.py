@@ -21,9 +21,17 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from harness.errors import Mistake
+from harness.inference import Message
 from harness.rubric.checks import CHECKS, AnyCheck
 from harness.rubric.draft import Language
-from harness.rubric.templates import OF_JUDGING, PromptName, faults_in, filled, shipped_prompts
+from harness.rubric.templates import (
+    OF_JUDGING,
+    PromptName,
+    faults_in,
+    filled,
+    shared_chars,
+    shipped_prompts,
+)
 
 _MODEL = ConfigDict(
     frozen=True,
@@ -208,6 +216,11 @@ class Prompts(BaseModel):
     def filled(self, name: PromptName, /, **values: str | bool) -> str:
         """A prompt with a value for each of its fields."""
         return filled(self.in_force[name], values)
+
+    def message(self, name: PromptName, /, **values: str | bool) -> Message:
+        """The same as a user's message, which knows what of it further calls share."""
+        template = self.in_force[name]
+        return Message("user", filled(template, values), shared_chars(template, values))
 
 
 class Dimension(BaseModel):

@@ -7,9 +7,10 @@ is parsed, never what is put into it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal, LiteralString
 
@@ -90,6 +91,15 @@ OF_JUDGING: tuple[PromptName, ...] = (
 """What the evaluator is told; scores by other prompts do not compare."""
 
 
+_OF_A_ROUND = {
+    *("draft", "draft_chars", "summarized", "sources_chars", "history", "findings", "cut"),
+    *("outline", "good", "whole", "shown"),
+}
+"""Fields that change with every round of a loop; `sources` does where it is shortened."""
+_OF_A_CALL = {"asked", "part", "shape"}
+"""Fields that change with every call on one draft."""
+
+
 @cache
 def shipped_prompts() -> Mapping[PromptName, str]:
     """The templates that ship, by name."""
@@ -97,19 +107,32 @@ def shipped_prompts() -> Mapping[PromptName, str]:
     return {name: text.strip() for name, text in written.plain().items()}
 
 
-def filled(template: str, values: Mapping[str, str | bool]) -> str:
+def filled(template: str, values: Mapping[str, str | bool], *, before: Collection[str] = ()) -> str:
     """The template with its fields replaced.
 
     Args:
         template: Without mistakes.
         values: One for each field; flags are true or false.
+        before: It ends before the first paragraph that has one of these.
     """
     paragraphs = [
         "".join(one.said(values) for one in paragraph)
-        for paragraph in _parsed(template).paragraphs
+        for paragraph in takewhile(
+            lambda pieces: not any(one.field in before or one.asks in before for one in pieces),
+            _parsed(template).paragraphs,
+        )
         if all(values[one.field] for one in paragraph if one.may_hide)
     ]
     return "\n\n".join(text for text in paragraphs if text.strip())
+
+
+def shared_chars(template: str, values: Mapping[str, str | bool]) -> tuple[int, ...]:
+    """How much of the filled template further calls begin with, in later rounds and in this one."""
+    changing = _OF_A_ROUND | ({"sources"} if values.get("sources_chars") else set())
+    ends = [filled(template, values, before=changing)]
+    if values.get("part"):
+        ends.append(filled(template, values, before=_OF_A_CALL))
+    return tuple(sorted({len(text) for text in ends if text}))
 
 
 @dataclass(frozen=True, slots=True)

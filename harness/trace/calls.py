@@ -196,6 +196,9 @@ class CallGroup:
     """Prompt tokens that a prefix cache saved; None when no server said."""
     cached_share: float | None
     """Of the prompt tokens of those calls whose server said; from 0 to 1."""
+    cache_saved_usd: float | None
+    """What that saved by the providers' price lists, what writing to their caches cost deducted;
+    None when it is not known."""
     output_tokens: int
     """Completion tokens, reasoning included."""
     reasoning_tokens: int | None
@@ -243,6 +246,8 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
     )
     cached, drafted = _sum(done, "cached_tokens"), _sum(done, "draft_tokens")
     accepted = _sum(done, "accepted_tokens")
+    said = (_number(call.attributes.get("cache_saved_usd")) for call in done)
+    saved = [usd for usd in said if usd is not None]
     schemas = [call.attributes.get("schema") for call in done]
     return CallGroup(
         name=name,
@@ -260,6 +265,7 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         input_tokens=sum(call.count("input_tokens") or 0 for call in done),
         cached_tokens=cached,
         cached_share=_share(cached, asked_with_cache),
+        cache_saved_usd=sum(saved) if saved else None,
         output_tokens=sum(call.count("output_tokens") or 0 for call in done),
         reasoning_tokens=_sum(done, "reasoning_tokens"),
         draft_tokens=drafted,

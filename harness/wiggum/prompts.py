@@ -12,6 +12,7 @@ from functools import partial
 
 from harness.compress import Section, condense_around, matter_of, passages_of, sections_of
 from harness.compress.markdown import sentence_pieces
+from harness.inference import Message
 from harness.rubric import DimensionScore, Draft, Finding, Prompts
 from harness.wiggum.policy import Round
 
@@ -56,7 +57,7 @@ class RevisionPrompts:
 
     def sections(
         self, draft: Draft, findings: Mapping[int, Sequence[str]], rounds: Sequence[Round]
-    ) -> dict[int, str]:
+    ) -> dict[int, Message]:
         """One prompt for each section with findings, by index."""
         outline = ""
         if findings and len(draft.text) > self.shorten_over:
@@ -81,11 +82,11 @@ class RevisionPrompts:
         rounds: Sequence[Round],
         *,
         outline: str,
-    ) -> str:
+    ) -> Message:
         section = draft.sections[index]
         good = _uncriticized(section.body, messages)
         sentences = (text if text[-1:] in ".?!" else f"{text}." for text in self.requirements)
-        return self.prompts.filled(
+        return self.prompts.message(
             "section",
             sources=_section_sources(draft, index, rounds),
             task=draft.task,
@@ -119,7 +120,7 @@ class RevisionPrompts:
 
     def edits(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> tuple[str, tuple[int, ...]]:
+    ) -> tuple[Message, tuple[int, ...]]:
         """A prompt that asks for sections of the draft, and which of them it shows in full."""
         sections = draft.sections
         shown = tuple(range(len(sections)))
@@ -132,12 +133,14 @@ class RevisionPrompts:
             text = view.text
             titles = ", ".join(f"'{sections[i].title}'" for i in shown if sections[i].level)
         fields = self._again(draft, text, focus, rounds)
-        return self.prompts.filled("edits", shown=titles, **fields), shown
+        return self.prompts.message("edits", shown=titles, **fields), shown
 
-    def whole(self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]) -> str:
+    def whole(
+        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
+    ) -> Message:
         """A prompt that asks for the whole draft; it begins like the prompt for the first draft."""
         fields = self._again(draft, draft.text, focus, rounds)
-        return self.prompts.filled("whole", cut=draft.cut, **fields)
+        return self.prompts.message("whole", cut=draft.cut, **fields)
 
     def _again(
         self, draft: Draft, text: str, focus: Sequence[DimensionScore], rounds: Sequence[Round]

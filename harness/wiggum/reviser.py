@@ -217,11 +217,11 @@ class Reviser:
         room = self._max_output_tokens or self._enough(draft.text)
         return self._request(self.prompts.whole(draft, focus, rounds), rounds, room=room)
 
-    def _request(self, prompt: str, rounds: Sequence[Round], *, room: int) -> ChatRequest:
+    def _request(self, prompt: Message, rounds: Sequence[Round], *, room: int) -> ChatRequest:
         return ChatRequest(
             model=self._model,
             role="producer",
-            messages=(Message("user", prompt),),
+            messages=(prompt,),
             max_output_tokens=room,
             temperature=_TEMPERATURE,
             frequency_penalty=_FREQUENCY_PENALTY,

@@ -200,6 +200,16 @@ def test_that_a_server_does_not_say_so_is_not_that_there_was_nothing(calls, cach
     assert (group.draft_tokens, group.accepted_tokens, group.accepted_share) == drafts
 
 
+@pytest.mark.parametrize(
+    ("saved", "usd"),
+    [([None, None], None), ([0.5, None, -0.25], 0.25)],
+    ids=["no price is known", "what writing to it cost is deducted"],
+)
+def test_what_the_caches_of_prompts_saved_is_added_up(saved, usd):
+    group = call_group([call(cache_saved_usd=one) if one else call() for one in saved])
+    assert group.cache_saved_usd == usd
+
+
 def test_what_servers_did_not_do_is_told_but_not_of_replies_from_the_cache():
     group = call_group(
         [

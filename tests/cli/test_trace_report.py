@@ -69,6 +69,17 @@ def test_a_model_without_a_price_is_said_to_have_none(tmp_path: Path) -> None:
     assert "Cost: unknown; no price was found for small." in text
 
 
+def test_what_a_providers_cache_of_prompts_saved_is_told(tmp_path: Path) -> None:
+    with (
+        RunTrace(tmp_path, name="essay", clock=ManualClock()) as trace,
+        trace.span("chat", model="claude") as chat,
+    ):
+        chat.set(input_tokens=4_000, cached_tokens=3_000, output_tokens=9)
+        chat.set(cost_usd=0.01, cache_saved_usd=0.0081)
+    text = shown(report_of(Journal(trace.journal_path)))
+    assert "Prompt cache of claude: 3,000 of 4,000 tokens read from it, +0.0081 $ saved." in text
+
+
 def test_it_fits_a_hundred_columns_and_cuts_nothing_off(tmp_path: Path) -> None:
     text = shown(report_on(tmp_path, model=LONG_TAG))
     assert max(len(line) for line in text.splitlines()) <= 100

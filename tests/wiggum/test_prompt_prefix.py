@@ -7,7 +7,7 @@ from itertools import takewhile
 import pytest
 
 from harness.inference import Charges, ChatRequest, Completion, ScriptedBackend
-from harness.rubric import Dimension, Draft, Evaluator, Rubric
+from harness.rubric import Dimension, Draft, Evaluator, Rubric, Shortening
 from harness.rubric.checks import SectionWords
 from harness.session import Pipeline, Run, Settings
 from harness.session.settings import TraceSettings
@@ -131,6 +131,65 @@ def test_the_revisions_of_a_loop_differ_in_nothing_before_the_text(rubric, repli
     shared, written = parted(writer.requests)
     assert written == ["A pendulum.", "Flour, water, salt and yeast."]
     assert all(one.strip() in shared for one in stays)
+
+
+def ends_of(request: ChatRequest) -> list[str]:
+    """What stands behind each place up to which the request says that others begin alike."""
+    (message,) = [one for one in request.messages if one.role == "user"]
+    return [message.content[end:].split("\n")[2] for end in message.shared_chars]
+
+
+@pytest.mark.parametrize(
+    ("mode", "ends"),
+    [
+        pytest.param("joint", ["# Draft"], id="the same in every round"),
+        pytest.param("split", ["# Draft", "Judge the draft on"], id="and in every call of a round"),
+    ],
+)
+def test_a_judging_call_says_what_others_begin_with(mode, ends):
+    judge = rising() if mode == "joint" else ScriptedBackend(['{"reason": "No.", "score": 4}'] * 6)
+    writer = ScriptedBackend(["The second.", "Draft three."])
+
+    run_loop(
+        JUDGED.model_copy(update={"judge": mode, "repeats": 1}),
+        judge,
+        writer,
+        Draft(text="A first.", task=TASK, sources=(CLOCK, BREAD)),
+    )
+
+    for request in judge.requests:
+        found = ends_of(request)
+        assert [one[: len(end)] for one, end in zip(found, ends, strict=True)] == ends
+    starts = {r.messages[1].content[: r.messages[1].shared_chars[0]] for r in judge.requests}
+    assert len(starts) == 1
+
+
+def test_sources_that_are_shortened_toward_a_draft_are_not_said_to_be_shared():
+    rubric = JUDGED.model_copy(update={"shorten": Shortening(payload_over=4_000)})
+    judge = rising()
+    draft = Draft(text="A clock.", task=TASK, sources=tuple(f"{n}. {CLOCK}" for n in range(9)))
+
+    run_loop(rubric, judge, ScriptedBackend(["The second.", "Draft three."]), draft)
+
+    assert {tuple(ends_of(request)) for request in judge.requests} == {("# Source 1",)}
+
+
+@pytest.mark.parametrize(
+    ("rubric", "first", "end"),
+    [
+        pytest.param(CHECKED, "# It\n\nA pendulum.\n", "An earlier version of", id="section"),
+        pytest.param(JUDGED, "# It\n\nA pendulum.\n", "An earlier version:", id="edits"),
+        pytest.param(JUDGED, "A pendulum.", "An earlier version:", id="whole"),
+    ],
+)
+def test_a_revising_call_says_what_others_begin_with(rubric, first, end):
+    writer = ScriptedBackend(["# It\n\nFlour.", "# It\n\nA spring."])
+
+    run_loop(rubric, rising(), writer, Draft(text=first, task=TASK, sources=(BREAD, CLOCK)))
+
+    assert [one[0][: len(end)] for one in map(ends_of, writer.requests)] == [end] * 2
+    starts = {r.messages[0].content[: r.messages[0].shared_chars[0]] for r in writer.requests}
+    assert len(starts) == 1
 
 
 def test_a_draft_is_written_again_from_the_beginning_it_was_first_written_from(tmp_path):

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, get_args
 
 import httpx
@@ -40,7 +41,7 @@ from harness.inference.providers.openai_wire import (
 from harness.inference.providers.provider import Access, Provider
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
-from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
+from harness.inference.request import ChatRequest, CountRequest, EmbedRequest, Message
 from harness.inference.time_limits import TimeLimits, timed_out
 from harness.trace import Clock, monotonic
 
@@ -114,6 +115,8 @@ class LiteLLMBackend:
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
         wanted = wire_fields(request, self._endpoint.model_id, stream=self._endpoint.stream)
+        if self._endpoint.model_id.startswith(_TOLD_TO_CACHE):
+            wanted["messages"] = [_with_cache_marks(message) for message in request.conversation]
         if request.reply_schema is not None:
             wanted |= nested_schema(request.reply_schema)
         async with self._in_time(request) as limits:
@@ -175,7 +178,10 @@ class LiteLLMBackend:
             raise error_from_litellm(error, self._litellm, endpoint=self._endpoint) from error
         reply.finish_word = call.finish_word.or_else(reply.finish_word)
         cost_usd = self._cost_usd(counted) if reply.usage else None
-        return reply.completion(dropped=dropped, cost_usd=cost_usd)
+        completion = reply.completion(dropped=dropped, cost_usd=cost_usd)
+        if cost_usd is None:
+            return completion
+        return replace(completion, cache_saved_usd=self._cache_saved_usd(counted.usage))
 
     async def _read(self, said: Any, reply: WireReply) -> Any:  # noqa: ANN401 - litellm's own types
         """Reads what litellm returned; returns the part of it that has the usage."""
@@ -217,6 +223,19 @@ class LiteLLMBackend:
         except Exception:  # noqa: BLE001 - it raises a bare Exception for an unknown model
             return None
         return cost
+
+    def _cache_saved_usd(self, usage: Any) -> float | None:  # noqa: ANN401 - litellm's own type
+        """By the same list: the prompt's price without a cache, less its price with it."""
+        told = usage.prompt_tokens_details
+        if not (told and (told.cached_tokens or getattr(told, "cache_creation_tokens", None))):
+            return None
+        model, price = self._endpoint.model_id, self._litellm.cost_per_token
+        try:
+            full, _ = price(model=model, prompt_tokens=usage.prompt_tokens)
+            paid, _ = price(model=model, usage_object=usage)
+        except Exception:  # noqa: BLE001 - as above; the cost may be the provider's own word
+            return None
+        return float(full - paid)
 
     @asynccontextmanager
     async def _in_time(self, request: ChatRequest | EmbedRequest) -> AsyncIterator[TimeLimits]:
@@ -280,6 +299,22 @@ def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplet
         "ignore", message=r"Item '\w+' on TypedDict class 'ChatCompletion", category=UserWarning
     )
     return litellm
+
+
+_TOLD_TO_CACHE = "anthropic/"
+"""Claude's API caches what is marked; other providers that cache need no marks."""
+
+
+def _with_cache_marks(message: Message) -> dict[str, object]:
+    """The message in parts; each but the last ends where others that share it may differ."""
+    bounds = pairwise([0, *message.shared_chars, len(message.content)])
+    parts = [message.content[start:end] for start, end in bounds if start < end]
+    marked = [
+        {"type": "text", "text": part, "cache_control": {"type": "ephemeral"}}
+        for part in parts[:-1]
+    ]
+    content = [*marked, {"type": "text", "text": parts[-1]}] if marked else message.content
+    return {"role": message.role, "content": content}
 
 
 def _as_told(usage: WireUsage, said: Mapping[str, Any]) -> WireUsage:

@@ -184,6 +184,55 @@ def test_anthropics_cached_tokens_are_part_of_the_prompt(stream):
     assert completion.cost_usd > 0
 
 
+SHARED = Message("user", "Rubric.\n\nDraft.\n\nJudge it.", shared_chars=(7, 15))
+MARK = {"cache_control": {"type": "ephemeral"}}
+
+
+def test_claude_is_told_where_the_parts_end_that_calls_share():
+    request = replace(REQUEST, messages=(Message("system", "Be strict."), SHARED))
+
+    _, server = ask(Anthropic(), request=request, **of(CLAUDE))
+
+    body = server.asked[0].body
+    assert body["messages"] == [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "Rubric.", **MARK},
+                {"type": "text", "text": "\n\nDraft.", **MARK},
+                {"type": "text", "text": "\n\nJudge it."},
+            ],
+        }
+    ]
+    assert "cache_control" not in str(body["system"])  # it stands before them
+
+
+@pytest.mark.parametrize(
+    ("model_id", "message"),
+    [
+        pytest.param(OPENAI, SHARED, id="a provider that caches of itself"),
+        pytest.param(CLAUDE, Message("user", SHARED.content), id="nothing is shared"),
+        pytest.param(CLAUDE, replace(SHARED, shared_chars=(26,)), id="all of it is shared"),
+    ],
+)
+def test_otherwise_no_part_is_marked(model_id, message):
+    assert len(SHARED.content) == 26
+    server = Anthropic() if model_id == CLAUDE else OpenAIAPI()
+    _, server = ask(server, request=replace(REQUEST, messages=(message,)), **of(model_id))
+
+    assert "cache_control" not in str(server.asked[0].body)
+
+
+@streamed_or_whole
+def test_what_a_cache_of_prompts_saved_is_told_by_the_price_list(stream):
+    completion, _ = ask(Anthropic(), **of(CLAUDE, stream=stream))
+    uncached, _ = ask(HELLO, **of("openai/gpt-4o-mini", stream=True))
+
+    # A million tokens of Claude Haiku 4.5: 1 dollar, 1.25 to write, 0.1 to read.
+    assert completion.cache_saved_usd == pytest.approx((0.9 * READ - 0.25 * WRITTEN) / 1e6)
+    assert uncached.cache_saved_usd is None
+
+
 @streamed_or_whole
 @pytest.mark.parametrize(
     ("server", "model_id", "counted"),
