@@ -30,6 +30,7 @@ from harness.rubric.verdict import (
     Combine,
     DimensionScore,
     Judges,
+    SingleJudgement,
     Verdict,
     reach_verdict,
     shut_gates,
@@ -77,12 +78,16 @@ class Evaluator:
                 code="config.evaluator-missing",
             )
 
-    async def evaluate(self, draft: Draft, *, rescore: Rescore | None = None) -> Verdict:
+    async def evaluate(
+        self, draft: Draft, *, rescore: Rescore | None = None, samples: int | None = None
+    ) -> Verdict:
         """One verdict.
 
         Args:
             draft: What to score.
             rescore: Judge only this again; everything if None.
+            samples: Have it judged so often wherever its scores lie, as calibration needs; None to
+                repeat near the threshold alone.
 
         Raises:
             EvaluatorAbstained: The models answered, and no judgement could be read.
@@ -99,18 +104,20 @@ class Evaluator:
 
         # 2. Every model once; more often while chance could decide. Judgements that may be averaged
         #    are all of one kind: the likeliest is none of those that chance has a part in.
-        repeats = self.rubric.repeats
-        opinions, absent = await self._hear(case, sample=0 if repeats == 1 else 1)
+        most = samples or self.rubric.repeats
+        opinions, absent = await self._hear(case, sample=1 if samples or most > 1 else 0)
         if not opinions:
             raise _failure(absent)
-        for sample in range(2, repeats + 1):
-            if not self._is_undecided(settled, opinions):
+        for sample in range(2, most + 1):
+            if samples is None and not self._is_undecided(settled, opinions):
                 break
             more, missing = await self._hear(case, sample=sample)
             opinions += more
             absent += missing
             # If a model could not be asked, none is asked again.
             if not all(isinstance(error, EvaluatorAbstained) for error in missing):
+                if samples is not None:
+                    raise _failure(missing)
                 break
 
         # 3. One verdict.
@@ -248,6 +255,15 @@ class Evaluator:
             combine=self._combine,
             shortened=case.shown.shortened,
             sources_shortened=case.shown.sources_shortened,
+            each=tuple(
+                SingleJudgement(
+                    evaluator=opinion.evaluator,
+                    scores={score.name: score.score for score in opinion.scores},
+                    composite=verdict.composite,
+                    repaired=opinion.repaired,
+                )
+                for opinion, verdict in zip(opinions, verdicts, strict=True)
+            ),
         )
 
 

@@ -107,6 +107,7 @@ async def judge(case: Case, *, ask: Ask, model: str, sample: int) -> Opinion:
             )
             for dimension in case.dimensions
         ),
+        repaired=tuple(name for name, one in found.items() if one.repaired),
     )
 
 
@@ -139,6 +140,8 @@ class _Read:
 
     judgement: Judgement
     expected: float | None
+    repaired: bool = False
+    """Whether it took a second call."""
 
 
 async def _read(
@@ -158,7 +161,8 @@ async def _read(
             if lacks_a_score and not isinstance(error, LimitReached):
                 raise
         else:
-            read |= _judgements(again, case, incomplete)
+            mended = _judgements(again, case, incomplete)
+            read |= {name: replace(one, repaired=True) for name, one in mended.items()}
     if missing := [d.name for d in dimensions if d.name not in read]:
         raise EvaluatorAbstained(
             f"'{request.model}' gave no score on the scale for {', '.join(missing)}. "

@@ -267,25 +267,35 @@ class Opinion:
 
     evaluator: str
     scores: tuple[DimensionScore, ...]
+    repaired: tuple[str, ...] = ()
+    """Dimensions whose first judgement could not be read, or was incomplete."""
 
 
 def combined(opinions: Sequence[Opinion], how: Combine) -> tuple[DimensionScore, ...]:
     """The scores that several opinions amount to, of the same dimensions in the same order.
 
-    Each has the reason of the lowest score, and the findings of all, each once.
+    Those of one judge are averaged, and `how` is between judges: a median of samples is further
+    from what people say than their mean. Each has the reason of the lowest score, and the findings
+    of all, each once.
     """
     if len(opinions) == 1:
         return opinions[0].scores
+    judges = [opinion.evaluator for opinion in opinions]
     by_dimension = zip(*(opinion.scores for opinion in opinions), strict=True)
-    return tuple(_one_of(scores, how) for scores in by_dimension)
+    return tuple(_one_of(scores, judges, how) for scores in by_dimension)
 
 
-def _one_of(scores: Sequence[DimensionScore], how: Combine) -> DimensionScore:
+def _one_of(
+    scores: Sequence[DimensionScore], judges: Sequence[str], how: Combine
+) -> DimensionScore:
     values = [score.score for score in scores]
     lowest = min(scores, key=lambda score: score.score)
+    of_judge: dict[str, list[float]] = {}
+    for judge, value in zip(judges, values, strict=True):
+        of_judge.setdefault(judge, []).append(value)
     return replace(
         lowest,
-        score=half_up(_AVERAGES[how](values), 0.01),
+        score=half_up(_AVERAGES[how]([*map(statistics.fmean, of_judge.values())]), 0.01),
         findings=_each_once(finding for score in scores for finding in score.findings),
         spread=statistics.stdev(values),
         capped=tuple(dict.fromkeys(rule for score in scores for rule in score.capped)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 from typing import Annotated, Literal
@@ -58,6 +58,18 @@ class Shortened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SingleJudgement:
+    """One of the judgements that a verdict was made of."""
+
+    evaluator: str
+    scores: Mapping[str, float]
+    """By judged dimension."""
+    composite: float
+    repaired: tuple[str, ...] = ()
+    """Dimensions whose score came of a second call, since the first reply could not be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judges:
     """Who judged a draft, by what, and how often."""
 
@@ -79,6 +91,8 @@ class Judges:
     """How the draft was."""
     sources_shortened: Shortened | None = None
     """How the sources were, all together."""
+    each: tuple[SingleJudgement, ...] = ()
+    """The judgements, in the order they were made; empty in older journals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

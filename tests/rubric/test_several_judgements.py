@@ -135,8 +135,8 @@ def score_of(name: str, points: float, **more) -> DimensionScore:
 )
 def test_each_dimension_is_combined_by_itself_and_lies_among_what_was_given(vectors, how):
     opinions = [
-        Opinion(evaluator="e", scores=(score_of("a", a / 2), score_of("b", b / 2)))
-        for a, b in vectors
+        Opinion(evaluator=f"e{n}", scores=(score_of("a", a / 2), score_of("b", b / 2)))
+        for n, (a, b) in enumerate(vectors)
     ]
     naive = statistics.fmean if how == "mean" else statistics.median
 
@@ -228,8 +228,8 @@ def undecided_of(composites, *, combine="mean", noise=None):
     by = rubric(CLEAR)
     judgements = [[verdict_at(one, by) for one in of_judge] for of_judge in composites]
     opinions = [
-        Opinion(evaluator="e", scores=verdict.scores)
-        for of_judge in judgements
+        Opinion(evaluator=f"e{n}", scores=verdict.scores)
+        for n, of_judge in enumerate(judgements)
         for verdict in of_judge
     ]
     together = reach_verdict(by, combined(opinions, combine))
@@ -281,8 +281,8 @@ def test_the_interval_around_a_composite_has_its_mean_as_often_as_is_said(biases
 
     def together(judgements):
         opinions = [
-            Opinion(evaluator="e", scores=(score_of("clear", one),))
-            for of_judge in judgements
+            Opinion(evaluator=f"e{n}", scores=(score_of("clear", one),))
+            for n, of_judge in enumerate(judgements)
             for one in of_judge
         ]
         return reach_verdict(fine, combined(opinions, combine))
@@ -371,3 +371,50 @@ def test_samples_are_that_many_judgements_that_chance_has_a_part_in(times):
     assert [verdict.composite for verdict in verdicts] == list(range(times))
     assert all(request.temperature > 0 for request in backend.requests)
     assert len({request.seed for request in backend.requests}) == times
+
+
+@pytest.mark.parametrize(
+    ("samples", "points"),
+    [
+        pytest.param(1, [2], id="one, and not the likeliest"),
+        pytest.param(4, [2, 9, 2, 9], id="four, far from the threshold"),
+    ],
+)
+def test_a_number_of_samples_is_kept_to_wherever_the_scores_lie(samples, points):
+    backend = scripted(map(alone, points))
+    by = Evaluator(rubric(repeats=3), ask=backend.chat, models=["judge"])
+
+    verdict = asyncio.run(by.evaluate(DRAFT, samples=samples))
+
+    assert verdict.composite == statistics.fmean(points)
+    assert [one.composite for one in verdict.judges.each] == points
+    assert all(request.temperature > 0 for request in backend.requests)
+    assert len({request.seed for request in backend.requests}) == samples
+
+
+def test_samples_that_cannot_all_be_had_are_no_verdict():
+    backend = scripted([alone(7), CallTimeout("slow", endpoint="judge")])
+    by = Evaluator(rubric(repeats=3), ask=backend.chat, models=["judge"])
+
+    with pytest.raises(CallTimeout):
+        asyncio.run(by.evaluate(DRAFT, samples=2))
+
+
+def test_a_median_is_taken_between_judges_and_not_among_the_samples_of_one():
+    opinions = [
+        Opinion(evaluator=evaluator, scores=(score_of("a", points),))
+        for evaluator, points in (("x", 1), ("x", 8), ("x", 9), ("y", 2), ("z", 7))
+    ]
+
+    (score,) = combined(opinions, "median")
+
+    assert score.score == 6
+
+
+def test_every_judgement_is_kept_with_what_it_took():
+    verdict, _ = judge({"a": ["Nine.", alone(9)], "b": [alone(5)]})
+
+    first, second = verdict.judges.each
+    assert (first.evaluator, first.scores, first.composite) == ("a", {"clear": 9}, 9)
+    assert (first.repaired, second.repaired) == (("clear",), ())
+    assert (second.evaluator, second.composite) == ("b", 5)
