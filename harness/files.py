@@ -1,4 +1,4 @@
-"""Where shipped rubrics and patterns are; files that are written whole, or for one user alone."""
+"""Texts that are read, files that are written whole or for one user alone, and what ships."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO, Literal
+
+from harness.errors import InvalidInput
 
 _PACKAGE = Path(__file__).parent
 
@@ -59,3 +61,40 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             partial.unlink(missing_ok=True)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def read_text(what: str, path: Path) -> str:
+    """A file's text.
+
+    Args:
+        what: The beginning of a message: `input 'task'`.
+        path: The file.
+
+    Raises:
+        InvalidInput: It is missing, empty or not text.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(
+            f"{what} cannot be read ({error.strerror})", code="file.unreadable", path=path
+        ) from error
+    return text_of(what, data, path=path)
+
+
+def text_of(what: str, data: bytes, *, path: Path | None) -> str:
+    """The text that bytes are; raises as `read_text` does."""
+    # A NUL is valid UTF-8, but only a binary file has one.
+    if b"\0" in data:
+        raise InvalidInput(f"{what} is a binary file; give a text", code="file.binary", path=path)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"{what} is not UTF-8 text (byte {error.start}); convert it, or give a text",
+            code="file.not-utf8",
+            path=path,
+        ) from error
+    if not text.strip():
+        raise InvalidInput(f"{what} is empty", code="file.empty", path=path)
+    return text

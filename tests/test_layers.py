@@ -18,6 +18,7 @@ LAYERS = [
     "version",
     "errors",
     "files",
+    "rows",
     "log",
     "trace",
     "hardware",

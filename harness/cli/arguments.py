@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.errors import InvalidInput
+from harness.files import read_text
 from harness.trace import run_list
 
 if TYPE_CHECKING:
@@ -61,43 +62,6 @@ def read_pairs(assignments: Iterable[str], *, option: str, form: str) -> dict[st
             raise InvalidInput(f"{option} gives '{name}' twice", code="option.given-twice")
         pairs[name] = value
     return pairs
-
-
-def read_text(what: str, path: Path) -> str:
-    """A file's text.
-
-    Args:
-        what: The beginning of a message: `input 'task'`.
-        path: The file.
-
-    Raises:
-        InvalidInput: It is missing, empty or not text.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidInput(
-            f"{what} cannot be read ({error.strerror})", code="file.unreadable", path=path
-        ) from error
-    return text_of(what, data, path=path)
-
-
-def text_of(what: str, data: bytes, *, path: Path | None) -> str:
-    """The text that bytes are; raises as `read_text` does."""
-    # A NUL is valid UTF-8, but only a binary file has one.
-    if b"\0" in data:
-        raise InvalidInput(f"{what} is a binary file; give a text", code="file.binary", path=path)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidInput(
-            f"{what} is not UTF-8 text (byte {error.start}); convert it, or give a text",
-            code="file.not-utf8",
-            path=path,
-        ) from error
-    if not text.strip():
-        raise InvalidInput(f"{what} is empty", code="file.empty", path=path)
-    return text
 
 
 def read_metadata(pairs: Iterable[str]) -> dict[str, Scalar]:

@@ -13,15 +13,12 @@ from typing import Any, BinaryIO
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from harness.cli.arguments import read_text, text_of
 from harness.compress import passages_of
 from harness.errors import InvalidInput, did_you_mean
+from harness.files import read_text, text_of
 from harness.memory import Passage, Scalar
+from harness.rows import TEXTS, files_named
 
-STDIN = "-"
-"""Names standard input in place of a file."""
-
-_DOCUMENTS = {".md", ".markdown", ".txt", ".rst"}
 _LINES = {".jsonl", ".ndjson"}
 
 
@@ -60,23 +57,8 @@ class _Line(BaseModel):
 
 
 def files_of(names: Iterable[str]) -> list[Path | None]:
-    """The files to read, directories searched; None for standard input.
-
-    Raises:
-        InvalidInput: One is missing, or a directory has none.
-    """
-    files: list[Path | None] = []
-    for name in names:
-        path = Path(name)
-        if name == STDIN:
-            files.append(None)
-        elif path.is_dir():
-            files += _files_under(path)
-        elif path.exists():
-            files.append(path)
-        else:
-            raise InvalidInput("there is no such file", code="file.missing", path=path)
-    return files
+    """The files to read; raises as `files_named` does."""
+    return files_named(names, endings=TEXTS | _LINES)
 
 
 def bytes_of(files: Iterable[Path | None]) -> int | None:
@@ -108,22 +90,6 @@ def passages_in(files: Iterable[Path | None], given: Given, *, jsonl: bool) -> I
         for passage, read in found:
             yield Found(passage=passage, read_bytes=before + read)
         before += read
-
-
-def _files_under(directory: Path) -> list[Path]:
-    found = sorted(
-        path
-        for path in directory.rglob("*")
-        if path.suffix.lower() in _DOCUMENTS | _LINES
-        and path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(directory).parts)
-    )
-    if not found:
-        kinds = ", ".join(sorted(_DOCUMENTS | _LINES))
-        raise InvalidInput(
-            f"no file in it ends in {kinds}; name files", code="passage.no-files", path=directory
-        )
-    return found
 
 
 def _document(path: Path | None, given: Given) -> Iterator[tuple[Passage, int]]:

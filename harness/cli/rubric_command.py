@@ -34,7 +34,7 @@ from harness.session.settings import load_settings
 
 _OTHERS = {
     "noise": (
-        "harness.cli.rubric_scoring:noise",
+        "harness.cli.rubric_noise:noise",
         "Measure how far an evaluator's scores scatter.",
     ),
     "prompts": ("harness.cli.rubric_prompts:prompts", "Print what models are told."),

@@ -1,30 +1,38 @@
-"""`harness rubric score` and `harness rubric noise`: drafts judged by a rubric, once or often."""
+"""`harness rubric score`: drafts of files, folders and tables judged by a rubric.
+
+With `--output`, each draft is kept as soon as it is scored, and the same command goes on there.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
-import statistics
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from inspect import signature
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
+import orjson
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from harness.cli.arguments import config_option, read_pairs, read_text
+from harness.cli.arguments import config_option, read_pairs
 from harness.cli.consoles import (
     Shown,
     failures_told,
     json_object,
     log_to_stderr,
     results,
+    say,
     write_json,
 )
 from harness.cli.process import FAILED
@@ -34,40 +42,40 @@ from harness.cli.verdicts import (
     passes_at,
     print_comparison,
     print_scores,
+    print_summary,
     remarks,
     verdict_as_json,
 )
-from harness.errors import (
-    ConfigurationInvalid,
-    EvaluationFailed,
-    HarnessError,
-    InferenceError,
-    InvalidInput,
-)
-from harness.rubric import Draft, Noise, Rubric, Scatter, Verdict, measured_noise, write_noise
-from harness.session import Session, Settings, open_session
-from harness.session.evaluation import (
-    ChosenRubric,
-    choose_rubric,
-    evaluate,
-    evaluator_of,
-    scatter,
-)
+from harness.errors import HarnessError, InferenceError, InvalidInput
+from harness.files import read_text
+from harness.rows import Row, RowFile, read_rows
+from harness.rubric import Draft, Rubric, Verdict
+from harness.session import Settings, open_session
+from harness.session.evaluation import ChosenRubric, choose_rubric, evaluate_all
 from harness.session.settings import EvaluationSettings
-
-T = TypeVar("T")
-
-_UNSURE = 0.05
 
 _OPTIONS = (
     click.argument("rubric", metavar="RUBRIC"),
-    click.argument("drafts", nargs=-1, required=True, metavar="DRAFT..."),
+    click.argument("drafts", nargs=-1, required=True, metavar="DRAFTS..."),
     click.option("--task", default="", help="What was asked for; @FILE reads it from a file."),
     click.option(
         "--sources",
         multiple=True,
         metavar="FILE",
         help="Texts that the drafts may rely on. May be repeated.",
+    ),
+    click.option(
+        "--columns",
+        multiple=True,
+        metavar="MINE=THEIRS",
+        help="What a column of a table is called there, such as draft=answer. May be repeated.",
+    ),
+    click.option(
+        "--max-parallel",
+        type=click.IntRange(min=1),
+        default=4,
+        show_default=True,
+        help="How many drafts are judged at one time.",
     ),
     config_option,
     click.option(
@@ -81,48 +89,25 @@ _OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Given:
+class Given:
     """The files and settings that the command line names."""
 
     settings: Settings
     chosen: ChosenRubric
     task: str
     drafts: Mapping[str, Draft]
-    """By the names of their files."""
+    """By their ids; at least one."""
+    refused: Mapping[str, InvalidInput]
+    """Rows that are no draft, by where they stand."""
+    max_parallel: int
 
     @property
     def rubric(self) -> Rubric:
+        """What the drafts are judged by."""
         return self.chosen.rubric
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
-    """A run that judged drafts."""
-
-    run_id: str
-    journal: Path
-    rubric: Rubric
-    failed: Mapping[str, str]
-    """Why a draft has no verdict, by its name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scored(_Judged):
-    verdicts: Mapping[str, Verdict]
-    decided: bool
-    """Whether passing is known: no dimension still needs an evaluator."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured(_Judged):
-    verdicts: Mapping[str, tuple[Verdict, ...]]
-    noise: Noise
-    scatter: Scatter
-    file: Path
-    """Where the noise is kept."""
-
-
-def _of_drafts(command: Callable[..., None]) -> Callable[..., None]:
+def of_drafts(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the arguments that say what is judged; the command gets `read`, which reads them."""
 
     @wraps(command)
@@ -141,44 +126,72 @@ def _read(
     drafts: tuple[str, ...],
     task: str,
     sources: tuple[str, ...],
+    columns: tuple[str, ...],
+    max_parallel: int,
     config: Path | None,
     roles: tuple[str, ...],
-) -> _Given:
+) -> Given:
     settings = settings_for_calls(config, roles=read_pairs(roles, option="--role", form="role=tag"))
+    chosen = choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking)
     asked = read_text("task", Path(task[1:])) if task.startswith("@") else task
     evidence = tuple(read_text("source", Path(name)) for name in sources)
-    return _Given(
+    given: dict[str, Draft] = {}
+    refused: dict[str, InvalidInput] = {}
+    for row in read_rows(
+        drafts, columns=read_pairs(columns, option="--columns", form="mine=theirs")
+    ):
+        try:
+            if isinstance(row, InvalidInput):
+                raise row
+            if row.id in given:
+                raise row.refusal(f"the id '{row.id}' stands twice", code="row.id-twice")
+            given[row.id] = _draft_of(row, task=asked, sources=evidence)
+        except InvalidInput as error:
+            line = "" if error.line is None else f":{error.line}"
+            refused[f"{error.path}{line}"] = error
+    if not given:
+        raise next(iter(refused.values()), InvalidInput("there is no draft", code="row.no-rows"))
+    return Given(
         settings=settings,
-        chosen=choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking),
+        chosen=chosen,
         task=asked,
-        drafts={
-            name: Draft(text=read_text("draft", Path(name)), task=asked, sources=evidence)
-            for name in drafts
-        },
+        drafts=given,
+        refused=refused,
+        max_parallel=max_parallel,
     )
 
 
-async def _each(
-    given: _Given, doing: str, judge: Callable[[Draft], Awaitable[T]]
-) -> tuple[dict[str, T], dict[str, HarnessError]]:
-    """Judges the drafts one after another; the failure of one does not stop the others."""
-    judged: dict[str, T] = {}
-    failed: dict[str, HarnessError] = {}
-    with Shown(stderr=True).status("") as status:
-        for number, (name, draft) in enumerate(given.drafts.items(), start=1):
-            status.update(Text(f"{doing} {name} ({number} of {len(given.drafts)})"))
-            try:
-                judged[name] = await judge(draft)
-            except (EvaluationFailed, InferenceError) as error:
-                failed[name] = error
-    return judged, failed
+def _draft_of(row: Row, *, task: str, sources: Sequence[str]) -> Draft:
+    text, path = row.fields.get("draft"), row.fields.get("path")
+    if (text is None) == (path is None):
+        has = ", ".join(map(str, row.fields))
+        raise row.refusal(
+            f"it needs either 'draft', a text, or 'path', a file; it has {has}. If a column has "
+            "another name, say --columns draft=NAME",
+            code="row.no-draft",
+        )
+    if text is None:
+        text = read_text("draft", row.beside(str(path)))
+    if not isinstance(text, str) or not text.strip():
+        raise row.refusal("its 'draft' is no text", code="row.draft-not-text")
+    own = row.fields.get("sources", sources)
+    if isinstance(own, str):
+        own = _texts(own)
+    if not all(isinstance(one, str) for one in own):
+        raise row.refusal("'sources' is a text, or a list of texts", code="row.sources-not-texts")
+    return Draft(text=text, task=str(row.fields.get("task", task)), sources=tuple(own))
 
 
-def _texts(failed: Mapping[str, HarnessError]) -> dict[str, str]:
-    return {name: str(error) for name, error in failed.items()}
+def _texts(cell: str) -> Sequence[str]:
+    """Of one cell: a list in JSON, or a single text."""
+    try:
+        listed = orjson.loads(cell)
+    except orjson.JSONDecodeError:
+        return (cell,)
+    return listed if isinstance(listed, list) else (cell,)
 
 
-# --- score -----------------------------------------------------------------------------------
+# --- the command -----------------------------------------------------------------------------
 
 
 def _number(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
@@ -190,7 +203,19 @@ def _number(_: click.Context, __: click.Parameter, given: str | None) -> float |
 
 
 @click.command(short_help="Score drafts by a rubric.")
-@_of_drafts
+@of_drafts
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Keep each draft's scores in this .jsonl or .csv file; those that it has are not scored "
+    "again.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 100),
+    help="Have each draft judged so often, all alike, and take the mean; without it, only drafts "
+    "near the threshold are judged again.",
+)
 @click.option(
     "--pass-at",
     metavar="NUMBER",
@@ -198,30 +223,54 @@ def _number(_: click.Context, __: click.Parameter, given: str | None) -> float |
     help="Another threshold: say what it would change, without asking a model again.",
 )
 @click.option("--checks-only", is_flag=True, help="Ask no model.")
+@click.option("--verbose", is_flag=True, help="Show every draft, however many there are.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def score(
-    *, read: Callable[[], _Given], pass_at: float | None, checks_only: bool, as_json: bool
+    *,
+    read: Callable[[], Given],
+    output: Path | None,
+    samples: int | None,
+    pass_at: float | None,
+    checks_only: bool,
+    verbose: bool,
+    as_json: bool,
 ) -> None:
-    """Score the texts in DRAFT files by RUBRIC, a name or a file.
+    """Score DRAFTS by RUBRIC, a name or a file.
 
-    Code scores the rubric's checks; a model judges the rest if an evaluator is configured. Exit
-    codes: 0 the drafts were scored (whether or not they passed: --json says "passed"), 1 one
-    could not be, 2 something given is not usable, 130 interrupted, 143 terminated.
+    DRAFTS are texts, folders, patterns such as 'out/*.md', and tables: CSV, JSON Lines, Parquet,
+    and - for JSON Lines from standard input. A row has "draft" (the text) or "path" (its file), and
+    may have "id", "task" and "sources". Code scores the rubric's checks; a model judges the rest if
+    an evaluator is configured. Exit codes: 0 the drafts were scored (whether or not they passed:
+    --json says "passed"), 1 one could not be, 2 something given is not usable, 130 interrupted, 143
+    terminated.
     """
     log_to_stderr()
-    with failures_told(as_json=as_json):
+    with failures_told(as_json=as_json), ExitStack() as stack:
         given = read()
         _check_threshold(pass_at, given.rubric)
-        scored = asyncio.run(_score(_without_models(given) if checks_only else given))
+        if checks_only:
+            given = _without_models(given)
+        kept = None
+        if output is not None:
+            kept = stack.enter_context(RowFile(output, columns=_columns(given.rubric)))
+        batch = _Batch(given, samples=samples, kept=kept)
+        try:
+            asyncio.run(_score(batch))
+        except (KeyboardInterrupt, HarnessError):
+            batch.tell_what_is_kept()
+            raise
+    if batch.stopped is not None:
+        batch.tell_what_is_kept()
     if as_json:
-        write_json(json_object(_scores_as_json(scored, pass_at)))
+        write_json(json_object(_scores_as_json(batch, pass_at)))
     else:
-        _print_scored(scored, pass_at, results(), checks_only=checks_only)
-    if scored.failed:
+        unasked = "--checks-only was given" if checks_only else "no evaluator model is configured"
+        _print_scored(batch, pass_at, results(), unasked=unasked, verbose=verbose)
+    if batch.failed or batch.stopped:
         sys.exit(FAILED)
 
 
-def _without_models(given: _Given) -> _Given:
+def _without_models(given: Given) -> Given:
     if not given.rubric.checked:
         raise InvalidInput(
             "--checks-only leaves nothing to score: a model judges every dimension of rubric "
@@ -241,31 +290,30 @@ def _check_threshold(pass_at: float | None, rubric: Rubric) -> None:
         )
 
 
-async def _score(given: _Given) -> _Scored:
-    rubric = given.rubric
+async def _score(batch: _Batch) -> None:
+    given, rubric = batch.given, batch.given.rubric
     async with open_session(
         given.settings, name=f"score {rubric.id}", task=given.task, environment=os.environ
     ) as session:
-        decided = bool(session.roles.evaluators) or all(d.optional for d in rubric.judged)
-        chosen = given.chosen if decided else _checks_alone(given.chosen)
-        verdicts, failed = await _each(
-            given,
-            "scoring",
-            lambda draft: evaluate(session, draft, chosen, ask=session.client.chat),
-        )
-        known = [verdict.passed for verdict in verdicts.values()] if decided else []
-        session.scored.extend([*known, *(False for _ in failed)])
-        unanswered = [error for error in failed.values() if isinstance(error, InferenceError)]
-        if unanswered and not verdicts:
+        evaluators = session.roles.evaluators
+        batch.run_id, batch.journal = session.trace.run_id, session.trace.journal_path
+        batch.decided = bool(evaluators) or all(d.optional for d in rubric.judged)
+        todo = batch.begin(evaluators)
+        try:
+            with progress(given, before=len(batch.verdicts)) as tell:
+                batch.stopped = await evaluate_all(
+                    session,
+                    todo,
+                    given.chosen if batch.decided else _checks_alone(given.chosen),
+                    max_parallel=given.max_parallel,
+                    samples=batch.samples,
+                    told=(batch.hear, tell),
+                )
+        finally:
+            session.scored.extend(batch.outcomes())
+        unanswered = [e for e in batch.failed.values() if isinstance(e, InferenceError)]
+        if unanswered and not batch.verdicts:
             raise unanswered[0]
-    return _Scored(
-        run_id=session.trace.run_id,
-        journal=session.trace.journal_path,
-        rubric=rubric,
-        decided=decided,
-        verdicts=verdicts,
-        failed=_texts(failed),
-    )
 
 
 def _checks_alone(chosen: ChosenRubric) -> ChosenRubric:
@@ -280,283 +328,280 @@ def _checks_alone(chosen: ChosenRubric) -> ChosenRubric:
     return replace(chosen, rubric=rubric.model_copy(update={"dimensions": dimensions}))
 
 
+# --- a batch ---------------------------------------------------------------------------------
+
+
+class _Batch:
+    """Drafts on their way to their scores.
+
+    Args:
+        given: The drafts.
+        samples: How often each is judged, if that is fixed.
+        kept: The file that has some of the scores, and gets the others.
+
+    Attributes:
+        verdicts: By draft, as they come.
+        failed: Why a draft has none.
+        decided: Whether passing is known: no dimension still needs an evaluator.
+        stopped: Why not all drafts were judged.
+    """
+
+    def __init__(self, given: Given, *, samples: int | None, kept: RowFile | None) -> None:
+        self.given = given
+        self.samples = samples
+        self.verdicts: dict[str, Verdict] = {}
+        self.failed: dict[str, HarnessError] = dict(given.refused)
+        self.decided = True
+        self.stopped: HarnessError | None = None
+        self.run_id, self.journal = "", Path()
+        self._kept = kept
+        self._sha256 = {name: _sha256(draft) for name, draft in given.drafts.items()}
+        self._by: dict[str, object] = {}
+
+    def begin(self, evaluators: Sequence[str]) -> Mapping[str, Draft]:
+        """The drafts that are not scored yet.
+
+        Raises:
+            InvalidInput: The scores that are there are by something else.
+        """
+        of_rubric = {"rubric": self.given.rubric.id, "rubric_sha256": self.given.rubric.sha256}
+        self._by = {**of_rubric, "evaluators": ", ".join(evaluators), "samples": self.samples}
+        for row in self._kept.rows if self._kept else ():
+            assert self._kept is not None
+            for name, now in self._by.items():
+                if str(row[name] or "") != str(now or ""):
+                    raise InvalidInput(
+                        f"it has scores with another {name} ('{row[name] or ''}', and here "
+                        f"'{now or ''}'), which do not compare; give another --output",
+                        code="row.output-other-run",
+                        path=self._kept.path,
+                    )
+            # A draft that has changed since is scored again, as one that is new.
+            if self._sha256.get(row["id"]) == row["sha256"]:
+                self.verdicts[row["id"]] = _verdict_in(row, self._kept.path)
+        return {n: draft for n, draft in self.given.drafts.items() if n not in self.verdicts}
+
+    def hear(self, name: str, outcome: Verdict | HarnessError) -> None:
+        """Notes what became of a draft."""
+        if isinstance(outcome, HarnessError):
+            self.failed[name] = outcome
+            return
+        self.verdicts[name] = outcome
+        if self._kept:
+            self._kept.append(self.row_of(name))
+
+    @property
+    def in_order(self) -> Mapping[str, Verdict]:
+        """The verdicts, in the order in which the drafts were given."""
+        return {n: self.verdicts[n] for n in self.given.drafts if n in self.verdicts}
+
+    def passed(self, name: str) -> bool | None:
+        """Whether a draft that has a verdict passed; None if that is not known."""
+        verdict = self.verdicts[name]
+        return verdict.passed if self.decided or verdict.below_floor else None
+
+    def row_of(self, name: str) -> dict[str, object]:
+        """What is written of a draft that has a verdict."""
+        verdict = self.verdicts[name]
+        each = verdict.judges.each if verdict.judges and self.samples else ()
+        flat = {f"score.{one.name}": one.score for one in verdict.scores}
+        judged = each[0].scores if each else ()
+        samples = {f"score.{one}": [judgement.scores[one] for judgement in each] for one in judged}
+        return {
+            **dict.fromkeys(_columns(self.given.rubric)),
+            "id": name,
+            **verdict_as_json(verdict),
+            "passed": self.passed(name),
+            **flat,
+            **samples,
+            **self._by,
+            "sha256": self._sha256[name],
+            "error": None,
+        }
+
+    def outcomes(self) -> Iterator[bool]:
+        """Whether each draft passed, as far as that is known; one without a verdict did not."""
+        yield from (False for _ in self.given.drafts.keys() - self.verdicts.keys())
+        yield from (False for _ in self.given.refused)
+        yield from (passed for n in self.verdicts if (passed := self.passed(n)) is not None)
+
+    def tell_what_is_kept(self) -> None:
+        """Says on standard error how to go on, if that is possible."""
+        if self._kept is not None and self.verdicts:
+            say(
+                f"{len(self.verdicts):,} of {len(self.given.drafts):,} drafts are scored and kept "
+                f"in {self._kept.path}; the same command goes on",
+                err=True,
+            )
+
+
+def _sha256(draft: Draft) -> str:
+    return hashlib.sha256(orjson.dumps([draft.text, draft.task, *draft.sources])).hexdigest()
+
+
+_TEXTS = {"id", "sha256", "rubric", "rubric_sha256", "evaluators"}
+_VERDICT = TypeAdapter(Verdict)
+
+
+def _columns(rubric: Rubric) -> list[str]:
+    """Of a file of scores: what a table shows first, and what a verdict is made of again."""
+    scores = [f"score.{dimension.name}" for dimension in rubric.dimensions]
+    why = ["below_floor", "gates", "missing", "unjudged"]
+    by = ["rubric", "rubric_sha256", "evaluators", "samples", "sha256"]
+    return ["id", "passed", "composite", *scores, *why, *by, "scores", "judges"]
+
+
+def _verdict_in(row: Mapping[str, Any], path: Path) -> Verdict:
+    """The verdict that a row was written of, whose cells are JSON in a CSV file."""
+    try:
+        if isinstance(row["composite"], str):
+            row = {n: orjson.loads(c) if c and n not in _TEXTS else c for n, c in row.items()}
+        return _VERDICT.validate_python(
+            {**row, "passed": bool(row["passed"]), "judges": row["judges"] or None}
+        )
+    except (orjson.JSONDecodeError, ValidationError) as error:
+        raise InvalidInput(
+            f"the row of '{row['id']}' is not as it was written; delete it, and it is scored again",
+            code="row.output-changed",
+            path=path,
+        ) from error
+
+
+@contextmanager
+def progress(
+    given: Given, *, before: int = 0
+) -> Iterator[Callable[[str, Verdict | HarnessError], None]]:
+    """Tells how far a batch is: in a line of a terminal; elsewhere, in a line now and then.
+
+    Args:
+        given: The drafts.
+        before: How many were scored before.
+    """
+    total, done, failed = len(given.drafts), before, 0
+    began_s = told_s = time.monotonic()
+    console = Shown(stderr=True)
+    status = console.status("scoring")
+
+    def tell(name: str, outcome: Verdict | HarnessError) -> None:
+        nonlocal done, failed, told_s
+        done += 1
+        failed += isinstance(outcome, HarnessError)
+        now_s = time.monotonic()
+        left_s = (now_s - began_s) / (done - before) * (total - done)
+        lasting = f"{left_s:.0f} s" if left_s < 120 else f"{left_s / 60:.0f} min"
+        said = f"{done:,} of {total:,} drafts judged, {failed:,} failed, {lasting} left"
+        if console.is_terminal:
+            status.update(Text(f"{said} ({name})"))
+        elif total >= _MANY and (done % (total // _MANY) == 0 or now_s > told_s + _SILENT_S):
+            told_s = now_s
+            say(said, err=True)
+
+    if before:
+        say(f"{before:,} of {total:,} drafts were judged before", err=True)
+    with status if console.is_terminal else nullcontext():
+        yield tell
+
+
+_MANY = 20
+"""Drafts from which progress is told where there is no terminal, so many times."""
+_SILENT_S = 30
+
+
+# --- what is said of it ----------------------------------------------------------------------
+
+_SHOWN = 5
+"""Drafts that are shown one by one; of more, the figures are summed up."""
+_LISTED = 10
+
+
 def _print_scored(
-    scored: _Scored, pass_at: float | None, console: Console, *, checks_only: bool
+    batch: _Batch, pass_at: float | None, console: Console, *, unasked: str, verbose: bool
 ) -> None:
-    unasked = "--checks-only was given" if checks_only else "no evaluator model is configured"
-    for name, verdict in scored.verdicts.items():
-        print_scores(name, verdict, scored.rubric, console)
-        console.print(f"Composite {verdict.composite}: {_decision(verdict, scored)}.")
-        for line in remarks(verdict, scored.rubric, unasked=unasked):
-            console.print(line)
-        console.print()
-    if len(scored.verdicts) > 1:
-        print_comparison(scored.verdicts, console)
-    for name, why in scored.failed.items():
-        console.print(f"{name} could not be scored: {why}", style="yellow")
+    rubric, verdicts = batch.given.rubric, batch.in_order
+    if verbose or len(verdicts) <= _SHOWN:
+        for name, verdict in verdicts.items():
+            print_scores(name, verdict, rubric, console)
+            console.print(f"Composite {verdict.composite}: {_decision(verdict, batch)}.")
+            for line in remarks(verdict, rubric, unasked=unasked):
+                console.print(line)
+            console.print()
+        if len(verdicts) > 1:
+            print_comparison(verdicts, console)
+    if len(verdicts) > _SHOWN:
+        print_summary(verdicts, rubric, console, decided=batch.decided)
+        if not verbose:
+            console.print("Why a draft scored so: --verbose, or --output FILE.jsonl.")
+    for name, error in islice(batch.failed.items(), _LISTED):
+        why = str(error) if isinstance(error, InvalidInput) else f"{name}: {error}"
+        console.print(f"Not scored: {why}", style="yellow")
+    if len(batch.failed) > _LISTED:
+        console.print(f"… and {len(batch.failed) - _LISTED} more not scored.", style="yellow")
+    if batch.stopped is not None:
+        console.print(
+            f"Stopped at {len(verdicts)} of {len(batch.given.drafts)} drafts: the next would fail "
+            "alike.",
+            style="yellow",
+        )
     if pass_at is not None:
-        for line in _another_threshold(scored, pass_at):
+        for line in _another_threshold(batch, pass_at):
             console.print(line)
-    console.print(f"The run's journal: {scored.journal}", style="dim", soft_wrap=True)
+    console.print(f"The run's journal: {batch.journal}", style="dim", soft_wrap=True)
 
 
-def _decision(verdict: Verdict, scored: _Scored) -> str:
-    if scored.decided or verdict.below_floor:
-        return decision(verdict, scored.rubric)
+def _decision(verdict: Verdict, batch: _Batch) -> str:
+    if batch.decided or verdict.below_floor:
+        return decision(verdict, batch.given.rubric)
     return "of the checks alone; whether it passes is unknown until a model judges the rest"
 
 
-def _another_threshold(scored: _Scored, pass_at: float) -> Iterator[str]:
+def _another_threshold(batch: _Batch, pass_at: float) -> Iterator[str]:
     """What another threshold would change, draft by draft."""
-    if not scored.decided:
+    if not batch.decided:
         yield "What another threshold would change is unknown until a model judges the rest."
         return
-    verdicts, own = scored.verdicts, scored.rubric.pass_at
-    now = [name for name, verdict in verdicts.items() if verdict.passed]
-    then = [name for name, verdict in verdicts.items() if passes_at(verdict, pass_at)]
+    verdicts, own = batch.in_order, batch.given.rubric.pass_at
+    now = {name for name, verdict in verdicts.items() if verdict.passed}
+    then = {name for name, verdict in verdicts.items() if passes_at(verdict, pass_at)}
     yield (
         f"Pass at {own:g}, as in the rubric: {len(now)} of {len(verdicts)}; "
         f"at {pass_at:g}: {len(then)} of {len(verdicts)}."
     )
+    changes = []
     for name, verdict in verdicts.items():
         if (name in now) != (name in then):
             change = "would pass" if name in then else "would no longer pass"
-            yield f"  {name} ({verdict.composite}) {change}."
+            changes.append(f"  {name} ({verdict.composite}) {change}.")
         elif name not in then and verdict.composite >= pass_at:
             floors = [f"{one} is below its floor" for one in verdict.below_floor]
             why = ", ".join([*floors, *(f"{one} is not scored" for one in verdict.missing)])
-            yield f"  {name} ({verdict.composite}) still would not: {why}."
+            changes.append(f"  {name} ({verdict.composite}) still would not: {why}.")
+    yield from changes[:_LISTED]
+    if len(changes) > _LISTED:
+        yield f"  … and {len(changes) - _LISTED} more; --json has all."
     if any(v.judges is not None and v.judges.combine == "majority" for v in verdicts.values()):
         yield "  The panel voted by the rubric's own threshold; at the other, its medians decide."
 
 
-def _scores_as_json(scored: _Scored, pass_at: float | None) -> dict[str, object]:
+def _scores_as_json(batch: _Batch, pass_at: float | None) -> dict[str, object]:
     drafts: list[dict[str, object]] = []
-    for name, verdict in scored.verdicts.items():
-        known = scored.decided or bool(verdict.below_floor)
-        one = {"draft": name, **verdict_as_json(verdict), "error": None}
-        one["passed"] = verdict.passed if known else None
+    for name, verdict in batch.in_order.items():
+        one = batch.row_of(name)
         if pass_at is not None:
+            known = one["passed"] is not None
             one["passes_at"] = passes_at(verdict, pass_at) if known else None
         drafts.append(one)
-    drafts += [{"draft": name, "error": why} for name, why in scored.failed.items()]
-    return {
-        "run_id": scored.run_id,
-        "journal": str(scored.journal),
-        "rubric": scored.rubric.id,
-        "rubric_sha256": scored.rubric.sha256,
-        "pass_at": scored.rubric.pass_at,
-        "other_pass_at": pass_at,
-        "drafts": drafts,
-    }
-
-
-# --- noise -----------------------------------------------------------------------------------
-
-
-@click.command(short_help="Measure how far an evaluator's scores scatter.")
-@_of_drafts
-@click.option(
-    "--repeats",
-    type=click.IntRange(min=2, max=100),
-    default=5,
-    show_default=True,
-    help="How often each draft is judged.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def noise(*, read: Callable[[], _Given], repeats: int, as_json: bool) -> None:
-    """Judge the texts in DRAFT files by RUBRIC several times, and keep how far scores scatter.
-
-    The result is written beside the rubric. From then on, a draft that this evaluator scores so
-    near the threshold that chance could decide is judged again, and a loop does not count a gain
-    that is within the noise. Exit codes: 0 it was measured, 1 a draft could not be judged, 2
-    something given is not usable, 130 interrupted, 143 terminated.
-    """
-    log_to_stderr()
-    with failures_told(as_json=as_json):
-        measured = asyncio.run(_measure(read(), repeats))
-    if as_json:
-        write_json(json_object(_noise_as_json(measured)))
-    else:
-        _print_measured(measured, results())
-    if measured.failed:
-        sys.exit(FAILED)
-
-
-async def _measure(given: _Given, repeats: int) -> _Measured:
-    rubric = given.rubric
-    if not rubric.judged:
-        raise InvalidInput(
-            f"code scores every dimension of rubric '{rubric.id}', so its scores have no noise",
-            code="noise.nothing-judged",
-        )
-    async with open_session(
-        given.settings, name=f"noise {rubric.id}", task=given.task, environment=os.environ
-    ) as session:
-        evaluators = session.roles.evaluators
-        if not evaluators:
-            raise ConfigurationInvalid(
-                "no evaluator is configured whose noise could be measured; name one under [roles] "
-                "in harness.toml, or with --role evaluator=TAG",
-                code="config.no-evaluator",
-            )
-        verdicts, failed = await _sample(session, given, repeats)
-        _refuse_unasked(rubric, verdicts)
-        found = measured_noise(
-            ", ".join(evaluators),
-            [[one.composite for one in of_draft] for of_draft in verdicts.values()],
-        )
-    return _Measured(
-        run_id=session.trace.run_id,
-        journal=session.trace.journal_path,
-        rubric=rubric,
-        noise=found,
-        scatter=scatter(session, found, rubric),
-        file=_keep(found, rubric, given.chosen.directory),
-        verdicts=verdicts,
-        failed=_texts(failed),
-    )
-
-
-async def _sample(
-    session: Session, given: _Given, repeats: int
-) -> tuple[dict[str, tuple[Verdict, ...]], dict[str, HarnessError]]:
-    evaluator = evaluator_of(session, given.rubric, ask=session.client.chat, noise=None)
-
-    async def sampled(draft: Draft) -> tuple[Verdict, ...]:
-        content = session.trace.content(draft.text)
-        with session.trace.span("measure noise", draft_sha256=content) as span:
-            verdicts = await evaluator.sampled(draft, times=repeats)
-            span.set(composites=[one.composite for one in verdicts])
-        return verdicts
-
-    verdicts, failed = await _each(given, "judging", sampled)
-    session.served.before()
-    if not verdicts:
-        raise next(iter(failed.values()))
-    return verdicts, failed
-
-
-def _refuse_unasked(rubric: Rubric, verdicts: Mapping[str, tuple[Verdict, ...]]) -> None:
-    """Raises if the model was not asked about any draft."""
-    every = [one for of_draft in verdicts.values() for one in of_draft]
-    if any(one.judges for one in every):
-        return
-    if gates := sorted({gate for one in every for gate in one.gates}):
-        raise InvalidInput(
-            f"no draft passed the gate {' and '.join(gates)} of rubric '{rubric.id}', so no model "
-            "judged them; measure with drafts that pass it",
-            code="noise.gate-shut",
-        )
-    names = ", ".join(dimension.name for dimension in rubric.judged)
-    raise InvalidInput(
-        f"the judged dimensions of rubric '{rubric.id}' ({names}) need sources; give them with "
-        "--sources",
-        code="noise.no-sources",
-    )
-
-
-def _keep(found: Noise, rubric: Rubric, directory: Path) -> Path:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        return write_noise(found, rubric, directory=directory)
-    except OSError as error:
-        raise InvalidInput(
-            f"the noise file cannot be written ({error.strerror})",
-            code="file.unwritable",
-            path=directory,
-        ) from error
-
-
-def _print_measured(measured: _Measured, console: Console) -> None:
-    table = Table(title="Composites of each judgement", title_justify="left")
-    table.add_column("draft", overflow="fold")
-    table.add_column("composites")
-    for column in ("mean", "deviation", "would pass"):
-        table.add_column(column, justify="right")
-    for name, verdicts in measured.verdicts.items():
-        composites = [one.composite for one in verdicts]
-        table.add_row(
-            Text(name),
-            "  ".join(str(composite) for composite in composites),
-            f"{statistics.fmean(composites):.2f}",
-            f"{statistics.stdev(composites):.2f}" if len(composites) > 1 else "-",
-            f"{sum(one.passed for one in verdicts)} of {len(verdicts)}",
-        )
-    console.print(table)
-    for name, why in measured.failed.items():
-        console.print(f"{name} could not be judged: {why}", style="yellow")
-    for line in meaning(measured.noise, measured.scatter, measured.rubric):
-        console.print(line)
-    console.print(f"Kept in {measured.file}, for runs with this rubric and evaluator.")
-    console.print(f"The run's journal: {measured.journal}", style="dim", soft_wrap=True)
-
-
-def meaning(found: Noise, scatter: Scatter, rubric: Rubric) -> Iterator[str]:
-    """What the measured noise means for a reader of scores, in sentences."""
-    deviation, pass_at, repeats = found.deviation, rubric.pass_at, rubric.repeats
-    yield (
-        f"One judgement by {found.evaluator} has a standard deviation of {deviation:.2f} points "
-        f"({found.judgements} judgements, {found.drafts} draft{'' if found.drafts == 1 else 's'})."
-    )
-    if found.is_frozen:
-        yield (
-            "Every draft got the same composite every time, good or bad: that is no judgement. "
-            "Look at its reasons, add anchors, or choose another model."
-        )
-        return
-    if found.between is not None and found.between <= deviation:
-        yield (
-            f"The drafts' own means differ by no more than that ({found.between:.2f}): by this "
-            "rubric, the evaluator does not tell these drafts apart. Sharpen the anchors, ask with "
-            "'judge: split', or choose another model."
-        )
-    if deviation == 0:
-        yield "All judgements of a draft were equal: one is enough."
-        return
-    apart = scatter.repeatability()
-    yield (
-        f"Two composites of one draft lie up to {apart:.3g} apart in "
-        f"{100 * scatter.share_within(apart):.0f} of 100 cases: a smaller difference between "
-        "drafts, or between rounds, means nothing."
-    )
-    above, safe = pass_at + rubric.scale.step, scatter.safe_above(pass_at, share=_UNSURE)
-    at_threshold, a_step_above = (
-        f"{scatter.share_below(pass_at, mean=mean):.0%}" for mean in (pass_at, above)
-    )
-    needed = f"it must be at {max(safe, pass_at):.3g}"
-    if safe > rubric.scale.max:
-        needed = f"the scale ends at {rubric.scale.max:g}, which is too low for that"
-    yield (
-        f"A draft whose composites have the mean {pass_at:g}, which passes, is failed by "
-        f"{at_threshold} of the judgements, and one at {above:g} by {a_step_above}. To be failed "
-        f"less than once in 20 times, {needed}."
-    )
-    repeated = scatter.of_mean(repeats).safe_above(pass_at, share=_UNSURE)
-    if repeats > 1 and repeated <= rubric.scale.max:
-        yield (
-            f"Near the threshold a draft is judged up to {repeats} times (repeats): then "
-            f"{max(repeated, pass_at):.3g} is enough for that."
-        )
-
-
-def _noise_as_json(measured: _Measured) -> dict[str, object]:
-    found = measured.noise
-    drafts: list[dict[str, object]] = [
-        {"draft": name, "composites": [one.composite for one in verdicts], "error": None}
-        for name, verdicts in measured.verdicts.items()
-    ]
     drafts += [
-        {"draft": name, "composites": [], "error": why} for name, why in measured.failed.items()
+        {"id": name, "passed": None, "error": str(why), "code": why.code}
+        for name, why in batch.failed.items()
     ]
+    rubric = batch.given.rubric
     return {
-        "run_id": measured.run_id,
-        "journal": str(measured.journal),
-        "rubric": measured.rubric.id,
-        "rubric_sha256": measured.rubric.sha256,
-        **found.model_dump(),
-        "repeatability": measured.scatter.repeatability(),
-        "is_frozen": found.is_frozen,
+        "run_id": batch.run_id,
+        "journal": str(batch.journal),
+        "rubric": rubric.id,
+        "rubric_sha256": rubric.sha256,
+        "pass_at": rubric.pass_at,
+        "other_pass_at": pass_at,
+        "stopped": None if batch.stopped is None else str(batch.stopped),
         "drafts": drafts,
-        "file": str(measured.file),
     }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from rich.console import Console
@@ -41,6 +42,78 @@ def print_comparison(verdicts: Mapping[str, Verdict], console: Console) -> None:
             str(verdict.composite),
         )
     console.print(table)
+
+
+_ENDS = 3
+"""Drafts that are named at either end."""
+
+
+def print_summary(
+    verdicts: Mapping[str, Verdict], rubric: Rubric, console: Console, *, decided: bool
+) -> None:
+    """Prints what many drafts have in common: the scores by dimension, and what failed them.
+
+    Args:
+        verdicts: By draft; at least one.
+        rubric: Its rubric.
+        console: Where to.
+        decided: Whether passing is known.
+    """
+    composites = {name: verdict.composite for name, verdict in verdicts.items()}
+    table = Table(title=f"{len(verdicts):,} drafts by '{rubric.id}'", title_justify="left")
+    table.add_column("dimension", overflow="fold")
+    for column in ("drafts", "mean", "deviation", "lowest", "median", "highest", "under floor"):
+        table.add_column(column, justify="right")
+    by_name = {
+        d.name: [v.vector[d.name] for v in verdicts.values() if d.name in v.vector]
+        for d in rubric.dimensions
+    }
+    floors = {d.name: d.floor for d in rubric.dimensions}
+    for name, scores in {**by_name, "composite": list(composites.values())}.items():
+        floor = floors.get(name)
+        table.add_row(
+            name,
+            f"{len(scores):,}",
+            *(_figures(scores) if scores else ["-"] * 5),
+            "" if floor is None else f"{sum(score < floor for score in scores):,}",
+        )
+    console.print(table)
+    many = len(verdicts)
+    if decided:
+        passed = sum(verdict.passed for verdict in verdicts.values())
+        near = sum(abs(c - rubric.pass_at) <= rubric.repeat_within for c in composites.values())
+        console.print(
+            f"{passed:,} of {many:,} passed ({passed / many:.0%}; needed: {rubric.pass_at:g}); "
+            f"{near:,} lie within {rubric.repeat_within:g} of that."
+        )
+    else:
+        console.print("Of the checks alone; who passes is unknown until a model judges the rest.")
+    counts = {
+        "stopped by a gate": sum(bool(v.gates) for v in verdicts.values()),
+        "failed since not all dimensions were scored": sum(
+            bool(v.missing) for v in verdicts.values()
+        ),
+        "with a reply that had to be repaired": sum(
+            any(one.repaired for one in v.judges.each) for v in verdicts.values() if v.judges
+        ),
+        "with a judge who abstained": sum(
+            v.judges.abstentions > 0 for v in verdicts.values() if v.judges
+        ),
+        "seen shortened": sum(v.compressed for v in verdicts.values()),
+    }
+    for what, count in counts.items():
+        if count:
+            console.print(f"{count:,} {what}.")
+    ranked = sorted(composites, key=lambda name: composites[name])
+    for label, names in (("Lowest", ranked[:_ENDS]), ("Highest", ranked[: -_ENDS - 1 : -1])):
+        console.print(f"{label}: {_listed(f'{name} ({composites[name]})' for name in names)}.")
+
+
+def _figures(scores: Sequence[float]) -> Iterator[str]:
+    yield f"{statistics.fmean(scores):.2f}"
+    yield f"{statistics.stdev(scores):.2f}" if len(scores) > 1 else "-"
+    for figure in (min(scores), statistics.median(scores), max(scores)):
+        yield f"{figure:g}"
 
 
 def decision(verdict: Verdict, rubric: Rubric) -> str:

@@ -105,24 +105,26 @@ class Evaluator:
         # 2. Every model once; more often while chance could decide. Judgements that may be averaged
         #    are all of one kind: the likeliest is none of those that chance has a part in.
         most = samples or self.rubric.repeats
-        opinions, absent = await self._hear(case, sample=1 if samples or most > 1 else 0)
-        if not opinions:
-            raise _failure(absent)
-        for sample in range(2, most + 1):
-            if samples is None and not self._is_undecided(settled, opinions):
-                break
-            more, missing = await self._hear(case, sample=sample)
-            opinions += more
+        rounds: list[list[Opinion]] = []
+        absent: list[HarnessError] = []
+        for sample in range(1, most + 1) if samples or most > 1 else (0,):
+            heard, missing = await self._hear(case, sample=sample)
+            rounds += [heard] if heard else []
             absent += missing
             # If a model could not be asked, none is asked again.
             if not all(isinstance(error, EvaluatorAbstained) for error in missing):
                 if samples is not None:
                     raise _failure(missing)
                 break
+            if samples is None and not (rounds and self._is_undecided(settled, rounds)):
+                break
+        if not rounds:
+            raise _failure(absent)
 
         # 3. One verdict.
+        opinions = [opinion for heard in rounds for opinion in heard]
         return settled.verdict(
-            combined(opinions, self._combine), judges=self._record(case, settled, opinions, absent)
+            combined(opinions, self._combine), judges=self._record(case, settled, rounds, absent)
         )
 
     def checked(self, draft: Draft) -> Checked:
@@ -139,33 +141,6 @@ class Evaluator:
         return Checked(
             rank=(verdict.passed and not draft.cut, not verdict.gates, mean), scores=verdict.scores
         )
-
-    async def sampled(self, draft: Draft, *, times: int) -> tuple[Verdict, ...]:
-        """Verdicts of sampled judgements, to measure their noise.
-
-        Those that could not be read are left out.
-
-        Raises:
-            EvaluatorAbstained: None could be read.
-            InferenceError: No model could be asked.
-        """
-        draft = self._in_its_language(draft)
-        settled = _Settled(self.rubric, draft, has_judges=bool(self._models))
-        if not settled.asked:
-            return (settled.verdict(),)
-        case = await self._case(settled)
-        verdicts: list[Verdict] = []
-        absences: list[HarnessError] = []
-        for sample in range(1, times + 1):
-            opinions, absent = await self._hear(case, sample=sample)
-            absences += absent
-            if opinions:
-                scores = combined(opinions, self._combine)
-                judges = self._record(case, settled, opinions, absent)
-                verdicts.append(settled.verdict(scores, judges=judges))
-        if not verdicts:
-            raise _failure(absences)
-        return tuple(verdicts)
 
     def most_tokens(self, draft: Draft) -> int:
         """The most that one evaluation takes, without repairs and repeats."""
@@ -227,7 +202,8 @@ class Evaluator:
         opinions = [said for said in heard if isinstance(said, Opinion)]
         return opinions, [said for said in heard if isinstance(said, HarnessError)]
 
-    def _is_undecided(self, settled: _Settled, opinions: Sequence[Opinion]) -> bool:
+    def _is_undecided(self, settled: _Settled, rounds: Sequence[Sequence[Opinion]]) -> bool:
+        opinions = [opinion for heard in rounds for opinion in heard]
         by_judge: dict[str, list[Verdict]] = {}
         for opinion in opinions:
             verdict = settled.verdict(opinion.scores)
@@ -239,10 +215,12 @@ class Evaluator:
         self,
         case: Case,
         settled: _Settled,
-        opinions: Sequence[Opinion],
+        rounds: Sequence[Sequence[Opinion]],
         absent: Sequence[HarnessError],
     ) -> Judges:
+        opinions = [opinion for heard in rounds for opinion in heard]
         verdicts = [settled.verdict(opinion.scores) for opinion in opinions]
+        together = [settled.verdict(combined(heard, self._combine)) for heard in rounds]
         several = len(opinions) > 1
         return Judges(
             evaluators=tuple(dict.fromkeys(opinion.evaluator for opinion in opinions)),
@@ -255,6 +233,7 @@ class Evaluator:
             combine=self._combine,
             shortened=case.shown.shortened,
             sources_shortened=case.shown.sources_shortened,
+            composites=tuple(verdict.composite for verdict in together),
             each=tuple(
                 SingleJudgement(
                     evaluator=opinion.evaluator,

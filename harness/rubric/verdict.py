@@ -91,6 +91,8 @@ class Judges:
     """How the draft was."""
     sources_shortened: Shortened | None = None
     """How the sources were, all together."""
+    composites: tuple[float, ...] = ()
+    """What the judgements came to, each time that the judges were heard."""
     each: tuple[SingleJudgement, ...] = ()
     """The judgements, in the order they were made; empty in older journals."""
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from harness.compress import Summarize
-from harness.errors import InvalidInput, Notice, ReplyInvalid
+from harness.errors import (
+    AuthenticationFailed,
+    EndpointUnreachable,
+    EvaluationFailed,
+    HarnessError,
+    InferenceError,
+    InvalidInput,
+    ModelNotFound,
+    Notice,
+    ReplyInvalid,
+)
 from harness.inference import (
     NOTHING,
     ChatRequest,
@@ -123,13 +134,85 @@ def choose_rubric(
 async def evaluate(session: Session, draft: Draft, chosen: ChosenRubric, *, ask: Ask) -> Verdict:
     """One verdict, recorded as those of a loop are; see `Run.evaluate`."""
     noise = noise_of(session, chosen)
-    evaluator = evaluator_of(session, chosen.rubric, ask=ask, noise=noise)
+    return await _recorded(
+        session, evaluator_of(session, chosen.rubric, ask=ask, noise=noise), draft
+    )
+
+
+async def _recorded(
+    session: Session, evaluator: Evaluator, draft: Draft, *, samples: int | None = None
+) -> Verdict:
     tracer = session.trace
     with tracer.span("evaluate", draft_sha256=tracer.content(draft.text)) as span:
-        verdict = await evaluator.evaluate(draft)
+        verdict = await evaluator.evaluate(draft, samples=samples)
         span.set(**verdict_attributes(verdict), findings=tracer.excerpt(reasons_in(verdict)))
     session.served.before()
     return verdict
+
+
+_OF_NO_DRAFT = (EndpointUnreachable, AuthenticationFailed, ModelNotFound)
+"""Errors that the next draft would meet too."""
+_LEAST_IN_A_ROW = 5
+"""So many calls that fail one after another are not for the drafts."""
+
+
+async def evaluate_all(
+    session: Session,
+    drafts: Mapping[str, Draft],
+    chosen: ChosenRubric,
+    *,
+    max_parallel: int,
+    samples: int | None = None,
+    told: Sequence[Callable[[str, Verdict | HarnessError], None]],
+) -> HarnessError | None:
+    """Verdicts on many drafts; the failure of one does not stop the others.
+
+    Args:
+        session: Asks the evaluators.
+        drafts: By a name of each.
+        chosen: What they are judged by.
+        max_parallel: How many are judged at one time.
+        samples: See `Evaluator.evaluate`.
+        told: Hear of each draft as soon as it has a verdict, or cannot have one.
+
+    Returns:
+        Why it stopped before the last draft; None if it did not.
+
+    Raises:
+        LimitReached: A limit of the run was reached.
+    """
+    noise = noise_of(session, chosen)
+    evaluator = evaluator_of(session, chosen.rubric, ask=session.client.chat, noise=noise)
+    waiting = iter(drafts.items())
+    stopped: HarnessError | None = None
+    in_a_row = 0
+
+    async def work() -> None:
+        nonlocal stopped, in_a_row
+        for name, draft in waiting:
+            outcome: Verdict | HarnessError
+            try:
+                outcome = await _recorded(session, evaluator, draft, samples=samples)
+            except (EvaluationFailed, InferenceError) as error:
+                outcome = error
+            for hear in told:
+                hear(name, outcome)
+            in_a_row = in_a_row + 1 if isinstance(outcome, InferenceError) else 0
+            if isinstance(outcome, _OF_NO_DRAFT) or (
+                isinstance(outcome, InferenceError)
+                and in_a_row >= max(_LEAST_IN_A_ROW, max_parallel)
+            ):
+                stopped = outcome
+            if stopped is not None:
+                return
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(max_parallel, len(drafts))):
+                group.create_task(work())
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return stopped
 
 
 async def run_loop(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from judging import DRAFTS, RUBRIC, alone, judged
 
-from harness.cli.rubric_scoring import meaning
+from harness.cli.rubric_noise import meaning
 from harness.rubric import Noise, Rubric, scatter_of
 
 GOOD = (5.0, 7.0, 6.0, 8.0, 9.0)

@@ -63,14 +63,14 @@ def test_a_constrained_judges_scores_are_always_on_the_scale(runner, model, scal
     by = rubric(CLEAR, DEEP, scale=scale, pass_at=scale.max, focus_below=scale.max, judge=judge)
     evaluator = Evaluator(by, ask=ask, models=["small"])
 
-    sampled = runner.run(evaluator.sampled(DRAFT, times=1))
+    sampled = runner.run(evaluator.evaluate(DRAFT, samples=1))
     greedy = runner.run(evaluator.evaluate(DRAFT))
 
     calls = 1 if judge == "joint" else 2
     # None had to be repaired, and none ran on until it was cut.
     assert len(completions) == 2 * calls
     assert {completion.finish_reason for completion in completions} == {"stop"}
-    for verdict in (*sampled, greedy):
+    for verdict in (sampled, greedy):
         assert set(verdict.vector) == {"clear", "deep"}
         assert set(verdict.vector.values()) <= set(scores_of(scale))
         for score in verdict.scores:

@@ -361,18 +361,6 @@ def test_a_panel_that_disagrees_about_the_threshold_is_heard_again():
     assert (verdict.judges.pass_share, verdict.passed) == (0.5, False)
 
 
-@pytest.mark.parametrize("times", [1, 4])
-def test_samples_are_that_many_judgements_that_chance_has_a_part_in(times):
-    backend = scripted(map(alone, range(times)))
-
-    by = Evaluator(rubric(repeats=3), ask=backend.chat, models=["judge"])
-    verdicts = asyncio.run(by.sampled(DRAFT, times=times))
-
-    assert [verdict.composite for verdict in verdicts] == list(range(times))
-    assert all(request.temperature > 0 for request in backend.requests)
-    assert len({request.seed for request in backend.requests}) == times
-
-
 @pytest.mark.parametrize(
     ("samples", "points"),
     [
@@ -388,6 +376,7 @@ def test_a_number_of_samples_is_kept_to_wherever_the_scores_lie(samples, points)
 
     assert verdict.composite == statistics.fmean(points)
     assert [one.composite for one in verdict.judges.each] == points
+    assert verdict.judges.composites == tuple(points)
     assert all(request.temperature > 0 for request in backend.requests)
     assert len({request.seed for request in backend.requests}) == samples
 

@@ -1,0 +1,251 @@
+"""`harness rubric noise`: how far the scores of one evaluator scatter, and what that means."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.cli.consoles import (
+    failures_told,
+    json_object,
+    log_to_stderr,
+    results,
+    write_json,
+)
+from harness.cli.process import FAILED
+from harness.cli.rubric_scoring import Given, of_drafts, progress
+from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput
+from harness.rubric import Noise, Rubric, Scatter, Verdict, measured_noise, write_noise
+from harness.session import open_session
+from harness.session.evaluation import evaluate_all, scatter
+
+_UNSURE = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    run_id: str
+    journal: Path
+    rubric: Rubric
+    failed: Mapping[str, str]
+    """Why a draft was not judged, by its name."""
+    verdicts: Mapping[str, Verdict]
+    noise: Noise
+    scatter: Scatter
+    file: Path
+    """Where the noise is kept."""
+
+
+@click.command(short_help="Measure how far an evaluator's scores scatter.")
+@of_drafts
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=2, max=100),
+    default=5,
+    show_default=True,
+    help="How often each draft is judged.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def noise(*, read: Callable[[], Given], repeats: int, as_json: bool) -> None:
+    """Judge the texts in DRAFT files by RUBRIC several times, and keep how far scores scatter.
+
+    The result is written beside the rubric. From then on, a draft that this evaluator scores so
+    near the threshold that chance could decide is judged again, and a loop does not count a gain
+    that is within the noise. Exit codes: 0 it was measured, 1 a draft could not be judged, 2
+    something given is not usable, 130 interrupted, 143 terminated.
+    """
+    log_to_stderr()
+    with failures_told(as_json=as_json):
+        measured = asyncio.run(_measure(read(), repeats))
+    if as_json:
+        write_json(json_object(_noise_as_json(measured)))
+    else:
+        _print_measured(measured, results())
+    if measured.failed:
+        sys.exit(FAILED)
+
+
+async def _measure(given: Given, repeats: int) -> _Measured:
+    rubric = given.rubric
+    if not rubric.judged:
+        raise InvalidInput(
+            f"code scores every dimension of rubric '{rubric.id}', so its scores have no noise",
+            code="noise.nothing-judged",
+        )
+    async with open_session(
+        given.settings, name=f"noise {rubric.id}", task=given.task, environment=os.environ
+    ) as session:
+        evaluators = session.roles.evaluators
+        if not evaluators:
+            raise ConfigurationInvalid(
+                "no evaluator is configured whose noise could be measured; name one under [roles] "
+                "in harness.toml, or with --role evaluator=TAG",
+                code="config.no-evaluator",
+            )
+        heard: dict[str, Verdict | HarnessError] = {}
+        with progress(given) as tell:
+            stopped = await evaluate_all(
+                session,
+                given.drafts,
+                given.chosen,
+                max_parallel=given.max_parallel,
+                samples=repeats,
+                told=(heard.__setitem__, tell),
+            )
+        verdicts = {n: one for n, one in heard.items() if isinstance(one, Verdict)}
+        errors = {n: one for n, one in heard.items() if isinstance(one, HarnessError)}
+        failed: dict[str, HarnessError] = {**given.refused, **errors}
+        if stopped or not verdicts:
+            raise stopped or next(iter(failed.values()))
+        _refuse_unasked(rubric, verdicts)
+        found = measured_noise(", ".join(evaluators), [*map(_composites, verdicts.values())])
+    return _Measured(
+        run_id=session.trace.run_id,
+        journal=session.trace.journal_path,
+        rubric=rubric,
+        noise=found,
+        scatter=scatter(session, found, rubric),
+        file=_keep(found, rubric, given.chosen.directory),
+        verdicts=verdicts,
+        failed={name: str(error) for name, error in failed.items()},
+    )
+
+
+def _composites(verdict: Verdict) -> Sequence[float]:
+    """Of each time that a draft was judged; of none, where no model was asked about it."""
+    return verdict.judges.composites if verdict.judges else ()
+
+
+def _refuse_unasked(rubric: Rubric, verdicts: Mapping[str, Verdict]) -> None:
+    """Raises if the model was not asked about any draft."""
+    if any(one.judges for one in verdicts.values()):
+        return
+    if gates := sorted({gate for one in verdicts.values() for gate in one.gates}):
+        raise InvalidInput(
+            f"no draft passed the gate {' and '.join(gates)} of rubric '{rubric.id}', so no model "
+            "judged them; measure with drafts that pass it",
+            code="noise.gate-shut",
+        )
+    names = ", ".join(dimension.name for dimension in rubric.judged)
+    raise InvalidInput(
+        f"the judged dimensions of rubric '{rubric.id}' ({names}) need sources; give them with "
+        "--sources",
+        code="noise.no-sources",
+    )
+
+
+def _keep(found: Noise, rubric: Rubric, directory: Path) -> Path:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return write_noise(found, rubric, directory=directory)
+    except OSError as error:
+        raise InvalidInput(
+            f"the noise file cannot be written ({error.strerror})",
+            code="file.unwritable",
+            path=directory,
+        ) from error
+
+
+def _print_measured(measured: _Measured, console: Console) -> None:
+    table = Table(title="Composites of each judgement", title_justify="left")
+    table.add_column("draft", overflow="fold")
+    table.add_column("composites")
+    for column in ("mean", "deviation", "would pass"):
+        table.add_column(column, justify="right")
+    for name, verdict in measured.verdicts.items():
+        composites = _composites(verdict) or [verdict.composite]
+        share = verdict.judges.pass_share if verdict.judges else None
+        table.add_row(
+            Text(name),
+            "  ".join(str(composite) for composite in composites),
+            f"{statistics.fmean(composites):.2f}",
+            f"{statistics.stdev(composites):.2f}" if len(composites) > 1 else "-",
+            f"{verdict.passed if share is None else share:.0%}",
+        )
+    console.print(table)
+    for name, why in measured.failed.items():
+        console.print(f"{name} could not be judged: {why}", style="yellow")
+    for line in meaning(measured.noise, measured.scatter, measured.rubric):
+        console.print(line)
+    console.print(f"Kept in {measured.file}, for runs with this rubric and evaluator.")
+    console.print(f"The run's journal: {measured.journal}", style="dim", soft_wrap=True)
+
+
+def meaning(found: Noise, scatter: Scatter, rubric: Rubric) -> Iterator[str]:
+    """What the measured noise means for a reader of scores, in sentences."""
+    deviation, pass_at, repeats = found.deviation, rubric.pass_at, rubric.repeats
+    yield (
+        f"One judgement by {found.evaluator} has a standard deviation of {deviation:.2f} points "
+        f"({found.judgements} judgements, {found.drafts} draft{'' if found.drafts == 1 else 's'})."
+    )
+    if found.is_frozen:
+        yield (
+            "Every draft got the same composite every time, good or bad: that is no judgement. "
+            "Look at its reasons, add anchors, or choose another model."
+        )
+        return
+    if found.between is not None and found.between <= deviation:
+        yield (
+            f"The drafts' own means differ by no more than that ({found.between:.2f}): by this "
+            "rubric, the evaluator does not tell these drafts apart. Sharpen the anchors, ask with "
+            "'judge: split', or choose another model."
+        )
+    if deviation == 0:
+        yield "All judgements of a draft were equal: one is enough."
+        return
+    apart = scatter.repeatability()
+    yield (
+        f"Two composites of one draft lie up to {apart:.3g} apart in "
+        f"{100 * scatter.share_within(apart):.0f} of 100 cases: a smaller difference between "
+        "drafts, or between rounds, means nothing."
+    )
+    above, safe = pass_at + rubric.scale.step, scatter.safe_above(pass_at, share=_UNSURE)
+    at_threshold, a_step_above = (
+        f"{scatter.share_below(pass_at, mean=mean):.0%}" for mean in (pass_at, above)
+    )
+    needed = f"it must be at {max(safe, pass_at):.3g}"
+    if safe > rubric.scale.max:
+        needed = f"the scale ends at {rubric.scale.max:g}, which is too low for that"
+    yield (
+        f"A draft whose composites have the mean {pass_at:g}, which passes, is failed by "
+        f"{at_threshold} of the judgements, and one at {above:g} by {a_step_above}. To be failed "
+        f"less than once in 20 times, {needed}."
+    )
+    repeated = scatter.of_mean(repeats).safe_above(pass_at, share=_UNSURE)
+    if repeats > 1 and repeated <= rubric.scale.max:
+        yield (
+            f"Near the threshold a draft is judged up to {repeats} times (repeats): then "
+            f"{max(repeated, pass_at):.3g} is enough for that."
+        )
+
+
+def _noise_as_json(measured: _Measured) -> dict[str, object]:
+    found = measured.noise
+    drafts: list[dict[str, object]] = [
+        {"draft": name, "composites": _composites(verdict), "error": None}
+        for name, verdict in measured.verdicts.items()
+    ]
+    drafts += [
+        {"draft": name, "composites": [], "error": why} for name, why in measured.failed.items()
+    ]
+    return {
+        "run_id": measured.run_id,
+        "journal": str(measured.journal),
+        "rubric": measured.rubric.id,
+        "rubric_sha256": measured.rubric.sha256,
+        **found.model_dump(),
+        "repeatability": measured.scatter.repeatability(),
+        "is_frozen": found.is_frozen,
+        "drafts": drafts,
+        "file": str(measured.file),
+    }

@@ -1,0 +1,316 @@
+"""Rows of tables and texts: read from files of several kinds, and kept so that a kill loses none.
+
+A row that cannot be read is an error beside the others, with its file and line. A file of rows
+grows by one whole line at a time; a command that finds its rows there goes on after them.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import glob
+import io
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+
+from harness.errors import ConfigurationInvalid, InvalidInput
+from harness.files import text_of
+
+STDIN = "-"
+"""Names standard input in place of a file."""
+TEXTS = frozenset({".md", ".markdown", ".txt", ".rst"})
+TABLES = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
+
+_STDIN_PATH = Path("standard input")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of a table, or a text."""
+
+    fields: Mapping[str, Any]
+    """By column, without empty ones. Of a text: its file, as `path`."""
+    path: Path
+    """The file that it stands in."""
+    line: int | None = None
+    """Where in a table it begins, or its number in a Parquet file; from 1. None for a text."""
+
+    @property
+    def id(self) -> str:
+        """What it calls itself; else its file, and its line there."""
+        if "id" in self.fields:
+            return " ".join(str(self.fields["id"]).split())
+        return str(self.path) if self.line is None else f"{self.path}:{self.line}"
+
+    def beside(self, name: str) -> Path:
+        """A file that the row names: a relative path begins at the folder of its table."""
+        return Path(name) if self.line is None else self.path.parent / name
+
+    def refusal(self, message: str, *, code: str) -> InvalidInput:
+        """What is wrong with it, by file and line."""
+        return InvalidInput(message, code=code, path=self.path, line=self.line)
+
+
+def files_named(names: Iterable[str], *, endings: AbstractSet[str]) -> list[Path | None]:
+    """The files that are meant by files, directories and patterns; None for standard input.
+
+    Args:
+        names: As given.
+        endings: What files that are looked for in directories end in.
+
+    Raises:
+        InvalidInput: One is missing, or nothing is found.
+    """
+    files: list[Path | None] = []
+    for name in names:
+        path = Path(name)
+        if name == STDIN:
+            files.append(None)
+        elif path.is_dir():
+            files += _files_under(path, endings)
+        elif path.exists():
+            files.append(path)
+        elif found := sorted(glob.glob(name, recursive=True)):  # noqa: PTH207 - absolute ones too
+            files += [Path(one) for one in found if Path(one).is_file()]
+        else:
+            raise InvalidInput("there is no such file", code="file.missing", path=path)
+    return files
+
+
+def _files_under(directory: Path, endings: AbstractSet[str]) -> list[Path]:
+    found = sorted(
+        path
+        for path in directory.rglob("*")
+        if path.suffix.lower() in endings
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(directory).parts)
+    )
+    if not found:
+        raise InvalidInput(
+            f"no file in it ends in {', '.join(sorted(endings))}; name files",
+            code="file.none-in-directory",
+            path=directory,
+        )
+    return found
+
+
+def read_rows(
+    names: Iterable[str], *, columns: Mapping[str, str] | None = None
+) -> Iterator[Row | InvalidInput]:
+    """The rows of files, directories, patterns and standard input (JSON Lines), in order.
+
+    CSV with commas, semicolons or tabs, JSON Lines and Parquet are tables; any other file is a
+    text.
+
+    Args:
+        names: As for `files_named`.
+        columns: What a column is called there, by its name here.
+
+    Raises:
+        InvalidInput: A file is missing.
+    """
+    renamed = {theirs: mine for mine, theirs in (columns or {}).items()}
+    for path in files_named(names, endings=TEXTS | TABLES):
+        for row in _rows_in(path):
+            if isinstance(row, InvalidInput):
+                yield row
+                continue
+            fields = {renamed.get(name, name): value for name, value in row.fields.items()}
+            kept = {name: value for name, value in fields.items() if value not in (None, "")}
+            yield Row(fields=kept, path=row.path, line=row.line)
+
+
+def _rows_in(path: Path | None) -> Iterator[Row | InvalidInput]:
+    ending = ".jsonl" if path is None else path.suffix.lower()
+    if path is not None and ending not in TABLES:
+        yield Row(fields={"path": str(path)}, path=path)
+        return
+    try:
+        if path is not None and ending == ".parquet":
+            yield from _parquet_rows(path)
+            return
+        data = sys.stdin.buffer.read() if path is None else path.read_bytes()
+        where = path or _STDIN_PATH
+        lines = _json_rows if ending in {".jsonl", ".ndjson"} else _csv_rows
+        yield from lines(text_of("the table", data, path=where), where)
+    except OSError as error:
+        yield InvalidInput(f"cannot be read ({error.strerror})", code="file.unreadable", path=path)
+    except InvalidInput as error:
+        yield error
+
+
+def _json_rows(text: str, path: Path) -> Iterator[Row | InvalidInput]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            fields = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            yield InvalidInput(
+                f"not JSON ({error}); each line must be one object",
+                code="row.not-json",
+                path=path,
+                line=number,
+            )
+            continue
+        if isinstance(fields, dict):
+            yield Row(fields=fields, path=path, line=number)
+        else:
+            yield InvalidInput(
+                'not an object; write {"id": …, "draft": …}',
+                code="row.not-object",
+                path=path,
+                line=number,
+            )
+
+
+def _csv_rows(text: str, path: Path) -> Iterator[Row | InvalidInput]:
+    header = text.partition("\n")[0]
+    # A draft may be longer than the usual 128 KiB.
+    csv.field_size_limit(max(len(text), csv.field_size_limit()))
+    reader = csv.DictReader(
+        io.StringIO(text, newline=""), delimiter=max(",;\t", key=header.count), strict=True
+    )
+    while True:
+        line = reader.line_num + 1 if reader.line_num else 2
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            yield InvalidInput(
+                f"not CSV ({error}); the rest of the file is not read",
+                code="row.not-csv",
+                path=path,
+                line=line,
+            )
+            return
+        if fields is None:
+            return
+        row = Row(fields=fields, path=path, line=line)
+        if None in fields:
+            message = "it has more cells than the header; put texts with the separator in quotes"
+            yield row.refusal(message, code="row.too-many-cells")
+        else:
+            yield row
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    try:
+        from pyarrow import ArrowException, parquet  # noqa: PLC0415 - a large, optional library
+    except ImportError as error:
+        raise ConfigurationInvalid(
+            "reading Parquet needs pyarrow: pip install 'wiggum-harness[tune]'",
+            code="row.no-pyarrow",
+        ) from error
+    try:
+        batches = parquet.ParquetFile(path).iter_batches()
+        every = (fields for batch in batches for fields in batch.to_pylist())
+        for number, fields in enumerate(every, start=1):
+            yield Row(fields=fields, path=path, line=number)
+    except ArrowException as error:
+        raise InvalidInput(f"not Parquet ({error})", code="row.not-parquet", path=path) from error
+
+
+class RowFile:
+    """A file of rows, `.jsonl` or `.csv`, that grows by one whole line at a time.
+
+    What a kill cut off is dropped when it is opened again. A power cut may lose the last rows.
+
+    Args:
+        path: The file; it need not exist.
+        columns: What a CSV file has, in this order, and a row of JSON Lines at least.
+
+    Attributes:
+        rows: What was there when it was opened; of a CSV file, as texts.
+
+    Raises:
+        InvalidInput: It holds something else, another command is writing it, or it cannot be
+            written.
+    """
+
+    def __init__(self, path: Path, *, columns: Sequence[str]) -> None:
+        self.path = path
+        self._columns = list(columns)
+        self._is_csv = path.suffix.lower() == ".csv"
+        if not self._is_csv and path.suffix.lower() != ".jsonl":
+            raise self._refusal("rows are written as .jsonl or .csv", code="row.output-unknown")
+        try:
+            self._file = path.open("a+b", buffering=0)
+        except OSError as error:
+            said = f"cannot be written ({error.strerror})"
+            raise self._refusal(said, code="file.unwritable") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.rows = self._read()
+        except BaseException as error:
+            self._file.close()
+            if isinstance(error, BlockingIOError):
+                said = "another command is writing it"
+                raise self._refusal(said, code="row.output-locked") from error
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Adds a row; of a CSV file, what its columns name."""
+        cells = (row.get(name) for name in self._columns)
+        self._write(_csv_line(cells) if self._is_csv else orjson.dumps(row) + b"\n")
+
+    def _write(self, line: bytes) -> None:
+        while line:
+            line = line[self._file.write(line) :]
+
+    def _read(self) -> list[Mapping[str, Any]]:
+        self._file.seek(0)
+        data = self._file.read()
+        begin = _csv_line(self._columns) if self._is_csv else b'{"'
+        whole = data.rfind(b"\n") + 1
+        kept = data if not self._is_csv and _is_json(data[whole:]) else data[:whole]
+        read = _csv_rows if self._is_csv else _json_rows
+        found = list(read(kept.decode(errors="replace"), self.path))
+        rows = [row.fields for row in found if isinstance(row, Row)]
+        complete = [fields for fields in rows if set(self._columns) <= fields.keys()]
+        # Nothing is dropped of a file that may be another's.
+        if not data.startswith(begin[: len(data)]) or len(complete) < len(found):
+            said = "it holds something else than rows of this command; give another file"
+            raise self._refusal(said, code="row.output-foreign")
+        os.ftruncate(self._file.fileno(), len(kept))
+        if self._is_csv and not kept:
+            self._write(begin)
+        elif kept and not kept.endswith(b"\n"):
+            self._write(b"\n")
+        return rows
+
+    def _refusal(self, message: str, *, code: str) -> InvalidInput:
+        return InvalidInput(message, code=code, path=self.path)
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _csv_line(values: Iterable[object]) -> bytes:
+    """One line: in texts, line ends become spaces; what is no text is JSON."""
+    said = io.StringIO(newline="")
+    csv.writer(said, lineterminator="\n").writerow(map(_cell, values))
+    return said.getvalue().encode()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return " ".join(value.split()) if isinstance(value, str) else orjson.dumps(value).decode()

@@ -1,0 +1,189 @@
+"""Rows read from files of several kinds, and files of rows that survive a kill."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.errors import InvalidInput
+from harness.rows import Row, RowFile, read_rows
+
+COLUMNS = ["id", "score"]
+
+# --- reading ---------------------------------------------------------------------------------
+
+TABLES = {
+    "a.csv": 'id,draft\n1,One\n2,"Two,\nlines"\n',
+    "a.tsv": 'id\tdraft\n1\tOne\n2\t"Two,\nlines"\n',
+    "semicolons.csv": '\ufeffid;draft\r\n1;One\r\n2;"Two,\nlines"\r\n',
+    "a.jsonl": '{"id": 1, "draft": "One"}\n\n{"id": 2, "draft": "Two,\\nlines"}\n',
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_row_is_the_same_in_every_kind_of_table(tmp_path, name):
+    path = tmp_path / name
+    path.write_text(TABLES[name], newline="")
+
+    rows = list(read_rows([str(path)]))
+
+    assert [(row.id, row.fields["draft"]) for row in rows] == [("1", "One"), ("2", "Two,\nlines")]
+    assert [row.path for row in rows] == [path] * 2
+
+
+def test_parquet_is_a_table_too(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    columns = {"id": ["x", None], "sources": [["a", "b"], None], "draft": ["One", "Two"]}
+    parquet.write_table(pyarrow.table(columns), path)
+    (tmp_path / "no.parquet").write_text("no table")
+
+    first, second, wrong = read_rows([str(path), str(tmp_path / "no.parquet")])
+
+    assert first.fields == {"id": "x", "sources": ["a", "b"], "draft": "One"}
+    assert (second.id, second.fields) == (f"{path}:2", {"draft": "Two"})
+    assert (wrong.code, wrong.path.name) == ("row.not-parquet", "no.parquet")
+
+
+def test_standard_input_is_json_lines(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"draft": "One"}\n')))
+
+    (row,) = read_rows(["-"])
+
+    assert (row.id, row.fields) == ("standard input:1", {"draft": "One"})
+
+
+def test_texts_are_found_by_name_folder_and_pattern_and_name_their_own_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.md", "a.md", "in/c.txt", "in/d.png", "in/.hidden/e.md", "f.other"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("text")
+
+    rows = list(read_rows(["*.md", "in", "f.other"]))
+
+    assert [row.id for row in rows] == ["a.md", "b.md", "in/c.txt", "f.other"]
+    assert [row.beside(row.fields["path"]) for row in rows] == [Path(row.id) for row in rows]
+
+
+def test_a_file_that_a_row_names_lies_beside_its_table(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"path": "drafts/1.md"}\n')
+
+    (row,) = read_rows([str(tmp_path / "a.jsonl")])
+
+    assert row.beside(row.fields["path"]) == tmp_path / "drafts/1.md"
+
+
+def test_columns_may_have_other_names_and_empty_cells_are_none(tmp_path):
+    (tmp_path / "a.csv").write_text("answer,task\nOne,\n")
+
+    (row,) = read_rows([str(tmp_path / "a.csv")], columns={"draft": "answer"})
+
+    assert row.fields == {"draft": "One"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        pytest.param("a.jsonl", '{"a": 1}\n{"a": \n{"a": 3}\n', ("row.not-json", 2, 2), id="JSON"),
+        pytest.param("a.jsonl", '[1]\n{"a": 3}\n', ("row.not-object", 1, 1), id="a list"),
+        pytest.param("a.csv", "a,b\n1,2\n1,2,3\n4,5\n", ("row.too-many-cells", 3, 2), id="cells"),
+        pytest.param("a.csv", 'a,b\n1,2\n"1,2\n4,5\n', ("row.not-csv", 3, 1), id="a quote"),
+        pytest.param("a.csv", "a,\0\n", ("file.binary", None, 0), id="no text"),
+    ],
+)
+def test_what_is_no_row_is_told_by_its_line_and_the_others_are_read(tmp_path, name, text, expected):
+    code, line, others = expected
+    (tmp_path / name).write_text(text)
+
+    found = list(read_rows([str(tmp_path / name)]))
+
+    (wrong,) = (one for one in found if isinstance(one, InvalidInput))
+    assert (wrong.code, wrong.path, wrong.line) == (code, tmp_path / name, line)
+    assert sum(isinstance(one, Row) for one in found) == others
+
+
+@pytest.mark.parametrize(("name", "code"), [("no.csv", "missing"), (".", "none-in-directory")])
+def test_what_is_not_there_is_refused_at_once(tmp_path, monkeypatch, name, code):
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(InvalidInput) as caught:
+        list(read_rows([name]))
+    assert caught.value.code == f"file.{code}"
+
+
+# --- files that grow -------------------------------------------------------------------------
+
+ROWS = [{"id": "a", "score": 1}, {"id": 'b, "c"\nd', "score": [1, 2.5]}, {"id": "", "score": None}]
+
+
+@given(cut=st.integers(0, 120), ending=st.sampled_from([".jsonl", ".csv"]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_wherever_a_kill_cuts_the_file_the_whole_rows_are_there_and_the_next_follows(
+    tmp_path, cut, ending
+):
+    path = tmp_path / f"rows{ending}"
+    path.unlink(missing_ok=True)
+    with RowFile(path, columns=COLUMNS) as file:
+        for row in ROWS:
+            file.append(row)
+    ends = [n + 1 for n, byte in enumerate(path.read_bytes()) if byte == ord("\n")]
+    os.truncate(path, min(cut, ends[-1]))
+    # Of JSON, it is seen that only the line's end is missing.
+    lacking = 1 if ending == ".jsonl" else 0
+    whole = sum(end - lacking <= cut for end in ends) - (ending == ".csv" and cut >= ends[0])
+
+    with RowFile(path, columns=COLUMNS) as file:
+        assert len(file.rows) == whole
+        file.append({"id": "new", "score": 7})
+    with RowFile(path, columns=COLUMNS) as file:
+        *before, last = file.rows
+
+    assert len(before) == whole
+    assert (last["id"], str(last["score"])) == ("new", "7")
+
+
+def test_texts_of_a_csv_file_are_in_one_line_and_the_rest_is_json(tmp_path):
+    with RowFile(tmp_path / "rows.csv", columns=COLUMNS) as file:
+        file.append(ROWS[1])
+    with RowFile(tmp_path / "rows.csv", columns=COLUMNS) as file:
+        (row,) = file.rows
+
+    assert row["id"] == 'b, "c" d'
+    assert json.loads(row["score"]) == [1, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "id,draft\n1,One\n"),
+        ("a.csv", "notes"),
+        ("a.jsonl", '{"id": 1, "draft": "One"}\n'),
+        ("a.jsonl", '{"id": 1, "draft": "One"}'),
+        ("a.jsonl", "id,score\n1,2\n"),
+        ("a.jsonl", "notes"),
+        ("a.txt", ""),
+    ],
+)
+def test_a_file_of_something_else_is_refused_and_stays_as_it_is(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+
+    with pytest.raises(InvalidInput) as caught:
+        RowFile(tmp_path / name, columns=COLUMNS)
+
+    assert caught.value.code.startswith("row.output-")
+    assert (tmp_path / name).read_text() == content
+
+
+def test_only_one_command_writes_it(tmp_path):
+    path = tmp_path / "rows.csv"
+    with RowFile(path, columns=COLUMNS), pytest.raises(InvalidInput) as caught:
+        RowFile(path, columns=COLUMNS)
+    assert caught.value.code == "row.output-locked"
