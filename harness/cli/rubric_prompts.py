@@ -11,10 +11,11 @@ from typing import Any
 
 import click
 
-from harness.cli.arguments import config_option, read_text
+from harness.cli.arguments import config_option
 from harness.cli.consoles import failures_told, json_object, say, write_json
 from harness.cli.project_files import refusal_after_asking
 from harness.errors import InvalidInput
+from harness.files import read_text
 from harness.inference import ChatRequest, Completion, Message
 from harness.rubric import (
     DimensionScore,

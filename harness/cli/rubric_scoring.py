@@ -67,7 +67,7 @@ _OPTIONS = (
     click.option(
         "--columns",
         multiple=True,
-        metavar="MINE=THEIRS",
+        metavar="OURS=THEIRS",
         help="What a column of a table is called there, such as draft=answer. May be repeated.",
     ),
     click.option(
@@ -138,7 +138,7 @@ def _read(
     given: dict[str, Draft] = {}
     refused: dict[str, InvalidInput] = {}
     for row in read_rows(
-        drafts, columns=read_pairs(columns, option="--columns", form="mine=theirs")
+        drafts, columns=read_pairs(columns, option="--columns", form="ours=theirs")
     ):
         try:
             if isinstance(row, InvalidInput):
@@ -365,7 +365,7 @@ class _Batch:
             InvalidInput: The scores that are there are by something else.
         """
         of_rubric = {"rubric": self.given.rubric.id, "rubric_sha256": self.given.rubric.sha256}
-        self._by = {**of_rubric, "evaluators": ", ".join(evaluators), "samples": self.samples}
+        self._by = {**of_rubric, "evaluator": ", ".join(evaluators), "samples": self.samples}
         for row in self._kept.rows if self._kept else ():
             assert self._kept is not None
             for name, now in self._by.items():
@@ -439,7 +439,7 @@ def _sha256(draft: Draft) -> str:
     return hashlib.sha256(orjson.dumps([draft.text, draft.task, *draft.sources])).hexdigest()
 
 
-_TEXTS = {"id", "sha256", "rubric", "rubric_sha256", "evaluators"}
+_TEXTS = {"id", "sha256", "rubric", "rubric_sha256", "evaluator"}
 _VERDICT = TypeAdapter(Verdict)
 
 
@@ -447,7 +447,7 @@ def _columns(rubric: Rubric) -> list[str]:
     """Of a file of scores: what a table shows first, and what a verdict is made of again."""
     scores = [f"score.{dimension.name}" for dimension in rubric.dimensions]
     why = ["below_floor", "gates", "missing", "unjudged"]
-    by = ["rubric", "rubric_sha256", "evaluators", "samples", "sha256"]
+    by = ["rubric", "rubric_sha256", "evaluator", "samples", "sha256"]
     return ["id", "passed", "composite", *scores, *why, *by, "scores", "judges"]
 
 
@@ -492,7 +492,9 @@ def progress(
         said = f"{done:,} of {total:,} drafts judged, {failed:,} failed, {lasting} left"
         if console.is_terminal:
             status.update(Text(f"{said} ({name})"))
-        elif total >= _MANY and (done % (total // _MANY) == 0 or now_s > told_s + _SILENT_S):
+        elif total >= _MANY and (
+            done * _MANY // total > (done - 1) * _MANY // total or now_s > told_s + _SILENT_S
+        ):
             told_s = now_s
             say(said, err=True)
 
