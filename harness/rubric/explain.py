@@ -72,6 +72,8 @@ def _not_allowed(name: str, allowed: set[str], given: object) -> Notice:
     elif given is None and nearest.startswith("known"):
         rule = "between { and } a comma ends a text"
         nearest = f"{rule}: one that goes on is put in quotes, a list in [ ]; {nearest}"
+    elif allowed == set(Prompts.model_fields) and not name.isidentifier():
+        nearest = "the lines of a template are indented below its name"
     elif allowed == {"check"}:
         nearest = "this check has no parameters"
     return Notice(code="rubric.unknown-field", message=f"'{name}' is not allowed here; {nearest}")

@@ -27,7 +27,7 @@ from harness.rubric.rubric import FILLED_IN, Prompts, Rubric, Scale
 from harness.rubric.written import Written, read_written
 
 _OWN = Path("rubrics")
-_COPY_PROMPTS = "harness rubric prompts RUBRIC --write FILE.yaml"
+_COPY_PROMPTS = "harness rubric prompts brief --write"
 _CHECK: TypeAdapter[Check] = TypeAdapter(AnyCheck)
 
 
@@ -124,11 +124,13 @@ def with_prompts(rubric: Rubric, prompts: str | Path | Mapping[str, str]) -> Rub
     """
     path = Path(prompts) if isinstance(prompts, str | Path) else None
     written = Written({}, Path(), 1) if path is None else _read_prompts(path)
+    around = Written({"prompts": written}, written.path, 1)
+    if empty := _empty_texts(around):
+        raise _refusal(empty)
     given = prompts if isinstance(prompts, Mapping) else written.plain()
     try:
         chosen = Prompts.model_validate({**rubric.prompts.own, **given})
     except ValidationError as error:
-        around = Written({"prompts": written}, written.path, 1)
         found = (
             _problem({**one, "loc": ("prompts", *one["loc"])}, around, written.path)
             for one in worth_saying(error.errors())
@@ -146,7 +148,7 @@ def _read_prompts(path: Path) -> Written:
     Raises:
         RubricInvalid: It is missing, or is no mapping in YAML.
     """
-    prompts, repeated = read_written(path, begin=f"begin with a copy: {_COPY_PROMPTS}")
+    prompts, repeated = read_written(path, begin=f"for a copy to edit: {_COPY_PROMPTS} FILE")
     if repeated:
         raise _refusal(repeated)
     return prompts
@@ -160,9 +162,8 @@ def _with_prompts(own: Written) -> Written:
     path = own.path.parent / named.value
     if not path.is_file():
         missing = named.problem(
-            f"prompts: there is no file {path}; a path starts at the folder of this file, and "
-            f"templates that stand here begin on the next line, indented; for a copy: "
-            f"{_COPY_PROMPTS}",
+            f"prompts: there is no file {path}; a path starts at the folder of this file; for a "
+            f"copy to edit: {_COPY_PROMPTS} {path}",
             code="rubric.prompts-not-found",
         )
         raise _refusal([missing])
@@ -178,13 +179,19 @@ def _filled_in(own: Written) -> list[Problem]:
     ]
 
 
+_TEXTS = {"judge", "feedback"}
+
+
 def _empty_texts(own: Written) -> list[Problem]:
     """`judge:` with nothing after it: to YAML the same as no field, to its author not."""
+    prompts = own.fields.get("prompts")
+    texts = [*prompts.fields.items()] if prompts else []
+    for dimension in _listed(own, "dimensions"):
+        texts += [(name, dimension.fields[name]) for name in _TEXTS & dimension.fields.keys()]
     return [
         text.problem(f"{name}: {NOTHING.message}", code=NOTHING.code)
-        for dimension in _listed(own, "dimensions")
-        for name in ("judge", "feedback")
-        if (text := dimension.fields.get(name)) is not None and text.value is None
+        for name, text in texts
+        if text.value is None
     ]
 
 
@@ -270,6 +277,7 @@ def find_rubric(name: str, places: Sequence[Path], *, besides: Path | None = Non
 def known_rubrics(places: Sequence[Path]) -> dict[str, Path]:
     """Every rubric by its name; of two, the one that `find_rubric` finds."""
     names = {path.stem for place in places for end in ENDINGS for path in place.glob(f"*{end}")}
+    names = {name for name in names if not name.endswith(".prompts")}
     found = {name: find_rubric(name, places) for name in sorted(names)}
     return {name: path for name, path in found.items() if path is not None}
 

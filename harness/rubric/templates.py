@@ -7,7 +7,7 @@ is parsed, never what is put into it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import takewhile
@@ -116,7 +116,7 @@ def filled(template: str, values: Mapping[str, str | bool], *, before: Collectio
         before: It ends before the first paragraph that has one of these.
     """
     paragraphs = [
-        "".join(one.said(values) for one in paragraph)
+        _said(paragraph, values)
         for paragraph in takewhile(
             lambda pieces: not any(one.field in before or one.asks in before for one in pieces),
             _parsed(template).paragraphs,
@@ -124,6 +124,16 @@ def filled(template: str, values: Mapping[str, str | bool], *, before: Collectio
         if all(values[one.field] for one in paragraph if one.may_hide)
     ]
     return "\n\n".join(text for text in paragraphs if text.strip())
+
+
+def _said(paragraph: Iterable[_Piece], values: Mapping[str, str | bool]) -> str:
+    """A paragraph with its values, without the template's lines of which nothing is left."""
+    lines = [""]
+    for piece in paragraph:
+        first, *others = [piece.said(values)] if piece.field else piece.said(values).split("\n")
+        lines[-1] += first
+        lines += others
+    return "\n".join(line for line in lines if line.strip())
 
 
 def shared_chars(template: str, values: Mapping[str, str | bool]) -> tuple[int, ...]:
@@ -148,7 +158,9 @@ class Fault:
 def faults_in(name: PromptName, template: str) -> list[Fault]:
     """What is wrong with a template."""
     parsed, fields = _parsed(template), FIELDS[name]
-    return [*parsed.faults, *_unknown(parsed, fields), *_lacking(parsed, fields)]
+    if parsed.faults:
+        return [*parsed.faults, *_unknown(parsed, fields)]  # what it lacks may follow from these
+    return [*_unknown(parsed, fields), *_lacking(parsed, fields)]
 
 
 def _unknown(parsed: _Parsed, fields: Fields) -> Iterator[Fault]:

@@ -242,6 +242,14 @@ def test_without_a_draft_what_is_not_given_stands_in_parentheses(here: Path) -> 
     assert "An earlier version of a text about (A heading):" in result.stdout
 
 
+def test_a_file_of_prompts_is_not_listed_among_the_rubrics(here: Path) -> None:
+    (here / "rubrics/notiz.yaml").write_text(GERMAN)
+    rubric("prompts", "notiz", "--write", "rubrics/notiz.prompts.yaml", cwd=here)
+
+    listed = json.loads(rubric("list", "--json", cwd=here).stdout)
+    assert [one["name"] for one in listed if "notiz" in one["name"]] == ["notiz"]
+
+
 def test_a_copy_of_a_rubrics_prompts_can_be_named_by_another(here: Path) -> None:
     (here / "rubrics/notiz.yaml").write_text(GERMAN)
     written = rubric("prompts", "notiz", "--write", "rubrics/p.yaml", cwd=here)

@@ -32,6 +32,8 @@ VALUES = {"task": "Say it.", "sources": "", "history": "", "good": "It is.", "cu
         pytest.param("{if good}a{else}b{end} c", "a c", id="not else"),
         pytest.param("{if cut}cut{end}\n\n{if history}{history}{end}", "cut", id="nothing is left"),
         pytest.param("{if history}So far: {history}{end}{task}", "Say it.", id="empty behind if"),
+        pytest.param("a\n{if history}{history}{end}\nb", "a\nb", id="no empty line is left"),
+        pytest.param("a\n{if history}b\n{history}{end}\n", "a", id="nor of several lines"),
         pytest.param('{"score": {task}}', '{"score": Say it.}', id="JSON"),
         pytest.param(r"\{task} \{if x} { } {}", "{task} {if x} { } {}", id="braces themselves"),
     ],
@@ -219,16 +221,16 @@ def test_a_file_of_prompts_lies_beside_the_rubric_that_names_it(load):
 
 def test_prompts_are_inherited_one_by_one(load):
     rubric = load(
-        "title: Kurz\nextends: basis\nprompts:\n  opening: der Anfang\n  judge_source: null\n",
+        "title: Kurz\nextends: basis\nprompts:\n  opening: der Anfang\n",
         basis=f"{RUBRIC}prompts: deutsch.yaml\n",
         deutsch=SECTION.replace("\n  ", "\n")[2:] + 'judge_source: "Quelle: {source}"\n',
     )
 
-    assert set(rubric.prompts.own) == {"section", "opening"}
+    assert set(rubric.prompts.own) == {"section", "opening", "judge_source"}
 
 
 def test_mistakes_are_named_with_the_line_of_the_template(load):
-    broken = SECTION.replace("{findings}", "{finding}\n    {{task}}")
+    broken = SECTION.replace("{findings}", "{finding}\n    {if good}x")
     with pytest.raises(RubricInvalid) as inline:
         load(f"{RUBRIC}prompts:\n{broken}  drft: x\n")
     with pytest.raises(RubricInvalid) as in_file:
@@ -238,15 +240,13 @@ def test_mistakes_are_named_with_the_line_of_the_template(load):
         )
 
     assert sorted(problems(inline)) == [
-        ("rubric.prompt-field-missing", "notiz.yaml", 5),
-        ("rubric.prompt-two-braces", "notiz.yaml", 9),
+        ("rubric.prompt-if-open", "notiz.yaml", 9),
         ("rubric.prompt-unknown-field", "notiz.yaml", 8),
         ("rubric.unknown-field", "notiz.yaml", 10),
     ]
     assert sorted(problems(in_file)) == [
         ("rubric.off-scale", "notiz.yaml", 3),
-        ("rubric.prompt-field-missing", "deutsch.yaml", 2),
-        ("rubric.prompt-two-braces", "deutsch.yaml", 6),
+        ("rubric.prompt-if-open", "deutsch.yaml", 6),
         ("rubric.prompt-unknown-field", "deutsch.yaml", 5),
     ]
 
@@ -259,13 +259,25 @@ def test_mistakes_are_named_with_the_line_of_the_template(load):
         pytest.param("doppelt.yaml", ("rubric.duplicate-field", "doppelt.yaml", 2), id="twice"),
         pytest.param("[a]", ("rubric.not-fields", "notiz.yaml", 3), id="a list"),
         pytest.param("{ draft: {task} }", ("rubric.not-text", "notiz.yaml", 3), id="no quotes"),
+        pytest.param("leerer.yaml", ("rubric.nothing-given", "leerer.yaml", 2), id="no text"),
+        pytest.param(
+            "links.yaml",
+            ("rubric.unknown-field", "links.yaml", 2),
+            id="a line that is not indented",
+        ),
     ],
 )
 def test_what_is_no_prompts_is_refused(load, prompts, problem):
     with pytest.raises(RubricInvalid) as caught:
-        load(f"{RUBRIC}prompts: {prompts}\n", leer="# nichts\n", doppelt="draft: a\ndraft: b\n")
+        load(
+            f"{RUBRIC}prompts: {prompts}\n",
+            leer="# nichts\n",
+            doppelt="draft: a\ndraft: b\n",
+            leerer="opening: der Anfang\ndraft:\n",
+            links="repair: |\nDas war nichts: {asked}\n",
+        )
 
-    assert problems(caught) == [problem]
+    assert problems(caught)[-1] == problem
 
 
 def test_the_digest_of_a_rubric_has_its_evaluators_prompts_and_not_its_producers(load):
@@ -299,12 +311,16 @@ def test_prompts_given_in_python_go_before_the_rubrics(load, tmp_path):
 def test_their_mistakes_are_named_too(tmp_path):
     path = tmp_path / "p.yaml"
     path.write_text("section: |\n  {sources}\n\n  {section}\n  {find}\n")
+    (tmp_path / "empty.yaml").write_text("section:\n")
 
     with pytest.raises(RubricInvalid) as by_name:
         with_prompts(load_rubric("brief"), {"section": "{sources}", "sektion": "x"})
     with pytest.raises(RubricInvalid) as by_path:
         with_prompts(load_rubric("brief"), path)
+    with pytest.raises(RubricInvalid) as empty:
+        with_prompts(load_rubric("brief"), tmp_path / "empty.yaml")
 
+    assert problems(empty) == [("rubric.nothing-given", "empty.yaml", 1)]
     assert problems(by_name) == [
         ("rubric.prompt-field-missing", None, None),
         ("rubric.prompt-field-missing", None, None),
