@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from harness.cli.arguments import config_option, read_pairs
@@ -19,17 +18,17 @@ from harness.cli.consoles import failures_told, json_object, results, write_json
 from harness.cli.project_files import refusal_after_asking
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import shipped_directory
-from harness.rubric import RubricFile, load_rubric_file, read_rubric
-from harness.rubric.calibration.agreement import Agreement, Estimate, Resamples, pair_agreement
-from harness.rubric.calibration.bounds import Aim, Risk, interval
+from harness.rubric import Rubric, RubricFile, load_rubric_file, read_rubric
+from harness.rubric.calibration.agreement import Estimate, Resamples, pair_agreement
+from harness.rubric.calibration.bounds import Aim, AtThreshold, Risk, interval
 from harness.rubric.calibration.calibration_files import (
     Attempts,
     Calibration,
     prompts_digest,
     write_pass_at,
 )
-from harness.rubric.calibration.labels import HOLD, Labels, read_labels
-from harness.rubric.calibration.tuning import AtThreshold, Tuning, tune
+from harness.rubric.calibration.labels import Labels, read_labels
+from harness.rubric.calibration.tuning import Tuning, tune
 from harness.session.settings import load_settings
 
 _SHOWN_STEPS = 10
@@ -37,6 +36,7 @@ _SHOWN_IDS = 5
 _EXCERPT_CHARS = 80
 _LUCK = 0.5
 _LENGTH_BIAS = 0.3
+_SHOWN = ("pearson", "spearman", "kappa", "offset", "slope")
 _METHODS = {
     "accepted": "fixed sequence from the strictest threshold on",
     "rejected": "nested exact bounds",
@@ -128,171 +128,126 @@ def tune_rubric(
         if read.pairs:
             _show_pairs(read, confidence, as_json=as_json)
             return
-        aim = Aim(target=target, risk=risk, confidence=confidence)
-        look = _look(file, read, aim, split=split, accept_at=accept_at, rubrics=rubrics)
-        written = _write(look, evaluator, rubrics=rubrics) if write else None
-    if as_json:
-        write_json(json_object(_as_json(look, written)))
-    else:
-        _print(look, written, results())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
-    """A look at labels."""
-
-    file: RubricFile
-    labels: Labels
-    tuning: Tuning
-    before: Calibration | None
-    """The calibration there is, by whatever labels."""
-    directory: Path
-    """Where what is known about the rubric is kept."""
-
-
-def _look(
-    file: RubricFile,
-    read: Labels,
-    aim: Aim,
-    *,
-    split: str | None,
-    accept_at: float | None,
-    rubrics: Path,
-) -> _Look:
-    rubric, directory = file.rubric, file.written.path.parent
-    if directory == shipped_directory("rubrics"):
-        directory = rubrics
-    drafts = [one for one in read.drafts if split in (None, one.split)]
-    if not drafts:
-        near = did_you_mean(str(split), {one.split for one in read.drafts})
-        raise InvalidInput(
-            f"no row has split '{split}'; {near}", code="labels.no-split", path=read.path
+        drafts = [one for one in read.drafts if split in (None, one.split)]
+        if not drafts:
+            near = did_you_mean(str(split), {one.split for one in read.drafts})
+            said = f"no row has split '{split}'; {near}"
+            raise InvalidInput(said, code="labels.no-split", path=labels)
+        ships = file.written.path.parent == shipped_directory("rubrics")
+        directory = rubrics if ships else file.written.path.parent
+        before = Calibration.read(file.rubric, directory)
+        if accept_at is None:
+            known = before.accept_at if before else None
+            accept_at = file.rubric.pass_at if known is None else known
+        tuning = tune(
+            drafts,
+            file.rubric,
+            Aim(target=target, risk=risk, confidence=confidence),
+            accept_at=accept_at,
+            attempts=Attempts.read(file.rubric, directory) or Attempts(),
+            generator=np.random.default_rng(0),
         )
-    before = Calibration.read(rubric, directory)
-    if accept_at is None:
-        known = before.accept_at if before else None
-        accept_at = rubric.pass_at if known is None else known
-    tuning = tune(
-        drafts,
-        rubric,
-        aim,
-        accept_at=accept_at,
-        attempts=Attempts.read(rubric, directory) or Attempts(),
-        generator=np.random.default_rng(0),
-    )
-    tuning.attempts.write(rubric, directory)
-    return _Look(file=file, labels=read, tuning=tuning, before=before, directory=directory)
+        tuning.attempts.write(file.rubric, directory)
+        if not as_json:
+            _print(tuning, before, read.ignored)
+        written = None
+        if write:
+            load = partial(load_rubric_file, directory=rubrics, refuse=refusal_after_asking)
+            written = _calibrated(file, tuning, evaluator, load=load)
+            written.write(file.rubric, directory)
+    if as_json:
+        write_json(json_object(_as_json(file, tuning, read, written)))
+    elif written:
+        place = Calibration.path(file.rubric, directory)
+        results().print(
+            f"pass_at is {written.at.threshold:g} now; it rests on {place}", soft_wrap=True
+        )
 
 
-def _write(look: _Look, evaluator: str | None, *, rubrics: Path) -> Calibration:
-    """Sets the threshold, and keeps what it rests on."""
-    tuning, named = look.tuning, look.tuning.named
-    who = tuning.evaluators or evaluator
+def _calibrated(
+    file: RubricFile, tuning: Tuning, evaluator: str | None, *, load: Callable[[Path], Rubric]
+) -> Calibration:
+    """Sets the threshold, and says what it rests on."""
+    named, who = tuning.named, tuning.evaluators or evaluator
     if named is None:
         raise InvalidInput(
-            "no threshold keeps the error rate, so none is written; without --write, it is said "
-            "what is missing",
-            code="tune.none-named",
-            path=look.labels.path,
+            "no threshold allows the claim, so none is written", code="tune.none-named"
         )
-    if who is None and look.file.rubric.judged:
+    if who is None and file.rubric.judged:
         raise InvalidInput(
             "a threshold holds for one evaluator, and who gave the scores is unknown; add "
             "--evaluator TAG, or a column 'evaluator'",
             code="tune.no-evaluator",
-            path=look.labels.path,
         )
-    load = partial(load_rubric_file, directory=rubrics, refuse=refusal_after_asking)
-    rubric = write_pass_at(look.file, named.threshold, load=load)
-    calibration = Calibration(
+    rubric = write_pass_at(file, named.threshold, load=load)
+    return Calibration(
         rubric_sha256=rubric.sha256,
         prompt_sha256=prompts_digest(rubric),
         evaluator=who,
         samples=tuning.samples,
         labels_sha256=tuning.labels_sha256,
-        drafts=named.drafts,
-        rejects=named.rejects,
-        accepted=named.accepted,
-        wrong=named.wrong,
-        pass_at=named.threshold,
+        at=named,
+        aim=tuning.aim,
         method=_METHODS[tuning.aim.risk],
         accept_at=tuning.accept_at,
-        **asdict(tuning.aim),
     )
-    calibration.write(rubric, look.directory)
-    return calibration
 
 
 # --- words -----------------------------------------------------------------------------------
 
 
-def _print(look: _Look, written: Calibration | None, console: Console) -> None:
-    tuning = look.tuning
-    for line in (*_about_labels(look), "", *_about_own(look), *_about_named(tuning), ""):
+def _print(tuning: Tuning, before: Calibration | None, ignored: Sequence[str]) -> None:
+    console = results()
+    for line in (*_about_labels(tuning, ignored), "", *_about_own(tuning, before)):
+        console.print(line, soft_wrap=True)
+    for line in (*_about_claim(tuning), ""):
         console.print(line, soft_wrap=True)
     console.print(_thresholds(tuning))
     if tuning.agreements:
         console.print(_agreements(tuning))
-    for line in _remarks(tuning):
+    for line in _about_agreement(tuning):
         console.print(line, soft_wrap=True)
-    for one in tuning.disagreements:
-        people = "people accept" if one.accept else "people reject"
-        excerpt = " ".join((one.labeled.draft or "").split())[:_EXCERPT_CHARS]
-        console.print(
-            f"  {one.labeled.id}: {one.composite:g}, {people}  {excerpt}".rstrip(), soft_wrap=True
-        )
-    if written is not None:
-        place = Calibration.path(look.file.rubric, look.directory)
-        console.print(f"pass_at is {written.pass_at:g} now; it rests on {place}", soft_wrap=True)
 
 
-def _about_labels(look: _Look) -> Iterator[str]:
-    tuning, own = look.tuning, look.tuning.own
-    held = " that were held back" if tuning.counted[0].labeled.split == HOLD else ""
-    yield f"{own.drafts} drafts{held} count, of which people reject {own.rejects}."
+def _about_labels(tuning: Tuning, ignored: Sequence[str]) -> Iterator[str]:
+    yield f"{tuning.own.drafts} drafts count, of which people reject {tuning.own.rejects}."
     if tuning.accept_at is not None:
         yield f"People accept from a mean of {tuning.accept_at:g} on (--accept-at)."
+    if tuning.held_back:
+        yield f"They were held back; {tuning.held_back} others do not count."
     if tuning.grouped:
-        effect = f"; {tuning.design_effect:.1f} say as much as one" if tuning.design_effect else ""
-        yield (
-            f"Drafts of a group are alike{effect}: one of each counts, {tuning.grouped} others do "
-            "not."
-        )
+        yield f"Drafts of a group may be alike: one of each counts, {tuning.grouped} others do not."
     for reason, ids in tuning.dropped.items():
         yield f"{len(ids)} left out, {reason}: {_listed(ids)}"
-    if look.labels.ignored:
-        yield f"Columns that mean nothing here: {_listed(look.labels.ignored)}"
-    if tuning.aim.versions > 1:
+    if ignored:
+        yield f"Columns that mean nothing here: {_listed(ignored)}"
+    if (versions := tuning.aim.versions) > 1:
         yield (
-            f"{tuning.aim.versions} versions of the scores, looked at on these labels, share what "
-            f"may go wrong: each must be {_percent(1 - tuning.aim.error)} sure. New labels are "
-            "free of that."
+            f"{versions} versions of the scores, looked at on these labels, share what may go "
+            f"wrong: each must be {_percent(1 - tuning.aim.error)} sure. New labels are free of it."
         )
 
 
-def _about_own(look: _Look) -> Iterator[str]:
-    aim, own, before = look.tuning.aim, look.tuning.own, look.before
-    yield f"pass_at {own.threshold:g} accepts {own.accepted} of {own.drafts}: {_rate(own, aim)}."
-    labels = look.tuning.labels_sha256
-    if before and (before.pass_at, before.labels_sha256) == (own.threshold, labels):
+def _about_own(tuning: Tuning, before: Calibration | None) -> Iterator[str]:
+    aim, own = tuning.aim, tuning.own
+    yield f"pass_at {_rate(own, aim)}."
+    set_by = (before.at.threshold, before.labels_sha256) if before else None
+    if set_by == (own.threshold, tuning.labels_sha256):
         yield "  It was set by these labels: what was claimed then is all that can be."
     else:
         yield (
-            f"  At most {_percent(look.tuning.own_bound)} are, {_percent(aim.confidence)} sure, if "
-            "it was chosen before these labels were seen."
+            f"  At most {_percent(tuning.own_bound)} are, {_percent(aim.confidence)} sure, if it "
+            "was chosen before these labels were seen."
         )
 
 
-def _about_named(tuning: Tuning) -> Iterator[str]:
+def _about_claim(tuning: Tuning) -> Iterator[str]:
     aim, named = tuning.aim, tuning.named
     claim = f"at most {_percent(aim.target)} {_RATES[aim.risk]}, {_percent(aim.confidence)} sure"
     power = f"  Of label sets like this one, {_percent(tuning.power)} name a threshold"
     if named is not None:
         luck = ": this one is more likely luck" if tuning.power < _LUCK else ""
-        yield (
-            f"Threshold {named.threshold:g} accepts {named.accepted} of {named.drafts}: "
-            f"{_rate(named, aim)}."
-        )
+        yield f"Threshold {_rate(named, aim)}."
         yield f"  Claim: {claim} ({_METHODS[aim.risk]})."
         yield f"{power}{luck}."
         return
@@ -300,9 +255,9 @@ def _about_named(tuning: Tuning) -> Iterator[str]:
     if tuning.needed is None:
         yield f"{power}, and more labels would hardly help: scores separate too little what people"
         yield "  accept from what they reject. Change the rubric or the evaluator."
-    else:
-        yield f"{power}; of some {tuning.needed} drafts like these, 80%."
-    if tuning.missing and tuning.needed:
+        return
+    yield f"{power}; of some {tuning.needed} drafts like these, 80%."
+    if tuning.missing is not None:
         more, threshold = tuning.missing
         yield f"  At the least {more} more, all good: {_WANTED[aim.risk].format(threshold)}."
 
@@ -310,22 +265,33 @@ def _about_named(tuning: Tuning) -> Iterator[str]:
 def _rate(at: AtThreshold, aim: Aim) -> str:
     trials = at.trials(aim.risk)
     share = f" ({_percent(at.wrong / trials)})" if trials else ""
-    return f"{at.wrong} of {trials}{share} {_RATES[aim.risk]}"
+    accepts = f"{at.threshold:g} accepts {at.accepted} of {at.drafts}"
+    return f"{accepts}: {at.wrong} of {trials}{share} {_RATES[aim.risk]}"
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g}%"
 
 
-def _thresholds(tuning: Tuning) -> Table:
-    table = Table(title="Thresholds", title_justify="left")
-    for name in ("threshold", "accepted", "wrong among them", "rejects accepted", "good lost", ""):
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN_IDS} more" if len(names) > _SHOWN_IDS else ""
+    return ", ".join(names[:_SHOWN_IDS]) + more
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in columns:
         table.add_column(name, justify="right")
+    return table
+
+
+def _thresholds(tuning: Tuning) -> Table:
+    columns = ("threshold", "accepted", "wrong among them", "rejects accepted", "good lost", "")
+    table = _table("Thresholds", *columns)
     places = np.linspace(0, len(tuning.steps) - 1, _SHOWN_STEPS).round()
+    marks = {tuning.own: "pass_at", tuning.named: "claim"}
     shown = {tuning.steps[int(place)] for place in places if tuning.steps}
-    marks = {tuning.own: "pass_at", tuning.named: "claimed"}
-    shown |= {at for at in marks if at}
-    for at in sorted(shown, key=lambda one: -one.threshold):
+    for at in sorted(shown.union(at for at in marks if at), key=lambda one: -one.threshold):
         low, high = interval(at.wrong, at.accepted, confidence=tuning.aim.confidence)
         table.add_row(
             f"{at.threshold:g}",
@@ -339,13 +305,9 @@ def _thresholds(tuning: Tuning) -> Table:
 
 
 def _agreements(tuning: Tuning) -> Table:
-    table = Table(title="Evaluator and people", title_justify="left")
-    shown = ("pearson", "spearman", "kappa", "offset", "slope")
-    table.add_column("dimension")
-    for name in ("drafts", *shown, "one person"):
-        table.add_column(name, justify="right")
+    table = _table("Evaluator and people", "dimension", "drafts", *_SHOWN, "one person")
     for one in tuning.agreements:
-        found = [_estimate(one.estimates[name]) for name in shown]
+        found = (_estimate(one.estimates[name]) for name in _SHOWN)
         table.add_row(one.name, str(one.drafts), *found, _number(one.ceiling[0]))
     return table
 
@@ -359,43 +321,40 @@ def _number(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.2f}"
 
 
-def _remarks(tuning: Tuning) -> Iterator[str]:
+def _about_agreement(tuning: Tuning) -> Iterator[str]:
     auc = _estimate(tuning.discrimination)
     yield f"An accepted draft scores higher than a rejected one in {auc} of pairs (AUC)."
     for one in tuning.agreements:
-        yield from _about_dimension(one)
+        if one.is_frozen:
+            yield f"{one.name} is frozen: every draft got the same score."
+        if one.is_saturated:
+            shares = f"{one.top[0]:.0%} of drafts, people to {one.top[1]:.0%}"
+            yield f"{one.name} is saturated: the evaluator gives the highest score to {shares}."
+        if abs(one.length_bias) >= _LENGTH_BIAS:
+            way = "long" if one.length_bias > 0 else "short"
+            yield f"{one.name} favors {way} drafts more than people do (rho {one.length_bias:.2f})."
     for name, by_samples in tuning.reliability.items():
         said = ", ".join(f"{samples}: {icc:.2f}" for samples, icc in by_samples.items())
-        yield f"{name or 'composite'}: reliability of the mean of so many samples (ICC): {said}"
+        yield f"{name or 'composite'}: reliability by number of samples (ICC) {said}"
     if tuning.disagreements:
-        yield "At pass_at, decided otherwise than by people:"
+        yield "Decided otherwise than by people, at pass_at:"
+    for draft in tuning.disagreements:
+        people = "people accept" if draft.accept else "people reject"
+        excerpt = " ".join((draft.labeled.draft or "").split())[:_EXCERPT_CHARS]
+        yield f"  {draft.labeled.id}: {draft.composite:g}, {people}  {excerpt}".rstrip()
 
 
-def _about_dimension(one: Agreement) -> Iterator[str]:
-    if one.is_frozen:
-        yield f"{one.name}: frozen; every draft got the same score, which is no judgement."
-    if one.is_saturated:
-        evaluator, people = one.top
-        yield f"{one.name}: saturated; {evaluator:.0%} got the top score, people give {people:.0%}."
-    if abs(one.length_bias) >= _LENGTH_BIAS:
-        way = "long" if one.length_bias > 0 else "short"
-        yield f"{one.name}: {way} drafts score higher than by people (rho {one.length_bias:.2f})."
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN_IDS} more" if len(names) > _SHOWN_IDS else ""
-    return ", ".join(names[:_SHOWN_IDS]) + more
-
-
-def _as_json(look: _Look, written: Calibration | None) -> dict[str, object]:
-    tuning, apart = look.tuning, {"counted", "attempts", "disagreements"}
-    said = {one.name: getattr(tuning, one.name) for one in fields(tuning)}
+def _as_json(
+    file: RubricFile, tuning: Tuning, read: Labels, written: Calibration | None
+) -> dict[str, object]:
+    apart = {"counted", "attempts", "disagreements"}
+    names = [one.name for one in fields(tuning) if one.name not in apart]
     return {
-        "rubric": look.file.rubric.id,
-        "rubric_sha256": look.file.rubric.sha256,
-        **{name: value for name, value in said.items() if name not in apart},
+        "rubric": file.rubric.id,
+        "rubric_sha256": file.rubric.sha256,
         "drafts": len(tuning.counted),
-        "ignored_columns": look.labels.ignored,
+        **{name: getattr(tuning, name) for name in names},
+        "ignored_columns": read.ignored,
         "disagreements": [
             {"id": one.labeled.id, "composite": one.composite, "accept": one.accept}
             for one in tuning.disagreements

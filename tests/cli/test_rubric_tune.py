@@ -61,9 +61,9 @@ def test_from_labels_to_a_threshold_in_the_rubric(here: Path) -> None:
     written = RUBRIC.replace("pass_at: 7 ", f"pass_at: {named['threshold']:g} ")
     assert (here / "rubrics/essay.yaml").read_text() == written
     assert kept["rubric_sha256"] == check.json[0]["rubric"]["sha256"]
-    assert (kept["evaluator"], kept["samples"], kept["versions"]) == ("judge", [1], 1)
-    assert (kept["risk"], kept["target"], kept["confidence"]) == ("accepted", 0.1, 0.9)
-    assert (kept["accepted"], kept["wrong"]) == (named["accepted"], named["wrong"])
+    assert (kept["evaluator"], kept["samples"]) == ("judge", [1])
+    assert kept["aim"] == {"risk": "accepted", "target": 0.1, "confidence": 0.9, "versions": 1}
+    assert kept["at"] == named
     assert f"Threshold {named['threshold']:g} accepts {named['accepted']} of 150" in done.text
 
 
@@ -74,7 +74,7 @@ def test_what_is_said_stands_in_words_for_people(here: Path) -> None:
     assert "pass_at 7 accepts" in said
     assert "Columns that mean nothing here: note" in said
     assert "Claim: at most 10% of the accepted are wrong, 90% sure" in said
-    for part in ("Thresholds", "claimed", "Evaluator and people", "AUC", "people reject"):
+    for part in ("Thresholds", "claim", "Evaluator and people", "AUC", "people reject"):
         assert part in said
 
 

@@ -75,6 +75,28 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AtThreshold:
+    """What a threshold does to labeled drafts."""
+
+    threshold: float
+    accepted: int
+    wrong: int
+    """Accepted drafts that people reject."""
+    drafts: int
+    rejects: int
+    """Drafts that people reject."""
+
+    def trials(self, risk: Risk) -> int:
+        """Of how many drafts `wrong` is a share."""
+        return {"accepted": self.accepted, "rejected": self.rejects, "all": self.drafts}[risk]
+
+    @property
+    def good_lost(self) -> int:
+        """Drafts that people accept and the threshold does not."""
+        return self.drafts - self.rejects - (self.accepted - self.wrong)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
     """What each threshold does to labeled drafts, from the strictest on."""
 
@@ -87,6 +109,17 @@ class Steps:
     """All of them, those included that no threshold accepts."""
     rejects: Counts
     """`(…)`: drafts that people reject."""
+
+    def at(self, threshold: float) -> AtThreshold:
+        """What a threshold does to the drafts of the only label set."""
+        place = int((self.thresholds >= threshold).sum()) - 1
+        return AtThreshold(
+            threshold=threshold,
+            accepted=int(self.accepted[place]) if place >= 0 else 0,
+            wrong=int(self.wrong[place]) if place >= 0 else 0,
+            drafts=self.drafts,
+            rejects=int(self.rejects),
+        )
 
 
 def steps_of(scores: NDArray[np.float64], wrong: NDArray[np.bool_]) -> Steps:

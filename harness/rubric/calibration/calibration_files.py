@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.errors import InvalidInput, RubricInvalid
 from harness.files import shipped_directory, whole_file
-from harness.rubric.calibration.bounds import Risk
+from harness.rubric.calibration.bounds import Aim, AtThreshold
 from harness.rubric.load import RubricFile
 from harness.rubric.prompt import prompt_sha256
 from harness.rubric.rubric import FILLED_IN, Rubric
@@ -118,20 +118,11 @@ class Calibration(_Record):
     samples: tuple[int, ...]
     """How many judgements a draft had: one number if all had as many."""
     labels_sha256: str
-    drafts: int
-    rejects: int
-    accepted: int
-    wrong: int
-    """Accepted drafts that people reject."""
-    pass_at: float
-    risk: Risk
-    target: float
-    """The rate is at most this …"""
-    confidence: float
-    """… in this share of label sets."""
+    at: AtThreshold
+    """The rubric's threshold."""
+    aim: Aim
+    """The claim: of which drafts at most which share is wrong, in which share of label sets."""
     method: str
-    versions: int
-    """Attempts on these labels."""
     accept_at: float | None
     """The mean of people's scores from which they accept; None if they decided themselves."""
 

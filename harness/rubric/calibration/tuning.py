@@ -21,8 +21,7 @@ from harness.rubric.calibration.agreement import (
 )
 from harness.rubric.calibration.bounds import (
     Aim,
-    Risk,
-    Steps,
+    AtThreshold,
     drafts_needed,
     most_wrong,
     named_step,
@@ -65,28 +64,6 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AtThreshold:
-    """What a threshold does to the drafts that count."""
-
-    threshold: float
-    accepted: int
-    wrong: int
-    """Accepted drafts that people reject."""
-    drafts: int
-    rejects: int
-    """Drafts that people reject."""
-
-    def trials(self, risk: Risk) -> int:
-        """Of how many drafts `wrong` is a share."""
-        return {"accepted": self.accepted, "rejected": self.rejects, "all": self.drafts}[risk]
-
-    @property
-    def good_lost(self) -> int:
-        """Drafts that people accept and the threshold does not."""
-        return self.drafts - self.rejects - (self.accepted - self.wrong)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
     """What labels say."""
 
@@ -109,10 +86,10 @@ class Tuning:
     """From the strictest threshold on, one for every distinct composite."""
     counted: tuple[Scored, ...]
     """What all this rests on: the drafts held back if any are, one of each group."""
+    held_back: int
+    """How many drafts do not count because others were held back."""
     grouped: int
     """How many more there are in their groups."""
-    design_effect: float | None
-    """How many drafts of these groups say as much as one; None without groups."""
     dropped: Mapping[str, tuple[str, ...]]
     """Ids of drafts that do not count, by the reason."""
     agreements: tuple[Agreement, ...]
@@ -176,6 +153,13 @@ def tune(
             f"no draft has both the evaluator's scores and people's label ({reasons})",
             code="tune.nothing-to-count",
         )
+    decided = any(one.accept for one in drafts)
+    if not decided and not any(one.accept for one in scored):
+        raise InvalidInput(
+            f"the mean of people's scores is {accept_at:g} in no draft; say from where on they "
+            "accept one: --accept-at",
+            code="tune.nobody-accepts",
+        )
     counted = one_per_group(held)
 
     # 2. What may go wrong is shared by all looks at these labels.
@@ -188,8 +172,8 @@ def tune(
     # 3. The threshold there is, and the one that the labels allow.
     reached = np.array([one.reached for one in counted])
     steps = steps_of(reached, np.array([not one.accept for one in counted]))
-    rows = tuple(_at(steps, float(threshold)) for threshold in steps.thresholds)
-    own = _at(steps, rubric.pass_at)
+    rows = tuple(steps.at(float(threshold)) for threshold in steps.thresholds)
+    own = steps.at(rubric.pass_at)
     index = int(named_step(steps, aim)) if rows else -1
 
     # 4. How well the evaluator agrees.
@@ -205,8 +189,8 @@ def tune(
         needed=drafts_needed(steps, aim, generator=generator) if rows and index < 0 else None,
         steps=rows,
         counted=counted,
+        held_back=len(scored) - len(held),
         grouped=len(held) - len(counted),
-        design_effect=_design_effect(held),
         dropped=dropped,
         agreements=tuple(_agreements(scored, rubric, resamples, aim.confidence)),
         discrimination=discrimination(
@@ -217,7 +201,7 @@ def tune(
         ),
         reliability={name: by for name, all_ in samples.items() if (by := reliability(all_))},
         disagreements=_worst([one for one in scored if one.labeled.split != HOLD], rubric),
-        accept_at=None if any(one.accept for one in drafts) else accept_at,
+        accept_at=None if decided else accept_at,
         attempts=attempts,
     )
 
@@ -234,7 +218,11 @@ def scored_drafts(
     left_out = {d.name for d in rubric.judged if d.optional and d.name not in known}
     for one in drafts:
         accept = _decision(one, rubric, labeled, accept_at)
-        found = "no label" if accept is None else _scored(one, rubric, left_out, accept=accept)
+        found = (
+            "no label by people"
+            if accept is None
+            else _scored(one, rubric, left_out, accept=accept)
+        )
         if isinstance(found, str):
             dropped[found] = (*dropped.get(found, ()), one.id)
         else:
@@ -268,7 +256,7 @@ def _scored(one: Labeled, rubric: Rubric, left_out: set[str], *, accept: bool) -
             scores.append(given)
         elif dimension.checks:
             if draft is None:
-                return f"no score for '{name}', nor a text to check"
+                return f"no 'score.{name}', nor a text to check"
             found = checked_score(dimension, draft, rubric)
             scores += [found] if found else []
             unjudged += [] if found else [name]
@@ -279,7 +267,7 @@ def _scored(one: Labeled, rubric: Rubric, left_out: set[str], *, accept: bool) -
         ):
             unjudged.append(name)
         else:
-            return f"no score for '{name}'"
+            return f"no 'score.{name}'"
     # What fails at the lowest threshold fails at every one.
     lowest = rubric.model_copy(update={"pass_at": rubric.scale.min})
     verdict = reach_verdict(lowest, scores, unjudged=tuple(unjudged))
@@ -292,36 +280,12 @@ def _scored(one: Labeled, rubric: Rubric, left_out: set[str], *, accept: bool) -
     )
 
 
-def one_per_group(drafts: Sequence[Scored]) -> tuple[Scored, ...]:
+def one_per_group(drafts: Iterable[Scored]) -> tuple[Scored, ...]:
     """One draft of each group, picked by its id alone: not by score or label."""
-    return tuple(
-        min(group, key=lambda one: hashlib.sha256(one.labeled.id.encode()).digest())
-        for group in _groups(drafts).values()
-    )
-
-
-def _groups(drafts: Iterable[Scored]) -> dict[str, list[Scored]]:
-    groups: dict[str, list[Scored]] = {}
-    for one in drafts:
-        groups.setdefault(one.group, []).append(one)
-    return groups
-
-
-def _design_effect(drafts: Sequence[Scored]) -> float | None:
-    groups = _groups(drafts)
-    alike = reliability([[one.accept for one in group] for group in groups.values()])
-    return 1 + (len(drafts) / len(groups) - 1) * alike[1] if alike else None
-
-
-def _at(steps: Steps, threshold: float) -> AtThreshold:
-    place = int((steps.thresholds >= threshold).sum()) - 1
-    return AtThreshold(
-        threshold=threshold,
-        accepted=int(steps.accepted[place]) if place >= 0 else 0,
-        wrong=int(steps.wrong[place]) if place >= 0 else 0,
-        drafts=steps.drafts,
-        rejects=int(steps.rejects),
-    )
+    found: dict[str, Scored] = {}
+    for one in sorted(drafts, key=lambda one: hashlib.sha256(one.labeled.id.encode()).digest()):
+        found.setdefault(one.group, one)
+    return tuple(found.values())
 
 
 def _missing(rows: Sequence[AtThreshold], aim: Aim) -> tuple[int, float] | None:

@@ -196,25 +196,6 @@ def test_one_draft_of_a_group_counts_whatever_its_score_and_label():
     assert {int(name[1:]) % 4 for name in picked} != {0}
 
 
-def test_groups_that_are_alike_are_told():
-    generator = np.random.default_rng(1)
-    groups = generator.random(60) < 0.5
-    drafts = [
-        draft(
-            n,
-            8,
-            bool(groups[n // 5] if generator.random() < 0.9 else generator.random() < 0.5),
-            group=f"g{n // 5}",
-        )
-        for n in range(300)
-    ]
-    found = tuned(drafts)
-
-    assert (found.own.drafts, found.grouped) == (60, 240)
-    assert 3 < found.design_effect < 5
-    assert tuned(drawn(50)).design_effect is None
-
-
 def test_drafts_held_back_alone_count_and_are_not_shown():
     held = [
         one.model_copy(update={"id": f"h{n}", "split": "hold"}) for n, one in enumerate(drawn(80))
@@ -223,6 +204,7 @@ def test_drafts_held_back_alone_count_and_are_not_shown():
 
     assert found.own.drafts == 80
     assert {one.labeled.split for one in found.counted} == {"hold"}
+    assert found.held_back == 100
     assert {one.labeled.split for one in found.disagreements} == {""}
     assert found.agreements == ()
 
@@ -275,6 +257,13 @@ def test_without_both_scores_and_labels_the_reasons_are_told():
         tuned([draft(1, {}, YES), draft(2, 8)])
 
     assert caught.value.code == "tune.nothing-to-count"
+
+
+def test_labels_on_another_scale_than_the_threshold_are_noticed():
+    with pytest.raises(InvalidInput) as caught:
+        tuned([draft(n, 8, people={"clear": {"": 4.0}}) for n in range(50)])
+
+    assert caught.value.code == "tune.nobody-accepts"
 
 
 def test_drafts_that_all_fail_at_every_threshold_give_no_threshold():
