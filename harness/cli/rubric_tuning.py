@@ -116,7 +116,7 @@ def tune_rubric(
     LABELS is CSV or JSON Lines. What people think of a draft stands in `accept` (yes or no) or
     `human.DIMENSION`, what the evaluator gave it in `score.DIMENSION`; `group` says which drafts
     belong together. With `prefer`, rows are pairs of drafts. Each look at labels is remembered
-    beside the rubric: a claim is harder to make after looks at the same labels by other versions.
+    beside the rubric: after several looks at the same labels, a claim is harder to make.
     Exit codes: 0 done, whether or not there is such a threshold (--json: "named"), 2 something
     given is not usable.
     """
@@ -221,10 +221,10 @@ def _about_labels(tuning: Tuning, ignored: Sequence[str]) -> Iterator[str]:
         yield f"{len(ids)} left out, {reason}: {_listed(ids)}"
     if ignored:
         yield f"Columns that mean nothing here: {_listed(ignored)}"
-    if (versions := tuning.aim.versions) > 1:
+    if (looks := tuning.aim.looks) > 1:
         yield (
-            f"{versions} versions of the scores, looked at on these labels, share what may go "
-            f"wrong: each must be {_percent(1 - tuning.aim.error)} sure. New labels are free of it."
+            f"{looks} looks at these labels, by other scores or with fewer drafts, share what may "
+            f"go wrong: each must be {_percent(1 - tuning.aim.error)} sure. New labels are free."
         )
 
 

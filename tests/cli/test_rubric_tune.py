@@ -62,7 +62,7 @@ def test_from_labels_to_a_threshold_in_the_rubric(here: Path) -> None:
     assert (here / "rubrics/essay.yaml").read_text() == written
     assert kept["rubric_sha256"] == check.json[0]["rubric"]["sha256"]
     assert (kept["evaluator"], kept["samples"]) == ("judge", [1])
-    assert kept["aim"] == {"risk": "accepted", "target": 0.1, "confidence": 0.9, "versions": 1}
+    assert kept["aim"] == {"risk": "accepted", "target": 0.1, "confidence": 0.9, "looks": 1}
     assert kept["at"] == named
     assert f"Threshold {named['threshold']:g} accepts {named['accepted']} of 150" in done.text
 
@@ -103,7 +103,7 @@ def test_the_rate_is_of_what_is_asked_for(here: Path, risk: str) -> None:
     found = tune(here, "--json", "--of", risk, "--target", "0.2", "--confidence", "80%").json
     trials = {"accepted": "accepted", "rejected": "rejects", "all": "drafts"}[risk]
 
-    assert found["aim"] == {"target": 0.2, "risk": risk, "confidence": 0.8, "versions": 1}
+    assert found["aim"] == {"target": 0.2, "risk": risk, "confidence": 0.8, "looks": 1}
     assert found["named"]["wrong"] <= 0.2 * found["named"][trials]
 
 
@@ -113,10 +113,10 @@ def test_a_rubric_that_was_edited_after_a_look_pays_for_it(here: Path) -> None:
     path.write_text(RUBRIC.replace("weight: 3", "weight: 1"))
     edited = tune(here, "--json").json
 
-    assert [one["aim"]["versions"] for one in (first, edited)] == [1, 2]
-    assert "2 versions" in tune(here).text
+    assert [one["aim"]["looks"] for one in (first, edited)] == [1, 2]
+    assert "2 looks at these labels" in tune(here).text
     path.write_text(RUBRIC)
-    assert tune(here, "--json").json["aim"]["versions"] == 2
+    assert tune(here, "--json").json["aim"]["looks"] == 2
 
 
 def test_who_judged_must_be_known_before_a_threshold_is_kept(here: Path) -> None:

@@ -65,13 +65,14 @@ class Aim:
     risk: Risk = "accepted"
     confidence: float = 0.9
     """The share of label sets in which the claim must hold."""
-    versions: int = 1
-    """How many rubrics or evaluators were tried on these labels; they share what may go wrong."""
+    looks: int = 1
+    """How many looks at these labels share what may go wrong: with other scores, or with fewer
+    labels."""
 
     @property
     def error(self) -> float:
         """The share of label sets in which the claim may be false."""
-        return (1 - self.confidence) / self.versions
+        return (1 - self.confidence) / self.looks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

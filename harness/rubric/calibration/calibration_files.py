@@ -1,8 +1,9 @@
 """What tuning leaves beside a rubric: its attempts, its calibration, and its threshold.
 
 `essay.attempts.json` remembers which scores were looked at on which labels. A rubric that is edited
-after a look at labels fits them better than new ones, so all attempts on the same labels share what
-may go wrong. `essay.calibration.json` says what a threshold rests on.
+after a look at labels fits them better than new ones, and labels that are added until a threshold
+comes out favor one: all looks at the same labels share what may go wrong. `essay.calibration.json`
+says what a threshold rests on.
 """
 
 from __future__ import annotations
@@ -75,12 +76,14 @@ class Attempt(BaseModel):
 
     pass_at: tuple[float, ...]
     """The thresholds that the rubric had."""
+    drafts: tuple[int, ...]
+    """How many drafts counted at each look: one with more of them is another."""
     scores: dict[str, float | None]
     """By the labels' digests: the highest threshold at which a draft passes; None for none."""
 
 
 class Attempts(_Record):
-    """All looks at labels by versions of a rubric."""
+    """All looks at labels by a rubric and its earlier versions."""
 
     kind = "attempts"
 
@@ -88,15 +91,18 @@ class Attempts(_Record):
 
     def after(self, pass_at: float, scores: Mapping[str, float | None]) -> Self:
         """With another look; the same scores are the same attempt."""
-        thresholds, merged, others = {pass_at}, dict(scores), []
+        thresholds, drafts, merged, others = {pass_at}, {len(scores)}, dict(scores), []
         for one in self.attempts:
             shared = one.scores.keys() & scores.keys()
             if shared and all(one.scores[label] == scores[label] for label in shared):
                 thresholds |= set(one.pass_at)
+                drafts |= set(one.drafts)
                 merged |= one.scores
             else:
                 others.append(one)
-        new = Attempt(pass_at=tuple(sorted(thresholds)), scores=merged)
+        new = Attempt(
+            pass_at=tuple(sorted(thresholds)), drafts=tuple(sorted(drafts)), scores=merged
+        )
         return self.model_copy(update={"attempts": (*others, new)})
 
     def on(self, scores: Mapping[str, float | None]) -> tuple[Attempt, ...]:

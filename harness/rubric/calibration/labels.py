@@ -114,11 +114,14 @@ class Labeled(BaseModel):
     """What it shares with other drafts, such as a source; empty if nothing."""
     split: str = ""
     evaluator: str = ""
+    file: str = ""
+    """Where it was read, which tells drafts apart of which only a number is known."""
 
     @property
     def digest(self) -> str:
         """Of what people said of it: with the same digest, it is the same label."""
-        said = self.model_dump_json(include={"id", "draft", "people", "accept"})
+        where = "draft" if self.draft else "file"
+        said = self.model_dump_json(include={"id", "people", "accept", where})
         return hashlib.sha256(said.encode()).hexdigest()[:12]
 
 
@@ -232,7 +235,8 @@ class _Reading:
                     code="labels.duplicate-id",
                 )
                 continue
-            cells = found.setdefault(own, {("id",): _Cell(line, "id", own)})
+            known = {("id",): own, ("file",): self.path.name}
+            cells = found.setdefault(own, {at: _Cell(line, "id", v) for at, v in known.items()})
             self._gather(row, cells)
         ignored = tuple(name for kind, name in kinds.items() if kind not in _KNOWN)
         if "prefer" in kinds:

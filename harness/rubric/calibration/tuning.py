@@ -138,7 +138,7 @@ def tune(
         rubric: Makes composites of scores, and says which drafts no threshold accepts.
         aim: The error rate that is asked for.
         accept_at: Where people did not decide: the mean of their scores from which they accept.
-        attempts: Earlier looks at labels by versions of the rubric.
+        attempts: Earlier looks at labels.
         generator: For bootstrap and power.
 
     Raises:
@@ -166,8 +166,11 @@ def tune(
     seen = {one.labeled.digest: None if one.blocked else one.composite for one in counted}
     attempts = attempts.after(rubric.pass_at, seen)
     looks = attempts.on(seen)
-    own_aim = replace(aim, versions=sum(len(look.pass_at) for look in looks))
-    aim = replace(aim, versions=len(looks))
+    own_aim = replace(aim, looks=sum(len(look.pass_at) for look in looks))
+    # With fewer drafts than that, nothing can be claimed.
+    least = int(np.argmax(most_wrong(10_000, aim) >= int(aim.risk == "accepted")))
+    claims = sum(size >= least for look in looks for size in look.drafts)
+    aim = replace(aim, looks=max(1, claims))
 
     # 3. The threshold there is, and the one that the labels allow.
     reached = np.array([one.reached for one in counted])

@@ -33,7 +33,7 @@ def test_so_many_drafts_are_needed_with_none_one_two_and_three_wrong(target, lea
 
 @given(st.floats(0.005, 0.95), st.floats(0.5, 0.995), st.integers(1, 5), st.integers(1, 300))
 def test_so_many_may_be_wrong_that_one_more_would_be_too_likely(target, confidence, tried, drafts):
-    aim = Aim(target=target, confidence=confidence, versions=tried)
+    aim = Aim(target=target, confidence=confidence, looks=tried)
     most = int(most_wrong(drafts, aim)[drafts])
 
     assert most == -1 or stats.binom.cdf(most, drafts, target) <= aim.error

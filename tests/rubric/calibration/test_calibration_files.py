@@ -20,6 +20,7 @@ def test_the_same_scores_are_the_same_attempt_with_more_labels_too():
 
     assert len(looks.on({"a": 1.0})) == 1
     assert looks.on({"e": 6.0})[0].scores == ONE | {"d": 5.0, "e": 6.0}
+    assert looks.on(ONE)[0].drafts == (2, 3, 4)
 
 
 def test_an_edited_rubric_is_another_attempt_on_the_labels_that_it_shares():

@@ -218,3 +218,12 @@ def test_the_same_label_has_the_same_digest(tmp_path):
 
     assert one.digest == judged_again.digest
     assert one.digest != relabeled.digest
+
+
+def test_a_text_is_the_same_draft_in_every_file_and_a_number_in_one(tmp_path):
+    def digest(text, name):
+        return read(tmp_path, text, name).drafts[0].digest
+
+    text, number = "id,draft,accept\n1,A text.,yes\n", "id,accept\n1,yes\n"
+    assert digest(text, "a.csv") == digest(text, "b.csv")
+    assert digest(number, "a.csv") != digest(number, "b.csv")

@@ -222,9 +222,20 @@ def test_an_edited_rubric_pays_for_a_look_at_the_same_labels():
     others = [one.model_copy(update={"id": f"new {one.id}"}) for one in drawn(200)]
     fresh = tuned(others, attempts=edited.attempts)
 
-    assert [one.aim.versions for one in (first, again, edited)] == [1, 1, 2]
-    assert fresh.aim.versions == 1
+    assert [one.aim.looks for one in (first, again, edited)] == [1, 1, 2]
+    assert fresh.aim.looks == 1
     assert edited.aim.error == pytest.approx(0.05)
+
+
+def test_adding_labels_until_one_pleases_is_paid_for():
+    drafts = drawn(200)
+    looks, attempts = [], Attempts()
+    for count in (20, 30, 100, 200, 200):  # with fewer than 38, nothing can be claimed
+        found = tuned(drafts[:count], attempts=attempts)
+        attempts = found.attempts
+        looks.append(found.aim.looks)
+
+    assert looks == [1, 1, 1, 2, 2]
 
 
 def test_another_threshold_on_the_same_labels_pays_for_its_own_bound_alone():
@@ -232,7 +243,7 @@ def test_another_threshold_on_the_same_labels_pays_for_its_own_bound_alone():
     moved = tuned(drawn(200), rubric(pass_at=7.1), attempts=first.attempts)
     by_itself = tuned(drawn(200), rubric(pass_at=7.1))
 
-    assert moved.aim.versions == 1
+    assert moved.aim.looks == 1
     assert moved.named == by_itself.named
     assert moved.own_bound > by_itself.own_bound
 
