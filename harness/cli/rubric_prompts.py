@@ -16,11 +16,10 @@ from harness.cli.consoles import failures_told, json_object, say, write_json
 from harness.cli.project_files import refusal_after_asking
 from harness.errors import InvalidInput
 from harness.files import read_text
-from harness.inference import ChatRequest, Completion, Message
+from harness.inference import Message
 from harness.rubric import (
     DimensionScore,
     Draft,
-    Evaluator,
     Finding,
     Rubric,
     RubricFile,
@@ -28,6 +27,7 @@ from harness.rubric import (
     read_rubric,
 )
 from harness.rubric.prompt import asked_of, judge_messages, repair_messages, shown
+from harness.rubric.scoring import checked_score
 from harness.rubric.templates import SHIPPED
 from harness.session.settings import load_settings
 from harness.wiggum import Round
@@ -91,7 +91,8 @@ def prompts(
 
 def _told(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Message]]]:
     """The prompts by the names of their templates."""
-    scores = (*_checked(rubric, draft), *_judged(rubric, draft))
+    checked = (checked_score(dimension, draft, rubric) for dimension in rubric.checked)
+    scores = [*(score for score in checked if score), *_judged(rubric, draft)]
     focus = [score for score in scores if score.score < rubric.focus_below]
     verdict = reach_verdict(rubric, scores)
     rounds = [Round(number=number, draft=draft.text, verdict=verdict) for number in (1, 2)]
@@ -115,14 +116,7 @@ def _told(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Message]
         dimensions = dimensions if rubric.judge == "joint" else dimensions[:1]
         asked = judge_messages(rubric, dimensions, draft, shown=shown(rubric, draft))
         yield "judge", asked
-        yield "repair", repair_messages(rubric, dimensions, asked=asked, reply="")[-1:]
-
-
-def _checked(rubric: Rubric, draft: Draft) -> Sequence[DimensionScore]:
-    async def ask(request: ChatRequest) -> Completion:
-        raise NotImplementedError
-
-    return Evaluator(rubric, ask=ask, models=("none",)).checked(draft).scores
+        yield "judge_repair", repair_messages(rubric, dimensions, asked=asked, reply="")[-1:]
 
 
 def _judged(rubric: Rubric, draft: Draft) -> list[DimensionScore]:

@@ -104,7 +104,7 @@ def repair_messages(
     """
     # Some templates have no turn without text.
     said = reply.strip()[-_REPLY_SHOWN_CHARS:] or "(no answer)"
-    wanted = rubric.prompts.filled("repair", **_asked(rubric, dimensions))
+    wanted = rubric.prompts.filled("judge_repair", **_asked(rubric, dimensions))
     return (*asked, Message("assistant", said), Message("user", wanted))
 
 

@@ -179,7 +179,7 @@ class Prompts(BaseModel):
     """What it is told of a dimension."""
     judge_source: Template = None
     """How it is shown a source."""
-    repair: Template = None
+    judge_repair: Template = None
     """Asks it again after a reply that could not be read."""
 
     @field_validator("*")

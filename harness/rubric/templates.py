@@ -30,7 +30,7 @@ PromptName = Literal[
     "judge",
     "judge_dimension",
     "judge_source",
-    "repair",
+    "judge_repair",
 ]
 """What each is for is said in `prompts.yaml`."""
 
@@ -78,16 +78,10 @@ FIELDS: Mapping[PromptName, Fields] = {
     ),
     "judge_dimension": Fields("name question anchors rules", "feedback"),
     "judge_source": Fields("source", "number"),
-    "repair": Fields("asked shape", flags="part"),
+    "judge_repair": Fields("asked shape", flags="part"),
 }
 
-OF_JUDGING: tuple[PromptName, ...] = (
-    "judge_system",
-    "judge",
-    "judge_dimension",
-    "judge_source",
-    "repair",
-)
+OF_JUDGING = tuple(name for name in FIELDS if name.startswith("judge"))
 """What the evaluator is told; scores by other prompts do not compare."""
 
 

@@ -223,7 +223,7 @@ def test_what_models_would_be_told_is_printed_with_where_it_stands(here: Path) -
         cwd=here,
     )
 
-    assert list(found) == ["draft", "section", "afresh", "edits", "whole", "judge", "repair"]
+    assert list(found) == ["draft", "section", "afresh", "edits", "whole", "judge", "judge_repair"]
     section = found["section"]
     assert section["text"].startswith("A clock has a spring.\n\nSchreib „Uhr“ neu.\n- ")
     assert "7 is not in the sources" in section["text"]
@@ -268,7 +268,7 @@ def test_a_copy_of_a_rubrics_prompts_can_be_named_by_another(here: Path) -> None
 
 
 def test_a_mistake_in_a_file_of_prompts_is_named_with_its_line(here: Path) -> None:
-    (here / "rubrics/p.yaml").write_text("# Nur einer.\nrepair: |\n  {asked}\n  {shap}\n")
+    (here / "rubrics/p.yaml").write_text("# Nur einer.\njudge_repair: |\n  {asked}\n  {shap}\n")
     (here / "rubrics/other.yaml").write_text("title: O\nextends: essay\nprompts: p.yaml\n")
 
     result = rubric("check", "other", cwd=here)

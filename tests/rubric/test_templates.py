@@ -274,7 +274,7 @@ def test_what_is_no_prompts_is_refused(load, prompts, problem):
             leer="# nichts\n",
             doppelt="draft: a\ndraft: b\n",
             leerer="opening: der Anfang\ndraft:\n",
-            links="repair: |\nDas war nichts: {asked}\n",
+            links="judge_repair: |\nDas war nichts: {asked}\n",
         )
 
     assert problems(caught)[-1] == problem
