@@ -18,6 +18,7 @@ from session_runs import (
     refused,
     run,
     settings_of,
+    spans_of,
 )
 
 from harness import Pipeline, Run, ScriptedBackend
@@ -440,6 +441,40 @@ def test_a_loop_goes_on_behind_the_rounds_that_it_had(settings):
     assert len(second.requests) == 1  # the revision: the draft was written before
     assert [one.draft for one in result.loops[0].rounds] == [BAD, GOOD]
     assert result.loops[0].spent.calls == 2
+
+
+AGAIN = r"{sources}\n\n{task}\n\n{draft}\n\n{findings}"
+
+
+@pytest.mark.parametrize(
+    ("changed", "replies"),
+    [
+        pytest.param(f'whole: "{AGAIN}"', [GOOD], id="producer's"),
+        pytest.param("judge_system: Sei streng.", [BAD, GOOD], id="evaluator's"),
+    ],
+)
+def test_a_loop_goes_on_with_other_prompts_unless_they_are_the_evaluators(
+    settings, tmp_path, changed, replies
+):
+    prompts = tmp_path / "prompts.yaml"
+
+    async def text(run: Run, task: str) -> str:
+        result = await run.wiggum(task, sources=[SOURCE], rubric="answer", prompts=prompts)
+        if result.stop_reason == "producer_failed":
+            raise ValueError(result.stop_detail)
+        return result.text
+
+    prompts.write_text("opening: Anfang\n")
+    refusal = ServerError("HTTP 400: no", endpoint="producer", status=400)
+    backends = {"producer": ScriptedBackend([BAD, refusal])}
+    fail(pipeline_of(text), settings, {"task": "t"}, backends=backends)
+    prompts.write_text(changed)
+    second = ScriptedBackend(replies)
+    result = resume(pipeline_of(text), settings, backends={"producer": second})
+
+    assert (result.result, len(second.requests)) == (GOOD, len(replies))
+    told = [span["prompts_sha256"] for span in spans_of(result, "wiggum")]
+    assert (len(set(told)), told[-1]) == (2, result.loops[0].rubric.prompts.sha256)
 
 
 @pytest.mark.parametrize(
