@@ -172,31 +172,33 @@ def _json_rows(text: str, path: Path) -> Iterator[Row | InvalidInput]:
 
 
 def _csv_rows(text: str, path: Path) -> Iterator[Row | InvalidInput]:
-    header = text.partition("\n")[0]
     # A draft may be longer than the usual 128 KiB.
     csv.field_size_limit(max(len(text), csv.field_size_limit()))
-    reader = csv.DictReader(
-        io.StringIO(text, newline=""), delimiter=max(",;\t", key=header.count), strict=True
-    )
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header: list[str] = []
     while True:
-        line = reader.line_num + 1 if reader.line_num else 2
+        line = reader.line_num + 1
         try:
-            fields = next(reader, None)
+            cells = next(reader, None)
         except csv.Error as error:
-            yield InvalidInput(
-                f"not CSV ({error}); the rest of the file is not read",
-                code="row.not-csv",
-                path=path,
-                line=line,
+            said = f"not CSV ({error}); the rest of the file is not read"
+            yield InvalidInput(said, code="row.not-csv", path=path, line=line)
+            return
+        if cells is None:
+            return
+        row = Row(fields=dict(zip(header, cells, strict=False)), path=path, line=line)
+        if not header:
+            header = [name.strip() for name in cells]
+            if len(set(header)) < len(header):
+                yield row.refusal("two columns have one name", code="row.columns-alike")
+        elif cells and len(cells) != len(header):
+            said = (
+                f"it has {len(cells)} cells under {len(header)} columns; put a text with "
+                f"{delimiter!r} in it between double quotes"
             )
-            return
-        if fields is None:
-            return
-        row = Row(fields=fields, path=path, line=line)
-        if None in fields:
-            message = "it has more cells than the header; put texts with the separator in quotes"
-            yield row.refusal(message, code="row.too-many-cells")
-        else:
+            yield row.refusal(said, code="row.cells")
+        elif cells:
             yield row
 
 

@@ -94,8 +94,10 @@ def test_columns_may_have_other_names_and_empty_cells_are_none(tmp_path):
     [
         pytest.param("a.jsonl", '{"a": 1}\n{"a": \n{"a": 3}\n', ("row.not-json", 2, 2), id="JSON"),
         pytest.param("a.jsonl", '[1]\n{"a": 3}\n', ("row.not-object", 1, 1), id="a list"),
-        pytest.param("a.csv", "a,b\n1,2\n1,2,3\n4,5\n", ("row.too-many-cells", 3, 2), id="cells"),
+        pytest.param("a.csv", "a,b\n1,2\n1,2,3\n4,5\n", ("row.cells", 3, 2), id="cells"),
         pytest.param("a.csv", 'a,b\n1,2\n"1,2\n4,5\n', ("row.not-csv", 3, 1), id="a quote"),
+        pytest.param("a.csv", "a,b\n1\n\n3,4\n", ("row.cells", 2, 1), id="too few"),
+        pytest.param("a.csv", "a,a\n1,2\n", ("row.columns-alike", 1, 1), id="columns alike"),
         pytest.param("a.csv", "a,\0\n", ("file.binary", None, 0), id="no text"),
     ],
 )

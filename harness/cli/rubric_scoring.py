@@ -354,7 +354,7 @@ class _Batch:
         self.decided = True
         self.stopped: HarnessError | None = None
         self.run_id, self.journal = "", Path()
-        self._kept = kept
+        self.kept = kept
         self._sha256 = {name: _sha256(draft) for name, draft in given.drafts.items()}
         self._by: dict[str, object] = {}
 
@@ -366,19 +366,19 @@ class _Batch:
         """
         of_rubric = {"rubric": self.given.rubric.id, "rubric_sha256": self.given.rubric.sha256}
         self._by = {**of_rubric, "evaluator": ", ".join(evaluators), "samples": self.samples}
-        for row in self._kept.rows if self._kept else ():
-            assert self._kept is not None
+        for row in self.kept.rows if self.kept else ():
+            assert self.kept is not None
             for name, now in self._by.items():
                 if str(row[name] or "") != str(now or ""):
                     raise InvalidInput(
                         f"it has scores with another {name} ('{row[name] or ''}', and here "
                         f"'{now or ''}'), which do not compare; give another --output",
                         code="row.output-other-run",
-                        path=self._kept.path,
+                        path=self.kept.path,
                     )
             # A draft that has changed since is scored again, as one that is new.
             if self._sha256.get(row["id"]) == row["sha256"]:
-                self.verdicts[row["id"]] = _verdict_in(row, self._kept.path)
+                self.verdicts[row["id"]] = _verdict_in(row, self.kept.path)
         return {n: draft for n, draft in self.given.drafts.items() if n not in self.verdicts}
 
     def hear(self, name: str, outcome: Verdict | HarnessError) -> None:
@@ -387,8 +387,8 @@ class _Batch:
             self.failed[name] = outcome
             return
         self.verdicts[name] = outcome
-        if self._kept:
-            self._kept.append(self.row_of(name))
+        if self.kept:
+            self.kept.append(self.row_of(name))
 
     @property
     def in_order(self) -> Mapping[str, Verdict]:
@@ -427,10 +427,10 @@ class _Batch:
 
     def tell_what_is_kept(self) -> None:
         """Says on standard error how to go on, if that is possible."""
-        if self._kept is not None and self.verdicts:
+        if self.kept is not None and self.verdicts:
             say(
                 f"{len(self.verdicts):,} of {len(self.given.drafts):,} drafts are scored and kept "
-                f"in {self._kept.path}; the same command goes on",
+                f"in {self.kept.path}; the same command goes on",
                 err=True,
             )
 
@@ -532,7 +532,7 @@ def _print_scored(
     if len(verdicts) > _SHOWN:
         print_summary(verdicts, rubric, console, decided=batch.decided)
         if not verbose:
-            console.print("Why a draft scored so: --verbose, or --output FILE.jsonl.")
+            console.print("Why each draft scored so: --verbose.")
     for name, error in islice(batch.failed.items(), _LISTED):
         why = str(error) if isinstance(error, InvalidInput) else f"{name}: {error}"
         console.print(f"Not scored: {why}", style="yellow")
@@ -547,6 +547,8 @@ def _print_scored(
     if pass_at is not None:
         for line in _another_threshold(batch, pass_at):
             console.print(line)
+    if batch.kept is not None:
+        console.print(f"Kept in {batch.kept.path}; the same command scores only what it lacks.")
     console.print(f"The run's journal: {batch.journal}", style="dim", soft_wrap=True)
 
 

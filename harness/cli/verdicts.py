@@ -59,26 +59,22 @@ def print_summary(
         console: Where to.
         decided: Whether passing is known.
     """
+    many = len(verdicts)
     composites = {name: verdict.composite for name, verdict in verdicts.items()}
-    table = Table(title=f"{len(verdicts):,} drafts by '{rubric.id}'", title_justify="left")
+    table = Table(title=f"{many:,} drafts by '{rubric.id}'", title_justify="left")
     table.add_column("dimension", overflow="fold")
-    for column in ("drafts", "mean", "deviation", "lowest", "median", "highest", "under floor"):
+    for column in ("mean", "deviation", "lowest", "median", "highest", "under floor"):
         table.add_column(column, justify="right")
-    by_name = {
-        d.name: [v.vector[d.name] for v in verdicts.values() if d.name in v.vector]
-        for d in rubric.dimensions
-    }
-    floors = {d.name: d.floor for d in rubric.dimensions}
-    for name, scores in {**by_name, "composite": list(composites.values())}.items():
-        floor = floors.get(name)
+    for dimension in rubric.dimensions:
+        name, floor = dimension.name, dimension.floor
+        scores = [v.vector[name] for v in verdicts.values() if name in v.vector]
         table.add_row(
-            name,
-            f"{len(scores):,}",
-            *(_figures(scores) if scores else ["-"] * 5),
+            name if len(scores) == many else f"{name} ({len(scores):,} of {many:,})",
+            *(_figures(scores) if scores else "-----"),
             "" if floor is None else f"{sum(score < floor for score in scores):,}",
         )
+    table.add_row("composite", *_figures([*composites.values()]), "")
     console.print(table)
-    many = len(verdicts)
     if decided:
         passed = sum(verdict.passed for verdict in verdicts.values())
         near = sum(abs(c - rubric.pass_at) <= rubric.repeat_within for c in composites.values())
@@ -88,22 +84,19 @@ def print_summary(
         )
     else:
         console.print("Of the checks alone; who passes is unknown until a model judges the rest.")
-    counts = {
-        "stopped by a gate": sum(bool(v.gates) for v in verdicts.values()),
-        "failed since not all dimensions were scored": sum(
-            bool(v.missing) for v in verdicts.values()
+    judged = [v.judges for v in verdicts.values() if v.judges]
+    for what, drafts in (
+        ("stopped by a gate", [v for v in verdicts.values() if v.gates]),
+        (
+            "failed, since not all dimensions were scored",
+            [v for v in verdicts.values() if v.missing],
         ),
-        "with a reply that had to be repaired": sum(
-            any(one.repaired for one in v.judges.each) for v in verdicts.values() if v.judges
-        ),
-        "with a judge who abstained": sum(
-            v.judges.abstentions > 0 for v in verdicts.values() if v.judges
-        ),
-        "seen shortened": sum(v.compressed for v in verdicts.values()),
-    }
-    for what, count in counts.items():
-        if count:
-            console.print(f"{count:,} {what}.")
+        ("with a reply that was repaired", [j for j in judged if any(e.repaired for e in j.each)]),
+        ("with a reply that could not be read", [j for j in judged if j.abstentions]),
+        ("seen shortened", [j for j in judged if j.shortened]),
+    ):
+        if drafts:
+            console.print(f"{len(drafts):,} {what}.")
     ranked = sorted(composites, key=lambda name: composites[name])
     for label, names in (("Lowest", ranked[:_ENDS]), ("Highest", ranked[: -_ENDS - 1 : -1])):
         console.print(f"{label}: {_listed(f'{name} ({composites[name]})' for name in names)}.")
