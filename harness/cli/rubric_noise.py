@@ -23,7 +23,7 @@ from harness.cli.consoles import (
     write_json,
 )
 from harness.cli.process import FAILED
-from harness.cli.rubric_scoring import Given, of_drafts, progress
+from harness.cli.rubric_scoring import Given, not_judged, of_drafts, progress
 from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput
 from harness.rubric import Noise, Rubric, Scatter, Verdict, measured_noise, write_noise
 from harness.session import open_session
@@ -37,7 +37,7 @@ class _Measured:
     run_id: str
     journal: Path
     rubric: Rubric
-    failed: Mapping[str, str]
+    failed: Mapping[str, HarnessError]
     """Why a draft was not judged, by its name."""
     verdicts: Mapping[str, Verdict]
     noise: Noise
@@ -102,8 +102,9 @@ async def _measure(given: Given, repeats: int) -> _Measured:
                 samples=repeats,
                 told=(heard.__setitem__, tell),
             )
-        verdicts = {n: one for n, one in heard.items() if isinstance(one, Verdict)}
-        errors = {n: one for n, one in heard.items() if isinstance(one, HarnessError)}
+        in_order = {name: heard[name] for name in given.drafts if name in heard}
+        verdicts = {n: one for n, one in in_order.items() if isinstance(one, Verdict)}
+        errors = {n: one for n, one in in_order.items() if isinstance(one, HarnessError)}
         failed: dict[str, HarnessError] = {**given.refused, **errors}
         if stopped or not verdicts:
             raise stopped or next(iter(failed.values()))
@@ -117,7 +118,7 @@ async def _measure(given: Given, repeats: int) -> _Measured:
         scatter=scatter(session, found, rubric),
         file=_keep(found, rubric, given.chosen.directory),
         verdicts=verdicts,
-        failed={name: str(error) for name, error in failed.items()},
+        failed=failed,
     )
 
 
@@ -173,8 +174,8 @@ def _print_measured(measured: _Measured, console: Console) -> None:
             f"{verdict.passed if share is None else share:.0%}",
         )
     console.print(table)
-    for name, why in measured.failed.items():
-        console.print(f"{name} could not be judged: {why}", style="yellow")
+    for line in not_judged(measured.failed):
+        console.print(line, style="yellow")
     for line in meaning(measured.noise, measured.scatter, measured.rubric):
         console.print(line)
     console.print(f"Kept in {measured.file}, for runs with this rubric and evaluator.")
@@ -236,7 +237,8 @@ def _noise_as_json(measured: _Measured) -> dict[str, object]:
         for name, verdict in measured.verdicts.items()
     ]
     drafts += [
-        {"draft": name, "composites": [], "error": why} for name, why in measured.failed.items()
+        {"draft": name, "composites": [], "error": str(why)}
+        for name, why in measured.failed.items()
     ]
     return {
         "run_id": measured.run_id,

@@ -533,11 +533,8 @@ def _print_scored(
         print_summary(verdicts, rubric, console, decided=batch.decided)
         if not verbose:
             console.print("Why each draft scored so: --verbose.")
-    for name, error in islice(batch.failed.items(), _LISTED):
-        why = str(error) if isinstance(error, InvalidInput) else f"{name}: {error}"
-        console.print(f"Not scored: {why}", style="yellow")
-    if len(batch.failed) > _LISTED:
-        console.print(f"… and {len(batch.failed) - _LISTED} more not scored.", style="yellow")
+    for line in not_judged(batch.failed):
+        console.print(line, style="yellow")
     if batch.stopped is not None:
         console.print(
             f"Stopped at {len(verdicts)} of {len(batch.given.drafts)} drafts: the next would fail "
@@ -550,6 +547,14 @@ def _print_scored(
     if batch.kept is not None:
         console.print(f"Kept in {batch.kept.path}; the same command scores only what it lacks.")
     console.print(f"The run's journal: {batch.journal}", style="dim", soft_wrap=True)
+
+
+def not_judged(failed: Mapping[str, HarnessError]) -> Iterator[str]:
+    """Which drafts, or rows, have no verdict, and why."""
+    for name, error in islice(failed.items(), _LISTED):
+        yield f"Not judged: {error if isinstance(error, InvalidInput) else f'{name}: {error}'}"
+    if len(failed) > _LISTED:
+        yield f"… and {len(failed) - _LISTED} more; --json has all."
 
 
 def _decision(verdict: Verdict, batch: _Batch) -> str:
