@@ -194,9 +194,11 @@ def _model_lines(model: CallGroup) -> Iterator[str]:
     if model.uncounted:
         yield f"Tokens of {counted(model.uncounted, 'call')} to {model.name}: not counted."
     if model.cache_saved_usd is not None:
+        saved = model.cache_saved_usd
+        end = "saved" if saved >= 0 else "lost"
         yield (
-            f"Prompt cache of {model.name}: {model.cached_tokens or 0:,} of "
-            f"{model.input_tokens:,} tokens read from it, {model.cache_saved_usd:+.4f} $ saved."
+            f"Prompt cache of {model.name}: {model.cached_tokens or 0:,} of {model.input_tokens:,} "
+            f"tokens read from it, {dollars(abs(saved))} dollars {end}."
         )
     if model.accepted_share is not None:
         yield (

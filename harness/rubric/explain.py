@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pydantic import BaseModel
@@ -185,11 +185,6 @@ _NO_SCORE = Notice(
 _WHOLE = Notice(code="rubric.not-whole", message="must be a whole number")
 _TRUE_OR_FALSE = Notice(code="rubric.not-true-or-false", message="must be true or false")
 _SHAPES = ("dict_type", "model_attributes_type", "model_type", "string_type", "tuple_type")
-_WITH_FIELDS: Mapping[str, type[BaseModel]] = {
-    "prompts": Prompts,
-    "scale": Scale,
-    "shorten": Shortening,
-}
 _FORMS = {
     "anchors": "{ 9: …, 6: …, 3: … }",
     "prompts": "'section: |', or be the name of a file of prompts",
@@ -260,8 +255,12 @@ def _fields_at(place: Sequence[int | str]) -> set[str]:
             owner = Cap
         case ["dimensions", _]:
             owner = Dimension
-        case [str(name)]:
-            owner = _WITH_FIELDS.get(name)
+        case ["prompts"]:
+            owner = Prompts
+        case ["scale"]:
+            owner = Scale
+        case ["shorten"]:
+            owner = Shortening
         case _:
             owner = None if place else Rubric
     return set(owner.model_fields) - FILLED_IN if owner else set()

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import orjson
+import pytest
 from golden import assert_shown, printed
 
 from harness.analysis import RunReport, report_of
@@ -69,15 +70,20 @@ def test_a_model_without_a_price_is_said_to_have_none(tmp_path: Path) -> None:
     assert "Cost: unknown; no price was found for small." in text
 
 
-def test_what_a_providers_cache_of_prompts_saved_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("usd", "said"), [(0.0081, "0.008100 dollars saved"), (-0.012, "0.0120 dollars lost")]
+)
+def test_what_a_providers_cache_of_prompts_saved_is_told(
+    tmp_path: Path, usd: float, said: str
+) -> None:
     with (
         RunTrace(tmp_path, name="essay", clock=ManualClock()) as trace,
         trace.span("chat", model="claude") as chat,
     ):
         chat.set(input_tokens=4_000, cached_tokens=3_000, output_tokens=9)
-        chat.set(cost_usd=0.01, cache_saved_usd=0.0081)
+        chat.set(cost_usd=0.01, cache_saved_usd=usd)
     text = shown(report_of(Journal(trace.journal_path)))
-    assert "Prompt cache of claude: 3,000 of 4,000 tokens read from it, +0.0081 $ saved." in text
+    assert f"Prompt cache of claude: 3,000 of 4,000 tokens read from it, {said}." in text
 
 
 def test_it_fits_a_hundred_columns_and_cuts_nothing_off(tmp_path: Path) -> None:
