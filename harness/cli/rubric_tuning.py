@@ -48,9 +48,9 @@ _RATES = {
     "all": "of all are accepted and wrong",
 }
 _WANTED = {
-    "accepted": "drafts that score {:g} or more; labels of others add nothing",
-    "rejected": "drafts that people reject; labels of others add nothing",
-    "all": "drafts of all kinds",
+    "accepted": "drafts that score {:g} or more, all good; labels of others add nothing",
+    "rejected": "drafts that people reject, all below {:g}; labels of others add nothing",
+    "all": "drafts, none of them wrong and accepted at {:g}",
 }
 
 
@@ -210,7 +210,7 @@ def _print(tuning: Tuning, before: Calibration | None, ignored: Sequence[str]) -
 
 
 def _about_labels(tuning: Tuning, ignored: Sequence[str]) -> Iterator[str]:
-    yield f"{tuning.own.drafts} drafts count, of which people reject {tuning.own.rejects}."
+    yield f"Drafts that count: {tuning.own.drafts}. People reject {tuning.own.rejects} of them."
     if tuning.accept_at is not None:
         yield f"People accept from a mean of {tuning.accept_at:g} on (--accept-at)."
     if tuning.held_back:
@@ -252,14 +252,15 @@ def _about_claim(tuning: Tuning) -> Iterator[str]:
         yield f"{power}{luck}."
         return
     yield f"No threshold allows the claim: {claim}."
-    if tuning.needed is None:
+    if tuning.needed is not None:
+        yield f"{power}; of some {tuning.needed} drafts like these, 80%."
+    elif tuning.own.rejects:
         yield f"{power}, and more labels would hardly help: scores separate too little what people"
         yield "  accept from what they reject. Change the rubric or the evaluator."
         return
-    yield f"{power}; of some {tuning.needed} drafts like these, 80%."
     if tuning.missing is not None:
         more, threshold = tuning.missing
-        yield f"  At the least {more} more, all good: {_WANTED[aim.risk].format(threshold)}."
+        yield f"  At the least {more} more are missing: {_WANTED[aim.risk].format(threshold)}."
 
 
 def _rate(at: AtThreshold, aim: Aim) -> str:
@@ -322,8 +323,9 @@ def _number(value: float) -> str:
 
 
 def _about_agreement(tuning: Tuning) -> Iterator[str]:
-    auc = _estimate(tuning.discrimination)
-    yield f"An accepted draft scores higher than a rejected one in {auc} of pairs (AUC)."
+    if 0 < tuning.own.rejects < tuning.own.drafts:
+        auc = _estimate(tuning.discrimination)
+        yield f"A draft that people accept outscores one that they reject in {auc} of pairs (AUC)."
     for one in tuning.agreements:
         if one.is_frozen:
             yield f"{one.name} is frozen: every draft got the same score."

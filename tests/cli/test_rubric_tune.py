@@ -70,7 +70,7 @@ def test_from_labels_to_a_threshold_in_the_rubric(here: Path) -> None:
 def test_what_is_said_stands_in_words_for_people(here: Path) -> None:
     said = tune(here).text
 
-    assert "150 drafts count" in said
+    assert "Drafts that count: 150." in said
     assert "pass_at 7 accepts" in said
     assert "Columns that mean nothing here: note" in said
     assert "Claim: at most 10% of the accepted are wrong, 90% sure" in said
@@ -93,7 +93,7 @@ def test_too_few_labels_are_told_with_how_many_are_missing(here: Path) -> None:
 
     assert done.exit_code == 0
     assert "No threshold allows the claim" in done.text
-    assert "more, all good: drafts that score" in done.text
+    assert "more are missing: drafts that score" in done.text
     assert (refused.exit_code, refused.code) == (2, "tune.none-named")
     assert (here / "rubrics/essay.yaml").read_text() == RUBRIC
 
@@ -178,6 +178,15 @@ def test_mistakes_are_told_by_line_all_at_once(here: Path) -> None:
     assert (done.exit_code, done.code) == (2, "labels.invalid")
     assert [f"bad.csv:{line}:" in done.stderr for line in (2, 3, 4)] == [True] * 3
     assert not (here / "rubrics/essay.attempts.json").exists()
+
+
+def test_labels_of_one_kind_are_no_fault_of_the_scores(here: Path) -> None:
+    (here / "good.csv").write_text("id,accept,score\n" + "".join(f"{n},yes,9\n" for n in range(50)))
+    said = tune(here, "--of", "rejected", labels="good.csv").text
+
+    assert "At the least 22 more are missing: drafts that people reject" in said
+    assert "would hardly help" not in said
+    assert "AUC" not in said
 
 
 @pytest.mark.parametrize("target", ["10", "0", "ten", "100%", "-1%"])

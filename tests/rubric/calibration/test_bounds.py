@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.errors import InvalidInput
 from harness.rubric.calibration.bounds import (
     Aim,
     Steps,
     drafts_needed,
     interval,
+    library,
     most_wrong,
     named_step,
     power,
@@ -18,6 +20,15 @@ from harness.rubric.calibration.bounds import (
 )
 
 stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
+
+
+def test_a_package_that_is_missing_is_named_with_the_extra():
+    with pytest.raises(InvalidInput) as caught:
+        library("no_such_package")
+
+    assert caught.value.code == "tune.package-missing"
+    assert "wiggum-harness[tune]" in str(caught.value)
+
 
 RISKS = ["accepted", "rejected", "all"]
 
