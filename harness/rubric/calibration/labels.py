@@ -20,15 +20,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    ValidationError,
-    ValidationInfo,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
+from pydantic_core.core_schema import ValidationInfo
 
 from harness.errors import InvalidInput, LabelsInvalid, Problem, did_you_mean
 from harness.rubric.rubric import Rubric
@@ -43,14 +37,7 @@ _OF_PAIRS = ("prefer", "judged", "judged_swapped", "a", "b")
 _KNOWN = {*_TEXTS, *_OF_PAIRS, "accept", "human", "score", "dimension", "rater"}
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _PREFERENCES = {"1": "a", "2": "b", "0": "tie", "equal": "tie", "": ""}
-_DECISIONS = {
-    "1.0": "yes",
-    "0.0": "no",
-    "accept": "yes",
-    "reject": "no",
-    "pass": "yes",
-    "fail": "no",
-}
+_DECISIONS = {"1.0": "yes", "0.0": "no", "accept": "yes", "reject": "no"}
 _SHOWN_OF_A_KIND = 3
 
 M = TypeVar("M", bound=BaseModel)
@@ -180,15 +167,11 @@ def read_labels(path: Path, rubric: Rubric, *, columns: Mapping[str, str]) -> La
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise InvalidInput(
-            f"cannot be read ({error.strerror})", code="file.unreadable", path=path
-        ) from error
+        said = f"cannot be read ({error.strerror})"
+        raise InvalidInput(said, code="file.unreadable", path=path) from error
     except UnicodeDecodeError as error:
-        raise InvalidInput(
-            f"not UTF-8 text (byte {error.start}); save it as CSV in UTF-8",
-            code="file.not-utf8",
-            path=path,
-        ) from error
+        said = f"not UTF-8 text (byte {error.start}); save it as CSV in UTF-8"
+        raise InvalidInput(said, code="file.not-utf8", path=path) from error
     reading = _Reading(path, rubric)
     labels = reading.labels(text, columns)
     reading.refuse()
@@ -228,12 +211,8 @@ class _Reading:
             line = next(iter(row.values())).line
             own = str(row["id"].value) if "id" in row else f"line {line}"
             if by_row and own in found:
-                self._wrong(
-                    row["id"],
-                    f"'{own}' stands twice; give each draft an id of its own, or add a column "
-                    "'rater' if several people labeled it",
-                    code="labels.duplicate-id",
-                )
+                said = f"'{own}' stands twice; give each draft its own, or say who is the 'rater'"
+                self._wrong(row["id"], said, code="labels.duplicate-id")
                 continue
             known = {("id",): own, ("file",): self.path.name}
             cells = found.setdefault(own, {at: _Cell(line, "id", v) for at, v in known.items()})
@@ -278,12 +257,10 @@ class _Reading:
         line = reader.line_num + 1
         for values in reader:
             if any(values) and len(values) != len(header):
-                self._wrong(
-                    _Cell(line, "row"),
-                    f"{len(values)} cells under {len(header)} columns; put a text with "
-                    f"{delimiter!r} or a line break in it between double quotes",
-                    code="labels.cells",
+                said = (
+                    f'{len(values)} cells, not {len(header)}; put texts with {delimiter!r} in "…"'
                 )
+                self._wrong(_Cell(line, "row"), said, code="labels.cells")
             named = zip(header, values, strict=False)
             yield from _row(line, {name: value.strip() for name, value in named if name})
             line = reader.line_num + 1
@@ -377,14 +354,10 @@ class _Reading:
         return None
 
 
+_NO_NUMBER = "labels.not-a-number", "not a number; write it with a point, 7.5, or leave it empty"
 _EXPLAINED = {
-    **dict.fromkeys(
-        ("float_parsing", "float_type", "finite_number"),
-        ("labels.not-a-number", "not a number; write it with a point, 7.5, or leave it empty"),
-    ),
-    **dict.fromkeys(
-        ("bool_parsing", "bool_type"), ("labels.not-yes-or-no", "write yes or no, or nothing")
-    ),
+    **dict.fromkeys(("float_parsing", "float_type", "finite_number"), _NO_NUMBER),
+    "bool_parsing": ("labels.not-yes-or-no", "write yes or no, or nothing"),
     "literal_error": ("labels.not-a-preference", "write a, b or tie, or nothing"),
     "off_scale": ("labels.off-scale", "not on the rubric's scale; give all scores on it"),
 }

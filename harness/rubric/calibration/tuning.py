@@ -221,11 +221,9 @@ def scored_drafts(
     left_out = {d.name for d in rubric.judged if d.optional and d.name not in known}
     for one in drafts:
         accept = _decision(one, rubric, labeled, accept_at)
-        found = (
-            "no label by people"
-            if accept is None
-            else _scored(one, rubric, left_out, accept=accept)
-        )
+        found: Scored | str = "no label by people"
+        if accept is not None:
+            found = _scored(one, rubric, left_out, accept=accept)
         if isinstance(found, str):
             dropped[found] = (*dropped.get(found, ()), one.id)
         else:
@@ -249,28 +247,27 @@ def _scored(one: Labeled, rubric: Rubric, left_out: set[str], *, accept: bool) -
     """The draft with its composite, or what it lacks for one."""
     means = {name: half_up(statistics.fmean(s), 0.01) for name, s in one.scores.items()}
     if COMPOSITE in means:
-        return Scored(labeled=one, accept=accept, composite=means[COMPOSITE], scores=means)
+        whole = half_up(statistics.fmean(one.scores[COMPOSITE]), rubric.scale.composite_step)
+        return Scored(labeled=one, accept=accept, composite=whole, scores=means)
     draft = None if one.draft is None else Draft(text=one.draft, task=one.task, sources=one.sources)
-    scores, unjudged = [], []
+    scores: list[DimensionScore] = []
+    unjudged: list[str] = []
     for dimension in (*rubric.checked, *rubric.judged):
         name = dimension.name
+        found: DimensionScore | None = None
+        lacks_sources = dimension.needs_sources and not one.sources
         if name in means:
-            given = DimensionScore(name=name, score=means[name], source="judged", reason="")
-            scores.append(given)
-        elif dimension.checks:
-            if draft is None:
-                return f"no 'score.{name}', nor a text to check"
+            found = DimensionScore(name=name, score=means[name], source="judged", reason="")
+        elif dimension.checks and draft is None:
+            return f"no 'score.{name}', nor a text to check"
+        elif dimension.checks and draft is not None:
             found = checked_score(dimension, draft, rubric)
-            scores += [found] if found else []
-            unjudged += [] if found else [name]
-        elif (
-            name in left_out
-            or (dimension.needs_sources and not one.sources)
-            or shut_gates(rubric, scores)
-        ):
+        elif name not in left_out and not lacks_sources and not shut_gates(rubric, scores):
+            return f"no 'score.{name}'"
+        if found is None:
             unjudged.append(name)
         else:
-            return f"no 'score.{name}'"
+            scores.append(found)
     # What fails at the lowest threshold fails at every one.
     lowest = rubric.model_copy(update={"pass_at": rubric.scale.min})
     verdict = reach_verdict(lowest, scores, unjudged=tuple(unjudged))
