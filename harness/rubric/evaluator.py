@@ -116,7 +116,9 @@ class Evaluator:
                 if samples is not None:
                     raise _failure(missing)
                 break
-            if samples is None and not (rounds and self._is_undecided(settled, rounds)):
+            if samples is None and (
+                sample in {0, most} or not rounds or not self._is_undecided(settled, rounds)
+            ):
                 break
         if not rounds:
             raise _failure(absent)

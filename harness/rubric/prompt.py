@@ -17,6 +17,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
 from harness.compress import (
     Condensed,
@@ -331,6 +332,7 @@ def rule_keys(dimension: Dimension) -> Mapping[str, str]:
     return keys
 
 
+@cache
 def scores_of(scale: Scale) -> tuple[float, ...]:
     """The numbers of a scale, from the worst to the best; whole ones as integers."""
     low, high, step = (Fraction(str(n)) for n in (scale.min, scale.max, scale.step))
