@@ -37,12 +37,18 @@ def test_every_rubric_that_ships_follows_it_and_names_it(validator):
         assert [(path.name, error.message) for error in validator.iter_errors(read(content))] == []
 
 
+def test_an_editor_takes_the_name_of_a_file_for_the_prompts(validator):
+    assert validator.is_valid(read("extends: brief\nprompts: short.prompts.yaml\n"))
+
+
 @pytest.mark.parametrize(
     "content",
     [
         "title: T\n",
         "title: T\ndimensions: [{name: a, juge: Good}]\n",
         "title: T\ndimensions: [{name: a, judge: Good, weight: 0}]\n",
+        "extends: brief\nprompts: {sektion: '{findings}'}\n",
+        "extends: brief\nprompts: [short.prompts.yaml]\n",
         "title: T\ndimensions: [{name: a, checks: [{check: magic}]}]\n",
         "title: T\ndimensions: [{name: a, checks: [{check: words, mn: 3}]}]\n",
     ],
@@ -54,6 +60,7 @@ def test_an_editor_sees_the_mistakes_that_loading_would(validator, content):
 @pytest.mark.parametrize(
     "content",
     [
+        "extends: brief\nprompts: {opening: the beginning}\n",
         "extends: brief\nwithout: [plain]\ndimensions: [{name: useful, weight: 3}]\n",
         "title: T\ndimensions: [{name: a, judge: B, anchors: {9: C, 2.5: D}}]\n",
         "extends: qa\ndimensions: [{name: candour, caps: [{at_most: 5, when: E}]}]\n",

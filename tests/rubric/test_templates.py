@@ -117,6 +117,12 @@ WHOLE = "{sources}\n\n{task}\n\n{draft}\n\n{findings}"
         ),
         pytest.param(
             "whole",
+            f"{WHOLE.replace('{draft}', '{if draft}It is there.{else}{draft}{end}')}",
+            [("rubric.prompt-field-missing", 0)],
+            id="a field it needs where it is empty",
+        ),
+        pytest.param(
+            "whole",
             f"{WHOLE}\n{{if cut}}\n\nIt breaks off.{{end}}",
             [("rubric.prompt-if-open", 7), ("rubric.prompt-if-missing", 9)],
             id="if across paragraphs",
