@@ -239,6 +239,10 @@ class ModelNotFound(InferenceError):
     code = "call.model-not-found"
 
 
+LASTING = (EndpointUnreachable, AuthenticationFailed, ModelNotFound)
+"""Errors that the next call to the endpoint would meet too."""
+
+
 class ContextOverflow(InferenceError):
     """The prompt, with the room asked for the reply, is longer than the model's context.
 

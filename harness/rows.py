@@ -44,10 +44,14 @@ class Row:
 
     @property
     def id(self) -> str:
-        """What it calls itself; else its file, and its line there."""
-        if "id" in self.fields:
-            return " ".join(str(self.fields["id"]).split())
-        return str(self.path) if self.line is None else f"{self.path}:{self.line}"
+        """What it calls itself; else where it stands."""
+        return " ".join(str(self.fields["id"]).split()) if "id" in self.fields else self.place
+
+    @property
+    def place(self) -> str:
+        """Its file, and its line there, in letters that can be written down."""
+        path = str(self.path).encode(errors="replace").decode()
+        return path if self.line is None else f"{path}:{self.line}"
 
     def beside(self, name: str) -> Path:
         """A file that the row names: a relative path begins at the folder of its table."""
@@ -264,13 +268,21 @@ class RowFile:
         self._file.close()
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Adds a row; of a CSV file, what its columns name."""
+        """Adds a row; of a CSV file, what its columns name.
+
+        Raises:
+            InvalidInput: It cannot be written.
+        """
         cells = (row.get(name) for name in self._columns)
         self._write(_csv_line(cells) if self._is_csv else orjson.dumps(row) + b"\n")
 
     def _write(self, line: bytes) -> None:
-        while line:
-            line = line[self._file.write(line) :]
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            said = f"cannot be written ({error.strerror})"
+            raise self._refusal(said, code="file.unwritable") from error
 
     def _read(self) -> list[Mapping[str, Any]]:
         self._file.seek(0)
@@ -283,6 +295,9 @@ class RowFile:
         rows = [row.fields for row in found if isinstance(row, Row)]
         complete = [fields for fields in rows if set(self._columns) <= fields.keys()]
         # Nothing is dropped of a file that may be another's.
+        if rows and "id" in rows[0] and (lacks := sorted(set(self._columns) - rows[0].keys())):
+            said = f"its rows have no {', '.join(lacks)}, as rows do here; give another file"
+            raise self._refusal(said, code="row.output-other-columns")
         if not data.startswith(begin[: len(data)]) or len(complete) < len(found):
             said = "it holds something else than rows of this command; give another file"
             raise self._refusal(said, code="row.output-foreign")

@@ -189,3 +189,31 @@ def test_only_one_command_writes_it(tmp_path):
     with RowFile(path, columns=COLUMNS), pytest.raises(InvalidInput) as caught:
         RowFile(path, columns=COLUMNS)
     assert caught.value.code == "row.output-locked"
+
+
+def test_rows_with_other_columns_say_which(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    with RowFile(path, columns=COLUMNS) as file:
+        file.append(ROWS[0])
+
+    with pytest.raises(InvalidInput, match="score\\.clear") as caught:
+        RowFile(path, columns=[*COLUMNS, "score.clear"])
+
+    assert caught.value.code == "row.output-other-columns"
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path):
+    with RowFile(tmp_path / "rows.jsonl", columns=COLUMNS) as file:
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, file._file.fileno())
+        os.close(full)
+        with pytest.raises(InvalidInput) as caught:
+            file.append(ROWS[0])
+
+    assert (caught.value.code, caught.value.path) == ("file.unwritable", tmp_path / "rows.jsonl")
+
+
+def test_the_place_of_a_file_whose_name_is_no_text_can_be_written_down():
+    row = Row(fields={}, path=Path(os.fsdecode(b"caf\xe9.md")))
+
+    assert row.id == "caf?.md"

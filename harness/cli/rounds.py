@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -112,9 +112,9 @@ def changes(before: str, after: str) -> list[Change]:
     ]
 
 
-def _loops(journal: Journal) -> Iterator[tuple[RecordedLoop, tuple[Round, ...]]]:
-    for index, loop in enumerate(recorded_loops(journal.items())):
-        yield loop, rounds_from(journal, loop=index)
+def _loops(journal: Journal) -> list[tuple[RecordedLoop, tuple[Round, ...]]]:
+    loops = recorded_loops(journal.items())
+    return [(loop, rounds_from(journal, loop=index)) for index, loop in enumerate(loops)]
 
 
 def _print_round(one: Round, rounds: Sequence[Round], console: Console) -> None:

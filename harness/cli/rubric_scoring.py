@@ -148,7 +148,7 @@ def _read(
             given[row.id] = _draft_of(row, task=asked, sources=evidence)
         except InvalidInput as error:
             line = "" if error.line is None else f":{error.line}"
-            refused[f"{error.path}{line}"] = error
+            refused[row.place if isinstance(row, Row) else f"{error.path}{line}"] = error
     if not given:
         raise next(iter(refused.values()), InvalidInput("there is no draft", code="row.no-rows"))
     return Given(
@@ -171,13 +171,16 @@ def _draft_of(row: Row, *, task: str, sources: Sequence[str]) -> Draft:
             code="row.no-draft",
         )
     if text is None:
-        text = read_text("draft", row.beside(str(path)))
+        try:
+            text = read_text("draft", row.beside(str(path)))
+        except InvalidInput as error:
+            raise error if row.line is None else row.refusal(str(error), code=error.code) from error
     if not isinstance(text, str) or not text.strip():
         raise row.refusal("its 'draft' is no text", code="row.draft-not-text")
     own = row.fields.get("sources", sources)
     if isinstance(own, str):
         own = _texts(own)
-    if not all(isinstance(one, str) for one in own):
+    if not isinstance(own, list | tuple) or not all(isinstance(one, str) for one in own):
         raise row.refusal("'sources' is a text, or a list of texts", code="row.sources-not-texts")
     return Draft(text=text, task=str(row.fields.get("task", task)), sources=tuple(own))
 
@@ -208,7 +211,7 @@ def _number(_: click.Context, __: click.Parameter, given: str | None) -> float |
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Keep each draft's scores in this .jsonl or .csv file; those that it has are not scored "
-    "again.",
+    "again. One that has changed gets another row.",
 )
 @click.option(
     "--samples",
@@ -252,6 +255,7 @@ def score(
             given = _without_models(given)
         kept = None
         if output is not None:
+            given = _drawn_alike(given, output)
             kept = stack.enter_context(RowFile(output, columns=_columns(given.rubric)))
         batch = _Batch(given, samples=samples, kept=kept)
         try:
@@ -279,6 +283,15 @@ def _without_models(given: Given) -> Given:
         )
     none = {"endpoints": {}, "roles": {}, "evaluation": EvaluationSettings()}
     return replace(given, settings=given.settings.model_copy(update=none))
+
+
+def _drawn_alike(given: Given, output: Path) -> Given:
+    """With a seed for the pool of evaluators, so that the command goes on with the same one."""
+    rules = given.settings.separation
+    if rules.pool_seed or given.task:
+        return given
+    seeded = rules.model_copy(update={"pool_seed": f"{given.rubric.sha256} {output}"})
+    return replace(given, settings=given.settings.model_copy(update={"separation": seeded}))
 
 
 def _check_threshold(pass_at: float | None, rubric: Rubric) -> None:

@@ -10,7 +10,7 @@ from rich.markdown import Markdown
 
 from harness.cli.consoles import json_object
 from harness.cli.rounds import changes, round_as_json, rounds_table
-from harness.cli.run_end import command, end_as_json, journal_name, print_end
+from harness.cli.run_end import command, end_as_json, journal_name, print_end, spent_line
 from harness.cli.verdicts import decision, remarks
 from harness.graph import Skipped
 from harness.inference import Spent
@@ -119,30 +119,19 @@ def _as_json(output: object) -> object:
 
 
 def _spent_line(result: RunResult) -> str:
-    """What the run took: calls, tokens, time."""
-    calls = sum(model.calls for model in result.models)
-    told = [f"{calls:,} {'call' if calls == 1 else 'calls'}"] if calls else []
+    """What the run took, in all its parts."""
+    spent = result.spent
+    told = [spent_line(spent, what="The run")]
+    cached = [m.cached_tokens for m in result.models if m.cached_tokens is not None]
+    if cached and (read := sum(model.input_tokens for model in result.models)):
+        told.append(f"A prefix cache had {sum(cached) / read:.0%} of the prompts.")
     failed = sum(model.failed for model in result.models)
     refused = sum(model.refused for model in result.models)
-    told += [f"{n:,} {end}" for n, end in ((failed, "failed"), (refused, "refused")) if n]
-    if calls:
-        read = sum(model.input_tokens for model in result.models)
-        cached = [m.cached_tokens for m in result.models if m.cached_tokens is not None]
-        share = f" ({sum(cached) / read:.0%} cached)" if cached and read else ""
-        written = sum(model.output_tokens for model in result.models)
-        told.append(f"{read:,} tokens in{share}, {written:,} out")
-    return f"{'; '.join([*told, _time(result)])}."
-
-
-def _time(result: RunResult) -> str:
-    """How long it took, and of a run that was resumed, how much of that was now."""
-    if result.had_finished:
-        return f"{result.spent.seconds:.1f} s in all"
-    if result.parts == 1:
-        return f"{result.duration_s:.1f} s in all"
-    return (
-        f"{result.duration_s:.1f} s, and {result.spent.seconds:.1f} s in all {result.parts} parts"
-    )
+    ends = {"Failed": failed, "Refused": refused}
+    told += [f"{end}: {count:,} of the calls." for end, count in ends.items() if count]
+    if result.parts > 1 and not result.had_finished:
+        told.append(f"Of {result.parts} parts, this took {result.duration_s:.1f} s.")
+    return " ".join(told)
 
 
 def _earlier_line(loop: RecordedLoop) -> str:

@@ -141,7 +141,8 @@ class Evaluator:
         verdict = reach_verdict(self.rubric, scores)
         mean = weighted_mean(self.rubric, scores)
         return Checked(
-            rank=(verdict.passed and not draft.cut, not verdict.gates, mean), scores=verdict.scores
+            rank=(verdict.passed and not draft.cut, not verdict.gates, mean),
+            short=tuple(one for one in verdict.scores if one.score < self.rubric.scale.max),
         )
 
     def most_tokens(self, draft: Draft) -> int:

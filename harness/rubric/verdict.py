@@ -158,7 +158,8 @@ class Checked:
     rank: tuple[bool, bool, float] = (False, True, 0.0)
     """As a verdict's, by the checked dimensions and their mean. All drafts are equal if the rubric
     has none."""
-    scores: tuple[DimensionScore, ...] = ()
+    short: tuple[DimensionScore, ...] = ()
+    """The dimensions that have less than full scores."""
 
     @property
     def mean(self) -> float:

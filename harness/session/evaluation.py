@@ -12,13 +12,11 @@ from typing import Any, Literal, get_args
 
 from harness.compress import Summarize
 from harness.errors import (
-    AuthenticationFailed,
-    EndpointUnreachable,
+    LASTING,
     EvaluationFailed,
     HarnessError,
     InferenceError,
     InvalidInput,
-    ModelNotFound,
     Notice,
     ReplyInvalid,
 )
@@ -150,8 +148,6 @@ async def _recorded(
     return verdict
 
 
-_OF_NO_DRAFT = (EndpointUnreachable, AuthenticationFailed, ModelNotFound)
-"""Errors that the next draft would meet too."""
 _LEAST_IN_A_ROW = 5
 """So many calls that fail one after another are not for the drafts."""
 
@@ -198,7 +194,7 @@ async def evaluate_all(
             for hear in told:
                 hear(name, outcome)
             in_a_row = in_a_row + 1 if isinstance(outcome, InferenceError) else 0
-            if isinstance(outcome, _OF_NO_DRAFT) or (
+            if isinstance(outcome, LASTING) or (
                 isinstance(outcome, InferenceError)
                 and in_a_row >= max(_LEAST_IN_A_ROW, max_parallel)
             ):
@@ -364,11 +360,10 @@ def _read_draft(reply: Completion, *, producer: str) -> tuple[str, bool]:
 
 
 def _is_flawless(asked: Draft, one: Candidate, *, evaluator: Evaluator, finalists: int) -> bool:
-    """Whether the checks find nothing in a first draft, so that they can rank no other higher."""
+    """Whether a first draft has full scores by the checks, so that they rank no other higher."""
     if not one.text or one.cut or finalists > 1:
         return False
-    checked = evaluator.checked(replace(asked, text=one.text))
-    return not any(score.findings for score in checked.scores)
+    return not evaluator.checked(replace(asked, text=one.text)).short
 
 
 def _tokens_to_keep(

@@ -243,13 +243,14 @@ class Reviser:
         def put(texts: Mapping[int | None, str]) -> str:
             return splice(draft.text, {key: text for key, text in texts.items() if key is not None})
 
+        settles = self._settling(draft, put=put, undecided=undecided)
         places = [
             self._place(
                 request,
                 made=partial(_fitting, before=draft.sections[index].body),
                 section=index,
                 afresh=self.prompts.afresh(draft, index, rounds),
-                settles=self._settling(draft, index, put=put, undecided=undecided),
+                settles=settles,
             )
             for index, request in requests.items()
         ]
@@ -272,7 +273,7 @@ class Reviser:
                 raise self._misfit(error, [reply]) from error
 
         undecided = _judged(focus)
-        settles = self._settling(draft, None, put=_whole, undecided=undecided)
+        settles = self._settling(draft, put=_whole, undecided=undecided)
         candidates = await self._sampled([self._place(request, made=applied, settles=settles)])
         return self._chosen(draft, candidates, _whole, how="edits", undecided=undecided)
 
@@ -282,38 +283,40 @@ class Reviser:
         request = self._whole_request(draft, focus, rounds)
         fitting = partial(_fitting, before=draft.text)
         undecided = _judged(focus)
-        settles = self._settling(draft, None, put=_whole, undecided=undecided)
+        settles = self._settling(draft, put=_whole, undecided=undecided)
         candidates = await self._sampled([self._place(request, made=fitting, settles=settles)])
         return self._chosen(draft, candidates, _whole, how="whole", undecided=undecided)
 
     def _settling(
-        self,
-        draft: Draft,
-        section: int | None,
-        *,
-        put: Put,
-        undecided: Collection[int | None],
+        self, draft: Draft, *, put: Put, undecided: Collection[int | None]
     ) -> Callable[[Candidate], bool]:
         """Whether a candidate is taken, and leaves the checks nothing to criticize in its place."""
+        if self._candidates == 1 or self._finalists > 1:
+            return lambda _: False
         before = self._check(draft).rank
 
         def settles(one: Candidate) -> bool:
-            if not one.text or one.cut or self._finalists > 1:
+            if not one.text or one.cut:
                 return False
             try:
-                trial = replace(draft, text=put({section: one.text}))
+                trial = replace(draft, text=put({one.section: one.text}))
             except InvalidInput:
                 return False
             if trial.text == draft.text:
                 return False
             checked = self._check(trial)
-            gains = checked.rank > before or (checked.rank == before and section in undecided)
-            places = {
-                place_of(finding, trial.sections)
-                for score in checked.scores
-                for finding in score.findings
-            }
-            return gains and not (places if section is None else places & {section})
+            if checked.rank < before or (checked.rank == before and one.section not in undecided):
+                return False
+            if one.section is None:
+                return not checked.short
+            # It may have brought headings of its own.
+            added = len(trial.sections) - len(draft.sections)
+            own = range(one.section, one.section + 1 + added)
+            return not any(
+                not score.findings
+                or any(place_of(finding, trial.sections) in own for finding in score.findings)
+                for score in checked.short
+            )
 
         return settles
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from harness.errors import HarnessError, InferenceError, LimitReached
+from harness.errors import LASTING, HarnessError, InferenceError, LimitReached
 from harness.inference import ChatRequest, Completion, Message
 from harness.rubric import Ask
 from harness.trace import Tracer
@@ -37,7 +37,7 @@ class Place:
     afresh: str = ""
     """Another prompt, for every second candidate; empty for none."""
     is_enough: Callable[[Candidate], bool] = lambda _: False
-    """Whether no other candidate can be better, so that none has to be asked for after this one."""
+    """Whether to ask for no other after this one; not asked of a single candidate."""
 
 
 def first_seed(run_seed: int | None) -> int:
@@ -55,8 +55,8 @@ async def sample(
         times: How many there are for each place, at most: after one that is enough, no other is
             asked for.
         at_once: How many calls the model answers side by side. Beyond these, calls wait for each
-            other, place after place, so that the next one's prompt begins like the last one's. None
-            to make all calls at once.
+            other, place after place: the prompts of one place begin with the same sources. None to
+            make all calls at once.
         ask: Reaches the model.
         tracer: Gets a span for each candidate, if there are several.
 
@@ -66,11 +66,18 @@ async def sample(
     """
     room = asyncio.Semaphore(at_once or len(places) or 1)
     wave = times if at_once is None else max(1, at_once // max(1, len(places)))
+    met: list[HarnessError] = []
+    """Errors so far."""
 
-    async def sampled(place: Place) -> list[tuple[Candidate, HarnessError | None]]:
-        found: list[tuple[Candidate, HarnessError | None]] = []
+    async def sampled(place: Place) -> list[Candidate]:
+        found: list[Candidate] = []
+        latest: list[Candidate] = []
         async with room:
-            while len(found) < times and not any(place.is_enough(one) for one, _ in found):
+            while (
+                len(found) < times
+                and not any(isinstance(error, LASTING) for error in met)
+                and not any(map(place.is_enough, latest))
+            ):
                 numbers = range(len(found) + 1, min(len(found) + wave, times) + 1)
                 async with asyncio.TaskGroup() as group:
                     asked = {
@@ -79,7 +86,10 @@ async def sample(
                         )
                         for number in _order(place, numbers)
                     }
-                found += [asked[number].result() for number in numbers]
+                results = [asked[number].result() for number in numbers]
+                latest = [one for one, _ in results]
+                met.extend(error for _, error in results if error is not None)
+                found += latest
         return found
 
     try:
@@ -88,11 +98,10 @@ async def sample(
     except ExceptionGroup as failed:
         # One failed call ends the round; the first says why.
         raise _first_of(failed) from None
-    results = [one for task in tasks for one in task.result()]
-    errors = [error for _, error in results if error is not None]
-    if len(errors) == len(results):
-        raise errors[0]
-    return tuple(candidate for candidate, _ in results)
+    candidates = tuple(one for task in tasks for one in task.result())
+    if len(met) == len(candidates):
+        raise met[0]
+    return candidates
 
 
 def _first_of(failed: ExceptionGroup[Exception]) -> Exception:

@@ -75,6 +75,27 @@ def test_a_bad_row_is_told_and_skipped_and_the_exit_code_says_so(table: Path) ->
     assert all(one["passed"] is None for one in errors.values())
 
 
+def test_each_row_of_a_missing_file_is_told_with_its_line(table: Path) -> None:
+    with (table / "drafts.jsonl").open("a") as file:
+        file.write('{"path": "none.md"}\n{"path": "none.md"}\n')
+
+    done, _ = judged("score", "notes.yaml", "drafts.jsonl", "--json", cwd=table)
+
+    bad = [(one["id"], one["code"]) for one in done.json["drafts"] if one["error"]]
+    assert bad == [(f"drafts.jsonl:{line}", "file.unreadable") for line in (4, 5)]
+
+
+@pytest.mark.parametrize("sources", ["5", "true", '{"a": "b"}', '[["a"]]'])
+def test_sources_are_a_text_or_a_list_of_texts(table: Path, sources: str) -> None:
+    with (table / "drafts.jsonl").open("a") as file:
+        file.write(f'{{"draft": "New.", "sources": {sources}}}\n')
+
+    done, calls = judged("score", "notes.yaml", "drafts.jsonl", "--json", cwd=table)
+
+    assert (done.exit_code, calls) == (1, 3)
+    assert [one["code"] for one in done.json["drafts"] if one["error"]] == ["row.sources-not-texts"]
+
+
 def test_a_table_without_any_draft_is_not_usable(table: Path) -> None:
     (table / "drafts.jsonl").write_text('{"text": "No draft."}\n')
 

@@ -146,6 +146,12 @@ WHOLE = "{sources}\n\n{task}\n\n{draft}\n\n{findings}"
             id="braces as in other languages of templates",
         ),
         pytest.param(
+            "judge_source",
+            "{source}\n\n{number}: {source}",
+            [("rubric.prompt-field-twice", 2)],
+            id="a long field twice",
+        ),
+        pytest.param(
             "opening", "the {title}", [("rubric.prompt-unknown-field", 0)], id="it has no fields"
         ),
     ],

@@ -7,14 +7,23 @@ import pytest
 from scripted_loops import PARTED, TIMEOUT, World, completion, journal_of, run_loop, scores
 
 from harness.compress import splice
-from harness.errors import CallTimeout, InvalidInput
+from harness.errors import CallTimeout, EndpointUnreachable, InvalidInput
 from harness.inference import ChatRequest, Completion, Message
-from harness.rubric import Checked, Draft
+from harness.rubric import (
+    Checked,
+    Dimension,
+    DimensionScore,
+    Draft,
+    Finding,
+    Rubric,
+    reach_verdict,
+)
 from harness.trace import Flows, Instant, SpanRecord, Tracer
-from harness.wiggum import LoopLimits
+from harness.wiggum import LoopLimits, Reviser, Round
 from harness.wiggum.ratchet import Candidate, best_of, select
 from harness.wiggum.sampling import Place, sample
 
+RUBRIC = Rubric(title="Clear", dimensions=(Dimension(name="clear", judge="Is it clear?"),))
 BASE = Draft(text="# One\n\nbad\n\n# Two\n\nbad\n", task="Write.")
 
 
@@ -244,3 +253,62 @@ def test_the_first_error_of_several_places_is_raised_itself():
     ] * 2
     with pytest.raises(CallTimeout):
         asyncio.run(sample(places, times=1, ask=ask, tracer=Tracer()))
+
+
+def test_an_endpoint_that_the_next_call_would_not_reach_is_asked_once():
+    asked = []
+
+    async def ask(request: ChatRequest) -> Completion:
+        asked.append(request)
+        raise EndpointUnreachable("nobody there", endpoint=request.model)
+
+    place = Place(
+        request=ChatRequest(model="m", messages=(Message("user", "Go on."),)),
+        read=lambda reply: (reply.text, False),
+        base_seed=0,
+    )
+    with pytest.raises(EndpointUnreachable):
+        asyncio.run(sample([place] * 3, times=4, at_once=1, ask=ask, tracer=Tracer()))
+    assert len(asked) == 1
+
+
+DULL = DimensionScore(name="clear", score=3, source="checked", reason="", findings=())
+
+
+@pytest.mark.parametrize(
+    ("reply", "short", "asked"),
+    [
+        pytest.param("good", [], 1, id="full scores"),
+        pytest.param("good", [DULL], 3, id="a low score without a finding"),
+        pytest.param("good", [(1, "Two")], 1, id="a finding elsewhere"),
+        pytest.param("good", [(0, "One")], 3, id="a finding here"),
+        pytest.param("good\n\n## Part\n\nbad\n", [(1, "Part")], 3, id="below its own heading"),
+    ],
+)
+def test_a_candidate_is_enough_if_nothing_is_left_to_gain_in_its_section(reply, short, asked):
+    scores = [
+        one
+        if isinstance(one, DimensionScore)
+        else replace(DULL, findings=(Finding("mend it", one[1], one[0]),))
+        for one in short
+    ]
+    requests = []
+
+    async def ask(request: ChatRequest) -> Completion:
+        requests.append(request)
+        return completion(reply)
+
+    focus = replace(DULL, findings=(Finding("mend it", "One", 0),))
+    reviser = Reviser(
+        ask=ask,
+        model="m",
+        requirements=(),
+        max_output_tokens=50,
+        candidates=3,
+        at_once=1,
+        check=lambda draft: replace(check(draft), short=tuple(scores)),
+    )
+    first = Round(number=1, draft=BASE.text, verdict=reach_verdict(RUBRIC, [DULL]))
+    asyncio.run(reviser.revise(BASE, (focus,), rounds=(first,)))
+
+    assert len(requests) == asked

@@ -87,6 +87,8 @@ class Labeled(BaseModel):
     model_config = _MODEL
 
     id: str
+    named: bool = True
+    """Whether the file gives the id; else it is the line."""
     draft: str | None = None
     """Its text."""
     task: str = ""
@@ -107,8 +109,10 @@ class Labeled(BaseModel):
     @property
     def digest(self) -> str:
         """Of what people said of it: with the same digest, it is the same label."""
-        where = "draft" if self.draft else "file"
-        said = self.model_dump_json(include={"id", "people", "accept", where})
+        where = {"draft"} if self.draft else {"file"}
+        if self.named or not self.draft:
+            where.add("id")
+        said = self.model_dump_json(include={"people", "accept", *where})
         return hashlib.sha256(said.encode()).hexdigest()[:12]
 
 
@@ -214,7 +218,7 @@ class _Reading:
                 said = f"'{own}' stands twice; give each draft its own, or say who is the 'rater'"
                 self._wrong(row["id"], said, code="labels.duplicate-id")
                 continue
-            known = {("id",): own, ("file",): self.path.name}
+            known = {("id",): own, ("named",): "id" in row, ("file",): self.path.name}
             cells = found.setdefault(own, {at: _Cell(line, "id", v) for at, v in known.items()})
             self._gather(row, cells)
         ignored = tuple(name for kind, name in kinds.items() if kind not in _KNOWN)

@@ -156,8 +156,8 @@ def tune(
     decided = any(one.accept for one in drafts)
     if not decided and not any(one.accept for one in scored):
         raise InvalidInput(
-            f"the mean of people's scores is {accept_at:g} in no draft; say from where on they "
-            "accept one: --accept-at",
+            f"no draft has a mean of people's scores of {accept_at:g} or more; say from where on "
+            "they accept one: --accept-at",
             code="tune.nobody-accepts",
         )
     counted = one_per_group(held)

@@ -227,3 +227,13 @@ def test_a_text_is_the_same_draft_in_every_file_and_a_number_in_one(tmp_path):
     text, number = "id,draft,accept\n1,A text.,yes\n", "id,accept\n1,yes\n"
     assert digest(text, "a.csv") == digest(text, "b.csv")
     assert digest(number, "a.csv") != digest(number, "b.csv")
+
+
+def test_a_row_put_before_others_makes_no_other_draft_new(tmp_path):
+    text = "draft,accept\nA text.,yes\nAnother.,no\n"
+    before = [one.digest for one in read(tmp_path, text).drafts]
+    after = [
+        one.digest for one in read(tmp_path, text.replace("A text", "New.,yes\nA text")).drafts
+    ]
+
+    assert after[1:] == before
