@@ -296,7 +296,9 @@ def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplet
         module=r"litellm\.",
     )
     warnings.filterwarnings(
-        "ignore", message=r"Item '\w+' on TypedDict class 'ChatCompletion", category=UserWarning
+        "ignore",
+        message=r"Items? '.+' on TypedDict class '\w+' (is|are) using the `ReadOnly` qualifier",
+        category=UserWarning,
     )
     return litellm
 

@@ -261,7 +261,9 @@ def test_where_the_provider_does_not_count_there_is_no_usage(model_id, stream):
         pytest.param(OpenAIAPI, OPENAI, "response_format", True, id="OpenAI"),
         pytest.param(Anthropic, CLAUDE, "output_format", False, id="Claude"),
         pytest.param(Anthropic, "anthropic/claude-3-haiku-20240307", "tools", True, id="older"),
-        pytest.param(OpenAIAPI, "zai/served", None, True, id="a provider with no place for one"),
+        pytest.param(
+            OpenAIAPI, "featherless_ai/f", None, True, id="a provider with no place for one"
+        ),
     ],
 )
 def test_a_schema_goes_where_the_provider_enforces_it(server, model_id, place, stream):
