@@ -410,7 +410,7 @@ def add_all(
         tally.count(store.add(found.passage for found in batch))
         if total:
             progress("adding", batch[-1].read_bytes, total)
-    # Background work, such as a large store's graph, would be left to the next command.
+    # Embedding in the background would be left to the next command.
     store.wait()
 
 

@@ -303,8 +303,6 @@ class Stats:
     dimensions: int
     unembedded: int
     """Passages that have no vector of this embedder yet."""
-    vector_lane: str
-    """The vector index: `exact`, `hnsw`, or why it is not in use."""
     vector_bytes: int
     """Memory that the vector index takes."""
     disk_bytes: int

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -27,7 +28,7 @@ from harness.memory.lexical import LexicalIndex
 from harness.memory.passage import Added, Filter, Hits, Passage, Refusal, Stats, wanted_tags
 from harness.memory.primary import Merging, PrimaryStore, Progress
 from harness.memory.ranking import Mode, Searcher
-from harness.memory.vector_index import EXACT_UP_TO, VectorIndex
+from harness.memory.vector_index import VectorIndex
 
 
 class MemoryStore:
@@ -70,7 +71,6 @@ class MemoryStore:
         *,
         embedder: Embedder | None = None,
         language: str | None = None,
-        exact_up_to: int = EXACT_UP_TO,
         merge: Merging = True,
         read_only: bool = False,
         progress: Progress | None = None,
@@ -85,8 +85,6 @@ class MemoryStore:
             embedder: `WordLlamaEmbedder` if None.
             language: Whose words are stemmed, such as `german`, or `none`. If None: English for a
                 new store, else the store's own.
-            exact_up_to: How many vectors are all compared with a query. Of more a graph proposes
-                some, which is quicker and misses a few.
             merge: Whether a passage that says what a stored one says, in the same words, becomes
                 one with it: if they are equal but for white space and Unicode's forms of a letter
                 (True), also but for typographic signs (`near`), or never (False).
@@ -108,9 +106,7 @@ class MemoryStore:
         primary = PrimaryStore.open(directory, language=language, read_only=read_only)
         try:
             lexical = LexicalIndex.open(directory / "lexical", primary, progress=progress)
-            vector = VectorIndex(
-                primary, embedder, directory=directory / "vector", exact_up_to=exact_up_to
-            )
+            vector = VectorIndex(primary, embedder)
             vector.catch_up()
         except BaseException:
             primary.close()
@@ -254,7 +250,6 @@ class MemoryStore:
             embedder=embedder.name,
             dimensions=embedder.dimensions,
             unembedded=self._primary.count_without_vector(embedder),
-            vector_lane=self._vector.kind,
             vector_bytes=self._vector.resident_bytes,
             disk_bytes=_bytes_in(self._primary.directory),
             last_written=self._primary.last_written(),
@@ -267,7 +262,7 @@ class MemoryStore:
     # --- upkeep ------------------------------------------------------------------------------
 
     def rebuild(self, progress: Progress | None = None) -> None:
-        """Makes both indexes again, and embeds passages without a vector.
+        """Makes the lexical index again, and embeds passages without a vector.
 
         Raises:
             MemoryStoreFailed: They cannot be written.
@@ -275,18 +270,18 @@ class MemoryStore:
         self._lexical.rebuild(progress)
         if not self._primary.read_only:
             self._vector.embed_missing(stop=Event(), progress=progress)
-        self._vector.rebuild(progress)
 
     def compact(self) -> None:
         """Frees the space of deleted passages, and of other embedders' vectors."""
         # Before removals are forgotten: otherwise both indexes would have to begin again.
         self._lexical.catch_up(until=self._primary.last_sequence())
         self._vector.catch_up()
-        self._vector.forget_others()
         self._primary.compact(self._embedder)
+        # Graphs of vectors that older versions made.
+        shutil.rmtree(self._primary.directory / "vector", ignore_errors=True)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits for the work in the background, such as the graph of a large store.
+        """Waits until passages without a vector are embedded.
 
         Returns:
             Whether it is done; False if it takes longer than `timeout_s`, or fails.
@@ -323,11 +318,10 @@ class MemoryStore:
 
     @property
     def _is_behind(self) -> bool:
-        return self._vector.missing > 0 or self._vector.wants_graph
+        return self._vector.missing > 0
 
     def _tend(self, stop: Event) -> None:
         self._vector.embed_missing(stop=stop, progress=self._progress)
-        self._vector.build_graph(stop=stop, progress=self._progress)
 
 
 def _check_limit(limit: object) -> None:

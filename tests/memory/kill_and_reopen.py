@@ -41,8 +41,7 @@ Versions = dict[str, int | None]
 
 
 def opened(directory: Path) -> MemoryStore:
-    # So few that a graph comes and goes, too.
-    return MemoryStore.open(directory, embedder=Letters(), exact_up_to=40)
+    return MemoryStore.open(directory, embedder=Letters())
 
 
 def passage(id_: str, version: int) -> Passage:

@@ -11,7 +11,7 @@ from threading import Event, Thread
 import numpy as np
 import pytest
 from judged_collection import CRANFIELD, JudgedCollection, ndcg
-from stored import Letters, failing
+from stored import failing
 from structlog.testing import capture_logs
 
 from harness.errors import EndpointUnreachable, InvalidInput, MemoryStoreFailed
@@ -178,7 +178,7 @@ def test_the_statistics_say_what_is_there(tmp_path, store, animals):
     stats = store.stats()
 
     assert (stats.passages, stats.unembedded, stats.dimensions) == (len(animals), 0, 256)
-    assert (stats.language, stats.vector_lane) == ("english", "exact")
+    assert stats.language == "english"
     assert stats.disk_bytes == sum(f.stat().st_size for f in tmp_path.rglob("*") if f.is_file())
     assert stats.vector_bytes >= len(animals) * 256 * 4
 
@@ -198,16 +198,7 @@ def test_reopening_finds_everything_even_without_the_lexical_index(tmp_path, sto
         shutil.rmtree(tmp_path / "lexical")
 
 
-def test_waiting_leaves_a_large_store_with_its_graph(tmp_path):
-    with MemoryStore.open(tmp_path, embedder=Letters(), exact_up_to=100) as store:
-        store.add(Passage(text=f"{number} otters") for number in range(200))
-
-        assert store.wait(60)
-        assert store.stats().vector_lane == "hnsw"
-        assert store.search("150 otters", mode="vector", limit=1)[0].text == "150 otters"
-
-
-def test_both_indexes_are_made_again_when_that_is_asked_for(store):
+def test_the_lexical_index_is_made_again_when_that_is_asked_for(store):
     told = []
     before = store.search("otters")
     store.rebuild(lambda what, done, total: told.append((what, done, total)))
@@ -220,7 +211,11 @@ def test_compacting_loses_nothing_and_makes_no_index_again(tmp_path, store, anim
     store.delete(animals[3].id)
     before = store.search("hunting voles")
     made = (tmp_path / "lexical").stat().st_ino
+    (tmp_path / "vector").mkdir()  # a graph that an older version made
+    (tmp_path / "vector" / "0123456789abcdef-4.hnsw").touch()
     store.compact()
+
+    assert not (tmp_path / "vector").exists()
 
     assert store.search("hunting voles") == before
     assert store.search("a log of pages", mode="lexical") == []

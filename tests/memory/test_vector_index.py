@@ -1,17 +1,18 @@
-"""The vector index: it follows the primary, makes its graph, and gives way to models."""
+"""The vector index: it follows the primary store, and finds what a full sort finds."""
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event, Thread
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from plain_vectors import Named, add, clustered, naive, unit
 
 from harness.errors import MemoryStoreFailed
 from harness.memory.passage import Passage
 from harness.memory.primary import PrimaryStore
-from harness.memory.vector_index import VectorIndex
+from harness.memory.vector_index import Matrix, VectorIndex
 
 X, Y, Z = unit([[1, 0, 0], [0, 1, 0], [0, 0, 1]])
 NEVER = Event()
@@ -19,11 +20,11 @@ FLAT, OTHER, WIDE = Named(), Named("other"), Named("wide", dimensions=16)
 
 
 @pytest.fixture
-def open_index(primary, tmp_path):
+def open_index(primary):
     opened = []
 
-    def open_(embedder=FLAT, *, exact_up_to=1000, of=primary):
-        index = VectorIndex(of, embedder, directory=tmp_path / "vector", exact_up_to=exact_up_to)
+    def open_(embedder=FLAT, *, of=primary):
+        index = VectorIndex(of, embedder)
         index.catch_up()
         opened.append(index)
         return index
@@ -41,8 +42,8 @@ def nearest(index, query, *, limit=1):
 # --- reading the primary -----------------------------------------------------------------------
 
 
-def test_it_catches_up_from_where_it_was(primary, open_index, tmp_path):
-    unread = VectorIndex(primary, FLAT, directory=tmp_path / "vector")
+def test_it_catches_up_from_where_it_was(primary, open_index):
+    unread = VectorIndex(primary, FLAT)
     assert (unread.unavailable, unread.search(X, limit=1)) == ("its vectors are not read yet", None)
     index = open_index()
     assert (index.unavailable, index.search(X, limit=4)) == (None, {})
@@ -91,11 +92,9 @@ def test_what_is_deleted_or_changed_is_not_found_as_it_was(primary, open_index):
     assert nearest(index, Z, limit=2) == [3, last]
 
 
-@pytest.mark.parametrize("exact_up_to", [1000, 3], ids=["exact", "graph"])
-def test_after_a_compaction_it_begins_again(primary, open_index, exact_up_to):
+def test_after_a_compaction_it_begins_again(primary, open_index):
     add(primary, clustered(50, dimensions=3), FLAT)
-    index = open_index(exact_up_to=exact_up_to)
-    index.build_graph(stop=NEVER)
+    index = open_index()
 
     primary.delete([f"p{number}" for number in range(1, 11)])
     primary.compact(FLAT)
@@ -141,129 +140,17 @@ def test_where_nothing_can_be_written_it_says_that_it_stays_away(primary, open_i
     reader.close()
 
 
-# --- a large store ---------------------------------------------------------------------------
-
-MANY = clustered(1200)
-
-
-@pytest.fixture(scope="module")
-def large_store(tmp_path_factory):
-    """The directory of one that has its graph."""
-    directory = tmp_path_factory.mktemp("many")
-    primary = PrimaryStore.open(directory)
-    add(primary, MANY, WIDE)
-    index = VectorIndex(primary, WIDE, directory=directory / "vector", exact_up_to=1000)
+def test_vectors_that_another_embedders_compaction_took_are_missed_and_made(primary, open_index):
+    add(primary, [X, Y, Z], FLAT)
+    index = open_index()
+    primary.delete(["p3"])
+    primary.compact(OTHER)
     index.catch_up()
-    assert index.wants_graph
-    index.build_graph(stop=NEVER)
-    primary.close()
-    return directory
 
-
-@pytest.fixture
-def primary(request, tmp_path):
-    """Empty; the copy of a large one, for tests of the index `large`."""
-    if "large" in request.fixturenames:
-        shutil.copytree(request.getfixturevalue("large_store"), tmp_path, dirs_exist_ok=True)
-    opened = PrimaryStore.open(tmp_path)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def large(primary, open_index):
-    index = open_index(WIDE)
-    assert index.kind == "hnsw"
-    return index
-
-
-def graph_made_ns(tmp_path):
-    (path,) = (tmp_path / "vector").glob("*.hnsw")
-    return path.stat().st_mtime_ns
-
-
-def test_what_comes_and_goes_after_the_graph_was_made_is_seen(primary, large, open_index):
-    primary.delete(["p1"])
-    (new,) = add(primary, MANY[:1], WIDE)
-    large.catch_up()
-
-    for index in (large, open_index(WIDE)):
-        assert (index.kind, len(index)) == ("hnsw", 1200)
-        assert nearest(index, MANY[0]) == [new]
-        assert index.search(MANY[0], limit=5, including=[1, new]).keys() >= {new}
-        assert 1 not in index.search(MANY[0], limit=1200, including=[1])
-
-
-@pytest.mark.usefixtures("large")
-@pytest.mark.parametrize("harm", ["deleted", "damaged"])
-def test_without_its_graph_it_searches_each_and_makes_it_again(open_index, tmp_path, harm):
-    (path,) = (tmp_path / "vector").glob("*.hnsw")
-    if harm == "deleted":
-        shutil.rmtree(tmp_path / "vector")
-    else:
-        path.write_bytes(path.read_bytes()[:5000])
-
-    again = open_index(WIDE)
-    assert (again.kind, again.unavailable) == ("exact", None)
-    stop = Event()
-    again.build_graph(stop=stop, progress=lambda *_: stop.set())
-    assert (again.kind, again.wants_graph) == ("exact", True)
-    again.build_graph(stop=NEVER)
-    assert again.kind == "hnsw"
-
-
-@pytest.mark.usefixtures("large")
-def test_a_graph_ahead_of_the_primary_store_is_not_used(tmp_path, open_index):
-    other = PrimaryStore.open(tmp_path / "restored")
-    add(other, MANY[:1100], WIDE)
-
-    assert open_index(WIDE, of=other).kind == "exact"
-    other.close()
-
-
-def test_it_is_made_again_when_much_has_changed_and_another_takes_it(
-    primary, large, open_index, tmp_path
-):
-    exact = open_index(WIDE, exact_up_to=1300)
-    add(primary, clustered(250, seed=5), WIDE)
-    large.catch_up()
-    assert large.wants_graph
-
-    told = []
-    large.build_graph(stop=NEVER, progress=lambda *one: told.append(one))
-    assert not large.wants_graph
-    assert told[-1] == ("indexing vectors", 1450, 1450)
-    made_ns = graph_made_ns(tmp_path)
-    exact.catch_up()
-    exact.build_graph(stop=NEVER)
-    assert (exact.kind, graph_made_ns(tmp_path)) == ("hnsw", made_ns)
-
-
-def test_passages_written_while_the_graph_is_made_are_not_lost(primary, open_index):
-    add(primary, MANY, WIDE)
-    index = open_index(WIDE)
-
-    def write(what, done, total):
-        if done == 1000:
-            primary.delete(["p1", "p1199"])
-            add(primary, MANY[:1], WIDE)
-            index.catch_up()
-
-    index.build_graph(stop=NEVER, progress=write)
-    assert index.kind == "hnsw"
-    assert nearest(index, MANY[0]) == [primary.last_sequence()]
-    assert nearest(index, MANY[1198]) != [1199]
-
-
-def test_vectors_that_another_embedders_compaction_took_are_missed_and_made(primary, large):
-    other = PrimaryStore.open(primary.directory)
-    other.compact(OTHER)
-    other.close()
-
-    assert large.search(MANY[0], limit=4) is None
-    assert large.unavailable == "1,200 passages are still to be embedded"
-    large.embed_missing(stop=NEVER)
-    assert nearest(large, MANY[0]) == [1]
+    assert index.search(X, limit=1) is None
+    assert index.unavailable == "2 passages are still to be embedded"
+    index.embed_missing(stop=NEVER)
+    assert nearest(index, Y) == [2]
 
 
 # --- closing ---------------------------------------------------------------------------------
@@ -280,7 +167,7 @@ def test_closing_waits_neither_for_a_search_nor_for_reading(primary, tmp_path):
             return super().vectors_between(*arguments)
 
     slow = Slow.open(tmp_path)
-    index = VectorIndex(slow, FLAT, directory=tmp_path / "vector")
+    index = VectorIndex(slow, FLAT)
     thread = Thread(target=index.catch_up)
     thread.start()
     reading.wait()
@@ -292,19 +179,12 @@ def test_closing_waits_neither_for_a_search_nor_for_reading(primary, tmp_path):
     slow.close()
 
 
-def test_a_graph_that_is_being_made_ends_when_the_index_is_closed(primary, large):
-    add(primary, clustered(700, seed=3), WIDE)
-    large.build_graph(stop=NEVER, progress=lambda *_: large.close())
-    assert (large.unavailable, large.resident_bytes) == ("it is closed", 0)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("exact_up_to", [10_000, 1000], ids=["exact", "graph"])
-def test_searches_go_on_while_it_is_written_to(primary, open_index, exact_up_to):
-    add(primary, MANY, WIDE)
-    index = open_index(WIDE, exact_up_to=exact_up_to)
-    index.build_graph(stop=NEVER)
-    best = {number: naive(MANY, MANY[number], limit=1) for number in range(50, 60)}
+def test_searches_go_on_while_it_is_written_to(primary, open_index):
+    many = clustered(1200)
+    add(primary, many, WIDE)
+    index = open_index(WIDE)
+    best = {number: naive(many, many[number], limit=1) for number in range(50, 60)}
     done = Event()
 
     def search():
@@ -312,7 +192,7 @@ def test_searches_go_on_while_it_is_written_to(primary, open_index, exact_up_to)
         while not done.is_set() or not answered:
             for number, first in best.items():
                 index.catch_up()
-                found = index.search(MANY[number], limit=3, including=[7])
+                found = index.search(many[number], limit=3, including=[7])
                 if found is not None:
                     answered += 1
                     assert next(iter(found)) == next(iter(first))
@@ -322,10 +202,107 @@ def test_searches_go_on_while_it_is_written_to(primary, open_index, exact_up_to)
         searching = [threads.submit(search) for _ in range(4)]
         try:
             for turn in range(20):
-                new = add(primary, -MANY[turn : turn + 5], WIDE)
+                new = add(primary, -many[turn : turn + 5], WIDE)
                 primary.delete([f"p{new[0]}"])
         finally:
             done.set()
         assert all(one.result() > 0 for one in searching)
     index.catch_up()
     assert len(index) == 1200 + 20 * 4
+
+
+# --- cosines to all vectors of a matrix --------------------------------------------------------
+
+
+def matrix_of(vectors):
+    """Numbered from 1."""
+    return Matrix.empty(vectors.shape[1]).with_more(np.arange(1, len(vectors) + 1), vectors)
+
+
+def coarse(seed, n):
+    """Of small integers, so that equal cosines do occur, and opposite ones."""
+    random = np.random.default_rng(seed)
+    return unit(random.integers(-2, 3, (n, 3)) + np.array([0, 0, 0.5]))
+
+
+QUERY = unit([1, 2, 3])
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@given(seed=SEEDS, n=st.integers(1, 30), limit=st.integers(1, 40), data=st.data())
+def test_it_finds_what_a_full_sort_finds(seed, n, limit, data):
+    vectors = coarse(seed, n)
+    numbers = st.sets(st.integers(1, n + 3))
+    gone, including = data.draw(numbers), data.draw(numbers)
+    allowed = data.draw(st.none() | numbers)
+    within = None if allowed is None else np.array(sorted(allowed), dtype=np.int64)
+
+    matrix = matrix_of(vectors).without(gone)
+    found = matrix.search(QUERY, limit=limit, including=including, within=within)
+
+    alive = {number: c for number, c in naive(vectors, QUERY).items() if number not in gone}
+    may = [c for number, c in alive.items() if allowed is None or number in allowed]
+    worst = may[:limit][-1] if may else 2.0
+    best = {n for n, c in alive.items() if c > worst + 1e-6 and (not allowed or n in allowed)}
+    extra = including & alive.keys()
+    assert found == {number: pytest.approx(alive[number], abs=1e-6) for number in found}
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    assert best | extra <= set(found)
+    assert all(alive[n] >= worst - 1e-6 for n in set(found) - extra)
+    assert len(set(found) - extra) <= limit
+    assert len(found) >= min(limit, len(may))
+
+
+@given(
+    seed=SEEDS, parts=st.lists(st.integers(0, 400), max_size=6), gone=st.sets(st.integers(1, 90))
+)
+def test_in_parts_it_becomes_the_same_as_at_once(seed, parts, gone):
+    vectors = coarse(seed, sum(parts))
+    grown = matrix_of(vectors[:0])
+    start = 0
+    for count in parts:
+        numbers = np.arange(start + 1, start + count + 1)
+        grown = grown.with_more(numbers, vectors[start : start + count]).without(gone)
+        start += count
+
+    gone = {number for number in gone if number <= len(vectors)}
+    at_once = matrix_of(vectors).without(gone)
+    assert len(grown) == len(at_once) == len(vectors) - len(gone)
+    assert grown.search(QUERY, limit=50) == at_once.search(QUERY, limit=50)
+
+
+def test_who_searches_an_older_one_does_not_see_what_came_or_went():
+    vectors = clustered(2000)
+    older = matrix_of(vectors[:1000]).with_room(4000)
+    before = older.search(vectors[0], limit=2000)
+
+    newer = older.with_more(np.arange(1001, 2001), vectors[1000:])
+    fewer = newer.without(range(1, 1501))  # so many that it is copied without them
+
+    assert older.search(vectors[0], limit=2000) == before
+    everything = newer.search(vectors[0], limit=2000)
+    assert len(everything) == 2000
+    assert fewer.search(vectors[0], limit=2000) == {
+        number: pytest.approx(cosine) for number, cosine in everything.items() if number > 1500
+    }
+    assert fewer.nbytes < 0.5 * newer.nbytes
+
+
+def test_of_equals_the_older_comes_first():
+    assert matrix_of(np.empty((0, 3), dtype=np.float32)).search(QUERY, limit=4) == {}
+    matrix = matrix_of(unit([[0, 1, 0], [1, 0, 0]] * 100))
+
+    found = list(matrix.search(unit([1, 0, 0]), limit=200))
+    assert found == [*range(2, 201, 2), *range(1, 201, 2)]
+
+
+def test_a_score_does_not_hang_on_the_company():
+    vectors = clustered(3000, dimensions=256)
+    matrix = matrix_of(vectors)
+    query = clustered(1, dimensions=256, seed=2)[0]
+
+    all_of_them = matrix.search(query, limit=3000)
+    for some in ([1], [7, 8, 9], range(1, 2000)):
+        within = np.array(some, dtype=np.int64)
+        found = matrix.search(query, limit=3000, within=within)
+        assert found == {number: all_of_them[number] for number in found}
