@@ -202,26 +202,16 @@ def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
 @trace.command()
 @_RUN
 @traces_option
-@click.option(
-    "--repair",
-    type=click.Path(path_type=Path),
-    metavar="OUT",
-    help="Write its certain records to this journal, and check that.",
-)
 @_JSON
-def check(run: str, traces: Path | None, repair: Path | None, *, as_json: bool) -> None:
+def check(run: str, traces: Path | None, *, as_json: bool) -> None:
     """Say whether a journal is whole, and what was open when it ended.
 
     Exit codes: 0 it is whole, 1 it is not, 2 there is no such run.
     """
-    from harness.trace.damage import check_journal, repair_journal  # noqa: PLC0415
+    from harness.trace.damage import check_journal  # noqa: PLC0415
 
     with _complaints(as_json=as_json):
-        journal = find_journal(run, traces)
-        losses = repair_journal(journal, repair) if repair else ()
-        found = check_journal(repair or journal)
-    for loss in losses:
-        say(loss, err=True)
+        found = check_journal(find_journal(run, traces))
     if as_json:
         write_json(check_as_json(found))
     else:

@@ -59,8 +59,8 @@ class Beginning:
     limits: Limits
     """As given, beside the limits of the pipeline and of the settings."""
     content: ContentPolicy
-    inputs: tuple[str, ...] | None = None
-    """The names of the given inputs; None if they are lost."""
+    inputs: tuple[str, ...] = ()
+    """The names of the given inputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +219,7 @@ def read_earlier_run(path: Path) -> EarlierRun:
             name: RecordedInput(
                 text=texts.get(said.get("value_sha256", "")), digest=said.get("digest") or ""
             )
-            for name in {**dict.fromkeys(found.beginning.inputs or ()), **found.inputs}
+            for name in {**dict.fromkeys(found.beginning.inputs), **found.inputs}
             for said in [found.inputs.get(name, {})]
         },
         outputs=Earlier(found.outputs, found.codes),
@@ -305,7 +305,7 @@ def _beginning(values: Mapping[str, Any]) -> Beginning:
         ),
         limits=Limits(**(values.get("limits") or {})),
         content=values["content"],
-        inputs=None if values.get("is_lost") else tuple(values.get("inputs") or ()),
+        inputs=tuple(values.get("inputs") or ()),
     )
 
 
@@ -361,12 +361,6 @@ def _with_recorded(
 ) -> dict[str, object]:
     given = dict(inputs)
     known = graph_inputs(graph)
-    if earlier.beginning.inputs is None and (lost := known.keys() - given.keys()):
-        raise InvalidInput(
-            "the journal has lost which inputs the run was given; give each of them again: "
-            + ", ".join(sorted(lost)),
-            code="resume.inputs-lost",
-        )
     for name, one in earlier.inputs.items():
         if name in given or name not in known:  # replaced, or no longer an input
             continue

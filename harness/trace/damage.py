@@ -1,28 +1,25 @@
-"""Checks the files of a run for damage, and repairs them.
+"""Checks the files of a run for damage, and leaves in them what can be trusted.
 
-`check_journal` reads every line as readers do and goes on where they would stop. `repair_journal`
-and `salvage_run` copy the records that can be trusted. A record is trusted if its line's checksum
-holds or, in a journal of a version that wrote none, if it can be read. Lines are numbered, so that
-missing ones are known too. An output is trusted only if no line is lost between the beginning of
-its call and the output itself: it might hold what the call remembered, or how its loops ended.
+`check_journal` reads every line as readers do and goes on where they would stop. `salvage_run`
+keeps the records that can be trusted: those whose line's checksum holds or, in a journal of a
+version that wrote none, those that can be read. Lines are numbered, so that missing ones are known
+too. An output is trusted only if no line is lost between the beginning of its call and the output
+itself: it might hold what the call remembered, or how its loops ended.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
 
-from harness.errors import InvalidInput, JournalInvalid, Problem
-from harness.files import private
+from harness.errors import JournalInvalid, Problem
+from harness.files import whole_file
 from harness.trace.journal_line import decode, encode, kind_of, seal, sealed_number
 from harness.trace.journal_reader import (
-    Journal,
+    beginning_of,
     joined_shift_ns,
     part_of,
     part_shift_ns,
@@ -265,17 +262,18 @@ class _Seen:
             self._problems.append(problem)
 
 
+# --- going on without what is lost ---------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What one file of a run has lost."""
+    """What one part of a run has lost."""
 
     path: Path
     lines: tuple[range, ...]
     """By number, from 1; at the file's end there may be more."""
     outputs: tuple[str, ...]
     """Calls of nodes whose outputs are left out, since lines that belong to them are lost."""
-    beginning: bool
-    """Whether the start of this part is lost: its inputs, say."""
 
     def __str__(self) -> str:
         ranges = (
@@ -283,160 +281,78 @@ class Loss:
             for one in self.lines
         )
         said = f"{self.path.name}: lines that cannot be read: {', '.join(ranges)}"
-        if self.beginning:
-            said += "; with them, what this part of the run began with"
         if self.outputs:
             said += f"; these outputs are made again: {', '.join(self.outputs)}"
         return said
 
 
-def repair_journal(path: Path, out: Path) -> tuple[Loss, ...]:
-    """Writes what can be trusted of a run's files to others.
-
-    Args:
-        path: The run's journal.
-        out: Where its copy goes; further files of the run stand beside it.
+def salvage_run(path: Path) -> tuple[Loss, ...]:
+    """Leaves in the journal of a run what can be trusted, and keeps damaged files beside it.
 
     Returns:
-        What is lost; empty if nothing is, and the files are copies.
-
-    Raises:
-        InvalidInput: There is something at `out`.
-        JournalInvalid: Nothing can be trusted, or a newer version wrote it.
-        OSError: A file cannot be read or written.
-    """
-    if out.exists() or paths_beside(out):
-        raise InvalidInput(
-            "there is a run already; name a file that does not exist",
-            path=out,
-            code="journal.repair-exists",
-        )
-    run = next((one for one in map(_started, [path, *paths_beside(path)]) if one), None)
-    losses = []
-    for file in (path, *paths_beside(path)):
-        number = 0 if file == path else part_of(file, path)
-        found = _Trusted(file)
-        if not (found.records or found.lost) or not found.is_of(run):
-            continue
-        if found.started is None:
-            if number is None:
-                continue  # of a process that joined, readers do without it too
-            found.begin_with(_beginning(found, run, number=number, path=path, out=out))
-        loss = found.loss(is_part=number is not None)
-        target = out if file == path else out.with_name(out.stem + file.name[len(path.stem) :])
-        with open(target, "xb", opener=private) as copy:
-            copy.writelines(seal(encode(one), n) for n, one in enumerate(found.written(loss), 1))
-        losses += [loss] if loss else []
-    if not out.exists():
-        raise JournalInvalid("nothing in it can be trusted", path=path, line=1)
-    Journal(out)  # as readers want it
-    return tuple(losses)
-
-
-def salvage_run(path: Path) -> tuple[Loss, ...]:
-    """Repairs a run's files in place, and keeps the damaged ones beside them.
+        What is lost, by part; empty if nothing is.
 
     Raises:
         InvalidInput: The run is still going.
-        JournalInvalid: Nothing can be trusted, or a newer version wrote it.
-        OSError: A file cannot be read or written; nothing was changed.
+        JournalInvalid: What a part began with is lost, or a newer version wrote it. Nothing has
+            changed then.
+        OSError: A file cannot be read or written.
     """
     lock = RunLock(path)
-    made = Path(mkdtemp(prefix=".salvage-", dir=path.parent))
     try:
-        losses = repair_journal(path, made / path.name)
-        for loss in losses:
-            kept = loss.path.with_name(f"{loss.path.name}{DAMAGED}")
-            number = 1
-            while kept.exists():
-                number += 1
-                kept = loss.path.with_name(f"{loss.path.name}{DAMAGED}-{number}")
-            os.link(loss.path, kept)
-            (made / loss.path.name).replace(loss.path)
+        # 1. All is read before anything is written.
+        run_id = None
+        damaged = []
+        for part in [path, *(one for one in paths_beside(path) if part_of(one, path))]:
+            started = beginning_of(part)
+            run_id = run_id or (started and started.run_id)
+            if started is not None and started.run_id == run_id:
+                records, lost = _trusted(part)
+                damaged += [(part, records, lost)] if lost else []
+        # 2. A damaged file keeps its content under another name.
+        losses = []
+        for part, records, lost in damaged:
+            uncertain = _uncertain(records, lost)
+            outputs = tuple(dict.fromkeys(_label(records[n]) for n in uncertain))
+            loss = Loss(path=part, lines=tuple(lost), outputs=outputs)
+            os.link(part, _free_name(part))
+            with whole_file(part) as file:
+                rest = _without({n: one for n, one in records.items() if n not in uncertain}, loss)
+                file.writelines(seal(encode(one), n) for n, one in enumerate(rest, start=1))
+            losses.append(loss)
+        return tuple(losses)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
         lock.release()
-    return losses
 
 
-@dataclass(slots=True)
-class _Trusted:
-    """The records of one file that can be trusted, with their line numbers, and the lost lines."""
+def _trusted(path: Path) -> tuple[dict[int, Record], list[range]]:
+    """The records of a part that can be trusted, by line number, and the lines that are lost.
 
-    path: Path
-    started: RunStarted | None = None
-    records: list[tuple[int, Record]] = field(default_factory=list)
-    lost: list[range] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        last = 0
-        is_lost = False
-        for number, record in _lines(self.path):
-            if record is None or number <= last:
-                is_lost = True
-                continue
-            if number > last + 1:
-                self.lost.append(range(last + 1, number))
-            last, is_lost = number, False
-            self.records.append((number, record))
-        if is_lost:
-            self.lost.append(range(last + 1, last + 2))
-        if self.records and isinstance(first := self.records[0][1], RunStarted):
-            self.started = first
-            if first.schema > SCHEMA_VERSION:
-                raise JournalInvalid(
-                    "written by a newer version; upgrade wiggum-harness to read it",
-                    code="journal.newer-version",
-                    path=self.path,
-                    line=1,
-                )
-
-    def is_of(self, run: RunStarted | None) -> bool:
-        return self.started is None or run is None or self.started.run_id == run.run_id
-
-    def begin_with(self, started: RunStarted) -> None:
-        self.started = started
-        self.records.insert(0, (1, started))
-
-    def loss(self, *, is_part: bool) -> Loss | None:
-        if not self.lost:
-            return None
-        return Loss(
-            path=self.path,
-            lines=tuple(self.lost),
-            outputs=tuple(dict.fromkeys(_label(self.records[n][1]) for n in self._uncertain())),
-            beginning=is_part and not any(_begins(record) for _, record in self.records),
+    Raises:
+        JournalInvalid: The record of what the part began with is among the lost.
+    """
+    records: dict[int, Record] = {}
+    lost: list[range] = []
+    last, is_lost = 0, False
+    for number, record in _lines(path):
+        if record is None or number <= last:
+            is_lost = True
+            continue
+        if number > last + 1:
+            lost.append(range(last + 1, number))
+        last, is_lost = number, False
+        records[number] = record
+    if is_lost:
+        lost.append(range(last + 1, last + 2))
+    if lost and not any(_begins(one) for one in records.values()):
+        raise JournalInvalid(
+            "what this part of the run began with is lost; begin a new run, or, if it is not the "
+            "first part, move the file away to go on from the part before it",
+            code="journal.beginning-lost",
+            path=path,
+            line=lost[0].start,
         )
-
-    def written(self, loss: Loss | None) -> Iterator[Record]:
-        left_out = set(self._uncertain()) if loss else set()
-        begun = set()
-        for place, (_, record) in enumerate(self.records):
-            if isinstance(record, SpanStarted):
-                begun.add(record.id)
-            elif loss and isinstance(record, SpanEnded) and record.id not in begun:
-                continue
-            if place not in left_out:
-                yield record
-            if place == 0 and loss:
-                assert self.started is not None
-                now = self.started.time_ns
-                if loss.beginning:
-                    yield Instant(None, "pipeline", now, {"content": "full", "is_lost": True})
-                yield Instant(None, SALVAGED, now, {"detail": str(loss)})
-
-    def _uncertain(self) -> Iterator[int]:
-        """The places of outputs that may miss something."""
-        begins: dict[object, int] = {}
-        for place, (number, record) in enumerate(self.records):
-            if isinstance(record, SpanStarted | SpanRecord) and record.name == "node":
-                said = record.attributes
-                begins.setdefault((said.get("node"), said.get("item")), number)
-            elif isinstance(record, NodeOutput):
-                # What a call generates item by item has the call's own span.
-                began = begins.get((record.node, record.item), begins.get((record.node, None), 0))
-                if any(began < one.start < number for one in self.lost):
-                    yield place
+    return records, lost
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Record | None]]:
@@ -454,54 +370,47 @@ def _lines(path: Path) -> Iterator[tuple[int, Record | None]]:
                 yield 0, None
 
 
-def _started(path: Path) -> RunStarted | None:
-    return next((one for _, one in _lines(path) if isinstance(one, RunStarted)), None)
-
-
-def _beginning(
-    found: _Trusted, run: RunStarted | None, *, number: int, path: Path, out: Path
-) -> RunStarted:
-    """A part's first record, restored from the others.
-
-    Raises:
-        JournalInvalid: They do not say enough.
-    """
-    times = [moment for _, one in found.records if (moment := _first_moment(one))]
-    names = (
-        one.attributes.get("pipeline")
-        for _, one in found.records
-        if isinstance(one, Instant) and _begins(one)
-    )
-    name = next(names, None) if run is None else run.name
-    if not isinstance(name, str):
-        raise JournalInvalid("nothing in it can be trusted", path=found.path, line=1)
-    run_id = path.stem if run is None else run.run_id
-    try:
-        began = datetime.strptime(run_id.partition("-")[0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-        wall_ns = int(began.timestamp()) * 10**9
-    except ValueError:
-        wall_ns = found.path.stat().st_mtime_ns
-    joined_ns = Journal(out).last_ns if number else None
-    return RunStarted(
-        SCHEMA_VERSION,
-        run_id,
-        name,
-        wall_ns,
-        min(times, default=0),
-        0,
-        joined_ns=joined_ns,
-        part=number,
-    )
-
-
-def _first_moment(record: Record) -> int:
-    return record.start_ns if isinstance(record, SpanRecord) else last_moment(record)
-
-
 def _begins(record: Record) -> bool:
     return isinstance(record, Instant) and record.name == "pipeline"
+
+
+def _uncertain(records: Mapping[int, Record], lost: Sequence[range]) -> list[int]:
+    """The lines of outputs that may miss something."""
+    found = []
+    begins: dict[object, int] = {}
+    for number, record in records.items():
+        if isinstance(record, SpanStarted | SpanRecord) and record.name == "node":
+            said = record.attributes
+            begins.setdefault((said.get("node"), said.get("item")), number)
+        elif isinstance(record, NodeOutput):
+            # What a call generates item by item has the call's own span.
+            began = begins.get((record.node, record.item), begins.get((record.node, None), 0))
+            if any(began < one.start < number for one in lost):
+                found.append(number)
+    return found
 
 
 def _label(record: Record) -> str:
     assert isinstance(record, NodeOutput)
     return record.node if record.item is None else f"{record.node}[{record.item}]"
+
+
+def _free_name(path: Path) -> Path:
+    kept, number = path.with_name(f"{path.name}{DAMAGED}"), 1
+    while kept.exists():
+        number += 1
+        kept = path.with_name(f"{path.name}{DAMAGED}-{number}")
+    return kept
+
+
+def _without(records: Mapping[int, Record], loss: Loss) -> Iterator[Record]:
+    """The records to keep, with one that says what is lost, after the first."""
+    begun = set()
+    for record in records.values():
+        if isinstance(record, SpanStarted):
+            begun.add(record.id)
+        elif isinstance(record, SpanEnded) and record.id not in begun:
+            continue
+        yield record
+        if isinstance(record, RunStarted):
+            yield Instant(None, SALVAGED, record.time_ns, {"detail": str(loss)})

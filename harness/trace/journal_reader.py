@@ -252,7 +252,7 @@ class _Process:
 def _further_parts(path: Path, run_id: str) -> Iterator[JournalFile]:
     for beside in paths_beside(path):
         number = part_of(beside, path)
-        started = None if number is None else _beginning(beside)
+        started = None if number is None else beginning_of(beside)
         if started is None or started.run_id != run_id:
             continue
         if started.part != number or started.joined_ns is None:
@@ -266,7 +266,7 @@ def _joined_files(path: Path, parts: Sequence[JournalFile]) -> Iterator[JournalF
         if part_of(beside, path) is not None:
             continue
         try:
-            started = _beginning(beside)
+            started = beginning_of(beside)
             if started is None or started.run_id != parts[0].started.run_id:
                 continue
             if started.part not in known:
@@ -284,7 +284,7 @@ def _joined_files(path: Path, parts: Sequence[JournalFile]) -> Iterator[JournalF
             )
 
 
-def _beginning(path: Path) -> RunStarted | None:
+def beginning_of(path: Path) -> RunStarted | None:
     """A file's first record; None if its process was killed before writing it."""
     with path.open("rb") as file:
         line = file.readline()

@@ -212,19 +212,6 @@ def parts(tmp_path: Path) -> Path:
     return journal
 
 
-def test_a_damaged_journal_is_repaired_into_another_file(tmp_path: Path, journal: Path) -> None:
-    lines = journal.read_bytes().splitlines(keepends=True)
-    damaged = tmp_path / journal.name
-    damaged.write_bytes(b"".join([*lines[:2], b"{}\n", *lines[3:]]))
-    assert trace("check", damaged, cwd=tmp_path).exit_code == 1
-
-    done = trace("check", damaged, "--repair", "out.jsonl", "--json", cwd=tmp_path)
-
-    assert (done.exit_code, done.json["is_whole"]) == (0, True)
-    assert f"{journal.name}: " in done.stderr
-    assert trace("report", "out.jsonl", cwd=tmp_path).exit_code == 0
-
-
 def test_a_check_names_the_parts_of_a_run(parts: Path) -> None:
     done = trace("check", parts.with_suffix(".1.jsonl"), cwd=parts.parent)
 
