@@ -48,10 +48,7 @@ class LexicalIndex:
     def open(
         cls, directory: Path, primary: PrimaryStore, *, progress: Progress | None = None
     ) -> Self:
-        """The index in `directory`, repaired if needed, holding all that `primary` holds.
-
-        If it needs repair and nothing can be written, one is made in memory.
-        """
+        """The index in `directory`, repaired if needed, holding all that `primary` holds."""
         index = cls(directory, primary)
         index._prepare(progress)
         return index
@@ -66,7 +63,6 @@ class LexicalIndex:
         self._schema = LexicalSchema(primary.language)
         self._reading_on = RLock()
         self._index: tantivy.Index
-        self._in_memory = False
         self._position = 0
 
     @property
@@ -135,15 +131,8 @@ class LexicalIndex:
         # 1. As it is on disk, with nothing to read.
         if not again and self._loads() and self._is_up_to_date():
             return
-        # 2. In memory, if nothing may be written.
-        if self._primary.read_only:
-            index = self._opened(None)
-            self._write(index, 0, self._primary.last_sequence(), progress)
-            self._use(index)
-            self._in_memory = True
-            return
         with self._turn(_TURN_WAIT_S):
-            # 3. With new writes to read. Another process may have repaired it meanwhile, too.
+            # 2. With new writes to read. Another process may have repaired it meanwhile, too.
             if not again and self._loads():
                 try:
                     self._advance(progress)
@@ -152,7 +141,7 @@ class LexicalIndex:
                 except _Unreadable as error:
                     if error.is_of_the_disk:
                         raise
-            # 4. Made again.
+            # 3. Made again.
             self._make_again(progress)
 
     def _make_again(self, progress: Progress | None) -> None:
@@ -184,22 +173,17 @@ class LexicalIndex:
         with _translated(self._directory):
             if damaged := damaged_file(self._directory):
                 raise ValueError(f"{damaged.name} is not as it was written")
-            self._use(self._opened(self._directory))
+            self._index = self._opened(self._directory)
+            self._refresh()
 
-    def _opened(self, directory: Path | None) -> tantivy.Index:
-        """The index in a directory, or a new one; in memory without a directory."""
-        index = self._tantivy.Index(
-            self._schema.fields, path=None if directory is None else str(directory)
-        )
+    def _opened(self, directory: Path) -> tantivy.Index:
+        """The index in a directory, or a new one."""
+        index = self._tantivy.Index(self._schema.fields, path=str(directory))
         index.register_tokenizer(self._schema.tokenizer, self._schema.analyzer)
         # Otherwise a thread of tantivy's reloads it twice a second if `meta.json` has changed, and
         # if a file was truncated meanwhile, the process ends (SIGBUS).
         index.config_reader(reload_policy="manual")
         return index
-
-    def _use(self, index: tantivy.Index) -> None:
-        self._index = index
-        self._refresh()
 
     def _is_up_to_date(self) -> bool:
         return self._position == self._primary.last_sequence() and self._agrees()
@@ -219,12 +203,6 @@ class LexicalIndex:
             self._refresh()
         if self._position >= self._primary.last_sequence():
             return
-        if self._in_memory:
-            self._advance(None)
-            return
-        if self._primary.read_only:
-            self._prepare(None)
-            return
         try:
             with self._turn(_TURN_WAIT_S if self._position < until else 0):
                 self._advance(None)
@@ -233,7 +211,7 @@ class LexicalIndex:
                 raise
 
     def _advance(self, progress: Progress | None) -> None:
-        """Reads all new writes. Only inside `_turn`, or in memory."""
+        """Reads all new writes. Only inside `_turn`."""
         with _translated(self._directory):
             self._refresh()
         last = self._primary.last_sequence()

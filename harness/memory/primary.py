@@ -60,14 +60,12 @@ class PrimaryStore:
 
     Attributes:
         directory: Where the file is.
-        read_only: Whether nothing can be written, by request or by the files' permissions.
         language: The language whose words the lexical index stems.
     """
 
     def __init__(self, connections: Connections, *, language: str) -> None:
         self._connections = connections
         self.directory = connections.path.parent
-        self.read_only = connections.read_only
         self.language = language
 
     @classmethod
@@ -76,22 +74,20 @@ class PrimaryStore:
         directory: Path,
         *,
         language: str | None = None,
-        read_only: bool = False,
         wait_s: float = _WAIT_S,
     ) -> Self:
         """Opens the file in `directory`, or makes both.
 
         Args:
-            directory: Opened for reading only if it cannot be written.
+            directory: Where the file is.
             language: None: English for a new store, else the store's own.
-            read_only: Write nothing.
             wait_s: How long a write waits for writes of other processes.
 
         Raises:
-            MemoryStoreFailed: It cannot be made or read, is damaged, or of a newer version.
+            MemoryStoreFailed: It cannot be made or written, is damaged, or of another version.
             InvalidInput: It was made with another language.
         """
-        connections = Connections(directory / FILE_NAME, read_only=read_only, wait_s=wait_s)
+        connections = Connections(directory / FILE_NAME, wait_s=wait_s)
         try:
             return cls(connections, language=prepare(connections, language))
         except BaseException:
@@ -137,24 +133,6 @@ class PrimaryStore:
                     changes.put_vector(sequence, vector, embedder)
                     new.append(passage.id)
         return Added(new=tuple(new), known=tuple(known), merged=tuple(merged))
-
-    def update(self, passage: Passage, vector: Vectors | None, embedder: Embedder | None) -> None:
-        """Replaces the passage with this id; stores its vector if there is one.
-
-        The old vectors stay if title and text are unchanged, and the old `created` if the new
-        passage has none. Raises `InvalidInput` if there is no passage with this id.
-        """
-        with self._changing() as changes:
-            found = _find(changes.db, passage.id)
-            if found is None:
-                raise InvalidInput(
-                    f"{self.directory}: no passage '{passage.id}' to update; add it instead",
-                    code="memory.unknown-passage",
-                )
-            sequence, old = found
-            dated = passage if passage.created else replace(passage, created=old.created)
-            moved = changes.replace(sequence, old, dated)
-            changes.put_vector(moved, vector, embedder)
 
     def delete(self, ids: Sequence[str]) -> int:
         """Removes passages and those merged into them; returns how many of the ids it knew."""
@@ -260,7 +238,7 @@ class PrimaryStore:
     def passages_between(self, low: int, high: int) -> Iterator[tuple[int, Passage]]:
         """Passages with low < sequence number <= high, in this order.
 
-        Read in parts. A passage that is changed or removed meanwhile may be missing; what is
+        Read in parts. A passage that is removed meanwhile may be missing; what is
         written meanwhile has a number beyond `high`, if that was the last.
         """
         query = f"{_SELECT} WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?"
@@ -378,8 +356,8 @@ _COUNT = "SELECT count(*) FROM passage"
 class _Changes:
     """The changes of one transaction. Make it when the transaction has begun; end with `finish`.
 
-    Each change takes the next sequence number. A passage has the number of its last change; when it
-    moves to another, or is deleted, `removed` notes the old number and the write that ended it.
+    Each change takes the next sequence number. A passage has the number of the change that stored
+    it; when it is deleted, `removed` notes that number and the number of the deletion.
     """
 
     def __init__(self, db: sqlite3.Connection) -> None:
@@ -392,22 +370,6 @@ class _Changes:
         self.db.execute(f"INSERT INTO passage {_VALUES}", (*_row_of(sequence, passage), number))
         self._tag(sequence, passage)
         return sequence
-
-    def replace(self, sequence: int, old: Passage, new: Passage) -> int:
-        """Replaces a passage; its vectors stay if title and text are unchanged."""
-        moved = self._next()
-        self.db.execute("INSERT INTO removed VALUES (?, ?)", (moved, sequence))
-        self.db.execute("DELETE FROM passage WHERE sequence = ?", (sequence,))
-        self.db.execute(f"INSERT INTO passage {_VALUES}", (*_row_of(moved, new), number_of(new)))
-        self._untag(sequence, old)
-        self._tag(moved, new)
-        if old.searchable == new.searchable:
-            for table in vector_tables(self.db):
-                statement = f"UPDATE {table} SET sequence = ? WHERE sequence = ?"  # noqa: S608  # constants
-                self.db.execute(statement, (moved, sequence))
-        else:
-            self._drop_vectors(sequence)
-        return moved
 
     def remove(self, sequence: int, passage: Passage) -> None:
         self.db.execute("INSERT INTO removed VALUES (?, ?)", (self._next(), sequence))

@@ -102,8 +102,7 @@ class Searcher:
             known = self._primary.unrelated(self._embedder)
             if known is None:
                 known = unrelated_cosine(self._embedder)
-                if not self._primary.read_only:
-                    self._primary.set_unrelated(self._embedder, known)
+                self._primary.set_unrelated(self._embedder, known)
             self._unrelated = known
         return self._unrelated
 
@@ -154,7 +153,7 @@ class Candidate:
 
     passage: Passage
     sequence: int
-    """The number of the write that last changed it; of equals, the older goes first."""
+    """The number of the write that stored it; of equals, the older goes first."""
     fused: float
     """Relevance, 0 to 1, compared with the others that were proposed."""
     lexical: float | None

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from harness.errors import InvalidInput, MemoryStoreFailed
 from harness.files import make_private
-from harness.memory.passage import Passage
-from harness.memory.reading import number_of
 from harness.memory.terms import check_language
 
 SCHEMA_VERSION = 3
@@ -75,30 +73,29 @@ class Connections:
 
     Attributes:
         path: The file.
-        read_only: Whether nothing can be written, by request or by the files' permissions.
     """
 
-    def __init__(self, path: Path, *, read_only: bool, wait_s: float) -> None:
+    def __init__(self, path: Path, *, wait_s: float) -> None:
         self.path = path
         self._wait_s = wait_s
         self._idle: deque[sqlite3.Connection] = deque()
         self._closed = False
         self._turn = threading.Lock()
-        self._writer: sqlite3.Connection | None = None
         with self._translated():
-            if not read_only:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                make_private(path)
-            self.read_only = read_only or not _may_be_written(path)
-            if not self.read_only:
-                self._writer = self._connect("mode=rwc")
-                try:
-                    _set_up(self._writer)
-                except BaseException:
-                    self._writer.close()
-                    raise
-            elif not path.exists():
-                raise self.absent()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(path)
+            if not _may_be_written(path):
+                raise self.failed(
+                    "its files may not be written, which even a search has to; copy the directory "
+                    "elsewhere and open the copy",
+                    code="memory.store-read-only",
+                )
+            self._writer = self._connect()
+            try:
+                _set_up(self._writer)
+            except BaseException:
+                self._writer.close()
+                raise
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -106,16 +103,16 @@ class Connections:
         with self._translated():
             self._check_open()
             try:
-                db, lasting = self._idle.pop(), True
+                db = self._idle.pop()
             except IndexError:
-                db, lasting = self._reader()
+                db = self._connect()
             try:
                 db.execute("BEGIN")
                 yield db
             finally:
                 if db.in_transaction:
                     db.execute("COMMIT")
-                if lasting and len(self._idle) < _IDLE_CONNECTIONS:
+                if len(self._idle) < _IDLE_CONNECTIONS:
                     self._idle.append(db)
                 else:
                     db.close()
@@ -141,12 +138,6 @@ class Connections:
         """The same without a transaction, for statements that cannot be part of one."""
         with self._translated(), self._turn:
             self._check_open()
-            if self._writer is None:
-                raise self.failed(
-                    "the store is open for reading only, as requested or because its files may "
-                    "not be written; open it where they may",
-                    code="memory.store-read-only",
-                )
             yield self._writer
 
     def close(self) -> None:
@@ -155,55 +146,24 @@ class Connections:
             self._closed = True
             self._close_idle()
             # Last: the last connection to close moves the log into the file and deletes it.
-            if self._writer is not None:
-                self._writer.close()
+            self._writer.close()
 
     def failed(self, message: str, *, code: str) -> MemoryStoreFailed:
         """The error to raise about this store."""
         return MemoryStoreFailed(message, path=self.path.parent, code=code)
-
-    def absent(self) -> MemoryStoreFailed:
-        """The error to raise if there is no store and none may be made."""
-        return self.failed(
-            "there is no memory store here, and none may be made", code="memory.store-absent"
-        )
 
     def _close_idle(self) -> None:
         with suppress(IndexError):
             while True:
                 self._idle.pop().close()
 
-    def _connect(self, how: str) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(
-            f"{self.path.resolve().as_uri()}?{how}",
-            uri=True,
+            self.path,
             timeout=self._wait_s,
             isolation_level=None,
             check_same_thread=False,
         )
-
-    def _reader(self) -> tuple[sqlite3.Connection, bool]:
-        """A connection that reads, and whether it sees later writes."""
-        if not self.read_only:
-            return self._connect("mode=rw"), True
-        db = self._connect("mode=ro")
-        try:
-            db.execute("SELECT 1 FROM sqlite_schema").fetchone()
-        except sqlite3.Error as error:
-            db.close()
-            # For a file in WAL mode SQLite wants an index beside it, even to read.
-            if _kind(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
-                raise
-            log = self.path.with_name(f"{self.path.name}-wal")
-            if log.exists() and log.stat().st_size:
-                raise self.failed(
-                    f"its last writes are still in {log.name}, and SQLite cannot read that where "
-                    "nothing may be written; copy the directory elsewhere and open the copy",
-                    code="memory.log-unreadable",
-                ) from error
-            # For one read only: it would never learn that another user has written since.
-            return self._connect("mode=ro&immutable=1"), False
-        return db, True
 
     def _check_open(self) -> None:
         if self._closed:
@@ -249,10 +209,7 @@ def _log_ahead(db: sqlite3.Connection) -> None:
 
 
 def _may_be_written(path: Path) -> bool:
-    files = [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))]
-    return os.access(path.parent, os.W_OK | os.X_OK) and all(
-        os.access(file, os.W_OK) for file in files if file.exists()
-    )
+    return os.access(path.parent, os.W_OK | os.X_OK) and os.access(path, os.W_OK)
 
 
 def _kind(error: sqlite3.Error) -> int:
@@ -271,13 +228,6 @@ _ROW = """
         quality  REAL,
         created  TEXT NOT NULL,
         metadata TEXT NOT NULL"""
-
-# Passages that were merged into the passage `kept`, by a rule.
-_MERGED = (
-    f"CREATE TABLE merged ({_ROW}, kept TEXT NOT NULL, rule TEXT NOT NULL)",
-    "CREATE INDEX merged_kept ON merged (kept)",
-    "CREATE INDEX passage_reading ON passage (reading)",
-)
 
 _TABLES = (
     # One row. `sequence` counts writes; up to `compacted`, `removed` is forgotten. `place` says
@@ -309,15 +259,10 @@ _TABLES = (
         unrelated  REAL,
         UNIQUE (name, dimensions)
     )""",
-    *_MERGED,
-)
-
-# Version 2 compared words in runs of three.
-_FROM_VERSION_2 = (
-    "DROP TABLE band",
-    "ALTER TABLE passage ADD COLUMN reading INTEGER NOT NULL DEFAULT 0",
-    "UPDATE passage SET reading = number_of(title, text)",
-    *_MERGED,
+    # Passages that were merged into the passage `kept`, by a rule.
+    f"CREATE TABLE merged ({_ROW}, kept TEXT NOT NULL, rule TEXT NOT NULL)",
+    "CREATE INDEX merged_kept ON merged (kept)",
+    "CREATE INDEX passage_reading ON passage (reading)",
 )
 
 
@@ -327,10 +272,10 @@ def vector_tables(db: sqlite3.Connection) -> list[str]:
 
 
 def prepare(connections: Connections, language: str | None) -> str:
-    """Makes or upgrades the tables, and checks them after a copy; returns the store's language.
+    """Makes the tables, and checks them after a copy; returns the store's language.
 
     Raises:
-        MemoryStoreFailed: It is damaged, or of a version that cannot be upgraded.
+        MemoryStoreFailed: It is damaged, or of another version.
         InvalidInput: The language is unknown, or not the store's.
     """
     if language is not None:
@@ -350,13 +295,22 @@ def prepare(connections: Connections, language: str | None) -> str:
             f"{SCHEMA_VERSION}); upgrade harness, or open another directory",
             code="memory.schema-newer",
         )
-    if version < SCHEMA_VERSION:
-        _bring_up(connections, version, language or _DEFAULT_LANGUAGE)
+    if 0 < version < SCHEMA_VERSION:
+        raise connections.failed(
+            f"written by a first draft of harness (schema {version}), which cannot be read any "
+            "more; open another directory",
+            code="memory.schema-older",
+        )
+    if version == 0:
+        _make_tables(connections, language or _DEFAULT_LANGUAGE)
     # 2. Is all of it there? Only a copy has to be checked.
     with connections.reading() as db:
-        made_with, place = db.execute("SELECT language, place FROM state").fetchone() or ("", "")
+        state = db.execute("SELECT language, place FROM state").fetchone()
+        made_with, place = state or ("", "")
         here = _place(connections.path)
-        fault = None if place == here else _fault(db)
+        fault = "its state is missing" if state is None else None
+        if place != here:
+            fault = fault or _fault(db)
         empty = db.execute("SELECT 1 FROM passage LIMIT 1").fetchone() is None
     if fault:
         raise connections.failed(
@@ -372,43 +326,21 @@ def prepare(connections: Connections, language: str | None) -> str:
             f"'{language}'; leave the language out, or open another directory",
             code="memory.other-language",
         )
-    if (place, made_with) != (here, chosen) and not connections.read_only:
+    if (place, made_with) != (here, chosen):
         with connections.writing() as db:
             db.execute("UPDATE state SET language = ?, place = ?", (chosen, here))
     return chosen
 
 
-def _bring_up(connections: Connections, version: int, language: str) -> None:
-    if version == 0 and connections.read_only:
-        raise connections.absent()
-    if version == 1:
-        raise connections.failed(
-            "written by a first draft of harness (schema 1), which cannot be read any more; "
-            "open another directory",
-            code="memory.schema-older",
-        )
-    if connections.read_only:
-        raise connections.failed(
-            f"written by an older harness (schema {version}); open it once where its files may be "
-            "written",
-            code="memory.schema-older",
-        )
+def _make_tables(connections: Connections, language: str) -> None:
     with connections.writing() as db:
-        version = _version(db)
-        if version == SCHEMA_VERSION:
+        if _version(db) == SCHEMA_VERSION:
             return  # another process was quicker
-        if version == 2:
-            db.create_function("number_of", 2, _number_of, deterministic=True)
-        for statement in _FROM_VERSION_2 if version == 2 else _TABLES:
+        for statement in _TABLES:
             db.execute(statement)
-        if version == 0:
-            place = _place(connections.path)
-            db.execute("INSERT INTO state VALUES (0, 0, ?, NULL, ?)", (language, place))
+        place = _place(connections.path)
+        db.execute("INSERT INTO state VALUES (0, 0, ?, NULL, ?)", (language, place))
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-def _number_of(title: str, text: str) -> int:
-    return number_of(Passage(title=title, text=text))
 
 
 def _version(db: sqlite3.Connection) -> int:
@@ -421,50 +353,10 @@ def _place(path: Path) -> str:
     return f"{status.st_dev}:{status.st_ino}"
 
 
-# --- the check of a copy ---------------------------------------------------------------------
-
-
 def _fault(db: sqlite3.Connection) -> str | None:
-    """A sign that parts of the file are from different moments; None if it looks whole.
-
-    SQLite's own check finds pages that do not fit each other. It cannot find rows that are missing
-    without a trace: these are counted.
-    """
+    """A sign that parts of the file are from different moments; None if it looks whole."""
     try:
         (said,) = db.execute("PRAGMA integrity_check(1)").fetchone()
-        if said != "ok":
-            return str(said)
-        # The passage of a number never changes: a row of any moment is right if it has one.
-        strays = [
-            (f"'{table}' has rows of no passage", _STRAYS.format(table))
-            for table in ("tag", *vector_tables(db))
-        ]
-        for wrong, query in (*_COUNTS, *strays):
-            found, expected = db.execute(query).fetchone()
-            if found != expected:
-                return f"{wrong} ({found:,} instead of {expected:,})"
     except sqlite3.DatabaseError as error:
         return str(error)
-    return None
-
-
-_STRAYS = "SELECT (SELECT count(*) FROM passage JOIN {0} USING (sequence)), count(*) FROM {0}"
-
-_COUNTS = (
-    ("its state is missing", "SELECT count(*), 1 FROM state"),
-    (
-        "writes are missing",
-        # Each write since the last compaction left a passage, or its mark in `removed`.
-        """SELECT count(*), (SELECT sequence - compacted FROM state) FROM (
-            SELECT sequence FROM passage WHERE sequence > (SELECT compacted FROM state)
-            UNION SELECT at FROM removed
-            UNION SELECT sequence FROM removed WHERE sequence > (SELECT compacted FROM state)
-        )""",
-    ),
-    (
-        "tags are missing",
-        """SELECT (SELECT count(*) FROM tag), coalesce(sum(
-            2 + (SELECT count(*) FROM json_each(metadata))
-        ), 0) FROM passage""",
-    ),
-)
+    return None if said == "ok" else str(said)

@@ -35,8 +35,8 @@ class MemoryStore:
     """A directory of passages, searched by words, by meaning, or both.
 
     Every method may be called from any thread, and several processes may have the directory open:
-    searches run side by side, writes take turns. `add`, `update` and `delete` are durable when they
-    return, and the next search of this store sees them. Another process sees them as soon as it has
+    searches run side by side, writes take turns. `add` and `delete` are durable when they return,
+    and the next search of this store sees them. Another process sees them as soon as it has
     finished reading what came before.
     """
 
@@ -72,7 +72,6 @@ class MemoryStore:
         embedder: Embedder | None = None,
         language: str | None = None,
         merge: Merging = True,
-        read_only: bool = False,
         progress: Progress | None = None,
     ) -> Self:
         """Opens the store in a directory, or makes one there.
@@ -88,7 +87,6 @@ class MemoryStore:
             merge: Whether a passage that says what a stored one says, in the same words, becomes
                 one with it: if they are equal but for white space and Unicode's forms of a letter
                 (True), also but for typographic signs (`near`), or never (False).
-            read_only: Write nothing.
             progress: Told what is being done, how much of it is done, and how much there is; in
                 another thread, for work in the background.
 
@@ -103,7 +101,7 @@ class MemoryStore:
             )
         directory = Path(path)
         embedder = embedder or WordLlamaEmbedder()
-        primary = PrimaryStore.open(directory, language=language, read_only=read_only)
+        primary = PrimaryStore.open(directory, language=language)
         try:
             lexical = LexicalIndex.open(directory / "lexical", primary, progress=progress)
             vector = VectorIndex(primary, embedder)
@@ -125,9 +123,9 @@ class MemoryStore:
     def add(self, passages: Iterable[Passage]) -> Added:
         """Stores passages, all of them or, if it raises, none.
 
-        A passage with a known id changes nothing (see `update`), one that says the same as a stored
-        passage becomes one with it (see `open` and `split`), and one that looks like instructions
-        to a model is refused.
+        A passage with a known id changes nothing, one that says the same as a stored passage
+        becomes one with it (see `open` and `split`), and one that looks like instructions to a
+        model is refused.
 
         Raises:
             MemoryStoreFailed: They cannot be written.
@@ -148,23 +146,6 @@ class MemoryStore:
         )
         self._has_written()
         return replace(added, refused=refused)
-
-    def update(self, passage: Passage) -> None:
-        """Replaces the passage with the same id.
-
-        Raises:
-            InvalidInput: The id is unknown, or it looks like instructions to a model.
-            MemoryStoreFailed: It cannot be written.
-        """
-        _, refused = _filtered([passage])
-        if refused:
-            raise InvalidInput(
-                f"passage '{passage.id}' is refused: {refused[0].reason}",
-                code="memory.passage-refused",
-            )
-        (vector,) = embed(self._embedder, [passage.searchable])
-        self._primary.update(passage, vector, embedder=self._embedder)
-        self._has_written()
 
     def delete(self, *ids: str) -> int:
         """Removes passages and those merged into them; returns how many of the ids it knew."""
@@ -268,8 +249,7 @@ class MemoryStore:
             MemoryStoreFailed: They cannot be written.
         """
         self._lexical.rebuild(progress)
-        if not self._primary.read_only:
-            self._vector.embed_missing(stop=Event(), progress=progress)
+        self._vector.embed_missing(stop=Event(), progress=progress)
 
     def compact(self) -> None:
         """Frees the space of deleted passages, and of other embedders' vectors."""
@@ -288,7 +268,7 @@ class MemoryStore:
         """
         self._vector.catch_up()
         self._start_upkeep()
-        return self._upkeep.wait(timeout_s) and not self._is_behind
+        return self._upkeep.wait(timeout_s) and not self._vector.missing
 
     def close(self) -> None:
         """Closes files and ends threads. Nothing is lost if this is never called."""
@@ -313,12 +293,8 @@ class MemoryStore:
             self._written = self._primary.last_sequence()
 
     def _start_upkeep(self) -> None:
-        if self._is_behind and not self._primary.read_only:
+        if self._vector.missing:
             self._upkeep.start()
-
-    @property
-    def _is_behind(self) -> bool:
-        return self._vector.missing > 0
 
     def _tend(self, stop: Event) -> None:
         self._vector.embed_missing(stop=stop, progress=self._progress)

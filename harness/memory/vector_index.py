@@ -49,8 +49,7 @@ class VectorIndex:
             return "it is closed"
         if missing := self.missing:
             passages = "passage is" if missing == 1 else "passages are"
-            never = ", and nothing can be written here" if self._primary.read_only else ""
-            return f"{missing:,} {passages} still to be embedded{never}"
+            return f"{missing:,} {passages} still to be embedded"
         return None if self._held is not None else "its vectors are not read yet"
 
     @property
@@ -295,8 +294,8 @@ def _rows_of(known: Numbers, sequences: Iterable[int]) -> Numbers:
 def cosines(vectors: Vectors, query: Vectors) -> Vectors:
     """Cosines of (n, d) vectors to a query (d,), all of unit length; independent of position.
 
-    Not `vectors @ query`: BLAS starts a thread per core, and when a model keeps the cores busy these
-    wait for each other, for 50,000 vectors 10 to 35 ms instead of 0.7. This stays at 1.7.
+    Not `vectors @ query`: BLAS starts a thread per core, and when a model keeps the cores busy
+    these wait for each other, for 50,000 vectors 10 to 35 ms instead of 0.7. This stays at 1.7.
     """
     scores: Vectors = np.vecdot(vectors, query)
     return scores

@@ -57,19 +57,18 @@ def passage(id_: str, version: int) -> Passage:
 
 
 def write(directory: Path, log: Path, *, name: str, life: int, alive: dict[str, int]) -> None:
-    """Adds, updates and deletes for ever, and logs what it will do and what it has done."""
+    """Adds and deletes for ever, and logs what it will do and what it has done."""
     chance = random.Random(f"{name} {life}")
     mine = {id_: version for id_, version in alive.items() if id_.startswith(name)}
     said = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     store = opened(directory)
     for number in count():
-        kind = chance.choices(("add", "update", "delete"), (6, 3, 1))[0] if mine else "add"
+        kind = chance.choices(("add", "delete"), (6, 2))[0] if mine else "add"
         changes: Versions
         if kind == "add":
             changes = {f"{name}-{life}-{number}-{i}": 1 for i in range(chance.choice((1, 1, 5)))}
         else:
-            id_ = chance.choice(sorted(mine))
-            changes = {id_: mine[id_] + 1 if kind == "update" else None}
+            changes = {chance.choice(sorted(mine)): None}
         os.write(said, json.dumps(["will", changes]).encode() + b"\n")
         for id_, version in changes.items():
             if version is None:
@@ -79,8 +78,6 @@ def write(directory: Path, log: Path, *, name: str, life: int, alive: dict[str, 
                 mine[id_] = version
         if kind == "add":
             assert store.add([passage(id_, 1) for id_ in changes]).new == tuple(changes)
-        elif kind == "update":
-            store.update(passage(id_, mine[id_]))
         os.write(said, json.dumps(["done", changes]).encode() + b"\n")
         if chance.random() < 0.3:
             store.search(passage(next(iter(changes)), 1).text, limit=2)

@@ -73,17 +73,10 @@ def test_what_became_one_goes_when_it_or_the_other_is_deleted(opened):
     assert store.add([NEAR]).new == ("c",)
 
 
-def test_what_is_changed_is_compared_as_it_reads_now_and_hides_nothing(opened):
+def test_of_a_merged_passage_the_last_wording_alone_is_kept(opened):
     store = opened()
-    store.add([THERE, SAME])
-    store.update(Passage(id="a", text=CONTRARY.text))
-    assert ends(store.add([Passage(id="e", text="The valve is  not open.")]))[1] == [
-        ("e", "a", "same")
-    ]
-    assert store.add([Passage(id="f", text=THERE.text)]).new == ("f",)
-    assert store.split("b").text == SAME.text
-    # Its last wording alone is kept.
-    store.add([Passage(id="g", text=" The valve is not open."), Passage(id="g", text="It is gone")])
+    store.add([Passage(id="a", text="The valve is open.")])
+    store.add([Passage(id="g", text=" The valve is open."), Passage(id="g", text="It is gone")])
     with failing(InvalidInput, "memory.not-merged"):
         store.split("g")
 

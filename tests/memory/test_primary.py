@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored import EMBEDDER, failing, put
 
-from harness.errors import InvalidInput, MemoryStoreFailed
+from harness.errors import MemoryStoreFailed
 from harness.memory.passage import RESERVED, Passage, wanted_tags
 from harness.memory.primary import PrimaryStore
 
@@ -65,23 +65,6 @@ def test_any_text_may_be_asked_for_as_an_id(primary):
         assert primary.get(id_) is None
         assert primary.delete([id_]) == 0
     assert len(primary) == 2
-
-
-def test_an_update_replaces_the_passage_and_keeps_its_time(primary):
-    primary.add([(Passage(text="one", id="a", created=NOW), vector(1, 2))], embedder=EMBEDDER)
-    primary.put_vectors(OTHER, [1], vector(1, 2, 3)[np.newaxis])
-
-    # Vectors move along when it still reads the same.
-    primary.update(Passage(text="one", id="a", quality=9), None, EMBEDDER)
-    assert primary.vectors_of(EMBEDDER, [1, 2])[0].tolist() == [2]
-    assert primary.vectors_between(OTHER, 0, 2)[1].tolist() == [[1, 2, 3]]
-
-    primary.update(Passage(text="two", id="a", metadata={"k": 1}), None, EMBEDDER)
-    assert primary.get("a") == Passage(text="two", id="a", created=NOW, metadata={"k": 1})
-    assert primary.tagged(wanted_tags({"k": 1})).tolist() == [3]
-    assert primary.count_without_vector(EMBEDDER) == 1
-    with failing(InvalidInput, "memory.unknown-passage"):
-        primary.update(Passage(text="one", id="b"), None, None)
 
 
 def test_a_delete_takes_all_that_hangs_on_a_passage(primary):
@@ -178,13 +161,10 @@ def test_who_follows_by_numbers_holds_what_the_primary_store_holds_whenever_it_l
         id_ = str(chance.randrange(30))
         text = f"{chance.randrange(20)} {id_}"
         passage = Passage(text=text, id=id_, quality=step % 10)
-        kind = chance.choices(("add", "update", "delete", "compact"), (5, 4, 2, 0.2))[0]
+        kind = chance.choices(("add", "delete", "compact"), (7, 4, 0.2))[0]
         if kind == "add":
             primary.add([(passage, vector(step, 0))], embedder=EMBEDDER, merge=False)
             expected.setdefault(id_, text)
-        elif kind == "update" and id_ in expected:
-            primary.update(passage, vector(step, 0), EMBEDDER)
-            expected[id_] = text
         elif kind == "delete":
             assert primary.delete([id_]) == (id_ in expected)
             expected.pop(id_, None)

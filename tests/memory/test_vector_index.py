@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_vectors import Named, add, clustered, naive, unit
 
-from harness.errors import MemoryStoreFailed
 from harness.memory.passage import Passage
 from harness.memory.primary import PrimaryStore
 from harness.memory.vector_index import Matrix, VectorIndex
@@ -79,14 +78,13 @@ def test_what_a_compaction_forgets_meanwhile_is_not_found(tmp_path, open_index):
     primary.close()
 
 
-def test_what_is_deleted_or_changed_is_not_found_as_it_was(primary, open_index):
+def test_what_is_deleted_is_not_found_any_more(primary, open_index):
     add(primary, [X, Y, Z], FLAT)
     index = open_index()
 
-    primary.delete(["p1"])
-    primary.update(Passage(text="another", id="p2"), Z, FLAT)
+    primary.delete(["p1", "p2"])
+    (last,) = add(primary, [Z], FLAT)
     index.catch_up()
-    last = primary.last_sequence()
     assert index.search(X, limit=9).keys() == {3, last}
     assert index.search(X, limit=9, including=[1, 2, 3]).keys() == {3, last}
     assert nearest(index, Z, limit=2) == [3, last]
@@ -127,17 +125,6 @@ def test_a_changed_embedder_embeds_anew_and_is_away_meanwhile(primary, open_inde
     primary.add([(Passage(text="4 1 1 0"), None)], embedder=None)
     theirs.catch_up()
     assert theirs.unavailable == "1 passage is still to be embedded"
-
-
-def test_where_nothing_can_be_written_it_says_that_it_stays_away(primary, open_index):
-    add(primary, [X], FLAT)
-    reader = PrimaryStore.open(primary.directory, read_only=True)
-    index = open_index(OTHER, of=reader)
-
-    assert "nothing can be written here" in index.unavailable
-    with pytest.raises(MemoryStoreFailed):
-        index.embed_missing(stop=NEVER)
-    reader.close()
 
 
 def test_vectors_that_another_embedders_compaction_took_are_missed_and_made(primary, open_index):
