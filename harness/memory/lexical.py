@@ -14,7 +14,7 @@ import re
 import shutil
 import struct
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
@@ -91,14 +91,6 @@ class LexicalIndex:
         if where is not None:
             wanted = self._schema.both(wanted, self._schema.tagged(where))
         return self._mended(lambda: self._found(wanted, limit))
-
-    def scores(self, query: str, sequences: Collection[int]) -> dict[int, float]:
-        """The same for given passages, as far as they have any of the words."""
-        if not sequences:
-            return {}
-        wanted = self._schema.any_of(self._schema.asked(query))
-        wanted = self._schema.both(wanted, self._schema.numbered(sequences))
-        return self._mended(lambda: self._found(wanted, len(sequences)))
 
     def ceiling(self, query: str) -> float:
         """The limit of the score of a passage with nothing but a query's words.

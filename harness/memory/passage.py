@@ -215,8 +215,6 @@ class Hit:
     """BM25 score; None if the lexical index was not asked or did not propose it."""
     vector: float | None
     """Cosine to the query, -1 to 1; None if the vector index was not asked or had no answer."""
-    fallback: str | None = None
-    """Why words alone decided although meaning was asked for; None if all is well."""
 
     @property
     def id(self) -> str:
@@ -238,7 +236,7 @@ class Hits(list[Hit]):
     """The hits of a search, best first.
 
     Attributes:
-        fallback: As in `Hit`. Here too, since there may be no hit to say so.
+        fallback: Why words alone decided although meaning was asked for; None if all is well.
     """
 
     def __init__(self, hits: list[Hit], *, fallback: str | None = None) -> None:

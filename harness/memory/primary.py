@@ -275,21 +275,12 @@ class PrimaryStore:
 
     def vectors_between(self, embedder: Embedder, low: int, high: int) -> tuple[Numbers, Vectors]:
         """Numbers (n,), ascending, and vectors (n, d) with low < number <= high."""
-        return self._vectors(embedder, "sequence > ? AND sequence <= ?", (low, high))
-
-    def vectors_of(self, embedder: Embedder, sequences: Iterable[int]) -> tuple[Numbers, Vectors]:
-        """Numbers (n,), ascending, and vectors (n, d) of those passages that have one."""
-        wanted = "sequence IN (SELECT value FROM json_each(?))"
-        return self._vectors(embedder, wanted, (_json(sequences),))
-
-    def _vectors(
-        self, embedder: Embedder, wanted: str, values: tuple[int | str, ...]
-    ) -> tuple[Numbers, Vectors]:
         rows: list[tuple[int, bytes]] = []
         with self._connections.reading() as db:
             if table := _table_of(db, embedder):
-                query = f"SELECT sequence, vector FROM {table} WHERE {wanted} ORDER BY sequence"  # noqa: S608  # constants
-                rows = db.execute(query, values).fetchall()
+                between = "WHERE sequence > ? AND sequence <= ? ORDER BY sequence"
+                query = f"SELECT sequence, vector FROM {table} {between}"  # noqa: S608  # constants
+                rows = db.execute(query, (low, high)).fetchall()
         sequences = np.fromiter((sequence for sequence, _ in rows), dtype=np.int64, count=len(rows))
         # A bytearray, so that numpy lets the matrix be written to.
         joined = bytearray().join([vector for _, vector in rows])

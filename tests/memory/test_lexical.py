@@ -65,8 +65,6 @@ def test_scores_are_those_of_the_published_formula(index):
 
     assert found == pytest.approx({n: s for n, s in naive.items() if s}, rel=1e-5)
     assert list(index.search("RED red apple", limit=1)) == list(found)[:1]
-    assert index.scores("RED red apple", [2, 3]) == pytest.approx({2: naive[2]}, rel=1e-5)
-    assert index.scores("red", []) == {}
 
 
 @pytest.mark.parametrize("query", ["body:apples", "+apples -red", "[a TO apples", "*", '"red'])

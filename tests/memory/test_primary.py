@@ -123,7 +123,6 @@ def test_vectors_are_kept_for_each_embedder_and_those_that_lack_are_known(primar
     assert (sequences.tolist(), vectors.tolist()) == ([1, 3], [[0, 1, 2], [3, 4, 5]])
     assert [n for n, _ in primary.without_vector(OTHER, 9)] == [2]
     assert primary.vectors_between(EMBEDDER, 1, 9)[1].tolist() == [[5, 1]]
-    assert primary.vectors_of(EMBEDDER, [2, 3])[0].tolist() == [2]
     unknown = SimpleNamespace(name="unknown", dimensions=7)
     assert primary.vectors_between(unknown, 0, 9)[1].shape == (0, 7)
 

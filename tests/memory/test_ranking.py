@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from harness.memory.passage import Passage
 from harness.memory.ranking import (
     Candidate,
-    contenders,
     convex_combination,
     is_relevant,
     min_max,
@@ -70,26 +69,6 @@ def test_what_else_was_proposed_changes_no_score(lexical, vector, worse):
     assert {n: all_of_them[n] for n in lexical} == {n: fewer[n] for n in lexical}
 
 
-@given(words=bm25.filter(len), meaning=cosines, depth=st.integers(1, 4), count=st.integers(1, 6))
-def test_who_is_no_contender_would_change_nothing_by_its_words(words, meaning, depth, count):
-    proposed = dict(sorted(words.items(), key=lambda one: (-one[1], one[0]))[:depth])
-    asked = contenders(proposed, meaning, count=count)
-    assert not proposed.keys() & set(asked)
-
-    def best(lexical):
-        return sorted(convex_combination(lexical, meaning).values(), reverse=True)[:count]
-
-    everything = proposed | {n: words[n] for n in meaning if n in words}
-    assert best(proposed | {n: words[n] for n in asked if n in words}) == best(everything)
-
-
-def test_only_who_might_be_among_the_best_is_a_contender():
-    words, meaning = {1: 10.0, 2: 1.0}, {2: 1.0, 3: 0.6}
-
-    assert contenders(words, meaning, count=1) == []
-    assert contenders(words, meaning, count=3) == [3]
-
-
 # --- ranking -----------------------------------------------------------------------------------
 
 
@@ -122,7 +101,7 @@ def test_a_score_is_seven_parts_relevance_and_three_quality(fused, quality, expe
 )
 def test_the_best_come_first_and_of_equals_the_older(scores, limit):
     candidates = [candidate(n, fused=f, quality=q) for n, (f, q) in enumerate(scores, start=1)]
-    hits = rank(candidates[::-1], limit=limit, fallback=None)
+    hits = rank(candidates[::-1], limit=limit)
 
     naive = sorted(candidates, key=lambda c: (-score(c), c.sequence))[:limit]
     assert [hit.passage for hit in hits] == [c.passage for c in naive]
