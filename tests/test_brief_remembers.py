@@ -10,7 +10,8 @@ import pytest
 from demo import DemoRun, run_demo
 
 from harness.memory import MemoryStore
-from harness.trace import RunRecord, load_run
+from harness.trace import load_run
+from harness.trace.journal_reader import RunRecord
 
 pytestmark = pytest.mark.slow
 

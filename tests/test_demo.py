@@ -9,7 +9,8 @@ import pytest
 from demo import ROOT, DemoRun
 from perfetto import query_trace
 
-from harness.trace import RunRecord, load_run
+from harness.trace import load_run
+from harness.trace.journal_reader import RunRecord
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,6 @@
 """The dual store: passages in a primary store, a lexical and a vector index, and their fusion."""
 
 from harness.memory.embedder import Embedder, Vectors, WordLlamaEmbedder
-from harness.memory.guard import Suspicion, injected_instruction
 from harness.memory.passage import (
     Added,
     Filter,
@@ -11,7 +10,6 @@ from harness.memory.passage import (
     Passage,
     Refusal,
     Scalar,
-    Stats,
 )
 from harness.memory.primary import FILE_NAME, Merging, Progress
 from harness.memory.ranking import Mode
@@ -34,9 +32,6 @@ __all__ = [
     "Progress",
     "Refusal",
     "Scalar",
-    "Stats",
-    "Suspicion",
     "Vectors",
     "WordLlamaEmbedder",
-    "injected_instruction",
 ]

@@ -18,10 +18,9 @@ from harness.trace import (
     RunEnded,
     RunTrace,
     TraceOptions,
-    call_group,
     calls_of,
 )
-from harness.trace.calls import Call, Interval, cost_of, percentiles_of
+from harness.trace.calls import Call, Interval, call_group, cost_of, percentiles_of
 from harness.trace.node_records import critical_path
 
 MS = 1_000_000

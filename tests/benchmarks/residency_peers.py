@@ -22,12 +22,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from harness.residency import (
+from harness.residency import Need
+from harness.residency.ledger import (
     Decision,
     Grant,
     Ledger,
     Load,
-    Need,
     Resident,
     State,
     Unload,

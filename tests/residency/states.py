@@ -1,16 +1,7 @@
 """Short names for what a decision rests on."""
 
-from harness.residency import (
-    NOTHING_KNOWN,
-    Device,
-    Forecast,
-    Ledger,
-    Resident,
-    State,
-    Strand,
-    Tenant,
-    WaitingCall,
-)
+from harness.residency import NOTHING_KNOWN, Device, Forecast, Strand, Tenant
+from harness.residency.ledger import Ledger, Resident, State, WaitingCall
 
 SECOND = 1_000_000_000
 

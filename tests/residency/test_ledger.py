@@ -1,7 +1,8 @@
 import pytest
 
 from harness.errors import DoesNotFit
-from harness.residency import Device, Ledger, Resident, Tenant, check_fits
+from harness.residency import Device, Tenant, check_fits
+from harness.residency.ledger import Ledger, Resident
 
 
 def resident(model, need_bytes, **need):

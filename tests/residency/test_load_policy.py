@@ -11,8 +11,8 @@ from small_runs import played, rough_run
 from states import SECOND, calls, expected, resident, state, tenant, wait
 
 from harness.errors import DoesNotFit
-from harness.residency import Grant, Load, State, Unload, Wait, decide
-from harness.residency.load_policy import Choice
+from harness.residency.ledger import Grant, Load, State, Unload, Wait
+from harness.residency.load_policy import Choice, decide
 
 A, B, C = (tenant(model) for model in "abc")
 ELSEWHERE = tenant("elsewhere")  # has models take turns, where there is no room for it beside them

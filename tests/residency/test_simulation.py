@@ -3,7 +3,9 @@ from simulation import Job, simulate
 from states import tenant
 
 from harness.errors import DoesNotFit
-from harness.residency import Device, Forecast, Grant, Load, Strand, Unload, Wait, decide
+from harness.residency import Device, Forecast, Strand
+from harness.residency.ledger import Grant, Load, Unload, Wait
+from harness.residency.load_policy import decide
 
 
 def job(id_, model="a", call_s=1.0, **settings):

@@ -7,8 +7,8 @@ from sample_runs import STARTED, span, write_journal
 
 from harness.errors import JournalInvalid
 from harness.files import whole_file
-from harness.trace import CounterSet, Flow, write_chrome_trace
-from harness.trace.chrome import chrome_events
+from harness.trace import CounterSet, Flow
+from harness.trace.chrome import chrome_events, write_chrome_trace
 
 
 @pytest.fixture

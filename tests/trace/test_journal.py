@@ -16,10 +16,8 @@ from harness.trace import (
     Content,
     Instant,
     JoinedTrace,
-    JournalWriter,
     ManualClock,
     NodeOutput,
-    RecordMaker,
     Redactor,
     RunEnded,
     RunStarted,
@@ -30,6 +28,8 @@ from harness.trace import (
     TraceOptions,
     load_run,
 )
+from harness.trace.journal import JournalWriter
+from harness.trace.tracer import RecordMaker
 
 NEW_YEAR_NS = 1_767_225_600_000_000_000  # 2026-01-01T00:00:00Z
 DURABILITIES = pytest.mark.parametrize("durability", ["exit", "node", "sync"])

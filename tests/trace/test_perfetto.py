@@ -18,7 +18,8 @@ from perfetto import Row, query_traces
 from random_runs import write_random_run
 from sample_runs import span, write_journal
 
-from harness.trace import TIMELINES, CounterSet, Instant, Journal, Lanes, SpanRecord
+from harness.trace import TIMELINES, CounterSet, Instant, Journal, SpanRecord
+from harness.trace.timeline import Lanes
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from demo import ROOT
 
-from harness.trace import Journal, load_run, write_chrome_trace
+from harness.trace import Journal, load_run
+from harness.trace.chrome import write_chrome_trace
 
 RECORDED = ROOT / "traces/recorded"
 

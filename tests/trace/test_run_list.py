@@ -1,17 +1,10 @@
 import pytest
 from structlog.testing import capture_logs
 
-from harness.trace import (
-    AUDIT_LOG,
-    Instant,
-    RunStarted,
-    append_line,
-    dump_json,
-    list_runs,
-    read_audit_log,
-)
+from harness.trace import AUDIT_LOG, Instant, RunStarted, append_line, dump_json, list_runs
 from harness.trace.journal_line import encode
 from harness.trace.records import SCHEMA_VERSION
+from harness.trace.run_list import read_audit_log
 
 ENTRY = {
     "run_id": "20260102T030405Z-00",

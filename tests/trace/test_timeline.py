@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_runs import random_spans, span
 
-from harness.trace import Lanes
+from harness.trace.timeline import Lanes
 
 
 def placed(spans):
