@@ -183,8 +183,8 @@ GROUPS = {
     "The loop and its limits": ("Limits", "WiggumResult", "Round", "rounds_from"),
     "Rubrics": ("load_rubric", "Rubric", "Draft", "Verdict", "Finding", "Grade"),
     "Models": (
-        "chat", "embed", "count_tokens", "open_shim", "Message", "ChatRequest", "EmbedRequest",
-        "CountRequest", "Completion", "Embeddings", "Usage", "OnCut", "Endpoint",
+        "chat", "embed", "open_shim", "Message", "ChatRequest", "EmbedRequest",
+        "Completion", "Embeddings", "Usage", "OnCut", "Endpoint",
         "ScriptedBackend",
     ),
     "Memory": ("MemoryStore", "Passage", "Hit"),

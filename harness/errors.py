@@ -381,7 +381,7 @@ class ReplyEmpty(ReplyCut):
 
 
 class NotOffered(InferenceError):
-    """The server or its model cannot do this kind of call, such as embedding or counting tokens."""
+    """The server or its model cannot do this kind of call, such as embedding."""
 
     code = "call.not-offered"
 

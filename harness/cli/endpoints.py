@@ -113,7 +113,6 @@ _ROWS = {
     "timings": "timings",
     "cached_tokens": "cached tokens",
     "logprobs": "log probabilities",
-    "counts_tokens": "counts tokens",
     "embeds": "embeds",
     "metrics": "counters",
     "dropped": "refused fields",

@@ -47,7 +47,6 @@ from harness.inference.providers import (
 from harness.inference.reply_store import KeptReplies, ReplyCache, TextStore, reply_identity
 from harness.inference.request import (
     ChatRequest,
-    CountRequest,
     EmbedRequest,
     JsonSchema,
     Message,
@@ -77,7 +76,6 @@ __all__ = [
     "ChatRequest",
     "Client",
     "Completion",
-    "CountRequest",
     "EmbedRequest",
     "Embeddings",
     "Endpoint",

@@ -9,7 +9,7 @@ from typing import Protocol
 from harness.errors import InferenceError, NotOffered
 from harness.inference.completion import Completion, Embeddings, Usage
 from harness.inference.reply_in_progress import call_phases
-from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
+from harness.inference.request import ChatRequest, EmbedRequest
 from harness.trace import Clock, monotonic
 
 
@@ -33,15 +33,6 @@ class Backend(Protocol):
         Raises:
             NotOffered: The server does not embed.
             InferenceError: There are none.
-        """
-        ...
-
-    async def count_tokens(self, request: CountRequest) -> int:
-        """How many tokens a prompt is, by the model's own tokenizer and template.
-
-        Raises:
-            NotOffered: The server does not count.
-            InferenceError: There is no count.
         """
         ...
 
@@ -122,10 +113,6 @@ class ScriptedBackend:
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """Not offered: a script is of replies."""
         raise NotOffered("a scripted backend does not embed", endpoint=request.model)
-
-    async def count_tokens(self, request: CountRequest) -> int:
-        """The number of words, as in the usage of replies."""
-        return sum(len(m.content.split()) for m in request.messages)
 
     async def aclose(self) -> None:
         """Nothing to release."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from harness.inference.completion import Completion, Embeddings, Usage
-from harness.inference.request import ChatRequest, CountRequest, EmbedRequest, Request
+from harness.inference.request import ChatRequest, Request
 from harness.trace import Instant, Record, Span, SpanRecord, Tracer
 
 
@@ -15,26 +15,21 @@ def call_span(request: Request, tracer: Tracer) -> Span:
 
     There one sees at a glance which model was busy, and what it waited for.
     """
-    match request:
-        case ChatRequest():
-            return tracer.span(
-                "chat",
-                track=f"model {request.model}",
-                label=f"chat {request.role}" if request.role else "chat",
-                model=request.model,
-                role=request.role,
-                temperature=request.temperature,
-                **request.cutoffs,
-                seed=request.seed,
-                max_output_tokens=request.max_output_tokens,
-                structured=request.reply_schema is not None,
-                prompt_chars=sum(len(message.content) for message in request.messages),
-                prompt_sha256=tracer.content(partial(_as_text, request)),
-            )
-        case EmbedRequest():
-            return _span("embed", request, tracer, texts=len(request.texts))
-        case CountRequest():
-            return _span("count tokens", request, tracer)
+    asked = {"track": f"model {request.model}", "model": request.model, "role": request.role}
+    if not isinstance(request, ChatRequest):
+        return tracer.span("embed", **asked, texts=len(request.texts))
+    return tracer.span(
+        "chat",
+        **asked,
+        label=f"chat {request.role}" if request.role else "chat",
+        temperature=request.temperature,
+        **request.cutoffs,
+        seed=request.seed,
+        max_output_tokens=request.max_output_tokens,
+        structured=request.reply_schema is not None,
+        prompt_chars=sum(len(message.content) for message in request.messages),
+        prompt_sha256=tracer.content(partial(_as_text, request)),
+    )
 
 
 KvBytes = Callable[[int], int]
@@ -42,16 +37,13 @@ KvBytes = Callable[[int], int]
 
 
 def record_answer(
-    answer: Completion | Embeddings | int, span: Span, *, kv_bytes: KvBytes | None = None
+    answer: Completion | Embeddings, span: Span, *, kv_bytes: KvBytes | None = None
 ) -> None:
     """Says in its span what came of a call; of a chat when the trace is written."""
-    match answer:
-        case Completion():
-            span.tracer.later(partial(_told, answer, span, kv_bytes))
-        case Embeddings():
-            span.set(model_id=answer.model_id, input_tokens=answer.input_tokens)
-        case int():
-            span.set(tokens=answer)
+    if isinstance(answer, Completion):
+        span.tracer.later(partial(_told, answer, span, kv_bytes))
+    else:
+        span.set(model_id=answer.model_id, input_tokens=answer.input_tokens)
 
 
 def token_counts(usage: Usage) -> dict[str, int | None]:
@@ -67,13 +59,6 @@ def token_counts(usage: Usage) -> dict[str, int | None]:
         "accepted_tokens": usage.accepted_tokens,
     }
     return counts | {name: count for name, count in more.items() if count is not None}
-
-
-def _span(
-    name: str, request: EmbedRequest | CountRequest, tracer: Tracer, **attributes: object
-) -> Span:
-    track = f"model {request.model}"
-    return tracer.span(name, track=track, model=request.model, role=request.role, **attributes)
 
 
 def _as_text(request: ChatRequest) -> str:

@@ -28,7 +28,7 @@ from harness.inference.gate import Gate
 from harness.inference.meter import Admission, Meter, Sending
 from harness.inference.reply_in_progress import Listener
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot
-from harness.inference.request import ChatRequest, CountRequest, EmbedRequest, Request
+from harness.inference.request import ChatRequest, EmbedRequest, Request
 from harness.inference.retry import another_may_answer, retry_delay_s
 from harness.inference.structured import SchemaKnowledge
 from harness.inference.time_limits import Deadline, timed_out
@@ -111,12 +111,8 @@ class Client:
         """One vector per text; raises as `chat` does, and `NotOffered`."""
         return self.call(request, caller=caller)
 
-    def count_tokens(self, request: CountRequest) -> Coroutine[Any, Any, int]:
-        """How many tokens a prompt is; raises as `chat` does, and `NotOffered`."""
-        return self.call(request)
-
     async def call(self, request: Request, *, caller: Caller = ANY_CALLER) -> Any:  # noqa: ANN401
-        """The answer to one call: a `Completion`, `Embeddings` or a count of tokens.
+        """The answer to one call: a `Completion`, or `Embeddings`.
 
         1. Replay: a reply that an earlier part of the run got to the same call of the same node.
         2. Limits: the meter reserves what the call may take, or refuses it.
@@ -250,7 +246,7 @@ class Client:
         return line
 
     def _lines(self, request: Request) -> Sequence[Line]:
-        """The endpoints to ask, in order. Another model's vectors and counts are of no use."""
+        """The endpoints to ask, in order. Another model's vectors are of no use."""
         line = self._line(request.model)
         others = line.endpoint.fallback if isinstance(request, ChatRequest) else ()
         return (line, *(self.lines[tag] for tag in others))
@@ -261,14 +257,14 @@ class Client:
         return self.replies.slot(request, label=caller.label)
 
     def _admitted(self, request: Request) -> AbstractAsyncContextManager[Admission[Any] | None]:
-        if self.meter is None or isinstance(request, CountRequest):
+        if self.meter is None:
             return nullcontext()
         return self.meter.admitted(request)
 
     def _metered(
         self, request: Request, call: _Call
     ) -> AbstractAsyncContextManager[Sending[Any] | None]:
-        if self.meter is None or call.admission is None or isinstance(request, CountRequest):
+        if self.meter is None or call.admission is None:
             return nullcontext()
         return self.meter.sending(call.admission, request)
 
@@ -342,10 +338,6 @@ def _all_failed(tried: Sequence[tuple[str, HarnessError]]) -> HarnessError:
 
 
 def _asked(backend: Backend, request: Request) -> Awaitable[Any]:
-    match request:
-        case ChatRequest():
-            return backend.chat(request)
-        case EmbedRequest():
-            return backend.embed(request)
-        case CountRequest():
-            return backend.count_tokens(request)
+    if isinstance(request, ChatRequest):
+        return backend.chat(request)
+    return backend.embed(request)

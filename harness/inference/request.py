@@ -260,29 +260,7 @@ class EmbedRequest:
         _check_time(self.timeout_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountRequest:
-    """A conversation whose tokens are to be counted."""
-
-    model: str
-    """The endpoint's tag."""
-    messages: tuple[Message, ...]
-    """Counted as the model would read it, its template's own tokens included."""
-    role: str | None = None
-    """What the count is for; for the trace alone."""
-    timeout_s: float | None = None
-    """Longest that the call may take, if less than the endpoint's."""
-
-    def __post_init__(self) -> None:
-        _check_types(self)
-        if not self.messages:
-            raise InvalidInput(
-                "there are no messages; a count needs at least one", code="request.no-messages"
-            )
-        _check_time(self.timeout_s)
-
-
-Request = ChatRequest | EmbedRequest | CountRequest
+Request = ChatRequest | EmbedRequest
 
 
 _WHOLE = (Integral, "a whole number")

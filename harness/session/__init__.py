@@ -1,6 +1,6 @@
 """The session: configuration, and the one place where the parts are joined and closed."""
 
-from harness.session.chat import chat, count_tokens, embed, open_shim
+from harness.session.chat import chat, embed, open_shim
 from harness.session.pipeline import Pipeline, run_to_its_end
 from harness.session.rehearsal import Rehearsal, Remake, rehearse
 from harness.session.result import CallResult, RunFiles, RunResult
@@ -26,7 +26,6 @@ __all__ = [
     "Session",
     "Settings",
     "chat",
-    "count_tokens",
     "embed",
     "load_settings",
     "only_question",

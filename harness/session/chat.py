@@ -11,12 +11,10 @@ from harness.inference import (
     ChatOptions,
     Client,
     Completion,
-    CountRequest,
     Embeddings,
     EmbedRequest,
     OnCut,
     Prompt,
-    as_messages,
     as_texts,
     chat_request,
     whole_reply,
@@ -182,20 +180,3 @@ async def embed(
     """
     async with open_shim(model, settings=settings) as shim:
         return await shim.embed(EmbedRequest(model=model, texts=as_texts(texts)))
-
-
-async def count_tokens(model: str, messages: Prompt, *, settings: Settings | None = None) -> int:
-    """How many tokens a prompt is to a model, by its own tokenizer and template; see `chat`.
-
-    Args:
-        model: Tag of an endpoint.
-        messages: A text, or a conversation.
-        settings: In place of those of the directory and the environment.
-
-    Raises:
-        ConfigurationInvalid: There is no such endpoint.
-        NotOffered: Its server does not count.
-        InferenceError: There is no count.
-    """
-    async with open_shim(model, settings=settings) as shim:
-        return await shim.count_tokens(CountRequest(model=model, messages=as_messages(messages)))

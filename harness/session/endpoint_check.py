@@ -22,7 +22,6 @@ from harness.inference import (
     ChatRequest,
     Client,
     Completion,
-    CountRequest,
     EmbedRequest,
     Endpoint,
     Message,
@@ -82,8 +81,6 @@ class EndpointCheck:
     cached_tokens: bool | None = None
     """Whether it reports how much of a prompt came out of its prefix cache."""
     logprobs: bool | None = None
-    counts_tokens: bool | None = None
-    """Whether it counts the tokens of a prompt."""
     embeds: bool | None = None
     metrics: bool | None = None
     """Whether its counters can be read."""
@@ -257,11 +254,9 @@ class _Trial:
         if at_once > 1:
             self._progress(f"{at_once} calls at once")
             check = replace(check, at_once=at_once, side_by_side=await self._side_by_side(at_once))
-        self._progress("token counts and embeddings")
-        count = CountRequest(model=self._endpoint.tag, messages=_PROMPT)
+        self._progress("embeddings")
         return replace(
             check,
-            counts_tokens=await _can(self._client.count_tokens(count)),
             embeds=await _can(self._client.embed(self._embed)),
         )
 

@@ -18,13 +18,11 @@ from harness.inference import (
     ChatOptions,
     ChatRequest,
     Completion,
-    CountRequest,
     Embeddings,
     EmbedRequest,
     Message,
     OnCut,
     Prompt,
-    as_messages,
     as_texts,
     chat_request,
     whole_reply,
@@ -316,19 +314,6 @@ class Run:
         self._asks(model)
         with self._call.pulse.doing("call"):
             return await self._session.client.embed(request, caller=self._caller)
-
-    async def count_tokens(self, role: str, prompt: Prompt) -> int:
-        """How many tokens a prompt is to the model that plays a role, by its own tokenizer.
-
-        Raises:
-            ConfigurationInvalid: No model plays the role.
-            NotOffered: Its server does not count.
-            InferenceError: There is no count.
-        """
-        model = self._session.roles.model(role)
-        request = CountRequest(model=model, role=role, messages=as_messages(prompt))
-        self._asks(model)
-        return await self._session.client.count_tokens(request)
 
     async def remember(
         self,

@@ -11,7 +11,7 @@ from test_otlp import CLIENT, spans_of, values
 from harness import open_shim
 from harness.analysis import diagnose, report_of
 from harness.errors import EndpointUnreachable
-from harness.inference import ChatRequest, CountRequest, EmbedRequest, Endpoint, as_messages
+from harness.inference import ChatRequest, EmbedRequest, Endpoint, as_messages
 from harness.session.settings import Settings
 from harness.trace import RunTrace, TraceOptions
 from harness.trace.perfetto import perfetto_packets
@@ -54,8 +54,6 @@ async def everything(trace):
                     for number in range(4):
                         await shim.chat(ask("gone", f"Number {number}?"))
                     await shim.embed(EmbedRequest(model="vectors", texts=("a", "b")))
-                    counted = CountRequest(model="llama", messages=as_messages("Hello."))
-                    await shim.count_tokens(counted)
                     with suppress(EndpointUnreachable):
                         await shim.embed(EmbedRequest(model="gone", texts=("a",)))
 
@@ -77,7 +75,6 @@ def test_what_became_of_every_call_is_reported_diagnosed_exported_and_drawn(tmp_
     assert [(one.name, one.model, one.requests, one.failed) for one in report.asides] == [
         ("schema probe", "triton", 1, 0),
         ("embed", "vectors", 1, 0),
-        ("count tokens", "llama", 1, 0),
         ("embed", "gone", 1, 1),
     ]
 
@@ -95,8 +92,8 @@ def test_what_became_of_every_call_is_reported_diagnosed_exported_and_drawn(tmp_
         (one["harness.span"], one.get("harness.from_cache", False))
         for kind, one in found
         if kind == CLIENT
-    } == {(name, False) for name in ("chat", "schema probe", "embed", "count tokens")}
+    } == {(name, False) for name in ("chat", "schema probe", "embed")}
 
     packets = b"".join(perfetto_packets(journal)).decode("utf-8", "replace")
-    titles = {"schema probe", "embed", "count tokens", "fallback"}
+    titles = {"schema probe", "embed", "fallback"}
     assert all(title in packets for title in titles)

@@ -379,7 +379,7 @@ class Swapped:
     """A backend behind the peer's lock."""
 
     def __init__(self, backend: Backend, *, swapping: Swapping, model: str) -> None:
-        self.embed, self.count_tokens = backend.embed, backend.count_tokens
+        self.embed = backend.embed
         self.aclose = backend.aclose
         self._backend = backend
         self._swapping = swapping

@@ -22,7 +22,7 @@ from pathlib import Path
 import structlog
 
 from harness.hardware import read_gguf_header
-from harness.inference import Endpoint, ScriptedBackend
+from harness.inference import Completion, Endpoint, ScriptedBackend
 from harness.session import Pipeline, Run, Settings
 from harness.session.settings import TraceSettings, demo_endpoint
 from harness.trace import Journal, calls_of
@@ -180,7 +180,8 @@ async def three_rounds(source: str, judge: Endpoint, directory: Path) -> tuple[P
 
     @pipeline.node
     async def source_tokens(run: Run) -> int:
-        tokens = await run.count_tokens(JUDGE, source)
+        read = await run.chat(JUDGE, source, max_output_tokens=1, on_cut="keep", returns=Completion)
+        tokens = read.usage.input_tokens if read.usage else 0
         if tokens < LEAST_SOURCE_TOKENS:
             raise ValueError(f"the source has {tokens} tokens; {LEAST_SOURCE_TOKENS} needed")
         return tokens

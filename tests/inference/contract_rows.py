@@ -160,7 +160,6 @@ def _dialect_row(name: str) -> Row:
         "log probabilities": dialect.logprobs != "given",
         "unknown model": dialect.unknown_model is None,
         "embedding": dialect.embeds == "nothing",
-        "counting": profile.counting is None,
         "length": dialect.cut_by_limit != "length",
     }
     said = dialect.overflow.message
@@ -241,7 +240,7 @@ ROWS = (
     Row(
         name="ollama",
         open=partial(_emulated, OllamaServer, {"backend": "ollama"}),
-        lacks={"counting", "stop"},
+        lacks={"stop"},
         cached_tokens=24,
         overflow_counts=(12628, 8192),
         garbage=ServerError,
@@ -254,7 +253,7 @@ ROWS = (
             TritonServer,
             {"backend": "triton", "prompt_template": "chatml"},
         ),
-        lacks={"schema", "stop", "embedding", "counting"},
+        lacks={"schema", "stop", "embedding"},
         overflow_counts=(None, 4096),
         garbage=ServerError,
         unreadable=ServerError,
@@ -267,7 +266,7 @@ ROWS = (
             {"backend": "litellm", "model_id": f"openai/{MODEL}"},
         ),
         # Its client needs no [DONE] after a finish reason.
-        lacks={"counting", "unended stream"},
+        lacks={"unended stream"},
         cached_tokens=CACHED_TOKENS,
         overflow_counts=(LONG_PROMPT_TOKENS, CONTEXT_TOKENS),
         retry_after_s=7.0,
@@ -282,7 +281,7 @@ ROWS = (
             Anthropic,
             {"backend": "litellm", "model_id": "anthropic/claude-opus-4-5"},
         ),
-        lacks={"counting", "stop", "cut whole", "embedding", "log probabilities"},
+        lacks={"stop", "cut whole", "embedding", "log probabilities"},
         cached_tokens=5,
         overflow_counts=(208310, 200000),
         retry_after_s=7.0,
@@ -297,7 +296,7 @@ ROWS = (
         lacks={
             *("whole", "schema", "log probabilities", "cut whole", "unended stream", "garbage"),
             *("silent", "stalled", "cancelling", "stop", "length", "thinking"),
-            *("embedding", "counting"),
+            "embedding",
         },
     ),
     Row(

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from calls import REQUEST, ask, backend_at
+from calls import ask, backend_at
 from servers.anthropic import Anthropic
 from servers.ollama import OllamaServer
 from servers.openai_api import OpenAIAPI
@@ -14,7 +14,6 @@ from servers.pages import Pages
 from servers.triton import TritonServer
 
 from harness.inference import (
-    CountRequest,
     EmbedRequest,
     Endpoint,
     ScriptedBackend,
@@ -109,12 +108,11 @@ def test_the_query_is_in_all_that_a_server_is_asked():
     assert all(one.path.count("?") == 1 for one in asked)
 
 
-def test_the_query_is_in_embeddings_and_counts():
+def test_the_query_is_in_embeddings():
     async def main():
         server = with_query(OpenAIServer(dialect=DIALECTS["vllm"]), "/v1")
         async with server, backend_at(server, backend="vllm") as wire:
             await wire.embed(EmbedRequest(model="judge", texts=("an owl",)))
-            await wire.count_tokens(CountRequest(model="judge", messages=REQUEST.messages))
         return [one.path for one in server.asked]
 
-    assert asyncio.run(main()) == [f"/v1/embeddings{QUERY}", f"/tokenize{QUERY}"]
+    assert asyncio.run(main()) == [f"/v1/embeddings{QUERY}"]

@@ -71,7 +71,7 @@ class Guarded(OpenAIServer):
 
 
 def guarded(*, embeds="vectors", **said):
-    """A vLLM that refuses to chat, or what else is named: `tokenize=400`."""
+    """A vLLM that refuses to chat, or what else is named: `models=401`."""
     known = {"chat": "/v1/chat/completions", "models": "/v1/models"}
     by_path = {known.get(path, f"/{path}"): status for path, status in said.items()}
     return Guarded(dialect=replace(DIALECTS["vllm"], embeds=embeds), guarded=by_path)
@@ -116,11 +116,10 @@ SEEN = {
     ),
     "vLLM, its flags set": (dialect("vllm", **FLAGS_ON), {"timings": True, "cached_tokens": True}),
     "Triton": (dialect("triton-openai"), {"structured": "ignored", "logprobs": False}),
-    "MLC": (dialect("mlc"), {"counts_tokens": False, "embeds": True, "metrics": None}),
+    "MLC": (dialect("mlc"), {"embeds": True, "metrics": None}),
     "schemas refused": (dialect("openai", schema=refuse_schemas), {"structured": "advisory"}),
     "embeds alone": (guarded(chat=400), {"embeds": True, "timings": None, "at_once": None}),
     "models not listed": (guarded(models=401), {"models": None}),
-    "counting not there": (guarded(tokenize=404), {"counts_tokens": False}),
 }
 
 

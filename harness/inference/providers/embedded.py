@@ -44,7 +44,7 @@ from harness.inference.providers.provider import (
     remedies,
 )
 from harness.inference.providers.server_host import in_time
-from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
+from harness.inference.request import ChatRequest, EmbedRequest
 from harness.trace import Clock, monotonic
 
 _SCRIPT: Final = Path(__file__).with_name("embedded_child.py")
@@ -144,11 +144,6 @@ class EmbeddedLlamaCpp:
         """One vector per text; see `Backend.embed`. Needs an endpoint with `embeddings`."""
         async with self._alive() as wire:
             return await wire.embed(request)
-
-    async def count_tokens(self, request: CountRequest) -> int:
-        """How many tokens a prompt is; see `Backend.count_tokens`."""
-        async with self._alive() as wire:
-            return await wire.count_tokens(request)
 
     async def aclose(self) -> None:
         """Unloads the model."""

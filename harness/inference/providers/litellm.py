@@ -41,7 +41,7 @@ from harness.inference.providers.openai_wire import (
 from harness.inference.providers.provider import Access, Provider
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
-from harness.inference.request import ChatRequest, CountRequest, EmbedRequest, Message
+from harness.inference.request import ChatRequest, EmbedRequest, Message
 from harness.inference.time_limits import TimeLimits, timed_out
 from harness.trace import Clock, monotonic
 
@@ -147,14 +147,6 @@ class LiteLLMBackend:
                 endpoint=self._endpoint.tag,
             ) from error
         return wire_embeddings([reply], endpoint=self._endpoint, count=len(request.texts))
-
-    async def count_tokens(self, request: CountRequest) -> int:  # noqa: ARG002 - the protocol's
-        """Raises NotOffered: litellm does not count with the models' own tokenizers."""
-        raise NotOffered(
-            "litellm only estimates tokens, with other models' tokenizers; a completion's usage "
-            "has the provider's own count",
-            endpoint=self._endpoint.tag,
-        )
 
     async def aclose(self) -> None:
         """Closes the connections, once no other backend of this kind uses them."""

@@ -68,7 +68,6 @@ from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
 from harness.inference.request import (
     ChatRequest,
-    CountRequest,
     EmbedRequest,
     JsonSchema,
     Message,
@@ -178,11 +177,6 @@ class LlamaCppPython:
         return Embeddings(
             vectors=vectors, input_tokens=input_tokens, model_id=self._endpoint.model_id
         )
-
-    async def count_tokens(self, request: CountRequest) -> int:
-        """How many tokens a prompt is; see `Backend.count_tokens`."""
-        async with self._in_turn(request) as (engine, _):
-            return len(await engine.compute(partial(engine.prompt, request.messages)))
 
     async def aclose(self) -> None:
         """Unloads the model."""

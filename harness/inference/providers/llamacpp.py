@@ -25,7 +25,7 @@ from harness.inference.providers.counters import (
     Reading,
     prometheus,
 )
-from harness.inference.providers.openai_wire import nested_schema, wire_conversation
+from harness.inference.providers.openai_wire import nested_schema
 from harness.inference.providers.pages import Page, ServerPages, row_of
 from harness.inference.providers.provider import (
     ALWAYS,
@@ -36,7 +36,6 @@ from harness.inference.providers.provider import (
     HostReport,
     LoadControl,
     Provider,
-    TokenCounting,
     ms_as_ns,
     remedies,
 )
@@ -346,11 +345,6 @@ PROVIDER = Provider(
     cached_tokens=ALWAYS,
     times=times,
     timings=ALWAYS,
-    counting=TokenCounting(
-        path="/v1/chat/completions/input_tokens",
-        body=wire_conversation,
-        count=lambda reply: int(reply["input_tokens"]),
-    ),
     embeds="--embeddings",
     side_by_side="--parallel",
     context=ContextReport(

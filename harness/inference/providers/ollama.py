@@ -50,7 +50,7 @@ from harness.inference.providers.provider import (
 from harness.inference.providers.server_host import Answer, ServerHost, until
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
-from harness.inference.request import ChatRequest, CountRequest, EmbedRequest
+from harness.inference.request import ChatRequest, EmbedRequest
 from harness.inference.time_limits import TimeLimits
 from harness.trace import Clock, monotonic
 
@@ -144,13 +144,6 @@ class OllamaWire:
             vectors=as_vectors(reply.embeddings, endpoint=tag, count=count),
             input_tokens=reply.prompt_eval_count,
             model_id=reply.model or self._endpoint.model_id,
-        )
-
-    async def count_tokens(self, request: CountRequest) -> int:
-        """Raises NotOffered; see `Backend.count_tokens`."""
-        raise NotOffered(
-            "Ollama does not count tokens beforehand; its reply says how many the prompt had",
-            endpoint=request.model,
         )
 
     async def aclose(self) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import NotOffered, ServerError, StreamCut
@@ -35,7 +34,7 @@ from harness.inference.providers.pages import whole
 from harness.inference.providers.provider import Extras, Fields, Provider
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import Listener, ReplyInProgress, ServerTimings
-from harness.inference.request import ChatRequest, CountRequest, EmbedRequest, JsonSchema, Message
+from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message
 from harness.inference.time_limits import TimeLimits
 from harness.trace import Clock, monotonic
 
@@ -112,21 +111,6 @@ class OpenAIWire:
             else:
                 replies = [await self._embed(request.texts)]
         return wire_embeddings(replies, endpoint=self._endpoint, count=len(request.texts))
-
-    async def count_tokens(self, request: CountRequest) -> int:
-        """How many tokens a prompt is; see `Backend.count_tokens`."""
-        counting = self._provider.counting
-        if counting is None:
-            raise NotOffered(
-                f"{self._provider.title} does not count tokens", endpoint=self._endpoint.tag
-            )
-        fields = counting.body(self._endpoint.model_id, request.messages)
-        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
-            body = await self._ask(self._root + counting.path, fields, what="count tokens")
-        try:
-            return counting.count(orjson.loads(body))
-        except (orjson.JSONDecodeError, LookupError, TypeError, ValueError) as error:
-            raise self._odd(body, "a count of tokens") from error
 
     async def aclose(self) -> None:
         """Closes the connections; a call that is under way is cut off."""
@@ -324,11 +308,6 @@ def wire_embeddings(
 def wire_messages(messages: Iterable[Message]) -> list[dict[str, str]]:
     """A conversation as JSON, in the shape that all chat protocols share."""
     return [{"role": m.role, "content": m.content} for m in messages]
-
-
-def wire_conversation(model_id: str, messages: tuple[Message, ...]) -> Fields:
-    """The fields of a request that holds a conversation and nothing else."""
-    return {"model": model_id, "messages": wire_messages(messages)}
 
 
 def wire_fields(request: ChatRequest, model_id: str, *, stream: bool = True) -> dict[str, object]:

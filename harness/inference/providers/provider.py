@@ -14,7 +14,7 @@ from harness.inference.model_identity import ModelMetadata
 from harness.inference.providers.counters import MetricsSource, Reading
 from harness.inference.providers.pages import ServerFacts, ServerPages
 from harness.inference.reply_in_progress import ServerTimings
-from harness.inference.request import JsonSchema, Message
+from harness.inference.request import JsonSchema
 from harness.trace import Clock, monotonic
 
 Fields = Mapping[str, object]
@@ -76,18 +76,6 @@ class Access:
     check_address: Callable[[str], None] = lambda _url: None
     """Told where a request is about to go, by a provider that picks the address itself; raises
     `NotTrusted` to prevent it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenCounting:
-    """How a server counts the tokens of a conversation."""
-
-    path: str
-    """Below the server's root, not below `/v1`."""
-    body: Callable[[str, tuple[Message, ...]], Fields]
-    """From the model's name and the conversation, the request."""
-    count: Callable[[Any], int]
-    """From the reply's JSON, the number. Raises LookupError or TypeError if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +226,6 @@ class Provider:
     progress: Fields = field(default_factory=dict)
     """Fields that make it report how far it has read a prompt. A server that reports between two
     batches also notices there that its client has gone."""
-    counting: TokenCounting | None = None
     embeds: Switch = NEVER
     embeds_one_by_one: bool = False
     """Whether it takes one text at a time."""

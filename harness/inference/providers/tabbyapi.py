@@ -13,7 +13,6 @@ import orjson
 from harness.errors import LoadFailed, ModelNotFound
 from harness.inference.endpoint import Endpoint
 from harness.inference.model_identity import ModelMetadata
-from harness.inference.providers.openai_wire import wire_messages
 from harness.inference.providers.pages import Page, ServerPages, row_of
 from harness.inference.providers.provider import (
     ALWAYS,
@@ -25,13 +24,12 @@ from harness.inference.providers.provider import (
     HostReport,
     LoadControl,
     Provider,
-    TokenCounting,
     remedies,
     s_as_ns,
 )
 from harness.inference.providers.server_host import Answer, ServerHost
 from harness.inference.reply_in_progress import ServerTimings
-from harness.inference.request import JsonSchema, Message
+from harness.inference.request import JsonSchema
 
 _NOTHING_LOADED = 503
 
@@ -39,10 +37,6 @@ _NOTHING_LOADED = 503
 def _schema(schema: JsonSchema) -> Fields:
     # The schema stands where others have a name and the schema.
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
-
-
-def _counted(_model_id: str, messages: tuple[Message, ...]) -> Fields:
-    return {"text": wire_messages(messages)}
 
 
 def times(extras: Extras) -> ServerTimings | None:
@@ -194,9 +188,6 @@ PROVIDER = Provider(
     schema=_schema,
     times=times,
     timings=ALWAYS,
-    counting=TokenCounting(
-        path="/v1/token/encode", body=_counted, count=lambda reply: int(reply["length"])
-    ),
     embeds="embedding_model_name",
     context=ContextReport(path="/v1/model", keys=("parameters", "max_seq_len")),
     load_control=LoadControl(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.providers.counters import GENERATED, PROMPT, RUNNING, WAITING, prometheus
-from harness.inference.providers.openai_wire import ONLY_TOP_P, wire_conversation
+from harness.inference.providers.openai_wire import ONLY_TOP_P
 from harness.inference.providers.pages import Page, ServerPages
 from harness.inference.providers.provider import (
     Aim,
@@ -13,7 +13,6 @@ from harness.inference.providers.provider import (
     Extras,
     Fields,
     Provider,
-    TokenCounting,
     ms_as_ns,
     remedies,
 )
@@ -77,11 +76,6 @@ PROVIDER = Provider(
     refuses=ONLY_TOP_P,
     times=times,
     timings="stream = false",
-    counting=TokenCounting(
-        path="/chat_tokenize",
-        body=wire_conversation,
-        count=lambda reply: len(reply["tokenize_response"]),
-    ),
     context=ContextReport(path="/info", keys=("max_total_tokens",)),
     counters=Counters(
         path="/metrics",

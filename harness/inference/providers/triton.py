@@ -37,7 +37,7 @@ from harness.inference.providers.provider import (
 from harness.inference.providers.server_host import ServerHost, until
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
-from harness.inference.request import ChatRequest, CountRequest, EmbedRequest, Message, Role
+from harness.inference.request import ChatRequest, EmbedRequest, Message, Role
 from harness.inference.time_limits import TimeLimits
 from harness.trace import Clock, monotonic
 
@@ -103,11 +103,10 @@ class TritonWire:
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """Not offered; see `Backend.embed`."""
-        raise _not_offered("embed", endpoint=request.model)
-
-    async def count_tokens(self, request: CountRequest) -> int:
-        """Not offered; see `Backend.count_tokens`."""
-        raise _not_offered("count tokens", endpoint=request.model)
+        raise NotOffered(
+            "Triton's generate protocol does not embed; ask an endpoint of another backend",
+            endpoint=request.model,
+        )
 
     async def aclose(self) -> None:
         """Closes the connections; a call that is under way is cut off."""
@@ -247,13 +246,6 @@ class _OutputReader:
         return Usage(
             input_tokens=input_tokens, output_tokens=self._output_tokens, cached_tokens=None
         )
-
-
-def _not_offered(what: str, *, endpoint: str) -> NotOffered:
-    return NotOffered(
-        f"Triton's generate protocol does not {what}; ask an endpoint of another backend",
-        endpoint=endpoint,
-    )
 
 
 def _token_logprob(tokens: dict[str, _Logprob], alternatives: int) -> TokenLogprob:

@@ -17,7 +17,7 @@ from harness.inference.providers.counters import (
     WAITING,
     prometheus,
 )
-from harness.inference.providers.openai_wire import nested_schema, wire_conversation
+from harness.inference.providers.openai_wire import nested_schema
 from harness.inference.providers.pages import Page, ServerPages, at, row_of
 from harness.inference.providers.provider import (
     Aim,
@@ -27,7 +27,6 @@ from harness.inference.providers.provider import (
     HostReport,
     LoadControl,
     Provider,
-    TokenCounting,
     ms_as_ns,
     remedies,
 )
@@ -178,9 +177,6 @@ PROVIDER = Provider(
     cached_tokens="--enable-prompt-tokens-details",
     times=times,
     timings=TIMES_SWITCH,
-    counting=TokenCounting(
-        path="/tokenize", body=wire_conversation, count=lambda reply: int(reply["count"])
-    ),
     embeds="a model that embeds, or --convert embed",
     context=ContextReport(path="/v1/models", keys=("data", "max_model_len")),
     load_control=LoadControl(load="/wake_up", unload="/sleep?level=1", needs=_SLEEP_SWITCH),

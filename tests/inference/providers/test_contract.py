@@ -14,7 +14,7 @@ from contract_rows import FAST_ROWS, ROWS, WAITING_ROWS, Engines
 from servers.emulated import TEXT, THOUGHT
 
 from harness.errors import CallTimeout, ContextOverflow, ModelNotFound, Overloaded, StreamCut
-from harness.inference import ChatRequest, CountRequest, EmbedRequest, as_messages
+from harness.inference import ChatRequest, EmbedRequest, as_messages
 
 WHOLE = "".join(TEXT)
 HELLO = "Say hello."
@@ -322,16 +322,3 @@ def test_texts_become_vectors_in_their_order(row, play):
     assert both.vectors.tolist() == [one.vectors[0].tolist() for one in each]
     assert both.vectors[0].tolist() != both.vectors[1].tolist()
     assert both.input_tokens > 0
-
-
-@rows_for("counting")
-def test_a_conversation_is_counted_as_the_model_reads_it(row, play):
-    async def act(opened):
-        prompt = as_messages("one two three")
-        completion = await chat(prompt, max_output_tokens=1)(opened)
-        count = await opened.backend.count_tokens(CountRequest(model="judge", messages=prompt))
-        return count, completion.usage.input_tokens
-
-    count, input_tokens = play(row, "counting", act)
-
-    assert count == (input_tokens if row.is_real else 3)

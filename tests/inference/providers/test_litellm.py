@@ -41,7 +41,7 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference import ChatRequest, CountRequest, EmbedRequest, Endpoint, Message
+from harness.inference import ChatRequest, EmbedRequest, Endpoint, Message
 from harness.inference.providers.litellm import LiteLLMBackend
 
 REQUEST = ChatRequest(model="judge", messages=(Message("user", "How many owls?"),))
@@ -490,13 +490,11 @@ def test_texts_become_vectors_and_unequal_ones_are_the_providers_fault():
         asyncio.run(embed(Loopback([error_reply(200, body)])))
 
 
-def test_neither_embeddings_nor_an_estimate_for_a_count_are_offered_by_anthropic():
+def test_anthropic_offers_no_embeddings():
     async def main():
         async with Anthropic() as server, backend_at(server, **of(CLAUDE)) as backend:
             with pytest.raises(NotOffered):
                 await backend.embed(EmbedRequest(model="judge", texts=("a",)))
-            with pytest.raises(NotOffered):
-                await backend.count_tokens(CountRequest(model="judge", messages=REQUEST.messages))
             assert server.asked == []
 
     asyncio.run(main())

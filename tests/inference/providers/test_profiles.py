@@ -13,7 +13,6 @@ from servers.pages import Pages
 
 from harness.errors import NotOffered
 from harness.inference import (
-    CountRequest,
     EmbedRequest,
     Endpoint,
     ServerFacts,
@@ -97,14 +96,10 @@ def test_tgi_tells_its_queue_with_replies_that_are_not_streamed():
 
 
 @each_server
-def test_a_server_that_does_not_count_is_not_asked_to_and_one_that_does_not_embed_says_so(name):
+def test_a_server_that_does_not_embed_says_so(name):
     async def main():
         server = server_of(name, embeds="nothing")
         async with server, backend_at(server, backend=name) as wire:
-            if PROVIDERS[name].counting is None:
-                with pytest.raises(NotOffered):
-                    await wire.count_tokens(CountRequest(model="judge", messages=REQUEST.messages))
-                assert server.asked == []
             with pytest.raises(NotOffered):
                 await wire.embed(EmbedRequest(model="judge", texts=("an owl",)))
 

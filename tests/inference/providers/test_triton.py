@@ -9,7 +9,7 @@ from servers.emulated import TEXT, event
 from servers.triton import PROMPT_TOKENS, TritonServer
 
 from harness.errors import EndpointUnreachable, NotOffered, ServerError, StreamCut
-from harness.inference import CountRequest, EmbedRequest
+from harness.inference import EmbedRequest
 from harness.inference.completion import TokenLogprob, Usage
 
 SAID = "".join(TEXT)
@@ -148,7 +148,7 @@ def test_events_of_another_kind_are_no_reply(steps, error):
     fail(error, events(*steps), **TRITON)
 
 
-def test_it_neither_embeds_nor_counts_and_a_server_that_is_not_there_is_named():
+def test_it_does_not_embed_and_a_server_that_is_not_there_is_named():
     class Nowhere(TritonServer):
         url = "http://127.0.0.1:1"
 
@@ -156,8 +156,6 @@ def test_it_neither_embeds_nor_counts_and_a_server_that_is_not_there_is_named():
         async with backend_at(Nowhere(), **TRITON) as wire:
             with pytest.raises(NotOffered):
                 await wire.embed(EmbedRequest(model="judge", texts=("a",)))
-            with pytest.raises(NotOffered):
-                await wire.count_tokens(CountRequest(model="judge", messages=REQUEST.messages))
             with pytest.raises(EndpointUnreachable, match="/v2/models/ensemble/generate_stream"):
                 await wire.chat(REQUEST)
 
