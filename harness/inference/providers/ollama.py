@@ -9,34 +9,28 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from harness.errors import InferenceError, LoadFailed, ModelNotFound, NotOffered, ServerError
 from harness.hardware import Footprint, Loading, gguf_footprint, gguf_header_from_values
-from harness.inference.backend import Backend
 from harness.inference.completion import Completion, Embeddings, TokenLogprob, Usage, as_vectors
 from harness.inference.endpoint import Endpoint
 from harness.inference.model_identity import ModelMetadata, metadata_from
 from harness.inference.model_names import packing
 from harness.inference.providers.counters import Reading
 from harness.inference.providers.http import Connection, Exchange, json_lines, root_of
-from harness.inference.providers.ollama_keep_alive import IdleGaps
+from harness.inference.providers.ollama_keep_alive import BASE_S, IdleGaps
 from harness.inference.providers.openai_wire import (
     WireLogprob,
     WireLogprobs,
     finish_reason,
     token_logprobs,
-    wire_messages,
+    wire_fields,
 )
-from harness.inference.providers.pages import (
-    P,
-    Page,
-    ServerFacts,
-    ServerPages,
-)
+from harness.inference.providers.pages import P, Page, ServerFacts, ServerPages
 from harness.inference.providers.provider import (
     ALWAYS,
     Access,
@@ -54,13 +48,6 @@ from harness.inference.request import ChatRequest, EmbedRequest
 from harness.inference.time_limits import TimeLimits
 from harness.trace import Clock, monotonic
 
-_NO_ROOM = re.compile(
-    r"out of (?:device )?memory|requires more system memory|too large for system"
-    r"|(?:cuda|hip)Malloc failed|failed to allocate|unable to allocate|allocation failed"
-    r"|not enough memory|insufficient memory|out_?of_?(?:device_?)?memory",
-    re.IGNORECASE,
-)
-"""What runners say when memory is short (`IsOutOfMemory` of llm/status.go), and the scheduler."""
 _NUM_CTX = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
 _CONTEXT_TOKENS = 4096
 """Ollama's default below 23 GiB of GPU memory, for a model whose Modelfile and endpoint set none.
@@ -99,28 +86,22 @@ class OllamaWire:
         self._connection = Connection(endpoint, api_key=api_key)
         self._refused = RefusedFields(endpoint.drop)
 
-    @property
-    def keep_alive_s(self) -> float | None:
-        """How long a model that runs load and let go stays after a call; None for any other."""
-        return self._gaps.keep_alive_s if self._endpoint.manage else None
-
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
-        wanted = sampling_fields(request)
+        wanted = wire_fields(request, self._endpoint.model_id, stream=False)
         async with (
             Exchange(self._connection) as exchange,
             TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits,
         ):
             with self._gaps.noted(self._clock):
                 while True:
-                    sampling, dropped = self._refused.without(wanted)
-                    fields = chat_fields(
-                        request, self._endpoint, sampling, keep_alive_s=self.keep_alive_s
-                    )
+                    allowed, dropped = self._refused.without(wanted)
+                    kept_s = self._gaps.keep_alive_s
+                    fields = _chat_fields(allowed, request, self._endpoint, kept_s=kept_s)
                     try:
                         completion = await self._chat(request, fields, limits, exchange)
                     except ServerError as error:
-                        if not self._refused.learn(error, sampling):
+                        if not self._refused.learn(error, allowed):
                             raise
                     else:
                         return replace(completion, dropped=dropped, attempts=exchange.requests)
@@ -130,7 +111,7 @@ class OllamaWire:
         asked: dict[str, object] = {"input": list(request.texts), "truncate": False}
         async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
             with self._gaps.noted(self._clock):
-                fields = model_fields(self._endpoint, keep_alive_s=self.keep_alive_s)
+                fields = _model_fields(self._endpoint, kept_s=self._gaps.keep_alive_s)
                 body = await self._ask_to_embed(fields | asked)
         try:
             reply = OllamaEmbeddings.model_validate_json(body)
@@ -190,11 +171,6 @@ class OllamaWire:
         return line
 
     def _completion(self, last: OllamaLine, progress: ReplyInProgress) -> Completion:
-        if last.done_reason in {"load", "unload"}:
-            raise ServerError(
-                f"the server did nothing but {last.done_reason} the model; are there messages?",
-                endpoint=self._endpoint.tag,
-            )
         ended = finish_reason(last.done_reason or "")
         if ended is None:
             raise self._connection.cut(f"its done_reason is {last.done_reason!r}")
@@ -219,76 +195,55 @@ class OllamaWire:
             ) from error
 
 
-_OPTIONS = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "seed")
-_BESIDE_OPTIONS = ("logprobs", "top_logprobs")
+_OPTIONS = {
+    **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "frequency_penalty")},
+    "seed": "seed",
+    "stop": "stop",
+    "max_tokens": "num_predict",
+}
+"""Fields of OpenAI's protocol that are options here, and their names."""
+_BESIDE_OPTIONS = ("messages", "logprobs", "top_logprobs")
 
 
-def sampling_fields(request: ChatRequest) -> dict[str, object]:
-    """The fields that a call can do without, under Ollama's names, which are ours.
-
-    Fields that were not asked for are left out: the model's own file may set them.
-    """
-    fields: dict[str, object] = {"temperature": request.temperature, **request.cutoffs}
-    if request.frequency_penalty:
-        fields["frequency_penalty"] = request.frequency_penalty
-    if request.seed is not None:
-        fields["seed"] = request.seed
-    if request.top_logprobs is not None:
-        fields["logprobs"] = True
-        fields["top_logprobs"] = request.top_logprobs
-    return fields
-
-
-def chat_fields(
-    request: ChatRequest,
-    endpoint: Endpoint,
-    sampling: Mapping[str, object],
-    *,
-    keep_alive_s: float | None = None,
+def _chat_fields(
+    allowed: Mapping[str, object], request: ChatRequest, endpoint: Endpoint, *, kept_s: float
 ) -> dict[str, object]:
-    """All fields of a chat call; `sampling` holds the request's `sampling_fields` to be sent."""
-    options = {name: sampling[name] for name in _OPTIONS if name in sampling}
-    if request.max_output_tokens is not None:
-        options["num_predict"] = request.max_output_tokens
-    if request.stop:
-        options["stop"] = list(request.stop)
-    fields = model_fields(endpoint, keep_alive_s=keep_alive_s, options=options) | {
-        "messages": wire_messages(request.conversation),
+    """The fields of a chat call, from those of OpenAI's protocol that may be sent."""
+    options = {name: allowed[said] for said, name in _OPTIONS.items() if said in allowed}
+    fields = _model_fields(endpoint, options, kept_s=kept_s) | {
         "stream": endpoint.stream,
         # Ollama silently cuts a text that is too long unless it is told not to: `truncate` is for
         # the prompt, `shift` for a context that fills up while the reply is written.
         "truncate": False,
         "shift": False,
     }
-    fields |= {name: sampling[name] for name in _BESIDE_OPTIONS if name in sampling}
+    fields |= {name: allowed[name] for name in _BESIDE_OPTIONS if name in allowed}
     if request.reply_schema is not None:
         fields["format"] = request.reply_schema
     return fields
 
 
-def model_fields(
-    endpoint: Endpoint, *, keep_alive_s: float | None, options: Mapping[str, object] | None = None
+def _model_fields(
+    endpoint: Endpoint, options: Mapping[str, object] | None = None, *, kept_s: float = BASE_S
 ) -> dict[str, object]:
-    """The fields of every request that may load the model.
+    """The fields of every request that may load the model; `options` are those of the call.
+
+    A model that the budget manages stays for `kept_s` after it, unless its endpoint says otherwise.
 
     Ollama loads a model again when a request has another context (`num_ctx`), so every request has
-    the endpoint's, or none.
-
-    Args:
-        endpoint: Whose model is asked for.
-        keep_alive_s: How long the model stays loaded if the endpoint does not say; without either,
-            Ollama's own setting holds.
-        options: Further options of the request.
+    the endpoint's, or none. Without a `keep_alive`, Ollama's own setting holds.
     """
     chosen = dict(options or {})
     if "context_tokens" in endpoint.model_fields_set:
         chosen["num_ctx"] = endpoint.context_tokens
-    kept_s = keep_alive_s if endpoint.keep_alive is None else endpoint.keep_alive
+    kept = endpoint.keep_alive
+    if kept is None and endpoint.manage:
+        kept = kept_s
     fields: dict[str, object] = {"model": endpoint.model_id}
     if chosen:
         fields["options"] = chosen
-    if kept_s is not None:
-        fields["keep_alive"] = kept_s
+    if kept is not None:
+        fields["keep_alive"] = kept
     return fields
 
 
@@ -455,18 +410,6 @@ def _readings(body: bytes) -> tuple[Reading, ...]:
 # --- loading and unloading -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PulledModel:
-    """A model that was pulled, as `/api/show` and `/api/tags` describe it."""
-
-    model_info: Mapping[str, object]
-    """The header of its GGUF file: values by key, such as `llama.block_count`."""
-    file_bytes: int | None
-    """Its size on disk, with all that belongs to it; None if it is not listed."""
-    context_tokens: int | None
-    """The context that its Modelfile sets, for calls that set none."""
-
-
 class OllamaHost(ServerHost):
     """One model, loaded and unloaded by Ollama's scheduler (server/sched.go).
 
@@ -474,11 +417,6 @@ class OllamaHost(ServerHost):
     (`num_ctx`, and whether the context may be shifted) starts it again: a load must say what calls
     say.
     """
-
-    def __init__(self, endpoint: Endpoint, access: Access, backend: Backend) -> None:
-        super().__init__(endpoint, access)
-        assert isinstance(backend, OllamaWire)
-        self._wire = backend
 
     async def load(self) -> None:
         """Loads it with the options that calls will have."""
@@ -506,65 +444,50 @@ class OllamaHost(ServerHost):
             return HostReport(resident=True)
         return HostReport(resident=True, total_bytes=running.size, gpu_bytes=running.size_vram)
 
-    async def pulled(self) -> PulledModel:
-        """What it is, before it is loaded."""
+    async def footprint(self) -> Footprint | None:
+        """What it will take, as its file's header says; None if Ollama does not list its size."""
         async with self.in_time("describe"):
-            return await self._ask_pulled()
+            # Verbose, since values that differ by layer are left out else.
+            fields = {"model": self.endpoint.model_id, "verbose": True}
+            shown = self._read(_Shown, await self.post("/api/show", fields))
+            listed = self._read(_Models, await self.get("/api/tags")).find(self.endpoint.model_id)
+        if listed is None or not listed.size:
+            return None
+        header = gguf_header_from_values(
+            shown.model_info, name=self.endpoint.model_id, tensor_bytes=listed.size
+        )
+        return gguf_footprint(header, Loading(context_tokens=self._context_tokens(shown)))
+
+    def _context_tokens(self, shown: _Shown) -> int:
+        if "context_tokens" in self.endpoint.model_fields_set:
+            return self.endpoint.context_tokens
+        in_modelfile = _NUM_CTX.search(shown.parameters)
+        return int(in_modelfile[1]) if in_modelfile else _CONTEXT_TOKENS
 
     async def _ask_to_load(self) -> None:
-        fields = model_fields(self.endpoint, keep_alive_s=self._wire.keep_alive_s)
+        fields = _model_fields(self.endpoint)
         if self.endpoint.embeddings:
             page = await self.post("/api/embed", fields | {"input": []})
-            if page.status != 200:
-                raise self._failure(page)
-            return
-        # Without `shift`, the first call, which has it, would find the wrong runner.
-        page = await self.post("/api/chat", fields | {"messages": [], "shift": False})
+        else:
+            # Without `shift`, the first call, which has it, would find the wrong runner.
+            page = await self.post("/api/chat", fields | {"messages": [], "shift": False})
         if page.status != 200:
             raise self._failure(page)
-        self._check_loaded(page)
-
-    def _check_loaded(self, page: Answer) -> None:
-        reply = page.json
-        reason = reply.get("done_reason") if isinstance(reply, Mapping) else None
-        if reason == "unload":
-            raise LoadFailed(
-                f"endpoint '{self.endpoint.tag}' has keep_alive 0, which is to unload: leave "
-                "keep_alive out, since the budget decides how long the model stays",
-                code="endpoint.keep-alive-zero",
-                endpoint=self.endpoint.tag,
-            )
-        if reason != "load":
-            raise LoadFailed(
-                f"Ollama was asked to load '{self.endpoint.model_id}' and answered something "
-                f"else: {page.body[:200]!r}",
-                code="server.misread",
-                endpoint=self.endpoint.tag,
-            )
+        # With a keep_alive of 0 it says that it has unloaded.
+        if not self.endpoint.embeddings and self.fields(page).get("done_reason") != "load":
+            raise self.misread(page)
 
     def _failure(self, page: Answer) -> InferenceError:
         """Why it is not loaded."""
-        model_id, tag = self.endpoint.model_id, self.endpoint.tag
-        error = self.refusal(page)
-        if _NO_ROOM.search(page.said):
-            return LoadFailed(
-                f"Ollama has no room for '{model_id}' ({page.said}); let other models go, lower "
-                "context_tokens, or use a smaller quantization",
-                endpoint=tag,
-                out_of_memory=True,
-            )
-        if isinstance(error, ModelNotFound):
-            return self._never_pulled(page)
         if b"does not support chat" in page.body:
             return LoadFailed(
-                f"'{model_id}' does not chat ({page.said}); is it there to embed? Then set "
-                "embeddings = true",
+                f"'{self.endpoint.model_id}' does not chat ({page.said}); is it there to embed? "
+                "Then set embeddings = true",
                 code="endpoint.only-embeds",
-                endpoint=tag,
+                endpoint=self.endpoint.tag,
             )
-        if isinstance(error, ServerError):
-            return LoadFailed(f"Ollama could not load '{model_id}': {page.said}", endpoint=tag)
-        return error
+        error = self.failure(page, doing="load")
+        return self._never_pulled(page) if isinstance(error, ModelNotFound) else error
 
     async def _is_gone(self) -> bool:
         """Whether it is; if not, asks it to go, once more if another client has called it since."""
@@ -592,19 +515,6 @@ class OllamaHost(ServerHost):
         """The model's entry in the list of loaded models."""
         return self._read(_Models, await self.get("/api/ps")).find(self.endpoint.model_id)
 
-    async def _ask_pulled(self) -> PulledModel:
-        fields: dict[str, object] = {"model": self.endpoint.model_id}
-        shown = self._read(_Shown, await self.post("/api/show", fields))
-        if _is_cut(shown.model_info):
-            shown = self._read(_Shown, await self.post("/api/show", fields | {"verbose": True}))
-        listed = self._read(_Models, await self.get("/api/tags")).find(self.endpoint.model_id)
-        num_ctx = _NUM_CTX.search(shown.parameters)
-        return PulledModel(
-            model_info=shown.model_info,
-            file_bytes=(listed.size or None) if listed else None,
-            context_tokens=int(num_ctx[1]) if num_ctx else None,
-        )
-
     def _read(self, shape: type[P], answer: Answer) -> P:
         if answer.status != 200:
             error = self.refusal(answer)
@@ -612,10 +522,7 @@ class OllamaHost(ServerHost):
         try:
             return shape.model_validate_json(answer.body)
         except ValidationError as error:
-            raise ServerError(
-                f"the server at {self.root} does not answer as Ollama does: {answer.body[:200]!r}",
-                endpoint=self.endpoint.tag,
-            ) from error
+            raise self.misread(answer) from error
 
     def _never_pulled(self, answer: Answer) -> ModelNotFound:
         model_id = self.endpoint.model_id
@@ -625,30 +532,9 @@ class OllamaHost(ServerHost):
         )
 
 
-def _is_cut(model_info: Mapping[str, object]) -> bool:
-    """Whether the answer lacks long arrays that the model's memory depends on.
-
-    These are values that differ by layer, and the vocabulary if its size is not given elsewhere.
-    The full answer has some megabytes.
-    """
-    prefix = f"{model_info.get('general.architecture')}."
-    if f"{prefix}vocab_size" not in model_info:
-        return True
-    return any(value in (None, []) for key, value in model_info.items() if key.startswith(prefix))
-
-
-async def _footprint(endpoint: Endpoint, host: Host) -> Footprint | None:
+async def _footprint(_endpoint: Endpoint, host: Host) -> Footprint | None:
     assert isinstance(host, OllamaHost)
-    pulled = await host.pulled()
-    if pulled.file_bytes is None:
-        return None
-    said = endpoint.context_tokens if "context_tokens" in endpoint.model_fields_set else None
-    return gguf_footprint(
-        gguf_header_from_values(
-            pulled.model_info, name=endpoint.model_id, tensor_bytes=pulled.file_bytes
-        ),
-        Loading(context_tokens=said or pulled.context_tokens or _CONTEXT_TOKENS),
-    )
+    return await host.footprint()
 
 
 def _connect(endpoint: Endpoint, access: Access) -> OllamaWire:
@@ -682,7 +568,7 @@ PROVIDER = Provider(
     title="Ollama",
     remedies=REMEDIES,
     connect=_connect,
-    host=OllamaHost,
+    host=lambda endpoint, access, _: OllamaHost(endpoint, access),
     footprint=_footprint,
     facts=_facts,
     served=_served,

@@ -29,7 +29,8 @@ CLEARING_UP_S: Final = 10.0
 
 _NO_ROOM: Final = re.compile(
     r"out[ _]of[ _](?:device[ _])?memory|failed to allocate|unable to allocate|cannot allocate"
-    r"|insufficient (?:vram|memory)|not enough (?:free )?memory",
+    r"|insufficient (?:vram|memory)|not enough (?:free )?memory|(?:cuda|hip)Malloc failed"
+    r"|allocation failed|requires more system memory|too large for system",
     re.IGNORECASE,
 )
 """What CUDA, PyTorch and servers say when memory is short."""

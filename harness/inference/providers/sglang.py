@@ -1,6 +1,6 @@
 """SGLang, from version 0.5.23 of its code.
 
-Its `/health` generates a token, and its `/tokenize` takes a text, not a conversation.
+Its `/health` generates a token.
 """
 
 from __future__ import annotations

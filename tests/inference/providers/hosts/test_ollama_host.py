@@ -14,6 +14,7 @@ from harness.errors import (
     ModelNotFound,
     ServerError,
 )
+from harness.hardware import Loading, gguf_footprint, gguf_header_from_values
 from harness.inference import ChatRequest, EmbedRequest, HostReport, as_messages
 
 OLLAMA = KINDS["ollama"]
@@ -156,7 +157,7 @@ def test_what_ollama_says_without_memory_is_told_as_that(said):
     ("server", "fields", "code"),
     [
         (ollama(models={"m:1b": Pulled(embeds=True)}), {}, "endpoint.only-embeds"),
-        (ollama(), {"keep_alive": "0s"}, "endpoint.keep-alive-zero"),  # which is to unload
+        (ollama(), {"keep_alive": "0s"}, "server.misread"),  # which is to unload
         (ollama(instead={"/api/chat": (200, {"done_reason": "stop"})}), {}, "server.misread"),
     ],
     ids=["only embeds", "keep_alive of nothing", "a reply"],
@@ -177,7 +178,7 @@ def test_a_load_that_is_none_says_what_it_is(server, fields, code):
 )
 def test_a_server_that_is_no_ollama_is_an_error(server):
     errors = ask(OLLAMA, server, "load", "unload", "report")
-    assert [type(error) for error in errors] == [ServerError] * 3
+    assert all(isinstance(error, LoadFailed | ServerError) for error in errors)
     assert requests(server) == []
 
 
@@ -231,16 +232,24 @@ def test_a_server_that_refuses_to_let_go_is_an_error():
 
 # --- before it is loaded --------------------------------------------------------------------------
 
-HEADER = {"general.architecture": "llama", "llama.block_count": 8, "llama.vocab_size": 32000}
+HEADER = {
+    "general.architecture": "llama",
+    "llama.block_count": 8,
+    "llama.vocab_size": 32000,
+    "llama.embedding_length": 1024,
+    "llama.attention.head_count": 8,
+    "llama.attention.head_count_kv": [8, 8, 8, 8, 4, 4, 4, 4],
+    "llama.context_length": 131072,
+}
 
 
-def pulled(server, **fields):
-    """What can be known of the model, or why not."""
+def sized_up(server, **fields):
+    """What the model takes, or why that is not known."""
 
     async def main():
         async with server, host_at(server.root, OLLAMA, **fields) as host:
             try:
-                return await host.pulled()
+                return await host.footprint()
             except InferenceError as error:
                 return error
 
@@ -248,35 +257,25 @@ def pulled(server, **fields):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "context_tokens"),
-    [('stop    "x"\nnum_ctx    8192', 8192), ('stop "num_ctx 5"', None)],
+    ("parameters", "fields", "context_tokens"),
+    [
+        ('stop    "x"\nnum_ctx    8192', {}, 8192),
+        ("num_ctx    8192", {"context_tokens": 512}, 512),
+        ('stop "num_ctx 5"', {}, 4096),
+    ],
+    ids=["of its file", "of its endpoint", "of Ollama"],
 )
-def test_what_a_model_is_can_be_asked_before_it_is_loaded(parameters, context_tokens):
+def test_what_a_model_takes_can_be_asked_before_it_is_loaded(parameters, fields, context_tokens):
     model = Pulled(file_bytes=700, model_info=HEADER, parameters=parameters)
     server = ollama(models={"m:1b": model})
-    known = pulled(server)
-    assert (known.model_info, known.file_bytes) == (HEADER, 700)
-    assert known.context_tokens == context_tokens
-    assert requests(server) == [("/api/show", {"model": "m:1b"}), ("/api/tags", None)]
-    assert server.log == []
 
+    footprint = sized_up(server, **fields)
 
-@pytest.mark.parametrize(
-    ("more", "is_asked"),
-    [
-        ({"llama.attention.head_count_kv": [8, 8, 8, 8, 4, 4, 4, 4]}, True),
-        ({"llama.vocab_size": None, "tokenizer.ggml.tokens": ["a"] * 6}, True),
-        ({"general.languages": ["de"] * 9, "tokenizer.ggml.tokens": ["a"] * 9}, False),
-    ],
-    ids=["what differs by layer", "a vocabulary told only by its tokens", "of no consequence"],
-)
-def test_arrays_that_were_left_out_are_asked_for_where_memory_depends_on_them(more, is_asked):
-    header = {key: value for key, value in (HEADER | more).items() if value is not None}
-    server = ollama(models={"m:1b": Pulled(model_info=header)})
-    known = pulled(server)
-    assert not is_asked or known.model_info == header
+    header = gguf_header_from_values(HEADER, name="m:1b", tensor_bytes=700)
+    assert footprint == gguf_footprint(header, Loading(context_tokens=context_tokens))
     verbose = ("/api/show", {"model": "m:1b", "verbose": True})
-    assert requests(server)[1] == (verbose if is_asked else ("/api/tags", None))
+    assert requests(server) == [verbose, ("/api/tags", None)]
+    assert server.log == []
 
 
 @pytest.mark.parametrize(
@@ -284,10 +283,10 @@ def test_arrays_that_were_left_out_are_asked_for_where_memory_depends_on_them(mo
     [
         (ollama(), {"model_id": "absent"}, ModelNotFound, "call.model-not-found"),
         (ollama(silent={"/api/show"}), {"load_timeout_s": 0.2}, LoadFailed, "model.load-timeout"),
-        (ollama(instead={"/api/show": (200, [])}), {}, ServerError, "call.server-error"),
+        (ollama(instead={"/api/show": (200, [])}), {}, LoadFailed, "server.misread"),
     ],
     ids=["never pulled", "never answers", "something else"],
 )
 def test_what_cannot_be_known_is_an_error(server, fields, error, code):
-    told = pulled(server, **fields)
+    told = sized_up(server, **fields)
     assert (type(told), told.code) == (error, code)
