@@ -43,9 +43,8 @@ from harness.session.model_control import (
     load_model,
     unload_model,
 )
-from harness.session.model_plan import ITEMS, ModelPlan, PlannedDevice, plan_models
+from harness.session.model_plan import ModelPlan, PlannedDevice, PlannedModel, plan_models
 from harness.session.models import known_endpoints
-from harness.session.planned_models import PlannedModel
 from harness.session.settings import Settings
 
 _config = click.option(
@@ -75,17 +74,8 @@ def models() -> None:
     metavar="ROLE=TAG",
     help="Which endpoint's model plays a role, in place of [roles]. May be repeated.",
 )
-@click.option(
-    "--items",
-    type=click.IntRange(1, 100),
-    default=ITEMS,
-    show_default=True,
-    help="How often a node is taken to alternate between the roles that it declares.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-def plan(
-    *, target: str, config: Path | None, roles: tuple[str, ...], items: int, as_json: bool
-) -> None:
+def plan(*, target: str, config: Path | None, roles: tuple[str, ...], as_json: bool) -> None:
     """Show what each model of the pipeline in FILE.py takes, and how often it will be loaded.
 
     FILE.py:NAME says which, where a file has several; a shipped pattern goes by its name. Nothing
@@ -101,9 +91,7 @@ def plan(
         settings = settings_for_calls(config, roles=given_roles)
         pipeline = load_pipeline(target)
         with _doing("finding out what the models take"):
-            made = run_to_its_end(
-                plan_models(pipeline, settings, environment=os.environ, items=items)
-            )
+            made = run_to_its_end(plan_models(pipeline, settings, environment=os.environ))
     if as_json:
         _write(asdict(made))
     else:
@@ -250,28 +238,19 @@ _TITLES_WIDTH = 16
 
 def print_plan(plan: ModelPlan, console: Console) -> None:
     """Prints a column for each model; below, the memory, the prediction and the warnings."""
-
-    def room(model: PlannedModel) -> Text:
-        return _room(model, [one for one in plan.models if one.need and one is not model])
-
     rows: dict[str, Callable[[PlannedModel], Text]] = {
         "roles": lambda model: _text(", ".join(model.roles)),
-        "also": lambda model: _text(", ".join(model.others)),
         "backend": lambda model: _text(model.backend),
         "model": lambda model: _text(model.model),
-        "quantization": lambda model: _text(model.quantization),
         "context, tokens": lambda model: _count(model.context_tokens),
         "slots": lambda model: _count(model.slots),
         "weights": lambda model: _part(model, "weights_bytes"),
         "KV cache": _kv_cache,
         "compute": lambda model: _part(model, "compute_bytes"),
         "takes in all": _need,
-        "fits": room,
-        "pinned by": lambda model: _text(f"[endpoints.{model.tag}]" if model.pin else None),
-        "priority": lambda model: _text(f"{model.priority:+d}" if model.priority else None),
+        "fits": _fits,
+        "pinned": lambda model: _text("yes" if model.pin else None),
         "loads": lambda model: _count(model.loads),
-        "one load, s": _load_s,
-        "loading, s": _loading_s,
     }
     _print_columns(plan.models, rows, console)
     for device in plan.devices:
@@ -279,8 +258,7 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
     _line(_predicted(plan), console)
     for note in plan.notes:
         _line(note, console, style="dim")
-    if plan.unused:
-        _line(f"not used by it: {', '.join(plan.unused)}", console, style="dim")
+    _print_problems(plan.models, console)
     for warning in plan.warnings:
         console.print(Text.assemble(("warning", "bold yellow"), f": {warning}"), soft_wrap=True)
     for refusal in plan.refusals:
@@ -302,6 +280,10 @@ def print_models(models: Sequence[ModelSeen], console: Console) -> None:
         "of it on GPUs": lambda model: _size(model.gpu_bytes),
     }
     _print_columns(models, rows, console)
+    _print_problems(models, console)
+
+
+def _print_problems(models: Sequence[T], console: Console) -> None:
     for model in models:
         if model.problem is not None:
             said = Text.assemble((model.tag, "bold red"), f": {model.problem}")
@@ -369,36 +351,18 @@ def _need(model: PlannedModel) -> Text:
     return _text("\n".join(on))
 
 
-def _room(model: PlannedModel, others: Sequence[PlannedModel]) -> Text:
+def _fits(model: PlannedModel) -> Text:
     match model.fit:
+        case "whole":
+            return _text("whole")
+        case "split":
+            return _text("split over devices")
         case "never":
             return _text("never", "red")
         case "unknown":
             return _text("?", "yellow")
         case "not counted":
             return _text("as its server likes", "dim")
-        case "whole" | "split":
-            return _whole_or_split(model, others)
-
-
-def _whole_or_split(model: PlannedModel, others: Sequence[PlannedModel]) -> Text:
-    how = "whole" if model.fit == "whole" else "split over devices"
-    if len(model.beside) == len(others):
-        return _text(f"{how}, beside any other" if others else how)
-    beside = f"beside {', '.join(model.beside)}" if model.beside else "alone"
-    return _text(f"{how}, {beside}", "yellow")
-
-
-def _load_s(model: PlannedModel) -> Text:
-    if model.load_time is None:
-        return _text(None)
-    return _text(f"{model.load_time.seconds:.1f} ({model.load_time.source})")
-
-
-def _loading_s(model: PlannedModel) -> Text:
-    if model.load_time is None or model.loads is None:
-        return _text(None)
-    return _text(f"{model.loads * model.load_time.seconds:.1f}")
 
 
 def _in_memory(model: ModelSeen) -> Text:
@@ -426,12 +390,6 @@ def _of_device(device: PlannedDevice) -> str:
 
 
 def _predicted(plan: ModelPlan) -> str:
-    if plan.loads is None or plan.load_s is None:
+    if plan.loads is None:
         return "loads: not predicted"
-    times = [model.load_time for model in plan.models if model.load_time and model.loads]
-    guessed = any(time.source == "guess" for time in times)
-    return (
-        f"predicted: {plan.loads} load{'' if plan.loads == 1 else 's'}, "
-        f"{plan.load_s:.1f} s of loading"
-        + (" (guessed from sizes, at 1 GB/s, until runs have measured it)" if guessed else "")
-    )
+    return f"predicted: {plan.loads} load{'' if plan.loads == 1 else 's'}"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -20,11 +19,10 @@ from harness.errors import (
 from harness.inference import FILE_BACKENDS, Endpoint, server_facts
 from harness.inference.endpoint import MANAGED_BACKENDS
 from harness.residency import Host, HostReport, check_fits
-from harness.session.models import open_endpoint
+from harness.session.models import opened_host
 from harness.session.settings import Settings
 from harness.session.tenancy import devices_of, tenant_of
 from harness.session.trust import api_key_of
-from harness.trace import monotonic
 
 Control = Literal["run", "managed", "fixed"]
 """Who loads and unloads a model: each run for itself; the budget, by its server; or not from
@@ -113,7 +111,7 @@ async def load_model(
         ConfigurationInvalid: A key is not set.
         InferenceError: The server cannot load it, or cannot be asked.
     """
-    async with _host(endpoint, environment) as host:
+    async with opened_host(endpoint, environment) as host:
         await _check_room(endpoint, host, settings)
         await host.load()
         return await _report(endpoint, host)
@@ -130,7 +128,7 @@ async def unload_model(endpoint: Endpoint, *, environment: Mapping[str, str]) ->
         ConfigurationInvalid: A key is not set.
         InferenceError: The server keeps it, or cannot be asked.
     """
-    async with _host(endpoint, environment) as host:
+    async with opened_host(endpoint, environment) as host:
         await host.unload()
 
 
@@ -169,7 +167,7 @@ async def _look(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen
     try:
         match seen.control:
             case "managed":
-                async with _host(endpoint, environment) as host:
+                async with opened_host(endpoint, environment) as host:
                     return _as_reported(seen, await _report(endpoint, host))
             case "fixed" if endpoint.url is not None:
                 facts = await server_facts(endpoint, api_key=api_key_of(endpoint, environment))
@@ -211,22 +209,6 @@ def _as_reported(seen: ModelSeen, report: HostReport | None) -> ModelSeen:
         total_bytes=report.total_bytes,
         gpu_bytes=report.gpu_bytes,
     )
-
-
-@asynccontextmanager
-async def _host(endpoint: Endpoint, environment: Mapping[str, str]) -> AsyncIterator[Host]:
-    opened = open_endpoint(
-        endpoint,
-        environment=environment,
-        cached=False,
-        clock=monotonic,
-    )
-    assert opened.host is not None
-    try:
-        yield opened.host
-    finally:
-        await opened.host.aclose()
-        await opened.backend.aclose()
 
 
 async def _report(endpoint: Endpoint, host: Host) -> HostReport | None:

@@ -7,41 +7,72 @@ nodes declare or asked in the last run.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from itertools import combinations, groupby
+from typing import Final, Literal
 
 from harness.errors import (
     ConfigurationInvalid,
+    DoesNotFit,
     HarnessError,
     ModelFileInvalid,
     Notice,
 )
 from harness.graph import Graph
-from harness.inference import Endpoint
-from harness.residency import Device, Strand, planned_loads
+from harness.hardware import Footprint, format_bytes
+from harness.inference import FILE_BACKENDS, Endpoint, provider_of
+from harness.residency import Device, Strand, Tenant, check_fits, planned_loads
+from harness.residency.ledger import capacity_table
 from harness.session.casting import Casting
 from harness.session.demand import MEMORY, Demand, Players, ancestors, demand_of, last_asked
-from harness.session.models import known_endpoints
-from harness.session.planned_models import (
-    PlannedMemory,
-    PlannedModel,
-    planned_memory,
-    planned_model,
-    planned_warnings,
-    size_up,
-)
+from harness.session.models import known_endpoints, opened_host
 from harness.session.roles import EVALUATOR
-from harness.session.separation import evaluator_pool
-from harness.session.settings import WORDLLAMA, Settings
+from harness.session.settings import WORDLLAMA, BudgetSettings, Settings
 from harness.session.tenancy import (
     check_managed,
+    devices_of,
+    file_footprint,
     is_managed,
+    slots_of,
+    tenant_of,
 )
 from harness.trace import Tracer
 
-ITEMS = 4
-"""How often a node alternates between the roles that it declares, unless told otherwise."""
+TURNS: Final = 4
+"""How often a node is taken to alternate between the roles that it declares."""
+
+Fit = Literal["whole", "split", "never", "unknown", "not counted"]
+"""On one device; over several; on none, whatever goes; its size is unknown; or its server alone
+decides whether it is loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedModel:
+    """An endpoint that the pipeline needs, or whose model is in memory in any case."""
+
+    tag: str
+    roles: tuple[str, ...]
+    """In which nodes ask it."""
+    backend: str
+    model: str
+    """The name of its file, or its server's name for it."""
+    context_tokens: int | None
+    """Of one call; None if its server decides that."""
+    slots: int | None
+    """Calls side by side; None if its server decides that."""
+    footprint: Footprint | None
+    """The parts of a model from a file, the cache for all slots; None for a server's model."""
+    need: Mapping[str, int]
+    """Bytes by device; empty if unknown or not counted."""
+    is_managed: bool
+    """Whether the budget loads it and lets it go."""
+    fit: Fit
+    pin: bool
+    loads: int | None
+    """None if not predicted."""
+    problem: str | None
+    """Why its size is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,18 +98,12 @@ class ModelPlan:
     """What is known of a pipeline's models before it is run."""
 
     pipeline: str
-    items: int
-    """How often a node was taken to alternate between roles."""
     devices: tuple[PlannedDevice, ...]
     """`machine` is the first."""
     models: tuple[PlannedModel, ...]
     """Those that the pipeline asks come first."""
-    unused: tuple[str, ...]
-    """Tags of the endpoints that have nothing to do with it."""
     loads: int | None
     """How often models will be loaded; None if not predicted."""
-    load_s: float | None
-    """What that takes in all; None as above."""
     notes: tuple[str, ...]
     """What the prediction rests on, or why it is missing."""
     warnings: tuple[Notice, ...]
@@ -87,25 +112,27 @@ class ModelPlan:
 
 
 async def plan_models(
-    graph: Graph, settings: Settings, *, environment: Mapping[str, str], items: int = ITEMS
+    graph: Graph, settings: Settings, *, environment: Mapping[str, str]
 ) -> ModelPlan:
     """What a run of the pipeline would do with its models.
 
     Servers are asked how large a managed model is if its endpoint does not say so, and what they
     serve, as at the beginning of a run. One that does not answer has a row that says so.
 
+    No model is taken to be in memory yet, all items of a mapped node to be under way at once, and
+    no call to wait longer than `max_wait_s`.
+
     Args:
         graph: The pipeline.
         settings: Say who plays what, and how much memory there is.
         environment: Holds the keys that endpoints name.
-        items: How often a node is taken to alternate between the roles that it declares.
 
     Raises:
         PipelineInvalid: The pipeline has a mistake.
         ConfigurationInvalid: The settings contradict themselves, a role has no model, or the
             capacity of a device is unknown.
         SameModel: Producer and evaluator, or those that can answer for them, are one model.
-        SameFamily: They are relatives, and the settings refuse those.
+        SameFamily: They are relatives, and the settings refuse that.
         ModelFileInvalid: A file that must be compared with another cannot be read.
     """
     # 1. Who is asked.
@@ -114,36 +141,30 @@ async def plan_models(
     check_managed(endpoints.values())
     casting = Casting(endpoints, settings)
     await casting.ask_servers(Tracer(), environment=environment)
-    judges, is_drawn = _judges(casting, settings)
+    casting.choose_evaluators(Tracer(), task="", run_id="")
     embedder = settings.memory.embedder
     players = Players(
-        roles=casting.roles.with_evaluators(*judges),
+        roles=casting.roles,
         embedder=None if embedder == WORDLLAMA else embedder,
         summarizer=casting.summarizer,
     )
     seen = await asyncio.to_thread(last_asked, settings.traces, graph.name)
     demand = demand_of(graph, seen)
     unknown = [name for name, one in demand.items() if one.source == "unknown"]
-    asked = _asked(demand, players)
-    there = _purposes(asked, casting, settings, endpoints, all_of_them=bool(unknown))
+    roles = _roles(_asked(demand, players), casting, endpoints, all_of_them=bool(unknown))
 
     # 2. How large they are, and what there is room for.
-    sizes = await asyncio.gather(*(size_up(endpoints[tag], environment) for tag in there))
-    memory = await asyncio.to_thread(planned_memory, dict(zip(there, sizes, strict=True)), settings)
-    needed = casting.required | {tag for tags in asked.values() for tag in tags}
+    sizes = await asyncio.gather(*(_size_up(endpoints[tag], environment) for tag in roles))
+    memory = _Memory(dict(zip(roles, sizes, strict=True)), settings.budget)
+    needed = casting.required | {tag for tag, played in roles.items() if played}
     refusals = tuple(
         Notice(code=error.code, message=str(error)) for error in _refusals(needed, memory)
     )
 
     # 3. How often they are loaded.
-    seated = players
-    if is_drawn:  # counted with the largest, so that a run is no worse
-        largest = max(judges, key=memory.need_bytes)
-        seated = replace(players, roles=casting.roles.with_evaluators(largest))
-    uses = {name: _uses(one, seated, memory, times=items) for name, one in demand.items()}
-    is_predicted = not refusals and not unknown
-    loads = None
-    if is_predicted:
+    uses = {name: _uses(one, players, memory) for name, one in demand.items()}
+    loads: Mapping[str, int] | None = None
+    if not refusals and not unknown:
         strands = [
             Strand(name=name, uses=used, after=frozenset(ancestors(graph, name)))
             for name, used in uses.items()
@@ -153,65 +174,42 @@ async def plan_models(
 
     # 4. All of it side by side.
     models = tuple(
-        planned_model(
-            endpoints[tag],
-            roles=purpose.roles,
-            others=purpose.others,
-            memory=memory,
-            models=casting.models,
-            loads=None if loads is None else loads.get(tag),
-        )
-        for tag, purpose in there.items()
+        _planned_model(endpoints[tag], played, memory, loads=loads) for tag, played in roles.items()
     )
-    load_s = None
-    if loads is not None:
-        load_s = math.fsum(count * memory.times[tag].seconds for tag, count in loads.items())
-    notes = [*_notes(demand, uses, unknown, times=items)]
-    if casting.summarizer is not None:
-        notes.append(f"'{casting.summarizer}' shortens drafts that are too long; not counted")
-    if loads:
-        notes.append(
-            "no model is taken to be in memory yet, all items of a mapped node to be under way at "
-            "once, and no call to wait longer than max_wait_s"
-        )
-    if is_drawn:
-        notes.append(
-            f"the evaluator is drawn from the pool when a run begins; counted with '{largest}', "
-            "the largest"
-        )
     return ModelPlan(
         pipeline=graph.name,
-        items=items,
         devices=tuple(_planned_device(device, models) for device in memory.devices.values()),
         models=models,
-        unused=tuple(tag for tag in endpoints if tag not in there),
         loads=None if loads is None else sum(loads.values()),
-        load_s=load_s,
-        notes=tuple(notes),
-        warnings=tuple(
-            planned_warnings(
-                models,
-                memory,
-                endpoints,
-                casting,
-                evaluators=judges,
-                uses=uses,
-                loads=loads,
-                needed=needed | memory.pinned,
-            )
-        ),
+        notes=tuple(_notes(demand, uses, unknown, casting)),
+        warnings=tuple(_on_turns(uses, memory)),
         refusals=refusals,
     )
 
 
-def _refusals(needed: Collection[str], memory: PlannedMemory) -> Iterator[HarnessError]:
-    """Why a run does not begin: something that it needs never fits, or is no model."""
-    for tag, size in memory.sizes.items():
-        never = memory.never(tag)
-        if never is not None and (tag in needed or tag in memory.pinned):
-            yield never
-        if isinstance(size.error, ModelFileInvalid) and tag in needed:
-            yield size.error
+def _planned_model(
+    endpoint: Endpoint, roles: Sequence[str], memory: _Memory, *, loads: Mapping[str, int] | None
+) -> PlannedModel:
+    tag = endpoint.tag
+    size, tenant = memory.sizes[tag], memory.tenants.get(tag)
+    says_context = endpoint.backend in FILE_BACKENDS or (
+        provider_of(endpoint).takes_context and "context_tokens" in endpoint.model_fields_set
+    )
+    return PlannedModel(
+        tag=tag,
+        roles=tuple(roles),
+        backend=endpoint.backend,
+        model=endpoint.model_id if endpoint.path is None else endpoint.path.name,
+        context_tokens=endpoint.context_tokens if says_context else None,
+        slots=slots_of(endpoint),
+        footprint=size.footprint,
+        need={} if tenant is None else tenant.need,
+        is_managed=is_managed(endpoint),
+        fit=memory.fit(tag),
+        pin=endpoint.pin,
+        loads=None if loads is None else loads.get(tag),
+        problem=None if size.error is None else str(size.error).removeprefix(f"{tag}: "),
+    )
 
 
 def _planned_device(device: Device, models: Sequence[PlannedModel]) -> PlannedDevice:
@@ -224,17 +222,6 @@ def _planned_device(device: Device, models: Sequence[PlannedModel]) -> PlannedDe
 
 
 # --- who is asked ---------------------------------------------------------------------------------
-
-
-def _judges(casting: Casting, settings: Settings) -> tuple[tuple[str, ...], bool]:
-    """The models that evaluate, and whether one of them will be drawn when a run begins."""
-    pool = casting.roles.pool
-    if pool is not None and settings.evaluation.panel is settings.separation.pool_seed is None:
-        members = evaluator_pool(pool, producer=casting.roles.producer, models=casting.models)
-        return tuple(dict.fromkeys(members.members)), True
-    if pool is not None:
-        casting.choose_evaluators(Tracer(), task="", run_id="")
-    return casting.roles.evaluators, False
 
 
 def _asked(demand: Mapping[str, Demand], players: Players) -> dict[str, tuple[str, ...]]:
@@ -259,68 +246,126 @@ def _asked(demand: Mapping[str, Demand], players: Players) -> dict[str, tuple[st
     return asked
 
 
-@dataclass(slots=True)
-class _Purpose:
-    """What an endpoint is there for."""
-
-    roles: list[str] = field(default_factory=list)
-    others: list[str] = field(default_factory=list)
-
-
-def _purposes(
+def _roles(
     asked: Mapping[str, tuple[str, ...]],
     casting: Casting,
-    settings: Settings,
     endpoints: Mapping[str, Endpoint],
     *,
     all_of_them: bool,
-) -> dict[str, _Purpose]:
-    """What each endpoint is there for that a run needs or has in memory; those asked first.
+) -> dict[str, list[str]]:
+    """The roles of each endpoint that a run needs or has in memory; those asked come first.
 
     With `all_of_them`, any endpoint may be asked: what some node asks is unknown.
     """
-    found: dict[str, _Purpose] = {}
-
-    def of(tag: str) -> _Purpose:
-        return found.setdefault(tag, _Purpose())
-
+    found: dict[str, list[str]] = {}
     for role, tags in asked.items():
         for tag in tags:
-            of(tag).roles.append(role)
-    if casting.summarizer is not None:
-        of(casting.summarizer).others.append("shortens drafts")
-    for role, named in settings.roles.items():
-        if isinstance(named, str) and role not in asked:
-            how = "may be asked" if all_of_them else "which no node asks"
-            of(named).others.append(f"is '{role}', {how}")
+            found.setdefault(tag, []).append(role)
+    wanted = casting.required.union(casting.roles.pool or ())
     for tag, endpoint in endpoints.items():
-        if all_of_them or tag in casting.required or (endpoint.pin and is_managed(endpoint)):
-            of(tag)
+        if all_of_them or tag in wanted or (endpoint.pin and is_managed(endpoint)):
+            found.setdefault(tag, [])
     for tag in tuple(found):
         for fallback in endpoints[tag].fallback:
-            of(fallback).others.append(f"stands in for '{tag}'")
+            found.setdefault(fallback, [])
     return found
+
+
+# --- how large they are ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Size:
+    """What could be found out about a model; nothing if it is not the budget's."""
+
+    tenant: Tenant | None = None
+    footprint: Footprint | None = None
+    error: HarnessError | None = None
+    """Why no more is known."""
+
+
+async def _size_up(endpoint: Endpoint, environment: Mapping[str, str]) -> _Size:
+    """How large an endpoint's model is, found out without loading it."""
+    if not is_managed(endpoint):
+        return _Size()
+    footprint = None
+    try:
+        footprint = file_footprint(endpoint)
+        async with opened_host(endpoint, environment) as host:
+            return _Size(tenant=await tenant_of(endpoint, host), footprint=footprint)
+    except HarnessError as error:
+        return _Size(footprint=footprint, error=error)
+
+
+class _Memory:
+    """Devices, and the models that the budget would put there.
+
+    Raises:
+        ConfigurationInvalid: The capacity of a device is unknown.
+    """
+
+    def __init__(self, sizes: Mapping[str, _Size], settings: BudgetSettings) -> None:
+        self.sizes = sizes
+        self.tenants = {tag: one.tenant for tag, one in sizes.items() if one.tenant is not None}
+        named = [device for tenant in self.tenants.values() for device in tenant.need]
+        self.devices = {device.name: device for device in devices_of(settings, named=named)}
+        self.pinned = frozenset(tag for tag, tenant in self.tenants.items() if tenant.pin)
+
+    def fit(self, tag: str) -> Fit:
+        """Whether there is room for a model."""
+        if self.sizes[tag].error is not None:
+            return "unknown"
+        if tag not in self.tenants:
+            return "not counted"
+        if self.never(tag) is not None:
+            return "never"
+        return "split" if self.tenants[tag].is_split else "whole"
+
+    def never(self, tag: str) -> DoesNotFit | None:
+        """The sum that says that a model never fits; None for one that does, or may."""
+        if tag not in self.tenants:
+            return None
+        try:
+            check_fits(tag, self.tenants, self.devices)
+        except DoesNotFit as error:
+            return error
+        return None
+
+    def overflows(self, tags: Collection[str]) -> Iterator[tuple[Device, int]]:
+        """The devices without room for these beside what is pinned, and the bytes too much."""
+        for device in self.devices.values():
+            there = {*tags, *self.pinned}
+            wanted_bytes = sum(self.tenants[tag].need.get(device.name, 0) for tag in there)
+            if wanted_bytes > device.room_bytes:
+                yield device, wanted_bytes - device.room_bytes
+
+
+def _refusals(needed: Collection[str], memory: _Memory) -> Iterator[HarnessError]:
+    """Why a run does not begin: something that it needs never fits, or is no model."""
+    for tag, size in memory.sizes.items():
+        never = memory.never(tag)
+        if never is not None and (tag in needed or tag in memory.pinned):
+            yield never
+        if isinstance(size.error, ModelFileInvalid) and tag in needed:
+            yield size.error
 
 
 # --- how often they are loaded --------------------------------------------------------------------
 
 
-def _uses(
-    demand: Demand, players: Players, memory: PlannedMemory, *, times: int
-) -> tuple[str, ...]:
+def _uses(demand: Demand, players: Players, memory: _Memory) -> tuple[str, ...]:
     """What one call of a node asks, of the models whose loads can be predicted."""
     uses = demand.uses(players)
     fitting = tuple(tag for tag in uses if tag in memory.tenants and memory.never(tag) is None)
     is_alternating = demand.source == "declared" and len(set(uses)) > 1
-    return fitting * times if is_alternating else fitting
+    return fitting * TURNS if is_alternating else fitting
 
 
 def _notes(
     demand: Mapping[str, Demand],
     uses: Mapping[str, Sequence[str]],
     unknown: Sequence[str],
-    *,
-    times: int,
+    casting: Casting,
 ) -> Iterator[str]:
     if unknown:
         nodes = ", ".join(f"'{node}'" for node in unknown)
@@ -334,5 +379,32 @@ def _notes(
             listed = " and ".join(f"'{tag}'" for tag in tags)
             yield (
                 f"node '{node}' alternates between {listed} an unknown number of times; "
-                f"assuming {times}"
+                f"assuming {TURNS}"
             )
+    if casting.draw is not None:
+        yield f"each run draws its evaluator from the pool; counted with '{casting.draw.evaluator}'"
+
+
+def _on_turns(uses: Mapping[str, Sequence[str]], memory: _Memory) -> Iterator[Notice]:
+    """Models that take turns within one call of a node, and have no room beside each other."""
+    nodes: dict[tuple[str, str], tuple[str, int]] = {}
+    for node, tags in uses.items():
+        for pair, turns in _taking_turns(tags):
+            nodes.setdefault(pair, (node, turns))
+    for (one, other), (node, turns) in nodes.items():
+        for device, excess_bytes in memory.overflows({one, other}):
+            yield Notice(
+                code="plan.takes-turns",
+                message=f"node '{node}' goes back and forth between '{one}' and '{other}', "
+                f"{turns} turns in one call, and '{device.name}' has no room for both "
+                f"({format_bytes(excess_bytes)} too much), so that each round costs two loads; "
+                f"what would help: more capacity under {capacity_table(device)}, less "
+                "context_tokens or slots, or a smaller quantization",
+            )
+
+
+def _taking_turns(tags: Sequence[str]) -> Iterator[tuple[tuple[str, str], int]]:
+    for one, other in combinations(dict.fromkeys(tags), 2):
+        turns = [tag for tag, _ in groupby(tag for tag in tags if tag in (one, other))]
+        if len(turns) > 2:
+            yield (one, other), len(turns)

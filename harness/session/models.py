@@ -49,7 +49,7 @@ from harness.session.tenancy import (
     tenant_of,
 )
 from harness.session.trust import api_key_of, control_key_of, known_secrets, not_allowed
-from harness.trace import Clock, Tracer, describe
+from harness.trace import Clock, Tracer, describe, monotonic
 from harness.trace.secrets import Redactor
 
 CALL_CACHE = "calls.sqlite"
@@ -427,6 +427,23 @@ def open_endpoint(
         host=host,
         identity=identity,
     )
+
+
+@asynccontextmanager
+async def opened_host(endpoint: Endpoint, environment: Mapping[str, str]) -> AsyncIterator[Host]:
+    """What loads the model of an endpoint that `is_managed`, outside of a run.
+
+    Raises:
+        ConfigurationInvalid: It cannot be used as it is written down, or a key may not be sent.
+        ModelFileInvalid: Its file is missing or not a GGUF.
+    """
+    opened = open_endpoint(endpoint, environment=environment, cached=False, clock=monotonic)
+    assert opened.host is not None
+    try:
+        yield opened.host
+    finally:
+        await opened.host.aclose()
+        await opened.backend.aclose()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

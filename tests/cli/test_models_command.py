@@ -64,32 +64,29 @@ def test_the_plan_of_the_example_is_a_table_and_what_is_to_be_said_of_it(project
     assert_shown("models plan", planned.stdout, masks={"warning: .*": "warning: …"})
     assert sorted(path.name for path in project.iterdir()) == ["examples", "harness.toml"]
     warnings = plan(project, *ROLES, "--json", endpoints=endpoints).json["warnings"]
-    assert [one["code"] for one in warnings] == [
-        "separation.evaluator-low-bit",
-        "plan.takes-turns",
-    ]
+    assert [one["code"] for one in warnings] == ["plan.takes-turns"]
 
 
 def test_the_plan_as_json_has_all_of_it(project: Path) -> None:
     endpoints = {"producer": {**SMALL, "pin": True, "priority": 3}, "spare": JUDGE}
-    options = ("--items", "7", "--json", "--role", "evaluator=spare")
+    options = ("--json", "--role", "evaluator=spare")
 
     planned = plan(project, *options, endpoints=endpoints)
 
     said = planned.json
     assert planned.exit_code == 2  # beside what is pinned there is no room for the judge
-    assert (said["pipeline"], said["items"], said["loads"]) == ("brief", 7, None)
+    assert (said["pipeline"], said["loads"]) == ("brief", None)
     (machine,) = said["devices"]
     producer, judge = said["models"]
     assert machine["capacity_bytes"] == 300 << 20
     assert machine["wanted_bytes"] == producer["need"]["machine"] + judge["need"]["machine"]
     assert (producer["tag"], producer["roles"]) == ("producer", ["planner", "producer"])
-    assert (producer["pin"], producer["priority"], producer["fit"]) == (True, 3, "whole")
+    assert (producer["pin"], producer["fit"]) == (True, "whole")
     assert (judge["fit"], judge["footprint"], judge["is_managed"]) == ("never", None, True)
     (refusal,) = said["refusals"]
     assert refusal["code"] == "budget.does-not-fit"
     assert "'spare' needs 200.0 MiB" in refusal["message"]
-    in_words = plan(project, *options[:2], *options[3:], endpoints=endpoints)
+    in_words = plan(project, *options[1:], endpoints=endpoints)
     assert (in_words.exit_code, "refused: model 'spare'" in in_words.stdout) == (2, True)
 
 
