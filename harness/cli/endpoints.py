@@ -81,7 +81,7 @@ def print_checks(checks: Sequence[EndpointCheck], console: Console) -> None:
         if one.error is not None:
             said = Text.assemble((one.tag, "bold red"), f": {one.error}")
             console.print(said, soft_wrap=True)
-        for line in (*one.advice, *filter(None, [one.unload])):
+        for line in one.advice:
             console.print(Text.assemble((one.tag, "bold"), f": {line}"), soft_wrap=True)
 
 
@@ -107,8 +107,6 @@ _ROWS = {
     "models": "models there",
     "context_tokens": "context, tokens",
     "slots": "slots",
-    "at_once": "calls made at once",
-    "side_by_side": "answered at once",
     "structured": "schemas",
     "timings": "timings",
     "cached_tokens": "cached tokens",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -36,17 +35,14 @@ from harness.session.settings import Settings
 from harness.session.trust import api_key_of
 from harness.trace import Tracer
 
-_TOO_SHORT_NS = 100_000_000
-"""Replies shorter than this may have missed each other by chance."""
 _PROMPT = (Message("user", "Tell me a very long story about an owl."),)
-_TOKENS, _MANY_TOKENS = 24, 256
+_TOKENS = 24
 _SCHEMA = {
     "type": "object",
     "properties": {"ready": {"type": "boolean"}},
     "required": ["ready"],
     "additionalProperties": False,
 }
-_AT_ONCE = 4
 _REFUSED = {400, 404, 405, 422, 501}
 Progress = Callable[[str], None]
 """Is told what is being done, in words."""
@@ -70,10 +66,6 @@ class EndpointCheck:
     """Prompt and reply of one call, together."""
     slots: int | None = None
     """Calls that it says it answers side by side."""
-    at_once: int | None = None
-    """Calls that were sent at once, for the next figure."""
-    side_by_side: int | None = None
-    """How many of them were being answered at one moment."""
     structured: StructuredMode | None = None
     """What it does with a reply's schema."""
     timings: bool | None = None
@@ -89,8 +81,6 @@ class EndpointCheck:
     ttft_ms: float | None = None
     """From sending a short prompt to the first token, with the model loaded."""
     tokens_per_s: float | None = None
-    unload: str | None = None
-    """The requests that unload and load its model; None if there are none."""
     advice: tuple[Notice, ...] = ()
     """What to change, there or here."""
 
@@ -128,12 +118,7 @@ async def check_endpoints(
 async def _check(
     endpoint: Endpoint, settings: Settings, environment: Mapping[str, str], progress: Progress
 ) -> EndpointCheck:
-    blank = EndpointCheck(
-        tag=endpoint.tag,
-        backend=endpoint.backend,
-        model_id=endpoint.model_id,
-        unload=way_to_unload(endpoint),
-    )
+    blank = EndpointCheck(tag=endpoint.tag, backend=endpoint.backend, model_id=endpoint.model_id)
     # What it does itself: not what another does for it, what it did before, or is said to do.
     alone = endpoint.model_copy(update={"fallback": (), "structured": None})
     try:
@@ -250,26 +235,11 @@ class _Trial:
         )
         if reply := await self._reply(replace(self._chat, reply_schema=_SCHEMA)):
             check = replace(check, structured=reply.structured)
-        at_once = min(_AT_ONCE, self._endpoint.max_parallel or _AT_ONCE)
-        if at_once > 1:
-            self._progress(f"{at_once} calls at once")
-            check = replace(check, at_once=at_once, side_by_side=await self._side_by_side(at_once))
         self._progress("embeddings")
         return replace(
             check,
             embeds=await _can(self._client.embed(self._embed)),
         )
-
-    async def _side_by_side(self, calls: int) -> int | None:
-        # What is long for most servers is over in a moment for a fast one.
-        for tokens in (_TOKENS, _MANY_TOKENS):
-            ask = replace(self._chat, max_output_tokens=tokens)
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._reply(ask)) for _ in range(calls)]
-            most = most_at_once([reply for task in tasks if (reply := task.result())])
-            if most is not None:
-                return most
-        return None
 
     async def _reply(self, ask: ChatRequest) -> Completion | None:
         try:
@@ -308,31 +278,6 @@ def _tokens_per_s(call: Completion) -> float | None:
     return (call.usage.output_tokens - 1) / ((decode[0].end_ns - decode[0].start_ns) / 1e9)
 
 
-def most_at_once(completions: Collection[Completion]) -> int | None:
-    """How many replies were being written at one moment; None if the times do not show it.
-
-    Two replies may seem to overlap where one begins as the other ends, so each is taken to be
-    shorter than it was. Replies of a fast server may miss each other by chance: if short ones did
-    not all overlap, that shows nothing.
-    """
-    changes = []
-    shortest_ns = _TOO_SHORT_NS
-    for completion in completions:
-        if completion.first_token_ns is None or not completion.phases:
-            return None
-        begun_ns, ended_ns = completion.first_token_ns, completion.phases[-1].end_ns
-        shortest_ns = min(shortest_ns, ended_ns - begun_ns)
-        margin_ns = (ended_ns - begun_ns) // 8
-        changes += [(begun_ns + margin_ns, 1), (ended_ns - margin_ns, -1)]
-    running = most = 0
-    for _, change in sorted(changes):
-        running += change
-        most = max(most, running)
-    if shortest_ns < _TOO_SHORT_NS and most < len(completions):
-        return None
-    return most or None
-
-
 # --- what follows from them -----------------------------------------------------------------
 
 
@@ -345,15 +290,6 @@ def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
             "whatever it serves, it may be another",
         )
     yield from _on_schemas(check, endpoint)
-    if check.side_by_side == 1:
-        remedy = "max_parallel = 1 makes them wait here, where it shows"
-        if setting := provider_of(endpoint).side_by_side:
-            remedy = f"{setting} is how many it answers; or {remedy}"
-        yield Notice(
-            code="endpoint.one-at-a-time",
-            message=f"it answers one call at a time, and others wait there without a word; "
-            f"{remedy}",
-        )
     for field, what in (
         ("timings", "where a call's time went"),
         ("cached_tokens", "how much of a prompt came out of its cache"),
@@ -381,15 +317,6 @@ def _on_schemas(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
             code="endpoint.ignores-schemas",
             message=f"it takes no notice of schemas: what comes is for the model to decide{remedy}",
         )
-
-
-def way_to_unload(endpoint: Endpoint) -> str | None:
-    """The requests that unload and load an endpoint's model; None if there are none."""
-    control = provider_of(endpoint).load_control
-    if control is None:
-        return None
-    unload, load = (path.format(model=endpoint.model_id) for path in (control.unload, control.load))
-    return f"POST {unload} unloads its model, POST {load} loads it; that needs {control.needs}"
 
 
 def _switch(endpoint: Endpoint, field: str) -> Switch:

@@ -7,15 +7,14 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
 import pytest
-from servers.emulated import Answer
 from servers.ollama import OllamaServer
 from servers.openai_api import OpenAIAPI
 from servers.openai_dialects import DIALECTS
 from servers.openai_server import CONTEXT_TOKENS, MODEL, Complaint, OpenAIServer, Refused
 from session_runs import codes
 
-from harness.inference import Completion, Endpoint, Phase
-from harness.session.endpoint_check import check_endpoints, most_at_once
+from harness.inference import Endpoint
+from harness.session.endpoint_check import check_endpoints
 from harness.session.settings import Settings, demo_endpoint
 
 NOBODY = "http://127.0.0.1:9/v1"
@@ -92,7 +91,6 @@ def test_an_embedded_model_shows_what_it_can_do():
     assert (found.reachable, found.error, found.advice) == (True, None, ())
     assert (found.structured, found.context_tokens, found.slots) == ("enforced", 512, 4)
     assert (found.timings, found.logprobs, found.embeds) == (True, True, False)
-    assert found.side_by_side > 1
     assert 0 < found.ttft_ms < 10_000
     assert 1 < found.tokens_per_s < 10_000
 
@@ -118,7 +116,7 @@ SEEN = {
     "Triton": (dialect("triton-openai"), {"structured": "ignored", "logprobs": False}),
     "MLC": (dialect("mlc"), {"embeds": True, "metrics": None}),
     "schemas refused": (dialect("openai", schema=refuse_schemas), {"structured": "advisory"}),
-    "embeds alone": (guarded(chat=400), {"embeds": True, "timings": None, "at_once": None}),
+    "embeds alone": (guarded(chat=400), {"embeds": True, "timings": None}),
     "models not listed": (guarded(models=401), {"models": None}),
 }
 
@@ -150,10 +148,9 @@ ADVISED = {
 @pytest.mark.parametrize(("server", "fields", "advised"), ADVISED.values(), ids=ADVISED)
 def test_what_to_change_is_advised(server, fields, advised):
     found = check_server(server, **fields)
-    said = [one for one in found.advice if one.code != "endpoint.one-at-a-time"]
-    assert sorted(codes(said)) == sorted(code for code, _ in advised)
+    assert sorted(codes(found.advice)) == sorted(code for code, _ in advised)
     for code, fact in advised:
-        assert any(one.code == code and fact in one.message for one in said)
+        assert any(one.code == code and fact in one.message for one in found.advice)
 
 
 @pytest.mark.slow  # litellm takes seconds to import
@@ -163,11 +160,6 @@ def test_a_managed_provider_is_called_and_not_asked_about_itself():
     assert (found.reachable, found.error, found.cached_tokens) == (True, None, True)
     assert (found.models, found.context_tokens, found.metrics) == (None, None, None)
     assert {asked.method for asked in server.asked} == {"POST"}
-
-
-def test_how_a_model_is_unloaded_is_said():
-    (found,) = check(Endpoint(tag="j", model_id=MODEL, backend="vllm", url=NOBODY))
-    assert "POST /sleep?level=1" in found.unload
 
 
 @dataclass
@@ -190,108 +182,6 @@ def test_the_context_of_a_model_that_the_first_call_loads_is_known():
     assert (found.context_tokens, found.models) == (8192, (f"{MODEL}:latest",))
     assert (found.timings, found.cached_tokens, found.metrics) == (True, True, True)
     assert found.advice == ()
-
-
-# --- side by side ----------------------------------------------------------------------------
-
-
-class Paced(Answer):
-    """Takes its time over every piece."""
-
-    def __init__(self, answer):
-        super().__init__(answer._reader, answer._writer)
-
-    async def send(self, data):
-        await asyncio.sleep(0.03)
-        await super().send(data)
-
-
-@dataclass
-class PacedOllama(OllamaServer):
-    """Ollama with a model that writes some thirty tokens a second."""
-
-    parallel: int = field(kw_only=True)
-
-    async def __aenter__(self):
-        self._places = asyncio.Semaphore(self.parallel)
-        return await super().__aenter__()
-
-    async def respond(self, asked, answer):
-        async with self._places:
-            await super().respond(asked, Paced(answer))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("parallel", [1, 4])
-def test_calls_that_ollama_answers_one_after_the_other_are_seen(parallel):
-    found = check_server(PacedOllama(parallel=parallel), "ollama")
-    assert (found.error, found.at_once, found.side_by_side) == (None, 4, parallel)
-    advised = [one for one in found.advice if one.code == "endpoint.one-at-a-time"]
-    assert len(advised) == (parallel == 1)
-    assert all("OLLAMA_NUM_PARALLEL" in one.message for one in advised)
-
-
-@dataclass
-class Counting(OpenAIServer):
-    """Answers no more than so many chats at one time."""
-
-    most: int = 0
-    limit: int = 100
-    _running: int = 0
-
-    async def respond(self, asked, answer):
-        self._running += 1
-        self.most = max(self.most, self._running)
-        try:
-            if self._running > self.limit:
-                await answer.json({"error": {"message": "one at a time"}}, status=400)
-            else:
-                await super().respond(asked, answer)
-        finally:
-            self._running -= 1
-
-
-def test_calls_that_are_refused_for_being_several_do_not_make_an_endpoint_unusable():
-    server = Counting(dialect=DIALECTS["openai"], limit=1)
-    found = check_server(server, "openai")
-    assert server.most > 1
-    assert found.error is None
-    assert found.structured is not None
-
-
-@pytest.mark.parametrize(("limit", "at_once"), [(1, None), (2, 2), (9, 4)])
-def test_no_more_calls_are_made_at_once_than_the_endpoint_allows(limit, at_once):
-    server = Counting(dialect=DIALECTS["openai"])
-    assert check_server(server, "openai", max_parallel=limit).at_once == at_once
-    assert server.most <= limit
-
-
-def reply(begun_ms, ended_ms):
-    begun_ns, ended_ns = round(begun_ms * 1e6), round(ended_ms * 1e6)
-    return Completion(
-        text="one",
-        reasoning="",
-        finish_reason="length",
-        usage=None,
-        sent_ns=0,
-        first_token_ns=begun_ns,
-        phases=(Phase(name="decode", start_ns=begun_ns, end_ns=ended_ns, source="measured"),),
-        model_id="m",
-    )
-
-
-@pytest.mark.parametrize(
-    ("replies", "most"),
-    [
-        pytest.param([(0, 500), (10, 510), (20, 490), (500, 900)], 3, id="three, and one"),
-        pytest.param([(0, 200), (199, 400), (398, 600)], 1, id="a first token read too early"),
-        pytest.param([(0, 12), (30, 42), (50, 62)], None, id="too short to meet"),
-    ],
-)
-def test_replies_are_side_by_side_if_they_were_written_at_one_moment(replies, most):
-    assert most_at_once([reply(*one) for one in replies]) == most
-    whole = replace(reply(0, 500), first_token_ns=None)
-    assert most_at_once([whole, *(reply(*one) for one in replies)]) is None, "that came whole"
 
 
 # --- what cannot be used ---------------------------------------------------------------------

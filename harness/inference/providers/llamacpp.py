@@ -34,7 +34,6 @@ from harness.inference.providers.provider import (
     Counters,
     Extras,
     HostReport,
-    LoadControl,
     Provider,
     ms_as_ns,
     remedies,
@@ -349,9 +348,6 @@ PROVIDER = Provider(
     side_by_side="--parallel",
     context=ContextReport(
         path="/props", keys=("default_generation_settings", "n_ctx"), slots="total_slots"
-    ),
-    load_control=LoadControl(
-        load="/models/load", unload="/models/unload", needs="router mode: start it without a model"
     ),
     counters=COUNTERS,
 )

@@ -79,17 +79,6 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadControl:
-    """The requests that load and unload a model, for people to read."""
-
-    load: str
-    """Path of the POST request below the server's root, with `{model}` for the model's name."""
-    unload: str
-    needs: str
-    """What the server must have been started with."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ContextReport:
     """Where a server reports the length of its context."""
 
@@ -250,7 +239,6 @@ class Provider:
     counters: Counters | None = None
     source: Callable[[Endpoint, Backend], MetricsSource | None] | None = None
     """Where its counters are read if its address is not the endpoint's."""
-    load_control: LoadControl | None = None
     side_by_side: str = ""
     """The setting for the number of calls that it answers side by side."""
 

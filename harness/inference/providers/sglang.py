@@ -28,7 +28,6 @@ from harness.inference.providers.provider import (
     ContextReport,
     Counters,
     HostReport,
-    LoadControl,
     Provider,
     remedies,
 )
@@ -207,11 +206,6 @@ PROVIDER = Provider(
     embeds="--is-embedding",
     health="/model_info",
     context=ContextReport(path="/v1/models", keys=("data", "max_model_len")),
-    load_control=LoadControl(
-        load="/resume_memory_occupation",
-        unload="/release_memory_occupation",
-        needs=_MEMORY_SAVER,
-    ),
     counters=Counters(
         path="/metrics",
         read=prometheus(

@@ -22,7 +22,6 @@ from harness.inference.providers.provider import (
     Extras,
     Fields,
     HostReport,
-    LoadControl,
     Provider,
     remedies,
     s_as_ns,
@@ -190,8 +189,5 @@ PROVIDER = Provider(
     timings=ALWAYS,
     embeds="embedding_model_name",
     context=ContextReport(path="/v1/model", keys=("parameters", "max_seq_len")),
-    load_control=LoadControl(
-        load="/v1/model/load", unload="/v1/model/unload", needs="the admin key"
-    ),
     holds_one_model=True,
 )

@@ -30,7 +30,6 @@ from harness.inference.providers.provider import (
     Counters,
     Fields,
     HostReport,
-    LoadControl,
     Provider,
     remedies,
 )
@@ -212,9 +211,6 @@ PROVIDER = Provider(
     schema=_schema,
     enforces="guided_decoding_backend in its configuration",
     cached_tokens=ALWAYS,
-    load_control=LoadControl(
-        load="/resume_memory", unload="/release_memory", needs="--enable_sleep_mode"
-    ),
     counters=Counters(
         path="/prometheus/metrics",
         read=prometheus(

@@ -30,7 +30,6 @@ from harness.inference.providers.provider import (
     Access,
     Aim,
     HostReport,
-    LoadControl,
     Provider,
     Remedies,
 )
@@ -409,11 +408,6 @@ PROVIDER = Provider(
     host=lambda endpoint, access, _: TritonHost(endpoint, access),
     connect=_connect,
     facts=_facts,
-    load_control=LoadControl(
-        load="/v2/repository/models/{model}/load",
-        unload="/v2/repository/models/{model}/unload",
-        needs=_EXPLICIT,
-    ),
     health="/v2/health/ready",
 )
 
@@ -430,8 +424,5 @@ OPENAI_FRONT_END = Provider(
     logprobs="the vLLM backend",
     embeds="the vLLM backend",
     embeds_one_by_one=True,
-    load_control=LoadControl(
-        load="/v1/models/{model}/load", unload="/v1/models/{model}/unload", needs=_EXPLICIT
-    ),
     health="/health/ready",
 )

@@ -25,7 +25,6 @@ from harness.inference.providers.provider import (
     Counters,
     Extras,
     HostReport,
-    LoadControl,
     Provider,
     ms_as_ns,
     remedies,
@@ -179,7 +178,6 @@ PROVIDER = Provider(
     timings=TIMES_SWITCH,
     embeds="a model that embeds, or --convert embed",
     context=ContextReport(path="/v1/models", keys=("data", "max_model_len")),
-    load_control=LoadControl(load="/wake_up", unload="/sleep?level=1", needs=_SLEEP_SWITCH),
     counters=Counters(
         path="/metrics",
         read=prometheus(
