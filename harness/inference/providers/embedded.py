@@ -29,10 +29,9 @@ from harness.inference.providers import llamacpp
 from harness.inference.providers.counters import MetricsSource
 from harness.inference.providers.model_files import (
     EngineHost,
-    SeenDevices,
     gpu_of,
+    load_error,
     warn_of_context,
-    why_not_loaded,
 )
 from harness.inference.providers.openai_wire import OpenAIWire
 from harness.inference.providers.provider import (
@@ -43,7 +42,7 @@ from harness.inference.providers.provider import (
     Provider,
     remedies,
 )
-from harness.inference.providers.server_host import in_time
+from harness.inference.providers.server_host import NO_ROOM, in_time
 from harness.inference.request import ChatRequest, EmbedRequest
 from harness.trace import Clock, monotonic
 
@@ -160,8 +159,7 @@ class EmbeddedLlamaCpp:
             )
         if url := answer.get("url"):
             return cast("str", url)
-        devices = SeenDevices.of(answer)
-        number, gpus = gpu_of(self._endpoint), len(devices.free_gpu_bytes)
+        number, gpus = gpu_of(self._endpoint), cast("int", answer["gpus"])
         if number is not None and number >= gpus:
             raise LoadFailed(
                 f"its device is '{self._endpoint.device}', and of GPUs llama.cpp sees "
@@ -170,7 +168,8 @@ class EmbeddedLlamaCpp:
                 endpoint=self._endpoint.tag,
             )
         said = child.first_error() or str(answer["error"])
-        raise why_not_loaded(self._endpoint, devices, _loading, said=said)
+        lacks_memory = NO_ROOM.search(said) is not None
+        raise load_error(self._endpoint, _loading, said=said, lacks_memory=lacks_memory)
 
     @asynccontextmanager
     async def _alive(self) -> AsyncIterator[OpenAIWire]:

@@ -3,7 +3,7 @@
 `embedded.py` starts this file as a script, so it imports nothing of harness: that would take longer
 than the load of a small model. The two exchange a line of JSON each. The first, on standard input,
 holds fields of `CommonParams`, the API key among them. The second, on standard output, holds the
-server's `url`, or the `error` and the sizes of the devices. The log goes to standard error.
+server's `url`, or the `error` and the number of GPUs. The log goes to standard error.
 
 The process ends when its standard input closes, and so also when its parent is killed.
 """
@@ -35,7 +35,7 @@ def main() -> None:
         server = _server(fields)
         answer = {"url": server.listening_address}
     except Exception as error:  # noqa: BLE001 - the parent translates it
-        answer = {"error": str(error), **devices()}
+        answer = {"error": str(error), "gpus": _gpus()}
     print(json.dumps(answer), file=answers, flush=True)
     if "url" in answer:
         sys.stdin.read()
@@ -43,19 +43,13 @@ def main() -> None:
     os._exit(0)
 
 
-def devices() -> dict[str, Any]:
-    """The machine's memory, and what is free on each GPU, in bytes. Takes a millisecond."""
+def _gpus() -> int:
+    """How many there are. llama.cpp uses an integrated one only where there is no other."""
     kinds = xllamacpp.ggml_backend_dev_type
-    seen = xllamacpp.get_device_info()
-    discrete, integrated = (
-        [device["memory_free"] for device in seen if device["type"] == kind]
-        for kind in (kinds.GGML_BACKEND_DEVICE_TYPE_GPU, kinds.GGML_BACKEND_DEVICE_TYPE_IGPU)
+    seen = [device["type"] for device in xllamacpp.get_device_info()]
+    return seen.count(kinds.GGML_BACKEND_DEVICE_TYPE_GPU) or seen.count(
+        kinds.GGML_BACKEND_DEVICE_TYPE_IGPU
     )
-    return {
-        "machine_bytes": next(d["memory_total"] for d in seen if d["name"] == "CPU"),
-        # llama.cpp uses an integrated one only where there is no other.
-        "free_gpu_bytes": discrete or integrated,
-    }
 
 
 def _end_with_standard_input() -> None:
@@ -72,7 +66,7 @@ def _server(fields: Fields) -> Any:  # noqa: ANN401 - xllamacpp is not typed
     params = xllamacpp.CommonParams()
     for name, value in fields.items():
         _set(params, name, value)
-    gpus, gpu = len(devices()["free_gpu_bytes"]), fields.get("main_gpu")
+    gpus, gpu = _gpus(), fields.get("main_gpu")
     if gpu is not None and gpu >= gpus:
         raise ValueError(f"there is no GPU {gpu}")  # llama.cpp would use the processor
     # Finding out how many layers fit on GPUs is a quarter of a small model's load.

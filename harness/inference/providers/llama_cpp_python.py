@@ -52,10 +52,9 @@ from harness.inference.providers.error_replies import shorten
 from harness.inference.providers.model_files import (
     EngineHost,
     gpu_of,
-    seen_devices,
+    load_error,
     type_number,
     warn_of_context,
-    why_not_loaded,
 )
 from harness.inference.providers.openai_wire import wire_fields
 from harness.inference.providers.provider import (
@@ -532,7 +531,9 @@ def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp 
                 verbose=False,
             )
     except Exception as error:  # its parts raise what they like
-        raise why_not_loaded(endpoint, seen_devices(), _loading, said=str(error)) from error
+        # It does not say why: with the weights loaded, there was no room for the context.
+        lacks_memory = "llama_context" in str(error)
+        raise load_error(endpoint, _loading, said=str(error), lacks_memory=lacks_memory) from error
     # It prints warnings for errors, such as that a computation was stopped.
     logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL)
     return llama

@@ -27,7 +27,7 @@ from harness.inference.providers.provider import Access
 CLEARING_UP_S: Final = 10.0
 """Longest that undoing a load takes."""
 
-_NO_ROOM: Final = re.compile(
+NO_ROOM: Final = re.compile(
     r"out[ _]of[ _](?:device[ _])?memory|failed to allocate|unable to allocate|cannot allocate"
     r"|insufficient (?:vram|memory)|not enough (?:free )?memory|(?:cuda|hip)Malloc failed"
     r"|allocation failed|requires more system memory|too large for system",
@@ -200,7 +200,7 @@ class ServerHost:
         return LoadFailed(
             f"the server could not {doing} '{self.endpoint.model_id}': {answer.said}",
             endpoint=self.endpoint.tag,
-            out_of_memory=_NO_ROOM.search(answer.body.decode("utf-8", "replace")) is not None,
+            out_of_memory=NO_ROOM.search(answer.body.decode("utf-8", "replace")) is not None,
         )
 
     def switched_off(self, title: str, *, needs: str) -> LoadFailed:
