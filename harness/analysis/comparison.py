@@ -233,9 +233,7 @@ def _differences(
         return
     if a.status != b.status:
         yield "status"
-    if _differ(
-        *((a.digest, b.digest) if a.digest and b.digest else (a.value_sha256, b.value_sha256))
-    ):
+    if _differ(a.digest, b.digest):
         yield "output"
     if _differ(a.code, b.code):
         yield "code"

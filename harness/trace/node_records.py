@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-import orjson
 
 from harness.trace.calls import Call, Interval, calls_of, charges_of
 from harness.trace.journal_reader import Journal
@@ -63,8 +60,6 @@ class NodeRecord:
     """By role, the models that were asked, as `tag` or `tag (what the server calls it)`."""
     digest: str | None
     """Of what it returned, as the graph has it; None when not recorded."""
-    value_sha256: str | None
-    """Of what is recorded of it, for journals that have no digests; None when nothing is."""
     inputs: Mapping[str, str]
     """By parameter, the digest of what it was given; empty when not recorded."""
     code: str | None
@@ -84,16 +79,8 @@ class NodeRecord:
 _Key = tuple[str, int | None]
 
 
-def _digest(value: object) -> str:
-    """The same for the same value, whatever the order of its keys."""
-    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
-
-
-_DIGEST_OF_NONE = _digest(None)
-
-
 def node_records(journal: Journal) -> tuple[NodeRecord, ...]:
-    """Reads a journal twice, and keeps no output of it, only its digest.
+    """Reads a journal twice, and keeps no output of it.
 
     Args:
         journal: Of a run that ended, was killed, or is still going.
@@ -128,10 +115,6 @@ def node_records(journal: Journal) -> tuple[NodeRecord, ...]:
         if call.id in inside:
             found[inside[call.id]].calls.append(call)
     charges = charges_of((call for call in calls if not call.from_cache), endpoints)
-    # A run that records no texts has None for every output, which says nothing of any.
-    if all(one.value_sha256 in (None, _DIGEST_OF_NONE) for one in found.values()):
-        for one in found.values():
-            one.value_sha256 = None
     return tuple(
         _record(key, one, charges) for key, one in found.items() if not _is_part(key, found)
     )
@@ -140,24 +123,22 @@ def node_records(journal: Journal) -> tuple[NodeRecord, ...]:
 class _Found:
     """What a journal holds of one node call."""
 
-    __slots__ = ("calls", "output", "skipped", "spans", "value_sha256")
+    __slots__ = ("calls", "output", "skipped", "spans")
 
     def __init__(self) -> None:
         self.spans: list[SpanRecord] = []
         self.calls: list[Call] = []
         self.output: NodeOutput | None = None
-        self.value_sha256: str | None = None
         self.skipped: str | None = None
 
     def begin(self, span: SpanRecord) -> None:
         """Takes in another attempt: what there was before does not hold any more."""
         self.spans.append(span)
-        self.output = self.value_sha256 = self.skipped = None
+        self.output = self.skipped = None
 
     def keep(self, output: NodeOutput) -> None:
         """Takes in what it gave, without the value itself: there may be many, and large ones."""
         self.output = output._replace(value=None)
-        self.value_sha256 = _digest(output.value)
         self.skipped = output.skipped
 
     @property
@@ -204,7 +185,6 @@ def _record(key: _Key, found: _Found, charges: Mapping[int, float]) -> NodeRecor
         cost_usd=sum(charged) if charged else None,
         models=models_by_role(found.calls),
         digest=output.digest if output else None,
-        value_sha256=found.value_sha256,
         inputs=output.inputs if output else {},
         code=output.code if output else None,
     )
