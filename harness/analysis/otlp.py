@@ -1,8 +1,7 @@
-"""A run's spans, sent to an OpenTelemetry collector: OTLP over HTTP, as gzipped protocol buffers.
+"""Sends a run's spans to an OpenTelemetry collector: OTLP over HTTP, as gzipped protocol buffers.
 
-Not as JSON, which Phoenix refuses. Needs the extra `otlp`. Ids are derived from the run's, so a run
-that is sent twice is one trace; times are exact. Counters are left out, since OTLP's traces have
-none, and so are instants outside any span. Messages quote neither keys nor passwords.
+Not as JSON, which some collectors refuse. Needs the extra `otlp`. Messages quote neither keys nor
+passwords.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from hashlib import sha256
 
 import httpx
 from google.protobuf.message import DecodeError
@@ -20,39 +18,18 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from opentelemetry.proto.common.v1.common_pb2 import (
-    AnyValue,
-    ArrayValue,
-    InstrumentationScope,
-    KeyValue,
-)
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
-from harness.analysis.facts import provider_named
-from harness.analysis.otlp_names import (
-    evaluation_results,
-    model_attributes,
-    own_attributes,
-    span_attributes,
-    span_name,
-)
+from harness.analysis.otlp_spans import key_values, otlp_spans
 from harness.errors import ExportFailed, InvalidInput
-from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal
-from harness.trace.records import Attributes, Content, Flow, Instant, SpanRecord
 from harness.trace.secrets import Redactor
 from harness.version import __version__
 
 _BATCH_BYTES = 4_000_000
 """A batch that has grown to this goes out: collectors refuse requests beyond some 20 MB."""
-_MOST = 128
-"""Events and links of one span, as in OpenTelemetry's own libraries."""
-_OF_A_MODEL = frozenset({"chat", "embed", "count tokens", "schema probe"})
-"""Spans of requests to a model."""
-_STATUS_CODES = {"ok": Status.STATUS_CODE_OK, "error": Status.STATUS_CODE_ERROR}
-_INT64 = range(-(1 << 63), 1 << 63)
-
 _PATH = "/v1/traces"
 _PROTOBUF = "application/x-protobuf"
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
@@ -81,7 +58,7 @@ def send_otlp(
     batch: int = 512,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Sends a run to a collector: Phoenix, Langfuse, Jaeger, or any other that takes OTLP.
+    """Sends a run to a collector: Jaeger, Langfuse, or any other that takes OTLP.
 
     Args:
         journal: The run's; best when it is over, since viewers keep what they got first.
@@ -116,7 +93,7 @@ def send_otlp(
         trust_env=url.host not in _LOOPBACK,
     ) as client:
         for spans in _batches(otlp_spans(journal, content=content), batch):
-            body = gzip.compress(_request(spans, project=journal.started.name), mtime=0)
+            body = gzip.compress(_request(spans), mtime=0)
             response = _post(client, url, body, sleep=sleep)
             if not response.is_success or "html" in response.headers.get("content-type", ""):
                 raise _refusal(response, shown, redactor)
@@ -136,136 +113,6 @@ def send_otlp(
     return sent
 
 
-def otlp_spans(journal: Journal, *, content: bool = False) -> Iterator[Span]:
-    """A run's spans as OTLP has them, in the journal's order.
-
-    Reads the journal twice. Holds what happened in spans, and with `content` the run's texts.
-    """
-    run = _Run(journal, content=content)
-    return (run.span(record) for record in journal.spans())
-
-
-class _Run:
-    """What the spans of a run refer to."""
-
-    def __init__(self, journal: Journal, *, content: bool) -> None:
-        started = journal.started
-        digest = sha256(started.run_id.encode()).digest()
-        self._trace_id, self._first_id = digest[:16], int.from_bytes(digest[16:24], "big")
-        self._run_id = started.run_id
-        self._shift_ns = started.wall_ns - started.time_ns
-        self._content = content
-        self._texts: dict[str, str] = {}
-        self._models: dict[str, Attributes] = {}
-        self._instants: dict[int, list[Instant]] = {}
-        self._verdicts: dict[int, SpanRecord] = {}
-        self._flows: dict[int, list[Flow]] = {}
-        for flow in journal.flows:
-            self._flows.setdefault(flow.target, []).append(flow)
-        for item in journal.items():
-            match item:
-                case Instant(span=None, name="endpoint", attributes=endpoint):
-                    self._models[str(endpoint.get("model"))] = endpoint
-                case Instant(span=int(number)):
-                    self._instants.setdefault(number, []).append(item)
-                case SpanRecord(name="evaluate"):
-                    # GenAI wants a verdict at the span that wrote the draft.
-                    drafts = [f for f in self._flows.get(item.id, ()) if f.name == "draft"]
-                    self._verdicts[drafts[0].source if drafts else item.id] = item
-                case Content() if content:
-                    self._texts[item.sha256] = item.text
-
-    def span(self, record: SpanRecord) -> Span:
-        endpoint: Attributes = {}
-        model: dict[str, object] = {}
-        is_remote = False
-        if record.name in _OF_A_MODEL:
-            tag = str(record.attributes.get("model"))
-            endpoint = self._models.get(tag, {})
-            model = model_attributes(tag, endpoint)
-            from_cache = record.attributes.get("from_cache") is True
-            provider = provider_named(str(endpoint.get("backend", "openai")))
-            is_local = provider.loading is not None or endpoint.get("backend") == "scripted"
-            is_remote = not is_local and not from_cache
-        error_type = record.error.partition(":")[0] if record.error else ""
-        values = {
-            **model,
-            **span_attributes(record, text_of=self._texts.get if self._content else None),
-            "error.type": error_type or None,
-            "harness.status": None if record.status == "ok" else record.status,
-            "session.id": self._run_id,
-        }
-        events, links = self._events(record), self._links(record)
-        return Span(
-            trace_id=self._trace_id,
-            span_id=self._span_id(record.id),
-            parent_span_id=b"" if record.parent is None else self._span_id(record.parent),
-            name=_clean(span_name(record, model.get("gen_ai.request.model"))),
-            kind=Span.SPAN_KIND_CLIENT if is_remote else Span.SPAN_KIND_INTERNAL,
-            start_time_unix_nano=record.start_ns + self._shift_ns,
-            end_time_unix_nano=record.end_ns + self._shift_ns,
-            attributes=key_values(values),
-            events=events[:_MOST],
-            dropped_events_count=len(events[_MOST:]),
-            links=links[:_MOST],
-            dropped_links_count=len(links[_MOST:]),
-            # Unset for a span that was cut short. An error's words may quote a text; its class
-            # does not.
-            status=Status(
-                code=_STATUS_CODES.get(record.status, Status.STATUS_CODE_UNSET),
-                message=_clean((record.error or "") if self._content else error_type),
-            ),
-        )
-
-    def _events(self, record: SpanRecord) -> list[Span.Event]:
-        happened = [
-            (one.name, one.time_ns, own_attributes(one.attributes, texts=self._content))
-            for one in self._instants.get(record.id, ())
-        ]
-        if verdict := self._verdicts.get(record.id):
-            happened += [
-                ("gen_ai.evaluation.result", verdict.end_ns, result)
-                for result in evaluation_results(verdict, texts=self._content)
-            ]
-        return [
-            Span.Event(
-                name=_clean(name),
-                time_unix_nano=time_ns + self._shift_ns,
-                attributes=key_values(values),
-            )
-            for name, time_ns, values in happened
-        ]
-
-    def _links(self, record: SpanRecord) -> list[Span.Link]:
-        """To the spans that led to this one; its parent is known by its id."""
-        return [
-            Span.Link(
-                trace_id=self._trace_id,
-                span_id=self._span_id(flow.source),
-                attributes=key_values({"harness.flow": flow.name}),
-            )
-            for flow in self._flows.get(record.id, ())
-            if flow.source != record.parent
-        ]
-
-    def _span_id(self, number: int) -> bytes:
-        """Never zero, never twice in a run, and unlikely to be another run's."""
-        return ((self._first_id + number) % (2**64 - 1) + 1).to_bytes(8, "big")
-
-
-def key_values(values: Mapping[str, object]) -> list[KeyValue]:
-    """Attributes as OTLP has them; None is left out.
-
-    A list of texts, of numbers of one kind or of booleans stays one. Any other that is not a scalar
-    becomes JSON, and so does an integer beyond 64 bits.
-    """
-    return [
-        KeyValue(key=_clean(name), value=_any_value(value))
-        for name, value in values.items()
-        if value is not None
-    ]
-
-
 def retry_delay_s(status: int, retry_after: str | None, *, attempt: int) -> float | None:
     """How long to wait before the next attempt, in seconds; None to give up.
 
@@ -282,27 +129,6 @@ def retry_delay_s(status: int, retry_after: str | None, *, attempt: int) -> floa
     return wait_s if 0 <= wait_s <= _LONGEST_WAIT_S else None
 
 
-def _any_value(value: object) -> AnyValue:
-    match value:
-        case bool():
-            return AnyValue(bool_value=value)
-        case int() if value in _INT64:
-            return AnyValue(int_value=value)
-        case float():
-            return AnyValue(double_value=value)
-        case str():
-            return AnyValue(string_value=_clean(value))
-        case list() if {type(one) for one in value} in ({str}, {int}, {float}, {bool}):
-            return AnyValue(array_value=ArrayValue(values=map(_any_value, value)))
-        case _:
-            return AnyValue(string_value=dump_json(value).decode())
-
-
-def _clean(text: str) -> str:
-    """Without lone surrogates, which protocol buffers cannot hold."""
-    return text.encode("utf-8", "replace").decode()
-
-
 def _batches(spans: Iterable[Span], most: int) -> Iterator[list[Span]]:
     batch: list[Span] = []
     size = 0
@@ -316,12 +142,8 @@ def _batches(spans: Iterable[Span], most: int) -> Iterator[list[Span]]:
         yield batch
 
 
-def _request(spans: Iterable[Span], *, project: str) -> bytes:
-    resource = {
-        "service.name": "harness",
-        "service.version": __version__,
-        "openinference.project.name": project,
-    }
+def _request(spans: Iterable[Span]) -> bytes:
+    resource = {"service.name": "harness", "service.version": __version__}
     scope = InstrumentationScope(name="harness", version=__version__)
     of_run = ResourceSpans(
         resource=Resource(attributes=key_values(resource)),

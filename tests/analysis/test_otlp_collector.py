@@ -130,7 +130,6 @@ def test_a_request_says_what_it_holds_and_who_sends_it(journal, given, posted_to
     assert {one.key: one.value.string_value for one in resource} == {
         "service.name": "harness",
         "service.version": __version__,
-        "openinference.project.name": "essay",
     }
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sample_runs import journal_lines
 
 from harness.analysis import diagnose, report_of
-from harness.analysis.otlp import otlp_spans
+from harness.analysis.otlp_spans import otlp_spans
 from harness.errors import InvalidInput, JournalInvalid
 from harness.trace import (
     CounterSet,

@@ -1,0 +1,347 @@
+"""A run's spans as OpenTelemetry has them, with the names of its GenAI semantic conventions.
+
+Release 1.44, now in open-telemetry/semantic-conventions-genai. Every attribute is also kept under
+its own name, after `harness.`. Ids are derived from the run's, so a run that is sent twice is one
+trace; times are exact. Counters are left out, since OTLP's traces have none, and so are instants
+outside any span. Texts leave only on request: the viewer is often on another's machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any
+from urllib.parse import urlsplit
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from harness.analysis.facts import provider_named
+from harness.trace.journal_line import dump_json
+from harness.trace.journal_reader import Journal
+from harness.trace.records import Attributes, Content, Flow, Instant, SpanRecord
+
+_MOST = 128
+"""Events and links of one span, as in OpenTelemetry's own libraries."""
+_OF_A_MODEL = frozenset({"chat", "embed", "count tokens", "schema probe"})
+"""Spans of requests to a model."""
+_STATUS_CODES = {"ok": Status.STATUS_CODE_OK, "error": Status.STATUS_CODE_ERROR}
+_INT64 = range(-(1 << 63), 1 << 63)
+
+_OPERATIONS = {
+    "run": "invoke_workflow",
+    "chat": "chat",
+    "schema probe": "chat",
+    "embed": "embeddings",
+    "recall": "retrieval",
+}
+"""`gen_ai.operation.name` of our spans."""
+
+_NAMES = {
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "seed": "gen_ai.request.seed",
+    "max_output_tokens": "gen_ai.request.max_tokens",
+    "structured": "gen_ai.output.type",
+    "finish_reason": "gen_ai.response.finish_reasons",
+    "ttft_ns": "gen_ai.response.time_to_first_chunk",
+    "model_id": "gen_ai.response.model",
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "cached_tokens": "gen_ai.usage.cache_read.input_tokens",
+    "output_tokens": "gen_ai.usage.output_tokens",
+    "reasoning_tokens": "gen_ai.usage.reasoning.output_tokens",
+}
+"""GenAI's names for attributes of requests to a model."""
+
+_CONVERTED: dict[str, Callable[[Any], object]] = {
+    "structured": lambda structured: "json" if structured else "text",
+    "finish_reason": lambda reason: [reason],
+    "ttft_ns": lambda ns: ns / 1e9,
+}
+
+_TEXTS = {
+    "prompt_sha256": ("gen_ai.input.messages", "user"),
+    "reply_sha256": ("gen_ai.output.messages", "assistant"),
+}
+"""GenAI's names for the texts behind our hashes, and whose message each is: a prompt counts as one
+message, with the roles of its parts in the text."""
+
+QUOTING = frozenset(
+    {
+        *("answer", "detail", "digest", "findings", "hits", "metadata", "query", "seed", "text"),
+        *("section", "title", "traceback", "where"),
+    }
+)
+"""Attributes that may quote a text: all that pass through `Tracer.excerpt`. A task's text may be
+the seed that an evaluator is drawn by; a call's seed is a number, and quotes nothing."""
+
+_MANAGED = {
+    "azure": "azure.ai.openai",
+    "azure_ai": "azure.ai.inference",
+    "bedrock": "aws.bedrock",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "vertex_ai": "gcp.vertex_ai",
+    "watsonx": "ibm.watsonx.ai",
+    "xai": "x_ai",
+}
+"""What GenAI calls a managed API, if not by its prefix in a model's name."""
+
+
+def otlp_spans(journal: Journal, *, content: bool = False) -> Iterator[Span]:
+    """The spans in the journal's order, which is read twice.
+
+    Holds what happened in spans, and with `content` the run's texts.
+    """
+    run = _Run(journal, content=content)
+    return (run.span(record) for record in journal.spans())
+
+
+class _Run:
+    """What the spans of a run refer to."""
+
+    def __init__(self, journal: Journal, *, content: bool) -> None:
+        started = journal.started
+        digest = sha256(started.run_id.encode()).digest()
+        self._trace_id, self._first_id = digest[:16], int.from_bytes(digest[16:24], "big")
+        self._run_id = started.run_id
+        self._shift_ns = started.wall_ns - started.time_ns
+        self._content = content
+        self._texts: dict[str, str] = {}
+        self._models: dict[str, Attributes] = {}
+        self._instants: dict[int, list[Instant]] = {}
+        self._verdicts: dict[int, SpanRecord] = {}
+        self._flows: dict[int, list[Flow]] = {}
+        for flow in journal.flows:
+            self._flows.setdefault(flow.target, []).append(flow)
+        for item in journal.items():
+            match item:
+                case Instant(span=None, name="endpoint", attributes=endpoint):
+                    self._models[str(endpoint.get("model"))] = endpoint
+                case Instant(span=int(number)):
+                    self._instants.setdefault(number, []).append(item)
+                case SpanRecord(name="evaluate"):
+                    # GenAI wants a verdict at the span that wrote the draft.
+                    drafts = [f for f in self._flows.get(item.id, ()) if f.name == "draft"]
+                    self._verdicts[drafts[0].source if drafts else item.id] = item
+                case Content() if content:
+                    self._texts[item.sha256] = item.text
+
+    def span(self, record: SpanRecord) -> Span:
+        endpoint: Attributes = {}
+        model: dict[str, object] = {}
+        is_remote = False
+        if record.name in _OF_A_MODEL:
+            tag = str(record.attributes.get("model"))
+            endpoint = self._models.get(tag, {})
+            model = model_attributes(tag, endpoint)
+            from_cache = record.attributes.get("from_cache") is True
+            provider = provider_named(str(endpoint.get("backend", "openai")))
+            is_local = provider.loading is not None or endpoint.get("backend") == "scripted"
+            is_remote = not is_local and not from_cache
+        error_type = record.error.partition(":")[0] if record.error else ""
+        values = {
+            **model,
+            **self._attributes(record),
+            "error.type": error_type or None,
+            "harness.status": None if record.status == "ok" else record.status,
+            "session.id": self._run_id,
+        }
+        events, links = self._events(record), self._links(record)
+        return Span(
+            trace_id=self._trace_id,
+            span_id=self._span_id(record.id),
+            parent_span_id=b"" if record.parent is None else self._span_id(record.parent),
+            name=_clean(_span_name(record, model.get("gen_ai.request.model"))),
+            kind=Span.SPAN_KIND_CLIENT if is_remote else Span.SPAN_KIND_INTERNAL,
+            start_time_unix_nano=record.start_ns + self._shift_ns,
+            end_time_unix_nano=record.end_ns + self._shift_ns,
+            attributes=key_values(values),
+            events=events[:_MOST],
+            dropped_events_count=len(events[_MOST:]),
+            links=links[:_MOST],
+            dropped_links_count=len(links[_MOST:]),
+            # Unset for a span that was cut short. An error's words may quote a text; its class
+            # does not.
+            status=Status(
+                code=_STATUS_CODES.get(record.status, Status.STATUS_CODE_UNSET),
+                message=_clean((record.error or "") if self._content else error_type),
+            ),
+        )
+
+    def _attributes(self, record: SpanRecord) -> dict[str, object]:
+        """A span's attributes by all their names; None stands for an unknown value."""
+        ours = record.attributes
+        found = {
+            "harness.span": record.name,
+            "gen_ai.operation.name": _OPERATIONS.get(record.name),
+            **_own_attributes(ours, texts=self._content),
+        }
+        if record.name in _OF_A_MODEL:
+            found |= {
+                theirs: _CONVERTED[name](ours[name]) if name in _CONVERTED else ours[name]
+                for name, theirs in _NAMES.items()
+                if ours.get(name) is not None
+            }
+        if record.name == "run":
+            found["gen_ai.workflow.name"] = ours.get("label")
+        if self._content:
+            for name, (theirs, role) in _TEXTS.items():
+                if text := self._texts.get(str(ours.get(name))):
+                    message: dict[str, object] = {
+                        "role": role,
+                        "parts": [{"type": "text", "content": text}],
+                    }
+                    if role == "assistant":
+                        message["finish_reason"] = ours.get("finish_reason")
+                    found[theirs] = _json([message])
+            found["harness.draft"] = self._texts.get(str(ours.get("draft_sha256")))
+            if record.name == "recall":
+                found["gen_ai.retrieval.query.text"] = ours.get("query")
+        return found
+
+    def _events(self, record: SpanRecord) -> list[Span.Event]:
+        happened = [
+            (one.name, one.time_ns, _own_attributes(one.attributes, texts=self._content))
+            for one in self._instants.get(record.id, ())
+        ]
+        if verdict := self._verdicts.get(record.id):
+            happened += [
+                ("gen_ai.evaluation.result", verdict.end_ns, result)
+                for result in _evaluation_results(verdict, texts=self._content)
+            ]
+        return [
+            Span.Event(
+                name=_clean(name),
+                time_unix_nano=time_ns + self._shift_ns,
+                attributes=key_values(values),
+            )
+            for name, time_ns, values in happened
+        ]
+
+    def _links(self, record: SpanRecord) -> list[Span.Link]:
+        """To the spans that led to this one; its parent is known by its id."""
+        return [
+            Span.Link(
+                trace_id=self._trace_id,
+                span_id=self._span_id(flow.source),
+                attributes=key_values({"harness.flow": flow.name}),
+            )
+            for flow in self._flows.get(record.id, ())
+            if flow.source != record.parent
+        ]
+
+    def _span_id(self, number: int) -> bytes:
+        """Never zero, never twice in a run, and unlikely to be another run's."""
+        return ((self._first_id + number) % (2**64 - 1) + 1).to_bytes(8, "big")
+
+
+def key_values(values: Mapping[str, object]) -> list[KeyValue]:
+    """Attributes as OTLP has them; None is left out.
+
+    A list of texts, of numbers of one kind or of booleans stays one. Any other that is not a scalar
+    becomes JSON, and so does an integer beyond 64 bits.
+    """
+    return [
+        KeyValue(key=_clean(name), value=_any_value(value))
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+def _any_value(value: object) -> AnyValue:
+    match value:
+        case bool():
+            return AnyValue(bool_value=value)
+        case int() if value in _INT64:
+            return AnyValue(int_value=value)
+        case float():
+            return AnyValue(double_value=value)
+        case str():
+            return AnyValue(string_value=_clean(value))
+        case list() if {type(one) for one in value} in ({str}, {int}, {float}, {bool}):
+            return AnyValue(array_value=ArrayValue(values=map(_any_value, value)))
+        case _:
+            return AnyValue(string_value=_json(value))
+
+
+def _clean(text: str) -> str:
+    """Without lone surrogates, which protocol buffers cannot hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _span_name(span: SpanRecord, model: object) -> str:
+    """An operation and its object, as GenAI wants it; the title of any other span.
+
+    Args:
+        span: Ours.
+        model: What the provider calls the model that was asked; None for other spans.
+    """
+    label = str(span.attributes.get("label") or span.name)
+    operation = _OPERATIONS.get(span.name)
+    if operation is None:
+        return label
+    of = label if span.name == "run" else model
+    return f"{operation} {of}" if of else operation
+
+
+def _own_attributes(attributes: Attributes, *, texts: bool) -> dict[str, object]:
+    """Attributes under our own names; those that may quote a text only with `texts`."""
+    return {
+        f"harness.{name}": value
+        for name, value in attributes.items()
+        if texts or name not in QUOTING or isinstance(value, int)
+    }
+
+
+def model_attributes(tag: str, endpoint: Attributes) -> dict[str, object]:
+    """What GenAI says of the model behind a tag.
+
+    Args:
+        tag: The name that calls use.
+        endpoint: The attributes of the run's `endpoint` instant; empty if it has none.
+    """
+    # The instant leaves out what is at its default.
+    backend = str(endpoint.get("backend", "openai"))
+    provider = provider_named(backend)
+    model = str(endpoint.get("model_id") or tag)
+    name = provider.telemetry_name or backend
+    prefix, _, rest = model.partition("/")
+    if provider.finds_keys and rest:
+        model, name = rest, _MANAGED.get(prefix, prefix)
+    found: dict[str, object] = {"gen_ai.request.model": model}
+    if endpoint:
+        found["gen_ai.provider.name"] = name
+    with suppress(ValueError):  # an address that held a secret has a hole in it
+        address = urlsplit(str(endpoint.get("url", "")))
+        found |= {"server.address": address.hostname, "server.port": address.port}
+    return found
+
+
+def _evaluation_results(span: SpanRecord, *, texts: bool) -> Iterator[dict[str, object]]:
+    """Attributes of `gen_ai.evaluation.result` events: the whole verdict, then each dimension.
+
+    Empty without a verdict. Explanations may quote the draft, and are given only with `texts`.
+    """
+    scores = span.attributes.get("scores")
+    if "composite" not in span.attributes or not isinstance(scores, Mapping):
+        return
+    label = "pass" if span.attributes.get("passed") else "fail"
+    yield _result("composite", span.attributes["composite"], label=label)
+    findings = span.attributes.get("findings") if texts else None
+    listed = findings if isinstance(findings, list) else []
+    reasons = dict(str(finding).partition(": ")[::2] for finding in listed)
+    for name, score in scores.items():
+        yield _result(name, score, explanation=reasons.get(name))
+
+
+def _result(name: str, score: object, **more: object) -> dict[str, object]:
+    said = {"name": name, "score.value": score}
+    said |= {f"score.{key}" if key == "label" else key: value for key, value in more.items()}
+    return {f"gen_ai.evaluation.{key}": value for key, value in said.items()}
+
+
+def _json(value: object) -> str:
+    return dump_json(value).decode()
