@@ -5,7 +5,7 @@ only `condense_by` paraphrases, by a model that is passed in.
 """
 
 from harness.compress.condense import Condensed, condense, condense_around
-from harness.compress.edits import AddedSection, Edits, apply_edits, edits_in, splice
+from harness.compress.edits import Edits, edits_in, splice
 from harness.compress.evidence import condense_toward
 from harness.compress.markdown import (
     Excerpt,
@@ -18,13 +18,11 @@ from harness.compress.markdown import (
 from harness.compress.summary import Summarize, condense_by
 
 __all__ = [
-    "AddedSection",
     "Condensed",
     "Edits",
     "Excerpt",
     "Section",
     "Summarize",
-    "apply_edits",
     "condense",
     "condense_around",
     "condense_by",

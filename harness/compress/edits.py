@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 
 from harness.compress.condense import MARK
@@ -23,7 +23,7 @@ from harness.compress.markdown import (
     sections_of,
     unpadded,
 )
-from harness.errors import InvalidInput, Notice
+from harness.errors import InvalidInput
 
 # `Sure! Here is the revised text:` on a line of its own.
 _COURTESY = re.compile(
@@ -34,32 +34,17 @@ _COURTESY = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddedSection:
-    """A section whose heading the document does not have."""
-
-    follows: int
-    """Index of the section before it; -1 for the beginning of the document."""
-    level: int
-    """1 to 6."""
-    text: str
-    """Its heading, with `#` marks, and its body."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """The changes of a document that a reply asks for."""
+    """The changes of a document that a reply asks for, as `splice` takes them."""
 
-    replacements: Mapping[int, str] = field(default_factory=dict)
+    replacements: Mapping[int, str]
     """The new text of sections, by index into `sections_of(document)`, headings included."""
-    added: tuple[AddedSection, ...] = ()
-    """New sections, in the order of the reply."""
-    refused: Mapping[int, Notice] = field(default_factory=dict)
-    """Why a returned section is no edit, by index: it has no text, or marks of a shortened text. A
-    section that came back unchanged is in neither."""
+    insertions: Mapping[int, Sequence[str]]
+    """New sections in the order of the reply, by the section that they follow."""
 
     def __bool__(self) -> bool:
         """Whether there is anything to apply."""
-        return bool(self.replacements or self.added)
+        return bool(self.replacements or self.insertions)
 
 
 def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = None) -> Edits:
@@ -72,13 +57,13 @@ def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = Non
     the document's is added at the end. Text before the first heading is a courtesy and left out,
     unless the document has such a text and its section 0 is allowed by name.
 
-    A section with a mark, which was copied from a shortened text, never replaces the full one.
+    A section without text never replaces one, nor does one with a mark, which was copied from a
+    shortened text.
 
     Args:
         reply: As the model wrote it. A Markdown fence around all of it is taken off.
         document: The full document that it was asked to revise.
-        allowed: The sections that it was asked for. Others are matched as well; `apply_edits`
-            leaves them out.
+        allowed: The sections that it was asked for, and the only ones to be replaced; all if None.
     """
     sections = sections_of(document)
     titles = [section.title for section in sections if section.level]
@@ -89,51 +74,19 @@ def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = Non
         matches[0] = 0
 
     replacements: dict[int, str] = {}
-    refused: dict[int, Notice] = {}
     for number, index in sorted(matches.items()):
         body, full = returned[number].body, sections[index].body
         if not sections[index].level:
             body = _COURTESY.sub("", body, count=1)
-        if _lines(body) == _lines(full):
-            continue
-        if fault := _fault(body, instead_of=full):
-            refused[index] = fault
-        else:
+        is_asked = allowed is None or index in asked
+        if is_asked and _lines(body) != _lines(full) and _is_usable(body, instead_of=full):
             heading = sections[index].heading
             replacements[index] = heading + ("" if heading[-1:] in "\r\n" else "\n\n") + body
     is_known = bool(matches) or _is_one_more(returned, sections)
     return Edits(
         replacements=replacements,
-        added=_added(returned, sections, matches) if is_known else (),
-        refused=refused,
+        insertions=_added(returned, sections, matches) if is_known else {},
     )
-
-
-def apply_edits(document: str, edits: Edits, *, allowed: Collection[int] | None = None) -> str:
-    """The document with the edits in place, all else byte for byte as it was.
-
-    Args:
-        document: The one for which the edits were found.
-        edits: From `edits_in`.
-        allowed: The only sections that may change; None allows all, and new ones. With named
-            sections, a new one must be part of one of them: directly after it, and with a deeper
-            heading.
-
-    Raises:
-        InvalidInput: The edits are not for this document, or one is nested too deeply to be
-            closed before the section after it.
-    """
-    sections = sections_of(document)
-    replacements = {
-        index: text
-        for index, text in edits.replacements.items()
-        if allowed is None or index in allowed
-    }
-    insertions: dict[int, list[str]] = {}
-    for new in edits.added:
-        if allowed is None or (new.follows in allowed and new.level > sections[new.follows].level):
-            insertions.setdefault(new.follows, []).append(new.text)
-    return splice(document, replacements, insertions=insertions)
 
 
 def _lines(body: str) -> list[str]:
@@ -141,16 +94,10 @@ def _lines(body: str) -> list[str]:
     return [line.rstrip() for line in unpadded(body).splitlines()]
 
 
-def _fault(body: str, *, instead_of: str = "") -> Notice | None:
-    """Why a text must not be used; None if it may."""
-    if not body.strip(BLANK):
-        return Notice(code="edit.without-text", message="it has no text")
-    if len(MARK.findall(body)) > len(MARK.findall(instead_of)):
-        return Notice(
-            code="edit.of-shortened-text",
-            message="it has a mark that stands for text left out",
-        )
-    return None
+def _is_usable(body: str, *, instead_of: str = "") -> bool:
+    """Whether it has a text, and no mark that stands for text left out but those of the other."""
+    marks = len(MARK.findall(body)) - len(MARK.findall(instead_of))
+    return bool(body.strip(BLANK)) and marks <= 0
 
 
 def _is_one_more(returned: Sequence[Section], sections: Sequence[Section]) -> bool:
@@ -164,20 +111,20 @@ def _is_one_more(returned: Sequence[Section], sections: Sequence[Section]) -> bo
 
 def _added(
     returned: Sequence[Section], sections: Sequence[Section], matches: Mapping[int, int]
-) -> tuple[AddedSection, ...]:
-    found = []
+) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
     # New sections before the first match go before it.
     follows = matches[min(matches)] - 1 if matches else len(sections) - 1
     for number, section in enumerate(returned):
         if number in matches:
             follows = matches[number]
-        elif section.level and not _fault(section.body):
+        elif section.level and _is_usable(section.body):
             # Not between a section and its subsections, which would become the new one's.
             deeper = (other.level > section.level for other in sections[follows + 1 :])
             follows += sum(takewhile(bool, deeper))
             text = f"{'#' * section.level} {section.title}\n\n{section.body}"
-            found.append(AddedSection(follows=follows, level=section.level, text=text))
-    return tuple(found)
+            found.setdefault(follows, []).append(text)
+    return found
 
 
 # Tried in this order after a text that would run on into the next section: the blank line that a

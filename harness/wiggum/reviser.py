@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from harness.compress import apply_edits, edits_in, sentences_of, splice
+from harness.compress import edits_in, sentences_of, splice
 from harness.compress.condense import MARK
 from harness.compress.markdown import blocks_of
 from harness.errors import InvalidInput, ReplyInvalid
@@ -265,10 +265,10 @@ class Reviser:
 
         def applied(reply: str) -> str:
             edits = edits_in(reply, draft.text, allowed=shown)
-            seen = {index: text for index, text in edits.replacements.items() if index in shown}
-            edits = replace(edits, replacements=seen)
             try:
-                return apply_edits(draft.text, edits) if edits else ""
+                if not edits:
+                    return ""
+                return splice(draft.text, edits.replacements, insertions=edits.insertions)
             except InvalidInput as error:
                 raise self._misfit(error, [reply]) from error
 
