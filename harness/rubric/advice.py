@@ -10,15 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.rubric.checks import ContainsAll, ContainsAny, Excludes, Regex
+from harness.rubric.checks import ContainsAll, ContainsAny, Excludes
 from harness.rubric.draft import phrase_pattern
 from harness.rubric.rubric import Dimension, Rubric
-from harness.rubric.verdict import half_up
 from harness.rubric.written import Place, Written
 
-_YES_OR_NO = re.compile(
-    r"(?:is|are|was|were|does|do|did|can|could|has|have|had|will|would|should|may|must)\b", re.I
-)
 _QUOTES = "„“”«»"
 _QUOTED = re.compile(rf"[{_QUOTES}]|[^{_QUOTES}]+[{_QUOTES}]$")
 """Begins with a quote, or ends with one that was not opened."""
@@ -51,9 +47,6 @@ class _Remark:
     code: str
     what: str
     remedy: str
-    beside: Place | None = None
-    """Another value that it is about as much: named where it stands in the rubric's own file and
-    `place` in one that it extends."""
 
 
 def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[Advice, ...]:
@@ -65,7 +58,7 @@ def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[Advice, .
     """
     found = _on_cut_texts(written) if written else []
     for remark in _remarks(rubric):
-        where = _where(remark, written) if written else None
+        where = written.at(remark.place) if written else None
         found.append(
             Advice(
                 path=where.path if where else None,
@@ -76,13 +69,6 @@ def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[Advice, .
             )
         )
     return tuple(sorted(found, key=lambda advice: (str(advice.path), advice.line or 0)))
-
-
-def _where(remark: _Remark, written: Written) -> Written:
-    """What the author would change: rather in the rubric's own file than in one it extends."""
-    first, *others = (written.at(place) for place in (remark.place, remark.beside) if place)
-    own = (one for one in (first, *others) if one.path == written.path and one is not written)
-    return next(own, first)
 
 
 def _on_cut_texts(written: Written) -> list[Advice]:
@@ -110,9 +96,6 @@ def _remarks(rubric: Rubric) -> Iterator[_Remark]:
     yield from _on_contradictions(rubric)
     for index, dimension in enumerate(rubric.dimensions):
         place = ("dimensions", index)
-        yield from _on_weight(rubric, dimension, place)
-        yield from _on_floor(rubric, dimension, place)
-        yield from _on_caps(rubric, dimension, place)
         if dimension.judge is None:
             yield from _on_unread(dimension, place)
             yield from _on_checks(dimension, place)
@@ -126,15 +109,11 @@ def _remarks(rubric: Rubric) -> Iterator[_Remark]:
 
 def _on_threshold(rubric: Rubric) -> Iterator[_Remark]:
     scale, wanted = rubric.scale, rubric.pass_at
-    floors = [d.floor for d in rubric.dimensions]
-    step = scale.composite_step
-    rounded = half_up(wanted, step)
     if wanted == scale.min:
-        floors_decide = ", so only the floors decide" if any(f is not None for f in floors) else ""
         yield _Remark(
             place=("pass_at",),
             code="rubric.threshold-at-minimum",
-            what=f"every draft reaches {wanted:g}{floors_decide}",
+            what=f"every draft reaches {wanted:g}",
             remedy="raise pass_at",
         )
     elif wanted == scale.max and rubric.judged:
@@ -145,28 +124,6 @@ def _on_threshold(rubric: Rubric) -> Iterator[_Remark]:
             "models rarely give it",
             remedy="lower pass_at; 9 of 10 is strict",
         )
-    elif None not in floors and (least := _composite_of_floors(rubric)) >= wanted:
-        yield _Remark(
-            place=("pass_at",),
-            code="rubric.threshold-under-floors",
-            what=f"a draft with every dimension at its floor has {least:g}, so pass_at {wanted:g} "
-            "decides nothing",
-            remedy="raise pass_at, or lower the floors",
-        )
-    elif rounded != wanted:
-        reached = rounded if rounded > wanted else half_up(wanted + step, step)
-        yield _Remark(
-            place=("pass_at",),
-            code="rubric.threshold-between-scores",
-            what=f"composites are rounded to {step:g}, so a draft passes from {reached:g} on",
-            remedy=f"write {reached:g}",
-        )
-
-
-def _composite_of_floors(rubric: Rubric) -> float:
-    total = sum(d.weight for d in rubric.dimensions)
-    weighted = sum((d.floor or 0) * d.weight for d in rubric.dimensions)
-    return half_up(weighted / total, rubric.scale.composite_step)
 
 
 def _on_other_thresholds(rubric: Rubric) -> Iterator[_Remark]:
@@ -185,77 +142,6 @@ def _on_other_thresholds(rubric: Rubric) -> Iterator[_Remark]:
                 f"{scale.min:g} to {scale.max:g}",
                 remedy=f"write {name}, such as {usual:g}",
             )
-    if rubric.focus_below > rubric.pass_at:
-        yield _Remark(
-            place=("focus_below" if "focus_below" in rubric.model_fields_set else "pass_at",),
-            code="rubric.focus-above-threshold",
-            what=f"focus_below {rubric.focus_below:g} is above pass_at {rubric.pass_at:g}: "
-            "revisions also work on dimensions that are good enough to pass",
-            remedy=f"set focus_below to {rubric.pass_at:g} or less",
-            beside=("pass_at",),
-        )
-
-
-def _on_weight(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
-    share = dimension.weight / sum(d.weight for d in rubric.dimensions)
-    step = rubric.scale.composite_step
-    if (rubric.scale.max - rubric.scale.min) * share < step and dimension.floor is None:
-        yield _Remark(
-            place=(*place, "weight"),
-            code="rubric.weight-negligible",
-            what=f"between its worst and its best score, dimension '{dimension.name}' moves the "
-            f"composite by less than {step:g}",
-            remedy="give it more weight, or a floor, or leave it out",
-        )
-
-
-def _on_floor(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
-    floor, scale = dimension.floor, rubric.scale
-    if floor is None:
-        return
-    on_step = half_up(floor, scale.step, start=scale.min)
-    if floor == scale.min:
-        yield _Remark(
-            place=(*place, "floor"),
-            code="rubric.floor-at-minimum",
-            what=f"no score is below {floor:g}, so this floor changes nothing",
-            remedy="raise it",
-        )
-    elif dimension.judge and floor > rubric.pass_at:
-        yield _Remark(
-            place=(*place, "floor"),
-            code="rubric.floor-above-threshold",
-            what=f"the floor {floor:g} is above pass_at {rubric.pass_at:g}: a draft that scores "
-            f"{rubric.pass_at:g} in every dimension fails for '{dimension.name}'",
-            remedy=f"lower it to {rubric.pass_at:g} or less",
-        )
-    elif dimension.checks and not dimension.caps and on_step != floor:
-        reached = on_step if on_step > floor else on_step + scale.step
-        yield _Remark(
-            place=(*place, "floor"),
-            code="rubric.floor-between-scores",
-            what=f"scores go in steps of {scale.step:g}, so this floor is in effect {reached:g}",
-            remedy=f"write {reached:g}",
-        )
-
-
-def _on_caps(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
-    for number, cap in enumerate(dimension.caps):
-        if cap.at_most == rubric.scale.max:
-            yield _Remark(
-                place=(*place, "caps", number, "at_most"),
-                code="rubric.cap-at-maximum",
-                what=f"no score is above {cap.at_most:g}, so this cap changes nothing",
-                remedy="lower at_most",
-            )
-        elif dimension.floor is not None and cap.at_most < dimension.floor:
-            yield _Remark(
-                place=(*place, "caps", number, "at_most"),
-                code="rubric.cap-under-floor",
-                what=f"the cap {cap.at_most:g} is under the floor {dimension.floor:g}: where it "
-                "applies, the draft fails",
-                remedy=f"raise it to {dimension.floor:g} or more, unless that is meant",
-            )
 
 
 # --- what is asked, and what is never read -------------------------------------------------------
@@ -271,15 +157,7 @@ def _on_settings(rubric: Rubric) -> Iterator[_Remark]:
             "more, so nearly every draft is judged again",
             remedy=f"write a twentieth of the scale: {(scale.max - scale.min) / 20:g}",
         )
-    if not rubric.judged:
-        for name in sorted({"judge", "repeats", "repeat_within"} & rubric.model_fields_set):
-            yield _Remark(
-                place=(name,),
-                code="rubric.judging-unused",
-                what=f"no dimension is judged by a model, so '{name}' changes nothing",
-                remedy="leave it out",
-            )
-    elif all(d.needs_sources for d in rubric.dimensions):
+    if rubric.judged and all(d.needs_sources for d in rubric.dimensions):
         yield _Remark(
             place=("dimensions",),
             code="rubric.all-need-sources",
@@ -345,14 +223,6 @@ def _on_unread(dimension: Dimension, place: Place) -> Iterator[_Remark]:
 def _on_checks(dimension: Dimension, place: Place) -> Iterator[_Remark]:
     for number, check in enumerate(dimension.checks):
         here = (*place, "checks", number)
-        if isinstance(check, Regex) and not check.meaning.strip():
-            yield _Remark(
-                place=here,
-                code="rubric.pattern-without-meaning",
-                what="this pattern has no meaning in words, so the author of a draft is told the "
-                "pattern",
-                remedy="add 'meaning', such as 'meaning: a year in brackets'",
-            )
         for name in ("phrases", "titles"):
             for item, text in enumerate(getattr(check, name, ())):
                 bare = text.strip(_QUOTES)
@@ -368,24 +238,13 @@ def _on_checks(dimension: Dimension, place: Place) -> Iterator[_Remark]:
 
 def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
     anchors, scale = dimension.anchors, rubric.scale
-    middle = (scale.min + scale.max) / 2
     if not anchors:
-        yield _on_missing_anchors(dimension, place)
-    elif len(anchors) == 1:
         yield _Remark(
-            place=(*place, "anchors"),
-            code="rubric.one-anchor",
-            what=f"'{dimension.name}' has one anchor, so nothing says what another score "
-            "looks like",
-            remedy="add anchors for a good, a middling and a poor text",
-        )
-    elif all(score > middle for score in anchors) or all(score < middle for score in anchors):
-        end, other = ("upper", "poor") if min(anchors) > middle else ("lower", "good")
-        yield _Remark(
-            place=(*place, "anchors"),
-            code="rubric.anchors-one-sided",
-            what=f"all anchors of '{dimension.name}' are in the {end} half of the scale",
-            remedy=f"add one that says what a {other} text looks like",
+            place=(*place, "judge"),
+            code="rubric.no-anchors",
+            what=f"'{dimension.name}' has no anchors: small models then give nearly the same score "
+            "to everything",
+            remedy="say what a good, a middling and a poor text look like: { 9: …, 6: …, 3: … }",
         )
     told: dict[str, float] = {}
     for score, text in anchors.items():
@@ -408,24 +267,6 @@ def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[
                 f"{score:g}",
                 remedy="move the anchor to a score that it can give",
             )
-
-
-def _on_missing_anchors(dimension: Dimension, place: Place) -> _Remark:
-    question = re.split(r"(?<=[.!?])\s+", str(dimension.judge).strip())[-1]
-    if question.endswith("?") and _YES_OR_NO.match(question):
-        return _Remark(
-            place=(*place, "judge"),
-            code="rubric.yes-or-no-question",
-            what=f"'{dimension.name}' asks for a yes or no, and no anchor says what lies between",
-            remedy="ask 'How well …', or add anchors: { 9: …, 6: …, 3: … }",
-        )
-    return _Remark(
-        place=(*place, "judge"),
-        code="rubric.no-anchors",
-        what=f"'{dimension.name}' has no anchors: small models then give nearly the same score "
-        "to everything",
-        remedy="say what a good, a middling and a poor text look like: { 9: …, 6: …, 3: … }",
-    )
 
 
 def _on_sources(dimension: Dimension, place: Place) -> Iterator[_Remark]:

@@ -28,7 +28,7 @@ dimensions:
   optional: true
 """
 BROKEN = GOOD.replace("weight: 3", "wieght: 3").replace("floor: 5", "floor: 50")
-DOUBTFUL = GOOD.replace("pass_at: 7", "pass_at: 7.25")
+DOUBTFUL = GOOD.replace("pass_at: 7", "pass_at: 10")
 
 
 @pytest.fixture
@@ -95,9 +95,9 @@ def test_scripts_are_told_the_same_as_json(here: Path) -> None:
     ]
     assert doubtful["mistakes"] == []
     assert [(w["code"], w["path"], w["line"]) for w in doubtful["warnings"]] == [
-        ("rubric.threshold-between-scores", "rubrics/doubtful.yaml", 2)
+        ("rubric.threshold-at-maximum", "rubrics/doubtful.yaml", 2)
     ]
-    assert doubtful["rubric"]["pass_at"] == 7.25
+    assert doubtful["rubric"]["pass_at"] == 10
     assert len(doubtful["rubric"]["sha256"]) == 64
 
 

@@ -58,48 +58,24 @@ def case(of, nearest, expected):
 
 
 NUMBERS = {
-    "a weight that moves nothing": case(
-        {"weight: 2": "weight: 101"},
-        {"weight: 2": "weight: 99"},
-        (10, "weight-negligible", "'clear'"),
-    ),
     "a threshold that every draft reaches": case(
         {"pass_at: 8": "pass_at: 0", "focus_below: 7": "focus_below: -0", "  floor: 6\n": ""},
         {"pass_at: 8": "pass_at: 7"},
-        (2, "threshold-at-minimum", "reaches 0; "),
+        (2, "threshold-at-minimum", "reaches 0"),
     ),
     "a threshold that no model's scores reach": case(
         {"pass_at: 8": "pass_at: 10"}, checked("pass_at: 10\n"), (2, "threshold-at-maximum", "10")
-    ),
-    "a threshold below the floors": case(
-        of_clear("floor: 6.5") | {"floor: 6\n": "floor: 9\n", "at_most: 5": "at_most: 8"},
-        of_clear("floor: 6.5") | {"floor: 6\n": "floor: 8\n", "at_most: 5": "at_most: 8"},
-        (2, "threshold-under-floors", "8.2"),
     ),
     "a default threshold on another scale": case(
         checked(f"{HUNDRED}focus_below: 70\n"),
         checked(f"{HUNDRED}focus_below: 7\npass_at: 8\n"),
         (2, "default-off-center", "pass_at", "80"),
     ),
-    "a floor above the threshold": case(
-        of_clear("floor: 9") | {"at_most: 5": "at_most: 9"},
-        of_clear("floor: 8") | {"at_most: 5": "at_most: 9"},
-        (11, "floor-above-threshold", "9", "'clear'"),
-    ),
-    "a floor between two steps": case(
-        {"floor: 6": "floor: 6.2"}, {"floor: 6": "floor: 6.5"}, (6, "floor-between-scores", "6.5")
-    ),
-    "a cap under the floor": case(
-        of_clear("floor: 6"), of_clear("floor: 5"), (18, "cap-under-floor", "5", "6")
-    ),
     "an anchor between two steps": case(
         {"6: Most": "6.25: Most"}, {"6: Most": "6.5: Most"}, (14, "anchor-between-scores", "6.25")
     ),
 }
 JUDGING = {
-    "judging where nothing is judged": case(
-        checked("judge: split\n"), checked(""), (2, "judging-unused", "'judge'")
-    ),
     "nothing without sources": case(
         SOURCED, f"{SOURCED}- name: b\n{JUDGE}{ANCHORS}", (2, "all-need-sources")
     ),
@@ -107,11 +83,6 @@ JUDGING = {
         {CHECK: "{ check: excludes, phrases: [„TODO“] }"},
         {CHECK: "{ check: excludes, phrases: ['TODO', „, so “he”] }"},
         (9, "quotes-sought", '"TODO"'),
-    ),
-    "a pattern that says nothing to people": case(
-        {CHECK: "{ check: regex, pattern: '[0-9]{4}' }"},
-        {CHECK: "{ check: regex, pattern: '[0-9]{4}', meaning: a year }"},
-        (9, "pattern-without-meaning"),
     ),
     "anchors that nobody reads": case(
         {"  weight: 2\n": f"  weight: 2\n{ANCHORS}"},
@@ -137,16 +108,6 @@ JUDGING = {
         (14, "anchors-identical", "9", "6", "'clear'"),
     ),
     "no anchors": case({ANCHORS: ""}, QUIET, (11, "no-anchors", "'clear'")),
-    "one anchor": case(
-        {ANCHORS: "  anchors: { 8: Good }\n"},
-        {ANCHORS: "  anchors: { 8: Good, 2: Bad }\n"},
-        (12, "one-anchor", "'clear'"),
-    ),
-    "anchors at the upper end": case(
-        {ANCHORS: "  anchors: { 8: Good, 9.5: Better }\n"},
-        {ANCHORS: "  anchors: { 8: Good, 5: Middling }\n"},
-        (12, "anchors-one-sided", "upper", "poor"),
-    ),
     "groundedness without sources": case(
         {"name: clear": "name: groundedness"},
         {"name: clear": "name: groundedness\n  needs_sources: true"},
@@ -182,16 +143,10 @@ def test_advice_has_its_line_and_is_given_where_it_is_true_alone(advice, of, nea
     ("mine", "base", "places"),
     [
         pytest.param(
-            "extends: base\npass_at: 8.25\n",
+            "extends: base\npass_at: 10\n",
             changed({ANCHORS: ""}),
-            [("base", 11, "rubric.no-anchors"), ("mine", 2, "rubric.threshold-between-scores")],
+            [("base", 11, "rubric.no-anchors"), ("mine", 2, "rubric.threshold-at-maximum")],
             id="each in the file that it stands in",
-        ),
-        pytest.param(
-            "title: Mine\nextends: qa\npass_at: 6\n",
-            QUIET,
-            [("mine", 3, "rubric.focus-above-threshold")],
-            id="the threshold that was lowered, not the focus of the base",
         ),
     ],
 )
@@ -203,4 +158,4 @@ def test_a_rubric_made_in_code_is_advised_without_lines():
     rubric = Rubric(title="T", dimensions=(Dimension(name="a", judge="Is it good?"),))
 
     (advice,) = advice_on(rubric)
-    assert (advice.path, advice.line, advice.code) == (None, None, "rubric.yes-or-no-question")
+    assert (advice.path, advice.line, advice.code) == (None, None, "rubric.no-anchors")
