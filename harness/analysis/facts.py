@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from harness.analysis.finding import Found, said_ns
-from harness.analysis.intervals import depths, length_ns, parts_within, union
 from harness.inference.providers import PROVIDERS, Aim, Provider
 from harness.trace.calls import Call, Interval, calls_of
+from harness.trace.intervals import depths, length_ns, parts_within, union
 from harness.trace.journal_reader import Item, Journal
 from harness.trace.records import (
     Attributes,

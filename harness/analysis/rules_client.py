@@ -18,10 +18,10 @@ from harness.analysis.facts import (
     ttft,
 )
 from harness.analysis.finding import MOST_SPANS, Evidence, Found, named, said_ns
-from harness.analysis.intervals import common, depths, length_ns, parts_within, without
 from harness.analysis.rules_prompts import needed_replies
 from harness.analysis.rules_waiting import FULL_KV
 from harness.trace.calls import Call, Interval
+from harness.trace.intervals import common, depths, length_ns, parts_within, without
 
 LEAST_SERIAL_CALLS = 4
 """Calls that could have been made at once; two or three are often written one after another for

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from harness.analysis.facts import Observed, decoding, per_model
 from harness.analysis.finding import Evidence, Found, counted, said_ns
-from harness.analysis.intervals import common, length_ns, mean_depths
 from harness.trace.calls import Call
+from harness.trace.intervals import common, length_ns, mean_depths
 
 FULL_KV = 0.85
 """Where the share of the KV cache in use should raise an alert."""

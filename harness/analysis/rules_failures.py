@@ -8,8 +8,8 @@ from collections.abc import Container, Sequence
 
 from harness.analysis.facts import Observed, per_model
 from harness.analysis.finding import MOST_SPANS, Evidence, Found, counted, named, said_ns
-from harness.analysis.intervals import length_ns
 from harness.trace.calls import Call
+from harness.trace.intervals import length_ns
 
 LEAST_RETRIES = 2
 """One retry is what retries are for."""

@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from harness.analysis.facts import Observed, per_model, queues_in_server, tells_of_queues
 from harness.analysis.finding import Evidence, Found, said_ns
-from harness.analysis.intervals import length_ns, mean_depths
 from harness.trace.calls import Call
+from harness.trace.intervals import length_ns, mean_depths
 
 HIGH_TTFT_NS = 500_000_000
 """The target for interactive use; it is set for the 95th percentile, so a median above it is

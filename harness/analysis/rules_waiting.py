@@ -20,8 +20,8 @@ from harness.analysis.facts import (
     waits_before_sending,
 )
 from harness.analysis.finding import Evidence, Found, named, said_ns
-from harness.analysis.intervals import common, depths, length_ns, parts_within, without
 from harness.trace.calls import Call, Interval, percentiles_of
+from harness.trace.intervals import common, depths, length_ns, parts_within, without
 
 LONG_LOAD_NS = 200_000_000
 """A shorter load is a warm one: a model that is in memory answers within that."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.analysis.intervals import depths, without
 from harness.trace.calls import (
     Call,
     CallGroup,
@@ -21,6 +20,7 @@ from harness.trace.calls import (
     group_calls,
     priced_asides,
 )
+from harness.trace.intervals import depths, without
 from harness.trace.journal_reader import Journal
 from harness.trace.node_records import CriticalPath, critical_path
 from harness.trace.records import Instant, OpenSpan, RunState, SpanRecord, title

@@ -8,17 +8,21 @@ Markdown: https://mermaid.js.org/syntax/flowchart.html
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from typing import Literal
 
 import orjson
-from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from harness.graph.graph import Graph
 from harness.graph.node import Node, Parameter, When
 from harness.trace import Interval, Journal
+from harness.trace.intervals import length_ns
 from harness.trace.node_records import NodeRecord, NodeStatus, critical_path, node_records
 from harness.trace.records import RunState
 
@@ -140,9 +144,10 @@ def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
         graph: Checked before, so it has no cycle.
         run: One of its runs.
     """
+    needs = {name: graph.dependencies(node) for name, node in graph.nodes.items()}
     layers: dict[str, int] = {}
-    for name in graph.nodes:
-        _place(name, graph, layers)
+    for name in TopologicalSorter(needs).static_order():
+        layers[name] = max((layers[one] + 1 for one in needs[name]), default=0)
     critical = frozenset(pairwise(run.critical_path)) if run else frozenset()
     sources = dict.fromkeys(name for node in graph.nodes.values() for name in node.sources)
     return Drawing(
@@ -163,18 +168,6 @@ def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
         ),
         run=run,
     )
-
-
-def _place(name: str, graph: Graph, layers: dict[str, int]) -> None:
-    """Finds the layers of a node and of those above it, without recursion: graphs may be deep."""
-    waiting = [name]
-    while waiting:
-        above = graph.dependencies(graph.nodes[waiting[-1]])
-        missing = [one for one in above if one not in layers]
-        if missing:
-            waiting += missing
-        else:
-            layers[waiting.pop()] = max((layers[one] + 1 for one in above), default=0)
 
 
 def _arrows(node: Node, graph: Graph, critical: frozenset[tuple[str, str]]) -> Iterator[Arrow]:
@@ -252,7 +245,7 @@ def _seen(records: list[NodeRecord], *, is_critical: bool) -> NodeSeen:
     return NodeSeen(
         status=next((status for status in _WORST_FIRST if status in statuses), "not run"),
         items=len(own),
-        busy_ns=_covered_ns(part for record in own for part in record.times),
+        busy_ns=length_ns(part for record in own for part in record.times),
         calls=sum(record.calls for record in records),
         input_tokens=sum(record.input_tokens for record in records),
         output_tokens=sum(record.output_tokens for record in records),
@@ -275,16 +268,6 @@ def _critical_path(journal: Journal) -> tuple[str, ...]:
 def _outermost(path: str) -> str:
     """The node of the graph itself that a call was made in: `answer` of `answer[3]/brief/text`."""
     return path.partition("/")[0].partition("[")[0]
-
-
-def _covered_ns(intervals: Iterable[Interval]) -> int:
-    """How long the intervals are together, counted once where they overlap."""
-    covered_ns, until_ns = 0, None
-    for one in sorted(intervals, key=lambda one: one.start_ns):
-        start_ns = one.start_ns if until_ns is None else max(one.start_ns, until_ns)
-        covered_ns += max(0, one.end_ns - start_ns)
-        until_ns = one.end_ns if until_ns is None else max(until_ns, one.end_ns)
-    return covered_ns
 
 
 # --- words --------------------------------------------------------------------------------------
@@ -350,21 +333,20 @@ def _duration(time_ns: int) -> str:
 
 # --- text ---------------------------------------------------------------------------------------
 
-_LONGEST_TITLE = 40
-"""Columns. A longer name moves the rest of its own line only."""
-_GAP = "  "
-
 
 def as_text(drawing: Drawing, *, width: int = 100) -> str:
     """Lines that end with a newline each.
 
     Args:
         drawing: The graph.
-        width: Columns after which a line goes on in the next one; a name is never broken.
+        width: Columns after which a line goes on in the next one.
     """
     lines = [_headline(drawing), *filter(None, [_run_line(drawing.run)])]
     if drawing.boxes:
-        lines += ["", *_box_lines(drawing, width)]
+        console = Console(width=width, color_system=None)
+        with console.capture() as captured:
+            console.print(_grid(drawing))
+        lines += ["", *(line.rstrip() for line in captured.get().splitlines())]
     if legend := list(_legend(drawing)):
         lines += ["", *legend]
     return "".join(f"{line}\n" for line in lines)
@@ -378,54 +360,34 @@ def _headline(drawing: Drawing) -> str:
     )
 
 
-def _box_lines(drawing: Drawing, width: int) -> Iterator[str]:
-    """The nodes' lines: layer, mark, name, the run's figures in columns, what the node takes."""
-    boxes = drawing.boxes
+def _grid(drawing: Drawing) -> Table:
+    """A row for each node: layer, mark, name, the run's figures, what the node takes."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    figures = [*zip(*map(_figures, drawing.boxes), strict=True)]
+    shown = [cells for cells in figures if any(cells)]
     layers = [
-        "" if number and boxes[number - 1].layer == box.layer else str(box.layer + 1)
-        for number, box in enumerate(boxes)
+        "" if number and drawing.boxes[number - 1].layer == box.layer else f"{box.layer + 1}"
+        for number, box in enumerate(drawing.boxes)
     ]
-    marks = [_CRITICAL if _is_critical(box) else "" for box in boxes]
-    grid = [
-        _column(layers, right=True),
-        *([_column(marks)] if drawing.run else []),
-        _column([_title(box) for box in boxes]),
-    ]
-    figures = zip(*map(_figures, boxes), strict=True)
-    grid += [_column(cells, right=True) for cells in figures if any(cells)]
-    for box, cells in zip(boxes, zip(*grid, strict=True), strict=True):
-        yield from _wrapped(_GAP.join(cells), list(_pieces(box)), width=width)
+    grid.add_column(justify="right")
+    for _ in range(2 if drawing.run else 1):
+        grid.add_column(overflow="fold")
+    for _ in shown:
+        grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for number, box in enumerate(drawing.boxes):
+        marks = [_CRITICAL if _is_critical(box) else ""] if drawing.run else []
+        cells = [layers[number], *marks, _title(box), *(one[number] for one in shown)]
+        grid.add_row(*map(Text, [*cells, _takes(box)]))
+    return grid
 
 
-def _column(cells: Sequence[str], *, right: bool = False) -> list[str]:
-    width = min(_LONGEST_TITLE, max(map(cell_len, cells)))
-    padding = [" " * (width - cell_len(cell)) for cell in cells]
-    return [
-        space + cell if right else cell + space for cell, space in zip(cells, padding, strict=True)
-    ]
-
-
-def _pieces(box: Box) -> Iterator[str]:
-    """What a node takes, and remarks, in pieces between which a line may end."""
-    last = len(box.arrows) - 1
-    for number, arrow in enumerate(box.arrows):
-        yield f"{'' if number else '← '}{_taken(arrow)}{',' if number < last else ''}"
-    if said := _remarks(box):
-        yield f"({'; '.join(said)})"
-
-
-def _wrapped(start: str, pieces: Sequence[str], *, width: int) -> Iterator[str]:
-    """A line, and the lines that it goes on in, below its first piece."""
-    indent = " " * cell_len(f"{start}{_GAP}← ")
-    line = start + _GAP
-    has_piece = False
-    for piece in pieces:
-        if has_piece and cell_len(line) + cell_len(piece) + 1 > width:
-            yield line.rstrip()
-            line, has_piece = indent, False
-        line += f" {piece}" if has_piece else piece
-        has_piece = True
-    yield line.rstrip()
+def _takes(box: Box) -> str:
+    """What a node takes, and remarks."""
+    taken = ", ".join(map(_taken, box.arrows))
+    said = _remarks(box)
+    parts = (f"← {taken}" if taken else "", f"({'; '.join(said)})" if said else "")
+    return " ".join(filter(None, parts))
 
 
 def _legend(drawing: Drawing) -> Iterator[str]:

@@ -16,13 +16,12 @@ from rich.cells import cell_len
 from harness.graph import Graph
 from harness.graph.picture import (
     Arrow,
-    _covered_ns,
     as_mermaid,
     as_text,
     drawing_of,
     run_seen,
 )
-from harness.trace import Interval, Journal, NodeOutput, RunEnded, RunStarted, SpanRecord
+from harness.trace import Journal, NodeOutput, RunEnded, RunStarted, SpanRecord
 from harness.trace.journal_line import encode
 
 SEED = st.integers(0, 2**32 - 1)
@@ -156,13 +155,6 @@ def test_a_node_of_which_only_the_output_is_there_was_reused(tmp_path):
     assert (seen.status, seen.busy_ns) == ("reused", 0)
 
 
-@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 9)), max_size=6))
-def test_time_is_counted_once_where_calls_overlap(spans):
-    parts = [Interval(start_ns=start, end_ns=start + took) for start, took in spans]
-
-    assert _covered_ns(parts) == len({n for one in parts for n in range(one.start_ns, one.end_ns)})
-
-
 SHOWN = "".join(sign if sign.isprintable() else " " for sign in UGLY)
 
 
@@ -203,7 +195,7 @@ def test_lines_of_text_keep_to_the_width_and_to_their_columns():
     assert max(map(cell_len, lines)) <= 80
     assert as_text(drawing_of(fan(3)), width=40).splitlines()[-2:] == [
         "3  join      ← worker_0, worker_1,",
-        "               worker_2",
+        "             worker_2",
     ]
     wide = as_text(drawing_of(with_names("概要", "text"))).splitlines()
     assert wide[-2:] == ["1  概要", "2  text  ← 概要"]
