@@ -32,6 +32,17 @@ traces_option = click.option(
 )
 
 
+role_option = click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    metavar="ROLE=TAG",
+    help="Which endpoint's model plays a role, in place of [roles]. May be repeated.",
+)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
 def read_inputs(assignments: Iterable[str]) -> dict[str, str]:
     """The inputs of `--set`, by name.
 

@@ -209,8 +209,8 @@ def error_as_json(
     return json_object({"error": said, "run_id": run_id, "status": status, **(more or {})})
 
 
-def json_object(value: Mapping[str, object]) -> bytes:
-    """One JSON object, indented, with a newline."""
+def json_object(value: object) -> bytes:
+    """One JSON document, indented, with a newline; an object's fields by their names."""
     # The lenient form takes whatever a node returned.
     return orjson.dumps(
         orjson.loads(dump_json(value)), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE

@@ -6,22 +6,26 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
-import orjson
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from harness.cli.arguments import config_option
-from harness.cli.consoles import Shown, failures_told, log_to_stderr, results, write_json
+from harness.cli.arguments import config_option, json_option
+from harness.cli.consoles import (
+    Shown,
+    failures_told,
+    json_object,
+    log_to_stderr,
+    results,
+    write_json,
+)
 from harness.cli.process import FAILED
-from harness.cli.project_files import settings_for_calls
-from harness.errors import InvalidInput
+from harness.cli.project_files import endpoints_of, settings_for_calls
+from harness.cli.tables import cell, print_columns
 from harness.session.endpoint_check import EndpointCheck, check_endpoints
-from harness.session.models import known_endpoints
 
 
 @click.group()
@@ -32,7 +36,7 @@ def endpoints() -> None:
 @endpoints.command()
 @click.argument("tags", nargs=-1, metavar="[TAG]...")
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+@json_option
 def check(tags: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
     """Try endpoints, all or those named, with a dozen short calls each.
 
@@ -43,8 +47,7 @@ def check(tags: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
     with failures_told(as_json=as_json):
         checks = _check(tags, config)
     if as_json:
-        said = orjson.dumps([asdict(one) for one in checks], option=orjson.OPT_INDENT_2)
-        write_json(said + b"\n")
+        write_json(json_object(checks))
     else:
         print_checks(checks, results())
     if any(one.error for one in checks):
@@ -53,13 +56,7 @@ def check(tags: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
 
 def _check(tags: tuple[str, ...], config: Path | None) -> list[EndpointCheck]:
     settings = settings_for_calls(config)
-    known = known_endpoints(settings)
-    if not known:
-        raise InvalidInput(
-            "there are no endpoints; write [endpoints.<tag>] into harness.toml, "
-            "or set HARNESS_ENDPOINTS",
-            code="config.no-endpoints",
-        )
+    known = endpoints_of(settings)
     with Shown(stderr=True).status("") as status:
         return asyncio.run(
             check_endpoints(
@@ -74,9 +71,8 @@ def _check(tags: tuple[str, ...], config: Path | None) -> list[EndpointCheck]:
 
 def print_checks(checks: Sequence[EndpointCheck], console: Console) -> None:
     """Prints a column for each endpoint, and its errors and advice below."""
-    columns = max(1, console.width // _COLUMN_WIDTH - 1)  # one is for the titles
-    for start in range(0, len(checks), columns):
-        console.print(_table(checks[start : start + columns]))
+    rows = {title: partial(_row, name) for name, title in _ROWS.items()}
+    print_columns({one.tag: one for one in checks}, rows, console)
     for one in checks:
         if one.error is not None:
             said = Text.assemble((one.tag, "bold red"), f": {one.error}")
@@ -85,20 +81,10 @@ def print_checks(checks: Sequence[EndpointCheck], console: Console) -> None:
             console.print(Text.assemble((one.tag, "bold"), f": {line}"), soft_wrap=True)
 
 
-def _table(checks: Sequence[EndpointCheck]) -> Table:
-    table = Table()
-    table.add_column("", no_wrap=True)
-    for one in checks:
-        table.add_column(Text(one.tag), overflow="fold")
-    for name, title in _ROWS.items():
-        seen = [getattr(one, name) for one in checks]
-        if any(value not in (None, ()) for value in seen):
-            table.add_row(title, *map(_cell, seen))
-    return table
+def _row(name: str, check: EndpointCheck) -> Text:
+    return _cell(getattr(check, name))
 
 
-_COLUMN_WIDTH = 20
-"""Characters, with which a model's name can still be read."""
 _MOST_NAMES = 3
 _ROWS = {
     "reachable": "reachable",
@@ -122,15 +108,15 @@ _ROWS = {
 def _cell(value: object) -> Text:
     match value:
         case None | ():
-            return Text("-", style="dim")
+            return cell(None)
         case bool():
-            return Text("yes" if value else "no", style="" if value else "yellow")
+            return cell("yes" if value else "no", "" if value else "yellow")
         case "enforced" | "advisory" | "ignored":
-            return Text(value, style="" if value == "enforced" else "yellow")
+            return cell(value, "" if value == "enforced" else "yellow")
         case int() | float():
-            return Text(f"{round(value, 1):,}")
+            return cell(f"{round(value, 1):,}")
         case tuple():
             more = [f"and {len(value) - _MOST_NAMES} more"] if len(value) > _MOST_NAMES else []
-            return Text(", ".join([*map(str, value[:_MOST_NAMES]), *more]))
+            return cell(", ".join([*map(str, value[:_MOST_NAMES]), *more]))
         case _:
-            return Text(str(value))
+            return cell(str(value))

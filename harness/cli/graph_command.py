@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
 import click
-import orjson
 
-from harness.cli.arguments import find_journal, traces_option
-from harness.cli.consoles import failures_told, log_to_stderr
+from harness.cli.arguments import find_journal, json_option, traces_option
+from harness.cli.consoles import failures_told, json_object, log_to_stderr, say, write_json
 from harness.cli.project_files import load_pipeline
 from harness.errors import InvalidInput
 from harness.graph import Graph
-from harness.graph.picture import (
-    Drawing,
-    RunSeen,
-    as_mermaid,
-    as_text,
-    drawing_of,
-    run_seen,
-)
+from harness.graph.picture import RunSeen, as_mermaid, as_text, drawing_of, run_seen
 from harness.trace import Journal
 
 Form = Literal["text", "mermaid"]
@@ -40,18 +30,12 @@ _PIPED_WIDTH = 120
     type=click.Choice(["text", "mermaid"]),
     help="A line for each node (the default), or a flowchart for Markdown.",
 )
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="The file to write; standard output when left out.",
-)
 @click.option("--run", metavar="RUN", help="Show what a run of it took, and its critical path.")
 @traces_option
-@click.option("--json", "as_json", is_flag=True, help="Print the nodes and arrows as JSON.")
+@json_option
 def graph(
     target: str,
     form: Form | None,
-    output: Path | None,
     run: str | None,
     traces: Path | None,
     *,
@@ -72,7 +56,13 @@ def graph(
         pipeline = load_pipeline(target)
         pipeline.check()
         drawing = drawing_of(pipeline, _seen(run, traces, pipeline) if run else None)
-        _write(_as_json(drawing) if as_json else _FORMS[form or "text"](drawing), output)
+    if as_json:
+        write_json(json_object(drawing))
+    elif form == "mermaid":
+        say(as_mermaid(drawing), nl=False)
+    else:
+        columns = shutil.get_terminal_size((_PIPED_WIDTH, 0)).columns
+        say(as_text(drawing, width=columns), nl=False)
 
 
 def _seen(run: str, traces: Path | None, pipeline: Graph) -> RunSeen:
@@ -92,30 +82,3 @@ def _seen(run: str, traces: Path | None, pipeline: Graph) -> RunSeen:
             path=path,
         )
     return run_seen(journal)
-
-
-def _as_text(drawing: Drawing) -> str:
-    return as_text(drawing, width=shutil.get_terminal_size((_PIPED_WIDTH, 0)).columns)
-
-
-def _as_json(drawing: Drawing) -> str:
-    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    return orjson.dumps(drawing, option=options).decode()
-
-
-_FORMS: Mapping[Form, Callable[[Drawing], str]] = {
-    "text": _as_text,
-    "mermaid": as_mermaid,
-}
-
-
-def _write(text: str, output: Path | None) -> None:
-    if output is None:
-        sys.stdout.buffer.write(text.encode())
-        return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(
-            f"cannot be written ({error.strerror})", code="file.unwritable", path=output
-        ) from error

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from harness.cli.arguments import read_filter, read_metadata
+from harness.cli.arguments import config_option, json_option, read_filter, read_metadata
 from harness.cli.consoles import (
     Shown,
     clean,
@@ -52,11 +52,7 @@ _MERGES_SHOWN = 20
 
 def _store_options(command: F) -> F:
     for option in (
-        click.option(
-            "--config",
-            type=click.Path(path_type=Path),
-            help="Settings; by default harness.toml in this directory.",
-        ),
+        config_option,
         click.option(
             "--store",
             type=click.Path(path_type=Path, file_okay=False),
@@ -66,9 +62,6 @@ def _store_options(command: F) -> F:
     ):
         command = option(command)
     return command
-
-
-_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.group()
@@ -94,7 +87,7 @@ def memory() -> None:
     metavar="NAME=VALUE",
     help="Metadata of the passages: a number, true, false or text. May be repeated.",
 )
-@_AS_JSON
+@json_option
 @_store_options
 def add(
     *,
@@ -160,7 +153,7 @@ def add(
     help="Only passages with this metadata, source or title. May be repeated: other names must "
     "match too, the same name may have any of its values.",
 )
-@_AS_JSON
+@json_option
 @_store_options
 def search(
     *,
@@ -215,7 +208,7 @@ def delete(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> 
 
 
 @memory.command()
-@_AS_JSON
+@json_option
 @_store_options
 def stats(*, as_json: bool, store: Path | None, config: Path | None) -> None:
     """Show what the store holds, the state of its indexes, and which passages were merged."""

@@ -5,32 +5,29 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import click
-import orjson
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
-from harness.cli.arguments import read_pairs
+from harness.cli.arguments import config_option, json_option, read_pairs, role_option
 from harness.cli.consoles import (
     Shown,
     exit_code_of,
     failures_told,
+    json_object,
     log_to_stderr,
     results,
     say,
     write_json,
 )
 from harness.cli.process import FAILED, UNUSABLE
-from harness.cli.project_files import load_pipeline, settings_for_calls
-from harness.errors import HarnessError, InvalidInput
+from harness.cli.project_files import endpoints_of, load_pipeline, settings_for_calls
+from harness.cli.tables import cell, print_columns
+from harness.errors import HarnessError
 from harness.hardware import format_bytes
 from harness.inference import Endpoint
 from harness.residency import HostReport
@@ -44,14 +41,7 @@ from harness.session.model_control import (
     unload_model,
 )
 from harness.session.model_plan import ModelPlan, PlannedDevice, PlannedModel, plan_models
-from harness.session.models import known_endpoints
 from harness.session.settings import Settings
-
-_config = click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    help="Settings; harness.toml in this directory when left out.",
-)
 
 
 @click.group()
@@ -66,15 +56,9 @@ def models() -> None:
 
 @models.command(short_help="What a run would do with its models.")
 @click.argument("target", metavar="FILE.py")
-@_config
-@click.option(
-    "--role",
-    "roles",
-    multiple=True,
-    metavar="ROLE=TAG",
-    help="Which endpoint's model plays a role, in place of [roles]. May be repeated.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@config_option
+@role_option
+@json_option
 def plan(*, target: str, config: Path | None, roles: tuple[str, ...], as_json: bool) -> None:
     """Show what each model of the pipeline in FILE.py takes, and how often it will be loaded.
 
@@ -90,10 +74,10 @@ def plan(*, target: str, config: Path | None, roles: tuple[str, ...], as_json: b
         given_roles = read_pairs(roles, option="--role", form="role=tag")
         settings = settings_for_calls(config, roles=given_roles)
         pipeline = load_pipeline(target)
-        with _doing("finding out what the models take"):
+        with Shown(stderr=True).status("finding out what the models take"):
             made = run_to_its_end(plan_models(pipeline, settings, environment=os.environ))
     if as_json:
-        _write(asdict(made))
+        write_json(json_object(made))
     else:
         print_plan(made, results())
     if made.refusals:
@@ -101,19 +85,19 @@ def plan(*, target: str, config: Path | None, roles: tuple[str, ...], as_json: b
 
 
 @models.command("list", short_help="Which models are in memory now.")
-@_config
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+@config_option
+@json_option
 def list_(config: Path | None, *, as_json: bool) -> None:
     """Say of every endpoint whether its model is in memory, as far as its server tells.
 
     Exit codes: 0 shown, 1 one could not be asked, 2 something given is not usable.
     """
     with failures_told(as_json=as_json):
-        endpoints = _endpoints(settings_for_calls(config))
-        with _doing("asking servers"):
+        endpoints = endpoints_of(settings_for_calls(config))
+        with Shown(stderr=True).status("asking servers"):
             seen = run_to_its_end(list_models(endpoints, environment=os.environ))
     if as_json:
-        _write([asdict(model) for model in seen])
+        write_json(json_object(seen))
     else:
         print_models(seen, results())
     if any(model.problem is not None or model.reachable is False for model in seen):
@@ -122,7 +106,7 @@ def list_(config: Path | None, *, as_json: bool) -> None:
 
 @models.command(short_help="Have servers load models.")
 @click.argument("tags", nargs=-1, required=True, metavar="TAG...")
-@_config
+@config_option
 def load(tags: tuple[str, ...], config: Path | None) -> None:
     """Have servers load the models of endpoints that have manage = true.
 
@@ -145,7 +129,7 @@ def load(tags: tuple[str, ...], config: Path | None) -> None:
 
 @models.command(short_help="Have servers let models go.")
 @click.argument("tags", nargs=-1, required=True, metavar="TAG...")
-@_config
+@config_option
 def unload(tags: tuple[str, ...], config: Path | None) -> None:
     """Have servers let go of the models of endpoints that have manage = true.
 
@@ -176,10 +160,10 @@ def _each(
     console, codes = results(), [0]
     with failures_told():
         settings = settings_for_calls(config)
-        chosen = controlled(tags, _endpoints(settings))
+        chosen = controlled(tags, endpoints_of(settings))
         for endpoint in chosen:
             try:
-                with _doing(f"{doing} {endpoint.tag}"):
+                with Shown(stderr=True).status(f"{doing} {endpoint.tag}"):
                     said = run_to_its_end(act(endpoint, settings))
             except HarnessError as error:
                 say(f"harness: {error}", err=True)
@@ -197,51 +181,12 @@ def _taken(report: HostReport | None) -> str:
     return f" ({format_bytes(report.total_bytes)}{on_gpu})"
 
 
-def _endpoints(settings: Settings) -> dict[str, Endpoint]:
-    endpoints = known_endpoints(settings)
-    if not endpoints:
-        raise InvalidInput(
-            "there are no endpoints; write [endpoints.<tag>] into harness.toml, "
-            "or set HARNESS_ENDPOINTS",
-            code="config.no-endpoints",
-        )
-    return endpoints
-
-
-@contextmanager
-def _doing(what: str) -> Iterator[None]:
-    """Shows on a terminal what is being done, and for how long."""
-    console = Shown(stderr=True)
-    with Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
-        progress.add_task(what, total=None)
-        yield
-
-
-def _write(value: object) -> None:
-    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    write_json(orjson.dumps(value, option=options))
-
-
-T = TypeVar("T", PlannedModel, ModelSeen)
-
-_COLUMN_WIDTH = 22
-"""Characters, with which a file's name can still be read."""
-_TITLES_WIDTH = 16
-
-
 def print_plan(plan: ModelPlan, console: Console) -> None:
     """Prints a column for each model; below, the memory, the prediction and the warnings."""
     rows: dict[str, Callable[[PlannedModel], Text]] = {
-        "roles": lambda model: _text(", ".join(model.roles)),
-        "backend": lambda model: _text(model.backend),
-        "model": lambda model: _text(model.model),
+        "roles": lambda model: cell(", ".join(model.roles)),
+        "backend": lambda model: cell(model.backend),
+        "model": lambda model: cell(model.model),
         "context, tokens": lambda model: _count(model.context_tokens),
         "slots": lambda model: _count(model.slots),
         "weights": lambda model: _part(model, "weights_bytes"),
@@ -249,10 +194,10 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
         "compute": lambda model: _part(model, "compute_bytes"),
         "takes in all": _need,
         "fits": _fits,
-        "pinned": lambda model: _text("yes" if model.pin else None),
+        "pinned": lambda model: cell("yes" if model.pin else None),
         "loads": lambda model: _count(model.loads),
     }
-    _print_columns(plan.models, rows, console)
+    print_columns({model.tag: model for model in plan.models}, rows, console)
     for device in plan.devices:
         _line(_of_device(device), console)
     _line(_predicted(plan), console)
@@ -268,22 +213,22 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
 def print_models(models: Sequence[ModelSeen], console: Console) -> None:
     """Prints a column for each model, and below the problems of some."""
     rows: dict[str, Callable[[ModelSeen], Text]] = {
-        "backend": lambda model: _text(model.backend),
-        "model": lambda model: _text(model.model),
-        "loaded by": lambda model: _text(_CONTROL[model.control]),
-        "device": lambda model: _text(model.device),
-        "pinned": lambda model: _text("yes" if model.pin else None),
-        "priority": lambda model: _text(f"{model.priority:+d}" if model.priority else None),
+        "backend": lambda model: cell(model.backend),
+        "model": lambda model: cell(model.model),
+        "loaded by": lambda model: cell(_CONTROL[model.control]),
+        "device": lambda model: cell(model.device),
+        "pinned": lambda model: cell("yes" if model.pin else None),
+        "priority": lambda model: cell(f"{model.priority:+d}" if model.priority else None),
         "reachable": lambda model: _yes_or_no(model.reachable),
         "in memory": _in_memory,
         "takes": lambda model: _size(model.total_bytes),
         "of it on GPUs": lambda model: _size(model.gpu_bytes),
     }
-    _print_columns(models, rows, console)
+    print_columns({model.tag: model for model in models}, rows, console)
     _print_problems(models, console)
 
 
-def _print_problems(models: Sequence[T], console: Console) -> None:
+def _print_problems(models: Sequence[PlannedModel] | Sequence[ModelSeen], console: Console) -> None:
     for model in models:
         if model.problem is not None:
             said = Text.assemble((model.tag, "bold red"), f": {model.problem}")
@@ -297,36 +242,15 @@ _CONTROL: Mapping[Control, str] = {
 }
 
 
-def _print_columns(
-    models: Sequence[T], rows: Mapping[str, Callable[[T], Text]], console: Console
-) -> None:
-    """Prints tables below each other, each as wide as the console."""
-    columns = max(1, (console.width - _TITLES_WIDTH) // _COLUMN_WIDTH)
-    cells = {title: [cell(model) for model in models] for title, cell in rows.items()}
-    said = {title: row for title, row in cells.items() if any(cell.plain != "-" for cell in row)}
-    for start in range(0, len(models), columns):
-        table = Table()
-        table.add_column("", no_wrap=True)
-        for model in models[start : start + columns]:
-            table.add_column(Text(model.tag), overflow="fold")
-        for title, row in said.items():
-            table.add_row(title, *row[start : start + columns])
-        console.print(table)
-
-
 # --- cells ----------------------------------------------------------------------------------------
 
 
-def _text(value: str | None, style: str = "") -> Text:
-    return Text(value, style=style) if value else Text("-", style="dim")
-
-
 def _count(value: int | None) -> Text:
-    return _text(None if value is None else f"{value:,}")
+    return cell(None if value is None else f"{value:,}")
 
 
 def _size(value: int | None) -> Text:
-    return _text(None if value is None else format_bytes(value))
+    return cell(None if value is None else format_bytes(value))
 
 
 def _part(model: PlannedModel, part: Literal["weights_bytes", "kv_bytes", "compute_bytes"]) -> Text:
@@ -341,34 +265,34 @@ def _kv_cache(model: PlannedModel) -> Text:
 
 
 def _yes_or_no(value: bool | None) -> Text:  # noqa: FBT001 - a value to show
-    return _text(None) if value is None else _text(*(("yes",) if value else ("no", "yellow")))
+    return cell(None) if value is None else cell(*(("yes",) if value else ("no", "yellow")))
 
 
 def _need(model: PlannedModel) -> Text:
     if not model.need:
-        return _text("?" if model.is_managed else None, "yellow")
+        return cell("?" if model.is_managed else None, "yellow")
     on = (f"{format_bytes(size)} on {device}" for device, size in model.need.items())
-    return _text("\n".join(on))
+    return cell("\n".join(on))
 
 
 def _fits(model: PlannedModel) -> Text:
     match model.fit:
         case "whole":
-            return _text("whole")
+            return cell("whole")
         case "split":
-            return _text("split over devices")
+            return cell("split over devices")
         case "never":
-            return _text("never", "red")
+            return cell("never", "red")
         case "unknown":
-            return _text("?", "yellow")
+            return cell("?", "yellow")
         case "not counted":
-            return _text("as its server likes", "dim")
+            return cell("as its server likes", "dim")
 
 
 def _in_memory(model: ModelSeen) -> Text:
     if model.resident is None:
-        return _text("in runs alone" if model.control == "run" else None, "dim")
-    return _text("yes" if model.resident else "no")
+        return cell("in runs alone" if model.control == "run" else None, "dim")
+    return cell("yes" if model.resident else "no")
 
 
 # --- lines ----------------------------------------------------------------------------------------

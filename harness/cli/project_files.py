@@ -18,7 +18,9 @@ import click
 from harness.cli.consoles import hide, say
 from harness.errors import HarnessError, InvalidInput, Notice, did_you_mean
 from harness.files import shipped_directory
+from harness.inference import Endpoint
 from harness.session import Pipeline, Settings, load_settings
+from harness.session.models import known_endpoints
 from harness.session.trust import known_secrets, not_allowed, project_of, refusal_to_run, remember
 
 
@@ -48,6 +50,22 @@ def settings_for_calls(
                 if _is_allowed(f"The settings in {folder} would send {said} to {host}."):
                     _remember(refusal.entry)
     return settings
+
+
+def endpoints_of(settings: Settings) -> dict[str, Endpoint]:
+    """The endpoints by their tags; the demo's where the settings have none.
+
+    Raises:
+        InvalidInput: There are none.
+    """
+    endpoints = known_endpoints(settings)
+    if not endpoints:
+        raise InvalidInput(
+            "there are no endpoints; write [endpoints.<tag>] into harness.toml, "
+            "or set HARNESS_ENDPOINTS",
+            code="config.no-endpoints",
+        )
+    return endpoints
 
 
 def refusal_after_asking(path: Path) -> Notice | None:

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import click
 
-from harness.cli.arguments import find_journal, read_inputs, read_pairs
+from harness.cli.arguments import (
+    find_journal,
+    read_inputs,
+    read_pairs,
+    role_option,
+    traces_option,
+)
 from harness.cli.consoles import LogFormat, failures_told, json_object, log_to_stderr
 from harness.cli.project_files import (
     absolute_target,
@@ -66,18 +72,8 @@ _MANY_TOKENS, _MANY_USD = 50_000, 1.0
     type=click.Path(path_type=Path),
     help="Settings; by default those that the run was begun with.",
 )
-@click.option(
-    "--role",
-    "roles",
-    multiple=True,
-    metavar="ROLE=TAG",
-    help="Which endpoint's model plays a role, in place of what it was. May be repeated.",
-)
-@click.option(
-    "--traces",
-    type=click.Path(path_type=Path),
-    help="Where runs land; as the settings say, or traces/, when left out.",
-)
+@role_option
+@traces_option
 @click.option(
     "--salvage",
     is_flag=True,

@@ -15,7 +15,13 @@ from typing import Any, get_args
 
 import click
 
-from harness.cli.arguments import config_option, read_inputs, read_pairs
+from harness.cli.arguments import (
+    config_option,
+    json_option,
+    read_inputs,
+    read_pairs,
+    role_option,
+)
 from harness.cli.consoles import (
     LogFormat,
     Shown,
@@ -66,7 +72,7 @@ _OPTIONS = (
     click.option(
         "--traceback", "with_traceback", is_flag=True, help="Show where a node raised its error."
     ),
-    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+    json_option,
 )
 
 
@@ -106,13 +112,7 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
     help="An input, as text or as JSON; NAME=@FILE reads it from a file. May be repeated.",
 )
 @config_option
-@click.option(
-    "--role",
-    "roles",
-    multiple=True,
-    metavar="ROLE=TAG",
-    help="Which endpoint's model plays a role, in place of [roles]. May be repeated.",
-)
+@role_option
 @click.option(
     "--seed",
     type=click.IntRange(min=0, max=1_999),

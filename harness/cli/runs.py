@@ -12,7 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.arguments import find_journal, traces_directory, traces_option
-from harness.cli.consoles import failures_told, log_to_stderr, results, say, write_json
+from harness.cli.consoles import (
+    failures_told,
+    json_object,
+    log_to_stderr,
+    results,
+    say,
+    write_json,
+)
 from harness.trace import AUDIT_LOG, AuditLine, Journal, list_runs
 
 
@@ -59,12 +66,12 @@ def diff(a: str, b: str, traces: Path | None, *, as_json: bool) -> None:
     """
     # Not at the top: the list of runs needs neither.
     from harness.analysis.comparison import compare  # noqa: PLC0415
-    from harness.cli.runs_diff import comparison_as_json, print_comparison  # noqa: PLC0415
+    from harness.cli.runs_diff import print_comparison  # noqa: PLC0415
 
     with failures_told(as_json=as_json, of_journals=True):
         comparison = compare(Journal(find_journal(a, traces)), Journal(find_journal(b, traces)))
     if as_json:
-        write_json(comparison_as_json(comparison))
+        write_json(json_object(comparison))
     else:
         print_comparison(comparison, results())
 

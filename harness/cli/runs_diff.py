@@ -1,10 +1,9 @@
-"""What a comparison of two runs looks like: in tables for people, as JSON for scripts."""
+"""What a comparison of two runs looks like, in tables for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import orjson
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -16,7 +15,8 @@ from harness.analysis.comparison import (
     NodeDifference,
     RunTotals,
 )
-from harness.cli.trace_report import UNKNOWN, composites, dollars, known, seconds
+from harness.cli.tables import UNKNOWN, dollars, known, seconds
+from harness.cli.trace_report import composites
 from harness.trace.node_records import NodeRecord
 from harness.wiggum import RecordedLoop
 
@@ -46,11 +46,6 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         if role.a != role.b:
             was, now = ", ".join(role.a) or "no model", ", ".join(role.b) or "no model"
             console.print(Text(f"Role {role.role}: {was} in A, {now} in B."), soft_wrap=True)
-
-
-def comparison_as_json(comparison: Comparison) -> bytes:
-    """The comparison as one JSON object, indented, with a newline; named as in `Comparison`."""
-    return orjson.dumps(comparison, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def _totals_table(a: RunTotals, b: RunTotals) -> Table:

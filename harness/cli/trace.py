@@ -17,12 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import orjson
+from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.arguments import LATEST, find_journal, read_pairs, traces_option
+from harness.cli.arguments import (
+    LATEST,
+    find_journal,
+    json_option,
+    read_pairs,
+    traces_option,
+)
 from harness.cli.consoles import (
     Shown,
     failures_told,
@@ -40,7 +46,6 @@ if TYPE_CHECKING:
     from harness.trace.damage import FileCheck, JournalCheck
 
 _RUN = click.argument("run", default=LATEST)
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 
 
 @click.group()
@@ -151,17 +156,17 @@ def export(
     show_default=True,
     help="Target: time between tokens.",
 )
-@_JSON
+@json_option
 def report(run: str, traces: Path | None, ttft_ms: int, itl_ms: int, *, as_json: bool) -> None:
     """Say where the time, the tokens and the money went."""
     from harness.analysis import Targets, report_of  # noqa: PLC0415
-    from harness.cli.trace_report import print_report, report_as_json  # noqa: PLC0415 - as above
+    from harness.cli.trace_report import print_report  # noqa: PLC0415 - as above
 
     with _complaints(as_json=as_json):
         targets = Targets(ttft_ns=ttft_ms * 1_000_000, itl_ns=itl_ms * 1_000_000)
         found = report_of(_journal(run, traces), targets=targets)
     if as_json:
-        write_json(report_as_json(found))
+        write_json(json_object(found))
     else:
         print_report(found, results())
 
@@ -169,7 +174,7 @@ def report(run: str, traces: Path | None, ttft_ms: int, itl_ms: int, *, as_json:
 @trace.command()
 @_RUN
 @traces_option
-@_JSON
+@json_option
 def rounds(run: str, traces: Path | None, *, as_json: bool) -> None:
     """Show each round of a run's loops: scores, reasons, candidates, what changed."""
     from harness.cli.rounds import print_rounds, rounds_as_json  # noqa: PLC0415 - imports rubrics
@@ -185,16 +190,16 @@ def rounds(run: str, traces: Path | None, *, as_json: bool) -> None:
 @trace.command()
 @_RUN
 @traces_option
-@_JSON
+@json_option
 def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
     """Name what cost time or failed, what it means, and what to change."""
     from harness.analysis import diagnose as findings_of  # noqa: PLC0415
-    from harness.cli.trace_report import findings_as_json, print_findings  # noqa: PLC0415
+    from harness.cli.trace_report import print_findings  # noqa: PLC0415
 
     with _complaints(as_json=as_json):
         findings = findings_of(_journal(run, traces))
     if as_json:
-        write_json(findings_as_json(findings))
+        write_json(json_object(findings))
     else:
         print_findings(findings, results())
 
@@ -202,7 +207,7 @@ def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
 @trace.command()
 @_RUN
 @traces_option
-@_JSON
+@json_option
 def check(run: str, traces: Path | None, *, as_json: bool) -> None:
     """Say whether a journal is whole, and what was open when it ended.
 
@@ -213,7 +218,7 @@ def check(run: str, traces: Path | None, *, as_json: bool) -> None:
     with _complaints(as_json=as_json):
         found = check_journal(find_journal(run, traces))
     if as_json:
-        write_json(check_as_json(found))
+        write_json(json_object(_check_fields(found)))
     else:
         print_check(found, results())
     sys.exit(0 if found.is_whole else FAILED)
@@ -289,21 +294,20 @@ def print_check(found: JournalCheck, console: Console) -> None:
         console.print(table)
 
 
-def check_as_json(found: JournalCheck) -> bytes:
-    """The same as one JSON object, indented, with a newline."""
-    said = {
-        "is_whole": found.is_whole,
-        "is_readable": found.is_readable,
-        "run_id": found.run_id,
-        "parts": len(found.parts),
-        "open_spans": [asdict(span) for span in found.open_spans],
-        "files": [
-            {"is_whole": file.is_whole, "is_readable": file.is_readable, **asdict(file)}
-            for file in found.files
-        ],
-    }
-    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    return orjson.dumps(said, default=str, option=options)  # a problem's path
+def _check_fields(found: JournalCheck) -> object:
+    return to_jsonable_python(  # for its paths
+        {
+            "is_whole": found.is_whole,
+            "is_readable": found.is_readable,
+            "run_id": found.run_id,
+            "parts": len(found.parts),
+            "open_spans": found.open_spans,
+            "files": [
+                {"is_whole": file.is_whole, "is_readable": file.is_readable, **asdict(file)}
+                for file in found.files
+            ],
+        }
+    )
 
 
 def _verdict(found: FileCheck, *, is_of_last_part: bool) -> str:

@@ -1,12 +1,9 @@
-"""A run's report and diagnosis: in tables and words for people, as JSON for scripts."""
+"""A run's report and diagnosis, in tables and words for people."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from typing import TypeVar
 
-import orjson
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -15,14 +12,12 @@ from rich.text import Text
 from harness.analysis import LAYERS, Aside, Diagnosis, Finding, RunReport, Severity
 from harness.analysis.finding import counted
 from harness.analysis.run_report import Goodput, Occupancy
+from harness.cli.tables import UNKNOWN, digits, dollars, known, seconds
 from harness.trace.calls import CallGroup, Percentiles, RunCost
 from harness.trace.node_records import CriticalPath
 from harness.trace.records import OpenSpan, RunState
 from harness.wiggum import RecordedLoop
 
-T = TypeVar("T")
-
-UNKNOWN = "-"
 _OPEN_SPANS_SHOWN = 20
 _ENDED: dict[RunState, str] = {
     "unfinished": "killed, or not over",
@@ -58,11 +53,6 @@ def print_report(report: RunReport, console: Console) -> None:
         console.print(part)
 
 
-def report_as_json(report: RunReport) -> bytes:
-    """The report as one JSON object, indented, with a newline; named as in `RunReport`."""
-    return orjson.dumps(report, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-
-
 def print_findings(diagnosis: Diagnosis, console: Console) -> None:
     """Prints what was found, worst first, each with what to change; or that nothing was."""
     for number, finding in enumerate(diagnosis.findings, start=1):
@@ -78,11 +68,6 @@ def print_findings(diagnosis: Diagnosis, console: Console) -> None:
         console.print(_all_clear(diagnosis), highlight=False)
     if diagnosis.not_examined:
         console.print(Text(f"Not examined: {'; '.join(map(str, diagnosis.not_examined))}."))
-
-
-def findings_as_json(diagnosis: Diagnosis) -> bytes:
-    """The diagnosis as one JSON object, indented, with a newline."""
-    return orjson.dumps(asdict(diagnosis), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def _parts(report: RunReport) -> Iterator[Table | Text]:
@@ -164,7 +149,7 @@ def _token_table(report: RunReport) -> Table:
             f"{group.input_tokens:,}",
             _share(group.cached_share),
             f"{group.output_tokens:,}",
-            known(group.decode_tokens_per_s, _digits),
+            known(group.decode_tokens_per_s, digits),
             *(
                 known(time_ns or None, seconds)
                 for time_ns in (group.queue_ns, group.load_ns, group.prefill_ns, group.decode_ns)
@@ -220,8 +205,8 @@ def _aside_line(aside: Aside) -> str:
 def _goodput_line(goodput: Goodput) -> str:
     targets = goodput.targets
     return (
-        f"Goodput: {known(goodput.tokens_per_s, _digits)} of "
-        f"{known(goodput.throughput_tokens_per_s, _digits)} tokens/s, efficiency "
+        f"Goodput: {known(goodput.tokens_per_s, digits)} of "
+        f"{known(goodput.throughput_tokens_per_s, digits)} tokens/s, efficiency "
         f"{_share(goodput.efficiency)}. First token within {_milliseconds(targets.ttft_ns)} ms and "
         f"the others {_milliseconds(targets.itl_ns)} ms apart: {goodput.met} met, "
         f"{goodput.missed} missed, {goodput.unknown} unknown and counted as neither."
@@ -343,32 +328,12 @@ def _percentiles(percentiles: Percentiles | None, shown: Callable[[int], str]) -
     return " / ".join(shown(value) for value in three)
 
 
-def known(value: T | None, shown: Callable[[T], str]) -> str:
-    """A value for people; a dash if it is unknown."""
-    return UNKNOWN if value is None else shown(value)
-
-
 def _share(share: float | None) -> str:
     return known(share, lambda share: f"{share:.1%}")
 
 
 def _milliseconds(time_ns: int) -> str:
-    return _digits(time_ns / 1e6)
-
-
-def seconds(time_ns: int) -> str:
-    """Three digits that count, without the unit."""
-    return _digits(time_ns / 1e9)
-
-
-def _digits(value: float) -> str:
-    """Three digits that count, no more than two of them after the point."""
-    return f"{value:,.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
-
-
-def dollars(usd: float) -> str:
-    """Cents and more; where there is less than a dollar, down to its millionth."""
-    return f"{usd:,.2f}" if usd >= 1 else f"{usd:.4f}" if usd >= 0.01 else f"{usd:.6f}"
+    return digits(time_ns / 1e6)
 
 
 def _print_finding(number: int, finding: Finding, console: Console) -> None:

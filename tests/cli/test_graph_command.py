@@ -60,7 +60,7 @@ def graph(*arguments: str | Path, cwd: Path) -> Done:
     return harness("graph", *arguments, cwd=cwd, COLUMNS="160")
 
 
-def test_a_pipeline_is_drawn_as_text_mermaid_or_json(project: Path, tmp_path: Path) -> None:
+def test_a_pipeline_is_drawn_as_text_mermaid_or_json(project: Path) -> None:
     done = graph("notes.py", cwd=project)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.splitlines()[:4] == [
@@ -71,10 +71,6 @@ def test_a_pipeline_is_drawn_as_text_mermaid_or_json(project: Path, tmp_path: Pa
     ]
     done = graph("notes.py:notes", "--format", "mermaid", cwd=project)
     assert done.stdout.startswith('---\ntitle: "notes"\n---\nflowchart TD\n')
-    target = tmp_path / "notes.txt"
-    done = graph("notes.py", "--output", target, cwd=project)
-    assert (done.exit_code, done.stdout) == (0, "")
-    assert target.read_text().startswith("notes: 3 nodes")
     drawn = graph("notes.py", "--json", cwd=project).json
     assert drawn["inputs"] == ["task"]
     assert [box["name"] for box in drawn["boxes"]] == ["lines", "findings", "answer"]
@@ -102,7 +98,6 @@ def test_a_failed_run_shows_what_failed_and_what_was_not_run(project: Path) -> N
         pytest.param("misfit.py", "pipeline.types-disagree", "'first' as int", id="types"),
         pytest.param("notes.py --run x", "run.none-yet", "'traces'", id="no run"),
         pytest.param(f"notes.py --run {RECORDED}", "run.other-pipeline", "'brief'", id="another"),
-        pytest.param("notes.py --output no/x", "file.unwritable", "no/x: ", id="no folder"),
         pytest.param(
             "notes.py --format mermaid", "option.excludes-another", "--json", id="two forms"
         ),

@@ -10,7 +10,8 @@ import pytest
 from golden import printed
 
 from harness.analysis import Diagnosis, Evidence, Finding
-from harness.cli.trace_report import findings_as_json, print_findings
+from harness.cli.consoles import json_object
+from harness.cli.trace_report import print_findings
 
 FINDING = Finding(
     rule="queueing",
@@ -68,7 +69,7 @@ def test_nothing_is_denied_that_was_not_examined() -> None:
 
 
 def test_json_holds_everything_that_was_found() -> None:
-    (finding,) = json.loads(findings_as_json(diagnosis(FINDING)))["findings"]
+    (finding,) = json.loads(json_object(diagnosis(FINDING)))["findings"]
 
     assert (finding["rule"], finding["lost_ns"]) == ("queueing", 3_400_000_000)
     assert finding["evidence"] == {"spans": [6, 8], "figures": {"queue_max_s": 3.4}}

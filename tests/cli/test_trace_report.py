@@ -10,7 +10,8 @@ import pytest
 from golden import assert_shown, printed
 
 from harness.analysis import RunReport, report_of
-from harness.cli.trace_report import print_report, report_as_json
+from harness.cli.consoles import json_object
+from harness.cli.trace_report import print_report
 from harness.trace import Journal, ManualClock, RunTrace
 
 MS = 1_000_000
@@ -94,7 +95,7 @@ def test_it_fits_a_hundred_columns_and_cuts_nothing_off(tmp_path: Path) -> None:
 
 
 def test_json_has_times_as_integers(tmp_path: Path) -> None:
-    written = orjson.loads(report_as_json(report_on(tmp_path)))
+    written = orjson.loads(json_object(report_on(tmp_path)))
     ttft = {"count": 2, "p50_ns": 250 * MS, "p95_ns": 12_345 * MS, "p99_ns": 12_345 * MS}
     assert written["models"][0]["ttft"] == ttft
     assert written["duration_ns"] == 16_595 * MS

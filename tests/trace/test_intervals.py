@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from harness.trace.intervals import (
     common,
     depths,
     length_ns,
+    mean_depths,
     parts_within,
     union,
     without,
@@ -39,3 +41,9 @@ def test_stretches_are_as_a_naive_count_has_them(some, others):
     ]
     over = {ns: sum(one.start_ns <= ns < one.end_ns for one in some) for ns in moments(some)}
     assert {ns: depth for stretch, depth in depths(some) for ns in moments([stretch])} == over
+    assert mean_depths(some) == pytest.approx(
+        [
+            sum(over[ns] for ns in moments([one])) / one.duration_ns if one.duration_ns else 1
+            for one in some
+        ]
+    )

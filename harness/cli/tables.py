@@ -1,0 +1,67 @@
+"""How figures are shown to people, and tables with a column for each of several things."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+T = TypeVar("T")
+
+UNKNOWN = "-"
+
+_COLUMN_WIDTH = 20
+"""Characters, with which a model's name can still be read."""
+_TITLES_WIDTH = 16
+
+
+def known(value: T | None, shown: Callable[[T], str]) -> str:
+    """A value for people; a dash if it is unknown."""
+    return UNKNOWN if value is None else shown(value)
+
+
+def seconds(time_ns: int) -> str:
+    """Three digits that count, without the unit."""
+    return digits(time_ns / 1e9)
+
+
+def digits(value: float) -> str:
+    """Three digits that count, no more than two of them after the point."""
+    return f"{value:,.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
+
+
+def dollars(usd: float) -> str:
+    """Cents and more; where there is less than a dollar, down to its millionth."""
+    return f"{usd:,.2f}" if usd >= 1 else f"{usd:.4f}" if usd >= 0.01 else f"{usd:.6f}"
+
+
+def cell(value: str | None, style: str = "") -> Text:
+    """A cell of `print_columns`; a dash if there is nothing in it."""
+    return Text(value, style=style) if value else Text(UNKNOWN, style="dim")
+
+
+def print_columns(
+    things: Mapping[str, T], rows: Mapping[str, Callable[[T], Text]], console: Console
+) -> None:
+    """Prints tables below each other, each as wide as the console; rows of dashes are left out.
+
+    Args:
+        things: By the titles of their columns.
+        rows: The cell of each thing, by the title of the row.
+        console: Where to.
+    """
+    columns = max(1, (console.width - _TITLES_WIDTH) // _COLUMN_WIDTH)
+    cells = {title: [made(thing) for thing in things.values()] for title, made in rows.items()}
+    said = {title: row for title, row in cells.items() if any(one.plain != UNKNOWN for one in row)}
+    titles: Sequence[str] = [*things]
+    for start in range(0, len(titles), columns):
+        table = Table()
+        table.add_column("", no_wrap=True)
+        for title in titles[start : start + columns]:
+            table.add_column(Text(title), overflow="fold")
+        for title, row in said.items():
+            table.add_row(title, *row[start : start + columns])
+        console.print(table)
