@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.verdicts import points, verdict_as_json, why_not_more
+from harness.cli.verdicts import points, verdict_as_json, why_not_more, with_scores
 from harness.compress import sections_of
 from harness.trace import Journal
 from harness.wiggum import RecordedLoop, Round, recorded_loops, rounds_from
@@ -68,18 +68,10 @@ def rounds_table(rounds: Sequence[Round], *, best: int | None) -> Table:
     """The scores of each round, with a star at the one that was returned."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("round")
-    # A draft that a gate stopped lacks the dimensions that others have.
-    names = dict.fromkeys(name for one in rounds for name in one.verdict.vector)
-    for name in (*names, "composite"):
-        table.add_column(name, justify="right")
-    for one in rounds:
-        scores = {score.name: points(score) for score in one.verdict.scores}
-        table.add_row(
-            f"{one.number}{'*' if one.number == best else ''}",
-            *(scores.get(name, "-") for name in names),
-            str(one.verdict.composite),
-        )
-    return table
+    return with_scores(
+        table,
+        {f"{one.number}{'*' if one.number == best else ''}": one.verdict for one in rounds},
+    )
 
 
 class Change(NamedTuple):

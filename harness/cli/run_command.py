@@ -39,8 +39,14 @@ from harness.cli.project_files import (
     remember_run,
     settings_for_calls,
 )
-from harness.cli.run_end import print_failure, print_to_do, resume_command
-from harness.cli.run_result import print_result, result_as_json, result_fields
+from harness.cli.run_result import (
+    print_failure,
+    print_result,
+    print_to_do,
+    result_as_json,
+    result_fields,
+    resume_command,
+)
 from harness.errors import HarnessError, NodeFailed
 from harness.graph import Question
 from harness.graph.outcome import answer_problem

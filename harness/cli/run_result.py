@@ -1,8 +1,17 @@
-"""What a finished run looks like: in words for people, as JSON for scripts."""
+"""What a run came to: in words for people, as JSON for scripts.
+
+What it gave, how it ended (what failed, was left out, waits or was reused), and how to go on.
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 
 from pydantic_core import to_jsonable_python
 from rich.console import Console
@@ -10,11 +19,12 @@ from rich.markdown import Markdown
 
 from harness.cli.consoles import json_object
 from harness.cli.rounds import changes, round_as_json, rounds_table
-from harness.cli.run_end import command, end_as_json, journal_name, print_end, spent_line
 from harness.cli.verdicts import decision, remarks
-from harness.graph import Skipped
+from harness.errors import HarnessError, RunLimitReached
+from harness.graph import NodeFailure, NodeSkip, Question, Skipped
 from harness.inference import Spent
-from harness.session import RunResult
+from harness.inference.limits import FIELD_OF
+from harness.session import RunResult, Settings
 from harness.session.separation import Separation
 from harness.wiggum import RecordedLoop, StopReason, WiggumResult
 
@@ -38,6 +48,9 @@ _NEXT = {"timeline": "open", "rounds, reasons": "rounds", "times, tokens": "repo
 
 _NEXT_WIDTH = 17
 
+_MOST = 20
+"""Lines of one kind; a fan-out could fill thousands."""
+
 
 def print_result(result: RunResult, out: Console, console: Console) -> None:
     """Prints the result; of every loop what changed, its scores and its end; what to look at next.
@@ -54,7 +67,7 @@ def print_result(result: RunResult, out: Console, console: Console) -> None:
         console.print(_earlier_line(earlier), highlight=False, markup=False, soft_wrap=True)
     for loop in result.loops:
         _print_loop(loop, console)
-    print_end(result, console)
+    _print_end(result, console)
     for warning in result.warnings:
         console.print(f"Warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     console.print(_spent_line(result), highlight=False, soft_wrap=True)
@@ -63,10 +76,42 @@ def print_result(result: RunResult, out: Console, console: Console) -> None:
         drawn = [p.suffix for p in (files.chrome_trace, files.perfetto_trace) if p is not None]
         lines = {"files": ", ".join([str(files.journal), *drawn])}
         for what, how in _NEXT.items():
-            lines[what] = f"{command()} trace {how} {journal_name(files.journal)}"
+            lines[what] = f"{_command()} trace {how} {_journal_name(files.journal)}"
         for what, line in lines.items():
             told = f"{what:<{_NEXT_WIDTH}}{line}"
             console.print(told, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+def print_failure(result: RunResult, console: Console) -> None:
+    """Prints all about a failed run but its first failure."""
+    others = [f"also failed: {_failed(one)}" for one in result.failures[1:]]
+    for line in _capped(others):
+        _say(line, console)
+    _print_end(result, console)
+    if result.spent.calls:
+        _say(_spent(result.spent), console)
+    print_to_do(result, console)
+
+
+def print_to_do(result: RunResult, console: Console) -> None:
+    """Prints the command to type next, if the run is not over."""
+    resume = resume_command(result.files.journal)
+    if result.status == "stopped":
+        named = (name for name in FIELD_OF.values() if name in (result.stopped_by or ""))
+        option = next((f" --{name.replace('_', '-')} …" for name in named), "")
+        _say(f"To go on{' with more' if option else ''}: {resume}{option}", console)
+    elif len(result.questions) == 1:
+        _say(f"To answer: {resume} --answer {_example(result.questions[0])}", console)
+    elif result.questions:
+        answers = (
+            f"--answer {shlex.quote(one.key)}={_example(one)}" for one in result.questions[:_MOST]
+        )
+        _say(f"To answer: {' '.join((resume, *answers))}", console)
+
+
+def resume_command(journal: Path) -> str:
+    """What to type to go on with a run."""
+    return f"{_command()} resume {_journal_name(journal)}"
 
 
 def result_as_json(result: RunResult) -> bytes:
@@ -80,7 +125,25 @@ def result_fields(result: RunResult) -> dict[str, object]:
         "run_id": result.run_id,
         "pipeline": result.pipeline,
         "passed": result.passed,
-        **end_as_json(result),
+        "status": result.status,
+        "stopped_by": result.stopped_by,
+        "failures": [
+            {
+                "node": one.node,
+                "type": type(one.error).__name__,
+                "code": one.error.code if isinstance(one.error, HarnessError) else None,
+                "message": str(one.error),
+                "attempts": one.attempts,
+            }
+            for one in result.failures
+        ],
+        "skips": [asdict(one) for one in result.skips],
+        "questions": [asdict(one) for one in result.questions],
+        "reused": list(result.reused),
+        "reruns": [asdict(one) for one in result.reruns],
+        "retries": dict(result.retries),
+        "replies_used_again": result.replies_used_again,
+        "parts": result.parts,
         "result": to_jsonable_python(result.result),
         "outputs": {name: _as_json(one) for name, one in result.outputs.items()},
         "loops": [_loop_as_json(loop) for loop in result.loops],
@@ -121,7 +184,7 @@ def _as_json(output: object) -> object:
 def _spent_line(result: RunResult) -> str:
     """What the run took, in all its parts."""
     spent = result.spent
-    told = [spent_line(spent, what="The run")]
+    told = [_spent(spent)]
     cached = [m.cached_tokens for m in result.models if m.cached_tokens is not None]
     if cached and (read := sum(model.input_tokens for model in result.models)):
         told.append(f"A prefix cache had {sum(cached) / read:.0%} of the prompts.")
@@ -220,3 +283,107 @@ def _loop_as_json(loop: WiggumResult) -> dict[str, object]:
             {**round_as_json(one), "spent": _spent_as_json(one.spent)} for one in loop.rounds
         ],
     }
+
+
+# --- how it ended ---------------------------------------------------------------------------------
+
+
+def _print_end(result: RunResult, console: Console) -> None:
+    """Prints how the run ended, beside its outputs; nothing for a run that simply finished."""
+    for line in (*_resumed(result), *_tried_again(result), *_left_out(result)):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if result.stopped_by is not None:
+        _say(f"Stopped: {result.stopped_by}", console, style="yellow")
+    for question in result.questions:
+        problem = f" {question.problem}." if question.problem else ""
+        text = f"'{question.node}' asks: {question.text} ({question.form}){problem}"
+        _say(text, console, style="yellow")
+
+
+def _spent(spent: Spent) -> str:
+    """Time, calls, tokens and dollars of a run."""
+    about = "about " if spent.estimated_calls else ""
+    said = (
+        f"The run took {spent.seconds:.1f} s; calls: {spent.calls}; tokens in: "
+        f"{about}{spent.input_tokens:,}, out: {about}{spent.output_tokens:,}"
+    )
+    if spent.cost_usd is not None:
+        said += f"; dollars: {spent.cost_usd:.4f}"
+        if spent.unpriced_calls:
+            said += f", without {spent.unpriced_calls} of the calls, whose price is unknown"
+    return f"{said}."
+
+
+def _command() -> str:
+    """The command as a user can call it here: its virtual environment may not be active."""
+    return "harness" if shutil.which("harness") else os.path.relpath(sys.argv[0])
+
+
+def _journal_name(journal: Path) -> str:
+    """How a command names a run: by its id, with its folder if that is not the usual one."""
+    traces = os.path.relpath(journal.parent)
+    where = "" if traces == str(Settings().traces) else f" --traces {shlex.quote(traces)}"
+    return f"{journal.stem}{where}"
+
+
+def _resumed(result: RunResult) -> Iterator[str]:
+    if result.had_finished:
+        yield "The run had finished: nothing was left to do."
+        return
+    if result.parts == 1 and not result.reused:
+        return
+    count = len(result.reused)
+    shown = f"{count:,}" if count else "No"
+    calls = f"{shown} node {'call was' if count == 1 else 'calls were'} done before"
+    if replies := result.replies_used_again:
+        calls += (
+            f"; {replies:,} {'reply' if replies == 1 else 'replies'} of models to calls that had "
+            f"not ended {'was' if replies == 1 else 'were'} used again"
+        )
+    if not result.reruns:
+        yield f"{calls}{', and none of them was made again' if count and not replies else ''}."
+        return
+    yield f"{calls}; made again:"
+    yield from _capped([f"  {one.node}: {one.reason}" for one in result.reruns])
+
+
+def _tried_again(result: RunResult) -> Iterator[str]:
+    if result.retries:
+        yield "Tried again:"
+        times = result.retries.items()
+        yield from _capped([f"  {who}: {n:,} time{'s' if n > 1 else ''}" for who, n in times])
+
+
+def _left_out(result: RunResult) -> Iterator[str]:
+    if result.skips:
+        yield "Left out:"
+        yield from _capped([f"  {one.node}: {_why(one)}" for one in result.skips])
+
+
+def _why(skip: NodeSkip) -> str:
+    at_limit = skip.reason.startswith(RunLimitReached.__name__)
+    return "was stopped by a limit" if at_limit else skip.reason
+
+
+def _capped(lines: list[str]) -> Iterable[str]:
+    more = len(lines) - _MOST
+    return [*lines[:_MOST], f"  and {more:,} more (--json has all)"] if more > 0 else lines
+
+
+def _failed(failure: NodeFailure) -> str:
+    error = failure.error
+    said = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
+    attempts = f" (called {failure.attempts} times)" if failure.attempts > 1 else ""
+    return f"{failure.node}: {said}{attempts}"
+
+
+def _example(question: Question) -> str:
+    """An answer of the right form."""
+    if question.form == "yes or no":
+        return "yes"
+    choices = question.form.removeprefix("one of ")
+    return shlex.quote(choices.split(", ")[0]) if choices != question.form else "…"
+
+
+def _say(text: str, console: Console, *, style: str = "") -> None:
+    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)

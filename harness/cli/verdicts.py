@@ -31,17 +31,20 @@ def print_comparison(verdicts: Mapping[str, Verdict], console: Console) -> None:
     """Prints a row for each draft, by name."""
     table = Table(title="Side by side", title_justify="left")
     table.add_column("draft", overflow="fold")
+    console.print(with_scores(table, verdicts))
+
+
+def with_scores(table: Table, verdicts: Mapping[str, Verdict]) -> Table:
+    """The table with a row for each verdict, by what its first column says."""
+    # A draft that a gate stopped lacks the dimensions that others have.
     names = dict.fromkeys(name for verdict in verdicts.values() for name in verdict.vector)
     for name in (*names, "composite"):
         table.add_column(name, justify="right")
-    for draft, verdict in verdicts.items():
+    for first, verdict in verdicts.items():
         scores = {score.name: points(score) for score in verdict.scores}
-        table.add_row(
-            Text(draft),
-            *(scores.get(name, "-") for name in names),
-            str(verdict.composite),
-        )
-    console.print(table)
+        cells = (scores.get(name, "-") for name in names)
+        table.add_row(Text(first), *cells, str(verdict.composite))
+    return table
 
 
 _ENDS = 3

@@ -15,8 +15,7 @@ from rich.console import Console
 
 from harness import Pipeline, Run, ScriptedBackend, Settings
 from harness.cli.rounds import changes, print_rounds, rounds_as_json
-from harness.cli.run_end import print_failure
-from harness.cli.run_result import print_result, result_as_json
+from harness.cli.run_result import print_failure, print_result, result_as_json
 from harness.inference import Spent
 from harness.session import RunResult
 from harness.trace import Journal
