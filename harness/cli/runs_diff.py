@@ -10,7 +10,6 @@ from rich.text import Text
 
 from harness.analysis.comparison import (
     Comparison,
-    Difference,
     LoopDifference,
     NodeDifference,
     RunTotals,
@@ -22,7 +21,6 @@ from harness.wiggum import RecordedLoop
 
 _MOST_NODES = 40
 """Lines that a person still reads; JSON has all."""
-_CAUSES: tuple[Difference, ...] = ("code", "inputs", "models")
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:

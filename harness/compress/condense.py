@@ -35,9 +35,7 @@ class Condensed:
 
     text: str
     before_chars: int
-    """Length of the given text."""
     after_chars: int
-    """Length of `text`."""
     compressed: bool
     """Whether anything was left out. Scores of a full and a compressed text do not compare."""
     summarized: bool = False
@@ -320,9 +318,8 @@ class Part:
     section: int
     """Index of its section."""
     before: int
-    """Number of parts before it in its section."""
+    """How many parts are before it in its section, and how many `after` it."""
     after: int
-    """Number of parts after it in its section."""
     mark: str
     """Stands for its whole block."""
 

@@ -88,11 +88,6 @@ def _place_of_constant(file: str | None, name: str) -> str | None:
     return bound and f"{Path(file or '').name}:{text.count(chr(10), 0, bound.start()) + 1}"
 
 
-def code_digest(function: Callable[..., object]) -> str:
-    """The digest of `code_of`."""
-    return code_of(function).digest
-
-
 def code_of(function: Callable[..., object]) -> Code:
     """The fingerprint of a function, with its parts; the same in every process.
 

@@ -29,9 +29,7 @@ class Advice:
     line: int | None
     code: str
     what: str
-    """What is so, whether meant or not."""
     remedy: str
-    """What would change it."""
 
     @property
     def message(self) -> str:

@@ -9,7 +9,7 @@ import re
 import textwrap
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -119,7 +119,6 @@ _DECLARES = {
     *("singledispatch", "singledispatchmethod"),
     *("group", "hookspec"),
 }
-_ALWAYS_THERE = {*dir(builtins), "__name__", "__file__", "__doc__"}
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -129,58 +128,31 @@ class NoStubs(Check):
 
     Stubs are functions whose text is only `pass`, `...`, `raise NotImplementedError`, a docstring,
     or several of these: not abstract methods, protocols, overloads. So are comments that say TODO,
-    FIXME, XXX or `...`, and several calls, in one block, of functions that neither the draft nor
-    Python defines. Code that does not parse is the business of the check `python`, and not judged.
+    FIXME, XXX or `...`. Code that does not parse is the business of the check `python`, and not
+    judged.
     """
 
     check: Literal["no_stubs"] = "no_stubs"
-    undefined_calls: int = Field(default=2, ge=1)
-    """From how many statements in one block that only call an unknown function
-    (`do_something()`) these count; fewer may rest on what the text around them says."""
 
     asks: ClassVar[str] = "All code is written out: no stubs, placeholders or TODO comments."
 
     def grade(self, draft: Draft) -> Grade:
         """The share of blocks of Python without any."""
-        blocks = [
-            (block, list(ast.walk(block.tree)))
-            for block in python_blocks(draft)
-            if block.tree is not None
-        ]
-        if not blocks:
-            return NO_PYTHON
-        known = _names_bound(node for _, nodes in blocks for node in nodes)
         findings = []
-        faulty = 0
-        for block, nodes in blocks:
-            faults = [*_stubs(nodes), *_marks(block), *self._undefined_calls(nodes, known)]
-            faulty += bool(faults)
-            findings += [draft.finding(f.message, block.index, code=f.code) for f in faults]
-        return Grade(1 - faulty / len(blocks), tuple(findings))
-
-    def _undefined_calls(self, nodes: Sequence[ast.AST], known: set[str] | None) -> list[Finding]:
-        if known is None:
-            return []
-        called = [
-            node.value.func.id
-            for node in nodes
-            if isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Call)
-            and isinstance(node.value.func, ast.Name)
-            and node.value.func.id not in known
-        ]
-        if len(called) < self.undefined_calls:
-            return []
-        return [
-            Finding(f"define `{name}`, which is only called", code="check.undefined-call")
-            for name in dict.fromkeys(called)
-        ]
+        faulty = total = 0
+        for block in python_blocks(draft):
+            if block.tree is not None:
+                faults = [*_stubs(block.tree), *_marks(block)]
+                total += 1
+                faulty += bool(faults)
+                findings += [draft.finding(f.message, block.index, code=f.code) for f in faults]
+        return Grade(1 - faulty / total, tuple(findings)) if total else NO_PYTHON
 
 
-def _stubs(nodes: Sequence[ast.AST]) -> Iterator[Finding]:
+def _stubs(tree: ast.Module) -> Iterator[Finding]:
     # A class's functions are met twice, and only the class knows what it is.
     exempt: set[ast.AST] = set()
-    for node in nodes:
+    for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and any(_last_name(b) == "Protocol" for b in node.bases):
             exempt.update(node.body)
         if isinstance(node, _Function) and node not in exempt and _is_stub(node):
@@ -232,26 +204,3 @@ def _comments(code: str) -> Iterator[str]:
     except (tokenize.TokenError, SyntaxError):
         # Some code that parses, such as one that ends in a backslash, has no end to tokenize.
         return
-
-
-def _names_bound(nodes: Iterable[ast.AST]) -> set[str] | None:
-    """Every name that some block binds, and Python's own; None when a `*` was imported."""
-    bound = set(_ALWAYS_THERE)
-    for node in nodes:
-        match node:
-            case ast.alias(name="*"):
-                return None
-            case ast.alias(name=name, asname=other):
-                bound.add(other or name.partition(".")[0])
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                bound.add(node.name)
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
-                bound.add(name)
-            case (
-                ast.ExceptHandler(name=str(name))
-                | ast.MatchAs(name=str(name))
-                | ast.MatchStar(name=str(name))
-                | ast.MatchMapping(rest=str(name))
-            ):
-                bound.add(name)
-    return bound

@@ -83,19 +83,9 @@ COMMENTS = {
     "not in a text": ("x = '# TODO'", []),
     "nor the word": ("# todo lists are sorted\nx = todo", []),
 }
-CALLS = {
-    "two": ("do_a()\ndo_b(1)", ["do_a", "do_b"]),
-    "one, twice": ("do_a()\ndo_a()", ["do_a"]),
-    "one alone": ("do_a()", []),
-    "calls whose result is used": ("a = do_a()\nb = do_b()", []),
-    "imported": ("import a, b.c as d\na()\nd()", []),
-    "parameters": ("def f(a, *b, **c):\n  a()\n  b()\n  c()", []),
-    "matched": ("match x:\n  case [a, *b]:\n    a()\n    b()", []),
-    "imported, perhaps": ("from a import *\nb()\nc()", []),
-}
 PLACEHOLDERS = {
     f"{code}: {name}": (code, *row)
-    for code, rows in {"stub": STUBS, "placeholder": COMMENTS, "undefined-call": CALLS}.items()
+    for code, rows in {"stub": STUBS, "placeholder": COMMENTS}.items()
     for name, row in rows.items()
 }
 
@@ -107,12 +97,6 @@ def test_what_is_left_to_be_written_is_found(code, python, names):
     assert (grade.unjudged, grade.share) == ("", not names)
     assert found(grade) == [f"{code}@0"] * len(names)
     assert all(name in messages(grade) for name in names)
-
-
-def test_calls_are_held_against_all_blocks_and_counted_in_each():
-    assert NoStubs().grade(draft(fenced("do_a()", "do_b()"))).findings == ()
-    assert NoStubs().grade(draft(fenced("def a(): return 1", "a()\na()"))).findings == ()
-    assert found(NoStubs(undefined_calls=1).grade(draft(fenced("do_a()")))) == ["undefined-call@0"]
 
 
 def test_the_share_is_that_of_the_blocks_without_placeholders_and_what_does_not_parse_is_none():

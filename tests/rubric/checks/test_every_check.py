@@ -65,7 +65,7 @@ def every_check(tmp_path_factory) -> tuple[Check, ...]:
         Json(against={"type": "object"}),
         ParsesAsPython(),
         ParsesAsPython(min=1),
-        NoStubs(undefined_calls=1),
+        NoStubs(),
         GroundedNumbers(),
         GroundedNames(),
         GroundedSentences(),
