@@ -243,11 +243,9 @@ def _about_judges(verdict: Verdict) -> Iterator[str]:
         yield f"Asked without an answer, so not counted: {why}"
     if judges.shortened is not None:
         seen = judges.shortened
-        how = "a model's summary" if seen.summarized else "picked sentences"
-        refused = f" (a model's summary was refused: {seen.refused})" if seen.refused else ""
         yield (
-            f"The evaluator saw {seen.after_chars:,} of {seen.before_chars:,} characters, {how}"
-            f"{refused}: such scores do not compare with others."
+            f"The evaluator saw {seen.after_chars:,} of {seen.before_chars:,} characters, picked "
+            "sentences: such scores do not compare with others."
         )
     if judges.sources_shortened is not None:
         seen = judges.sources_shortened

@@ -1,7 +1,6 @@
 """The surgical compressor: Markdown sections, shortening by leaving out, putting sections back.
 
-Deterministic and pure: no model, no file, no clock. What is kept is kept character for character;
-only `condense_by` paraphrases, by a model that is passed in.
+Deterministic and pure: no model, no file, no clock. What is kept is kept character for character.
 """
 
 from harness.compress.condense import Condensed, condense, condense_around
@@ -15,17 +14,14 @@ from harness.compress.markdown import (
     sections_of,
     sentences_of,
 )
-from harness.compress.summary import Summarize, condense_by
 
 __all__ = [
     "Condensed",
     "Edits",
     "Excerpt",
     "Section",
-    "Summarize",
     "condense",
     "condense_around",
-    "condense_by",
     "condense_toward",
     "edits_in",
     "matter_of",

@@ -26,7 +26,7 @@ from harness.compress.markdown import (
     sentence_pieces,
     unpadded,
 )
-from harness.errors import InvalidInput, Notice
+from harness.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,6 @@ class Condensed:
     after_chars: int
     compressed: bool
     """Whether anything was left out. Scores of a full and a compressed text do not compare."""
-    summarized: bool = False
-    """Whether a model wrote `text`, which is then not verbatim."""
-    refused: Notice | None = None
-    """Why the text of a model was not used, if there was one and the text was too long."""
 
 
 def condense(

@@ -11,7 +11,6 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from harness.compress import Summarize
 from harness.errors import (
     ConfigurationInvalid,
     EvaluatorAbstained,
@@ -22,7 +21,7 @@ from harness.errors import (
 from harness.inference import most_tokens_in, most_tokens_of
 from harness.rubric.draft import Draft
 from harness.rubric.judge import Ask, Case, judge, judge_request
-from harness.rubric.prompt import asked_of, prompt_sha256, shown, shown_by
+from harness.rubric.prompt import asked_of, prompt_sha256, shown
 from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.scoring import Opinion, carried_score, checked_score, combined, held_by_checks
 from harness.rubric.verdict import (
@@ -48,7 +47,6 @@ class Evaluator:
         combine: How a panel's judgements become one.
         noise: Measured standard deviation of the composites that one draft gets when each of them
             judges it once: how near to the threshold is too near to tell.
-        summarize: Shortens drafts that are too long to be shown, instead of leaving parts out.
 
     Raises:
         ConfigurationInvalid: The rubric needs a judge and there is no evaluator model.
@@ -62,14 +60,12 @@ class Evaluator:
         models: Sequence[str] = (),
         combine: Combine = "mean",
         noise: float | None = None,
-        summarize: Summarize | None = None,
     ) -> None:
         self.rubric = rubric
         self._ask = ask
         self._models = tuple(models)
         self._combine = combine
         self._noise = noise
-        self._summarize = summarize
         if not models and (needed := [d.name for d in rubric.judged if not d.optional]):
             raise ConfigurationInvalid(
                 f"rubric '{rubric.id}' has dimensions that a model must judge "
@@ -100,7 +96,7 @@ class Evaluator:
         settled = _Settled(self.rubric, draft, rescore=rescore, has_judges=bool(self._models))
         if not settled.asked:
             return settled.verdict()
-        case = await self._case(settled)
+        case = self._case(settled)
 
         # 2. Every model once; more often while chance could decide. Judgements that may be averaged
         #    are all of one kind: the likeliest is none of those that chance has a part in.
@@ -157,14 +153,12 @@ class Evaluator:
             dimensions=asked,
             held={},
         )
-        # A summary may be as long as it is allowed to be, and so may what is shown of sources.
-        shorten = self.rubric.shorten
-        spare = shorten.evaluate_over if self._summarize and case.shown.shortened else 0
-        limit = shorten.payload_chars if case.shown.sources_shortened else 0
+        # What is shown of sources may be as long as it is allowed to be.
+        limit = self.rubric.shorten.payload_chars if case.shown.sources_shortened else 0
         tokens = 0
         for dimensions in case.calls:
             request = judge_request(case, dimensions, model="")
-            unused = max(spare, limit - sum(len(message.content) for message in request.messages))
+            unused = max(0, limit - sum(len(message.content) for message in request.messages))
             tokens += most_tokens_in(" " * unused) + most_tokens_of(request)
         return tokens * len(self._models)
 
@@ -173,16 +167,12 @@ class Evaluator:
             return draft
         return replace(draft, language=self.rubric.language)
 
-    async def _case(self, settled: _Settled) -> Case:
+    def _case(self, settled: _Settled) -> Case:
         draft, rubric = settled.draft, self.rubric
-        if self._summarize and not settled.sections:
-            seen = await shown_by(self._summarize, rubric, draft)
-        else:
-            seen = shown(rubric, draft, sections=settled.sections)
         return Case(
             rubric=rubric,
             draft=draft,
-            shown=seen,
+            shown=shown(rubric, draft, sections=settled.sections),
             dimensions=settled.asked,
             held={d.name: held_by_checks(d, draft) for d in settled.asked},
         )

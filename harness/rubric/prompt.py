@@ -19,14 +19,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
-from harness.compress import (
-    Condensed,
-    Summarize,
-    condense,
-    condense_around,
-    condense_by,
-    condense_toward,
-)
+from harness.compress import Condensed, condense, condense_around, condense_toward
 from harness.inference import JsonSchema, Message
 from harness.rubric.draft import Draft
 from harness.rubric.rubric import Dimension, Rubric, Scale
@@ -85,7 +78,6 @@ def judge_messages(
         sources="\n\n".join(sources),
         draft=_fenced(shown.text, f"draft-{mark}"),
         **_chars("draft", shown.shortened),
-        summarized=shown.shortened is not None and shown.shortened.summarized,
         **_chars("sources", shown.sources_shortened),
         **_asked(rubric, dimensions),
     )
@@ -234,19 +226,6 @@ def shown(rubric: Rubric, draft: Draft, *, sections: Collection[int] = ()) -> Sh
     return _with_sources(condensed, rubric, draft, room)
 
 
-async def shown_by(summarize: Summarize, rubric: Rubric, draft: Draft) -> Shown:
-    """The same, but a draft that is too long is summarized by a model."""
-    room = _room(rubric, draft)
-    condensed = await condense_by(
-        summarize,
-        draft.text,
-        budget_chars=rubric.shorten.evaluate_over,
-        cap_chars=room.draft_chars,
-        focus=focus_of(rubric, draft),
-    )
-    return _with_sources(condensed, rubric, draft, room)
-
-
 @dataclass(frozen=True, slots=True)
 class _Room:
     """What the limit of a prompt leaves."""
@@ -296,12 +275,7 @@ def _with_sources(condensed: Condensed, rubric: Rubric, draft: Draft, room: _Roo
 def _shortened(condensed: Condensed) -> Shortened | None:
     if not condensed.compressed:
         return None
-    return Shortened(
-        before_chars=condensed.before_chars,
-        after_chars=condensed.after_chars,
-        summarized=condensed.summarized,
-        refused=str(condensed.refused or ""),
-    )
+    return Shortened(before_chars=condensed.before_chars, after_chars=condensed.after_chars)
 
 
 def reply_schema(rubric: Rubric, dimensions: Sequence[Dimension]) -> JsonSchema:

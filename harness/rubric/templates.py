@@ -74,7 +74,7 @@ FIELDS: Mapping[PromptName, Fields] = {
         "dimensions task sources draft asked shape",
         "title purpose lowest highest step "
         "draft_chars draft_shown_chars sources_chars sources_shown_chars",
-        flags="summarized part",
+        flags="part",
     ),
     "judge_dimension": Fields("name question anchors rules", "feedback"),
     "judge_source": Fields("source", "number"),
@@ -86,7 +86,7 @@ OF_JUDGING = tuple(name for name in FIELDS if name.startswith("judge"))
 
 
 _OF_A_ROUND = {
-    *("draft", "draft_chars", "summarized", "sources_chars", "history", "findings", "cut"),
+    *("draft", "draft_chars", "sources_chars", "history", "findings", "cut"),
     *("outline", "good", "whole", "shown"),
 }
 """Fields that change with every round of a loop; `sources` does where it is shortened."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
-from typing import Annotated, Literal
-
-from pydantic import AliasChoices, Field
+from typing import Literal
 
 from harness.errors import EvaluationFailed
 from harness.rubric.draft import Finding
@@ -48,13 +46,6 @@ class Shortened:
 
     before_chars: int
     after_chars: int
-    # Older journals have the second.
-    summarized: Annotated[
-        bool, Field(validation_alias=AliasChoices("summarized", "summarised"))
-    ] = False
-    """Whether a model's summary was shown instead of the draft's own sentences."""
-    refused: str = ""
-    """Why the summary of a configured summarizer was not shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,6 @@ class Casting:
         models: The models behind the tags.
         draw: How the evaluator was drawn; None before, or without a draw.
         panel: Evaluators that judge together; None before, or without a panel.
-        summarizer: Tag of the endpoint that shortens drafts for the evaluator; None if code does.
         separation: How different producer and evaluators are, as far as known; None unless there
             are both.
         warnings: The run's, so far.
@@ -71,7 +70,6 @@ class Casting:
         self.models = ComparedModels(endpoints, same_family=rules.same_family)
         self.draw: EvaluatorDraw | None = None
         self.panel: EvaluatorPanel | None = None
-        self.summarizer = self._summarizer(settings.evaluation.summarizer)
         self.separation: Separation | None = None
         self.warnings: list[Notice] = []
         self._rules = rules
@@ -91,7 +89,7 @@ class Casting:
     @property
     def required(self) -> frozenset[str]:
         """Tags of the endpoints that this run needs for certain."""
-        return self.roles.in_use | ({self.summarizer} if self.summarizer else frozenset())
+        return self.roles.in_use
 
     async def ask_servers(self, tracer: Tracer, *, environment: Mapping[str, str]) -> None:
         """Asks servers which models they serve, if there are models to compare.
@@ -182,7 +180,7 @@ class Casting:
                 )
                 for warning in self.models.warnings(kinship):
                     self.warn(warning, tracer)
-        for warning in (*self._on_panel(), *self._on_summarizer()):
+        for warning in self._on_panel():
             self.warn(warning, tracer)
 
     def warn(self, notice: Notice, tracer: Tracer) -> None:
@@ -210,21 +208,6 @@ class Casting:
                     message=f"'{one}' and '{other}' on the panel are the same model, so its "
                     "judgement counts twice; leave one of them out of the pool",
                 )
-
-    def _on_summarizer(self) -> Iterator[Notice]:
-        producer, summarizer = self.roles.producer, self.summarizer
-        if producer is None or summarizer is None:
-            return
-        mine, its = self.models.identity(producer), self.models.identity(summarizer)
-        if relation_of(mine, its) == "same":
-            yield Notice(
-                code="summarizer.same-model",
-                message=f"the summarizer '{summarizer}' is the producer's model: it shortens its "
-                "own drafts for the evaluator, and may leave out their faults; choose another",
-            )
-
-    def _summarizer(self, named: str | None) -> str | None:
-        return None if named is None else self.roles.named(named, setting="evaluation.summarizer")
 
     def _judges(self) -> tuple[str, ...]:
         """Tags of the models that may evaluate."""

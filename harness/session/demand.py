@@ -41,8 +41,6 @@ class Players:
     roles: Roles
     embedder: str | None = None
     """Tag of the endpoint that makes the vectors of passages."""
-    summarizer: str | None = None
-    """Tag of the endpoint that shortens drafts for the evaluator."""
 
     def of(self, role: str) -> tuple[str, ...]:
         """The tags of a role's models: several for a panel of evaluators; empty if it has none."""
@@ -51,8 +49,6 @@ class Players:
                 return self.roles.evaluators
             case "memory":
                 return (self.embedder,) if self.embedder else ()
-            case "summarizer" | "summariser" if self.summarizer:  # older journals have the second
-                return (self.summarizer,)
         try:
             return (self.roles.model(role),)
         except ConfigurationInvalid:
@@ -295,8 +291,8 @@ class Forecaster:
         }
         self._left = len(graph.nodes)
         self._under_way: dict[str, CallDemand] = {}
-        # Passages are also embedded in the background, and any draft may turn out too long.
-        self._asks_unseen = players.embedder is not None or players.summarizer is not None
+        # Passages are also embedded in the background.
+        self._asks_unseen = players.embedder is not None
         self._told = NOTHING_KNOWN
         self._has_begun = False
         self._is_to_tell = False

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from harness.compress import Summarize
 from harness.errors import (
     LASTING,
     EvaluationFailed,
@@ -24,7 +23,6 @@ from harness.inference import (
     NOTHING,
     ChatRequest,
     Completion,
-    Message,
     as_messages,
     check_whole,
     most_prompt_tokens,
@@ -70,14 +68,8 @@ from harness.wiggum import (
     verdict_attributes,
 )
 
-SUMMARIZER = "summarizer"
-"""The role of a summarizer's calls."""
-
 _LEAST_DRAFT_TOKENS = 256
 """Some 190 words: no draft is begun with less room, unless less was asked for."""
-
-_CHARS_PER_TOKEN = 2
-"""Low, so that a summary of the length asked for is not cut off; English has about 4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,7 +409,6 @@ def evaluator_of(session: Session, rubric: Rubric, *, ask: Ask, noise: Noise | N
         models=session.roles.evaluators,
         combine="mean" if panel is None else panel.combine,
         noise=None if noise is None else noise.deviation,
-        summarize=_summarize(session, rubric, ask),
     )
 
 
@@ -458,23 +449,3 @@ def scatter(session: Session, noise: Noise, rubric: Rubric) -> Scatter:
         judges=len(session.roles.evaluators),
         combine="mean" if panel is None else panel.combine,
     )
-
-
-def _summarize(session: Session, rubric: Rubric, ask: Ask) -> Summarize | None:
-    model = session.casting.summarizer
-    if model is None:
-        return None
-
-    async def summarize(prompt: str) -> str:
-        completion = await ask(
-            ChatRequest(
-                model=model,
-                role=SUMMARIZER,
-                messages=(Message("user", prompt),),
-                # A summary that is cut there is used as it is: it only has to be shorter.
-                max_output_tokens=rubric.shorten.evaluate_over // _CHARS_PER_TOKEN,
-            )
-        )
-        return completion.text
-
-    return summarize

@@ -146,7 +146,6 @@ async def plan_models(
     players = Players(
         roles=casting.roles,
         embedder=None if embedder == WORDLLAMA else embedder,
-        summarizer=casting.summarizer,
     )
     seen = await asyncio.to_thread(last_asked, settings.traces, graph.name)
     demand = demand_of(graph, seen)

@@ -253,11 +253,7 @@ class PipelineRun:
             return None
         # The run's own journal has not ended, and so is passed over.
         seen = await asyncio.to_thread(last_asked, self.settings.traces, self.graph.name)
-        players = Players(
-            roles=session.roles,
-            embedder=session.passages.model,
-            summarizer=session.casting.summarizer,
-        )
+        players = Players(roles=session.roles, embedder=session.passages.model)
         return Forecaster(
             self.graph, demand_of(self.graph, seen), players=players, expect=budget.expect
         )

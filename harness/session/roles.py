@@ -118,21 +118,6 @@ class Roles:
             )
         return tag
 
-    def named(self, role: str, *, setting: str) -> str:
-        """Tag of the endpoint that a setting names, by a role or by a tag; no default.
-
-        Raises:
-            ConfigurationInvalid: Neither exists.
-        """
-        tag = self._named(role)
-        if tag is None:
-            raise ConfigurationInvalid(
-                f"{setting} is '{role}', which is neither a role nor an endpoint; "
-                + did_you_mean(role, {*self._assigned, *self._endpoints}),
-                code="roles.setting-unknown",
-            )
-        return tag
-
     def _named(self, role: str) -> str | None:
         return self._assigned.get(role) or (role if role in self._endpoints else None)
 

@@ -28,7 +28,7 @@ from pydantic import (
 from harness.errors import ConfigurationInvalid, InvalidInput, Mistake, Notice, did_you_mean
 from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint, Limits
-from harness.log import log_warning, warn_renamed
+from harness.log import log_warning
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
 from harness.session.roles import PRODUCER, Roles
@@ -209,20 +209,6 @@ class EvaluationSettings(BaseModel):
     finalists: int | None = Field(default=None, ge=1, le=8)
     """How many drafts made of these the evaluator scores in a round, in place of what the rubric
     says."""
-    summarizer: str | None = Field(default=None, min_length=1)
-    """A role, or the tag of an endpoint, whose model shortens a draft that is too long for the
-    evaluator; its summary is checked. When left out, or if the summary is refused, code picks
-    sentences."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_new_names(cls, values: object) -> object:
-        if not isinstance(values, dict) or "summariser" not in values:
-            return values
-        renamed = dict(values)
-        renamed.setdefault("summarizer", renamed.pop("summariser"))
-        warn_renamed("summariser", "summarizer")
-        return renamed
 
 
 class LimitSettings(BaseModel):

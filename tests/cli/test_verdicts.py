@@ -68,11 +68,7 @@ VERDICTS = {
             combine="median",
         )
     ),
-    "shortened": verdict(
-        judges=judges(
-            shortened=Shortened(before_chars=9_000, after_chars=6_000, refused="too long")
-        )
-    ),
+    "shortened": verdict(judges=judges(shortened=Shortened(before_chars=9_000, after_chars=6_000))),
     "sources shortened": verdict(
         judges=judges(sources_shortened=Shortened(before_chars=55_000, after_chars=14_000))
     ),

@@ -521,28 +521,6 @@ def test_a_verdict_says_that_sources_were_shortened_and_its_checks_read_all_of_t
 
 
 @pytest.mark.parametrize(
-    ("summary", "is_used"),
-    [
-        pytest.param("# Part\n\nAll sentences stand here.", True, id="of use"),
-        pytest.param("All sentences stand here.", False, id="without the heading"),
-    ],
-)
-def test_a_summary_is_shown_if_it_is_of_use_and_the_verdict_says_which(summary, is_used):
-    async def summarize(prompt):
-        return summary
-
-    backend = ScriptedBackend([alone(9)])
-    by = Evaluator(rubric(CLEAR), ask=backend.chat, models=["judge"], summarize=summarize)
-
-    verdict = asyncio.run(by.evaluate(Draft(text=LONG_TEXT, task="")))
-
-    shortened = verdict.judges.shortened
-    assert shortened.summarized is is_used
-    assert bool(shortened.refused) is not is_used
-    assert ("All sentences stand here." in backend.requests[0].messages[-1].content) is is_used
-
-
-@pytest.mark.parametrize(
     ("way", "models", "text"),
     [
         ("joint", ("a", "b", "c"), "Short."),
@@ -578,26 +556,6 @@ def test_shortened_sources_take_no_more_tokens_than_it_said():
 
     (request,) = backend.requests
     assert most_prompt_tokens(request) + request.max_output_tokens <= most < 12_000
-
-
-def test_a_summary_that_is_as_long_as_it_may_be_is_allowed_for():
-    longest = "# Part\n\n" + "Summed up. " * 505 + "\n\n# End"
-
-    async def summarize(prompt):
-        return longest
-
-    backend = ScriptedBackend([alone(9)])
-    by = Evaluator(rubric(CLEAR), ask=backend.chat, models=["judge"], summarize=summarize)
-    # So little can be picked of one long item that the draft's own sentences take no room.
-    draft = Draft(text=f"# Part\n\n- {'x' * 9000}\n\n# End\n\n{'It ends. ' * 40}", task="Write.")
-
-    most = by.most_tokens(draft)
-    verdict = asyncio.run(by.evaluate(draft))
-
-    (request,) = backend.requests
-    assert verdict.judges.shortened.summarized
-    asked = sum(len(m.content.encode()) for m in request.messages) / 3
-    assert asked + request.max_output_tokens <= most
 
 
 def test_checks_alone_take_no_tokens():

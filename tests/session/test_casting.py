@@ -103,10 +103,6 @@ WRONG = {
         'producer = "qwen"\nevaluator = "llama"\n[evaluation]\npanel = "mean"\n',
         "roles.panel-without-pool",
     ),
-    "a summarizer that is nobody": (
-        'producer = "qwen"\n[evaluation]\nsummarizer = "lama"\n',
-        "roles.setting-unknown",
-    ),
 }
 
 

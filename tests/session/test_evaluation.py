@@ -1,4 +1,4 @@
-"""How a run judges drafts: a panel, a single verdict, limits, a summarizer, measured noise."""
+"""How a run judges drafts: a panel, a single verdict, limits, measured noise."""
 
 from __future__ import annotations
 
@@ -263,31 +263,6 @@ def test_one_draft_can_be_judged_without_a_loop(judged, rubric):
 def test_without_an_evaluator_what_must_be_judged_cannot_be(tmp_path, rubric):
     failed = fail(evaluating(rubric), settings_of(tmp_path))
     assert failed.__cause__.code.startswith("config.")
-
-
-LONG = "# Report\n\n" + "\n\n".join(
-    f"## Part {number}\n\n" + "The machine was measured again, and it was as fast as before. " * 20
-    for number in range(8)
-)
-SHORT = "\n\n".join(f"{line}\n\nIt was fast." for line in LONG.splitlines() if line.startswith("#"))
-
-
-@pytest.mark.parametrize(
-    ("summary", "refused_for"),
-    [(SHORT, ""), ("All went well.", "heading")],
-    ids=["kept", "lost a heading"],
-)
-def test_a_long_draft_is_shown_to_the_evaluator_as_the_summarizer_put_it(
-    judged, rubric, summary, refused_for
-):
-    brief = ScriptedBackend([summary])
-    how = {"evaluation": {"summarizer": "brief"}, "strict": judge(7), "brief": brief}
-    shortened = judged(evaluating(rubric, LONG), **how).result.judges.shortened
-    assert shortened.summarized == (not refused_for)
-    assert refused_for in shortened.refused
-    shown = judged.backends["strict"].requests[0].messages[-1].content
-    assert ("It was fast." in shown) == shortened.summarized
-    assert [request.role for request in brief.requests] == ["summarizer"]
 
 
 def test_the_loops_ways_are_the_pipelines_to_choose(judged, rubric):

@@ -54,11 +54,6 @@ REFUSED = {
     "several planners": (
         lambda: roles("a", "b", planner=("a", "b")), "roles.several-endpoints", "'planner'",
     ),
-    "a setting of nobody": (
-        lambda: roles("a", short="a").named("shrot", setting="x.y"),
-        "roles.setting-unknown",
-        "x.y is 'shrot'",
-    ),
 }  # fmt: skip
 
 
@@ -79,11 +74,6 @@ def test_nobody_evaluates_unless_named_or_drawn():
     panel = pooled.with_evaluators("b", "c")
     assert (panel.evaluators, panel.model("evaluator"), panel.producer) == (("b", "c"), "b", "a")
     assert panel.in_use == {"a", "b", "c"}
-
-
-def test_a_setting_may_mean_a_model_by_its_role_or_its_tag():
-    for name in ("short", "b"):
-        assert roles("a", "b", producer="a", short="b").named(name, setting="x.y") == "b"
 
 
 # --- fallbacks -------------------------------------------------------------------------------
@@ -195,11 +185,11 @@ ASKED = {
     "the producer, when no other has the role": (ONE, ["other"], "p"),
     "nobody": (Roles(ENDPOINTS, {}), ["planner"], ""),
     "a panel": (PANEL, ["producer", "evaluator"], "pef"),
-    "memory and drafts that are too long": (ONE, ["memory", "summarizer"], "vs"),
+    "memory": (ONE, ["memory"], "v"),
 }
 
 
 @pytest.mark.parametrize(("roles", "asked", "tags"), ASKED.values(), ids=ASKED)
 def test_roles_are_asked_of_the_models_that_play_them(roles, asked, tags):
-    players = Players(roles=roles, embedder="v", summarizer="s")
+    players = Players(roles=roles, embedder="v")
     assert Demand(roles=tuple(asked)).uses(players) == tuple(tags)

@@ -110,7 +110,7 @@ UNKNOWN = {
     "[role]\nproducer = 'x'\n": (1, "'roles'"),
     URL + "model = 'x'\n": (3, "'model_id'"),
     "[budget.devices.gpu0]\ncapacty = 1\n": (2, "'capacity'"),
-    "[evaluation]\nsummarizr = 'a'\n": (2, "'summarizer'"),
+    "[evaluation]\npanl = 'mean'\n": (2, "'panel'"),
 }
 
 
@@ -216,7 +216,6 @@ def test_the_old_name_of_max_parallel_is_read_with_a_warning():
 
 
 NO_LONGER_SO = {
-    "[evaluation]\nsummariser = 'a'\n": ("config.renamed", {"evaluation": {"summarizer": "a"}}),
     "[memory]\ndevice = 'cuda'\n": ("config.no-effect", {"memory": {"device": "cuda"}}),
 }
 

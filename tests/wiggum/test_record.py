@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from pydantic import TypeAdapter
 from scripted_loops import FIRST, PARTED, World, journal_of, run_loop, scores
 
 from harness.errors import InvalidInput
@@ -54,7 +53,7 @@ FULL = Round(
             spread=0.25,
             pass_share=1 / 3,
             combine="majority",
-            shortened=Shortened(before_chars=9_000, after_chars=6_000, refused="too long"),
+            shortened=Shortened(before_chars=9_000, after_chars=6_000),
         ),
     ),
     base_round=1,
@@ -80,12 +79,6 @@ def test_a_round_comes_back_as_it_was(tmp_path):
     first = replace(FULL, number=1, draft=FIRST.text, base_round=None, verdict=bare)
 
     assert rounds_from(recorded(tmp_path, first, FULL)) == (first, FULL)
-
-
-def test_the_british_key_of_older_journals_is_read():
-    text = b'{"before_chars": 9, "after_chars": 6, "summarised": true}'
-    read = TypeAdapter(Shortened).validate_json(text)
-    assert read == Shortened(before_chars=9, after_chars=6, summarized=True)
 
 
 def test_each_loop_of_a_run_has_its_own_rounds(tmp_path):
