@@ -210,6 +210,18 @@ class EvaluationSettings(BaseModel):
     """How many drafts made of these the evaluator scores in a round, in place of what the rubric
     says."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former_names(cls, values: object) -> object:
+        former = {"summarizer", "summariser"}
+        if not isinstance(values, dict) or not former & values.keys():
+            return values
+        log_warning(
+            "[evaluation] summarizer has no effect any more: code shortens long drafts",
+            code="config.no-effect",
+        )
+        return {name: value for name, value in values.items() if name not in former}
+
 
 class LimitSettings(BaseModel):
     """`[limits]`: how much a whole run may take; no limit when left out."""

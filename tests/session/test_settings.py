@@ -216,6 +216,8 @@ def test_the_old_name_of_max_parallel_is_read_with_a_warning():
 
 
 NO_LONGER_SO = {
+    "[evaluation]\nsummarizer = 'a'\n": ("config.no-effect", {"evaluation": {}}),
+    "[evaluation]\nsummariser = 'a'\n": ("config.no-effect", {"evaluation": {}}),
     "[memory]\ndevice = 'cuda'\n": ("config.no-effect", {"memory": {"device": "cuda"}}),
 }
 
