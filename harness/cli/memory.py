@@ -243,7 +243,7 @@ def split(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> N
 @memory.command()
 @_store_options
 def rebuild(*, store: Path | None, config: Path | None) -> None:
-    """Make the indexes again, from the passages.
+    """Make the index of words again, from the passages, and embed those without a vector.
 
     Nothing is lost, and it is seldom needed: a damaged index is noticed and made again.
     """
