@@ -181,7 +181,7 @@ class LabelsInvalid(InvalidInput):
 
     code = "labels.invalid"
 
-    def __init__(self, message: str, *, problems: Sequence[Problem]) -> None:
+    def __init__(self, message: str, *, problems: Sequence[InvalidInput]) -> None:
         super().__init__(message)
         self.problems = tuple(problems)
 

@@ -14,14 +14,15 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import orjson
 
-from harness.errors import ConfigurationInvalid, InvalidInput
-from harness.files import text_of
+from harness.errors import ConfigurationInvalid, InvalidInput, did_you_mean
+from harness.files import read_text, text_of
 
 STDIN = "-"
 """Names standard input in place of a file."""
@@ -29,6 +30,8 @@ TEXTS = frozenset({".md", ".markdown", ".txt", ".rst"})
 TABLES = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
 
 _STDIN_PATH = Path("standard input")
+_WHOLE = {"draft", "sources"}
+"""Columns whose objects are no columns with points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +39,8 @@ class Row:
     """A row of a table, or a text."""
 
     fields: Mapping[str, Any]
-    """By column, without empty ones. Of a text: its file, as `path`."""
+    """By column, without empty ones; an object's are columns with points, such as `human.clear`. Of
+    a text: its file, as `path`."""
     path: Path
     """The file that it stands in."""
     line: int | None = None
@@ -53,6 +57,40 @@ class Row:
         path = str(self.path).encode(errors="replace").decode()
         return path if self.line is None else f"{path}:{self.line}"
 
+    @property
+    def draft(self) -> str | None:
+        """The text that it has, or that its file has; None if it has neither.
+
+        Raises:
+            InvalidInput: It has both, the file cannot be read, or there is no text.
+        """
+        text, path = self.fields.get("draft"), self.fields.get("path")
+        if text is not None and path is not None:
+            raise self.refusal("it has both 'draft' and 'path'; give one", code="row.two-drafts")
+        if path is not None:
+            try:
+                text = read_text("draft", self.beside(str(path)))
+            except InvalidInput as error:
+                raise (
+                    error if self.line is None else self.refusal(str(error), code=error.code)
+                ) from error
+        if text is not None and (not isinstance(text, str) or not text.strip()):
+            raise self.refusal("its 'draft' is no text", code="row.draft-not-text")
+        return text
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The texts that the draft may rely on.
+
+        Raises:
+            InvalidInput: They are no texts.
+        """
+        found = listed(self.fields.get("sources", []))
+        if not all(isinstance(one, str) for one in found):
+            said = "'sources' is a text, or a list of texts"
+            raise self.refusal(said, code="row.sources-not-texts")
+        return tuple(found)
+
     def beside(self, name: str) -> Path:
         """A file that the row names: a relative path begins at the folder of its table."""
         return Path(name) if self.line is None else self.path.parent / name
@@ -60,6 +98,14 @@ class Row:
     def refusal(self, message: str, *, code: str) -> InvalidInput:
         """What is wrong with it, by file and line."""
         return InvalidInput(message, code=code, path=self.path, line=self.line)
+
+
+def listed(cell: object) -> list[Any]:
+    """What a cell holds: a list, one that is written as JSON, or a single value."""
+    if isinstance(cell, str) and cell.startswith("["):
+        with suppress(orjson.JSONDecodeError):
+            cell = orjson.loads(cell)
+    return cell if isinstance(cell, list) else [cell]
 
 
 def files_named(names: Iterable[str], *, endings: AbstractSet[str]) -> list[Path | None]:
@@ -118,17 +164,46 @@ def read_rows(
         columns: What a column is called there, by its name here.
 
     Raises:
-        InvalidInput: A file is missing.
+        InvalidInput: A file is missing, or no row has such a column.
     """
     renamed = {theirs: mine for mine, theirs in (columns or {}).items()}
+    seen: set[str] = set()
     for path in files_named(names, endings=TEXTS | TABLES):
         for row in _rows_in(path):
             if isinstance(row, InvalidInput):
                 yield row
                 continue
-            fields = {renamed.get(name, name): value for name, value in row.fields.items()}
-            kept = {name: value for name, value in fields.items() if value not in (None, "")}
-            yield Row(fields=kept, path=row.path, line=row.line)
+            fields = dict(_flat(row.fields))
+            seen |= fields.keys()
+            # A name that another column gets is no longer that of its own.
+            named = {
+                renamed.get(n, n): value
+                for n, value in fields.items()
+                if n in renamed or n not in renamed.values()
+            }
+            kept = {n: value for n, value in named.items() if n and not _is_empty(value)}
+            if kept:
+                yield Row(fields=kept, path=row.path, line=row.line)
+    for theirs, mine in renamed.items():
+        if seen and theirs not in seen:
+            hint = f"write {theirs}={mine}" if mine in seen else did_you_mean(theirs, seen)
+            raise InvalidInput(
+                f"--columns {mine}={theirs}: there is no column '{theirs}'; {hint}",
+                code="row.no-column",
+            )
+
+
+def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in fields.items():
+        column = prefix + name
+        if isinstance(value, dict) and column not in _WHOLE:
+            yield from _flat(value, f"{column}.")
+        else:
+            yield column, value
+
+
+def _is_empty(value: object) -> bool:
+    return value in (None, "") or value != value  # noqa: PLR0124 - a number that is none
 
 
 def _rows_in(path: Path | None) -> Iterator[Row | InvalidInput]:
@@ -194,7 +269,8 @@ def _csv_rows(text: str, path: Path) -> Iterator[Row | InvalidInput]:
         row = Row(fields=dict(zip(header, cells, strict=False)), path=path, line=line)
         if not header:
             header = [name.strip() for name in cells]
-            if len(set(header)) < len(header):
+            named = [name for name in header if name]
+            if len(set(named)) < len(named):
                 yield row.refusal("two columns have one name", code="row.columns-alike")
         elif cells and len(cells) != len(header):
             said = (

@@ -82,11 +82,19 @@ def test_a_file_that_a_row_names_lies_beside_its_table(tmp_path):
 
 
 def test_columns_may_have_other_names_and_empty_cells_are_none(tmp_path):
-    (tmp_path / "a.csv").write_text("answer,task\nOne,\n")
+    (tmp_path / "a.csv").write_text("answer,task\nOne,\n,\n")
 
     (row,) = read_rows([str(tmp_path / "a.csv")], columns={"draft": "answer"})
 
     assert row.fields == {"draft": "One"}
+
+
+def test_a_column_that_gets_a_name_takes_it_from_another(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"draft": "Old", "answer": {"text": "New"}, "n": {}}\n')
+
+    (row,) = read_rows([str(tmp_path / "a.jsonl")], columns={"draft": "answer.text"})
+
+    assert row.fields == {"draft": "New"}
 
 
 @pytest.mark.parametrize(

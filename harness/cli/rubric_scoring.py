@@ -162,36 +162,16 @@ def _read(
 
 
 def _draft_of(row: Row, *, task: str, sources: Sequence[str]) -> Draft:
-    text, path = row.fields.get("draft"), row.fields.get("path")
-    if (text is None) == (path is None):
+    text = row.draft
+    if text is None:
         has = ", ".join(map(str, row.fields))
         raise row.refusal(
             f"it needs either 'draft', a text, or 'path', a file; it has {has}. If a column has "
             "another name, say --columns draft=NAME",
             code="row.no-draft",
         )
-    if text is None:
-        try:
-            text = read_text("draft", row.beside(str(path)))
-        except InvalidInput as error:
-            raise error if row.line is None else row.refusal(str(error), code=error.code) from error
-    if not isinstance(text, str) or not text.strip():
-        raise row.refusal("its 'draft' is no text", code="row.draft-not-text")
-    own = row.fields.get("sources", sources)
-    if isinstance(own, str):
-        own = _texts(own)
-    if not isinstance(own, list | tuple) or not all(isinstance(one, str) for one in own):
-        raise row.refusal("'sources' is a text, or a list of texts", code="row.sources-not-texts")
-    return Draft(text=text, task=str(row.fields.get("task", task)), sources=tuple(own))
-
-
-def _texts(cell: str) -> Sequence[str]:
-    """Of one cell: a list in JSON, or a single text."""
-    try:
-        listed = orjson.loads(cell)
-    except orjson.JSONDecodeError:
-        return (cell,)
-    return listed if isinstance(listed, list) else (cell,)
+    own = row.sources if "sources" in row.fields else tuple(sources)
+    return Draft(text=text, task=str(row.fields.get("task", task)), sources=own)
 
 
 # --- the command -----------------------------------------------------------------------------

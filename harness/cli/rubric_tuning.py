@@ -113,7 +113,7 @@ def tune_rubric(
 ) -> None:
     """Find the threshold of RUBRIC that keeps an error rate, by the drafts in LABELS.
 
-    LABELS is CSV or JSON Lines. What people think of a draft stands in `accept` (yes or no) or
+    LABELS is CSV, JSON Lines or Parquet. What people think of a draft stands in `accept` (yes or no) or
     `human.DIMENSION`, what the evaluator gave it in `score.DIMENSION`; `group` says which drafts
     belong together. With `prefer`, rows are pairs of drafts. Each look at labels is remembered
     beside the rubric: after several looks at the same labels, a claim is harder to make.
