@@ -23,7 +23,7 @@ from harness.cli.consoles import (
     write_json,
 )
 from harness.cli.process import FAILED
-from harness.cli.rubric_scoring import Given, not_judged, of_drafts, progress
+from harness.cli.rubric_batch import Given, not_judged, of_drafts, progress
 from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput
 from harness.rubric import Noise, Rubric, Scatter, Verdict, measured_noise, write_noise
 from harness.session import open_session

@@ -113,10 +113,10 @@ def tune_rubric(
 ) -> None:
     """Find the threshold of RUBRIC that keeps an error rate, by the drafts in LABELS.
 
-    LABELS is CSV, JSON Lines or Parquet. What people think of a draft stands in `accept` (yes or no) or
-    `human.DIMENSION`, what the evaluator gave it in `score.DIMENSION`; `group` says which drafts
-    belong together. With `prefer`, rows are pairs of drafts. Each look at labels is remembered
-    beside the rubric: after several looks at the same labels, a claim is harder to make.
+    LABELS is CSV, JSON Lines or Parquet. What people think of a draft stands in `accept` (yes or
+    no) or `human.DIMENSION`, what the evaluator gave it in `score.DIMENSION`; `group` says which
+    drafts belong together. With `prefer`, rows are pairs of drafts. Each look at labels is
+    remembered beside the rubric: after several looks at the same labels, a claim is harder to make.
     Exit codes: 0 done, whether or not there is such a threshold (--json: "named"), 2 something
     given is not usable.
     """

@@ -1,0 +1,381 @@
+"""Drafts on their way to their scores: read from tables, judged side by side, kept row by row."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial, wraps
+from inspect import signature
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+from pydantic import TypeAdapter, ValidationError
+from rich.text import Text
+
+from harness.cli.arguments import config_option, read_pairs
+from harness.cli.consoles import Shown, say
+from harness.cli.project_files import refusal_after_asking, settings_for_calls
+from harness.cli.verdicts import verdict_as_json
+from harness.errors import HarnessError, InferenceError, InvalidInput
+from harness.files import read_text
+from harness.rows import Row, RowFile, read_rows
+from harness.rubric import Draft, Rubric, Verdict
+from harness.session import Settings, open_session
+from harness.session.evaluation import ChosenRubric, choose_rubric, evaluate_all
+
+_OPTIONS = (
+    click.argument("rubric", metavar="RUBRIC"),
+    click.argument("drafts", nargs=-1, required=True, metavar="DRAFTS..."),
+    click.option("--task", default="", help="What was asked for; @FILE reads it from a file."),
+    click.option(
+        "--sources",
+        multiple=True,
+        metavar="FILE",
+        help="Texts that the drafts may rely on. May be repeated.",
+    ),
+    click.option(
+        "--columns",
+        multiple=True,
+        metavar="OURS=THEIRS",
+        help="What a column of a table is called there, such as draft=answer. May be repeated.",
+    ),
+    click.option(
+        "--max-parallel",
+        type=click.IntRange(min=1),
+        default=4,
+        show_default=True,
+        help="How many drafts are judged at one time.",
+    ),
+    config_option,
+    click.option(
+        "--role",
+        "roles",
+        multiple=True,
+        metavar="ROLE=TAG",
+        help="Which endpoint's model plays a role, such as evaluator=llama. May be repeated.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The files and settings that the command line names."""
+
+    settings: Settings
+    chosen: ChosenRubric
+    task: str
+    drafts: Mapping[str, Draft]
+    """By their ids; at least one."""
+    refused: Mapping[str, InvalidInput]
+    """Rows that are no draft, by where they stand."""
+    max_parallel: int
+
+    @property
+    def rubric(self) -> Rubric:
+        """What the drafts are judged by."""
+        return self.chosen.rubric
+
+
+def of_drafts(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the arguments that say what is judged; the command gets `read`, which reads them."""
+
+    @wraps(command)
+    def called(**given: Any) -> None:  # noqa: ANN401 - by click, as the options say
+        asked = {name: given.pop(name) for name in signature(_read).parameters}
+        command(read=partial(_read, **asked), **given)
+
+    for option in reversed(_OPTIONS):
+        called = option(called)
+    return called
+
+
+def _read(
+    *,
+    rubric: str,
+    drafts: tuple[str, ...],
+    task: str,
+    sources: tuple[str, ...],
+    columns: tuple[str, ...],
+    max_parallel: int,
+    config: Path | None,
+    roles: tuple[str, ...],
+) -> Given:
+    settings = settings_for_calls(config, roles=read_pairs(roles, option="--role", form="role=tag"))
+    chosen = choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking)
+    asked = read_text("task", Path(task[1:])) if task.startswith("@") else task
+    evidence = tuple(read_text("source", Path(name)) for name in sources)
+    given: dict[str, Draft] = {}
+    refused: dict[str, InvalidInput] = {}
+    for row in read_rows(
+        drafts, columns=read_pairs(columns, option="--columns", form="ours=theirs")
+    ):
+        try:
+            if isinstance(row, InvalidInput):
+                raise row
+            if row.id in given:
+                raise row.refusal(f"the id '{row.id}' stands twice", code="row.id-twice")
+            given[row.id] = _draft_of(row, task=asked, sources=evidence)
+        except InvalidInput as error:
+            line = "" if error.line is None else f":{error.line}"
+            refused[row.place if isinstance(row, Row) else f"{error.path}{line}"] = error
+    if not given:
+        raise next(iter(refused.values()), InvalidInput("there is no draft", code="row.no-rows"))
+    return Given(
+        settings=settings,
+        chosen=chosen,
+        task=asked,
+        drafts=given,
+        refused=refused,
+        max_parallel=max_parallel,
+    )
+
+
+def _draft_of(row: Row, *, task: str, sources: Sequence[str]) -> Draft:
+    text = row.draft
+    if text is None:
+        has = ", ".join(map(str, row.fields))
+        raise row.refusal(
+            f"it needs either 'draft', a text, or 'path', a file; it has {has}. If a column has "
+            "another name, say --columns draft=NAME",
+            code="row.no-draft",
+        )
+    own = row.sources if "sources" in row.fields else tuple(sources)
+    return Draft(text=text, task=str(row.fields.get("task", task)), sources=own)
+
+
+async def score_batch(batch: Batch) -> None:
+    """Scores the drafts that have no verdict yet.
+
+    Raises:
+        InferenceError: No model could be asked about any draft.
+    """
+    given, rubric = batch.given, batch.given.rubric
+    async with open_session(
+        given.settings, name=f"score {rubric.id}", task=given.task, environment=os.environ
+    ) as session:
+        evaluators = session.roles.evaluators
+        batch.run_id, batch.journal = session.trace.run_id, session.trace.journal_path
+        batch.decided = bool(evaluators) or all(d.optional for d in rubric.judged)
+        todo = batch.begin(evaluators)
+        try:
+            with progress(given, before=len(batch.verdicts)) as tell:
+                batch.stopped = await evaluate_all(
+                    session,
+                    todo,
+                    given.chosen if batch.decided else _checks_alone(given.chosen),
+                    max_parallel=given.max_parallel,
+                    samples=batch.samples,
+                    told=(batch.hear, tell),
+                )
+        finally:
+            session.scored.extend(batch.outcomes())
+        unanswered = [e for e in batch.failed.values() if isinstance(e, InferenceError)]
+        if unanswered and not batch.verdicts:
+            raise unanswered[0]
+
+
+def _checks_alone(chosen: ChosenRubric) -> ChosenRubric:
+    """The rubric with its judged dimensions optional, unless it has no others."""
+    rubric = chosen.rubric
+    if not rubric.checked:
+        return chosen  # its evaluator will say what is missing
+    dimensions = tuple(
+        dimension.model_copy(update={"optional": dimension.optional or dimension.judge is not None})
+        for dimension in rubric.dimensions
+    )
+    return replace(chosen, rubric=rubric.model_copy(update={"dimensions": dimensions}))
+
+
+class Batch:
+    """Drafts on their way to their scores.
+
+    Args:
+        given: The drafts.
+        samples: How often each is judged, if that is fixed.
+        kept: The file that has some of the scores, and gets the others.
+
+    Attributes:
+        verdicts: By draft, as they come.
+        failed: Why a draft has none.
+        decided: Whether passing is known: no dimension still needs an evaluator.
+        stopped: Why not all drafts were judged.
+    """
+
+    def __init__(self, given: Given, *, samples: int | None, kept: RowFile | None) -> None:
+        self.given = given
+        self.samples = samples
+        self.verdicts: dict[str, Verdict] = {}
+        self.failed: dict[str, HarnessError] = dict(given.refused)
+        self.decided = True
+        self.stopped: HarnessError | None = None
+        self.run_id, self.journal = "", Path()
+        self.kept = kept
+        self._sha256 = {name: _sha256(draft) for name, draft in given.drafts.items()}
+        self._by: dict[str, object] = {}
+
+    def begin(self, evaluators: Sequence[str]) -> Mapping[str, Draft]:
+        """The drafts that are not scored yet.
+
+        Raises:
+            InvalidInput: The scores that are there are by something else.
+        """
+        of_rubric = {"rubric": self.given.rubric.id, "rubric_sha256": self.given.rubric.sha256}
+        self._by = {**of_rubric, "evaluator": ", ".join(evaluators), "samples": self.samples}
+        for row in self.kept.rows if self.kept else ():
+            assert self.kept is not None
+            for name, now in self._by.items():
+                if str(row[name] or "") != str(now or ""):
+                    raise InvalidInput(
+                        f"it has scores with another {name} ('{row[name] or ''}', and here "
+                        f"'{now or ''}'), which do not compare; give another --output",
+                        code="row.output-other-run",
+                        path=self.kept.path,
+                    )
+            # A draft that has changed since is scored again, as one that is new.
+            if self._sha256.get(row["id"]) == row["sha256"]:
+                self.verdicts[row["id"]] = _verdict_in(row, self.kept.path)
+        return {n: draft for n, draft in self.given.drafts.items() if n not in self.verdicts}
+
+    def hear(self, name: str, outcome: Verdict | HarnessError) -> None:
+        """Notes what became of a draft."""
+        if isinstance(outcome, HarnessError):
+            self.failed[name] = outcome
+            return
+        self.verdicts[name] = outcome
+        if self.kept:
+            self.kept.append(self.row_of(name))
+
+    @property
+    def in_order(self) -> Mapping[str, Verdict]:
+        """The verdicts, in the order in which the drafts were given."""
+        return {n: self.verdicts[n] for n in self.given.drafts if n in self.verdicts}
+
+    def passed(self, name: str) -> bool | None:
+        """Whether a draft that has a verdict passed; None if that is not known."""
+        verdict = self.verdicts[name]
+        return verdict.passed if self.decided or verdict.below_floor else None
+
+    def row_of(self, name: str) -> dict[str, object]:
+        """What is written of a draft that has a verdict."""
+        verdict = self.verdicts[name]
+        each = verdict.judges.each if verdict.judges and self.samples else ()
+        flat = {f"score.{one.name}": one.score for one in verdict.scores}
+        judged = each[0].scores if each else ()
+        samples = {f"score.{one}": [judgement.scores[one] for judgement in each] for one in judged}
+        return {
+            **dict.fromkeys(columns_of(self.given.rubric)),
+            "id": name,
+            **verdict_as_json(verdict),
+            "passed": self.passed(name),
+            **flat,
+            **samples,
+            **self._by,
+            "sha256": self._sha256[name],
+            "error": None,
+        }
+
+    def outcomes(self) -> Iterator[bool]:
+        """Whether each draft passed, as far as that is known; one without a verdict did not."""
+        yield from (False for _ in self.given.drafts.keys() - self.verdicts.keys())
+        yield from (False for _ in self.given.refused)
+        yield from (passed for n in self.verdicts if (passed := self.passed(n)) is not None)
+
+    def tell_what_is_kept(self) -> None:
+        """Says on standard error how to go on, if that is possible."""
+        if self.kept is not None and self.verdicts:
+            say(
+                f"{len(self.verdicts):,} of {len(self.given.drafts):,} drafts are scored and kept "
+                f"in {self.kept.path}; the same command goes on",
+                err=True,
+            )
+
+
+def _sha256(draft: Draft) -> str:
+    return hashlib.sha256(orjson.dumps([draft.text, draft.task, *draft.sources])).hexdigest()
+
+
+_TEXTS = {"id", "sha256", "rubric", "rubric_sha256", "evaluator"}
+_VERDICT = TypeAdapter(Verdict)
+
+
+def columns_of(rubric: Rubric) -> list[str]:
+    """Of a file of scores: what a table shows first, and what a verdict is made of again."""
+    scores = [f"score.{dimension.name}" for dimension in rubric.dimensions]
+    why = ["below_floor", "gates", "missing", "unjudged"]
+    by = ["rubric", "rubric_sha256", "evaluator", "samples", "sha256"]
+    return ["id", "passed", "composite", *scores, *why, *by, "scores", "judges"]
+
+
+def _verdict_in(row: Mapping[str, Any], path: Path) -> Verdict:
+    """The verdict that a row was written of, whose cells are JSON in a CSV file."""
+    try:
+        if isinstance(row["composite"], str):
+            row = {n: orjson.loads(c) if c and n not in _TEXTS else c for n, c in row.items()}
+        return _VERDICT.validate_python(
+            {**row, "passed": bool(row["passed"]), "judges": row["judges"] or None}
+        )
+    except (orjson.JSONDecodeError, ValidationError) as error:
+        raise InvalidInput(
+            f"the row of '{row['id']}' is not as it was written; delete it, and it is scored again",
+            code="row.output-changed",
+            path=path,
+        ) from error
+
+
+@contextmanager
+def progress(
+    given: Given, *, before: int = 0
+) -> Iterator[Callable[[str, Verdict | HarnessError], None]]:
+    """Tells how far a batch is: in a line of a terminal; elsewhere, in a line now and then.
+
+    Args:
+        given: The drafts.
+        before: How many were scored before.
+    """
+    total, done, failed = len(given.drafts), before, 0
+    began_s = told_s = time.monotonic()
+    console = Shown(stderr=True)
+    status = console.status("scoring")
+
+    def tell(name: str, outcome: Verdict | HarnessError) -> None:
+        nonlocal done, failed, told_s
+        done += 1
+        failed += isinstance(outcome, HarnessError)
+        now_s = time.monotonic()
+        left_s = (now_s - began_s) / (done - before) * (total - done)
+        lasting = f"{left_s:.0f} s" if left_s < 120 else f"{left_s / 60:.0f} min"
+        said = f"{done:,} of {total:,} drafts judged, {failed:,} failed, {lasting} left"
+        if console.is_terminal:
+            status.update(Text(f"{said} ({name})"))
+        elif total >= _MANY and (
+            done * _MANY // total > (done - 1) * _MANY // total or now_s > told_s + _SILENT_S
+        ):
+            told_s = now_s
+            say(said, err=True)
+
+    if before:
+        say(f"{before:,} of {total:,} drafts were judged before", err=True)
+    with status if console.is_terminal else nullcontext():
+        yield tell
+
+
+_MANY = 20
+"""Drafts from which progress is told where there is no terminal, so many times."""
+_SILENT_S = 30
+LISTED = 10
+"""How many of a kind are named."""
+
+
+def not_judged(failed: Mapping[str, HarnessError]) -> Iterator[str]:
+    """Which drafts, or rows, have no verdict, and why."""
+    for name, error in islice(failed.items(), LISTED):
+        yield f"Not judged: {error if isinstance(error, InvalidInput) else f'{name}: {error}'}"
+    if len(failed) > LISTED:
+        yield f"… and {len(failed) - LISTED} more; --json has all."
