@@ -307,6 +307,7 @@ class RowFile:
     Args:
         path: The file; it need not exist.
         columns: What a CSV file has, in this order, and a row of JSON Lines at least.
+        more: What a CSV file has behind them.
 
     Attributes:
         rows: What was there when it was opened; of a CSV file, as texts.
@@ -316,10 +317,10 @@ class RowFile:
             written.
     """
 
-    def __init__(self, path: Path, *, columns: Sequence[str]) -> None:
+    def __init__(self, path: Path, *, columns: Sequence[str], more: Iterable[str] = ()) -> None:
         self.path = path
-        self._columns = list(columns)
         self._is_csv = path.suffix.lower() == ".csv"
+        self._columns = [*columns, *more] if self._is_csv else list(columns)
         if not self._is_csv and path.suffix.lower() != ".jsonl":
             raise self._refusal("rows are written as .jsonl or .csv", code="row.output-unknown")
         try:
@@ -399,11 +400,12 @@ def _is_json(text: bytes) -> bool:
 def _csv_line(values: Iterable[object]) -> bytes:
     """One line: in texts, line ends become spaces; what is no text is JSON."""
     said = io.StringIO(newline="")
-    csv.writer(said, lineterminator="\n").writerow(map(_cell, values))
+    csv.writer(said, lineterminator="\n").writerow(map(cell_of, values))
     return said.getvalue().encode()
 
 
-def _cell(value: object) -> str:
+def cell_of(value: object) -> str:
+    """What a CSV file has of a value."""
     if value is None:
         return ""
     return " ".join(value.split()) if isinstance(value, str) else orjson.dumps(value).decode()

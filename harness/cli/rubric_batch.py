@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from inspect import signature
 from itertools import islice
@@ -22,14 +22,30 @@ from rich.text import Text
 from harness.cli.arguments import config_option, read_pairs
 from harness.cli.consoles import Shown, say
 from harness.cli.project_files import refusal_after_asking, settings_for_calls
-from harness.cli.verdicts import verdict_as_json
+from harness.cli.verdicts import passes_at, verdict_as_json
 from harness.errors import HarnessError, InferenceError, InvalidInput
 from harness.files import read_text
-from harness.rows import Row, RowFile, read_rows
-from harness.rubric import Draft, Rubric, Verdict
+from harness.rows import Row, RowFile, cell_of, read_rows
+from harness.rubric import Draft, Rubric, Verdict, at_any_threshold
+from harness.rubric.calibration.labels import is_label, labels_in
+from harness.rubric.scoring import samples_of
 from harness.session import Settings, open_session
 from harness.session.evaluation import ChosenRubric, choose_rubric, evaluate_all
 
+max_parallel_option = click.option(
+    "--max-parallel",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="How many drafts are judged at one time.",
+)
+roles_option = click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    metavar="ROLE=TAG",
+    help="Which endpoint's model plays a role, such as evaluator=llama. May be repeated.",
+)
 _OPTIONS = (
     click.argument("rubric", metavar="RUBRIC"),
     click.argument("drafts", nargs=-1, required=True, metavar="DRAFTS..."),
@@ -46,21 +62,9 @@ _OPTIONS = (
         metavar="OURS=THEIRS",
         help="What a column of a table is called there, such as draft=answer. May be repeated.",
     ),
-    click.option(
-        "--max-parallel",
-        type=click.IntRange(min=1),
-        default=4,
-        show_default=True,
-        help="How many drafts are judged at one time.",
-    ),
+    max_parallel_option,
     config_option,
-    click.option(
-        "--role",
-        "roles",
-        multiple=True,
-        metavar="ROLE=TAG",
-        help="Which endpoint's model plays a role, such as evaluator=llama. May be repeated.",
-    ),
+    roles_option,
 )
 
 
@@ -73,9 +77,11 @@ class Given:
     task: str
     drafts: Mapping[str, Draft]
     """By their ids; at least one."""
-    refused: Mapping[str, InvalidInput]
-    """Rows that are no draft, by where they stand."""
     max_parallel: int
+    refused: Mapping[str, InvalidInput] = field(default_factory=dict)
+    """Rows that are no draft, by where they stand."""
+    labels: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """What people said of drafts, by their ids and the columns of `wide`."""
 
     @property
     def rubric(self) -> Rubric:
@@ -113,15 +119,18 @@ def _read(
     evidence = tuple(read_text("source", Path(name)) for name in sources)
     given: dict[str, Draft] = {}
     refused: dict[str, InvalidInput] = {}
+    labels: dict[str, dict[str, object]] = {}
     for row in read_rows(
         drafts, columns=read_pairs(columns, option="--columns", form="ours=theirs")
     ):
         try:
             if isinstance(row, InvalidInput):
                 raise row
-            if row.id in given:
+            if row.id not in given:
+                given[row.id] = _draft_of(row, task=asked, sources=evidence)
+            elif not _is_of(given[row.id], row):
                 raise row.refusal(f"the id '{row.id}' stands twice", code="row.id-twice")
-            given[row.id] = _draft_of(row, task=asked, sources=evidence)
+            labels.setdefault(row.id, {}).update(labels_in(row))
         except InvalidInput as error:
             line = "" if error.line is None else f":{error.line}"
             refused[row.place if isinstance(row, Row) else f"{error.path}{line}"] = error
@@ -133,8 +142,14 @@ def _read(
         task=asked,
         drafts=given,
         refused=refused,
+        labels=labels,
         max_parallel=max_parallel,
     )
+
+
+def _is_of(draft: Draft, row: Row) -> bool:
+    """Whether the row has more labels of a draft: by another rater, or of another dimension."""
+    return bool(row.fields.keys() & {"rater", "dimension"}) and row.draft in {None, draft.text}
 
 
 def _draft_of(row: Row, *, task: str, sources: Sequence[str]) -> Draft:
@@ -150,12 +165,46 @@ def _draft_of(row: Row, *, task: str, sources: Sequence[str]) -> Draft:
     return Draft(text=text, task=str(row.fields.get("task", task)), sources=own)
 
 
-async def score_batch(batch: Batch) -> None:
-    """Scores the drafts that have no verdict yet.
+def score_drafts(given: Given, *, samples: int | None, output: Path | None) -> Batch:
+    """Has drafts scored; after Ctrl-C or an error it says what is kept.
+
+    Args:
+        given: The drafts.
+        samples: How often each is judged, if that is fixed.
+        output: The file that has some of the scores, and gets the others.
 
     Raises:
-        InferenceError: No model could be asked about any draft.
+        InvalidInput: The file has something else.
+        HarnessError: No draft could be scored.
     """
+    with ExitStack() as stack:
+        kept = None
+        if output is not None:
+            given = _drawn_alike(given, output)
+            labels = dict.fromkeys(name for said in given.labels.values() for name in said)
+            kept = RowFile(output, columns=_columns(given.rubric), more=labels)
+            stack.enter_context(kept)
+        batch = Batch(given, samples=samples, kept=kept)
+        try:
+            asyncio.run(_score(batch))
+        except (KeyboardInterrupt, HarnessError):
+            batch.tell_what_is_kept()
+            raise
+    if batch.stopped is not None:
+        batch.tell_what_is_kept()
+    return batch
+
+
+def _drawn_alike(given: Given, output: Path) -> Given:
+    """With a seed for the pool of evaluators, so that the command goes on with the same one."""
+    rules = given.settings.separation
+    if rules.pool_seed or given.task:
+        return given
+    seeded = rules.model_copy(update={"pool_seed": f"{given.rubric.id} {output}"})
+    return replace(given, settings=given.settings.model_copy(update={"separation": seeded}))
+
+
+async def _score(batch: Batch) -> None:
     given, rubric = batch.given, batch.given.rubric
     async with open_session(
         given.settings, name=f"score {rubric.id}", task=given.task, environment=os.environ
@@ -204,6 +253,7 @@ class Batch:
     Attributes:
         verdicts: By draft, as they come.
         failed: Why a draft has none.
+        evaluator: Tags of its endpoints, for people; empty if code alone scores.
         decided: Whether passing is known: no dimension still needs an evaluator.
         stopped: Why not all drafts were judged.
     """
@@ -213,11 +263,11 @@ class Batch:
         self.samples = samples
         self.verdicts: dict[str, Verdict] = {}
         self.failed: dict[str, HarnessError] = dict(given.refused)
+        self.evaluator = ""
         self.decided = True
         self.stopped: HarnessError | None = None
         self.run_id, self.journal = "", Path()
         self.kept = kept
-        self._sha256 = {name: _sha256(draft) for name, draft in given.drafts.items()}
         self._by: dict[str, object] = {}
 
     def begin(self, evaluators: Sequence[str]) -> Mapping[str, Draft]:
@@ -227,11 +277,16 @@ class Batch:
             InvalidInput: The scores that are there are by something else.
         """
         of_rubric = {"rubric": self.given.rubric.id, "rubric_sha256": self.given.rubric.sha256}
-        self._by = {**of_rubric, "evaluator": ", ".join(evaluators), "samples": self.samples}
+        self.evaluator = ", ".join(evaluators)
+        self._by = {**of_rubric, "evaluator": self.evaluator, "samples": self.samples}
+        # With a fixed number of samples, the threshold has no part in scores, only in votes.
+        votes = self.given.settings.evaluation.panel == "majority"
+        alike = at_any_threshold(self.given.rubric) if self.samples and not votes else {}
+        latest: dict[str, Mapping[str, Any]] = {}
         for row in self.kept.rows if self.kept else ():
             assert self.kept is not None
             for name, now in self._by.items():
-                if str(row[name] or "") != str(now or ""):
+                if str(row[name] or "") != str(now or "") and row[name] not in alike:
                     raise InvalidInput(
                         f"it has scores with another {name} ('{row[name] or ''}', and here "
                         f"'{now or ''}'), which do not compare; give another --output",
@@ -239,9 +294,24 @@ class Batch:
                         path=self.kept.path,
                     )
             # A draft that has changed since is scored again, as one that is new.
-            if self._sha256.get(row["id"]) == row["sha256"]:
-                self.verdicts[row["id"]] = _verdict_in(row, self.kept.path)
+            draft = self.given.drafts.get(row["id"])
+            if draft is not None and draft.sha256 == row["sha256"]:
+                self.verdicts[row["id"]] = self._again(row)
+                latest[row["id"]] = row
+        # What people or the threshold now say otherwise goes into a row behind.
+        for name, row in latest.items():
+            if self.kept and _said_in(row) != _said_in(self.row_of(name)):
+                self.kept.append(self.row_of(name))
         return {n: draft for n, draft in self.given.drafts.items() if n not in self.verdicts}
+
+    def _again(self, row: Mapping[str, Any]) -> Verdict:
+        """The verdict that a row was written of, by the threshold that there is now."""
+        assert self.kept is not None
+        rubric, verdict = self.given.rubric, _verdict_in(row, self.kept.path)
+        if verdict.rubric_sha256 == rubric.sha256:
+            return verdict
+        passed = passes_at(verdict, rubric.pass_at)
+        return replace(verdict, passed=passed, rubric_sha256=rubric.sha256)
 
     def hear(self, name: str, outcome: Verdict | HarnessError) -> None:
         """Notes what became of a draft."""
@@ -265,19 +335,18 @@ class Batch:
     def row_of(self, name: str) -> dict[str, object]:
         """What is written of a draft that has a verdict."""
         verdict = self.verdicts[name]
-        each = verdict.judges.each if verdict.judges and self.samples else ()
-        flat = {f"score.{one.name}": one.score for one in verdict.scores}
-        judged = each[0].scores if each else ()
-        samples = {f"score.{one}": [judgement.scores[one] for judgement in each] for one in judged}
+        scores: dict[str, object] = dict(verdict.vector)
+        if verdict.judges and verdict.judges.each and self.samples:
+            scores |= samples_of(verdict.judges)
         return {
-            **dict.fromkeys(columns_of(self.given.rubric)),
+            **dict.fromkeys(_columns(self.given.rubric)),
             "id": name,
+            **self.given.labels.get(name, {}),
             **verdict_as_json(verdict),
             "passed": self.passed(name),
-            **flat,
-            **samples,
+            **{f"score.{one}": score for one, score in scores.items()},
             **self._by,
-            "sha256": self._sha256[name],
+            "sha256": self.given.drafts[name].sha256,
             "error": None,
         }
 
@@ -297,15 +366,11 @@ class Batch:
             )
 
 
-def _sha256(draft: Draft) -> str:
-    return hashlib.sha256(orjson.dumps([draft.text, draft.task, *draft.sources])).hexdigest()
-
-
 _TEXTS = {"id", "sha256", "rubric", "rubric_sha256", "evaluator"}
 _VERDICT = TypeAdapter(Verdict)
 
 
-def columns_of(rubric: Rubric) -> list[str]:
+def _columns(rubric: Rubric) -> list[str]:
     """Of a file of scores: what a table shows first, and what a verdict is made of again."""
     scores = [f"score.{dimension.name}" for dimension in rubric.dimensions]
     why = ["below_floor", "gates", "missing", "unjudged"]
@@ -313,11 +378,18 @@ def columns_of(rubric: Rubric) -> list[str]:
     return ["id", "passed", "composite", *scores, *why, *by, "scores", "judges"]
 
 
+def _said_in(row: Mapping[str, Any]) -> dict[str, str]:
+    """What people say of a row's draft, and by which threshold it passed."""
+    cells = {name: cell_of(value) for name, value in row.items()}
+    return {n: c for n, c in cells.items() if c and (is_label(n) or n == "rubric_sha256")}
+
+
 def _verdict_in(row: Mapping[str, Any], path: Path) -> Verdict:
     """The verdict that a row was written of, whose cells are JSON in a CSV file."""
     try:
         if isinstance(row["composite"], str):
-            row = {n: orjson.loads(c) if c and n not in _TEXTS else c for n, c in row.items()}
+            plain = {name for name in row if name in _TEXTS or is_label(name)}
+            row = {n: orjson.loads(c) if c and n not in plain else c for n, c in row.items()}
         return _VERDICT.validate_python(
             {**row, "passed": bool(row["passed"]), "judges": row["judges"] or None}
         )

@@ -5,10 +5,8 @@ With `--output`, each draft is kept as soon as it is scored, and the same comman
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,10 +25,9 @@ from harness.cli.rubric_batch import (
     LISTED,
     Batch,
     Given,
-    columns_of,
     not_judged,
     of_drafts,
-    score_batch,
+    score_drafts,
 )
 from harness.cli.verdicts import (
     decision,
@@ -40,8 +37,7 @@ from harness.cli.verdicts import (
     print_summary,
     remarks,
 )
-from harness.errors import HarnessError, InvalidInput
-from harness.rows import RowFile
+from harness.errors import InvalidInput
 from harness.rubric import Rubric, Verdict
 from harness.session.settings import EvaluationSettings
 
@@ -97,23 +93,12 @@ def score(
     terminated.
     """
     log_to_stderr()
-    with failures_told(as_json=as_json), ExitStack() as stack:
+    with failures_told(as_json=as_json):
         given = read()
         _check_threshold(pass_at, given.rubric)
         if checks_only:
             given = _without_models(given)
-        kept = None
-        if output is not None:
-            given = _drawn_alike(given, output)
-            kept = stack.enter_context(RowFile(output, columns=columns_of(given.rubric)))
-        batch = Batch(given, samples=samples, kept=kept)
-        try:
-            asyncio.run(score_batch(batch))
-        except (KeyboardInterrupt, HarnessError):
-            batch.tell_what_is_kept()
-            raise
-    if batch.stopped is not None:
-        batch.tell_what_is_kept()
+        batch = score_drafts(given, samples=samples, output=output)
     if as_json:
         write_json(json_object(_scores_as_json(batch, pass_at)))
     else:
@@ -132,15 +117,6 @@ def _without_models(given: Given) -> Given:
         )
     none = {"endpoints": {}, "roles": {}, "evaluation": EvaluationSettings()}
     return replace(given, settings=given.settings.model_copy(update=none))
-
-
-def _drawn_alike(given: Given, output: Path) -> Given:
-    """With a seed for the pool of evaluators, so that the command goes on with the same one."""
-    rules = given.settings.separation
-    if rules.pool_seed or given.task:
-        return given
-    seeded = rules.model_copy(update={"pool_seed": f"{given.rubric.sha256} {output}"})
-    return replace(given, settings=given.settings.model_copy(update={"separation": seeded}))
 
 
 def _check_threshold(pass_at: float | None, rubric: Rubric) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from functools import partial
@@ -14,8 +15,17 @@ import numpy as np
 from rich.table import Table
 
 from harness.cli.arguments import config_option, read_pairs
-from harness.cli.consoles import failures_told, json_object, results, write_json
+from harness.cli.consoles import (
+    failures_told,
+    json_object,
+    log_to_stderr,
+    results,
+    write_json,
+)
+from harness.cli.process import FAILED
 from harness.cli.project_files import refusal_after_asking
+from harness.cli.rubric_batch import max_parallel_option, not_judged, roles_option
+from harness.cli.rubric_missing import Completed, completed
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import shipped_directory
 from harness.rubric import Rubric, RubricFile, load_rubric_file, read_rubric
@@ -29,6 +39,7 @@ from harness.rubric.calibration.calibration_files import (
 )
 from harness.rubric.calibration.labels import Labels, read_labels
 from harness.rubric.calibration.tuning import Tuning, tune
+from harness.session.evaluation import ChosenRubric
 from harness.session.settings import load_settings
 
 _SHOWN_STEPS = 10
@@ -93,6 +104,18 @@ def _share(_: click.Context, __: click.Parameter, given: str) -> float:
     "[default: the rubric's pass_at]",
 )
 @click.option("--evaluator", metavar="TAG", help="Who gave the scores, if no column says so.")
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 100),
+    help="How often a draft without scores is judged. [default: the rubric's repeats]",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where these scores are kept, .jsonl or .csv. [default: beside LABELS]",
+)
+@max_parallel_option
+@roles_option
 @click.option("--write", is_flag=True, help="Set the rubric's pass_at, and keep what it rests on.")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -107,6 +130,10 @@ def tune_rubric(
     split: str | None,
     accept_at: float | None,
     evaluator: str | None,
+    samples: int | None,
+    output: Path | None,
+    max_parallel: int,
+    roles: tuple[str, ...],
     write: bool,
     config: Path | None,
     as_json: bool,
@@ -115,13 +142,16 @@ def tune_rubric(
 
     LABELS is CSV, JSON Lines or Parquet. What people think of a draft stands in `accept` (yes or
     no) or `human.DIMENSION`, what the evaluator gave it in `score.DIMENSION`; `group` says which
-    drafts belong together. With `prefer`, rows are pairs of drafts. Each look at labels is
-    remembered beside the rubric: after several looks at the same labels, a claim is harder to make.
-    Exit codes: 0 done, whether or not there is such a threshold (--json: "named"), 2 something
-    given is not usable.
+    drafts belong together. With `prefer`, rows are pairs of drafts. Drafts with labels and without
+    scores are judged, if an evaluator is configured. Each look at labels is remembered beside the
+    rubric: after several looks at the same labels, a claim is harder to make. Exit codes: 0 done,
+    whether or not there is such a threshold (--json: "named"), 1 a draft could not be judged, 2
+    something given is not usable, 130 interrupted, 143 terminated.
     """
+    log_to_stderr()
     with failures_told(as_json=as_json):
-        rubrics = load_settings(config, environment=os.environ).rubrics
+        assigned = read_pairs(roles, option="--role", form="role=tag")
+        rubrics = load_settings(config, environment=os.environ, roles=assigned).rubrics
         file = read_rubric(rubric, directory=rubrics, refuse=refusal_after_asking)
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
         read = read_labels(labels, file.rubric, columns=ours)
@@ -135,12 +165,22 @@ def tune_rubric(
             raise InvalidInput(said, code="labels.no-split", path=labels)
         ships = file.written.path.parent == shipped_directory("rubrics")
         directory = rubrics if ships else file.written.path.parent
+        asked = completed(
+            drafts,
+            ChosenRubric(rubric=file.rubric, directory=directory),
+            labels=labels,
+            samples=samples,
+            output=output,
+            max_parallel=max_parallel,
+            config=config,
+            roles=assigned,
+        )
         before = Calibration.read(file.rubric, directory)
         if accept_at is None:
             known = before.accept_at if before else None
             accept_at = file.rubric.pass_at if known is None else known
         tuning = tune(
-            drafts,
+            asked.drafts,
             file.rubric,
             Aim(target=target, risk=risk, confidence=confidence),
             accept_at=accept_at,
@@ -149,19 +189,21 @@ def tune_rubric(
         )
         tuning.attempts.write(file.rubric, directory)
         if not as_json:
-            _print(tuning, before, read.ignored)
+            _print(tuning, before, asked, read.ignored)
         written = None
         if write:
             load = partial(load_rubric_file, directory=rubrics, refuse=refusal_after_asking)
             written = _calibrated(file, tuning, evaluator, load=load)
             written.write(file.rubric, directory)
     if as_json:
-        write_json(json_object(_as_json(file, tuning, read, written)))
+        write_json(json_object(_as_json(file, tuning, asked, read, written)))
     elif written:
         place = Calibration.path(file.rubric, directory)
         results().print(
             f"pass_at is {written.at.threshold:g} now; it rests on {place}", soft_wrap=True
         )
+    if asked.failed:
+        sys.exit(FAILED)
 
 
 def _calibrated(
@@ -196,8 +238,12 @@ def _calibrated(
 # --- words -----------------------------------------------------------------------------------
 
 
-def _print(tuning: Tuning, before: Calibration | None, ignored: Sequence[str]) -> None:
+def _print(
+    tuning: Tuning, before: Calibration | None, asked: Completed, ignored: Sequence[str]
+) -> None:
     console = results()
+    for line in not_judged(asked.failed):
+        console.print(line, style="yellow", soft_wrap=True)
     for line in (*_about_labels(tuning, ignored), "", *_about_own(tuning, before)):
         console.print(line, soft_wrap=True)
     for line in (*_about_claim(tuning), ""):
@@ -219,6 +265,11 @@ def _about_labels(tuning: Tuning, ignored: Sequence[str]) -> Iterator[str]:
         yield f"Drafts of a group may be alike: one of each counts, {tuning.grouped} others do not."
     for reason, ids in tuning.dropped.items():
         yield f"{len(ids)} left out, {reason}: {_listed(ids)}"
+    if tuning.outdated:
+        yield (
+            f"{len(tuning.outdated)} have scores by another version of the rubric, which this one "
+            f"may not give: {_listed(tuning.outdated)}"
+        )
     if ignored:
         yield f"Columns that mean nothing here: {_listed(ignored)}"
     if (looks := tuning.aim.looks) > 1:
@@ -347,7 +398,11 @@ def _about_agreement(tuning: Tuning) -> Iterator[str]:
 
 
 def _as_json(
-    file: RubricFile, tuning: Tuning, read: Labels, written: Calibration | None
+    file: RubricFile,
+    tuning: Tuning,
+    asked: Completed,
+    read: Labels,
+    written: Calibration | None,
 ) -> dict[str, object]:
     apart = {"counted", "attempts", "disagreements"}
     names = [one.name for one in fields(tuning) if one.name not in apart]
@@ -361,6 +416,8 @@ def _as_json(
             {"id": one.labeled.id, "composite": one.composite, "accept": one.accept}
             for one in tuning.disagreements
         ],
+        "scores_kept": str(asked.kept) if asked.kept else None,
+        "not_judged": {name: str(why) for name, why in asked.failed.items()},
         "written": written.model_dump() if written else None,
     }
 

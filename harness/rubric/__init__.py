@@ -8,6 +8,7 @@ from harness.rubric.judge import Ask
 from harness.rubric.load import (
     PRESETS,
     RubricFile,
+    at_any_threshold,
     directories,
     known_rubrics,
     load_rubric,
@@ -72,6 +73,7 @@ __all__ = [
     "SingleJudgement",
     "Verdict",
     "advice_on",
+    "at_any_threshold",
     "directories",
     "half_up",
     "known_rubrics",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Literal
+
+import orjson
 
 from harness.compress import Section, sections_of, sentences_of
 from harness.compress.markdown import Block, blocks_of, lines_of
@@ -103,6 +106,11 @@ class Draft:
     def evidence(self) -> str:
         """Task and sources as one text: what a number may come from."""
         return "\n".join((self.task, *self.sources))
+
+    @property
+    def sha256(self) -> str:
+        """Digest of text, task and sources."""
+        return hashlib.sha256(orjson.dumps([self.text, self.task, *self.sources])).hexdigest()
 
     @property
     def has_sources(self) -> bool:

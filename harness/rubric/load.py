@@ -24,6 +24,7 @@ from harness.rubric.checks import AnyCheck, Check
 from harness.rubric.checks.function import Refuse
 from harness.rubric.explain import NOTHING, explain, worth_saying
 from harness.rubric.rubric import FILLED_IN, Prompts, Rubric, Scale
+from harness.rubric.verdict import half_up
 from harness.rubric.written import Written, read_written
 
 _OWN = Path("rubrics")
@@ -243,6 +244,15 @@ def _digest(rubric: Rubric) -> str:
     if prompts := rubric.prompts.of_judging:
         said["prompts"] = prompts
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def at_any_threshold(rubric: Rubric) -> dict[str, float]:
+    """Each threshold that composites can have, by the digest of the rubric with it."""
+    scale = rubric.scale
+    steps = round((scale.max - scale.min) / scale.composite_step)
+    ends = ((scale.min + n * scale.composite_step) for n in range(steps + 1))
+    grid = [half_up(one, scale.composite_step, start=scale.min) for one in ends]
+    return {_digest(rubric.model_copy(update={"pass_at": at})): at for at in grid}
 
 
 ENDINGS = (".yaml", ".yml")

@@ -11,6 +11,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from harness.compress import Section
 from harness.inference import Completion, TokenLogprob
@@ -18,7 +19,7 @@ from harness.rubric.checks import mean_of
 from harness.rubric.draft import Draft, Finding
 from harness.rubric.prompt import rule_keys, scores_of
 from harness.rubric.rubric import Cap, Dimension, Rubric, Scale
-from harness.rubric.verdict import Combine, DimensionScore, half_up
+from harness.rubric.verdict import Combine, DimensionScore, Judges, SingleJudgement, half_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +284,19 @@ def combined(opinions: Sequence[Opinion], how: Combine) -> tuple[DimensionScore,
     judges = [opinion.evaluator for opinion in opinions]
     by_dimension = zip(*(opinion.scores for opinion in opinions), strict=True)
     return tuple(_one_of(scores, judges, how) for scores in by_dimension)
+
+
+def samples_of(judges: Judges) -> dict[str, list[float]]:
+    """By judged dimension, what the judges came to each time that they were heard."""
+    by_judge: dict[str, list[SingleJudgement]] = {}
+    for one in judges.each:
+        by_judge.setdefault(one.evaluator, []).append(one)
+    heard = [[one for one in together if one] for together in zip_longest(*by_judge.values())]
+    average = _AVERAGES[judges.combine]
+    return {
+        name: [half_up(average([one.scores[name] for one in together]), 0.01) for together in heard]
+        for name in judges.each[0].scores
+    }
 
 
 def _one_of(

@@ -169,7 +169,8 @@ async def evaluate_all(
     Raises:
         LimitReached: A limit of the run was reached.
     """
-    noise = noise_of(session, chosen)
+    # With a fixed number of samples, noise decides nothing: they may be what it is measured by.
+    noise = noise_of(session, chosen) if samples is None else None
     evaluator = evaluator_of(session, chosen.rubric, ask=session.client.chat, noise=noise)
     waiting = iter(drafts.items())
     stopped: HarnessError | None = None

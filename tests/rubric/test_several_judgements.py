@@ -22,7 +22,7 @@ from harness.rubric import (
     reach_verdict,
 )
 from harness.rubric.evaluator import is_undecided
-from harness.rubric.scoring import Opinion, combined
+from harness.rubric.scoring import Opinion, combined, samples_of
 
 UNREADABLE = ["Nine.", "Nine!"]
 
@@ -407,3 +407,16 @@ def test_every_judgement_is_kept_with_what_it_took():
     assert (first.evaluator, first.scores, first.composite) == ("a", {"clear": 9}, 9)
     assert (first.repaired, second.repaired) == (("clear",), ())
     assert (second.evaluator, second.composite) == ("b", 5)
+
+
+@pytest.mark.parametrize(
+    ("combine", "samples"), [("mean", [5, 7]), ("median", [4, 7])], ids=["mean", "median"]
+)
+def test_a_sample_of_a_panel_is_what_its_judges_come_to(combine, samples):
+    replies = {"a": [2, 6], "b": [4, 7], "c": [9, 8]}
+    backend = scripted({model: map(alone, points) for model, points in replies.items()})
+    by = Evaluator(rubric(), ask=backend.chat, models=tuple(replies), combine=combine)
+
+    verdict = asyncio.run(by.evaluate(DRAFT, samples=2))
+
+    assert samples_of(verdict.judges) == {"clear": samples}

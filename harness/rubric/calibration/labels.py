@@ -27,6 +27,7 @@ from pydantic_core.core_schema import ValidationInfo
 
 from harness.errors import InvalidInput, LabelsInvalid, did_you_mean
 from harness.rows import Row, listed, read_rows
+from harness.rubric.draft import Draft
 from harness.rubric.rubric import Rubric
 
 COMPOSITE = ""
@@ -35,8 +36,13 @@ HOLD = "hold"
 """The split of drafts that nobody looks at while a rubric is written."""
 
 _TEXTS = ("id", "draft", "path", "task", "group", "split", "evaluator", "sources")
+_LABELS = {"accept", "human", "group", "split"}
 _OF_PAIRS = ("prefer", "judged", "judged_swapped", "a", "b")
-_KNOWN = {*_TEXTS, *_OF_PAIRS, "accept", "human", "score", "dimension", "rater"}
+_READ = {*_TEXTS, *_LABELS, *_OF_PAIRS, "score", "unjudged", "rubric_sha256", "sha256"}
+_OF_SCORING = {"passed", "composite", "below_floor", "gates", "missing", "rubric", "samples"}
+_OF_SCORING |= {"carried", "compressed", "scores", "judges", "error"}
+"""What a file of `harness rubric score` has and nobody asks for here."""
+_KNOWN = {*_READ, *_OF_SCORING, "dimension", "rater"}
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _PREFERENCES = {"1": "a", "2": "b", "0": "tie", "equal": "tie", "": ""}
 _DECISIONS = {"1.0": "yes", "0.0": "no", "accept": "yes", "reject": "no"}
@@ -98,16 +104,30 @@ class Labeled(BaseModel):
     """What it shares with other drafts, such as a source; empty if nothing."""
     split: Name = ""
     evaluator: Name = ""
+    unjudged: Annotated[tuple[str, ...], BeforeValidator(listed)] = ()
+    """Dimensions that have no score since there was nothing to score them by."""
+    rubric_sha256: str = ""
+    """Digest of the rubric that it was scored by; empty if the file does not say."""
+    sha256: str = ""
+    """Digest of text, task and sources, if the file gives it in their place."""
     file: str = ""
     """Where it was read, which tells drafts apart of which only a number is known."""
 
     @property
+    def text(self) -> Draft | None:
+        """What the evaluator reads; None if the file does not have it."""
+        if self.draft is None:
+            return None
+        return Draft(text=self.draft, task=self.task, sources=self.sources)
+
+    @property
     def digest(self) -> str:
         """Of what people said of it: with the same digest, it is the same label."""
-        where = {"draft"} if self.draft else {"file"}
-        if self.named or not self.draft:
+        known = self.text.sha256 if self.text else self.sha256
+        where = set() if known else {"file"}
+        if self.named or not known:
             where.add("id")
-        said = self.model_dump_json(include={"people", "accept", *where})
+        said = self.model_dump_json(include={"people", "accept", *where}) + known
         return hashlib.sha256(said.encode()).hexdigest()[:12]
 
 
@@ -209,13 +229,16 @@ class _Reading:
         found: dict[str, dict[_Place, _Cell]] = {}
         by_row = not kinds.keys() & {"dimension", "rater"}
         for row in rows:
+            # A file of scores has a new row for what has changed since.
+            if "sha256" in row.fields:
+                found.pop(row.id, None)
             if by_row and row.id in found:
                 said = (
                     f"'{row.id}' stands twice; give each draft its own, or say who is the 'rater'"
                 )
                 self._wrong(_Cell(row, "id", row.id), said, code="labels.duplicate-id")
                 continue
-            known = {"id": row.id, "named": "id" in row.fields, "file": self.path.name}
+            known = {"id": row.id, "named": _is_named(row), "file": self.path.name}
             cells = found.setdefault(row.id, {(n,): _Cell(row, "id", v) for n, v in known.items()})
             self._gather(row, cells)
         ignored = tuple(name for kind, name in kinds.items() if kind not in _KNOWN)
@@ -289,17 +312,34 @@ class _Reading:
         return None
 
 
+def _is_named(row: Row) -> bool:
+    """Whether the id is a name: a file of scores has the place of drafts without one."""
+    return "id" in row.fields and not ("sha256" in row.fields and re.search(r":\d+$", row.id))
+
+
+def labels_in(row: Row) -> dict[str, str | float | bool]:
+    """What people said of a row's draft, by columns of the wide form."""
+    said = {name: row.fields[own] for name, own in wide(row).items()}
+    plain = (str, int, float, bool)
+    return {n: v if isinstance(v, plain) else str(v) for n, v in said.items() if is_label(n)}
+
+
+def is_label(column: str) -> bool:
+    """Whether a column has what people say of drafts."""
+    return column.partition(".")[0] in _LABELS
+
+
 def wide(row: Row) -> dict[str, str]:
     """The columns of a row by what the wide form calls them, such as `human.clear.anna`.
 
-    Those that say which row it is, and labels that are missing, are left out.
+    Those that say which row it is, or mean nothing, and labels that are missing are left out.
     """
     dimension, rater = (str(row.fields.get(name, "")).strip() for name in ("dimension", "rater"))
     found = {}
     for name, value in row.fields.items():
         kind, _, rest = name.partition(".")
         missing = isinstance(value, str) and value.strip().lower() in _MISSING
-        if kind in {"dimension", "rater", "id"} or (missing and kind not in _TEXTS):
+        if kind not in _READ - {"id"} or (missing and kind not in _TEXTS):
             continue
         of, _, who = (rest or dimension).partition(".")
         parts = {"accept": (rest or rater,), "human": (of, who or rater), "score": (of,)}

@@ -32,6 +32,8 @@ from harness.rubric.calibration.bounds import (
 from harness.rubric.calibration.calibration_files import Attempts
 from harness.rubric.calibration.labels import COMPOSITE, HOLD, Labeled
 from harness.rubric.draft import Draft
+from harness.rubric.load import at_any_threshold
+from harness.rubric.prompt import asked_of
 from harness.rubric.rubric import Rubric
 from harness.rubric.scoring import checked_score
 from harness.rubric.verdict import DimensionScore, half_up, reach_verdict, shut_gates
@@ -103,17 +105,15 @@ class Tuning:
     """The mean of people's scores from which they accept; None if they decided themselves."""
     attempts: Attempts
     """With this one."""
+    outdated: tuple[str, ...]
+    """Ids of drafts with scores by another version of the rubric."""
+    samples: tuple[int, ...]
+    """How many samples the evaluator's scores have: one number if all have as many."""
 
     @property
     def evaluators(self) -> str | None:
         """Who gave the scores; None if the labels do not say."""
         return ", ".join(sorted({one.labeled.evaluator for one in self.counted} - {""})) or None
-
-    @property
-    def samples(self) -> tuple[int, ...]:
-        """How many samples scores have: one number if all have as many."""
-        sizes = {len(s) for one in self.counted for s in one.labeled.scores.values()}
-        return tuple(sorted(sizes))
 
     @property
     def labels_sha256(self) -> str:
@@ -180,6 +180,7 @@ def tune(
     index = int(named_step(steps, aim)) if rows else -1
 
     # 4. How well the evaluator agrees.
+    versions = {"", rubric.sha256, *at_any_threshold(rubric)}
     resamples = Resamples([one.group for one in scored], generator)
     samples = {name: [one.scores.get(name, ()) for one in drafts] for name in _names(rubric)}
     return Tuning(
@@ -206,7 +207,19 @@ def tune(
         disagreements=_worst([one for one in scored if one.labeled.split != HOLD], rubric),
         accept_at=None if decided else accept_at,
         attempts=attempts,
+        outdated=tuple(one.id for one in drafts if one.rubric_sha256 not in versions),
+        samples=tuple(sorted({len(s) for one in counted for s in _judged(one, rubric).values()})),
     )
+
+
+def unscored(drafts: Iterable[Labeled], rubric: Rubric) -> dict[str, Draft]:
+    """The drafts, by id, that people labeled and that lack a judged dimension's score."""
+    return {
+        one.id: draft
+        for one in drafts
+        if (one.accept or one.people) and COMPOSITE not in one.scores and (draft := one.text)
+        if any(dimension.name not in one.scores for dimension in asked_of(rubric, draft))
+    }
 
 
 def scored_drafts(
@@ -249,7 +262,7 @@ def _scored(one: Labeled, rubric: Rubric, left_out: set[str], *, accept: bool) -
     if COMPOSITE in means:
         whole = half_up(statistics.fmean(one.scores[COMPOSITE]), rubric.scale.composite_step)
         return Scored(labeled=one, accept=accept, composite=whole, scores=means)
-    draft = None if one.draft is None else Draft(text=one.draft, task=one.task, sources=one.sources)
+    draft = one.text
     scores: list[DimensionScore] = []
     unjudged: list[str] = []
     for dimension in (*rubric.checked, *rubric.judged):
@@ -258,7 +271,7 @@ def _scored(one: Labeled, rubric: Rubric, left_out: set[str], *, accept: bool) -
         lacks_sources = dimension.needs_sources and not one.sources
         if name in means:
             found = DimensionScore(name=name, score=means[name], source="judged", reason="")
-        elif dimension.checks and draft is None:
+        elif dimension.checks and draft is None and name not in one.unjudged:
             return f"no 'score.{name}', nor a text to check"
         elif dimension.checks and draft is not None:
             found = checked_score(dimension, draft, rubric)
@@ -286,6 +299,12 @@ def one_per_group(drafts: Iterable[Scored]) -> tuple[Scored, ...]:
     for one in sorted(drafts, key=lambda one: hashlib.sha256(one.labeled.id.encode()).digest()):
         found.setdefault(one.group, one)
     return tuple(found.values())
+
+
+def _judged(one: Scored, rubric: Rubric) -> dict[str, tuple[float, ...]]:
+    """What the evaluator gave it, sample by sample."""
+    names = {COMPOSITE, *(dimension.name for dimension in rubric.judged)}
+    return {name: given for name, given in one.labeled.scores.items() if name in names}
 
 
 def _missing(rows: Sequence[AtThreshold], aim: Aim) -> tuple[int, float] | None:

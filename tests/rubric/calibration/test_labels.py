@@ -4,6 +4,7 @@ import pytest
 from rubric.judged import rubric
 
 from harness.errors import InvalidInput, LabelsInvalid
+from harness.rubric import Draft
 from harness.rubric.calibration.labels import read_labels
 
 RUBRIC = rubric()
@@ -259,3 +260,34 @@ def test_a_row_put_before_others_makes_no_other_draft_new(tmp_path):
     ]
 
     assert after[1:] == before
+
+
+def test_of_rows_that_scoring_wrote_the_last_of_a_draft_counts(tmp_path):
+    text = (
+        "id,passed,composite,score.clear,unjudged,rubric_sha256,sha256,scores,accept,group\n"
+        '1,true,8,"[8, 9]",[],abc,s1,[],no,g\n'
+        '2,,7,7,"[""tone""]",abc,s2,[],no,g\n'
+        '1,true,8,"[8, 9]",[],abd,s1,[],yes,g\n'
+    )
+    found = read(tmp_path, text)
+    two, one = found.drafts
+
+    assert (one.accept, one.scores, one.rubric_sha256) == ({"": True}, {"clear": (8, 9)}, "abd")
+    assert (two.unjudged, found.ignored) == (("tone",), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "id_of", "same"),
+    [
+        pytest.param("id,draft,task,accept\n7,A text.,Write.,yes\n", "7", True, id="by its id"),
+        pytest.param("draft,task,accept\nA text.,Write.,yes\n", "labels.csv:2", True, id="none"),
+        pytest.param("id,draft,task,accept\n8,A text.,Write.,yes\n", "7", False, id="another"),
+    ],
+)
+def test_a_draft_that_was_scored_is_the_label_that_it_was(tmp_path, text, id_of, same):
+    sha256 = Draft(text="A text.", task="Write.").sha256
+    (before,) = read(tmp_path, text).drafts
+    row = f"id,accept,score,sha256\n{id_of},yes,8,{sha256}\n"
+    (scored,) = read(tmp_path, row, "scored.csv").drafts
+
+    assert (scored.digest == before.digest) is same
