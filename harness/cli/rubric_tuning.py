@@ -28,7 +28,7 @@ from harness.cli.rubric_batch import max_parallel_option, not_judged, roles_opti
 from harness.cli.rubric_missing import Completed, completed
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import shipped_directory
-from harness.rubric import Rubric, RubricFile, load_rubric_file, read_rubric
+from harness.rubric import Rubric, RubricFile, load_rubric_file, measured_noise, read_rubric
 from harness.rubric.calibration.agreement import Estimate, Resamples, pair_agreement
 from harness.rubric.calibration.bounds import Aim, AtThreshold, Risk, interval
 from harness.rubric.calibration.calibration_files import (
@@ -199,9 +199,10 @@ def tune_rubric(
         write_json(json_object(_as_json(file, tuning, asked, read, written)))
     elif written:
         place = Calibration.path(file.rubric, directory)
-        results().print(
-            f"pass_at is {written.at.threshold:g} now; it rests on {place}", soft_wrap=True
-        )
+        said = f"pass_at is {written.at.threshold:g} now; it rests on {place}"
+        if written.noise:
+            said += f", where runs find the noise of a judgement too: {written.noise.deviation:.2f}"
+        results().print(said, soft_wrap=True)
     if asked.failed:
         sys.exit(FAILED)
 
@@ -222,6 +223,7 @@ def _calibrated(
             code="tune.no-evaluator",
         )
     rubric = write_pass_at(file, named.threshold, load=load)
+    repeated = any(len(samples) > 1 for samples in tuning.sampled)
     return Calibration(
         rubric_sha256=rubric.sha256,
         prompt_sha256=prompts_digest(rubric),
@@ -232,6 +234,7 @@ def _calibrated(
         aim=tuning.aim,
         method=_METHODS[tuning.aim.risk],
         accept_at=tuning.accept_at,
+        noise=measured_noise(who, tuning.sampled) if who and repeated else None,
     )
 
 
@@ -404,7 +407,7 @@ def _as_json(
     read: Labels,
     written: Calibration | None,
 ) -> dict[str, object]:
-    apart = {"counted", "attempts", "disagreements"}
+    apart = {"counted", "attempts", "disagreements", "sampled"}
     names = [one.name for one in fields(tuning) if one.name not in apart]
     return {
         "rubric": file.rubric.id,

@@ -239,6 +239,8 @@ def _about_judges(verdict: Verdict) -> Iterator[str]:
         if judges.pass_share is not None:
             told.append(f"{judges.pass_share:.0%} of them would pass it")
         yield f"{', '.join(told)}."
+    if judges.borderline:
+        yield "Borderline: by the evaluator's measured noise, chance may have decided."
     for why in dict.fromkeys(judges.absent):
         yield f"Asked without an answer, so not counted: {why}"
     if judges.shortened is not None:

@@ -227,6 +227,7 @@ class Evaluator:
             shortened=case.shown.shortened,
             sources_shortened=case.shown.sources_shortened,
             composites=tuple(verdict.composite for verdict in together),
+            borderline=None if self._noise is None else self._is_undecided(settled, rounds),
             each=tuple(
                 SingleJudgement(
                     evaluator=opinion.evaluator,

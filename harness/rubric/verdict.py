@@ -84,6 +84,9 @@ class Judges:
     """How the sources were, all together."""
     composites: tuple[float, ...] = ()
     """What the judgements came to, each time that the judges were heard."""
+    borderline: bool | None = None
+    """Whether the composite lies so near the threshold that chance may have decided; None if the
+    evaluator's noise was never measured."""
     each: tuple[SingleJudgement, ...] = ()
     """The judgements, in the order they were made; empty in older journals."""
 

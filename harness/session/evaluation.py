@@ -43,6 +43,7 @@ from harness.rubric import (
     scatter_of,
     with_prompts,
 )
+from harness.rubric.calibration.calibration_files import Calibration
 from harness.session.casting import warn_of_no_price
 from harness.session.roles import PRODUCER
 from harness.session.session import Session
@@ -74,7 +75,7 @@ _LEAST_DRAFT_TOKENS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenRubric:
-    """A rubric, and where its noise file is looked for."""
+    """A rubric, and where its calibration and its noise file are looked for."""
 
     rubric: Rubric
     directory: Path
@@ -416,29 +417,45 @@ def evaluator_of(session: Session, rubric: Rubric, *, ask: Ask, noise: Noise | N
 def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
     """The measured noise of this run's evaluators by this rubric; it is recorded.
 
-    A measurement that does not fit adds a warning to the run.
+    It stands in the calibration of the rubric's threshold, or has been measured by itself. One that
+    does not fit adds a warning to the run.
 
     Raises:
-        InvalidInput: The noise file cannot be read.
+        InvalidInput: A file cannot be read.
     """
-    evaluators = session.roles.evaluators
-    if not evaluators or not chosen.rubric.judged:
-        return None
-    noise, why_not = load_noise(chosen.rubric, ", ".join(evaluators), directory=chosen.directory)
+    rubric, evaluator = chosen.rubric, ", ".join(session.roles.evaluators)
+    noise, why_not = None, ""
+    calibration = Calibration.read(rubric, chosen.directory)
+    differs = calibration.differences(rubric, evaluator) if calibration else ()
+    if calibration and differs:
+        said = (
+            f"{calibration.path(rubric, chosen.directory)} is of another state: what differs is "
+            f"{' and '.join(differs)}. The error rate that was claimed for pass_at "
+            f"{calibration.at.threshold:g} does not hold here; tune it again with 'harness rubric "
+            "tune'"
+        )
+        _warn_once(session, Notice(code="evaluator.calibration-differs", message=said))
+    elif calibration:
+        noise = calibration.noise
+    if noise is None and evaluator and rubric.judged:
+        noise, why_not = load_noise(rubric, evaluator, directory=chosen.directory)
     if why_not:
-        notice = Notice(code="evaluator.noise-unusable", message=why_not)
-        if notice not in session.casting.warnings:
-            session.casting.warn(notice, session.trace)
+        _warn_once(session, Notice(code="evaluator.noise-unusable", message=why_not))
     if noise is not None:
         session.trace.instant(
             "evaluator noise",
-            rubric=chosen.rubric.id,
+            rubric=rubric.id,
             evaluator=noise.evaluator,
             deviation=noise.deviation,
             drafts=noise.drafts,
             judgements=noise.judgements,
         )
     return noise
+
+
+def _warn_once(session: Session, notice: Notice) -> None:
+    if notice not in session.casting.warnings:
+        session.casting.warn(notice, session.trace)
 
 
 def scatter(session: Session, noise: Noise, rubric: Rubric) -> Scatter:

@@ -53,6 +53,7 @@ def verdict_attributes(verdict: Verdict) -> dict[str, object]:
         "judgements": judges.judgements if judges else 0,
         "abstentions": judges.abstentions if judges else 0,
         "spread": judges.spread if judges else None,
+        "borderline": judges.borderline if judges else None,
     }
 
 

@@ -96,7 +96,7 @@ def test_labels_of_several_raters_in_rows_of_their_own_are_kept_in_one(here: Pat
         f'b,"{text(1)}",anna,clear,5,no\nb,"{text(2)}",bob,clear,5,no\n'
     )
     done, calls = judged("score", "notes.yaml", "long.csv", "--output", "out.jsonl", cwd=here)
-    first, second = rows(here / "out.jsonl")
+    first, second = sorted(rows(here / "out.jsonl"), key=lambda row: str(row["id"]))
 
     assert (done.exit_code, calls) == (1, 2)
     assert "long.csv:6" in done.stdout, "another text is another draft"
@@ -157,6 +157,28 @@ def test_drafts_without_scores_are_judged_once_and_kept(here: Path) -> None:
     assert first.json["written"]["evaluator"] == "evaluator"
     assert again.json["named"] == first.json["named"]
     assert again.json["aim"]["looks"] == 1
+
+
+def test_the_noise_of_its_samples_is_used_from_then_on(here: Path) -> None:
+    write(here / "labels.csv", MANY)
+    lower = iter([8.0, 9.0] * MANY)
+
+    def score(prompt: str) -> float:
+        return 3.0 if DRAFTS["poor.md"].strip() in prompt else next(lower)
+
+    given = ("--samples", "2", "--max-parallel", "1", "--write")
+    done, _ = tune(here, *given, score=score)
+    noise = done.json["written"]["noise"]
+    scored, _ = judged("score", "notes.yaml", "labels.csv", "--json", cwd=here)
+
+    # (10 + 3 * 8) / 4 and (10 + 3 * 9) / 4 deviate by 0.57, in two drafts of three.
+    assert noise["deviation"] == pytest.approx(0.57 * (2 / 3) ** 0.5, abs=0.01)
+    assert (noise["evaluator"], noise["drafts"]) == ("evaluator", MANY)
+    assert scored.exit_code == 0
+    journal = (here / scored.json["journal"]).read_text()
+    assert journal.count('"evaluator noise"') == 1
+    judges = [one["judges"] for one in scored.json["drafts"]]
+    assert {one["borderline"] for one in judges} == {True, False}
 
 
 def test_only_what_is_missing_is_asked_for(here: Path) -> None:

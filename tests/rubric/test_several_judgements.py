@@ -210,6 +210,23 @@ def test_measured_noise_goes_before_the_rubrics_margin(noise, score, fields, jud
 
 
 @pytest.mark.parametrize(
+    ("noise", "points", "borderline"),
+    [
+        pytest.param(0.25, [8, 8, 7.5], True, id="near after all repeats"),
+        pytest.param(0.25, [7.5, 6.5], False, id="clear after some"),
+        pytest.param(0.25, [5], False, id="far away"),
+        pytest.param(0.0, [8], False, id="a judge without noise"),
+        pytest.param(None, [8, 8, 7.5], None, id="never measured"),
+    ],
+)
+def test_a_verdict_is_borderline_where_chance_may_have_decided(noise, points, borderline):
+    verdict, _ = judge(map(alone, points), noise=noise, repeats=3)
+
+    assert verdict.judges.judgements == len(points)
+    assert verdict.judges.borderline is borderline
+
+
+@pytest.mark.parametrize(
     ("composites", "noise", "undecided"),
     [
         pytest.param([8.5] * 4, 0.5, True, id="4 at 0.5, of 0.5"),

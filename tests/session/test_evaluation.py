@@ -26,6 +26,8 @@ from harness import Run, ScriptedBackend, Verdict, load_rubric
 from harness.errors import ContextOverflow, LimitReached
 from harness.inference import Endpoint, token_prices
 from harness.rubric import Noise, with_prompts, write_noise
+from harness.rubric.calibration.bounds import Aim, AtThreshold
+from harness.rubric.calibration.calibration_files import Calibration, prompts_digest
 from harness.trace import Journal
 from harness.wiggum import rounds_from
 
@@ -298,6 +300,61 @@ def test_gains_within_the_measured_noise_are_none(judged, rubric, measured_of, e
     measured = [one["deviation"] for one in instants_of(result, "evaluator noise")]
     assert measured == ([0.5] if measured_of == "strict" else [])
     assert codes(result.warnings) == warned
+
+
+def calibrated(rubric, **changed):
+    """A calibration of the rubric, beside it."""
+    loaded = load_rubric(rubric)
+    at = AtThreshold(threshold=8, accepted=60, wrong=1, drafts=80, rejects=20)
+    noise = Noise(evaluator="strict", deviation=0.5, drafts=30, judgements=90)
+    known = {"rubric_sha256": loaded.sha256, "prompt_sha256": prompts_digest(loaded)}
+    found = Calibration(
+        **{**known, "evaluator": "strict", "noise": noise, **changed},
+        samples=(3,),
+        labels_sha256="of these",
+        at=at,
+        aim=Aim(),
+        method="fixed sequence",
+        accept_at=None,
+    )
+    found.write(loaded, Path(rubric).parent)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        pytest.param({}, None, id="as it was calibrated"),
+        pytest.param({"rubric_sha256": "older"}, "the rubric", id="rubric"),
+        pytest.param({"prompt_sha256": "older"}, "the evaluator's prompts", id="prompts"),
+        pytest.param(
+            {"evaluator": "kind"}, "the evaluator (kind then, strict now)", id="evaluator"
+        ),
+    ],
+)
+def test_a_loop_takes_its_noise_from_a_calibration_that_fits_and_else_says_what_differs(
+    judged, rubric, changed, named
+):
+    calibrated(rubric, **changed)
+    drafts = [f"Draft number {number} of this text." for number in range(4)]
+
+    result = judged(looping(rubric, max_rounds=5), *drafts, strict=judge(3, 3.5, 4, 4.5, 5))
+
+    (loop,) = result.loops
+    if named is None:
+        assert (loop.stop_reason, codes(result.warnings)) == ("plateau", [])
+        assert [one["deviation"] for one in instants_of(result, "evaluator noise")] == [0.5]
+    else:
+        assert (loop.stop_reason, loop.rounds[0].verdict.judges.borderline) == ("max_rounds", None)
+        (warning,) = result.warnings
+        assert (warning.code, named in warning.message) == ("evaluator.calibration-differs", True)
+
+
+def test_prompts_of_a_runs_own_are_not_those_of_the_calibration(judged, rubric):
+    calibrated(rubric)
+    told = evaluating(rubric, prompts={"judge_system": "Be strict."})
+
+    assert codes(judged(told, strict=judge(9)).warnings) == ["evaluator.calibration-differs"]
+    assert codes(judged(evaluating(rubric), strict=judge(9)).warnings) == []
 
 
 # --- a loop that was cut off -----------------------------------------------------------------

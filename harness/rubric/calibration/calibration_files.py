@@ -21,6 +21,7 @@ from harness.errors import InvalidInput, RubricInvalid
 from harness.files import shipped_directory, whole_file
 from harness.rubric.calibration.bounds import Aim, AtThreshold
 from harness.rubric.load import RubricFile
+from harness.rubric.noise import Noise
 from harness.rubric.prompt import prompt_sha256
 from harness.rubric.rubric import FILLED_IN, Rubric
 
@@ -131,6 +132,25 @@ class Calibration(_Record):
     method: str
     accept_at: float | None
     """The mean of people's scores from which they accept; None if they decided themselves."""
+    noise: Noise | None = None
+    """Of the evaluator, by the samples of each draft; None if drafts had one."""
+
+    def differences(self, rubric: Rubric, evaluator: str) -> tuple[str, ...]:
+        """What is not as it was calibrated, in words; empty if the claim holds.
+
+        Args:
+            rubric: What drafts are judged by now.
+            evaluator: By whom; empty if by code alone.
+        """
+        found = []
+        if rubric.sha256 != self.rubric_sha256:
+            found.append("the rubric")
+        if prompts_digest(rubric) != self.prompt_sha256:
+            found.append("the evaluator's prompts")
+        if rubric.judged and evaluator != (self.evaluator or ""):
+            then, now = self.evaluator or "none", evaluator or "none"
+            found.append(f"the evaluator ({then} then, {now} now)")
+        return tuple(found)
 
 
 def prompts_digest(rubric: Rubric) -> str:
