@@ -232,6 +232,7 @@ async def run_loop(
     several = _checked_number("candidates", candidates, said.candidates or rubric.candidates)
     offered = _checked_number("finalists", finalists, said.finalists or rubric.finalists)
     seed = first_seed(session.seed)
+    _check_sources(rubric, sources)
     noise = noise_of(session, chosen)
     before = sum((one.spent for one in rounds), NOTHING)
     meter = LoopMeter(
@@ -324,6 +325,20 @@ async def run_loop(
     warn_of_no_price(limits, result.spent, casting=session.casting, tracer=session.trace)
     session.loops.append(result)
     return result
+
+
+def _check_sources(rubric: Rubric, sources: Sequence[str]) -> None:
+    by_sources = [
+        dimension.name
+        for dimension in rubric.checked
+        if not dimension.optional and all(check.by_sources for check in dimension.checks)
+    ]
+    if by_sources and not any(source.strip() for source in sources):
+        raise InvalidInput(
+            f"rubric '{rubric.id}' checks {' and '.join(by_sources)} by sources, and the loop has "
+            "none, so no draft could pass; give it sources, or make that optional in the rubric",
+            code="loop.no-sources",
+        )
 
 
 def _check_choice(name: str, value: str, choices: Any) -> None:  # noqa: ANN401 - a Literal

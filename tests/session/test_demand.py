@@ -331,7 +331,10 @@ def test_a_runs_budget_is_told_what_the_last_run_asked(tmp_path):
         return text
 
     async def second(run: Run, first: str) -> str:
-        return (await run.wiggum(first, rubric="answer", draft=first, max_rounds=2)).text
+        revised = await run.wiggum(
+            first, rubric="answer", draft=first, sources=[first], max_rounds=2
+        )
+        return revised.text
 
     for budget in ({"capacity": "1 GiB"}, {"capacity": "1 GiB"}, {}):
         settings = settings_of(tmp_path, budget=budget)

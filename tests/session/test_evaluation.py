@@ -185,6 +185,44 @@ def test_a_loop_with_an_argument_of_the_wrong_kind_asks_no_model(judged, rubric,
     assert [one.requests for one in judged.backends.values()] == [[], []]
 
 
+GROUNDED = """\
+title: Grounded
+pass_at: 5
+dimensions:
+  - name: length
+    checks: [{ check: words, min: 2 }]
+  - name: grounded
+    checks: [{ check: grounded_numbers }, { check: grounded_names }]
+"""
+
+
+@pytest.mark.parametrize("sources", [[], [" "], ""], ids=["none", "a blank one", "a blank text"])
+def test_a_loop_that_no_draft_could_pass_for_want_of_sources_is_refused(judged, rubric, sources):
+    Path(rubric).write_text(GROUNDED)
+    pipeline = looping(rubric, sources=sources, draft=None)
+    failed = judged(pipeline, GOOD, fails=True, strict=judge(9))
+
+    assert failed.__cause__.code == "loop.no-sources"
+    assert "grounded" in str(failed)
+    assert judged.writer.requests == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sources"),
+    [
+        pytest.param(GROUNDED + "    optional: true\n", [], id="optional"),
+        pytest.param(GROUNDED.replace("_names }", "_names }, { check: finished }"), [], id="more"),
+        pytest.param(GROUNDED, [SOURCE], id="sources"),
+    ],
+)
+def test_a_loop_that_can_pass_begins(judged, rubric, text, sources):
+    Path(rubric).write_text(text)
+    pipeline = looping(rubric, sources=sources, draft="It is so.")
+    (loop,) = judged(pipeline, GOOD, strict=judge(9)).loops
+
+    assert (loop.stop_reason, loop.rounds[0].verdict.missing) == ("passed", ())
+
+
 # --- limits ----------------------------------------------------------------------------------
 
 

@@ -59,6 +59,8 @@ class Check(BaseModel):
 
     asks: ClassVar[str] = ""
     """The requirement; what stands in braces is filled in from the check, as `self`."""
+    by_sources: ClassVar[bool] = False
+    """Whether it has nothing to check a draft by that has no sources."""
 
     @property
     def requirement(self) -> str:

@@ -31,6 +31,7 @@ class GroundedNumbers(Check):
     check: Literal["grounded_numbers"] = "grounded_numbers"
 
     asks: ClassVar[str] = "Every number stands in the sources."
+    by_sources = True
 
     def grade(self, draft: Draft) -> Grade:
         """The share of numbers that have a source; 1 when there are none."""
@@ -68,6 +69,7 @@ class GroundedNames(Check):
     """Names that need no source."""
 
     asks: ClassVar[str] = "Every name stands in the sources."
+    by_sources = True
 
     def grade(self, draft: Draft) -> Grade:
         """The share of names that have a source, each counted once a section; 1 without any."""
@@ -103,6 +105,7 @@ class GroundedSentences(Check):
     """The share of a sentence's longer words that must occur in one source."""
 
     asks: ClassVar[str] = "Every sentence rests on the sources and uses their words."
+    by_sources = True
 
     def grade(self, draft: Draft) -> Grade:
         """The share of sentences that rest on some source."""
