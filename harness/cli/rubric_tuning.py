@@ -216,7 +216,7 @@ def _calibrated(
         raise InvalidInput(
             "no threshold allows the claim, so none is written", code="tune.none-named"
         )
-    if who is None and file.rubric.judged:
+    if who is None and tuning.samples:
         raise InvalidInput(
             "a threshold holds for one evaluator, and who gave the scores is unknown; add "
             "--evaluator TAG, or a column 'evaluator'",

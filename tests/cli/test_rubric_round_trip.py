@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
+import re
+import shlex
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command import NOBODY, Done, harness
+from demo import ROOT
 from judging import DRAFTS, RUBRIC, alone, judged
 
 pytest.importorskip("scipy", reason="scipy is not installed")
@@ -265,3 +270,37 @@ def test_scores_of_two_evaluators_are_not_mixed(here: Path) -> None:
     done, calls = tune(here)
 
     assert (done.exit_code, done.code, calls) == (2, "tune.other-evaluator", 0)
+
+
+# --- the guide -------------------------------------------------------------------------------
+
+LABELS = "examples/labels/release_notes.csv"
+
+
+def test_the_hour_of_the_guide_with_an_evaluator_asks_it_once_and_keeps_its_noise(
+    tmp_path: Path,
+) -> None:
+    guide = (ROOT / "docs/rubrics.md").read_text(encoding="utf-8")
+    (notes,) = re.findall(r"`rubrics/notes.yaml`:\n\n```yaml\n(.*?)```", guide, re.DOTALL)
+    steps = re.findall(rf"^\$ harness rubric (.*{LABELS}.*)", guide, re.MULTILINE)
+    (tmp_path / "rubrics").mkdir()
+    (tmp_path / "rubrics/notes.yaml").write_text(notes)
+    shutil.copytree(ROOT / "examples/labels", tmp_path / "examples/labels")
+    with (tmp_path / LABELS).open(newline="") as file:
+        accept = {row["draft"].strip(): row["accept"] for row in csv.DictReader(file)}
+    turns = itertools.cycle([0, 0.5, 1])
+
+    def score(prompt: str) -> float:
+        (said,) = {accept[draft] for draft in accept if draft in prompt}
+        return {"yes": 8.5, "no": 3}[said] + next(turns)
+
+    calls = []
+    for step in steps:
+        done, asked = judged(*shlex.split(step), cwd=tmp_path, score=score)
+        assert done.exit_code == 0, done.stderr
+        calls.append(asked)
+
+    assert calls == [3 * 30, 0, 0]
+    kept = json.loads((tmp_path / "rubrics/notes.calibration.json").read_text())
+    assert (kept["evaluator"], kept["samples"]) == ("evaluator", [3])
+    assert kept["noise"]["deviation"] > 0

@@ -128,6 +128,15 @@ def test_who_judged_must_be_known_before_a_threshold_is_kept(here: Path) -> None
     assert done.exit_code == 0
 
 
+def test_where_code_alone_scored_nobody_else_need_be_known(here: Path) -> None:
+    (here / "rubrics/essay.yaml").write_text(RUBRIC + "    optional: true\n")
+    text = "id,draft,accept\n" + "".join(f"{n},It is {n} long.,yes\n" for n in range(40))
+    (here / "checked.csv").write_text(text + "no,Short.,no\n")
+    done = tune(here, "--write", "--json", labels="checked.csv")
+
+    assert (done.exit_code, done.json["written"]["evaluator"]) == (0, None)
+
+
 def test_a_file_has_its_own_names_and_splits(here: Path) -> None:
     (here / "mine.jsonl").write_text(
         "".join(

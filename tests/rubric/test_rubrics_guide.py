@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import fnmatch
 import re
 import shlex
+import shutil
 
 import pytest
 from click.testing import CliRunner
@@ -26,7 +28,13 @@ SHELL = re.compile(r"```console\n(.*?)```", re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 MISTAKE = re.compile(r"^\| `(.*?)` \| `(.*?)` \| `(.*)` \|$", re.MULTILINE)
 FILES = dict(FILE.findall(README))
-COMMANDS = [found for block in SHELL.findall(README) for found in COMMAND.findall(block)]
+BEFORE, _, REST = README.partition("## From thirty labels")
+HOUR, _, BEHIND = REST.partition("\n## ")
+COMMANDS, STEPS = (
+    [found for block in SHELL.findall(text) for found in COMMAND.findall(block)]
+    for text in (BEFORE + BEHIND, HOUR)
+)
+LABELS = "examples/labels/release_notes.csv"
 MISTAKES = MISTAKE.findall(README.partition("| instead of |")[2].partition("\n\n")[0])
 
 
@@ -39,6 +47,8 @@ def written(tmp_path, monkeypatch):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(content, encoding="utf-8")
+    (tmp_path / LABELS).parent.mkdir(parents=True)
+    shutil.copy(ROOM.parent / LABELS, tmp_path / LABELS)
     return tmp_path
 
 
@@ -51,7 +61,7 @@ def rows(title: str) -> dict[str, str]:
 
 def test_no_block_goes_untried():
     assert len(FILES) == len(re.findall(r"```(?:yaml|markdown|csv)\n", README))
-    assert len(COMMANDS) == len(re.findall(r"^\$ ", README, re.MULTILINE))
+    assert len(COMMANDS) + len(STEPS) == len(re.findall(r"^\$ ", README, re.MULTILINE))
     assert len(MISTAKES) >= 10
 
 
@@ -62,9 +72,11 @@ def test_every_rubric_in_it_can_be_used(written, name):
 
 @pytest.mark.parametrize(("line", "output"), COMMANDS, ids=[line for line, _ in COMMANDS])
 def test_every_command_prints_what_is_shown(written, line, output):
+    prints(line, output)
+
+
+def prints(line, output):
     program, *arguments = shlex.split(line)
-    if "tune" in arguments:
-        pytest.importorskip("scipy", reason="scipy is not installed")
     result = CliRunner().invoke(command, arguments)
     # A line of its own, … stands for some lines.
     shown = re.sub(r"^…$", "*", output.replace("[", "[[]"), flags=re.MULTILINE)
@@ -72,6 +84,18 @@ def test_every_command_prints_what_is_shown(written, line, output):
     assert program == "harness"
     assert result.exit_code == 0, result.stderr
     assert fnmatch.fnmatchcase(result.stdout, shown), result.stdout
+
+
+def test_the_hour_goes_step_by_step_as_it_is_told(written):
+    pytest.importorskip("scipy", reason="scipy is not installed")
+    for line, output in STEPS:
+        prints(line, output)
+
+    assert load_rubric("notes").pass_at == 9.7
+    with (written / LABELS).open(newline="") as file:
+        labels = [*csv.DictReader(file)]
+    assert len(labels) == 30
+    assert {row["accept"] for row in labels if "TODO" in row["draft"]} == {"no"}
 
 
 @pytest.mark.parametrize(("instead_of", "this", "message"), MISTAKES)
