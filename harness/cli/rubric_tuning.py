@@ -14,6 +14,7 @@ import click
 import numpy as np
 from rich.table import Table
 
+from harness.analysis.threshold_costs import LoopCosts, ThresholdCosts, costs_at, loops_by
 from harness.cli.arguments import config_option, read_pairs
 from harness.cli.consoles import (
     failures_told,
@@ -114,6 +115,13 @@ def _share(_: click.Context, __: click.Parameter, given: str) -> float:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where these scores are kept, .jsonl or .csv. [default: beside LABELS]",
 )
+@click.option(
+    "--runs",
+    multiple=True,
+    metavar="RUN",
+    help="Say what thresholds cost in the revise loops of these runs with this rubric: ids, files, "
+    "or folders such as traces/. May be repeated.",
+)
 @max_parallel_option
 @roles_option
 @click.option("--write", is_flag=True, help="Set the rubric's pass_at, and keep what it rests on.")
@@ -132,6 +140,7 @@ def tune_rubric(
     evaluator: str | None,
     samples: int | None,
     output: Path | None,
+    runs: tuple[str, ...],
     max_parallel: int,
     roles: tuple[str, ...],
     write: bool,
@@ -151,7 +160,8 @@ def tune_rubric(
     log_to_stderr()
     with failures_told(as_json=as_json):
         assigned = read_pairs(roles, option="--role", form="role=tag")
-        rubrics = load_settings(config, environment=os.environ, roles=assigned).rubrics
+        settings = load_settings(config, environment=os.environ, roles=assigned)
+        rubrics = settings.rubrics
         file = read_rubric(rubric, directory=rubrics, refuse=refusal_after_asking)
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
         read = read_labels(labels, file.rubric, columns=ours)
@@ -175,6 +185,13 @@ def tune_rubric(
             config=config,
             roles=assigned,
         )
+        loops = loops_by(file.rubric, runs, traces=settings.traces)
+        if runs and not loops:
+            raise InvalidInput(
+                f"no loop of these runs ended that was by this version of '{file.rubric.id}', "
+                "whatever its threshold; leave --runs out, or name other runs",
+                code="tune.no-loops",
+            )
         before = Calibration.read(file.rubric, directory)
         if accept_at is None:
             known = before.accept_at if before else None
@@ -189,14 +206,14 @@ def tune_rubric(
         )
         tuning.attempts.write(file.rubric, directory)
         if not as_json:
-            _print(tuning, before, asked, read.ignored)
+            _print(tuning, before, asked, read.ignored, loops=loops)
         written = None
         if write:
             load = partial(load_rubric_file, directory=rubrics, refuse=refusal_after_asking)
             written = _calibrated(file, tuning, evaluator, load=load)
             written.write(file.rubric, directory)
     if as_json:
-        write_json(json_object(_as_json(file, tuning, asked, read, written)))
+        write_json(json_object(_as_json(file, tuning, asked, read, written, loops=loops)))
     elif written:
         place = Calibration.path(file.rubric, directory)
         said = f"pass_at is {written.at.threshold:g} now; it rests on {place}"
@@ -242,7 +259,12 @@ def _calibrated(
 
 
 def _print(
-    tuning: Tuning, before: Calibration | None, asked: Completed, ignored: Sequence[str]
+    tuning: Tuning,
+    before: Calibration | None,
+    asked: Completed,
+    ignored: Sequence[str],
+    *,
+    loops: Sequence[LoopCosts],
 ) -> None:
     console = results()
     for line in not_judged(asked.failed):
@@ -251,7 +273,13 @@ def _print(
         console.print(line, soft_wrap=True)
     for line in (*_about_claim(tuning), ""):
         console.print(line, soft_wrap=True)
-    console.print(_thresholds(tuning))
+    console.print(_thresholds(tuning, loops))
+    if loops:
+        said = (
+            f"Rounds, tokens and seconds are those of {len(loops)} loops, for each draft that they "
+            "would have accepted; - where some stopped below, so that it is not known."
+        )
+        console.print(said, soft_wrap=True)
     if tuning.agreements:
         console.print(_agreements(tuning))
     for line in _about_agreement(tuning):
@@ -340,9 +368,10 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _thresholds(tuning: Tuning) -> Table:
-    columns = ("threshold", "accepted", "wrong among them", "rejects accepted", "good lost", "")
-    table = _table("Thresholds", *columns)
+def _thresholds(tuning: Tuning, loops: Sequence[LoopCosts]) -> Table:
+    columns = ["threshold", "accepted", "wrong among them", "rejects accepted", "good lost"]
+    columns += ["rounds", "tokens", "seconds"] if loops else []
+    table = _table("Thresholds", *columns, "")
     places = np.linspace(0, len(tuning.steps) - 1, _SHOWN_STEPS).round()
     marks = {tuning.own: "pass_at", tuning.named: "claim"}
     shown = {tuning.steps[int(place)] for place in places if tuning.steps}
@@ -354,9 +383,15 @@ def _thresholds(tuning: Tuning) -> Table:
             f"{at.wrong} of {at.accepted} ({low:.0%} to {high:.0%})",
             f"{at.wrong} of {at.rejects}",
             f"{at.good_lost} of {at.drafts - at.rejects}",
+            *(_costs(costs_at(at.threshold, loops)) if loops else ()),
             marks.get(at, ""),
         )
     return table
+
+
+def _costs(at: ThresholdCosts) -> Iterator[str]:
+    for figure, decimals in ((at.rounds, 1), (at.tokens, 0), (at.seconds, 0)):
+        yield "-" if figure is None else f"{figure:,.{decimals}f}"
 
 
 def _agreements(tuning: Tuning) -> Table:
@@ -406,6 +441,8 @@ def _as_json(
     asked: Completed,
     read: Labels,
     written: Calibration | None,
+    *,
+    loops: Sequence[LoopCosts],
 ) -> dict[str, object]:
     apart = {"counted", "attempts", "disagreements", "sampled"}
     names = [one.name for one in fields(tuning) if one.name not in apart]
@@ -419,6 +456,7 @@ def _as_json(
             {"id": one.labeled.id, "composite": one.composite, "accept": one.accept}
             for one in tuning.disagreements
         ],
+        "costs": [costs_at(one.threshold, loops) for one in tuning.steps] if loops else None,
         "scores_kept": str(asked.kept) if asked.kept else None,
         "not_judged": {name: str(why) for name, why in asked.failed.items()},
         "written": written.model_dump() if written else None,

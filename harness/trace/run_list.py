@@ -161,6 +161,12 @@ def _has_end(path: Path) -> bool:
         return line_start(RunEnded) in file.read()
 
 
+def journals_in(directory: Path) -> list[Path]:
+    """The journals of all runs in a directory."""
+    files = sorted(filter(Path.is_file, directory.glob(f"*{JOURNAL_SUFFIX}")))
+    return [found for found in files if _is_run(found) and _begins_a_run(found)]
+
+
 def find_journal(run: str | Path, directory: Callable[[], Path]) -> Path:
     """The journal of a run.
 

@@ -168,6 +168,15 @@ def test_people_who_gave_scores_accept_from_the_threshold_that_was_first(here: P
     assert told["own"]["rejects"] > first["own"]["rejects"]
 
 
+def test_runs_without_a_loop_by_the_rubric_say_nothing_of_its_cost(here: Path) -> None:
+    (here / "traces").mkdir()
+    none = tune(here, "--runs", "traces", "--json")
+    missing = tune(here, "--runs", "2026", "--json")
+
+    assert (none.exit_code, none.code) == (2, "tune.no-loops")
+    assert (missing.exit_code, missing.code) == (2, "run.none-yet")
+
+
 def test_pairs_give_accuracy_kappa_and_the_bias_of_order(here: Path) -> None:
     rows = "".join(f"x{n},y{n},{'ab'[n % 2]},a,{'ab'[n % 2]}\n" for n in range(40))
     (here / "pairs.csv").write_text("a,b,prefer,judged,judged_swapped\n" + rows)
