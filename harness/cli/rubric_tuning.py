@@ -301,6 +301,11 @@ def _about_labels(tuning: Tuning, ignored: Sequence[str]) -> Iterator[str]:
             f"{len(tuning.outdated)} have scores by another version of the rubric, which this one "
             f"may not give: {_listed(tuning.outdated)}"
         )
+    if tuning.uneven:
+        yield (
+            f"{len(tuning.uneven)} were scored without --samples. Those near the threshold were "
+            "judged more often, which moves their scores away from it: score them again with it."
+        )
     if ignored:
         yield f"Columns that mean nothing here: {_listed(ignored)}"
     if (looks := tuning.aim.looks) > 1:

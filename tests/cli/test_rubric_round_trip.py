@@ -115,6 +115,20 @@ def test_labels_of_several_raters_in_rows_of_their_own_are_kept_in_one(here: Pat
     assert second["human.clear.anna"] == "5"
 
 
+@pytest.mark.parametrize(
+    ("repeats", "samples", "uneven"), [(3, (), COUNT), (3, ("--samples", "1"), 0), (1, (), 0)]
+)
+def test_drafts_that_were_judged_more_often_only_near_the_threshold_are_told(
+    here: Path, repeats: int, samples: tuple[str, ...], uneven: int
+) -> None:
+    (here / "notes.yaml").write_text(RUBRIC.replace("repeats: 1", f"repeats: {repeats}"))
+    judged("score", "notes.yaml", "labels.csv", "--output", "scored.csv", *samples, cwd=here)
+
+    done = alone("tune", "notes.yaml", "scored.csv", cwd=here)
+
+    assert ("scored without --samples" in done.text) is bool(uneven)
+
+
 def test_scores_by_another_version_of_the_rubric_are_told(here: Path) -> None:
     judged("score", "notes.yaml", "labels.csv", "--output", "scored.jsonl", cwd=here)
     (here / "notes.yaml").write_text(RUBRIC.replace("weight: 3", "weight: 2"))

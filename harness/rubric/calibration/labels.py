@@ -38,8 +38,8 @@ HOLD = "hold"
 _TEXTS = ("id", "draft", "path", "task", "group", "split", "evaluator", "sources")
 _LABELS = {"accept", "human", "group", "split"}
 _OF_PAIRS = ("prefer", "judged", "judged_swapped", "a", "b")
-_READ = {*_TEXTS, *_LABELS, *_OF_PAIRS, "score", "unjudged", "rubric_sha256", "sha256"}
-_OF_SCORING = {"passed", "composite", "below_floor", "gates", "missing", "rubric", "samples"}
+_READ = {*_TEXTS, *_LABELS, *_OF_PAIRS, "score", "unjudged", "rubric_sha256", "samples", "sha256"}
+_OF_SCORING = {"passed", "composite", "below_floor", "gates", "missing", "rubric"}
 _OF_SCORING |= {"carried", "compressed", "scores", "judges", "error"}
 """What a file of `harness rubric score` has and nobody asks for here."""
 _KNOWN = {*_READ, *_OF_SCORING, "dimension", "rater"}
@@ -108,6 +108,8 @@ class Labeled(BaseModel):
     """Dimensions that have no score since there was nothing to score them by."""
     rubric_sha256: str = ""
     """Digest of the rubric that it was scored by; empty if the file does not say."""
+    samples: str = ""
+    """How often it was judged; empty if the file does not say, or where that was not fixed."""
     sha256: str = ""
     """Digest of text, task and sources, if the file gives it in their place."""
     file: str = ""

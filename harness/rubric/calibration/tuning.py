@@ -109,6 +109,8 @@ class Tuning:
     """By draft, the composite of each sample alone; of those with as many in each dimension."""
     outdated: tuple[str, ...]
     """Ids of drafts with scores by another version of the rubric."""
+    uneven: tuple[str, ...]
+    """Ids of drafts that `harness rubric score` judged more often only if near the threshold."""
     samples: tuple[int, ...]
     """How many samples the evaluator's scores have: one number if all have as many."""
 
@@ -211,6 +213,7 @@ def tune(
         attempts=attempts,
         sampled=tuple(filter(None, (_sampled(one, rubric) for one in scored))),
         outdated=tuple(one.id for one in drafts if one.rubric_sha256 not in versions),
+        uneven=tuple(one.id for one in drafts if rubric.repeats > 1 and _is_uneven(one)),
         samples=tuple(sorted({len(s) for one in counted for s in _judged(one, rubric).values()})),
     )
 
@@ -302,6 +305,10 @@ def one_per_group(drafts: Iterable[Scored]) -> tuple[Scored, ...]:
     for one in sorted(drafts, key=lambda one: hashlib.sha256(one.labeled.id.encode()).digest()):
         found.setdefault(one.group, one)
     return tuple(found.values())
+
+
+def _is_uneven(one: Labeled) -> bool:
+    return bool(one.rubric_sha256 and one.evaluator and not one.samples)
 
 
 def _judged(one: Scored, rubric: Rubric) -> dict[str, tuple[float, ...]]:
