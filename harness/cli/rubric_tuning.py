@@ -175,6 +175,13 @@ def tune_rubric(
             raise InvalidInput(said, code="labels.no-split", path=labels)
         ships = file.written.path.parent == shipped_directory("rubrics")
         directory = rubrics if ships else file.written.path.parent
+        loops = loops_by(file.rubric, runs, traces=settings.traces)
+        if runs and not loops:
+            raise InvalidInput(
+                f"no loop of these runs ended that was by this version of '{file.rubric.id}', "
+                "whatever its threshold; leave --runs out, or name other runs",
+                code="tune.no-loops",
+            )
         asked = completed(
             drafts,
             ChosenRubric(rubric=file.rubric, directory=directory),
@@ -185,13 +192,6 @@ def tune_rubric(
             config=config,
             roles=assigned,
         )
-        loops = loops_by(file.rubric, runs, traces=settings.traces)
-        if runs and not loops:
-            raise InvalidInput(
-                f"no loop of these runs ended that was by this version of '{file.rubric.id}', "
-                "whatever its threshold; leave --runs out, or name other runs",
-                code="tune.no-loops",
-            )
         before = Calibration.read(file.rubric, directory)
         if accept_at is None:
             known = before.accept_at if before else None

@@ -238,11 +238,19 @@ _NO_PART_OF_SCORING = {"extends", "without", "preset", "candidates", "finalists"
 
 def _digest(rubric: Rubric) -> str:
     """Of what the rubric says, not of how it is put together."""
+    return _hashed(_said_by(rubric))
+
+
+def _said_by(rubric: Rubric) -> dict[str, Any]:
     # A rubric that says nothing of it has the digest that it had before the field was there.
     left_out = {"language"} if rubric.language is None else set()
     said = rubric.model_dump(mode="json", exclude={*FILLED_IN, *_NO_PART_OF_SCORING, *left_out})
     if prompts := rubric.prompts.of_judging:
         said["prompts"] = prompts
+    return said
+
+
+def _hashed(said: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
@@ -252,7 +260,8 @@ def at_any_threshold(rubric: Rubric) -> dict[str, float]:
     steps = round((scale.max - scale.min) / scale.composite_step)
     ends = ((scale.min + n * scale.composite_step) for n in range(steps + 1))
     grid = [half_up(one, scale.composite_step, start=scale.min) for one in ends]
-    return {_digest(rubric.model_copy(update={"pass_at": at})): at for at in grid}
+    said = _said_by(rubric)
+    return {_hashed(said | {"pass_at": at}): at for at in grid}
 
 
 ENDINGS = (".yaml", ".yml")

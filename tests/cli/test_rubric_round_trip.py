@@ -115,6 +115,19 @@ def test_labels_of_several_raters_in_rows_of_their_own_are_kept_in_one(here: Pat
     assert second["human.clear.anna"] == "5"
 
 
+def test_labels_under_other_names_are_kept_under_those_that_tuning_knows(here: Path) -> None:
+    lines = (here / "labels.csv").read_text().splitlines(keepends=True)
+    (here / "labels.csv").write_text("".join([lines[0].replace("accept", "ok"), *lines[1:]]))
+    given = ("notes.yaml", "labels.csv", "--columns", "accept=ok", "--output", "out.csv")
+
+    alone("score", *given, "--checks-only", cwd=here)
+
+    with (here / "out.csv").open(newline="") as file:
+        first = next(csv.DictReader(file))
+    assert (first["accept"], first["human.clear.anna"], first["group"]) == ("yes", "8", "g0")
+    assert not first.keys() & {"ok", "note", "draft"}
+
+
 @pytest.mark.parametrize(
     ("repeats", "samples", "uneven"), [(3, (), COUNT), (3, ("--samples", "1"), 0), (1, (), 0)]
 )
