@@ -116,8 +116,9 @@ class Tuning:
 
     @property
     def evaluators(self) -> str | None:
-        """Who gave the scores; None if the labels do not say."""
-        return ", ".join(sorted({one.labeled.evaluator for one in self.counted} - {""})) or None
+        """Who gave the scores; None if the labels do not say of all."""
+        names = {one.labeled.evaluator for one in self.counted if one.labeled.scores}
+        return None if "" in names else ", ".join(sorted(names)) or None
 
     @property
     def labels_sha256(self) -> str:

@@ -174,6 +174,16 @@ def test_each_sample_has_a_composite_of_its_own_if_all_dimensions_have_as_many()
 
 
 @pytest.mark.parametrize(
+    ("evaluators", "who"),
+    [(("a", "a"), "a"), (("b", "a"), "a, b"), (("a", ""), None), (("", ""), None)],
+)
+def test_who_judged_is_known_only_if_it_is_of_all_drafts(evaluators, who):
+    drafts = [draft(n, 8, YES, evaluator=one) for n, one in enumerate(evaluators)]
+
+    assert tuned(drafts).evaluators == who
+
+
+@pytest.mark.parametrize(
     ("people", "accepts"),
     [
         pytest.param({"accept": {"a": True, "b": True, "c": False}}, True, id="most do"),
