@@ -55,8 +55,8 @@ def _number(_: click.Context, __: click.Parameter, given: str | None) -> float |
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep each draft's scores in this .jsonl or .csv file; those that it has are not scored "
-    "again. One that has changed gets another row.",
+    help="Keep each draft's scores and labels in this .jsonl or .csv file; those that it has are "
+    "not scored again. One that has changed gets another row.",
 )
 @click.option(
     "--samples",

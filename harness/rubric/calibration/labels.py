@@ -279,10 +279,11 @@ class _Reading:
         if "dimension" in row.fields:
             self._check_dimension(_Cell(row, "dimension", row.fields["dimension"]))
         try:
-            texts = {"draft": row.draft, "path": row.draft, "sources": row.sources}
+            draft, sources = row.draft, row.sources
         except InvalidInput as error:
             self.mistakes.append(("draft", error))
             return
+        texts = {"draft": draft, "path": draft, "sources": sources}
         for name, column in wide(row).items():
             place = _place_of(name)
             value = texts.get(name, row.fields[column])
