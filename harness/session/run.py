@@ -444,7 +444,8 @@ class Run:
 
         Raises:
             RubricInvalid: There is no such rubric, or it or a prompt has a mistake.
-            InvalidInput: A limit leaves nothing to do, or the rounds are of another loop.
+            InvalidInput: A limit leaves nothing to do, the rubric's checks need sources and there
+                are none, or the rounds are of another loop.
             ConfigurationInvalid: The rubric needs a judge, and no evaluator is configured.
             SameModel: Producer and evaluator are one model, as their servers say.
             SameFamily: They are of one family, and the settings refuse that.
