@@ -19,6 +19,7 @@ LAYERS = [
     "errors",
     "files",
     "rows",
+    "page",
     "log",
     "trace",
     "hardware",

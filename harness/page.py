@@ -1,0 +1,327 @@
+"""Pages to read in a browser or on paper: one HTML file with text, tables and plots.
+
+A page loads nothing and runs no script. It is light or dark as its reader likes it, and light on
+paper. Texts are escaped when the page is written, wherever they stand; nothing else gets in. Plots
+are SVG with a title and a description, and tell lines apart by dashes and width, not only by color.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import InvalidInput
+from harness.files import whole_file
+
+Point = tuple[float, float]
+Look = Literal["first", "second", "target", "mark", "claim", "equal"]
+"""How a line is drawn: each with dashes of its own, `equal` thin and in one piece."""
+
+_WIDTH = 420
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 28, 42
+_TICKS = 5
+_EMPTY = {"meta"}
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An element of HTML or SVG."""
+
+    tag: str
+    children: tuple[Element | str, ...]
+    attributes: Mapping[str, str | float]
+
+
+def element(tag: str, *children: Element | str, **attributes: str | float) -> Element:
+    """An element. `class_` is the attribute `class`, and `stroke_width` is `stroke-width`."""
+    named = {name.strip("_").replace("_", "-"): value for name, value in attributes.items()}
+    return Element(tag, children, named)
+
+
+def write_page(
+    path: Path, title: str, *body: Element, clean: Callable[[str], str] = lambda text: text
+) -> None:
+    """Writes a page, whole or not at all.
+
+    Args:
+        path: The file.
+        title: In the browser's tab, and as its heading.
+        body: What stands below.
+        clean: Is given each text before it is escaped, to take secrets out of it.
+
+    Raises:
+        InvalidInput: It cannot be written.
+    """
+    # Even if something got in, a browser would load nothing.
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", title),
+        element("style", _STYLE),
+    )
+    main = element("main", element("h1", title), *body)
+    html = element("html", head, element("body", main), lang="en")
+    try:
+        with whole_file(path) as file:
+            file.write(f"<!doctype html>\n{''.join(_written(html, clean))}\n".encode())
+    except OSError as error:
+        said = f"cannot be written ({error.strerror})"
+        raise InvalidInput(said, code="file.unwritable", path=path) from error
+
+
+def _written(node: Element | str, clean: Callable[[str], str]) -> Iterator[str]:
+    if isinstance(node, str):
+        yield escape(_CONTROLS.sub("\ufffd", clean(node)))
+        return
+    yield f"<{node.tag}"
+    for name, value in node.attributes.items():
+        said = "".join(_written(value, clean)) if isinstance(value, str) else f"{value:.6g}"
+        yield f' {name}="{said}"'
+    yield ">"
+    if node.tag == "style":
+        yield _STYLE
+    elif node.tag not in _EMPTY:
+        for child in node.children:
+            yield from _written(child, clean)
+    if node.tag not in _EMPTY:
+        yield f"</{node.tag}>"
+
+
+def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Element:
+    """A table, whose rows begin with what they are about. It scrolls where it is too wide."""
+    cells = (
+        [element("th", row[0], scope="row"), *(element("td", cell) for cell in row[1:])]
+        for row in rows
+    )
+    whole = element(
+        "table",
+        element("caption", caption),
+        element("thead", element("tr", *(element("th", name, scope="col") for name in head))),
+        element("tbody", *(element("tr", *row) for row in cells)),
+    )
+    return element("div", whole, class_="wide", tabindex=0, role="group", aria_label=caption)
+
+
+# --- plots -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One side of a plot."""
+
+    label: str
+    low: float
+    high: float
+    shown: Callable[[float], str] = "{:g}".format
+    """What stands at a tick."""
+
+    @property
+    def ticks(self) -> list[float]:
+        """Round numbers."""
+        step = round_step((self.high - self.low) / _TICKS)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [round(number * step, 10) for number in range(first, last + 1)]
+
+
+def round_step(least: float) -> float:
+    """The smallest of 1, 2 and 5, by powers of ten, that is not below a number above 0."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(n * power for n in (1, 2, 5, 10) if n * power >= least * (1 - 1e-9))
+
+
+def percent(share: float) -> str:
+    """A share, in percent."""
+    return f"{abs(100 * share):.3g}%"
+
+
+class Plot:
+    """A plot, on which what is added later lies above.
+
+    Args:
+        title: What it shows.
+        description: What a reader would see in it, for one who does not see it.
+        x: The axis below.
+        y: The axis at the left; None for rows, which are named where they are drawn.
+        height: Of the area between the axes, where the width is 360.
+    """
+
+    def __init__(
+        self, title: str, description: str, *, x: Axis, y: Axis | None, height: float = 200
+    ) -> None:
+        self._title, self._description = title, description
+        self._x, self._y = x, y
+        self._height = height
+        self._left = _LEFT if y else _RIGHT
+        self._drawn: list[Element] = []
+        self._legend: list[Element] = []
+
+    def line(self, points: Sequence[Point], look: Look, *, name: str = "") -> None:
+        """Draws a line through points; a name goes into the legend."""
+        self._draw("path", name, d=self._path(points), class_=f"line {look}")
+
+    def rule(
+        self, look: Look, *, x: float | None = None, y: float | None = None, name: str
+    ) -> None:
+        """Draws a line across the plot, at an x or a y."""
+        low = (self._x.low if x is None else x, self._low if y is None else y)
+        high = (self._x.high if x is None else x, self._high if y is None else y)
+        self.line([low, high], look, name=name)
+
+    def band(self, lower: Sequence[Point], upper: Sequence[Point], *, name: str) -> None:
+        """Fills what lies between two lines."""
+        self._draw("path", name, d=f"{self._path([*lower, *reversed(upper)])}Z", class_="band")
+
+    def bar(self, low: Point, high: Point, look: Look) -> None:
+        """Draws a bar between two corners."""
+        (left, bottom), (right, top) = self._at(low), self._at(high)
+        top, bottom = sorted((top, bottom))
+        size = {"width": max(1, right - left - 1), "height": bottom - top}
+        self._draw("rect", "", x=left + 0.5, y=top, **size, class_=f"bar {look}")
+
+    def dot(self, at: Point, *, radius: float = 4, name: str = "") -> None:
+        """Draws a circle, of a radius as on a plot 420 wide."""
+        x, y = self._at(at)
+        self._draw("circle", name, cx=x, cy=y, r=radius, class_="dot")
+
+    def diamond(self, at: Point, *, name: str = "") -> None:
+        """Draws a diamond."""
+        x, y = self._at(at)
+        self._draw("path", name, d=f"M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6-6Z", class_="diamond")
+
+    def text(self, said: str, at: Point, *, rise: float = 0) -> None:
+        """Writes a text that begins at a point, or so much above it."""
+        x, y = self._at(at)
+        self._draw("text", "", said, x=x, y=y - rise)
+
+    def figure(self, caption: str) -> Element:
+        """The plot, with its title above and a caption below."""
+        height = _TOP + self._height + _BOTTOM
+        drawn = element(
+            "svg",
+            element("title", self._title),
+            element("desc", self._description),
+            *self._axes(),
+            *self._drawn,
+            viewBox=f"0 0 {_WIDTH} {height:g}",
+            role="img",
+        )
+        legend = [element("ul", *self._legend, class_="legend")] if self._legend else []
+        below = [element("p", caption)] if caption else []
+        title = element("figcaption", self._title)
+        return element("figure", title, *legend, drawn, *below)
+
+    @property
+    def _low(self) -> float:
+        return self._y.low if self._y else 0
+
+    @property
+    def _high(self) -> float:
+        return self._y.high if self._y else 1
+
+    def _at(self, point: Point) -> Point:
+        """Where a point lies; what is off an axis, at its end."""
+        across = (point[0] - self._x.low) / (self._x.high - self._x.low)
+        up = (point[1] - self._low) / (self._high - self._low)
+        across, up = (min(1, max(0, share)) for share in (across, up))
+        width = _WIDTH - self._left - _RIGHT
+        return self._left + across * width, _TOP + (1 - up) * self._height
+
+    def _path(self, points: Sequence[Point]) -> str:
+        return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in map(self._at, points))
+
+    def _draw(self, tag: str, name: str, *children: str, **attributes: str | float) -> None:
+        self._drawn.append(element(tag, *children, **attributes))
+        if name:
+            kind = str(attributes["class_"])
+            sample = {
+                "dot": element("circle", cx=14, cy=6, r=4, class_=kind),
+                "diamond": element("path", d="M14 0l6 6l-6 6l-6-6Z", class_=kind),
+                "band": element("rect", width=28, height=12, class_=kind),
+            }.get(kind, element("path", d="M0 6H28", class_=kind))
+            # What it looks like is nothing to hear.
+            shape = element("svg", sample, viewBox="0 0 28 12", aria_hidden="true")
+            self._legend.append(element("li", shape, name))
+
+    def _axes(self) -> Iterator[Element]:
+        bottom, right = _TOP + self._height, _WIDTH - _RIGHT
+        for tick in self._x.ticks:
+            x, _ = self._at((tick, 0))
+            yield element("path", d=f"M{x:.1f} {_TOP}V{bottom}", class_="grid")
+            yield element("text", self._x.shown(tick), x=x, y=bottom + 17, class_="middle")
+        yield element("path", d=f"M{self._left} {bottom}H{right}", class_="axis")
+        middle = (self._left + right) / 2
+        yield element("text", self._x.label, x=middle, y=bottom + 36, class_="middle")
+        if self._y is None:
+            return
+        yield element("text", self._y.label, x=2, y=14)
+        for tick in self._y.ticks:
+            _, y = self._at((0, tick))
+            yield element("path", d=f"M{self._left} {y:.1f}H{right}", class_="grid")
+            yield element("text", self._y.shown(tick), x=self._left - 5, y=y + 4, class_="end")
+
+
+_STYLE = """
+:root { --paper: #fff; --ink: #1d2329; --quiet: #59636e; --rule: #d5dae0; --first: #0b5cad;
+  --second: #a63d00; --fill: #f4f6f8; }
+@media screen and (prefers-color-scheme: dark) { :root { --paper: #14181c; --ink: #e4e8ec;
+  --quiet: #9aa5b1; --rule: #39424c; --first: #6cb2ff; --second: #ff9e64; --fill: #1d2329; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif;
+  overflow-wrap: break-word; }
+main { max-width: 70rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
+h1 { font-size: 1.5rem; line-height: 1.25; }
+h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
+h3 { font-size: 1rem; margin: 0; }
+p, ul.lines { max-width: 46rem; }
+p.claim { font-size: 1.2rem; border-left: 4px solid var(--first); padding-left: .8rem; }
+.quiet, figure p, caption { color: var(--quiet); font-size: .9rem; }
+.plots { display: grid; gap: 1.5rem 2.5rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
+figure { margin: 0; max-width: 30rem; }
+figcaption { font-weight: 600; }
+figure p { margin: .2rem 0 0; }
+figure > svg { display: block; width: 100%; height: auto; }
+.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 0 1rem; margin: 0; padding: 0;
+  font-size: .85rem; }
+.legend svg { width: 28px; height: 12px; margin-right: .4rem; overflow: visible; }
+svg text { fill: var(--ink); font-size: 13px; }
+.middle { text-anchor: middle; } .end { text-anchor: end; }
+.grid { stroke: var(--rule); } .axis { stroke: var(--quiet); }
+.line { fill: none; stroke: var(--ink); stroke-width: 1.8; }
+.line.first { stroke: var(--first); stroke-width: 2.4; }
+.line.second { stroke: var(--second); stroke-width: 2.4; stroke-dasharray: 8 4; }
+.line.target { stroke-dasharray: 2 3; } .line.mark { stroke-dasharray: 12 4; }
+.line.claim { stroke-dasharray: 10 3 2 3; } .line.equal { stroke: var(--quiet); stroke-width: 1.2; }
+.band { fill: var(--first); opacity: .28; }
+.bar.first { fill: var(--first); } .bar.second { fill: var(--second); }
+.dot { fill: var(--first); fill-opacity: .75; stroke: var(--paper); stroke-width: .5; }
+.diamond { fill: var(--paper); stroke: var(--second); stroke-width: 2; }
+.wide { overflow-x: auto; margin: 1rem 0; }
+table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
+caption { text-align: left; padding-bottom: .3rem; }
+th, td { padding: .25rem .8rem .25rem 0; text-align: right; border-bottom: 1px solid var(--rule);
+  white-space: nowrap; }
+th:first-child { text-align: left; }
+article { border-top: 1px solid var(--rule); padding: .8rem 0; }
+article p { margin: .2rem 0; }
+pre { background: var(--fill); padding: .6rem .8rem; margin: .5rem 0 0; max-height: 18rem;
+  overflow: auto; white-space: pre-wrap; overflow-wrap: anywhere; font: .9rem/1.45 ui-monospace,
+  monospace; }
+:focus-visible { outline: 2px solid var(--first); }
+@media print { main { max-width: none; padding: 0; } body { font-size: 11pt; }
+  pre { max-height: none; } figure, tr, h2, h3 { break-inside: avoid; }
+  h2, h3, article p { break-after: avoid; }
+  .wide { overflow: visible; } th, td { white-space: normal; }
+  .plots { grid-template-columns: 1fr 1fr; }
+  .band, .bar, .dot, pre { print-color-adjust: exact; } }
+"""
