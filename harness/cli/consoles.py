@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -53,7 +53,12 @@ def hide(secrets: Iterable[str]) -> None:
 
 def clean(text: str) -> str:
     """The text without secrets; call it before cutting a text, which could cut a secret in two."""
-    return _redactor().clean(text)
+    return cleaner()(text)
+
+
+def cleaner() -> Callable[[str], str]:
+    """`clean`, for many texts."""
+    return _redactor().clean
 
 
 def say(what: object = "", *, err: bool = False, nl: bool = True) -> None:

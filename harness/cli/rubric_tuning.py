@@ -27,6 +27,7 @@ from harness.cli.process import FAILED
 from harness.cli.project_files import refusal_after_asking
 from harness.cli.rubric_batch import max_parallel_option, not_judged, roles_option
 from harness.cli.rubric_missing import Completed, completed
+from harness.cli.tuning_report import was_set_by, write_report
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import shipped_directory
 from harness.rubric import Rubric, RubricFile, load_rubric_file, measured_noise, read_rubric
@@ -124,6 +125,11 @@ def _share(_: click.Context, __: click.Parameter, given: str) -> float:
 )
 @max_parallel_option
 @roles_option
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write all of it as a page with plots to this .html file.",
+)
 @click.option("--write", is_flag=True, help="Set the rubric's pass_at, and keep what it rests on.")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -143,6 +149,7 @@ def tune_rubric(
     runs: tuple[str, ...],
     max_parallel: int,
     roles: tuple[str, ...],
+    report: Path | None,
     write: bool,
     config: Path | None,
     as_json: bool,
@@ -165,6 +172,12 @@ def tune_rubric(
         file = read_rubric(rubric, directory=rubrics, refuse=refusal_after_asking)
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
         read = read_labels(labels, file.rubric, columns=ours)
+        if read.pairs and report is not None:
+            raise InvalidInput(
+                "it has pairs of drafts, and --report is of single ones",
+                code="tune.report-of-pairs",
+                path=labels,
+            )
         if read.pairs:
             _show_pairs(read, confidence, as_json=as_json)
             return
@@ -207,6 +220,16 @@ def tune_rubric(
         tuning.attempts.write(file.rubric, directory)
         if not as_json:
             _print(tuning, before, asked, read.ignored, loops=loops)
+        if report is not None:
+            _write_report(
+                report,
+                file,
+                tuning,
+                before,
+                ignored=read.ignored,
+                evaluator=evaluator,
+                loops=loops,
+            )
         written = None
         if write:
             load = partial(load_rubric_file, directory=rubrics, refuse=refusal_after_asking)
@@ -282,8 +305,30 @@ def _print(
         console.print(said, soft_wrap=True)
     if tuning.agreements:
         console.print(_agreements(tuning))
-    for line in _about_agreement(tuning):
+    for line in (*_about_agreement(tuning), *_about_disagreements(tuning)):
         console.print(line, soft_wrap=True)
+
+
+def _write_report(
+    path: Path,
+    file: RubricFile,
+    tuning: Tuning,
+    before: Calibration | None,
+    *,
+    ignored: Sequence[str],
+    evaluator: str | None,
+    loops: Sequence[LoopCosts],
+) -> None:
+    about = (_about_labels(tuning, ignored), _about_own(tuning, before), _about_claim(tuning))
+    write_report(
+        path,
+        tuning,
+        file.rubric,
+        evaluator=evaluator,
+        is_set_by_labels=was_set_by(before, tuning),
+        said=[line for lines in (*about, _about_agreement(tuning)) for line in lines],
+        tables=[_thresholds(tuning, loops), *([_agreements(tuning)] if tuning.agreements else [])],
+    )
 
 
 def _about_labels(tuning: Tuning, ignored: Sequence[str]) -> Iterator[str]:
@@ -318,8 +363,7 @@ def _about_labels(tuning: Tuning, ignored: Sequence[str]) -> Iterator[str]:
 def _about_own(tuning: Tuning, before: Calibration | None) -> Iterator[str]:
     aim, own = tuning.aim, tuning.own
     yield f"pass_at {_rate(own, aim)}."
-    set_by = (before.at.threshold, before.labels_sha256) if before else None
-    if set_by == (own.threshold, tuning.labels_sha256):
+    if was_set_by(before, tuning):
         yield "  It was set by these labels: what was claimed then is all that can be."
     else:
         yield (
@@ -432,6 +476,9 @@ def _about_agreement(tuning: Tuning) -> Iterator[str]:
     for name, by_samples in tuning.reliability.items():
         said = ", ".join(f"{samples}: {icc:.2f}" for samples, icc in by_samples.items())
         yield f"{name or 'composite'}: reliability by number of samples (ICC) {said}"
+
+
+def _about_disagreements(tuning: Tuning) -> Iterator[str]:
     if tuning.disagreements:
         yield "Decided otherwise than by people, at pass_at:"
     for draft in tuning.disagreements:
@@ -449,7 +496,7 @@ def _as_json(
     *,
     loops: Sequence[LoopCosts],
 ) -> dict[str, object]:
-    apart = {"counted", "attempts", "disagreements", "sampled"}
+    apart = {"counted", "scored", "attempts", "disagreements", "sampled"}
     names = [one.name for one in fields(tuning) if one.name not in apart]
     return {
         "rubric": file.rubric.id,

@@ -66,6 +66,18 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tenth:
+    """A tenth of the drafts that count, by their composites; more or less, as equal ones allow."""
+
+    low: float
+    """Its lowest composite."""
+    high: float
+    drafts: int
+    accepted: int
+    """By people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
     """What labels say."""
 
@@ -86,8 +98,12 @@ class Tuning:
     separate too little."""
     steps: tuple[AtThreshold, ...]
     """From the strictest threshold on, one for every distinct composite."""
+    tenths: tuple[Tenth, ...]
+    """How many of them people accept, from the lowest composites on."""
+    scored: tuple[Scored, ...]
+    """All drafts with both scores and labels: agreement is theirs."""
     counted: tuple[Scored, ...]
-    """What all this rests on: the drafts held back if any are, one of each group."""
+    """What thresholds rest on: the drafts held back if any are, one of each group."""
     held_back: int
     """How many drafts do not count because others were held back."""
     grouped: int
@@ -197,6 +213,8 @@ def tune(
         missing=_missing(rows, aim) if index < 0 else None,
         needed=drafts_needed(steps, aim, generator=generator) if rows and index < 0 else None,
         steps=rows,
+        tenths=tuple(_tenths(counted)),
+        scored=tuple(scored),
         counted=counted,
         held_back=len(scored) - len(held),
         grouped=len(held) - len(counted),
@@ -329,6 +347,22 @@ def _sampled(one: Scored, rubric: Rubric) -> tuple[float, ...]:
         total = sum(weight * scores[name] for name, weight in weights.items())
         composites.append(scores.get(COMPOSITE, total / (sum(weights.values()) or 1)))
     return tuple(half_up(one, step) for one in composites)
+
+
+def _tenths(counted: Sequence[Scored]) -> Iterator[Tenth]:
+    composites = np.array([one.composite for one in counted])
+    accepted = np.array([one.accept for one in counted])
+    # An edge belongs to the tenth below it.
+    edges = np.unique(np.quantile(composites, np.linspace(0.1, 1, 10)))
+    place = np.searchsorted(edges, composites)
+    for number in np.unique(place):
+        inside = place == number
+        yield Tenth(
+            low=float(composites[inside].min()),
+            high=float(composites[inside].max()),
+            drafts=int(inside.sum()),
+            accepted=int(accepted[inside].sum()),
+        )
 
 
 def _missing(rows: Sequence[AtThreshold], aim: Aim) -> tuple[int, float] | None:

@@ -1,5 +1,7 @@
 """What labels say of a rubric: which drafts count, who pays for looking, what is claimed."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from rubric.judged import CLEAR, LENGTH, TONE, rubric
@@ -304,3 +306,17 @@ def test_drafts_that_all_fail_at_every_threshold_give_no_threshold():
     found = tuned([draft(n, 5, YES) for n in range(50)], strict)
 
     assert (found.named, found.steps, found.power, found.own_bound) == (None, (), 0, 1)
+
+
+def test_tenths_hold_every_draft_once_and_keep_equal_composites_together():
+    drafts = drawn(200)
+    found = tuned(drafts).tenths
+    equal = tuned([draft(n, 8 - n % 2, n % 4 == 0) for n in range(50)] + [draft(50, 9, YES)]).tenths
+
+    assert len(found) == 10
+    assert sum(one.drafts for one in found) == 200
+    assert sum(one.accepted for one in found) == sum(one.accept[""] for one in drafts)
+    assert all(lower.high < upper.low for lower, upper in pairwise(found))
+    assert [one.drafts for one in found] == pytest.approx([20] * 10, abs=8)
+    by_score = [(one.low, one.high, one.drafts, one.accepted) for one in equal]
+    assert by_score == [(7, 7, 25, 0), (8, 8, 25, 13), (9, 9, 1, 1)]
