@@ -309,9 +309,10 @@ svg text { fill: var(--ink); font-size: 13px; }
 .wide { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding-bottom: .3rem; }
-th, td { padding: .25rem .8rem .25rem 0; text-align: right; border-bottom: 1px solid var(--rule);
+th, td { padding: .25rem .7rem .25rem 0; text-align: right; border-bottom: 1px solid var(--rule);
   white-space: nowrap; }
 th:first-child { text-align: left; }
+thead th { white-space: normal; vertical-align: bottom; }
 article { border-top: 1px solid var(--rule); padding: .8rem 0; }
 article p { margin: .2rem 0; }
 pre { background: var(--fill); padding: .6rem .8rem; margin: .5rem 0 0; max-height: 18rem;
