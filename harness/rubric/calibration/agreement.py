@@ -118,12 +118,12 @@ def agreement(
         confidence: Of the intervals.
     """
     rank = library("scipy.stats").rankdata
-    mean = _mean_of(people)
+    mean = mean_of(people)
     both = ~np.isnan(evaluator) & ~np.isnan(mean)
     x, y, lengths = mean[both], evaluator[both], lengths[both]
-    found = _linear(_sums(resamples, both, x, y))
+    found = linear(resamples, both, x, y)
     # A resample keeps the ranks that its drafts have among all.
-    found["spearman"] = _linear(_sums(resamples, both, rank(x), rank(y)))["pearson"]
+    found["spearman"] = linear(resamples, both, rank(x), rank(y))["pearson"]
     within = _kendall_within(x, y, resamples.codes[both])
     known = within[~np.isnan(within)]
     return Agreement(
@@ -140,23 +140,37 @@ def agreement(
     )
 
 
-def _mean_of(people: Values) -> Values:
+def mean_of(people: Values) -> Values:
+    """`(drafts,)`: the mean of those who scored a draft; NaN if nobody did.
+
+    Args:
+        people: `(drafts, raters)`, NaN where missing.
+    """
     known = ~np.isnan(people)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(known, people, 0).sum(axis=1) / known.sum(axis=1))
 
 
-def _sums(resamples: Resamples, both: NDArray[np.bool_], x: Values, y: Values) -> Values:
-    """Of n, x, y, x², y² and xy, about a middle: the squares of large numbers lose digits."""
+def linear(
+    resamples: Resamples, both: NDArray[np.bool_], x: Values, y: Values
+) -> dict[str, Values]:
+    """`pearson`, `kappa`, `alpha`, `offset` and `slope` of two scorers, as `Agreement` has them.
+
+    Args:
+        resamples: Of all drafts.
+        both: `(drafts,)`: those that both scored.
+        x: Their scores by the first, people.
+        y: Those by the second.
+
+    Returns:
+        By name, `(1 + draws,)`: of the drafts there are, then of each resample.
+    """
+    # About a middle: the squares of large numbers lose digits.
     middle = np.mean([x, y]) if len(x) else 0
     x, y = x - middle, y - middle
     features = np.zeros((len(both), 6))
     features[both] = np.column_stack([np.ones_like(x), x, y, x * x, y * y, x * y])
-    return resamples.sums(features)
-
-
-def _linear(sums: Values) -> dict[str, Values]:
-    """Statistics of two scorers from their sums."""
+    sums = resamples.sums(features)
     n = sums[:, 0]
     with np.errstate(invalid="ignore", divide="ignore"):
         mx, my, xx, yy, xy = (sums[:, 1:] / n[:, None]).T
@@ -194,7 +208,7 @@ def _pearson(x: Values, y: Values) -> float:
 def _ceiling(people: Values, evaluator: Values) -> tuple[float, float]:
     pairs = []
     for rater in range(people.shape[1]):
-        rest = _mean_of(np.delete(people, rater, axis=1))
+        rest = mean_of(np.delete(people, rater, axis=1))
         own = ~np.isnan(people[:, rater]) & ~np.isnan(rest)
         pairs.append([_pearson(v[own], rest[own]) for v in (people[:, rater], evaluator)])
     known = [pair for pair in pairs if not np.isnan(pair).any()] or [[np.nan, np.nan]]
@@ -213,14 +227,18 @@ def discrimination(
         resamples: Of these drafts.
         confidence: Of the interval.
     """
+    return estimate(auc(scores, accepted, resamples=resamples), confidence=confidence)
+
+
+def auc(scores: Values, accepted: NDArray[np.bool_], *, resamples: Resamples) -> Values:
+    """`(1 + draws,)`: as `discrimination`, of the drafts there are, then of each resample."""
     values, place = np.unique(scores, return_inverse=True)
     features = np.zeros((len(scores), 2 * len(values)))
     features[np.arange(len(scores)), place + len(values) * accepted] = 1
     bad, good = np.split(resamples.sums(features), 2, axis=1)
     below = np.cumsum(bad, axis=1) - bad / 2
     with np.errstate(invalid="ignore"):
-        found = (good * below).sum(axis=1) / (good.sum(axis=1) * bad.sum(axis=1))
-    return estimate(found, confidence=confidence)
+        return np.asarray((good * below).sum(axis=1) / (good.sum(axis=1) * bad.sum(axis=1)))
 
 
 def reliability(samples: Sequence[Sequence[float]]) -> dict[int, float]:

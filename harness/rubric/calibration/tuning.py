@@ -29,7 +29,7 @@ from harness.rubric.calibration.bounds import (
     steps_of,
     upper_bound,
 )
-from harness.rubric.calibration.calibration_files import Attempts
+from harness.rubric.calibration.calibration_files import Attempt, Attempts
 from harness.rubric.calibration.labels import COMPOSITE, HOLD, Labeled
 from harness.rubric.draft import Draft
 from harness.rubric.load import at_any_threshold
@@ -184,14 +184,10 @@ def tune(
     counted = one_per_group(held)
 
     # 2. What may go wrong is shared by all looks at these labels.
-    seen = {one.labeled.digest: None if one.blocked else one.composite for one in counted}
-    attempts = attempts.after(rubric.pass_at, seen)
-    looks = attempts.on(seen)
+    attempts = attempts.after(rubric.pass_at, seen_in(counted))
+    looks = attempts.on(seen_in(counted))
     own_aim = replace(aim, looks=sum(len(look.pass_at) for look in looks))
-    # With fewer drafts than that, nothing can be claimed.
-    least = int(np.argmax(most_wrong(10_000, aim) >= int(aim.risk == "accepted")))
-    claims = sum(size >= least for look in looks for size in look.drafts)
-    aim = replace(aim, looks=max(1, claims))
+    aim = shared_aim(aim, looks)
 
     # 3. The threshold there is, and the one that the labels allow.
     reached = np.array([one.reached for one in counted])
@@ -363,6 +359,19 @@ def _tenths(counted: Sequence[Scored]) -> Iterator[Tenth]:
             drafts=int(inside.sum()),
             accepted=int(accepted[inside].sum()),
         )
+
+
+def seen_in(counted: Iterable[Scored]) -> dict[str, float | None]:
+    """What a look at drafts that count sees: scores by the labels' digests, as in `Attempt`."""
+    return {one.labeled.digest: None if one.blocked else one.composite for one in counted}
+
+
+def shared_aim(aim: Aim, looks: Iterable[Attempt]) -> Aim:
+    """The aim of one look among all that a claim could have come of."""
+    # With fewer drafts than that, nothing can be claimed.
+    least = int(np.argmax(most_wrong(10_000, aim) >= int(aim.risk == "accepted")))
+    claims = sum(size >= least for look in looks for size in look.drafts)
+    return replace(aim, looks=max(1, claims))
 
 
 def _missing(rows: Sequence[AtThreshold], aim: Aim) -> tuple[int, float] | None:
