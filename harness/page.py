@@ -159,23 +159,23 @@ class Plot:
         self, title: str, description: str, *, x: Axis, y: Axis | None, height: float = 200
     ) -> None:
         self._title, self._description = title, description
-        self._x, self._y = x, y
+        self._x, self._y = x, y or Axis(label="", low=0, high=1)
         self._height = height
         self._left = _LEFT if y else _RIGHT
         self._drawn: list[Element] = []
-        self._legend: list[Element] = []
+        self._legend: dict[str, Element] = {}
 
     def line(self, points: Sequence[Point], look: Look, *, name: str = "") -> None:
-        """Draws a line through points; a name goes into the legend."""
+        """Draws a line through points. A name goes into the legend, once."""
         self._draw("path", name, d=self._path(points), class_=f"line {look}")
 
     def rule(
         self, look: Look, *, x: float | None = None, y: float | None = None, name: str
     ) -> None:
         """Draws a line across the plot, at an x or a y."""
-        low = (self._x.low if x is None else x, self._low if y is None else y)
-        high = (self._x.high if x is None else x, self._high if y is None else y)
-        self.line([low, high], look, name=name)
+        xs = [self._x.low, self._x.high] if x is None else [x, x]
+        ys = [self._y.low, self._y.high] if y is None else [y, y]
+        self.line([*zip(xs, ys, strict=True)], look, name=name)
 
     def band(self, lower: Sequence[Point], upper: Sequence[Point], *, name: str) -> None:
         """Fills what lies between two lines."""
@@ -215,24 +215,17 @@ class Plot:
             viewBox=f"0 0 {_WIDTH} {height:g}",
             role="img",
         )
-        legend = [element("ul", *self._legend, class_="legend")] if self._legend else []
-        below = [element("p", caption)] if caption else []
-        title = element("figcaption", self._title)
-        return element("figure", title, *legend, drawn, *below)
-
-    @property
-    def _low(self) -> float:
-        return self._y.low if self._y else 0
-
-    @property
-    def _high(self) -> float:
-        return self._y.high if self._y else 1
+        legend = element("ul", *self._legend.values(), class_="legend")
+        title, below = element("figcaption", self._title), element("p", caption)
+        return element("figure", title, legend, drawn, below)
 
     def _at(self, point: Point) -> Point:
         """Where a point lies; what is off an axis, at its end."""
-        across = (point[0] - self._x.low) / (self._x.high - self._x.low)
-        up = (point[1] - self._low) / (self._high - self._low)
-        across, up = (min(1, max(0, share)) for share in (across, up))
+        shares = (
+            (value - axis.low) / (axis.high - axis.low)
+            for value, axis in zip(point, (self._x, self._y), strict=True)
+        )
+        across, up = (min(1, max(0, share)) for share in shares)
         width = _WIDTH - self._left - _RIGHT
         return self._left + across * width, _TOP + (1 - up) * self._height
 
@@ -241,7 +234,7 @@ class Plot:
 
     def _draw(self, tag: str, name: str, *children: str, **attributes: str | float) -> None:
         self._drawn.append(element(tag, *children, **attributes))
-        if name:
+        if name and name not in self._legend:
             kind = str(attributes["class_"])
             sample = {
                 "dot": element("circle", cx=14, cy=6, r=4, class_=kind),
@@ -250,7 +243,7 @@ class Plot:
             }.get(kind, element("path", d="M0 6H28", class_=kind))
             # What it looks like is nothing to hear.
             shape = element("svg", sample, viewBox="0 0 28 12", aria_hidden="true")
-            self._legend.append(element("li", shape, name))
+            self._legend[name] = element("li", shape, name)
 
     def _axes(self) -> Iterator[Element]:
         bottom, right = _TOP + self._height, _WIDTH - _RIGHT
@@ -261,10 +254,8 @@ class Plot:
         yield element("path", d=f"M{self._left} {bottom}H{right}", class_="axis")
         middle = (self._left + right) / 2
         yield element("text", self._x.label, x=middle, y=bottom + 36, class_="middle")
-        if self._y is None:
-            return
         yield element("text", self._y.label, x=2, y=14)
-        for tick in self._y.ticks:
+        for tick in self._y.ticks if self._y.label else ():
             _, y = self._at((0, tick))
             yield element("path", d=f"M{self._left} {y:.1f}H{right}", class_="grid")
             yield element("text", self._y.shown(tick), x=self._left - 5, y=y + 4, class_="end")

@@ -325,7 +325,9 @@ def _write_report(
         tuning,
         file.rubric,
         evaluator=evaluator,
-        is_set_by_labels=was_set_by(before, tuning),
+        before=before,
+        own=_rate(tuning.own, tuning.aim),
+        risk=_RATES[tuning.aim.risk],
         said=[line for lines in (*about, _about_agreement(tuning)) for line in lines],
         tables=[_thresholds(tuning, loops), *([_agreements(tuning)] if tuning.agreements else [])],
     )
