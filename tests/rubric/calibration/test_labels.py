@@ -87,6 +87,14 @@ def test_parquet_holds_labels_as_any_table_does(tmp_path):
     assert (two.people, two.scores) == ({}, {})
 
 
+def test_other_columns_mean_nothing_whatever_they_are_called(tmp_path):
+    text = "id,accept,score.clear,scores,people,named,file,judges\n1,yes,7,[1],Anna,no,x,[2]\n"
+    found = read(tmp_path, text)
+
+    assert found.ignored == ("people", "named", "file")
+    assert found.drafts == read(tmp_path, "id,accept,score.clear\n1,yes,7\n").drafts
+
+
 def test_texts_stand_in_the_file_or_beside_it(tmp_path):
     (tmp_path / "one.md").write_text("# One\n")
     found = read(
