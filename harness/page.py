@@ -44,16 +44,8 @@ def element(tag: str, *children: Element | str, **attributes: str | float) -> El
     return Element(tag, children, named)
 
 
-def write_page(
-    path: Path, title: str, *body: Element, clean: Callable[[str], str] = lambda text: text
-) -> None:
-    """Writes a page, whole or not at all.
-
-    Args:
-        path: The file.
-        title: In the browser's tab, and as its heading.
-        body: What stands below.
-        clean: Is given each text before it is escaped, to take secrets out of it.
+def write_page(path: Path, title: str, *body: Element, clean: Callable[[str], str] = str) -> None:
+    """Writes a page, whole or not at all; `clean` takes secrets out of each text.
 
     Raises:
         InvalidInput: It cannot be written.
@@ -141,18 +133,14 @@ def round_step(least: float) -> float:
 
 def percent(share: float) -> str:
     """A share, in percent."""
-    return f"{abs(100 * share):.3g}%"
+    return f"{100 * share:.3g}%"
 
 
 class Plot:
-    """A plot, on which what is added later lies above.
+    """A plot, on which what is added later lies above; all lengths are as on one 420 wide.
 
-    Args:
-        title: What it shows.
-        description: What a reader would see in it, for one who does not see it.
-        x: The axis below.
-        y: The axis at the left; None for rows, which are named where they are drawn.
-        height: Of the area between the axes, where the width is 360.
+    The description says what is seen, to a reader who does not see it. Without an axis `y`, it is
+    0 to 1 and not drawn. `height` is of the area between the axes.
     """
 
     def __init__(
@@ -189,7 +177,7 @@ class Plot:
         self._draw("rect", "", x=left + 0.5, y=top, **size, class_=f"bar {look}")
 
     def dot(self, at: Point, *, radius: float = 4, name: str = "") -> None:
-        """Draws a circle, of a radius as on a plot 420 wide."""
+        """Draws a circle."""
         x, y = self._at(at)
         self._draw("circle", name, cx=x, cy=y, r=radius, class_="dot")
 
@@ -262,26 +250,22 @@ class Plot:
 
 
 _STYLE = """
-:root { --paper: #fff; --ink: #1d2329; --quiet: #59636e; --rule: #d5dae0; --first: #0b5cad;
-  --second: #a63d00; --fill: #f4f6f8; }
+:root { --paper: #fff; --ink: #1d2329; --quiet: #59636e; --rule: #d5dae0; --fill: #f4f6f8;
+  --first: #0b5cad; --second: #a63d00; }
 @media screen and (prefers-color-scheme: dark) { :root { --paper: #14181c; --ink: #e4e8ec;
-  --quiet: #9aa5b1; --rule: #39424c; --first: #6cb2ff; --second: #ff9e64; --fill: #1d2329; } }
+  --quiet: #9aa5b1; --rule: #39424c; --fill: #1d2329; --first: #6cb2ff; --second: #ff9e64; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif;
   overflow-wrap: break-word; }
 main { max-width: 70rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
-h1 { font-size: 1.5rem; line-height: 1.25; }
-h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
-h3 { font-size: 1rem; margin: 0; }
-p, ul.lines { max-width: 46rem; }
+h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
+h3 { font-size: 1rem; margin: 0; } p, ul.lines { max-width: 46rem; }
 p.claim { font-size: 1.2rem; border-left: 4px solid var(--first); padding-left: .8rem; }
 .quiet, figure p, caption { color: var(--quiet); font-size: .9rem; }
 .plots { display: grid; gap: 1.5rem 2.5rem;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
-figure { margin: 0; max-width: 30rem; }
-figcaption { font-weight: 600; }
-figure p { margin: .2rem 0 0; }
-figure > svg { display: block; width: 100%; height: auto; }
+figure { margin: 0; max-width: 30rem; } figure p { margin: .2rem 0 0; }
+figcaption { font-weight: 600; } figure > svg { display: block; width: 100%; height: auto; }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: 0 1rem; margin: 0; padding: 0;
   font-size: .85rem; }
 .legend svg { width: 28px; height: 12px; margin-right: .4rem; overflow: visible; }
@@ -292,7 +276,8 @@ svg text { fill: var(--ink); font-size: 13px; }
 .line.first { stroke: var(--first); stroke-width: 2.4; }
 .line.second { stroke: var(--second); stroke-width: 2.4; stroke-dasharray: 8 4; }
 .line.target { stroke-dasharray: 2 3; } .line.mark { stroke-dasharray: 12 4; }
-.line.claim { stroke-dasharray: 10 3 2 3; } .line.equal { stroke: var(--quiet); stroke-width: 1.2; }
+.line.claim { stroke-dasharray: 10 3 2 3; }
+.line.equal { stroke: var(--quiet); stroke-width: 1.2; }
 .band { fill: var(--first); opacity: .28; }
 .bar.first { fill: var(--first); } .bar.second { fill: var(--second); }
 .dot { fill: var(--first); fill-opacity: .75; stroke: var(--paper); stroke-width: .5; }
@@ -302,18 +287,15 @@ table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tab
 caption { text-align: left; padding-bottom: .3rem; }
 th, td { padding: .25rem .7rem .25rem 0; text-align: right; border-bottom: 1px solid var(--rule);
   white-space: nowrap; }
-th:first-child { text-align: left; }
-thead th { white-space: normal; vertical-align: bottom; }
-article { border-top: 1px solid var(--rule); padding: .8rem 0; }
-article p { margin: .2rem 0; }
+th:first-child { text-align: left; } thead th { white-space: normal; vertical-align: bottom; }
+article { border-top: 1px solid var(--rule); padding: .8rem 0; } article p { margin: .2rem 0; }
 pre { background: var(--fill); padding: .6rem .8rem; margin: .5rem 0 0; max-height: 18rem;
   overflow: auto; white-space: pre-wrap; overflow-wrap: anywhere; font: .9rem/1.45 ui-monospace,
   monospace; }
 :focus-visible { outline: 2px solid var(--first); }
 @media print { main { max-width: none; padding: 0; } body { font-size: 11pt; }
   pre { max-height: none; } figure, tr, h2, h3 { break-inside: avoid; }
-  h2, h3, article p { break-after: avoid; }
+  h2, h3, article p { break-after: avoid; } .plots { grid-template-columns: 1fr 1fr; }
   .wide { overflow: visible; } th, td { white-space: normal; }
-  .plots { grid-template-columns: 1fr 1fr; }
   .band, .bar, .dot, pre { print-color-adjust: exact; } }
 """

@@ -43,6 +43,17 @@ role_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+def share(_: click.Context, __: click.Parameter, given: str) -> float:
+    """Reads an option of `10%` or 0.1."""
+    try:
+        found = float(given.removesuffix("%")) / (100 if given.endswith("%") else 1)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < 1:
+        raise click.BadParameter(f"'{given}' is not a share, such as 10% or 0.1")
+    return found
+
+
 def read_inputs(assignments: Iterable[str]) -> dict[str, str]:
     """The inputs of `--set`, by name.
 

@@ -15,7 +15,7 @@ import numpy as np
 from rich.table import Table
 
 from harness.analysis.threshold_costs import LoopCosts, ThresholdCosts, costs_at, loops_by
-from harness.cli.arguments import config_option, read_pairs
+from harness.cli.arguments import config_option, read_pairs, share
 from harness.cli.consoles import (
     failures_told,
     json_object,
@@ -67,21 +67,10 @@ _WANTED = {
 }
 
 
-def _share(_: click.Context, __: click.Parameter, given: str) -> float:
-    """Reads `10%` or 0.1."""
-    try:
-        share = float(given.removesuffix("%")) / (100 if given.endswith("%") else 1)
-    except ValueError:
-        share = math.nan
-    if not 0 < share < 1:
-        raise click.BadParameter(f"'{given}' is not a share, such as 10% or 0.1")
-    return share
-
-
 @click.command(short_help="Find the threshold that labeled drafts allow.")
 @click.argument("rubric", metavar="RUBRIC")
 @click.argument("labels", type=click.Path(path_type=Path))
-@click.option("--target", default="10%", show_default=True, callback=_share, help="Error rate.")
+@click.option("--target", default="10%", show_default=True, callback=share, help="Error rate.")
 @click.option(
     "--of",
     "risk",
@@ -90,7 +79,7 @@ def _share(_: click.Context, __: click.Parameter, given: str) -> float:
     show_default=True,
     help="What it is a share of: accepted drafts, those that people reject, or all.",
 )
-@click.option("--confidence", default="90%", show_default=True, callback=_share)
+@click.option("--confidence", default="90%", show_default=True, callback=share)
 @click.option(
     "--columns",
     multiple=True,
@@ -186,8 +175,7 @@ def tune_rubric(
             near = did_you_mean(str(split), {one.split for one in read.drafts})
             said = f"no row has split '{split}'; {near}"
             raise InvalidInput(said, code="labels.no-split", path=labels)
-        ships = file.written.path.parent == shipped_directory("rubrics")
-        directory = rubrics if ships else file.written.path.parent
+        directory = records_directory(file, rubrics)
         loops = loops_by(file.rubric, runs, traces=settings.traces)
         if runs and not loops:
             raise InvalidInput(
@@ -221,14 +209,19 @@ def tune_rubric(
         if not as_json:
             _print(tuning, before, asked, read.ignored, loops=loops)
         if report is not None:
-            _write_report(
+            write_report(
                 report,
-                file,
                 tuning,
-                before,
-                ignored=read.ignored,
+                file.rubric,
                 evaluator=evaluator,
-                loops=loops,
+                before=before,
+                own=_rate(tuning.own, tuning.aim),
+                risk=_RATES[risk],
+                said=(
+                    *(*_about_labels(tuning, read.ignored), *_about_own(tuning, before)),
+                    *(*_about_claim(tuning), *_about_agreement(tuning)),
+                ),
+                tables=(_thresholds(tuning, loops), _agreements(tuning)),
             )
         written = None
         if write:
@@ -245,6 +238,12 @@ def tune_rubric(
         results().print(said, soft_wrap=True)
     if asked.failed:
         sys.exit(FAILED)
+
+
+def records_directory(file: RubricFile, rubrics: Path) -> Path:
+    """Where a rubric's records are kept: beside it, or among one's own if it ships."""
+    ships = file.written.path.parent == shipped_directory("rubrics")
+    return rubrics if ships else file.written.path.parent
 
 
 def _calibrated(
@@ -307,30 +306,6 @@ def _print(
         console.print(_agreements(tuning))
     for line in (*_about_agreement(tuning), *_about_disagreements(tuning)):
         console.print(line, soft_wrap=True)
-
-
-def _write_report(
-    path: Path,
-    file: RubricFile,
-    tuning: Tuning,
-    before: Calibration | None,
-    *,
-    ignored: Sequence[str],
-    evaluator: str | None,
-    loops: Sequence[LoopCosts],
-) -> None:
-    about = (_about_labels(tuning, ignored), _about_own(tuning, before), _about_claim(tuning))
-    write_report(
-        path,
-        tuning,
-        file.rubric,
-        evaluator=evaluator,
-        before=before,
-        own=_rate(tuning.own, tuning.aim),
-        risk=_RATES[tuning.aim.risk],
-        said=[line for lines in (*about, _about_agreement(tuning)) for line in lines],
-        tables=[_thresholds(tuning, loops), *([_agreements(tuning)] if tuning.agreements else [])],
-    )
 
 
 def _about_labels(tuning: Tuning, ignored: Sequence[str]) -> Iterator[str]:

@@ -14,18 +14,7 @@ from pathlib import Path
 from rich.table import Table
 
 from harness.cli.consoles import cleaner
-from harness.page import (
-    Axis,
-    Element,
-    Look,
-    Plot,
-    Point,
-    element,
-    percent,
-    round_step,
-    table,
-    write_page,
-)
+from harness.page import Axis, Element, Plot, Point, element, percent, round_step, table, write_page
 from harness.rubric import Rubric
 from harness.rubric.calibration.bounds import interval
 from harness.rubric.calibration.calibration_files import Calibration
@@ -59,16 +48,8 @@ def write_report(
 ) -> None:
     """Writes the page.
 
-    Args:
-        path: Its file.
-        tuning: What labels say.
-        rubric: Of which they say it.
-        evaluator: Who gave the scores, if the labels do not say.
-        before: What the rubric's threshold rests on.
-        own: What it does, as the terminal says it.
-        risk: What is a share of what.
-        said: All lines that the terminal shows.
-        tables: The terminal's: thresholds, then agreement if there is any.
+    `own` says what the rubric's threshold does, `risk` of what an error rate is a share, and `said`
+    and `tables` are all that the terminal shows, the thresholds first.
     """
     who = tuning.evaluators or evaluator or "an unnamed evaluator"
     claim = _claim(tuning, own, before)
@@ -86,7 +67,7 @@ def write_report(
         element("div", *plots, class_="plots")
         if plots
         else element("p", "The labels have no scores by people, only decisions."),
-        *(_as_html(one) for one in tables[1:]),
+        *(_as_html(one) for one in tables[1:] if one.row_count),
         *_disagreements(tuning),
         clean=cleaner(),
     )
@@ -174,7 +155,7 @@ def _histograms(tuning: Tuning, x: Axis, width: float) -> Element:
     }
     high, low = (max(bins[side].values(), default=0) for side in _SAID)
     room = 0.15 * max(1, high + low)  # for a line of text
-    y = Axis(label="number of drafts", low=-low - room, high=high + room, shown=_unsigned)
+    y = Axis(label="drafts", low=-low - room, high=high + room, shown=lambda n: f"{abs(n):g}")
     said = [
         f"people {verb} {len(own)}" + (f", in the median {statistics.median(own):g}" if own else "")
         for verb, own in zip(_SAID.values(), sides.values(), strict=True)
@@ -184,8 +165,8 @@ def _histograms(tuning: Tuning, x: Axis, width: float) -> Element:
     for side, counts in bins.items():
         for place, number in counts.items():
             left, ends = x.low + place * width, (0, number) if side else (-number, 0)
-            look: Look = "first" if side else "second"
-            plot.bar((left, ends[0]), (left + width, ends[1]), look)
+            corners = (left, ends[0]), (left + width, ends[1])
+            plot.bar(*corners, "first" if side else "second")
     plot.line([(x.low, 0), (x.high, 0)], "equal")
     _mark(plot, tuning)
     plot.text(f"above: people accept ({len(sides[True])})", (x.low, y.high), rise=-14)
@@ -193,10 +174,6 @@ def _histograms(tuning: Tuning, x: Axis, width: float) -> Element:
     blocked = sum(one.blocked for one in tuning.counted)
     fails = f" {blocked} of them fail at every threshold: below a floor, or not all scored."
     return plot.figure(f"{len(tuning.counted)} drafts that count.{fails * (blocked > 0)}")
-
-
-def _unsigned(number: float) -> str:
-    return f"{abs(number):g}"
 
 
 def _tenths(tuning: Tuning, x: Axis) -> Element:
@@ -245,7 +222,10 @@ def _by_dimension(tuning: Tuning) -> Iterator[Element]:
         plot.dot((r.value, y), name=name)
         if not math.isnan(one.ceiling[0]):
             plot.diamond((one.ceiling[0], y), name="one person with the mean of the others")
-    yield plot.figure("To the right of the diamond, it agrees better with people than one of them.")
+    # With the mean of all, and so of more, people it agrees better than with these.
+    same = [f"{a.name} {a.ceiling[1]:.2f}" for a, _ in known if not math.isnan(a.ceiling[1])]
+    caption = f"With the means that one person is held against, it has {', '.join(same)}."
+    yield plot.figure(caption if same else "No two people scored the same drafts.")
 
 
 def _against_people(tuning: Tuning, rubric: Rubric) -> Iterator[Element]:

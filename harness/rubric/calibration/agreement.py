@@ -141,11 +141,7 @@ def agreement(
 
 
 def mean_of(people: Values) -> Values:
-    """`(drafts,)`: the mean of those who scored a draft; NaN if nobody did.
-
-    Args:
-        people: `(drafts, raters)`, NaN where missing.
-    """
+    """`(drafts,)`: the mean over raters; NaN where nobody scored a draft."""
     known = ~np.isnan(people)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(known, people, 0).sum(axis=1) / known.sum(axis=1))
@@ -154,16 +150,9 @@ def mean_of(people: Values) -> Values:
 def linear(
     resamples: Resamples, both: NDArray[np.bool_], x: Values, y: Values
 ) -> dict[str, Values]:
-    """`pearson`, `kappa`, `alpha`, `offset` and `slope` of two scorers, as `Agreement` has them.
+    """`(1 + draws,)` by name, as in `Agreement`, of people's scores `x` and an evaluator's `y`.
 
-    Args:
-        resamples: Of all drafts.
-        both: `(drafts,)`: those that both scored.
-        x: Their scores by the first, people.
-        y: Those by the second.
-
-    Returns:
-        By name, `(1 + draws,)`: of the drafts there are, then of each resample.
+    `resamples` is of all drafts, `both` says which of them have these scores.
     """
     # About a middle: the squares of large numbers lose digits.
     middle = np.mean([x, y]) if len(x) else 0
