@@ -33,6 +33,10 @@ from harness.rubric import (
 from harness.session.settings import load_settings
 
 _OTHERS = {
+    "compare": (
+        "harness.cli.rubric_compare:compare_scores",
+        "Compare two evaluators, or two rubrics.",
+    ),
     "noise": (
         "harness.cli.rubric_noise:noise",
         "Measure how far an evaluator's scores scatter.",

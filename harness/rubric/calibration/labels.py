@@ -171,19 +171,26 @@ _Place = tuple[str, ...]
 """Where a value stands in `Labeled` or `Pair`."""
 
 
-def read_labels(path: Path, rubric: Rubric, *, columns: Mapping[str, str]) -> Labels:
+def read_labels(
+    path: Path,
+    rubric: Rubric,
+    *,
+    columns: Mapping[str, str],
+    least: Literal["labels", "scores"] = "labels",
+) -> Labels:
     """The labels of a file.
 
     Args:
         path: See `read_rows`.
         rubric: Names the dimensions, and its scale bounds their scores.
         columns: The file's name of a column, by its name here.
+        least: What the file must have: labels, or at least scores.
 
     Raises:
         InvalidInput: The file cannot be read, or has no labels.
         LabelsInvalid: It has mistakes.
     """
-    reading = _Reading(path, rubric, columns)
+    reading = _Reading(path, rubric, columns, least)
     labels = reading.labels()
     reading.refuse()
     return labels
@@ -196,6 +203,7 @@ class _Reading:
     path: Path
     rubric: Rubric
     columns: Mapping[str, str]
+    least: Literal["labels", "scores"]
     mistakes: list[tuple[str, InvalidInput]] = field(default_factory=list)
     """With their columns."""
 
@@ -211,7 +219,8 @@ class _Reading:
                 self.mistakes.append(("row", row))
         names = dict.fromkeys(name for row in rows for name in row.fields)
         kinds = {name.partition(".")[0]: name for name in names}
-        if not kinds.keys() & {"accept", "human", "prefer"}:
+        scores = {"score"} if self.least == "scores" else set()
+        if not kinds.keys() & {"accept", "human", "prefer", *scores}:
             self.refuse()
             raise InvalidInput(
                 "it has no labels of people's: a column 'accept' with yes or no, or "

@@ -1,0 +1,139 @@
+"""`harness rubric compare`, as a person types it who has labels and two sets of scores."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import Done, harness
+from judging import DRAFTS, judged
+from judging import RUBRIC as NOTES
+
+pytest.importorskip("scipy", reason="scipy is not installed")
+
+RUBRIC = """\
+title: Essay
+pass_at: 7
+dimensions:
+  - name: clear
+    weight: 3
+    judge: How clear is it?
+  - name: useful
+    judge: How useful is it?
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A directory with two rubrics, labels with the scores of one evaluator, and those of two."""
+    (tmp_path / "rubrics").mkdir()
+    (tmp_path / "rubrics/essay.yaml").write_text(RUBRIC)
+    (tmp_path / "rubrics/other.yaml").write_text(RUBRIC.replace("weight: 3", "weight: 1"))
+    generator = np.random.default_rng(1)
+    quality = generator.normal(7, 1.5, 200)
+    for name, noise in (("good", 0.4), ("bad", 3), ("labels", 0.4)):
+        rows = [["id", "accept", "human.clear", "score.clear", "score.useful", "evaluator"]]
+        for number, one in enumerate(quality):
+            scores = np.clip(one + generator.normal(0, noise, 2), 0, 10).round(1)
+            people = float(np.clip(one, 0, 10).round())
+            rows.append([f"d{number}", "yes" if one > 6 else "no", people, *scores, name])
+        if name == "bad":  # scores alone
+            rows = [[row[0], *row[3:]] for row in rows]
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows(rows)
+    return tmp_path
+
+
+def compare(here: Path, *more: str) -> Done:
+    return harness("rubric", "compare", "essay", *more, cwd=here)
+
+
+def test_of_two_evaluators_the_better_one_is_named_and_equal_ones_are_not(here: Path) -> None:
+    found = compare(here, "labels.csv", "bad.csv", "--json").json
+    equal = compare(here, "labels.csv", "good.csv", "--json").json
+
+    assert found["sides"] == ["essay, labels", "essay, bad"]
+    for name, kind in (("clear", "pearson"), ("composite", "auc")):
+        worse = found["agreement"][name][kind]
+        same = equal["agreement"][name][kind]["difference"]
+        assert worse["first"] > worse["second"]
+        assert worse["difference"]["high"] < 0
+        assert same["low"] < 0 < same["high"]
+    better, worse = found["named"]
+    assert better["threshold"] < worse["threshold"]
+    assert better["accepted"] > worse["accepted"]
+
+
+def test_what_is_said_stands_in_words_for_people(here: Path) -> None:
+    done = compare(here, "labels.csv", "bad.csv", "--target", "15%")
+    equal = compare(here, "labels.csv", "good.csv").text
+
+    assert done.exit_code == 0
+    for part in (
+        "Agreement with people, of 200 drafts in 200 groups",
+        "First: essay, labels. Second: essay, bad.",
+        "Thresholds at which at most 15% of the accepted are wrong, 90% sure, of both at once:",
+        "first:",
+        "; its pass_at 7 accepts",
+    ):
+        assert part in done.text
+    assert "cannot tell" in equal
+
+
+def test_two_rubrics_are_compared_on_the_same_scores(here: Path) -> None:
+    found = compare(here, "labels.csv", "labels.csv", "--other-rubric", "other", "--json").json
+
+    assert found["sides"] == ["essay, labels", "other, labels"]
+    assert found["agreement"]["clear"]["pearson"]["difference"]["value"] == 0
+    assert found["agreement"]["composite"]["auc"]["difference"]["value"] != 0
+    for name in ("essay", "other"):
+        kept = json.loads((here / f"rubrics/{name}.attempts.json").read_text())
+        assert len(kept["attempts"]) == 2
+
+
+def test_a_look_by_comparing_is_a_look_as_with_tune(here: Path) -> None:
+    compare(here, "labels.csv", "bad.csv")
+    tuned = harness("rubric", "tune", "essay", "labels.csv", "--json", cwd=here).json
+
+    assert tuned["aim"]["looks"] == 2
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_scores_are_read_as_score_writes_them(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "notes.yaml").write_text(NOTES)
+    for name, text in DRAFTS.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "labels.csv").write_text(
+        "id,accept,score.clear,score.length,evaluator\ngood.md,yes,9,10,other\n"
+        "fair.md,yes,3,10,other\npoor.md,no,7,10,other\n"
+    )
+    output = f"scores.{ending}"
+    given = ("score", "notes.yaml", *DRAFTS, "--output", output, "--samples", "2")
+    scored, _ = judged(*given, cwd=tmp_path)
+    found = harness("rubric", "compare", "notes.yaml", "labels.csv", output, "--json", cwd=tmp_path)
+
+    assert (scored.exit_code, found.exit_code) == (0, 0)
+    auc = found.json["agreement"]["composite"]["auc"]
+    assert (auc["first"], auc["second"]) == (0.5, 1)
+    assert found.json["sides"] == ["notes, other", "notes, evaluator"]
+
+
+def test_what_cannot_be_compared_is_told(here: Path) -> None:
+    rows = (here / "good.csv").read_text()
+    (here / "changed.csv").write_text(rows.replace("no", "yes"))
+    (here / "others.csv").write_text(rows.replace("\nd", "\ne"))
+    (here / "unscored.csv").write_text("id,text\nd1,A text.\n")
+
+    for second, code in (
+        ("changed.csv", "compare.drafts-differ"),
+        ("others.csv", "compare.no-pairs"),
+        ("unscored.csv", "labels.no-labels"),
+    ):
+        refused = compare(here, "labels.csv", second, "--json")
+        assert (refused.exit_code, refused.code) == (2, code)
+    unlabeled = compare(here, "bad.csv", "labels.csv", "--json")
+    assert (unlabeled.exit_code, unlabeled.code) == (2, "labels.no-labels")
+    assert not (here / "rubrics/essay.attempts.json").exists()
