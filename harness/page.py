@@ -296,6 +296,6 @@ pre { background: var(--fill); padding: .6rem .8rem; margin: .5rem 0 0; max-heig
 @media print { main { max-width: none; padding: 0; } body { font-size: 11pt; }
   pre { max-height: none; } figure, tr, h2, h3 { break-inside: avoid; }
   h2, h3, article p { break-after: avoid; } .plots { grid-template-columns: 1fr 1fr; }
-  .wide { overflow: visible; } th, td { white-space: normal; }
+  .wide { overflow: visible; } table { font-size: 7.5pt; } th, td { padding-right: .5rem; }
   .band, .bar, .dot, pre { print-color-adjust: exact; } }
 """

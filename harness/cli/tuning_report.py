@@ -223,8 +223,8 @@ def _by_dimension(tuning: Tuning) -> Iterator[Element]:
         if not math.isnan(one.ceiling[0]):
             plot.diamond((one.ceiling[0], y), name="one person with the mean of the others")
     # With the mean of all, and so of more, people it agrees better than with these.
-    same = [f"{a.name} {a.ceiling[1]:.2f}" for a, _ in known if not math.isnan(a.ceiling[1])]
-    caption = f"With the means that one person is held against, it has {', '.join(same)}."
+    same = [f"{a.ceiling[1]:.2f} ({a.name})" for a, _ in known if not math.isnan(a.ceiling[1])]
+    caption = f"Held against the same means, the evaluator reaches {', '.join(same)}."
     yield plot.figure(caption if same else "No two people scored the same drafts.")
 
 
