@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from harness.inference.completion import Completion, Embeddings, Usage
-from harness.inference.request import ChatRequest, Request
+from harness.inference.request import ChatRequest, Message, Request
 from harness.trace import Instant, Record, Span, SpanRecord, Tracer
 
 
@@ -28,12 +28,17 @@ def call_span(request: Request, tracer: Tracer) -> Span:
         max_output_tokens=request.max_output_tokens,
         structured=request.reply_schema is not None,
         prompt_chars=sum(len(message.content) for message in request.messages),
-        prompt_sha256=tracer.content(partial(_as_text, request)),
+        prompt_sha256=tracer.content(partial(conversation_text, request.messages)),
     )
 
 
 KvBytes = Callable[[int], int]
 """From the tokens of a prompt to the bytes that they take of a model's KV cache."""
+
+
+def conversation_text(messages: Iterable[Message]) -> str:
+    """The conversation as one text, as the journal keeps it."""
+    return "\n\n".join(f"[{m.role}]\n{m.content}" for m in messages)
 
 
 def record_answer(
@@ -59,11 +64,6 @@ def token_counts(usage: Usage) -> dict[str, int | None]:
         "accepted_tokens": usage.accepted_tokens,
     }
     return counts | {name: count for name, count in more.items() if count is not None}
-
-
-def _as_text(request: ChatRequest) -> str:
-    """The conversation as one text, as the journal keeps it."""
-    return "\n\n".join(f"[{m.role}]\n{m.content}" for m in request.messages)
 
 
 def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Iterator[Record]:

@@ -25,6 +25,8 @@ from harness.wiggum.record import (
     recorded_loops,
     restored_rounds,
     rounds_from,
+    rounds_in,
+    texts_of,
     verdict_attributes,
 )
 from harness.wiggum.reviser import Reviser, Revision, RevisionMode
@@ -67,6 +69,8 @@ __all__ = [
     "restored_rounds",
     "revise_until_met",
     "rounds_from",
+    "rounds_in",
     "sample",
+    "texts_of",
     "verdict_attributes",
 ]

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from harness.compress import sections_of
 from harness.errors import EvaluatorAbstained, HarnessError, InvalidInput, LimitReached
+from harness.inference import as_messages
+from harness.inference.call_spans import conversation_text
 from harness.inference.limits import NOTHING, Room, Spent
 from harness.rubric import DimensionScore, Draft, Evaluator, Rescore, Rubric, Verdict
 from harness.trace import Span, Tracer
@@ -114,6 +116,11 @@ async def revise_until_met(
         rubric=rubric.id,
         rubric_sha256=rubric.sha256,
         prompts_sha256=rubric.prompts.sha256,
+        task_sha256=tracer.content(first_draft.task),
+        # In the words of the call for a first draft, so that the journal has the text once.
+        prompt_sha256=tracer.content(
+            lambda: conversation_text(as_messages(reviser.prompts.first(first_draft)))
+        ),
         key=key,
     ) as span:
         try:

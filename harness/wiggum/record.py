@@ -107,8 +107,15 @@ class RecordedLoop:
     duration_ns: int
     prompts_sha256: str | None = None
     """Digest of all templates of its prompts; None in journals of versions without any."""
+    task_sha256: str | None = None
+    """Of its task, which the journal has if the run recorded texts."""
+    prompt_sha256: str | None = None
+    """Of the prompt for a first draft, in the form of `conversation_text`. It has the task, the
+    sources and what the rubric asks for, also where the first draft was given."""
     rounds: tuple[Attributes, ...] = ()
     """What was written of each round; `restored_rounds` makes rounds of it."""
+    left: tuple[Attributes, ...] = ()
+    """What was written of evaluations whose draft is no round's: another finalist was better."""
 
     @property
     def has_ended(self) -> bool:
@@ -133,7 +140,7 @@ def recorded_loops(records: Iterable[object]) -> tuple[RecordedLoop, ...]:
     """
     parts: dict[object, list[SpanRecord]] = {}
     nodes: dict[int | None, str] = {}
-    scores: dict[int | None, list[object]] = {}
+    evaluations: dict[int | None, list[Attributes]] = {}
     rounds: dict[int | None, list[Attributes]] = {}
     for item in records:
         match item:
@@ -142,14 +149,14 @@ def recorded_loops(records: Iterable[object]) -> tuple[RecordedLoop, ...]:
             case SpanRecord(name="node"):
                 nodes[item.id] = str(item.attributes.get("label") or item.name)
             case SpanRecord(name="evaluate"):
-                scores.setdefault(item.parent, []).append(item.attributes.get("composite"))
+                evaluations.setdefault(item.parent, []).append(item.attributes)
             case Instant(name="round"):
                 rounds.setdefault(item.span, []).append(item.attributes)
     return tuple(
         _loop(
             spans,
             node=nodes.get(spans[0].parent),
-            scores=[score for span in spans for score in scores.get(span.id, ())],
+            evaluations=[tuple(evaluations.get(span.id, ())) for span in spans],
             rounds=[tuple(rounds.get(span.id, ())) for span in spans],
         )
         for spans in parts.values()
@@ -160,14 +167,16 @@ def _loop(
     parts: Sequence[SpanRecord],
     *,
     node: str | None,
-    scores: list[object],
+    evaluations: Sequence[tuple[Attributes, ...]],
     rounds: Sequence[tuple[Attributes, ...]],
 ) -> RecordedLoop:
     # Each part sums up those before it, unless it was killed before it had written their rounds
     # down again: the one with the most rounds counts, the last of equals.
     most = max(range(len(parts)), key=lambda part: (len(rounds[part]), part))
     said: Mapping[str, Any] = parts[most].attributes
+    scores = [one.get("composite") for part in evaluations for one in part]
     composites = said.get("composites", scores)
+    kept = {one.get("draft_sha256") for one in rounds[most]}
     best_round, passed, reason = said.get("best_round"), said.get("passed"), said.get("stop_reason")
     return RecordedLoop(
         key=said.get("key"),
@@ -185,7 +194,12 @@ def _loop(
         status=parts[-1].status,
         duration_ns=sum(span.duration_ns for span in parts),
         prompts_sha256=said.get("prompts_sha256"),
+        task_sha256=said.get("task_sha256"),
+        prompt_sha256=said.get("prompt_sha256"),
         rounds=rounds[most],
+        left=tuple(
+            one for one in evaluations[most] if kept and one.get("draft_sha256") not in kept
+        ),
     )
 
 
@@ -207,9 +221,7 @@ def rounds_from(journal: Journal, *, loop: int = 0) -> tuple[Round, ...]:
             f"there is no loop {loop} in {journal.path}; it has {len(loops)}, counted from 0",
             code="loop.not-found",
         )
-    rounds = loops[loop].rounds
-    texts = _texts_of(rounds, journal)
-    return tuple(_round(one, texts, journal) for one in rounds)
+    return rounds_in(loops[loop], texts_of(loops[loop : loop + 1], journal), journal)
 
 
 def loop_key(
@@ -283,26 +295,44 @@ def restored_rounds(
         JournalInvalid: The journal is damaged.
     """
     chosen = list(loops)
-    texts = _texts_of([one for loop in chosen for one in loop.rounds], journal)
+    texts = texts_of(chosen, journal)
     found: dict[str, tuple[Round, ...] | str] = {}
     for loop in chosen:
         try:
-            found[str(loop.key)] = tuple(_round(one, texts, journal) for one in loop.rounds)
+            found[str(loop.key)] = rounds_in(loop, texts, journal)
         except InvalidInput as error:
             found[str(loop.key)] = str(error)
     return found
 
 
-def _texts_of(rounds: Iterable[Attributes], journal: Journal) -> dict[str, str]:
-    wanted = {one.get(name) for one in rounds for name in _TEXTS}
+def texts_of(loops: Iterable[RecordedLoop], journal: Journal) -> dict[str, str]:
+    """The texts that the records of loops refer to, by their digests, as far as there are any.
+
+    Raises:
+        JournalInvalid: The journal is damaged.
+    """
+    wanted: set[object] = set()
+    for loop in loops:
+        wanted |= {loop.task_sha256, loop.prompt_sha256}
+        wanted |= {one.get(name) for one in (*loop.rounds, *loop.left) for name in _TEXTS}
     return {
         item.sha256: item.text
-        for item in (journal.items() if wanted else ())
+        for item in (journal.items() if wanted - {None} else ())
         if isinstance(item, Content) and item.sha256 in wanted
     }
 
 
-def _round(recorded: Attributes, texts: dict[str, str], journal: Journal) -> Round:
+def rounds_in(loop: RecordedLoop, texts: Mapping[str, str], journal: Journal) -> tuple[Round, ...]:
+    """The rounds of a loop, by the texts of `texts_of`.
+
+    Raises:
+        InvalidInput: The run did not record texts, a secret was left out of one, or another version
+            wrote it.
+    """
+    return tuple(_round(one, texts, journal) for one in loop.rounds)
+
+
+def _round(recorded: Attributes, texts: Mapping[str, str], journal: Journal) -> Round:
     draft, rest = (texts.get(str(recorded.get(name))) for name in _TEXTS)
     number = recorded.get("round")
     if draft is None or rest is None:

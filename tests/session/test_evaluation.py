@@ -23,7 +23,7 @@ from session_runs import (
     spans_of,
 )
 
-from harness import Run, ScriptedBackend, Verdict, load_rubric
+from harness import Run, ScriptedBackend, Verdict, load_rubric, load_run
 from harness.analysis.threshold_costs import LoopCosts, costs_at, loops_by
 from harness.errors import ContextOverflow, LimitReached
 from harness.inference import Endpoint, token_prices
@@ -31,7 +31,7 @@ from harness.rubric import Noise, with_prompts, write_noise
 from harness.rubric.calibration.bounds import Aim, AtThreshold
 from harness.rubric.calibration.calibration_files import Calibration, prompts_digest
 from harness.trace import Journal
-from harness.wiggum import rounds_from
+from harness.wiggum import recorded_loops, rounds_from
 
 
 @pytest.fixture
@@ -150,6 +150,30 @@ def test_a_loop_asks_by_the_prompts_that_it_is_given(judged, rubric):
     digests |= {span["prompts_sha256"] for span in spans_of(result, "wiggum")}
     assert digests == {with_prompts(load_rubric(rubric), prompts).prompts.sha256}
     assert loop.rubric.sha256 != load_rubric(rubric).sha256
+
+
+@pytest.mark.parametrize("draft", [BAD, None], ids=["given", "written"])
+def test_the_journal_has_a_loops_task_and_the_prompt_for_a_first_draft_once(judged, rubric, draft):
+    prompts = {"draft": "{sources}\n\nAufgabe: {task}"}
+    result = judged(looping(rubric, prompts=prompts, draft=draft), BAD, GOOD, strict=judge(9))
+
+    record = load_run(result.files.journal)
+    (loop,) = recorded_loops(Journal(result.files.journal).items())
+    prompt = f"{SOURCE}\n\nAufgabe: Cold starts?"
+    assert record.contents[loop.task_sha256] == "Cold starts?"
+    assert record.contents[loop.prompt_sha256] == f"[user]\n{prompt}"
+    assert [text for text in record.contents.values() if prompt in text] == [f"[user]\n{prompt}"]
+
+
+def test_a_finalist_that_was_evaluated_and_left_is_known_of_its_loop(judged, rubric):
+    how = {"draft": None, "candidates": 2, "finalists": 2, "max_rounds": 1}
+    result = judged(looping(rubric, **how), "One draft.", "Another draft.", strict=judge(4, 6))
+
+    (loop,) = recorded_loops(Journal(result.files.journal).items())
+    texts = load_run(result.files.journal).contents
+    (left,) = loop.left
+    assert (result.loops[0].text, loop.composites) == ("Another draft.", (7.0,))
+    assert (texts[left["draft_sha256"]], left["composite"]) == ("One draft.", 5.5)
 
 
 def test_one_verdict_asks_by_the_prompts_in_a_file(judged, rubric, tmp_path):

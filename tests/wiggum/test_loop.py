@@ -12,7 +12,16 @@ from harness.errors import EvaluatorAbstained, InvalidInput, StreamCut
 from harness.inference import Charges, ScriptedBackend
 from harness.rubric import Dimension, Draft, Evaluator, Prompts, Rubric
 from harness.rubric.checks import Finished
-from harness.trace import Content, CounterSet, Instant, SpanEnded, SpanStarted, Tracer, monotonic
+from harness.trace import (
+    Content,
+    CounterSet,
+    Instant,
+    SpanEnded,
+    SpanStarted,
+    Tracer,
+    monotonic,
+    sha256_of,
+)
 from harness.wiggum import LoopLimits, LoopMeter, LoopPolicy, Reviser, revise_until_met
 
 
@@ -261,6 +270,8 @@ def test_the_trace_shows_every_round_and_why_the_loop_ended():
         "rubric": "essay",
         "rubric_sha256": "5eed",
         "prompts_sha256": Prompts().sha256,
+        "task_sha256": sha256_of("Write."),
+        "prompt_sha256": loop.attributes["prompt_sha256"],
         "key": None,
     }
     assert {span.status for span in ended.values()} == {"ok"}
