@@ -12,26 +12,32 @@ import glob
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import orjson
 
 from harness.errors import ConfigurationInvalid, InvalidInput, did_you_mean
-from harness.files import read_text, text_of
+from harness.files import read_text, text_of, whole_file
 
 STDIN = "-"
 """Names standard input in place of a file."""
 TEXTS = frozenset({".md", ".markdown", ".txt", ".rst"})
 TABLES = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
 
+ColumnKind = Literal["text", "number", "count", "messages", "scores"]
+"""What a column of a Parquet file holds: `messages` are objects with a `role` and a `content`,
+`scores` with a `dimension` and a `score`."""
+
 _STDIN_PATH = Path("standard input")
 _WHOLE = {"draft", "sources"}
 """Columns whose objects are no columns with points."""
+_ROW_GROUP = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,20 +289,72 @@ def _csv_rows(text: str, path: Path) -> Iterator[Row | InvalidInput]:
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
+    pyarrow = _pyarrow()
     try:
-        from pyarrow import ArrowException, parquet  # noqa: PLC0415 - a large, optional library
-    except ImportError as error:
-        raise ConfigurationInvalid(
-            "reading Parquet needs pyarrow: pip install 'wiggum-harness[tune]'",
-            code="row.no-pyarrow",
-        ) from error
-    try:
-        batches = parquet.ParquetFile(path).iter_batches()
+        batches = pyarrow.parquet.ParquetFile(path).iter_batches()
         every = (fields for batch in batches for fields in batch.to_pylist())
         for number, fields in enumerate(every, start=1):
             yield Row(fields=fields, path=path, line=number)
-    except ArrowException as error:
+    except pyarrow.ArrowException as error:
         raise InvalidInput(f"not Parquet ({error})", code="row.not-parquet", path=path) from error
+
+
+def _pyarrow() -> Any:  # noqa: ANN401 - it has no types
+    try:
+        import pyarrow.parquet  # noqa: PLC0415 - a large, optional library
+    except ImportError as error:
+        raise ConfigurationInvalid(
+            "Parquet needs pyarrow: pip install 'wiggum-harness[tune]'", code="row.no-pyarrow"
+        ) from error
+    return pyarrow
+
+
+def rows_writer(
+    path: Path, *, columns: Mapping[str, ColumnKind]
+) -> Callable[[Iterable[Mapping[str, Any]]], None]:
+    """What writes rows to a file, `.jsonl` or `.parquet`, which is there once it is whole.
+
+    Args:
+        path: The file; one that is there is replaced.
+        columns: What each row has.
+
+    Raises:
+        InvalidInput: Its ending is another; or, when rows are written, it cannot be written.
+        ConfigurationInvalid: It is Parquet, and pyarrow is missing.
+    """
+    if path.suffix.lower() not in {".jsonl", ".parquet"}:
+        said = "rows are written as .jsonl or .parquet"
+        raise InvalidInput(said, code="row.output-unknown", path=path)
+    pyarrow = _pyarrow() if path.suffix.lower() == ".parquet" else None
+
+    def write(rows: Iterable[Mapping[str, Any]]) -> None:
+        try:
+            with whole_file(path) as file:
+                if pyarrow is None:
+                    file.writelines(orjson.dumps(row) + b"\n" for row in rows)
+                    return
+                schema = _schema(pyarrow, columns)
+                with pyarrow.parquet.ParquetWriter(file, schema) as writer:
+                    left = iter(rows)
+                    while group := list(islice(left, _ROW_GROUP)):
+                        writer.write_batch(pyarrow.RecordBatch.from_pylist(group, schema=schema))
+        except OSError as error:
+            said = f"cannot be written ({error.strerror})"
+            raise InvalidInput(said, code="file.unwritable", path=path) from error
+
+    return write
+
+
+def _schema(pyarrow: Any, columns: Mapping[str, ColumnKind]) -> Any:  # noqa: ANN401 - no types
+    text, number = pyarrow.string(), pyarrow.float64()
+    kinds = {
+        "text": text,
+        "number": number,
+        "count": pyarrow.int64(),
+        "messages": pyarrow.list_(pyarrow.struct({"role": text, "content": text}.items())),
+        "scores": pyarrow.list_(pyarrow.struct({"dimension": text, "score": number}.items())),
+    }
+    return pyarrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
 
 
 class RowFile:

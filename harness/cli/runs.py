@@ -20,10 +20,18 @@ from harness.cli.consoles import (
     say,
     write_json,
 )
+from harness.cli.process import LazyGroup
 from harness.trace import AUDIT_LOG, AuditLine, Journal, list_runs
 
+_OTHERS = {
+    "export": (
+        "harness.cli.runs_export:export",
+        "Make training data of the drafts and their scores.",
+    ),
+}
 
-@click.group(invoke_without_command=True)
+
+@click.group(cls=LazyGroup, lazy=_OTHERS, invoke_without_command=True)
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
@@ -35,7 +43,7 @@ from harness.trace import AUDIT_LOG, AuditLine, Journal, list_runs
 @click.option("--json", "as_json", is_flag=True, help="Print each as a line of JSON.")
 @click.pass_context
 def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bool) -> None:
-    """List the runs, the latest last; or compare two of them."""
+    """List the runs, the latest last; compare two of them, or make training data of them."""
     log_to_stderr()
     if context.invoked_subcommand is not None:
         _refuse_options(context)

@@ -184,6 +184,18 @@ def find_journal(run: str | Path, directory: Callable[[], Path]) -> Path:
     return _journal_named(run, directory())
 
 
+def journals_in(directory: Path) -> list[Path]:
+    """The journals of all runs in a directory, by name: oldest first, if they have their own.
+
+    Raises:
+        InvalidInput: There is none.
+    """
+    files = sorted(filter(Path.is_file, directory.glob(f"*{JOURNAL_SUFFIX}")))
+    if journals := [path for path in files if _is_run(path) and begins_a_run(path)]:
+        return journals
+    raise _no_runs(directory)
+
+
 def _journal_named(run: str, directory: Path) -> Path:
     files = sorted(filter(Path.is_file, directory.glob(f"*{JOURNAL_SUFFIX}")))
     journals = {found.stem: found for found in files if _is_run(found)}
@@ -196,13 +208,9 @@ def _journal_named(run: str, directory: Path) -> Path:
             if file == journal or part_of(file, journal) is not None:
                 changed_ns[journal] = max(changed_ns.get(journal, 0), file.stat().st_mtime_ns)
         by_age = sorted(journals.values(), key=lambda one: (changed_ns[one], one.name))
-        journals = {one.stem: one for one in reversed(by_age) if _begins_a_run(one)}
+        journals = {one.stem: one for one in reversed(by_age) if begins_a_run(one)}
     if not journals:
-        raise InvalidInput(
-            f"there are no runs in '{directory}'; name a journal's file, or run something first: "
-            "harness run …",
-            code="run.none-yet",
-        )
+        raise _no_runs(directory)
     if run == LATEST:
         return next(iter(journals.values()))
     meant = [run] if run in journals else [name for name in journals if run in name]
@@ -217,6 +225,14 @@ def _journal_named(run: str, directory: Path) -> Path:
             code="run.not-found",
         )
     return journals[meant[0]]
+
+
+def _no_runs(directory: Path) -> InvalidInput:
+    return InvalidInput(
+        f"there are no runs in '{directory}'; name a journal's file, or run something first: "
+        "harness run …",
+        code="run.none-yet",
+    )
 
 
 def _journal_beside(path: Path) -> Path:
@@ -258,7 +274,8 @@ def _is_run(path: Path) -> bool:
     return path.name != AUDIT_LOG and "." not in path.stem
 
 
-def _begins_a_run(path: Path) -> bool:
+def begins_a_run(path: Path) -> bool:
+    """Whether there is such a file, and it is a run's."""
     try:
         with path.open("rb") as file:
             return isinstance(decode(file.readline()), RunStarted)

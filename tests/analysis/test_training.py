@@ -1,0 +1,270 @@
+"""Training data made of journals: which drafts make a pair, and what is left out and counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from harness.analysis.training import COLUMNS, TrainingRows
+from harness.rubric import DimensionScore, Judges, Shortened, Verdict
+from harness.trace import Journal, RunTrace, TraceOptions
+from harness.wiggum import Round, Tried
+from harness.wiggum.record import record_round, verdict_attributes
+
+JUDGES = Judges(evaluators=("judge",), prompt_sha256="9")
+
+
+def verdict(composite: float, *, judges: Judges | None = JUDGES, names=("clear",), **more):
+    scores = tuple(
+        DimensionScore(name=name, score=composite, source="judged", reason="") for name in names
+    )
+    more = {"passed": composite >= 8, **more}
+    return Verdict(
+        rubric="essay",
+        rubric_sha256="5eed",
+        scores=scores,
+        composite=composite,
+        judges=judges,
+        **more,
+    )
+
+
+def rounds_of(*composites: float) -> tuple[Round, ...]:
+    """One after the other, whose drafts are "Draft 1." and so on."""
+    return tuple(
+        Round(number=number, draft=f"Draft {number}.", verdict=verdict(composite))
+        for number, composite in enumerate(composites, start=1)
+    )
+
+
+def journal_of(directory, *loops, left=(), prompt="Write it.", **options) -> Journal:
+    """The journal of a run with these loops, each a sequence of rounds.
+
+    Args:
+        directory: Where it lands.
+        loops: Each is the rounds of one.
+        left: Evaluated drafts of each loop that are no round: round, text and verdict.
+        prompt: For a first draft; None for a version that did not record it.
+        options: How the run records.
+    """
+    chosen = TraceOptions(timelines=(), **options)
+    with RunTrace(directory, name="essays", options=chosen) as trace:
+        for rounds in loops:
+            said = {} if prompt is None else {"prompt_sha256": trace.content(f"[user]\n{prompt}")}
+            how = {"rubric": "essay", "rubric_sha256": "5eed", "prompts_sha256": "77", **said}
+            with trace.span("node", label="text"), trace.span("wiggum", **how):
+                for number, text, found in left:
+                    draft = trace.content(text)
+                    with trace.span("evaluate", round=number, draft_sha256=draft) as span:
+                        span.set(**verdict_attributes(found))
+                for one in rounds:
+                    record_round(one, trace)
+    return Journal(trace.journal_path)
+
+
+def made(journal, form="dpo", *, margin=0.5):
+    """The rows of a run, and what was left out."""
+    rows = TrainingRows(form, margin=margin)
+    return rows.of_run(journal), rows.left_out
+
+
+def pairs(rows) -> list[tuple[str, str]]:
+    return [(row["chosen"][0]["content"], row["rejected"][0]["content"]) for row in rows]
+
+
+def test_each_two_drafts_of_a_loop_make_a_pair_with_its_prompt_and_where_it_is_from(tmp_path):
+    journal = journal_of(tmp_path, rounds_of(5, 8, 6.5))
+
+    rows, left_out = made(journal)
+
+    expected = [("Draft 2.", "Draft 1."), ("Draft 3.", "Draft 1."), ("Draft 2.", "Draft 3.")]
+    assert (pairs(rows), left_out) == (expected, Counter())
+    assert rows[2] == {
+        "prompt": [{"role": "user", "content": "Write it."}],
+        "chosen": [{"role": "assistant", "content": "Draft 2."}],
+        "rejected": [{"role": "assistant", "content": "Draft 3."}],
+        "score_chosen": 8,
+        "score_rejected": 6.5,
+        "scores_chosen": [{"dimension": "clear", "score": 8}],
+        "scores_rejected": [{"dimension": "clear", "score": 6.5}],
+        "round_chosen": 2,
+        "round_rejected": 3,
+        "rejected_is": "round",
+        "run": journal.started.run_id,
+        "pipeline": "essays",
+        "node": "text",
+        "loop": 1,
+        "rubric": "essay",
+        "rubric_sha256": "5eed",
+        "prompts_sha256": "77",
+        "evaluator": "judge",
+        "producer_model": "",
+        "evaluator_model": "",
+    }
+
+
+@pytest.mark.parametrize("form", COLUMNS)
+def test_rows_have_the_columns_of_their_format_in_any_case(tmp_path, form):
+    ((row, *_), _) = made(journal_of(tmp_path, rounds_of(5, 8)), form)
+    assert row.keys() == COLUMNS[form].keys()
+
+
+def test_a_reward_model_is_told_the_margin(tmp_path):
+    ((row,), _) = made(journal_of(tmp_path, rounds_of(8.3, 8.0)), "reward", margin=0.3)
+    assert row["margin"] == 0.3
+
+
+def test_drafts_of_two_loops_make_no_pair(tmp_path):
+    rows, left_out = made(journal_of(tmp_path, rounds_of(5), rounds_of(8)))
+    assert (rows, left_out) == ([], Counter())
+
+
+OTHER = {
+    "another evaluator": {"judges": replace(JUDGES, evaluators=("kind",))},
+    "other prompts of the evaluator": {"judges": replace(JUDGES, prompt_sha256="10")},
+    "other dimensions": {"names": ("clear", "useful")},
+    "behind a gate": {"judges": None, "gates": ("length",), "names": ("length",)},
+    "carried scores": {"carried": ("clear",)},
+    "a shortened text": {
+        "judges": replace(JUDGES, shortened=Shortened(before_chars=9, after_chars=5))
+    },
+}
+
+
+@pytest.mark.parametrize("how", OTHER.values(), ids=OTHER)
+def test_drafts_that_were_not_scored_alike_make_no_pair(tmp_path, how):
+    first, second = rounds_of(5, 8)
+    second = replace(second, verdict=verdict(8, **how))
+
+    rows, left_out = made(journal_of(tmp_path, (first, second)))
+
+    assert (rows, left_out) == ([], Counter({"not-comparable": 1}))
+
+
+LEFT = {
+    "near": (rounds_of(7.0, 7.4), "near-tie"),
+    "equal": (rounds_of(7.0, 7.0), "near-tie"),
+    "cut": ((rounds_of(5)[0], replace(rounds_of(5, 7)[1], cut=True)), "cut"),
+    "below a floor": (
+        (
+            replace(rounds_of(9)[0], verdict=verdict(9, passed=False, below_floor=("clear",))),
+            rounds_of(9, 8)[1],
+        ),
+        "failed",
+    ),
+    "again": ((*rounds_of(5, 7), replace(rounds_of(5, 7, 7)[2], draft="Draft 2.")), "duplicate"),
+}
+
+
+@pytest.mark.parametrize(("rounds", "reason"), LEFT.values(), ids=LEFT)
+def test_a_pair_that_teaches_nothing_or_something_wrong_is_left_out_and_counted(
+    tmp_path, rounds, reason
+):
+    rows, left_out = made(journal_of(tmp_path, rounds))
+
+    assert left_out[reason] == 1
+    assert len(rows) == (reason == "duplicate")
+
+
+def test_equal_scores_make_no_pair_without_any_margin(tmp_path):
+    rows, _ = made(journal_of(tmp_path, rounds_of(7, 7, 7.1)), margin=0)
+    assert pairs(rows) == [("Draft 3.", "Draft 1."), ("Draft 3.", "Draft 2.")]
+
+
+def test_a_cut_draft_may_be_the_worse_one(tmp_path):
+    first, second = rounds_of(5, 7)
+    rows, _ = made(journal_of(tmp_path, (replace(first, cut=True), second)))
+    assert pairs(rows) == [("Draft 2.", "Draft 1.")]
+
+
+# --- candidates ------------------------------------------------------------------------------
+
+
+def test_a_finalist_that_was_scored_and_left_is_the_worse_of_a_pair(tmp_path):
+    by_another = verdict(4, judges=replace(JUDGES, evaluators=("kind",)))
+    left = [(1, "Finalist.", verdict(6)), (1, "Other.", by_another), (2, "None.", verdict(6))]
+
+    rows, left_out = made(journal_of(tmp_path, rounds_of(7), left=left))
+
+    assert pairs(rows) == [("Draft 1.", "Finalist.")]
+    assert (rows[0]["rejected_is"], rows[0]["round_rejected"]) == ("finalist", 1)
+    assert left_out == Counter({"not-comparable": 1})
+
+
+def tried(*, outcome="outdone", text="Left.", checked=4.0, section_index=None) -> Tried:
+    return Tried(
+        number=1,
+        section=None,
+        section_index=section_index,
+        seed=None,
+        outcome=outcome,
+        checked=checked,
+        text=text,
+    )
+
+
+TAKEN = tried(outcome="taken", text="Draft 1.", checked=7.0)
+CANDIDATES = {
+    "by checks alone": (None, tried(), ["Left."], None),
+    "no gain": (None, tried(outcome="no_gain"), ["Left."], None),
+    "with a judge": (JUDGES, tried(), [], "candidate-not-evaluated"),
+    "of a section": (None, tried(section_index=0), [], "candidate-in-part"),
+    "a near tie": (None, tried(checked=6.9), [], "near-tie"),
+    "failed": (None, tried(outcome="failed", text="", checked=None), [], None),
+}
+
+
+@pytest.mark.parametrize(
+    ("judges", "other", "rejected", "reason"), CANDIDATES.values(), ids=CANDIDATES
+)
+def test_candidates_that_were_left_serve_only_if_checks_are_the_whole_verdict(
+    tmp_path, judges, other, rejected, reason
+):
+    (one,) = rounds_of(7)
+    one = replace(one, verdict=verdict(7, judges=judges), tried=(TAKEN, other))
+
+    rows, left_out = made(journal_of(tmp_path, (one,)))
+
+    assert [worse for _, worse in pairs(rows)] == rejected
+    assert left_out == Counter([reason] if reason else [])
+
+
+# --- good drafts -----------------------------------------------------------------------------
+
+
+def test_the_best_draft_of_a_loop_that_passed_is_a_good_one(tmp_path):
+    rows, left_out = made(journal_of(tmp_path, rounds_of(5, 9, 8), rounds_of(5, 7)), "sft")
+
+    ((row,), said) = rows, rows[0]["completion"]
+    assert said == [{"role": "assistant", "content": "Draft 2."}]
+    assert (row["score"], row["round"], row["evaluator"]) == (9, 2, "judge")
+    assert left_out == Counter({"not-passed": 1})
+
+
+def test_a_draft_that_several_loops_returned_counts_once(tmp_path):
+    rows, left_out = made(journal_of(tmp_path, rounds_of(9), rounds_of(9)), "sft")
+    assert (len(rows), left_out) == (1, Counter({"duplicate": 1}))
+
+
+# --- texts that are not there ----------------------------------------------------------------
+
+UNUSABLE = {
+    "hashes": ({"content": "hash"}, "texts-not-recorded"),
+    "nothing": ({"content": "none"}, "texts-not-recorded"),
+    "no prompt": ({"prompt": None}, "texts-not-recorded"),
+    "a secret in a draft": ({"secrets": ["Draft 2."]}, "secret-left-out"),
+    "a secret in the prompt": ({"secrets": ["Write it."]}, "secret-left-out"),
+}
+
+
+@pytest.mark.parametrize("form", ["sft", "dpo"])
+@pytest.mark.parametrize(("how", "reason"), UNUSABLE.values(), ids=UNUSABLE)
+def test_a_loop_whose_texts_are_not_whole_is_counted(tmp_path, form, how, reason):
+    rows, left_out = made(journal_of(tmp_path, rounds_of(5, 9), **how), form)
+    assert (rows, left_out) == ([], Counter({reason: 1}))
+
+
+def test_a_loop_without_an_evaluated_draft_is_counted(tmp_path):
+    assert made(journal_of(tmp_path, ())) == ([], Counter({"no-draft": 1}))
