@@ -12,13 +12,13 @@ import glob
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import orjson
 
@@ -29,10 +29,6 @@ STDIN = "-"
 """Names standard input in place of a file."""
 TEXTS = frozenset({".md", ".markdown", ".txt", ".rst"})
 TABLES = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
-
-ColumnKind = Literal["text", "number", "count", "messages", "scores"]
-"""What a column of a Parquet file holds: `messages` are objects with a `role` and a `content`,
-`scores` with a `dimension` and a `score`."""
 
 _STDIN_PATH = Path("standard input")
 _WHOLE = {"draft", "sources"}
@@ -309,52 +305,39 @@ def _pyarrow() -> Any:  # noqa: ANN401 - it has no types
     return pyarrow
 
 
-def rows_writer(
-    path: Path, *, columns: Mapping[str, ColumnKind]
-) -> Callable[[Iterable[Mapping[str, Any]]], None]:
-    """What writes rows to a file, `.jsonl` or `.parquet`, which is there once it is whole.
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes a `.jsonl` or `.parquet` file, which is there once it is whole; none without rows.
 
     Args:
         path: The file; one that is there is replaced.
-        columns: What each row has.
+        rows: All have the columns of the first, and values of the same types.
 
     Raises:
-        InvalidInput: Its ending is another; or, when rows are written, it cannot be written.
+        InvalidInput: Its ending is another, or it cannot be written.
         ConfigurationInvalid: It is Parquet, and pyarrow is missing.
     """
     if path.suffix.lower() not in {".jsonl", ".parquet"}:
         said = "rows are written as .jsonl or .parquet"
         raise InvalidInput(said, code="row.output-unknown", path=path)
     pyarrow = _pyarrow() if path.suffix.lower() == ".parquet" else None
-
-    def write(rows: Iterable[Mapping[str, Any]]) -> None:
-        try:
-            with whole_file(path) as file:
+    left = iter(rows)
+    group = list(islice(left, _ROW_GROUP))
+    if not group:
+        return
+    try:
+        with whole_file(path) as file, ExitStack() as stack:
+            if pyarrow is not None:
+                schema = pyarrow.Table.from_pylist(group).schema
+                writer = stack.enter_context(pyarrow.parquet.ParquetWriter(file, schema))
+            while group:
                 if pyarrow is None:
-                    file.writelines(orjson.dumps(row) + b"\n" for row in rows)
-                    return
-                schema = _schema(pyarrow, columns)
-                with pyarrow.parquet.ParquetWriter(file, schema) as writer:
-                    left = iter(rows)
-                    while group := list(islice(left, _ROW_GROUP)):
-                        writer.write_batch(pyarrow.RecordBatch.from_pylist(group, schema=schema))
-        except OSError as error:
-            said = f"cannot be written ({error.strerror})"
-            raise InvalidInput(said, code="file.unwritable", path=path) from error
-
-    return write
-
-
-def _schema(pyarrow: Any, columns: Mapping[str, ColumnKind]) -> Any:  # noqa: ANN401 - no types
-    text, number = pyarrow.string(), pyarrow.float64()
-    kinds = {
-        "text": text,
-        "number": number,
-        "count": pyarrow.int64(),
-        "messages": pyarrow.list_(pyarrow.struct({"role": text, "content": text}.items())),
-        "scores": pyarrow.list_(pyarrow.struct({"dimension": text, "score": number}.items())),
-    }
-    return pyarrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
+                    file.writelines(orjson.dumps(row) + b"\n" for row in group)
+                else:
+                    writer.write_batch(pyarrow.RecordBatch.from_pylist(group, schema=schema))
+                group = list(islice(left, _ROW_GROUP))
+    except OSError as error:
+        said = f"cannot be written ({error.strerror})"
+        raise InvalidInput(said, code="file.unwritable", path=path) from error
 
 
 class RowFile:
@@ -410,6 +393,12 @@ class RowFile:
         """
         cells = (row.get(name) for name in self._columns)
         self._write(_csv_line(cells) if self._is_csv else orjson.dumps(row) + b"\n")
+
+    def drop_last(self) -> None:
+        """Removes the last row, of a file of JSON Lines."""
+        self._file.seek(0)
+        data = self._file.read()
+        os.ftruncate(self._file.fileno(), data.rstrip(b"\n").rfind(b"\n") + 1)
 
     def _write(self, line: bytes) -> None:
         try:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.errors import InvalidInput
-from harness.rows import Row, RowFile, read_rows
+from harness.rows import Row, RowFile, read_rows, write_rows
 
 COLUMNS = ["id", "score"]
 
@@ -225,3 +225,40 @@ def test_the_place_of_a_file_whose_name_is_no_text_can_be_written_down():
     row = Row(fields={}, path=Path(os.fsdecode(b"caf\xe9.md")))
 
     assert row.id == "caf?.md"
+
+
+# --- writing at once -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_many_rows_are_read_back_as_they_were_written(tmp_path, ending):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / f"a.{ending}"
+    rows = [
+        {"id": f"{n}", "score": n / 2, "said": [{"role": "user", "content": f"Ä{n}"}]}
+        for n in range(2_500)
+    ]
+
+    write_rows(path, iter(rows))
+
+    assert [row.fields for row in read_rows([str(path)])] == rows
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_rows_that_end_in_an_error_leave_the_file_that_was_there(tmp_path, ending):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / f"a.{ending}"
+    path.write_text("before")
+
+    def rows():
+        yield from ({"id": f"{n}"} for n in range(2_500))
+        raise InvalidInput("no more", code="test.no-more")
+
+    with pytest.raises(InvalidInput, match="no more"):
+        write_rows(path, rows())
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [(path.name, "before")]
+
+
+def test_there_is_no_file_without_rows(tmp_path):
+    write_rows(tmp_path / "a.jsonl", [])
+    assert not list(tmp_path.iterdir())

@@ -24,10 +24,7 @@ from harness.cli.process import LazyGroup
 from harness.trace import AUDIT_LOG, AuditLine, Journal, list_runs
 
 _OTHERS = {
-    "export": (
-        "harness.cli.runs_export:export",
-        "Make training data of the drafts and their scores.",
-    ),
+    "export": ("harness.cli.runs_export:export", "Make training data of the scored drafts."),
 }
 
 

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import get_args
 
 import click
 
-from harness.analysis.training import COLUMNS, LeftOut, TrainingFormat, TrainingRows
+from harness.analysis.training import LeftOut, Row, TrainingFormat, TrainingRows
 from harness.cli.arguments import find_journal, traces_directory, traces_option
 from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, say, write_json
 from harness.cli.process import FAILED
 from harness.errors import InvalidInput, JournalInvalid
-from harness.rows import rows_writer
+from harness.rows import write_rows
 from harness.trace import AUDIT_LOG, Journal
 from harness.trace.run_list import begins_a_run, journals_in
 
 _SAID: Mapping[LeftOut, str] = {
+    "run-unreadable": "runs whose journals are damaged",
     "no-draft": "loops without an evaluated draft",
     "texts-not-recorded": (
-        'loops whose texts were not recorded, or by an earlier version; set content = "full" under '
-        "[trace], and run again"
+        'loops without recorded texts; set content = "full" under [trace], and run again'
     ),
-    "secret-left-out": "loops or rows with a text that a secret was left out of",
+    "draft-redacted": "loops or rows with a text that a secret was left out of",
     "round-unreadable": "loops that another version wrote",
     "not-passed": "loops whose best draft does not meet the rubric",
     "not-comparable": (
@@ -35,8 +34,7 @@ _SAID: Mapping[LeftOut, str] = {
     "near-tie": "near ties, less than {margin:g} apart; --margin changes that",
     "failed": "pairs whose higher score failed, at a floor say, and whose lower one passed",
     "cut": "pairs whose better draft was cut",
-    "candidate-in-part": "candidates for a section; the draft with each was not recorded",
-    "candidate-not-evaluated": "candidates that no evaluator scored, only checks",
+    "candidate": "candidates that are in no round's draft",
     "duplicate": "duplicates",
 }
 
@@ -76,60 +74,43 @@ def export(
     codes: 0 the file is written, 1 there was nothing to write, 2 something given is not usable.
     """
     log_to_stderr()
-    made, unreadable = TrainingRows(form, margin=margin), 0
+    made = TrainingRows(form, margin=margin)
     with failures_told(as_json=as_json, of_journals=True):
         if output.name == AUDIT_LOG or begins_a_run(output):
             raise InvalidInput(
-                "a file of a run, which would be lost; give another file to write first, then runs",
+                "a file of a run, which would be lost; name the file to write first, then runs",
                 code="export.over-a-run",
                 path=output,
             )
-        write = rows_writer(output, columns=COLUMNS[form])
         if runs:
             journals = list(dict.fromkeys(find_journal(run, traces) for run in runs))
         else:
             journals = journals_in(traces_directory(traces))
-        count = 0
 
-        def rows() -> Iterator[Mapping[str, object]]:
-            nonlocal count, unreadable
+        def rows() -> Iterator[Row]:
             for path in journals:
                 try:
-                    of_run = made.of_run(Journal(path))
+                    yield from made.of_run(Journal(path))
                 except JournalInvalid as error:
                     if runs:
                         raise
                     say(f"left out: {error}", err=True)
-                    unreadable += 1
-                    continue
-                count += len(of_run)
-                yield from of_run
+                    made.left_out["run-unreadable"] += 1
 
-        found = rows()
-        first = next(found, None)
-        if first is not None:
-            write(chain([first], found))
+        write_rows(output, rows())
     if as_json:
         said = {
-            "output": str(output) if count else None,
-            "format": form,
-            "margin": margin,
-            "rows": count,
+            "rows": made.made,
             "runs": len(journals),
             "loops": made.loops,
-            "left_out": {name: made.left_out[name] for name in get_args(LeftOut)},
-            "runs_unreadable": unreadable,
+            "left_out": {name: made.left_out[name] for name in _SAID},
         }
         write_json(json_object(said))
     else:
         console = results()
-        wrote = f"Wrote {count:,} rows to {output}" if count else "Nothing to write"
+        wrote = f"Wrote {made.made:,} rows to {output}" if made.made else "Nothing to write"
         console.print(f"{wrote}, of {len(journals):,} runs with {made.loops:,} loops.")
-        if made.left_out:
-            console.print("Left out:")
-        for name, number in made.left_out.most_common():
-            console.print(f"  {number:>5,}  {_SAID[name].format(margin=margin)}")
-        if unreadable:
-            console.print(f"  {unreadable:>5,}  runs whose journals are damaged")
-    if not count:
+        for name, number in (+made.left_out).most_common():
+            console.print(f"Left out {number:,}: {_SAID[name].format(margin=margin)}.")
+    if not made.made:
         sys.exit(FAILED)

@@ -161,12 +161,6 @@ def _has_end(path: Path) -> bool:
         return line_start(RunEnded) in file.read()
 
 
-def journals_in(directory: Path) -> list[Path]:
-    """The journals of all runs in a directory."""
-    files = sorted(filter(Path.is_file, directory.glob(f"*{JOURNAL_SUFFIX}")))
-    return [found for found in files if _is_run(found) and _begins_a_run(found)]
-
-
 def find_journal(run: str | Path, directory: Callable[[], Path]) -> Path:
     """The journal of a run.
 
@@ -190,10 +184,9 @@ def journals_in(directory: Path) -> list[Path]:
     Raises:
         InvalidInput: There is none.
     """
-    files = sorted(filter(Path.is_file, directory.glob(f"*{JOURNAL_SUFFIX}")))
-    if journals := [path for path in files if _is_run(path) and begins_a_run(path)]:
-        return journals
-    raise _no_runs(directory)
+    _journal_named(LATEST, directory)
+    paths = sorted(directory.glob(f"*{JOURNAL_SUFFIX}"))
+    return [path for path in paths if _is_run(path) and begins_a_run(path)]
 
 
 def _journal_named(run: str, directory: Path) -> Path:
@@ -210,7 +203,11 @@ def _journal_named(run: str, directory: Path) -> Path:
         by_age = sorted(journals.values(), key=lambda one: (changed_ns[one], one.name))
         journals = {one.stem: one for one in reversed(by_age) if begins_a_run(one)}
     if not journals:
-        raise _no_runs(directory)
+        raise InvalidInput(
+            f"there are no runs in '{directory}'; name a journal's file, or run something first: "
+            "harness run …",
+            code="run.none-yet",
+        )
     if run == LATEST:
         return next(iter(journals.values()))
     meant = [run] if run in journals else [name for name in journals if run in name]
@@ -225,14 +222,6 @@ def _journal_named(run: str, directory: Path) -> Path:
             code="run.not-found",
         )
     return journals[meant[0]]
-
-
-def _no_runs(directory: Path) -> InvalidInput:
-    return InvalidInput(
-        f"there are no runs in '{directory}'; name a journal's file, or run something first: "
-        "harness run …",
-        code="run.none-yet",
-    )
 
 
 def _journal_beside(path: Path) -> Path:

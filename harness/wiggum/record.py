@@ -114,8 +114,6 @@ class RecordedLoop:
     sources and what the rubric asks for, also where the first draft was given."""
     rounds: tuple[Attributes, ...] = ()
     """What was written of each round; `restored_rounds` makes rounds of it."""
-    left: tuple[Attributes, ...] = ()
-    """What was written of evaluations whose draft is no round's: another finalist was better."""
 
     @property
     def has_ended(self) -> bool:
@@ -140,7 +138,7 @@ def recorded_loops(records: Iterable[object]) -> tuple[RecordedLoop, ...]:
     """
     parts: dict[object, list[SpanRecord]] = {}
     nodes: dict[int | None, str] = {}
-    evaluations: dict[int | None, list[Attributes]] = {}
+    scores: dict[int | None, list[object]] = {}
     rounds: dict[int | None, list[Attributes]] = {}
     for item in records:
         match item:
@@ -149,14 +147,14 @@ def recorded_loops(records: Iterable[object]) -> tuple[RecordedLoop, ...]:
             case SpanRecord(name="node"):
                 nodes[item.id] = str(item.attributes.get("label") or item.name)
             case SpanRecord(name="evaluate"):
-                evaluations.setdefault(item.parent, []).append(item.attributes)
+                scores.setdefault(item.parent, []).append(item.attributes.get("composite"))
             case Instant(name="round"):
                 rounds.setdefault(item.span, []).append(item.attributes)
     return tuple(
         _loop(
             spans,
             node=nodes.get(spans[0].parent),
-            evaluations=[tuple(evaluations.get(span.id, ())) for span in spans],
+            scores=[score for span in spans for score in scores.get(span.id, ())],
             rounds=[tuple(rounds.get(span.id, ())) for span in spans],
         )
         for spans in parts.values()
@@ -167,16 +165,14 @@ def _loop(
     parts: Sequence[SpanRecord],
     *,
     node: str | None,
-    evaluations: Sequence[tuple[Attributes, ...]],
+    scores: list[object],
     rounds: Sequence[tuple[Attributes, ...]],
 ) -> RecordedLoop:
     # Each part sums up those before it, unless it was killed before it had written their rounds
     # down again: the one with the most rounds counts, the last of equals.
     most = max(range(len(parts)), key=lambda part: (len(rounds[part]), part))
     said: Mapping[str, Any] = parts[most].attributes
-    scores = [one.get("composite") for part in evaluations for one in part]
     composites = said.get("composites", scores)
-    kept = {one.get("draft_sha256") for one in rounds[most]}
     best_round, passed, reason = said.get("best_round"), said.get("passed"), said.get("stop_reason")
     return RecordedLoop(
         key=said.get("key"),
@@ -197,9 +193,6 @@ def _loop(
         task_sha256=said.get("task_sha256"),
         prompt_sha256=said.get("prompt_sha256"),
         rounds=rounds[most],
-        left=tuple(
-            one for one in evaluations[most] if kept and one.get("draft_sha256") not in kept
-        ),
     )
 
 
@@ -314,7 +307,7 @@ def texts_of(loops: Iterable[RecordedLoop], journal: Journal) -> dict[str, str]:
     wanted: set[object] = set()
     for loop in loops:
         wanted |= {loop.task_sha256, loop.prompt_sha256}
-        wanted |= {one.get(name) for one in (*loop.rounds, *loop.left) for name in _TEXTS}
+        wanted |= {one.get(name) for one in loop.rounds for name in _TEXTS}
     return {
         item.sha256: item.text
         for item in (journal.items() if wanted - {None} else ())

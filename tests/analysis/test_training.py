@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from harness.analysis.training import COLUMNS, TrainingRows
+from harness.analysis.training import TrainingRows
 from harness.rubric import DimensionScore, Judges, Shortened, Verdict
 from harness.trace import Journal, RunTrace, TraceOptions
 from harness.wiggum import Round, Tried
-from harness.wiggum.record import record_round, verdict_attributes
+from harness.wiggum.record import record_round
 
 JUDGES = Judges(evaluators=("judge",), prompt_sha256="9")
 
@@ -39,13 +39,12 @@ def rounds_of(*composites: float) -> tuple[Round, ...]:
     )
 
 
-def journal_of(directory, *loops, left=(), prompt="Write it.", **options) -> Journal:
+def journal_of(directory, *loops, prompt="Write it.", **options) -> Journal:
     """The journal of a run with these loops, each a sequence of rounds.
 
     Args:
         directory: Where it lands.
         loops: Each is the rounds of one.
-        left: Evaluated drafts of each loop that are no round: round, text and verdict.
         prompt: For a first draft; None for a version that did not record it.
         options: How the run records.
     """
@@ -55,10 +54,6 @@ def journal_of(directory, *loops, left=(), prompt="Write it.", **options) -> Jou
             said = {} if prompt is None else {"prompt_sha256": trace.content(f"[user]\n{prompt}")}
             how = {"rubric": "essay", "rubric_sha256": "5eed", "prompts_sha256": "77", **said}
             with trace.span("node", label="text"), trace.span("wiggum", **how):
-                for number, text, found in left:
-                    draft = trace.content(text)
-                    with trace.span("evaluate", round=number, draft_sha256=draft) as span:
-                        span.set(**verdict_attributes(found))
                 for one in rounds:
                     record_round(one, trace)
     return Journal(trace.journal_path)
@@ -91,7 +86,6 @@ def test_each_two_drafts_of_a_loop_make_a_pair_with_its_prompt_and_where_it_is_f
         "scores_rejected": [{"dimension": "clear", "score": 6.5}],
         "round_chosen": 2,
         "round_rejected": 3,
-        "rejected_is": "round",
         "run": journal.started.run_id,
         "pipeline": "essays",
         "node": "text",
@@ -105,15 +99,10 @@ def test_each_two_drafts_of_a_loop_make_a_pair_with_its_prompt_and_where_it_is_f
     }
 
 
-@pytest.mark.parametrize("form", COLUMNS)
-def test_rows_have_the_columns_of_their_format_in_any_case(tmp_path, form):
-    ((row, *_), _) = made(journal_of(tmp_path, rounds_of(5, 8)), form)
-    assert row.keys() == COLUMNS[form].keys()
-
-
 def test_a_reward_model_is_told_the_margin(tmp_path):
     ((row,), _) = made(journal_of(tmp_path, rounds_of(8.3, 8.0)), "reward", margin=0.3)
-    assert row["margin"] == 0.3
+    ((pair,), _) = made(journal_of(tmp_path, rounds_of(8.3, 8.0)), margin=0.3)
+    assert row == {**pair, "margin": 0.3, "run": row["run"]}
 
 
 def test_drafts_of_two_loops_make_no_pair(tmp_path):
@@ -179,56 +168,16 @@ def test_a_cut_draft_may_be_the_worse_one(tmp_path):
     assert pairs(rows) == [("Draft 2.", "Draft 1.")]
 
 
-# --- candidates ------------------------------------------------------------------------------
-
-
-def test_a_finalist_that_was_scored_and_left_is_the_worse_of_a_pair(tmp_path):
-    by_another = verdict(4, judges=replace(JUDGES, evaluators=("kind",)))
-    left = [(1, "Finalist.", verdict(6)), (1, "Other.", by_another), (2, "None.", verdict(6))]
-
-    rows, left_out = made(journal_of(tmp_path, rounds_of(7), left=left))
-
-    assert pairs(rows) == [("Draft 1.", "Finalist.")]
-    assert (rows[0]["rejected_is"], rows[0]["round_rejected"]) == ("finalist", 1)
-    assert left_out == Counter({"not-comparable": 1})
-
-
-def tried(*, outcome="outdone", text="Left.", checked=4.0, section_index=None) -> Tried:
-    return Tried(
-        number=1,
-        section=None,
-        section_index=section_index,
-        seed=None,
-        outcome=outcome,
-        checked=checked,
-        text=text,
+def test_candidates_that_are_in_no_draft_are_counted(tmp_path):
+    outcomes = ("taken", "outdone", "no_gain", "finalist", "failed", "unusable")
+    tried = tuple(
+        Tried(number=n, section=None, section_index=None, seed=None, outcome=outcome)
+        for n, outcome in enumerate(outcomes)
     )
 
+    rows, left_out = made(journal_of(tmp_path, (replace(rounds_of(7)[0], tried=tried),)))
 
-TAKEN = tried(outcome="taken", text="Draft 1.", checked=7.0)
-CANDIDATES = {
-    "by checks alone": (None, tried(), ["Left."], None),
-    "no gain": (None, tried(outcome="no_gain"), ["Left."], None),
-    "with a judge": (JUDGES, tried(), [], "candidate-not-evaluated"),
-    "of a section": (None, tried(section_index=0), [], "candidate-in-part"),
-    "a near tie": (None, tried(checked=6.9), [], "near-tie"),
-    "failed": (None, tried(outcome="failed", text="", checked=None), [], None),
-}
-
-
-@pytest.mark.parametrize(
-    ("judges", "other", "rejected", "reason"), CANDIDATES.values(), ids=CANDIDATES
-)
-def test_candidates_that_were_left_serve_only_if_checks_are_the_whole_verdict(
-    tmp_path, judges, other, rejected, reason
-):
-    (one,) = rounds_of(7)
-    one = replace(one, verdict=verdict(7, judges=judges), tried=(TAKEN, other))
-
-    rows, left_out = made(journal_of(tmp_path, (one,)))
-
-    assert [worse for _, worse in pairs(rows)] == rejected
-    assert left_out == Counter([reason] if reason else [])
+    assert (rows, left_out) == ([], Counter({"candidate": 3}))
 
 
 # --- good drafts -----------------------------------------------------------------------------
@@ -254,8 +203,8 @@ UNUSABLE = {
     "hashes": ({"content": "hash"}, "texts-not-recorded"),
     "nothing": ({"content": "none"}, "texts-not-recorded"),
     "no prompt": ({"prompt": None}, "texts-not-recorded"),
-    "a secret in a draft": ({"secrets": ["Draft 2."]}, "secret-left-out"),
-    "a secret in the prompt": ({"secrets": ["Write it."]}, "secret-left-out"),
+    "a secret in a draft": ({"secrets": ["Draft 2."]}, "draft-redacted"),
+    "a secret in the prompt": ({"secrets": ["Write it."]}, "draft-redacted"),
 }
 
 

@@ -165,17 +165,6 @@ def test_the_journal_has_a_loops_task_and_the_prompt_for_a_first_draft_once(judg
     assert [text for text in record.contents.values() if prompt in text] == [f"[user]\n{prompt}"]
 
 
-def test_a_finalist_that_was_evaluated_and_left_is_known_of_its_loop(judged, rubric):
-    how = {"draft": None, "candidates": 2, "finalists": 2, "max_rounds": 1}
-    result = judged(looping(rubric, **how), "One draft.", "Another draft.", strict=judge(4, 6))
-
-    (loop,) = recorded_loops(Journal(result.files.journal).items())
-    texts = load_run(result.files.journal).contents
-    (left,) = loop.left
-    assert (result.loops[0].text, loop.composites) == ("Another draft.", (7.0,))
-    assert (texts[left["draft_sha256"]], left["composite"]) == ("One draft.", 5.5)
-
-
 def test_one_verdict_asks_by_the_prompts_in_a_file(judged, rubric, tmp_path):
     (tmp_path / "prompts.yaml").write_text("judge_system: Du bist streng.\n")
     judged(evaluating(rubric, prompts=tmp_path / "prompts.yaml"), strict=judge(9))
