@@ -31,8 +31,7 @@ LeftOut = Literal[
     "not-passed", "not-comparable", "near-tie", "failed", "cut", "candidate", "duplicate",
 ]
 # fmt: on
-"""Why a run, a loop, a pair, a candidate or a row is left out; `harness runs export` has the
-words."""
+"""Why something is left out; `harness runs export` has the words."""
 
 Row = dict[str, Any]
 
@@ -59,8 +58,7 @@ class TrainingRows:
     def __init__(self, form: TrainingFormat, *, margin: float) -> None:
         self.loops = self.made = 0
         self.left_out: Counter[LeftOut] = Counter()
-        self._form = form
-        self._margin = margin
+        self._form, self._margin = form, margin
         self._seen: set[bytes] = set()
 
     def of_run(self, journal: Journal) -> list[Row]:

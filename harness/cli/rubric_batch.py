@@ -46,9 +46,7 @@ roles_option = click.option(
     metavar="ROLE=TAG",
     help="Which endpoint's model plays a role, such as evaluator=llama. May be repeated.",
 )
-_OPTIONS = (
-    click.argument("rubric", metavar="RUBRIC"),
-    click.argument("drafts", nargs=-1, required=True, metavar="DRAFTS..."),
+_OF_TEXTS = (
     click.option("--task", default="", help="What was asked for; @FILE reads it from a file."),
     click.option(
         "--sources",
@@ -62,6 +60,11 @@ _OPTIONS = (
         metavar="OURS=THEIRS",
         help="What a column of a table is called there, such as draft=answer. May be repeated.",
     ),
+)
+_OPTIONS = (
+    click.argument("rubric", metavar="RUBRIC"),
+    click.argument("drafts", nargs=-1, required=True, metavar="DRAFTS..."),
+    *_OF_TEXTS,
     max_parallel_option,
     config_option,
     roles_option,
@@ -115,36 +118,73 @@ def _read(
 ) -> Given:
     settings = settings_for_calls(config, roles=read_pairs(roles, option="--role", form="role=tag"))
     chosen = choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking)
-    asked = read_text("task", Path(task[1:])) if task.startswith("@") else task
+    found = drafts_in(drafts, task=task, sources=sources, columns=columns)
+    return Given(
+        settings=settings,
+        chosen=chosen,
+        task=_asked(task),
+        drafts=found.drafts,
+        refused=found.refused,
+        labels=found.labels,
+        max_parallel=max_parallel,
+    )
+
+
+def of_texts(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options that `drafts_in` takes."""
+    for option in reversed(_OF_TEXTS):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRows:
+    """Drafts as tables, files and folders have them, by their ids."""
+
+    drafts: dict[str, Draft]
+    """At least one."""
+    rows: dict[str, Row]
+    """The first row of each."""
+    labels: dict[str, dict[str, object]]
+    """By the columns of `wide`."""
+    refused: dict[str, InvalidInput]
+    """Rows that are no draft, by where they stand."""
+
+
+def drafts_in(
+    names: Sequence[str], *, task: str, sources: Sequence[str], columns: Sequence[str]
+) -> DraftRows:
+    """The drafts of files.
+
+    Raises:
+        InvalidInput: There is no draft, or no such file.
+    """
+    asked = _asked(task)
     evidence = tuple(read_text("source", Path(name)) for name in sources)
-    given: dict[str, Draft] = {}
-    refused: dict[str, InvalidInput] = {}
-    labels: dict[str, dict[str, object]] = {}
+    found = DraftRows({}, {}, {}, {})
     for row in read_rows(
-        drafts, columns=read_pairs(columns, option="--columns", form="ours=theirs")
+        names, columns=read_pairs(columns, option="--columns", form="ours=theirs")
     ):
         try:
             if isinstance(row, InvalidInput):
                 raise row
-            if row.id not in given:
-                given[row.id] = _draft_of(row, task=asked, sources=evidence)
-            elif not _is_of(given[row.id], row):
+            if row.id not in found.drafts:
+                found.drafts[row.id] = _draft_of(row, task=asked, sources=evidence)
+                found.rows[row.id] = row
+            elif not _is_of(found.drafts[row.id], row):
                 raise row.refusal(f"the id '{row.id}' stands twice", code="row.id-twice")
-            labels.setdefault(row.id, {}).update(labels_in(row))
+            found.labels.setdefault(row.id, {}).update(labels_in(row))
         except InvalidInput as error:
             line = "" if error.line is None else f":{error.line}"
-            refused[row.place if isinstance(row, Row) else f"{error.path}{line}"] = error
-    if not given:
-        raise next(iter(refused.values()), InvalidInput("there is no draft", code="row.no-rows"))
-    return Given(
-        settings=settings,
-        chosen=chosen,
-        task=asked,
-        drafts=given,
-        refused=refused,
-        labels=labels,
-        max_parallel=max_parallel,
-    )
+            found.refused[row.place if isinstance(row, Row) else f"{error.path}{line}"] = error
+    if not found.drafts:
+        none = InvalidInput("there is no draft", code="row.no-rows")
+        raise next(iter(found.refused.values()), none)
+    return found
+
+
+def _asked(task: str) -> str:
+    return read_text("task", Path(task[1:])) if task.startswith("@") else task
 
 
 def _is_of(draft: Draft, row: Row) -> bool:
@@ -307,7 +347,7 @@ class Batch:
     def _again(self, row: Mapping[str, Any]) -> Verdict:
         """The verdict that a row was written of, by the threshold that there is now."""
         assert self.kept is not None
-        rubric, verdict = self.given.rubric, _verdict_in(row, self.kept.path)
+        rubric, verdict = self.given.rubric, verdict_in(row, self.kept.path)
         if verdict.rubric_sha256 == rubric.sha256:
             return verdict
         passed = passes_at(verdict, rubric.pass_at)
@@ -384,7 +424,7 @@ def _said_in(row: Mapping[str, Any]) -> dict[str, str]:
     return {n: c for n, c in cells.items() if c and (is_label(n) or n == "rubric_sha256")}
 
 
-def _verdict_in(row: Mapping[str, Any], path: Path) -> Verdict:
+def verdict_in(row: Mapping[str, Any], path: Path) -> Verdict:
     """The verdict that a row was written of, whose cells are JSON in a CSV file."""
     try:
         if isinstance(row["composite"], str):

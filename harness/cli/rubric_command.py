@@ -37,6 +37,7 @@ _OTHERS = {
         "harness.cli.rubric_compare:compare_scores",
         "Compare two evaluators, or two rubrics.",
     ),
+    "label": ("harness.cli.rubric_labeling:label", "Label drafts, without seeing scores."),
     "noise": (
         "harness.cli.rubric_noise:noise",
         "Measure how far an evaluator's scores scatter.",

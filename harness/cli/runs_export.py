@@ -27,10 +27,7 @@ _SAID: Mapping[LeftOut, str] = {
     "draft-redacted": "loops or rows with a text that a secret was left out of",
     "round-unreadable": "loops that another version wrote",
     "not-passed": "loops whose best draft does not meet the rubric",
-    "not-comparable": (
-        "pairs that were not scored alike: by the same evaluator, in the same dimensions, anew, by "
-        "the whole text"
-    ),
+    "not-comparable": "pairs that were not scored alike, anew and by the whole text",
     "near-tie": "near ties, less than {margin:g} apart; --margin changes that",
     "failed": "pairs whose higher score failed, at a floor say, and whose lower one passed",
     "cut": "pairs whose better draft was cut",
@@ -82,10 +79,8 @@ def export(
                 code="export.over-a-run",
                 path=output,
             )
-        if runs:
-            journals = list(dict.fromkeys(find_journal(run, traces) for run in runs))
-        else:
-            journals = journals_in(traces_directory(traces))
+        named = dict.fromkeys(find_journal(run, traces) for run in runs)
+        journals = [*named] or journals_in(traces_directory(traces))
 
         def rows() -> Iterator[Row]:
             for path in journals:

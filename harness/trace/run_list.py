@@ -185,8 +185,8 @@ def journals_in(directory: Path) -> list[Path]:
         InvalidInput: There is none.
     """
     _journal_named(LATEST, directory)
-    paths = sorted(directory.glob(f"*{JOURNAL_SUFFIX}"))
-    return [path for path in paths if _is_run(path) and begins_a_run(path)]
+    files = sorted(directory.glob(f"*{JOURNAL_SUFFIX}"))
+    return [path for path in files if _is_run(path) and begins_a_run(path)]
 
 
 def _journal_named(run: str, directory: Path) -> Path:

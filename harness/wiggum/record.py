@@ -319,8 +319,7 @@ def rounds_in(loop: RecordedLoop, texts: Mapping[str, str], journal: Journal) ->
     """The rounds of a loop, by the texts of `texts_of`.
 
     Raises:
-        InvalidInput: The run did not record texts, a secret was left out of one, or another version
-            wrote it.
+        InvalidInput: They cannot be restored, as in `rounds_from`.
     """
     return tuple(_round(one, texts, journal) for one in loop.rounds)
 

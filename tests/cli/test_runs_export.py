@@ -23,13 +23,15 @@ RUBRIC = Rubric.model_validate(
 )
 
 
-def write_run(project: Path, *drafts: str, content: str = "full") -> str:
+def write_run(
+    project: Path, *drafts: str, content: str = "full", rubric: Rubric | str = RUBRIC
+) -> str:
     """A run whose loop has these drafts; its id."""
     pipeline = Pipeline("essays")
 
     @pipeline.node
     async def text(run: Run) -> str:
-        return (await run.wiggum("Write it.", rubric=RUBRIC, sources=["A source."])).text
+        return (await run.wiggum("Write it.", rubric=rubric, sources=["A source."])).text
 
     trace = {"content": content, "timelines": ()}
     settings = Settings.model_validate({"traces": project / "traces", "trace": trace})

@@ -42,7 +42,7 @@ _READ = {*_TEXTS, *_LABELS, *_OF_PAIRS, "score", "unjudged", "rubric_sha256", "s
 _OF_SCORING = {"passed", "composite", "below_floor", "gates", "missing", "rubric"}
 _OF_SCORING |= {"carried", "compressed", "scores", "judges", "error"}
 """What a file of `harness rubric score` has and nobody asks for here."""
-_KNOWN = {*_READ, *_OF_SCORING, "dimension", "rater"}
+_KNOWN = {*_READ, *_OF_SCORING, "dimension", "rater", "seed"}
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _PREFERENCES = {"1": "a", "2": "b", "0": "tie", "equal": "tie", "": ""}
 _DECISIONS = {"1.0": "yes", "0.0": "no", "accept": "yes", "reject": "no"}

@@ -1,0 +1,288 @@
+"""`harness rubric label`: drafts one by one, without their scores, for a person to accept or not.
+
+Each answer is a row of the output as soon as it is given, and the same command goes on after it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import randbelow
+from typing import Any
+
+import click
+from rich.text import Text
+
+from harness.cli.arguments import config_option, find_journal, traces_directory, traces_option
+from harness.cli.consoles import failures_told, log_to_stderr, results, say
+from harness.cli.project_files import refusal_after_asking
+from harness.cli.rubric_batch import DraftRows, drafts_in, of_texts, verdict_in
+from harness.cli.verdicts import passes_at
+from harness.errors import InvalidInput
+from harness.rows import Row, RowFile, read_rows
+from harness.rubric import Draft, Rubric, Verdict, read_rubric
+from harness.session.settings import load_settings
+from harness.trace import Journal
+from harness.trace.run_list import journals_in
+from harness.wiggum import recorded_loops, rounds_in, texts_of
+
+_ACCEPT = "accept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Item:
+    """A draft to label."""
+
+    draft: Draft
+    known: dict[str, Any]
+    """What else its first row has: `group`, `split`, and the evaluator's `score` and tag."""
+    verdict: Verdict | None
+
+
+@click.command(short_help="Label drafts, without seeing scores.")
+@click.argument("rubric", metavar="RUBRIC")
+@click.argument("drafts", nargs=-1, metavar="[DRAFTS...]")
+@of_texts
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="A .jsonl file.")
+@click.option("--rater", envvar="USER", default="me", help="Who labels.  [default: $USER]")
+@click.option("--dimensions", is_flag=True, help="Ask for a score in each dimension too.")
+@click.option(
+    "--scores", type=click.Path(path_type=Path), help="As harness rubric score kept them."
+)
+@click.option("--run", "runs", multiple=True, help="Drafts of this run's loops, or of all.")
+@click.option("--above", type=float, help="Only drafts that would be accepted at this threshold.")
+@click.option(
+    "--suggest",
+    type=click.IntRange(min=1),
+    help="Only so many of these, one of a group; those that are labeled count. Without --above, at "
+    "the rubric's pass_at.",
+)
+@traces_option
+@config_option
+def label(
+    *,
+    rubric: str,
+    drafts: tuple[str, ...],
+    task: str,
+    sources: tuple[str, ...],
+    columns: tuple[str, ...],
+    output: Path,
+    rater: str,
+    dimensions: bool,
+    scores: Path | None,
+    runs: tuple[str, ...],
+    above: float | None,
+    suggest: int | None,
+    traces: Path | None,
+    config: Path | None,
+) -> None:
+    """Label DRAFTS, or drafts that RUBRIC scored in runs, for harness rubric tune.
+
+    DRAFTS are as for harness rubric score. They come in an order of chance, and without their
+    scores, which go into the output. Answer y or n; s skips a draft until the next time, b takes
+    the last answer back, v shows the sources, q ends. Each answer is kept at once, and the same
+    command goes on. Exit codes: 0 ended, also by q, 2 something given is not usable, 130
+    interrupted.
+    """
+    log_to_stderr()
+    with failures_told(of_journals=True):
+        if output.suffix.lower() != ".jsonl" or "-" in drafts:
+            said = "labels are written as .jsonl, and standard input is for answers, not for drafts"
+            raise InvalidInput(said, code="label.output-or-input", path=output)
+        rubrics = load_settings(config, environment=os.environ).rubrics
+        chosen = read_rubric(rubric, directory=rubrics, refuse=refusal_after_asking).rubric
+        items: dict[str, _Item] = {}
+        if drafts or not runs:
+            found = drafts_in(drafts, task=task, sources=sources, columns=columns)
+            for error in found.refused.values():
+                say(f"left out: {error}", err=True)
+            items.update(_with_scores(found, chosen, scores))
+        for run in runs:
+            journals = journals_in(traces_directory(traces)) if run == "all" else None
+            for path in journals or [find_journal(run, traces)]:
+                items.update(_of_run(Journal(path), chosen))
+        chooses = above is not None or suggest is not None
+        if (scores or chooses) and not any(item.verdict for item in items.values()):
+            raise InvalidInput(
+                f"no draft has scores by rubric '{chosen.id}' as it is; give --scores FILE, which "
+                "harness rubric score --output wrote, with the same --task and --sources; or --run",
+                code="label.no-scores",
+            )
+        with RowFile(output, columns=["id", "rater"]) as kept:
+            labeling = _Labeling(items, kept, rater=rater)
+            if chooses:
+                labeling.choose(chosen.pass_at if above is None else above, most=suggest)
+            labeling.ask(chosen, dimensions=dimensions)
+
+
+def _with_scores(
+    found: DraftRows, rubric: Rubric, path: Path | None
+) -> Iterator[tuple[str, _Item]]:
+    """The drafts, each with its scores if there are any."""
+    scored: dict[object, Row] = {}
+    for one in read_rows([str(path)]) if path else ():
+        if isinstance(one, InvalidInput):
+            raise one
+        if one.fields.get("rubric_sha256") == rubric.sha256:
+            scored[one.fields.get("sha256")] = one
+    for name, draft in found.drafts.items():
+        own = found.rows[name]
+        known = {key: own.fields[key] for key in ("group", "split") if key in own.fields}
+        verdict = None
+        if row := scored.get(draft.sha256):
+            columns = {f"score.{one.name}": one.name for one in rubric.dimensions}
+            # A list, where each draft was judged several times.
+            scores = {n: row.fields[key] for key, n in columns.items() if key in row.fields}
+            known |= {"score": scores, "evaluator": row.fields.get("evaluator")}
+            verdict = verdict_in({"passed": None, "judges": None, **row.fields}, row.path)
+        yield name, _Item(draft=draft, known=known, verdict=verdict)
+
+
+def _of_run(journal: Journal, rubric: Rubric) -> Iterator[tuple[str, _Item]]:
+    """The drafts of a run's loops that this rubric scored as they are."""
+    loops = recorded_loops(journal.items())
+    texts = texts_of(loops, journal)
+    for number, loop in enumerate(loops, start=1):
+        try:
+            rounds = rounds_in(loop, texts, journal)
+        except InvalidInput as error:
+            say(f"left out: {error}", err=True)
+            continue
+        group, task = f"{journal.started.run_id}/{number}", texts.get(loop.task_sha256 or "", "")
+        for one in rounds:
+            verdict = one.verdict
+            if verdict.rubric_sha256 != rubric.sha256 or verdict.carried or verdict.compressed:
+                continue
+            known = {"group": group, "score": verdict.vector, "evaluator": verdict.evaluator}
+            draft = Draft(text=one.draft, task=task)
+            yield f"{group}/{one.number}", _Item(draft=draft, known=known, verdict=verdict)
+
+
+class _Labeling:
+    """One rater's answers, on their way into the file of all."""
+
+    def __init__(self, items: Mapping[str, _Item], kept: RowFile, *, rater: str) -> None:
+        self._items, self._kept, self._rater = items, kept, rater
+        self._rows = list(kept.rows)
+        self._skipped: list[tuple[int, str]] = []
+        """Drafts, each with the number of rows at that time."""
+        for row in self._rows:
+            item = items.get(row["id"])
+            if item and row.get("draft", item.draft.text) != item.draft.text:
+                raise InvalidInput(
+                    f"draft '{row['id']}' has changed since it was labeled; give another --output",
+                    code="label.draft-changed",
+                    path=kept.path,
+                )
+        seeds = (row["seed"] for row in self._rows if "seed" in row)
+        seed = self._seed = next(seeds, randbelow(2**32))
+        # By hash and not shuffled: further drafts leave the others in their order.
+        places = {n: hashlib.sha256(f"{seed} {rater} {n}".encode()).digest() for n in items}
+        self._order = sorted(items, key=places.__getitem__)
+
+    def choose(self, above: float, *, most: int | None) -> None:
+        """Leaves drafts that would be accepted; with `most`, of a group one, labeled ones first."""
+        known = {name: one.verdict for name, one in self._items.items() if one.verdict}
+        accepted = [n for n in self._order if n in known and passes_at(known[n], above)]
+        labeled = {name for name, _ in self._answered()}
+        groups: dict[str, str] = {}
+        for name in sorted(accepted, key=lambda one: one not in labeled):
+            groups.setdefault(self._items[name].known.get("group", name), name)
+        self._order = list(groups.values())[:most] if most else accepted
+        say(f"{len(self._order)} of {len(accepted)} drafts that would be accepted at {above:g}.")
+
+    def ask(self, rubric: Rubric, *, dimensions: bool) -> None:
+        """Asks until all is answered, or the rater ends it."""
+        names = [one.name for one in rubric.dimensions] if dimensions else []
+        shown = said = ""
+        while said != "q":
+            done, left = self._answered(), {name for _, name in self._skipped}
+            asked = ((n, one) for n in self._order if n not in left for one in (_ACCEPT, *names))
+            name, question = next((one for one in asked if one not in done), ("", ""))
+            if not name:
+                break
+            draft = self._items[name].draft
+            if name != shown:
+                if draft.task:
+                    _print("Task", draft.task)
+                _print(f"Draft {self._order.index(name) + 1} of {len(self._order)}", draft.text)
+                shown = name
+            said = _answer(question, rubric)
+            if said == "s":
+                self._skipped.append((len(self._rows), name))
+            elif said == "b":
+                self._take_back()
+            elif said == "v":
+                _print("Sources", "\n\n".join(draft.sources) or "It has none.")
+            elif said != "q":
+                self._add(name, question, said)
+        decided = {name for name, question in self._answered() if question == _ACCEPT}
+        count = len(decided.intersection(self._order))
+        say(f"\n{count} of {len(self._order)} drafts are labeled, in {self._kept.path}.")
+
+    def _answered(self) -> set[tuple[str, str]]:
+        """Drafts, and the questions about them."""
+        return {
+            (row["id"], question)
+            for row in self._rows
+            if row["rater"] == self._rater
+            for question in (*row.get("human", ()), *(key for key in row if key == _ACCEPT))
+        }
+
+    def _add(self, name: str, question: str, said: str) -> None:
+        row: dict[str, Any] = {"id": name, "rater": self._rater}
+        if question == _ACCEPT:
+            row[_ACCEPT] = said == "y"
+        else:
+            row["human"] = {question: float(said) if said else None}
+        if all(one["id"] != name for one in self._rows):
+            # Once: a score that stands there again would be another sample.
+            item, draft = self._items[name], self._items[name].draft
+            about = {
+                "draft": draft.text,
+                "task": draft.task,
+                "sources": draft.sources,
+                **item.known,
+            }
+            row |= {"seed": self._seed, **{key: value for key, value in about.items() if value}}
+        self._kept.append(row)
+        self._rows.append(row)
+
+    def _take_back(self) -> None:
+        """Takes the last answer back, or the last skip; no other rater's."""
+        last = self._rows[-1] if self._rows else {"rater": None}
+        if self._skipped and self._skipped[-1][0] == len(self._rows):
+            self._skipped.pop()
+        elif last["rater"] == self._rater and last["id"] in self._order:
+            self._rows.pop()
+            self._kept.drop_last()
+        else:
+            say("There is no answer to go back to.")
+
+
+def _answer(question: str, rubric: Rubric) -> str:
+    """A key, `y` or `n`, or a score; empty for no score."""
+    low, high, asked = rubric.scale.min, rubric.scale.max, "Accept it? y or n"
+    if question != _ACCEPT:
+        (dimension,) = (one for one in rubric.dimensions if one.name == question)
+        _print(question, " ".join(dimension.requirements))
+        asked = f"{low:g} to {high:g}, or nothing"
+    while True:
+        say(f"{asked} (s skip, b back, v sources, q quit): ", nl=False)
+        said = (sys.stdin.readline() or "q").strip().lower()
+        if said in {"s", "b", "v", "q"}:
+            return said
+        if question == _ACCEPT and said in {"y", "n", "yes", "no"}:
+            return said[0]
+        with suppress(ValueError):
+            if question != _ACCEPT and (not said or low <= float(said) <= high):
+                return said
+
+
+def _print(title: str, text: str) -> None:
+    results().print(Text.assemble("\n", (f"--- {title}", "bold"), f"\n{text.strip()}\n"))
