@@ -28,14 +28,15 @@ TrainingFormat = Literal["sft", "dpo", "reward"]
 # fmt: off
 LeftOut = Literal[
     "run-unreadable", "no-draft", "texts-not-recorded", "draft-redacted", "round-unreadable",
-    "not-passed", "not-comparable", "near-tie", "failed", "cut", "candidate", "duplicate",
+    "not-passed", "one-draft", "not-comparable", "near-tie", "failed", "cut", "candidate",
+    "duplicate",
 ]
 # fmt: on
 """Why something is left out; `harness runs export` has the words."""
 
 Row = dict[str, Any]
 
-_ROLE = conversation_text([Message("user", "")])
+_BEGIN = conversation_text([Message("user", "")])
 _TEXTS = ("prompt", "completion", "chosen", "rejected")
 _CODE = "checks"
 """In place of an evaluator, where code alone decided."""
@@ -62,11 +63,7 @@ class TrainingRows:
         self._seen: set[bytes] = set()
 
     def of_run(self, journal: Journal) -> list[Row]:
-        """The rows of a run.
-
-        Raises:
-            JournalInvalid: The journal is damaged; then it has none.
-        """
+        """The rows of a run; none of one whose journal is damaged, which raises JournalInvalid."""
         loops = recorded_loops(journal.items())
         texts = texts_of(loops, journal)
         models = models_by_role(calls_of(journal.spans()))
@@ -81,7 +78,7 @@ class TrainingRows:
             except InvalidInput as error:
                 self.left_out[cast(LeftOut, error.code.removeprefix("loop."))] += 1
                 continue
-            prompt = texts.get(str(loop.prompt_sha256), "").removeprefix(_ROLE)
+            prompt = texts.get(str(loop.prompt_sha256), "").removeprefix(_BEGIN)
             if not prompt:
                 self.left_out["texts-not-recorded"] += 1
                 continue
@@ -120,6 +117,7 @@ class TrainingRows:
         # Checks alone chose among most candidates, and a section is no draft.
         left = (one for two in rounds for one in two.tried if one.outcome in _LEFT)
         self.left_out["candidate"] += sum(1 for _ in left)
+        self.left_out["one-draft"] += len(rounds) == 1
         for pair in combinations(rounds, 2):
             worse, better = sorted(pair, key=lambda one: one.verdict.composite)
             margin = round(better.verdict.composite - worse.verdict.composite, 6)

@@ -221,8 +221,7 @@ class _Labeling:
                 _print("Sources", "\n\n".join(draft.sources) or "It has none.")
             elif said != "q":
                 self._add(name, question, said)
-        decided = {name for name, question in self._answered() if question == _ACCEPT}
-        count = len(decided.intersection(self._order))
+        count = sum((name, _ACCEPT) in self._answered() for name in self._order)
         say(f"\n{count} of {len(self._order)} drafts are labeled, in {self._kept.path}.")
 
     def _answered(self) -> set[tuple[str, str]]:

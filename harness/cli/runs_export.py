@@ -20,13 +20,14 @@ from harness.trace.run_list import begins_a_run, journals_in
 
 _SAID: Mapping[LeftOut, str] = {
     "run-unreadable": "runs whose journals are damaged",
-    "no-draft": "loops without an evaluated draft",
+    "no-draft": "loops without a round, or of an earlier version",
     "texts-not-recorded": (
         'loops without recorded texts; set content = "full" under [trace], and run again'
     ),
     "draft-redacted": "loops or rows with a text that a secret was left out of",
     "round-unreadable": "loops that another version wrote",
     "not-passed": "loops whose best draft does not meet the rubric",
+    "one-draft": "loops with a single evaluated draft",
     "not-comparable": "pairs that were not scored alike, anew and by the whole text",
     "near-tie": "near ties, less than {margin:g} apart; --margin changes that",
     "failed": "pairs whose higher score failed, at a floor say, and whose lower one passed",
@@ -104,7 +105,7 @@ def export(
     else:
         console = results()
         wrote = f"Wrote {made.made:,} rows to {output}" if made.made else "Nothing to write"
-        console.print(f"{wrote}, of {len(journals):,} runs with {made.loops:,} loops.")
+        console.print(f"{wrote}; runs: {len(journals):,}, loops: {made.loops:,}.")
         for name, number in (+made.left_out).most_common():
             console.print(f"Left out {number:,}: {_SAID[name].format(margin=margin)}.")
     if not made.made:

@@ -110,8 +110,7 @@ class RecordedLoop:
     task_sha256: str | None = None
     """Of its task, which the journal has if the run recorded texts."""
     prompt_sha256: str | None = None
-    """Of the prompt for a first draft, in the form of `conversation_text`. It has the task, the
-    sources and what the rubric asks for, also where the first draft was given."""
+    """Of the prompt for a first draft, as `conversation_text` has it; also where one was given."""
     rounds: tuple[Attributes, ...] = ()
     """What was written of each round; `restored_rounds` makes rounds of it."""
 

@@ -107,7 +107,7 @@ def test_a_reward_model_is_told_the_margin(tmp_path):
 
 def test_drafts_of_two_loops_make_no_pair(tmp_path):
     rows, left_out = made(journal_of(tmp_path, rounds_of(5), rounds_of(8)))
-    assert (rows, left_out) == ([], Counter())
+    assert (rows, left_out) == ([], Counter({"one-draft": 2}))
 
 
 OTHER = {
@@ -177,7 +177,7 @@ def test_candidates_that_are_in_no_draft_are_counted(tmp_path):
 
     rows, left_out = made(journal_of(tmp_path, (replace(rounds_of(7)[0], tried=tried),)))
 
-    assert (rows, left_out) == ([], Counter({"candidate": 3}))
+    assert (rows, left_out) == ([], Counter({"candidate": 3, "one-draft": 1}))
 
 
 # --- good drafts -----------------------------------------------------------------------------
