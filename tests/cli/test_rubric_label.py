@@ -192,16 +192,15 @@ def test_scores_go_into_the_labels_unseen(scored: Path, ending: str) -> None:
     assert "9" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--above", "7"], {"good.md", "fair.md"}),
-        (["--above", "8"], {"good.md"}),
-        (["--suggest", "9"], {"good.md"}),
-        (["--above", "4", "--suggest", "9"], {"good.md", "fair.md"}),  # the third is below a floor
-    ],
-    ids=" ".join,
-)
+CHOSEN = {
+    "above 7": (["--above", "7"], {"good.md", "fair.md"}),
+    "above 8": (["--above", "8"], {"good.md"}),
+    "at pass_at": (["--suggest", "9"], {"good.md"}),
+    "not below a floor": (["--above", "4", "--suggest", "9"], {"good.md", "fair.md"}),
+}
+
+
+@pytest.mark.parametrize(("words", "expected"), CHOSEN.values(), ids=CHOSEN)
 def test_only_drafts_that_would_be_accepted_are_asked_for(
     scored: Path, words: list[str], expected: set[str]
 ) -> None:
