@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import harness
@@ -27,6 +28,7 @@ OF_A_FILE = dict.fromkeys(("invalid", "_invalid", "unusable"), errors.ModelFileI
 """What makes an error of a model file: what is wrong is said last, behind the place."""
 
 
+@cache
 def wording() -> str:
     """A line for each message: its code, and its text."""
     found = {line for path in sorted(PACKAGE.rglob("*.py")) for line in _messages(path)}

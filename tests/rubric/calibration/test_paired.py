@@ -96,6 +96,7 @@ def test_scores_that_are_the_same_cannot_be_told_apart():
             assert one.higher == "cannot tell"
 
 
+@pytest.mark.slow
 def test_evaluators_that_are_equally_good_are_rarely_told_apart():
     told = []
     for seed in range(60):
