@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import takewhile
 from typing import NamedTuple
 
 from rich.console import Console
@@ -15,6 +16,9 @@ from harness.cli.verdicts import points, verdict_as_json, why_not_more, with_sco
 from harness.compress import sections_of
 from harness.trace import Journal
 from harness.wiggum import RecordedLoop, Round, recorded_loops, rounds_from
+
+_WORDS_BEFORE = 4
+"""Shown before the first difference of two long texts."""
 
 
 def print_rounds(journal: Journal, console: Console) -> None:
@@ -82,14 +86,21 @@ class Change(NamedTuple):
     after: str
 
     def shown(self, *, chars: int | None = None) -> Text:
-        """The two versions below each other, each at most so long."""
-
-        def cut(text: str) -> str:
-            return text if chars is None else textwrap.shorten(text, chars, placeholder=" …")
-
+        """The two versions below each other, each at most so long, from where they differ on."""
+        old, new = self.before.strip(), self.after.strip()
+        if chars is not None:
+            pairs = zip(old.split(), new.split(), strict=False)
+            alike = [word for word, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+            hidden = len(alike) - _WORDS_BEFORE if len(" ".join(alike)) > chars / 2 else 0
+            old, new = (_cut(text, hidden, chars) for text in (old, new))
         title = (f"{self.title}\n", "bold") if self.title else ("", "")
-        old, new = cut(self.before.strip()), cut(self.after.strip())
         return Text.assemble(title, (f"- {old}\n", "red"), (f"+ {new}", "green"))
+
+
+def _cut(text: str, hidden: int, chars: int) -> str:
+    """The text without its first words, and at most so long."""
+    rest = " ".join(text.split()[max(hidden, 0) :])
+    return textwrap.shorten(f"… {rest}" if hidden > 0 else rest, chars, placeholder=" …")
 
 
 def changes(before: str, after: str) -> list[Change]:

@@ -77,6 +77,16 @@ def test_what_changed_is_told_by_section_where_the_sections_are_the_same() -> No
     assert str(changes(before, after)[0].shown(chars=4)) == "B\n- two\n+ …"
 
 
+def test_a_long_change_is_shown_from_where_it_begins():
+    same = " ".join(f"word{n}" for n in range(30))
+    (change,) = changes(f"# A\n\n{same} is old.\n", f"# A\n\n{same} is new, and longer.\n")
+
+    assert str(change.shown(chars=60)) == (
+        "A\n- … word27 word28 word29 is old.\n+ … word27 word28 word29 is new, and longer."
+    )
+    assert "word0 word1" in str(change.shown())
+
+
 def test_figures_say_how_they_were_come_by(result: RunResult) -> None:
     tokens = {"input_tokens": 1_200, "output_tokens": 90, "estimated_calls": 1}
     spent = Spent(calls=3, **tokens, cost_usd=0.0125, unpriced_calls=1)
