@@ -18,7 +18,9 @@ def test_it_is_whole_and_names_nothing_of_the_machine_it_was_recorded_on() -> No
 
     assert run.ended is not None
     assert run.ended.status == "ok"
-    assert {span.status for span in run.spans} == {"ok"}
+    # The run ended before its model was let go.
+    assert {span.status for span in run.spans if span.name != "unload"} == {"ok"}
+    assert [span.name for span in run.spans].count("candidate") == 4
     assert [output.node for output in run.outputs].count("sections") == 3
     text = (RECORDED / "brief.jsonl").read_text() + (RECORDED / "brief.json").read_text()
     assert not [place for place in ("/tmp", "/home", "/root", "/work") if place in text]
