@@ -19,7 +19,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 from rich.text import Text
 
-from harness.cli.arguments import config_option, read_pairs
+from harness.cli.arguments import config_option, read_pairs, role_option
 from harness.cli.consoles import Shown, say
 from harness.cli.project_files import refusal_after_asking, settings_for_calls
 from harness.cli.verdicts import passes_at, verdict_as_json
@@ -38,13 +38,6 @@ max_parallel_option = click.option(
     default=4,
     show_default=True,
     help="How many drafts are judged at one time.",
-)
-roles_option = click.option(
-    "--role",
-    "roles",
-    multiple=True,
-    metavar="ROLE=TAG",
-    help="Which endpoint's model plays a role, such as evaluator=llama. May be repeated.",
 )
 _OF_TEXTS = (
     click.option("--task", default="", help="What was asked for; @FILE reads it from a file."),
@@ -67,7 +60,7 @@ _OPTIONS = (
     *_OF_TEXTS,
     max_parallel_option,
     config_option,
-    roles_option,
+    role_option,
 )
 
 

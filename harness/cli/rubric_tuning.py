@@ -15,7 +15,7 @@ import numpy as np
 from rich.table import Table
 
 from harness.analysis.threshold_costs import LoopCosts, ThresholdCosts, costs_at, loops_by
-from harness.cli.arguments import config_option, read_pairs, share
+from harness.cli.arguments import config_option, read_pairs, role_option, share
 from harness.cli.consoles import (
     failures_told,
     json_object,
@@ -25,7 +25,7 @@ from harness.cli.consoles import (
 )
 from harness.cli.process import FAILED
 from harness.cli.project_files import refusal_after_asking
-from harness.cli.rubric_batch import max_parallel_option, not_judged, roles_option
+from harness.cli.rubric_batch import max_parallel_option, not_judged
 from harness.cli.rubric_missing import Completed, completed
 from harness.cli.tuning_report import was_set_by, write_report
 from harness.errors import InvalidInput, did_you_mean
@@ -113,7 +113,7 @@ _WANTED = {
     "or folders such as traces/. May be repeated.",
 )
 @max_parallel_option
-@roles_option
+@role_option
 @click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
