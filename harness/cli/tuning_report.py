@@ -53,7 +53,7 @@ def write_report(
     """
     who = tuning.evaluators or evaluator or "an unnamed evaluator"
     claim = _claim(tuning, own, before)
-    by = f"Rubric '{rubric.id}', scored by {who if rubric.judged else 'code alone'}"
+    by = f"Rubric '{rubric.id}', scored by {who if tuning.samples else 'code alone'}"
     plots = [*_by_dimension(tuning), *_against_people(tuning, rubric)]
     write_page(
         path,
