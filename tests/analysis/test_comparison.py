@@ -9,7 +9,7 @@ from harness.analysis.comparison import compare
 from harness.trace import Instant, Journal, NodeOutput, RunEnded
 from harness.trace.node_records import node_records
 
-BRIEF = Path(__file__).parents[1] / "analysis/recorded_runs/brief.jsonl"
+BRIEF = Path(__file__).parents[1] / "graph/recorded/brief.jsonl"
 MS = 1_000_000
 PRICES = {"usd_per_million_input_tokens": 1.0, "usd_per_million_output_tokens": 10.0}
 

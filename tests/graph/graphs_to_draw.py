@@ -7,7 +7,7 @@ from harness.graph import Graph
 from harness.graph.picture import Drawing, RunSeen, drawing_of, run_seen
 from harness.trace import Journal
 
-BRIEF = Path(__file__).parents[1] / "analysis/recorded_runs/brief.jsonl"
+BRIEF = Path(__file__).with_name("recorded") / "brief.jsonl"
 
 UGLY = "\"`<b>&#;%%{init}|]]>)}--> \\ \n\x00\x7f\u2028 end 概要 🐣 #quot; ' :::"
 """A text that means something to Mermaid, HTML, XML and YAML."""
