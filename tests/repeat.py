@@ -16,6 +16,7 @@ import json
 import os
 import random
 import selectors
+import shutil
 import sys
 import tempfile
 import threading
@@ -23,6 +24,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -37,7 +39,9 @@ def main() -> int:
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("tests", nargs="*")
     options = arguments.parse_args()
-    with tempfile.TemporaryDirectory(prefix="harness-repeat-") as directory:
+    # Not a TemporaryDirectory: a process that a test forks would remove it when it ends.
+    directory = tempfile.mkdtemp(prefix="harness-repeat-")
+    try:
         repeater = Repeater(
             passes=options.passes,
             workers=options.workers,
@@ -48,6 +52,8 @@ def main() -> int:
         kept = ["-o", "addopts=", "-o", "tmp_path_retention_policy=none"]
         pytest.main([*without, *kept, "-m", "not slow", *options.tests], plugins=[repeater])
         return repeater.report()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @dataclass
@@ -159,13 +165,17 @@ class Repeater:
                 self.log = self.directory / f"{number}.jsonl"
                 os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.mkdtemp(dir=self.directory)
                 gc.freeze()  # what the parent left open is not this test's fault
+                ended = 1
                 try:
                     _run(share, seed)
+                    ended = 0
                 finally:
-                    os._exit(0)
+                    os._exit(ended)
             children.append(child)
         for child in children:
-            os.waitpid(child, 0)
+            _, status = os.waitpid(child, 0)
+            if status:
+                raise RuntimeError(f"a pass ended early, with status {status}")
 
     def _lines(self) -> Iterator[dict]:
         for log in self.directory.glob("*.jsonl"):
@@ -180,7 +190,7 @@ def _run(modules: Sequence[Sequence[pytest.Item]], seed: int | None) -> None:
         for items in order:
             drawn.shuffle(items)
     items = [item for module in order for item in module]
-    for item, following in zip(items, [*items[1:], None], strict=True):
+    for item, following in zip_longest(items, items[1:]):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
 
 
