@@ -67,14 +67,15 @@ def test_a_reply_that_was_cut_goes_on_from_its_last_whole_word():
 
     async def act(model):
         whole = await whole_reply(model.chat, request(prompt), on_cut="continue")
-        # How long the text is differs by processor: more than half of it, so that two calls do.
+        # How long the text is, and how many calls it takes in parts, differs by processor.
         half = request(prompt, max_output_tokens=whole.usage.output_tokens * 2 // 3)
         cut = await whole_reply(model.chat, half, on_cut="keep")
         return whole, cut, await whole_reply(model.chat, half, on_cut="continue")
 
     whole, cut, joined = with_model(act)
     assert whole.usage.output_tokens > 40
-    assert (whole.attempts, cut.attempts, joined.attempts) == (1, 1, 2)
+    assert (whole.attempts, cut.attempts) == (1, 1)
+    assert joined.attempts > 1
     assert (cut.finish_reason, joined.finish_reason) == ("length", "stop")
     kept = cut.text.rsplit(" ", 1)[0]
     assert whole.text.startswith(kept)
