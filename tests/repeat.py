@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -56,7 +57,7 @@ def main() -> int:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps plugins in sets
 class Repeater:
     """A plugin that replaces pytest's one pass by many, each in a fork."""
 
@@ -169,6 +170,8 @@ class Repeater:
                 try:
                     _run(share, seed)
                     ended = 0
+                except BaseException:  # noqa: BLE001 - whatever it is, this process ends here
+                    traceback.print_exc(file=sys.__stderr__)
                 finally:
                     os._exit(ended)
             children.append(child)

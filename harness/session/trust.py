@@ -172,9 +172,9 @@ def refusal_to_run(path: Path, *, environment: Mapping[str, str]) -> Notice | No
     this process already.
     """
     path = path.resolve()
+    around = [path, *path.parents]
     allowed = {*_read(environment).paths, shipped_directory("rubrics").parent.resolve()}
-    allowed.update(map(project_of, _running()))
-    if not allowed.isdisjoint([path, *path.parents]):
+    if not allowed.isdisjoint(around) or any(project_of(one) in around for one in _running()):
         return None
     line = _exported(CODE_VARIABLE, str(project_of(path)), os.pathsep, environment)
     return Notice(
@@ -196,10 +196,12 @@ def project_of(file: Path) -> Path:
 
 def _running() -> Iterator[Path]:
     """The user's own files whose code runs in this process, without a command's script."""
+    installed = sys.prefix + os.sep
     for module in tuple(sys.modules.values()):
-        file = Path(getattr(module, "__file__", None) or "")
-        if file.is_absolute() and is_own_module(module) and not file.is_relative_to(sys.prefix):
-            yield file
+        # As texts: there may be thousands.
+        file = str(getattr(module, "__file__", None) or "")
+        if file.startswith(os.sep) and not file.startswith(installed) and is_own_module(module):
+            yield Path(file)
 
 
 # --- what the user allows --------------------------------------------------------------------

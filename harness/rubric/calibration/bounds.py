@@ -168,6 +168,14 @@ def most_wrong(drafts: int, aim: Aim) -> Counts:
     return np.asarray(most)
 
 
+def least_drafts(aim: Aim) -> int:
+    """With how many drafts anything can be claimed: with one wrong, where a sequence is tested."""
+    allowed = int(aim.risk == "accepted")
+    sizes = np.arange(math.ceil(10 * (1 - math.log(aim.error)) / aim.target))
+    enough = library("scipy.special").bdtr(allowed, sizes, aim.target) <= aim.error
+    return int(np.argmax(enough))
+
+
 def named_step(steps: Steps, aim: Aim) -> Counts:
     """`(…)`: the index of the lowest threshold that keeps the aim, -1 if there is none."""
     most = most_wrong(steps.drafts, aim)

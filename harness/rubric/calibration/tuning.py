@@ -23,6 +23,7 @@ from harness.rubric.calibration.bounds import (
     Aim,
     AtThreshold,
     drafts_needed,
+    least_drafts,
     most_wrong,
     named_step,
     power,
@@ -368,8 +369,7 @@ def seen_in(counted: Iterable[Scored]) -> dict[str, float | None]:
 
 def shared_aim(aim: Aim, looks: Iterable[Attempt]) -> Aim:
     """The aim of one look among all that a claim could have come of."""
-    # With fewer drafts than that, nothing can be claimed.
-    least = int(np.argmax(most_wrong(10_000, aim) >= int(aim.risk == "accepted")))
+    least = least_drafts(aim)
     claims = sum(size >= least for look in looks for size in look.drafts)
     return replace(aim, looks=max(1, claims))
 
