@@ -346,7 +346,7 @@ class RowFile:
     What a kill cut off is dropped when it is opened again. A power cut may lose the last rows.
 
     Args:
-        path: The file; it need not exist.
+        path: The file; neither it nor its folder need exist.
         columns: What a CSV file has, in this order, and a row of JSON Lines at least.
         more: What a CSV file has behind them.
 
@@ -365,6 +365,7 @@ class RowFile:
         if not self._is_csv and path.suffix.lower() != ".jsonl":
             raise self._refusal("rows are written as .jsonl or .csv", code="row.output-unknown")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b", buffering=0)
         except OSError as error:
             said = f"cannot be written ({error.strerror})"

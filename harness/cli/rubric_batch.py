@@ -329,22 +329,15 @@ class Batch:
             # A draft that has changed since is scored again, as one that is new.
             draft = self.given.drafts.get(row["id"])
             if draft is not None and draft.sha256 == row["sha256"]:
-                self.verdicts[row["id"]] = self._again(row)
+                self.verdicts[row["id"]] = _by_threshold_of(
+                    self.given.rubric, verdict_in(row, self.kept.path)
+                )
                 latest[row["id"]] = row
         # What people or the threshold now say otherwise goes into a row behind.
         for name, row in latest.items():
             if self.kept and _said_in(row) != _said_in(self.row_of(name)):
                 self.kept.append(self.row_of(name))
         return {n: draft for n, draft in self.given.drafts.items() if n not in self.verdicts}
-
-    def _again(self, row: Mapping[str, Any]) -> Verdict:
-        """The verdict that a row was written of, by the threshold that there is now."""
-        assert self.kept is not None
-        rubric, verdict = self.given.rubric, verdict_in(row, self.kept.path)
-        if verdict.rubric_sha256 == rubric.sha256:
-            return verdict
-        passed = passes_at(verdict, rubric.pass_at)
-        return replace(verdict, passed=passed, rubric_sha256=rubric.sha256)
 
     def hear(self, name: str, outcome: Verdict | HarnessError) -> None:
         """Notes what became of a draft."""
@@ -432,6 +425,61 @@ def verdict_in(row: Mapping[str, Any], path: Path) -> Verdict:
             code="row.output-changed",
             path=path,
         ) from error
+
+
+def _by_threshold_of(rubric: Rubric, verdict: Verdict) -> Verdict:
+    """The verdict, of a rubric that differs in its threshold alone."""
+    if verdict.rubric_sha256 == rubric.sha256:
+        return verdict
+    passed = passes_at(verdict, rubric.pass_at)
+    return replace(verdict, passed=passed, rubric_sha256=rubric.sha256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Earlier scores of drafts."""
+
+    verdicts: Mapping[str, Verdict]
+    """By draft, without their judges."""
+    evaluator: str
+    samples: int | None
+    """How often each was judged; None if that was not fixed."""
+
+
+def kept_verdicts(given: Given, path: Path) -> Kept:
+    """What a file of scores has of the drafts, told by what they say.
+
+    Raises:
+        InvalidInput: It cannot be read, or has scores of none of them by this rubric.
+    """
+    known = at_any_threshold(given.rubric)
+    rows: dict[object, Row] = {}
+    for row in read_rows([str(path)]):
+        if isinstance(row, InvalidInput):
+            raise row
+        if row.fields.get("rubric_sha256") in known:
+            rows[row.fields.get("sha256")] = row
+    found = {n: rows[draft.sha256] for n, draft in given.drafts.items() if draft.sha256 in rows}
+    by = {(row.fields.get("evaluator", ""), row.fields.get("samples")) for row in found.values()}
+    if len(by) != 1:
+        said = "by several evaluators, or numbers of samples" if by else "of none of the drafts"
+        raise InvalidInput(
+            f"it has scores {said}, by rubric '{given.rubric.id}' as it is; give what 'harness "
+            "rubric score --output' wrote, and the same --task and --sources",
+            code="row.scores-unusable",
+            path=path,
+        )
+    [(evaluator, samples)] = by
+    return Kept(
+        verdicts={
+            name: _by_threshold_of(
+                given.rubric, verdict_in({"passed": None, **row.fields, "judges": None}, row.path)
+            )
+            for name, row in found.items()
+        },
+        evaluator=str(evaluator),
+        samples=int(samples) if samples else None,
+    )
 
 
 @contextmanager
