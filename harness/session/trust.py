@@ -174,7 +174,12 @@ def refusal_to_run(path: Path, *, environment: Mapping[str, str]) -> Notice | No
     path = path.resolve()
     around = [path, *path.parents]
     allowed = {*_read(environment).paths, shipped_directory("rubrics").parent.resolve()}
-    if not allowed.isdisjoint(around) or any(project_of(one) in around for one in _running()):
+    if not allowed.isdisjoint(around):
+        return None
+    running = _running()
+    # The files of one folder have one project.
+    folders = {file.parent: file for file in running}
+    if path in running or any(project_of(file) in around for file in folders.values()):
         return None
     line = _exported(CODE_VARIABLE, str(project_of(path)), os.pathsep, environment)
     return Notice(
@@ -194,14 +199,19 @@ def project_of(file: Path) -> Path:
     return found if found in around else file
 
 
-def _running() -> Iterator[Path]:
+def _running() -> set[Path]:
     """The user's own files whose code runs in this process, without a command's script."""
     installed = sys.prefix + os.sep
-    for module in tuple(sys.modules.values()):
-        # As texts: there may be thousands.
-        file = str(getattr(module, "__file__", None) or "")
-        if file.startswith(os.sep) and not file.startswith(installed) and is_own_module(module):
-            yield Path(file)
+    # As texts: there may be thousands.
+    files = (
+        (str(getattr(module, "__file__", None) or ""), module)
+        for module in tuple(sys.modules.values())
+    )
+    return {
+        Path(file).resolve()
+        for file, module in files
+        if file.startswith(os.sep) and not file.startswith(installed) and is_own_module(module)
+    }
 
 
 # --- what the user allows --------------------------------------------------------------------
