@@ -66,6 +66,7 @@ class Evaluator:
         self._models = tuple(models)
         self._combine = combine
         self._noise = noise
+        self._prompts_sha256: dict[tuple[tuple[str, ...], ...], str] = {}
         if not models and (needed := [d.name for d in rubric.judged if not d.optional]):
             raise ConfigurationInvalid(
                 f"rubric '{rubric.id}' has dimensions that a model must judge "
@@ -204,6 +205,13 @@ class Evaluator:
         together = settled.verdict(combined(opinions, self._combine))
         return is_undecided(together, list(by_judge.values()), self.rubric, noise=self._noise)
 
+    def _prompt_sha256(self, case: Case) -> str:
+        """Made once for all drafts of which the same is asked."""
+        asked = tuple(tuple(d.name for d in dimensions) for dimensions in case.calls)
+        if asked not in self._prompts_sha256:
+            self._prompts_sha256[asked] = prompt_sha256(self.rubric, case.calls)
+        return self._prompts_sha256[asked]
+
     def _record(
         self,
         case: Case,
@@ -217,7 +225,7 @@ class Evaluator:
         several = len(opinions) > 1
         return Judges(
             evaluators=tuple(dict.fromkeys(opinion.evaluator for opinion in opinions)),
-            prompt_sha256=prompt_sha256(case.rubric, case.calls),
+            prompt_sha256=self._prompt_sha256(case),
             judgements=len(opinions),
             abstentions=sum(isinstance(error, EvaluatorAbstained) for error in absent),
             absent=tuple(str(error) for error in absent),

@@ -60,28 +60,39 @@ def judge_messages(
         draft: What is judged.
         shown: What is shown of it and its sources; that they were shortened, the model is told.
     """
-    mark, prompts, scale = _mark(draft), rubric.prompts, rubric.scale
+    prompts = rubric.prompts
+    asked = prompts.message("judge", **_judge_values(rubric, dimensions, draft, shown))
+    return (Message("system", prompts.filled("judge_system")), asked)
+
+
+def _judge_values(
+    rubric: Rubric, dimensions: Sequence[Dimension], draft: Draft, shown: Shown
+) -> dict[str, str | bool]:
+    mark, scale = _mark(draft), rubric.scale
     sources = (
-        prompts.filled("judge_source", number=str(number), source=_fenced(text, f"source-{mark}"))
+        _source_text(rubric, number, text, mark)
         for number, text in enumerate(shown.sources, start=1)
         if text or not shown.sources_shortened
     )
-    asked = prompts.message(
-        "judge",
-        title=rubric.title,
-        purpose=rubric.purpose,
-        lowest=f"{scale.min:g}",
-        highest=f"{scale.max:g}",
-        step=f"{scale.step:g}",
-        dimensions="\n\n".join(_dimension_text(rubric, one) for one in rubric.judged),
-        task=_fenced(draft.task, f"task-{mark}"),
-        sources="\n\n".join(sources),
-        draft=_fenced(shown.text, f"draft-{mark}"),
+    return {
+        "title": rubric.title,
+        "purpose": rubric.purpose,
+        "lowest": f"{scale.min:g}",
+        "highest": f"{scale.max:g}",
+        "step": f"{scale.step:g}",
+        "dimensions": "\n\n".join(_dimension_text(rubric, one) for one in rubric.judged),
+        "task": _fenced(draft.task, f"task-{mark}"),
+        "sources": "\n\n".join(sources),
+        "draft": _fenced(shown.text, f"draft-{mark}"),
         **_chars("draft", shown.shortened),
         **_chars("sources", shown.sources_shortened),
         **_asked(rubric, dimensions),
-    )
-    return (Message("system", prompts.filled("judge_system")), asked)
+    }
+
+
+def _source_text(rubric: Rubric, number: int, text: str, mark: str) -> str:
+    source = _fenced(text, f"source-{mark}")
+    return rubric.prompts.filled("judge_source", number=str(number), source=source)
 
 
 def repair_messages(
@@ -115,7 +126,7 @@ def prompt_sha256(rubric: Rubric, calls: Iterable[Sequence[Dimension]]) -> str:
         for message in judge_messages(rubric, dimensions, nothing, shown=Shown(""))
     ]
     # The templates too: parts of them depend on the draft, or on its sources.
-    told += [rubric.prompts.in_force[name] for name in OF_JUDGING]
+    told += [rubric.prompts.template(name) for name in OF_JUDGING]
     return hashlib.sha256("\n".join(told).encode()).hexdigest()
 
 
@@ -244,13 +255,11 @@ def _room(rubric: Rubric, draft: Draft) -> _Room:
     longest = max(len(draft.text), len(draft.evidence))
     note = Shortened(before_chars=longest, after_chars=longest)
 
-    def chars(*sources: str) -> int:
-        around = Shown("", note, sources, note)
-        told = judge_messages(rubric, rubric.judged, draft, shown=around)
-        return sum(len(message.content) for message in told)
-
-    taken = chars("-")
-    source_chars = chars("-", "-") - taken + len(str(len(draft.sources)))
+    around = _judge_values(rubric, rubric.judged, draft, Shown("", note, ("-",), note))
+    taken = len(rubric.prompts.filled("judge", **around))
+    taken += len(rubric.prompts.filled("judge_system"))
+    another = "\n\n" + _source_text(rubric, len(draft.sources), "-", _mark(draft))
+    source_chars = len(another)
     room = max(rubric.shorten.payload_chars - taken, _LEAST_ROOM_CHARS)
     wanted = sum(len(source) + source_chars for source in draft.sources)
     least = min(wanted, round(_LEAST_SOURCES_SHARE * room))

@@ -197,6 +197,11 @@ class Prompts(BaseModel):
         """Those that do not ship."""
         return {name: text for name, text in self if text is not None}  # type: ignore[misc]
 
+    def template(self, name: PromptName) -> str:
+        """The one of this name: its own, or the one that ships."""
+        own: str | None = getattr(self, name)
+        return shipped_prompts()[name] if own is None else own
+
     @property
     def in_force(self) -> dict[PromptName, str]:
         """All templates by name."""
@@ -206,7 +211,7 @@ class Prompts(BaseModel):
     def of_judging(self) -> dict[PromptName, str]:
         """Those of the evaluator that differ from what ships."""
         shipped = shipped_prompts()
-        return {name: text for name in OF_JUDGING if (text := self.in_force[name]) != shipped[name]}
+        return {name: text for name in OF_JUDGING if (text := self.template(name)) != shipped[name]}
 
     @property
     def sha256(self) -> str:
@@ -215,11 +220,11 @@ class Prompts(BaseModel):
 
     def filled(self, name: PromptName, /, **values: str | bool) -> str:
         """A prompt with a value for each of its fields."""
-        return filled(self.in_force[name], values)
+        return filled(self.template(name), values)
 
     def message(self, name: PromptName, /, **values: str | bool) -> Message:
         """The same as a user's message, which knows what of it further calls share."""
-        template = self.in_force[name]
+        template = self.template(name)
         return Message("user", filled(template, values), shared_chars(template, values))
 
 
