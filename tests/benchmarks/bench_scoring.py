@@ -4,12 +4,15 @@
 
 Drafts in one CSV file are scored by a judge on the loopback interface that takes its time: one at a
 time, and 16 at a time. Scoring lasts from the begin of the first evaluation to the end of the last,
-by the run's journal; the whole command has its start and its timelines to make besides.
+by the run's journal; the whole command has its start and its timelines to make besides. The peer is
+httpx alone, which posts as many requests and reads the replies: what it gains is what there is to
+gain on this machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import csv
 import json
 import os
@@ -23,6 +26,7 @@ from typing import NamedTuple
 TESTS = Path(__file__).parent.parent
 sys.path[:0] = [str(TESTS), str(TESTS / "inference")]
 
+import httpx  # noqa: E402 - as the next
 from loopback_judge import RUBRIC, draft, loopback_judge  # noqa: E402 - found by the path above
 
 from harness.trace import load_run  # noqa: E402
@@ -62,6 +66,7 @@ def measure(drafts: int, latency_s: float) -> list[Figure]:
             rows.writerows([number, draft(number)] for number in range(drafts))
         alone = timed(directory, latency_s, parallel=1)
         together = timed(directory, latency_s, parallel=PARALLEL)
+    peers = [asyncio.run(posted(drafts, latency_s, parallel=n)) for n in (1, PARALLEL)]
     return [
         Figure(f"{drafts} drafts, one at a time: seconds", alone[0]),
         Figure(f"{drafts} drafts, {PARALLEL} at a time: seconds", together[0]),
@@ -69,6 +74,9 @@ def measure(drafts: int, latency_s: float) -> list[Figure]:
         Figure("the whole command, one at a time: seconds", alone[1]),
         Figure(f"the whole command, {PARALLEL} at a time: seconds", together[1]),
         Figure("one at a time / together", alone[1] / together[1]),
+        Figure("httpx, one at a time: seconds", peers[0]),
+        Figure(f"httpx, {PARALLEL} at a time: seconds", peers[1]),
+        Figure("one at a time / together", peers[0] / peers[1]),
     ]
 
 
@@ -91,6 +99,28 @@ def timed(directory: Path, latency_s: float, *, parallel: int) -> tuple[float, f
     spans = [span for span in journal.spans if span.name == "evaluate"]
     began_ns = min(span.start_ns for span in spans)
     return (max(span.end_ns for span in spans) - began_ns) / 1e9, whole_s
+
+
+async def posted(drafts: int, latency_s: float, *, parallel: int) -> float:
+    """Seconds that httpx takes for as many requests."""
+    schema = {"type": "object", "properties": {"score": {"enum": [1, 2]}}}
+    waiting = iter(range(drafts))
+
+    async def work(client: httpx.AsyncClient, url: str) -> None:
+        for number in waiting:
+            body = {
+                "messages": [{"role": "user", "content": draft(number)}],
+                "response_format": {"json_schema": {"schema": schema}},
+            }
+            async with client.stream("POST", f"{url}/chat/completions", json=body) as reply:
+                assert [line async for line in reply.aiter_lines()]
+
+    with loopback_judge(latency_s) as (endpoints, _):
+        url = json.loads(endpoints)["evaluator"]["url"]
+        async with httpx.AsyncClient() as client:
+            start = time.perf_counter()
+            await asyncio.gather(*(work(client, url) for _ in range(parallel)))
+            return time.perf_counter() - start
 
 
 if __name__ == "__main__":
