@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from harness.analysis.facts import Observed, observe
-from harness.analysis.finding import SEVERITIES, Diagnosis, Finding, said_ns
+from harness.analysis.finding import SEVERITIES, Diagnosis, Finding, counted, said_ns
 from harness.analysis.rules import RULES
+from harness.analysis.rules_failures import reached_own_limit
 from harness.analysis.run_report import Targets, goodput_of
 from harness.errors import Notice
+from harness.trace.calls import percentiles_of
 from harness.trace.journal_reader import Journal
 
 
@@ -24,6 +25,7 @@ def diagnose(journal: Journal) -> Diagnosis:
         unexplained=slowness(observed)
         if not any(RULES[finding.rule].slows_replies for finding in findings)
         else None,
+        remarks=remarks(observed),
         not_examined=not_examined(observed),
     )
 
@@ -48,16 +50,30 @@ def slowness(observed: Observed) -> Notice | None:
     """How slow calls were, in a sentence; None when most met the targets, or none can be judged."""
     targets = Targets()
     goodput = goodput_of(observed.calls, targets=targets, run_ns=observed.run.duration_ns)
-    if goodput.missed <= goodput.met:
+    slow = goodput.missed - goodput.failed
+    if slow <= goodput.met:
         return None
     answered = [call for call in observed.calls if call.status == "ok"]
-    first = _median([ns for call in answered if (ns := call.ttft_ns) is not None])
-    between = _median([ns for call in answered if (ns := call.count("itl_mean_ns"))])
+    first = _median(call.ttft_ns for call in answered)
+    between = _median(call.count("itl_mean_ns") for call in answered)
     return Notice(
         code="diagnosis.slowness-unexplained",
-        message=f"{goodput.missed} of {goodput.met + goodput.missed} calls took longer than "
+        message=f"{slow} of {goodput.met + slow} calls took longer than "
         f"{said_ns(targets.ttft_ns)} to their first token or {said_ns(targets.itl_ns)} from token "
         f"to token: {first} and {between} in the median.",
+    )
+
+
+def remarks(observed: Observed) -> tuple[Notice, ...]:
+    """What is so and may be meant so, a sentence for each."""
+    return tuple(
+        Notice(
+            code="diagnosis.replies-cut",
+            message=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' reached "
+            "max_output_tokens, and end there.",
+        )
+        for model, calls in observed.by_model().items()
+        if (cut := [call for call in calls if call.was_cut and reached_own_limit(call)])
     )
 
 
@@ -83,5 +99,6 @@ def not_examined(observed: Observed) -> tuple[Notice, ...]:
     return tuple(missing)
 
 
-def _median(durations_ns: Sequence[int]) -> str:
-    return said_ns(statistics.median(durations_ns)) if durations_ns else "unknown"
+def _median(durations_ns: Iterable[int | None]) -> str:
+    found = percentiles_of(durations_ns)
+    return said_ns(found.p50_ns) if found else "unknown"

@@ -97,9 +97,9 @@ class Finding:
     cannot be told."""
 
 
-def counted(count: float, noun: str) -> str:
+def counted(count: float, noun: str, several: str = "") -> str:
     """A number of things for people: `1 call`, `3 calls`."""
-    return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,.0f} {noun if count == 1 else several or f'{noun}s'}"
 
 
 def named(names: Iterable[str]) -> str:
@@ -127,5 +127,7 @@ class Diagnosis:
     """Worst first: errors, then what took the most time."""
     unexplained: Notice | None = None
     """How slow its calls were, where most missed the targets and no finding says why."""
+    remarks: tuple[Notice, ...] = ()
+    """What is so and may be meant so, a sentence for each."""
     not_examined: tuple[Notice, ...] = ()
     """What no rule could look at, and why, a phrase for each."""

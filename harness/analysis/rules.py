@@ -24,6 +24,7 @@ from harness.analysis.rules_failures import (
     failed_calls,
     failed_run,
     fallbacks,
+    filled_context,
     out_of_memory_at_start,
     out_of_memory_later,
     out_of_reach,
@@ -226,6 +227,14 @@ RULES: Mapping[str, Rule] = {
             "take a server that constrains what it writes by the schema",
             'structured = "enforced" under [endpoints.{tag}], if only the test call went wrong',
         ),
+        slows_replies=False,
+    ),
+    "filled-context": Rule(
+        filled_context,
+        "Prompt and reply together are as long as the model's context: the ends of these replies "
+        "are missing.",
+        "L6",
+        ("shorten the prompts, or ask for less in one call", Aim.LONGER_CONTEXT),
         slows_replies=False,
     ),
     "dropped-fields": Rule(

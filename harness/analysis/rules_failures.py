@@ -245,6 +245,26 @@ def schema_not_enforced(_observed: Observed, model: str, calls: Sequence[Call]) 
 
 
 @per_model
+def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """Replies ended where the model's context did. Who sets max_output_tokens may want it so."""
+    cut = [call for call in calls if call.was_cut and not reached_own_limit(call)]
+    if not cut:
+        return None
+    return Found(
+        severity="warning" if 2 * len(cut) > len(calls) else "hint",
+        seen=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' ended where "
+        "the model's context did.",
+        evidence=Evidence.of(cut, cut_replies=len(cut), replies=len(calls)),
+    )
+
+
+def reached_own_limit(call: Call) -> bool:
+    """Whether a reply that was cut is as long as its call allows, as far as that is known."""
+    most, wrote = call.count("max_output_tokens"), call.count("output_tokens")
+    return most is not None and (wrote is None or wrote >= most)
+
+
+@per_model
 def dropped_fields(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Calls were sent without fields that the model or its server refuses."""
     without = [call for call in calls if call.dropped]

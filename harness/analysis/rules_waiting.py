@@ -313,6 +313,7 @@ def tail(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
         return None
     times = percentiles_of(call.ttft_ns for call in timed)
     assert times is not None
+    assert times.p99_ns is not None, "so many calls have a tail"
     far_ns = max(TAIL_FACTOR * times.p50_ns, times.p50_ns + LEAST_TAIL_NS)
     slow = [call for call in timed if (call.ttft_ns or 0) >= far_ns]
     lost_ns = length_ns(one for call in slow if (one := ttft(call)) is not None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.residency.residents import ROOM_FOR
 from harness.trace.calls import (
     Call,
     CallGroup,
@@ -25,9 +26,6 @@ from harness.trace.journal_reader import Journal
 from harness.trace.node_records import CriticalPath, critical_path
 from harness.trace.records import Instant, OpenSpan, RunState, SpanRecord, title
 from harness.wiggum import LOOP_RECORDS, RecordedLoop, recorded_loops
-
-_NOT_EVICTED_FOR_ROOM = "end of run"
-"""Why a model leaves memory when the run is over: nothing was short then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +67,7 @@ class RunReport:
     retries: int
     fallbacks: int
     evictions: int
-    """Models taken out of memory to make room; those unloaded at the run's end are not."""
+    """Models taken out of memory to make room for another."""
     unfinished: tuple[OpenSpan, ...]
     """What was still under way at the end, in the order it began; what was when an earlier part was
     killed is not."""
@@ -117,7 +115,7 @@ def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
         retries=len(seen.instants["retry"]),
         fallbacks=len(seen.instants["fallback"]),
         evictions=sum(
-            "model" in one.attributes and one.attributes.get("reason") != _NOT_EVICTED_FOR_ROOM
+            "model" in one.attributes and str(one.attributes.get("reason")).startswith(ROOM_FOR)
             for one in seen.instants["evict"]
         ),
         unfinished=tuple(
@@ -238,21 +236,24 @@ class Goodput:
     """How much of what a run's calls gave met the targets.
 
     As in DistServe (Zhong et al. 2024), a call meets them or does not, with all its tokens. A reply
-    in one piece has no inter-token latency and is judged by its first token alone. A call whose
-    latencies are not known is neither met nor missed; nor is one that did not end well, of whose
-    tokens nothing is known. Waits before a request is sent are not in its time to first token.
+    in one piece has no inter-token latency and is judged by its first token alone. A call that
+    failed missed them. One whose latencies are not known is neither met nor missed; nor is one that
+    was cancelled or cut short. Waits before a request is sent are not in its time to first token,
+    but they are in the run's time, as all time outside of models is.
     """
 
     targets: Targets
     met: int
     missed: int
+    """Those that failed included."""
+    failed: int
     unknown: int
     throughput_tokens_per_s: float | None
     """Output tokens of all calls over the run's time; None when the run took none."""
     tokens_per_s: float | None
     """The goodput: of the calls that met the targets, likewise; None when all are unknown."""
-    efficiency: float | None
-    """Goodput over throughput, from 0 to 1. The tokens of unknown calls are in neither here."""
+    attained: float | None
+    """Share of the calls that met the targets, from 0 to 1, of those that met or missed them."""
 
 
 def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodput:
@@ -266,16 +267,18 @@ def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodp
     done = [call for call in calls if call.status == "ok"]
     judged = [call for call in done if _is_known(call)]
     met = [call for call in judged if _meets(call, targets)]
-    judged_tokens = _output_tokens(judged)
+    failed = sum(call.status == "error" for call in calls)
+    known = len(judged) + failed
     seconds = run_ns / 1e9
     return Goodput(
         targets=targets,
         met=len(met),
-        missed=len(judged) - len(met),
-        unknown=len(calls) - len(judged),
+        missed=known - len(met),
+        failed=failed,
+        unknown=len(calls) - known,
         throughput_tokens_per_s=_output_tokens(done) / seconds if seconds else None,
-        tokens_per_s=_output_tokens(met) / seconds if seconds and judged else None,
-        efficiency=_output_tokens(met) / judged_tokens if judged_tokens else None,
+        tokens_per_s=_output_tokens(met) / seconds if seconds and known else None,
+        attained=len(met) / known if known else None,
     )
 
 

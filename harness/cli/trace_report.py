@@ -13,7 +13,7 @@ from harness.analysis import LAYERS, Aside, Diagnosis, Finding, RunReport, Sever
 from harness.analysis.finding import counted
 from harness.analysis.run_report import Goodput, Occupancy
 from harness.cli.tables import UNKNOWN, digits, dollars, known, seconds
-from harness.trace.calls import CallGroup, Percentiles, RunCost
+from harness.trace.calls import LEAST_FOR_TAILS, CallGroup, Percentiles, RunCost
 from harness.trace.node_records import CriticalPath
 from harness.trace.records import OpenSpan, RunState
 from harness.wiggum import RecordedLoop
@@ -66,6 +66,8 @@ def print_findings(diagnosis: Diagnosis, console: Console) -> None:
         )
     elif not diagnosis.findings:
         console.print(_all_clear(diagnosis), highlight=False)
+    for remark in diagnosis.remarks:
+        console.print(Text(str(remark)))
     if diagnosis.not_examined:
         console.print(Text(f"Not examined: {'; '.join(map(str, diagnosis.not_examined))}."))
 
@@ -110,7 +112,7 @@ def _calls_line(report: RunReport) -> str:
     calls = report.calls
     ends = {"failed": calls.failed, "cancelled": calls.cancelled, "unfinished": calls.unfinished}
     ends["refused at a limit"] = calls.refused
-    ends["answered from the cache"] = calls.from_cache
+    ends |= {"answered from the cache": calls.from_cache, "cut at a limit": calls.cut}
     told = "".join(f", {count} {end}" for end, count in ends.items() if count)
     elsewhere = {
         f"; {counted(report.fallbacks, 'time')} another endpoint was asked": report.fallbacks,
@@ -123,8 +125,8 @@ def _calls_line(report: RunReport) -> str:
 
 
 def _latency_table(report: RunReport) -> Table:
-    table = _table("Latency: p50 / p95 / p99 of the calls that ended well", "")
-    for column in ("calls", "first token, ms", "between tokens, ms", "whole call, s"):
+    table = _table("Latency of the calls that ended well", "")
+    for column in ("calls", "first token, ms", "between, ms", "longest, ms", "whole call, s"):
         table.add_column(column, justify="right")
     for label, group in _rows(report, table):
         table.add_row(
@@ -132,9 +134,14 @@ def _latency_table(report: RunReport) -> Table:
             _attempts(group),
             _percentiles(group.ttft, _milliseconds),
             _percentiles(group.itl_mean, _milliseconds),
+            known(group.itl_max_ns, _milliseconds),
             _percentiles(group.duration, seconds),
         )
-    table.caption = "First token: from sending the request. Between tokens: each call's mean."
+    table.caption = (
+        f"p50 / p95 / p99; of fewer than {LEAST_FOR_TAILS} calls p50 (max). First token: from "
+        "sending the request. Between: each call's mean wait for the next token. Longest: the "
+        "longest such wait of all."
+    )
     table.caption_justify = "left"
     return table
 
@@ -204,12 +211,14 @@ def _aside_line(aside: Aside) -> str:
 
 def _goodput_line(goodput: Goodput) -> str:
     targets = goodput.targets
+    failed = f" ({goodput.failed} failed)" if goodput.failed else ""
     return (
         f"Goodput: {known(goodput.tokens_per_s, digits)} of "
-        f"{known(goodput.throughput_tokens_per_s, digits)} tokens/s, efficiency "
-        f"{_share(goodput.efficiency)}. First token within {_milliseconds(targets.ttft_ns)} ms and "
-        f"the others {_milliseconds(targets.itl_ns)} ms apart: {goodput.met} met, "
-        f"{goodput.missed} missed, {goodput.unknown} unknown and counted as neither."
+        f"{known(goodput.throughput_tokens_per_s, digits)} tokens/s over the run. First token "
+        f"within {_milliseconds(targets.ttft_ns)} ms and the others "
+        f"{_milliseconds(targets.itl_ns)} ms apart: {goodput.met} met "
+        f"({_share(goodput.attained)}), {goodput.missed} missed{failed}, {goodput.unknown} "
+        "unknown and counted as neither."
     )
 
 
@@ -324,8 +333,10 @@ def _attempts(group: CallGroup) -> str:
 def _percentiles(percentiles: Percentiles | None, shown: Callable[[int], str]) -> str:
     if percentiles is None:
         return UNKNOWN
-    three = (percentiles.p50_ns, percentiles.p95_ns, percentiles.p99_ns)
-    return " / ".join(shown(value) for value in three)
+    p50, most = shown(percentiles.p50_ns), shown(percentiles.max_ns)
+    if percentiles.p95_ns is None or percentiles.p99_ns is None:
+        return p50 if p50 == most else f"{p50} ({most})"
+    return " / ".join((p50, shown(percentiles.p95_ns), shown(percentiles.p99_ns)))
 
 
 def _share(share: float | None) -> str:

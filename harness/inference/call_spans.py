@@ -81,7 +81,10 @@ def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Itera
         yield Instant(span=span.id, name="first token", time_ns=completion.first_token_ns)
         span.set(ttft_ns=completion.first_token_ns - completion.sent_ns)
     if completion.itl is not None:
-        span.set(itl_mean_ns=completion.itl.mean_ns, itl_p95_ns=completion.itl.p95_ns)
+        itl = completion.itl
+        span.set(itl_mean_ns=itl.mean_ns, itl_p95_ns=itl.p95_ns)
+        if itl.max_ns is not None:
+            span.set(itl_p99_ns=itl.p99_ns, itl_max_ns=itl.max_ns)
     if completion.cost_usd is not None:
         span.set(cost_usd=completion.cost_usd)
     if completion.cache_saved_usd is not None:

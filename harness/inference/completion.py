@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,6 +78,10 @@ class InterTokenLatency:
     """Their mean."""
     p95_ns: int
     """The wait that 95 of 100 do not exceed."""
+    p99_ns: int | None = None
+    max_ns: int | None = None
+    """The longest: a hole in the stream, which means hide. This and the one above are unknown of
+    replies that were kept by earlier versions."""
 
 
 def inter_token_latency(token_ns: Sequence[int]) -> InterTokenLatency | None:
@@ -86,8 +89,10 @@ def inter_token_latency(token_ns: Sequence[int]) -> InterTokenLatency | None:
     waits = sorted(later - earlier for earlier, later in pairwise(token_ns))
     if not waits:
         return None
-    nearest_rank = math.ceil(0.95 * len(waits)) - 1
-    return InterTokenLatency(mean_ns=round(statistics.fmean(waits)), p95_ns=waits[nearest_rank])
+    p95_ns, p99_ns = (waits[-(-percent * len(waits) // 100) - 1] for percent in (95, 99))
+    return InterTokenLatency(
+        mean_ns=round(statistics.fmean(waits)), p95_ns=p95_ns, p99_ns=p99_ns, max_ns=waits[-1]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

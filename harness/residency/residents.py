@@ -13,6 +13,9 @@ from harness.log import log_debug, log_warning
 from harness.residency.ledger import Device, Load, Need, Resident, State, Tenant, Unload
 from harness.trace import Tracer, describe
 
+ROOM_FOR = "room for "
+"""How the reason begins for which a model leaves to make room for another."""
+
 _LOOK_EVERY_S = 10.0
 """Between two looks whether a model is still where the ledger has it."""
 _REPORT_TIMEOUT_S = 5.0
@@ -189,7 +192,7 @@ class Residents:
         return _NO_ERRORS
 
     async def _make_room(self, move: Load) -> Mapping[str, Exception]:
-        error = await self._take_out(f"room for {move.model}: {move.reason}")
+        error = await self._take_out(f"{ROOM_FOR}{move.model}: {move.reason}")
         if error is None:
             return _NO_ERRORS
         self._failed.add(move.model)

@@ -5,6 +5,7 @@ A price is by the token, by the hour, or as a provider lists it. An unknown figu
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
@@ -67,6 +68,11 @@ class Call(Interval):
     def from_cache(self) -> bool:
         """Whether an earlier call's reply answered it; then there are no figures of a model."""
         return self.attributes.get("from_cache") is True
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether its reply ended at a limit of its length."""
+        return self.attributes.get("finish_reason") == "length"
 
     @property
     def was_refused(self) -> bool:
@@ -132,14 +138,20 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
 class Percentiles:
     """How long something took, over the times it happened.
 
-    By nearest rank: the smallest value that at least p of 100 values do not exceed. With fewer than
-    20 values the 95th is therefore the largest, and with fewer than 100 the 99th.
+    The 95th and the 99th are by nearest rank: the smallest value that at least so many of 100 do
+    not exceed. Fewer than 20 values have no tail: both are None.
     """
 
     count: int
     p50_ns: int
-    p95_ns: int
-    p99_ns: int
+    """The median, as everywhere: of an even number of values, between the middle two."""
+    p95_ns: int | None
+    p99_ns: int | None
+    max_ns: int
+
+
+LEAST_FOR_TAILS = 20
+"""Values from which there are percentiles beside the median."""
 
 
 def percentiles_of(values_ns: Iterable[int | None]) -> Percentiles | None:
@@ -147,11 +159,13 @@ def percentiles_of(values_ns: Iterable[int | None]) -> Percentiles | None:
     known = sorted(value for value in values_ns if value is not None)
     if not known:
         return None
+    has_tail = len(known) >= LEAST_FOR_TAILS
     return Percentiles(
         count=len(known),
-        p50_ns=_nearest_rank(known, 50),
-        p95_ns=_nearest_rank(known, 95),
-        p99_ns=_nearest_rank(known, 99),
+        p50_ns=round(statistics.median(known)),
+        p95_ns=_nearest_rank(known, 95) if has_tail else None,
+        p99_ns=_nearest_rank(known, 99) if has_tail else None,
+        max_ns=known[-1],
     )
 
 
@@ -181,6 +195,8 @@ class CallGroup:
     """Attempts that were under way when the run was killed."""
     from_cache: int
     """Calls that an earlier call's reply answered: no model was asked."""
+    cut: int
+    """Replies that ended at a limit, of output or of the context: their ends are missing."""
     uncounted: int
     """Calls that a model answered and whose server counted no tokens: theirs are in no figure."""
     ttft: Percentiles | None
@@ -189,6 +205,10 @@ class CallGroup:
     itl_mean: Percentiles | None
     """Inter-token latency: percentiles of the calls' means. Replies in one piece have none."""
     itl_p95: Percentiles | None
+    itl_p99: Percentiles | None
+    """Of each call's own 95th and 99th percentile over its tokens."""
+    itl_max_ns: int | None
+    """The longest wait between two tokens of one reply."""
     duration: Percentiles | None
     input_tokens: int
     """Prompt tokens, cached ones included."""
@@ -257,10 +277,13 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         cancelled=statuses.count("cancelled"),
         unfinished=statuses.count("unfinished"),
         from_cache=sum(call.from_cache for call in calls),
+        cut=sum(call.was_cut for call in done),
         uncounted=sum(call.count("output_tokens") is None for call in done),
         ttft=percentiles_of(call.ttft_ns for call in done),
         itl_mean=percentiles_of(call.count("itl_mean_ns") for call in done),
         itl_p95=percentiles_of(call.count("itl_p95_ns") for call in done),
+        itl_p99=percentiles_of(call.count("itl_p99_ns") for call in done),
+        itl_max_ns=max(filter(None, (call.count("itl_max_ns") for call in done)), default=None),
         duration=percentiles_of(call.duration_ns for call in done),
         input_tokens=sum(call.count("input_tokens") or 0 for call in done),
         cached_tokens=cached,

@@ -422,6 +422,13 @@ def schema_ignored() -> PlantedRun:
     return run
 
 
+def context_filled() -> PlantedRun:
+    run = PlantedRun("vllm")
+    run.calls(3, tokens=40, finish_reason="length", max_output_tokens=4000)
+    run.call()
+    return run
+
+
 def fields_dropped(
     dropped: Iterable[str] = ("temperature",), temperature: float = 0.0, **settings: Any
 ) -> PlantedRun:

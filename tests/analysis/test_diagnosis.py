@@ -98,6 +98,8 @@ FAULTS = [
     Fault("failed-calls", planted.failed_calls, {"failed_calls": 1}, "--max-model-len",
           severity="error"),
     Fault("schema-not-enforced", planted.schema_ignored, {"unenforced_calls": 3}, "Triton"),
+    Fault("filled-context", planted.context_filled, {"cut_replies": 3, "replies": 4},
+          "--max-model-len"),
     # A dropped field matters if it decides what is written.
     Fault("dropped-fields", planted.fields_dropped, {"calls_without": 1, "calls": 2}),
     Fault("dropped-fields", lambda: planted.fields_dropped(["seed"], 0.7), name="sampled, no seed"),
@@ -219,6 +221,17 @@ def test_what_no_rule_can_tell_is_said(make: Make, codes: list[str], tmp_path: P
     slowness = () if diagnosis.unexplained is None else (diagnosis.unexplained,)
     said = [one.code for one in (*slowness, *diagnosis.not_examined)]
     assert said == [f"diagnosis.{code}" for code in codes]
+
+
+def test_replies_that_reach_their_own_limit_are_told_and_are_no_fault(tmp_path: Path) -> None:
+    run = PlantedRun()
+    run.calls(2, tokens=40, finish_reason="length", max_output_tokens=40)
+    run.call(tokens=12, max_output_tokens=40)
+    diagnosis = diagnose(run.journal(tmp_path))
+
+    assert [one.code for one in diagnosis.remarks] == ["diagnosis.replies-cut"]
+    assert "2 of 3" in str(diagnosis.remarks[0])
+    assert diagnosis.findings == ()
 
 
 # --- runs that did not end well --------------------------------------------------------------
