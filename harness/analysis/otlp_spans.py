@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +20,7 @@ from harness.analysis.facts import provider_named
 from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal
 from harness.trace.records import Attributes, Content, Flow, Instant, SpanRecord
+from harness.trace.tracer import span_id, trace_id
 
 _MOST = 128
 """Events and links of one span, as in OpenTelemetry's own libraries."""
@@ -104,8 +104,7 @@ class _Run:
 
     def __init__(self, journal: Journal, *, content: bool) -> None:
         started = journal.started
-        digest = sha256(started.run_id.encode()).digest()
-        self._trace_id, self._first_id = digest[:16], int.from_bytes(digest[16:24], "big")
+        self._trace_id = trace_id(started.run_id)
         self._run_id = started.run_id
         self._shift_ns = started.wall_ns - started.time_ns
         self._content = content
@@ -152,8 +151,8 @@ class _Run:
         events, links = self._events(record), self._links(record)
         return Span(
             trace_id=self._trace_id,
-            span_id=self._span_id(record.id),
-            parent_span_id=b"" if record.parent is None else self._span_id(record.parent),
+            span_id=span_id(self._run_id, record.id),
+            parent_span_id=b"" if record.parent is None else span_id(self._run_id, record.parent),
             name=_clean(_span_name(record, model.get("gen_ai.request.model"))),
             kind=Span.SPAN_KIND_CLIENT if is_remote else Span.SPAN_KIND_INTERNAL,
             start_time_unix_nano=record.start_ns + self._shift_ns,
@@ -226,16 +225,12 @@ class _Run:
         return [
             Span.Link(
                 trace_id=self._trace_id,
-                span_id=self._span_id(flow.source),
+                span_id=span_id(self._run_id, flow.source),
                 attributes=key_values({"harness.flow": flow.name}),
             )
             for flow in self._flows.get(record.id, ())
             if flow.source != record.parent
         ]
-
-    def _span_id(self, number: int) -> bytes:
-        """Never zero, never twice in a run, and unlikely to be another run's."""
-        return ((self._first_id + number) % (2**64 - 1) + 1).to_bytes(8, "big")
 
 
 def key_values(values: Mapping[str, object]) -> list[KeyValue]:

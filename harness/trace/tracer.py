@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import lru_cache
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
@@ -74,7 +75,12 @@ class Tracer:
         sink: Where records go; by default nowhere, so that code may trace unconditionally.
         clock: The time.
         content: What is recorded of texts.
+
+    Attributes:
+        run_id: Of the run that is recorded; empty if none is.
     """
+
+    run_id: str = ""
 
     def __init__(
         self,
@@ -295,6 +301,35 @@ class Span:
 
 
 _current_span: ContextVar[Span | None] = ContextVar("harness_current_span", default=None)
+
+
+def traceparent() -> str | None:
+    """The span under way as W3C's trace context, by which spans of other programs join its run.
+
+    None outside of a recorded run.
+    """
+    span = _current_span.get()
+    if span is None or not span.tracer.run_id:
+        return None
+    run_id = span.tracer.run_id
+    return f"00-{trace_id(run_id).hex()}-{span_id(run_id, span.id).hex()}-01"
+
+
+def trace_id(run_id: str) -> bytes:
+    """A run's id as 16 bytes, as OpenTelemetry has it."""
+    return _digest(run_id)[:16]
+
+
+def span_id(run_id: str, number: int) -> bytes:
+    """A span's id as 8 bytes: never zero, never twice in a run, and unlikely another run's."""
+    first = int.from_bytes(_digest(run_id)[16:24], "big")
+    return ((first + number) % (2**64 - 1) + 1).to_bytes(8, "big")
+
+
+@lru_cache(maxsize=16)
+def _digest(run_id: str) -> bytes:
+    return hashlib.sha256(run_id.encode()).digest()
+
 
 Later = Callable[[], Iterable[Record]]
 """Makes records when they are written."""

@@ -15,8 +15,9 @@ from harness.inference import (
     ScriptedBackend,
     Usage,
 )
-from harness.trace import ManualClock, Tracer
+from harness.trace import Journal, ManualClock, RunTrace, TraceOptions, Tracer
 from harness.trace.records import Content, Instant, SpanEnded, SpanRecord, SpanStarted
+from harness.trace.tracer import span_id, trace_id
 
 REQUEST = ChatRequest(
     model="judge",
@@ -152,6 +153,23 @@ def test_a_real_call_is_inside_its_span_with_the_requests_that_it_took(before, r
     edges = [edge for one in of_class(records, SpanRecord) for edge in (one.start_ns, one.end_ns)]
     assert edges
     assert [chat.time_ns, *edges, end.time_ns] == sorted([chat.time_ns, *edges, end.time_ns])
+
+
+def test_a_server_is_told_which_span_of_the_run_its_request_belongs_to(tmp_path):
+    async def main(tracer):
+        server = Loopback([WHOLE])
+        async with server, backend_at(server, clock=tracer.now_ns) as wire:
+            await client_of(wire, tag="judge", tracer=tracer).chat(REQUEST)
+        return server.requests[0].headers
+
+    with RunTrace(tmp_path, name="run", options=TraceOptions(timelines=())) as trace:
+        told = asyncio.run(main(trace))["traceparent"]
+    unrecorded = asyncio.run(main(Tracer()))
+
+    [chat] = [span for span in Journal(trace.journal_path).spans() if span.name == "chat"]
+    expected = trace_id(trace.run_id).hex(), span_id(trace.run_id, chat.id).hex()
+    assert told == "00-{}-{}-01".format(*expected)
+    assert "traceparent" not in unrecorded
 
 
 def test_a_call_that_fails_leaves_an_error_in_its_span():

@@ -27,6 +27,7 @@ from harness.errors import (
 from harness.inference.endpoint import Endpoint
 from harness.inference.providers.error_replies import error_from_reply
 from harness.inference.time_limits import timed_out
+from harness.trace.tracer import traceparent
 
 KEEPALIVE_S = 3.0
 """llama-server and vLLM drop a connection after 5 s idle: let it go before they do."""
@@ -104,6 +105,12 @@ def http_client(
         verify=base.scheme == "https",
         trust_env=base.host not in _LOOPBACK,
     )
+
+
+def trace_headers() -> dict[str, str]:
+    """What says to a server which span of the run its request belongs to."""
+    context = traceparent()
+    return {} if context is None else {"traceparent": context}
 
 
 # --- one endpoint ---------------------------------------------------------------------------
@@ -246,7 +253,7 @@ class Exchange:
             "POST",
             url,
             content=orjson.dumps(fields),
-            headers=_JSON,
+            headers=_JSON | trace_headers(),
             extensions={"trace": connecting},
         )
         try:

@@ -24,7 +24,14 @@ import orjson
 
 from harness.errors import NotTrusted
 from harness.inference.endpoint import Endpoint
-from harness.inference.providers.http import KEEPALIVE_S, PACKED_AS, bound, lines, read_to_end
+from harness.inference.providers.http import (
+    KEEPALIVE_S,
+    PACKED_AS,
+    bound,
+    lines,
+    read_to_end,
+    trace_headers,
+)
 
 _DONE = b"[DONE]"
 _LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\xa9": rb"\u2029"}
@@ -128,6 +135,7 @@ class CarefulClient(httpx.AsyncClient):
             # Of most providers litellm keeps one number only; all but connecting is limited above.
             limits = httpx.Timeout(None, connect=call.endpoint.connect_timeout_s)
             request.headers["accept-encoding"] = PACKED_AS
+            request.headers.update(trace_headers())
             request.extensions = {**request.extensions, "timeout": limits.as_dict()}
             own = httpx.URL(call.endpoint.url or "")
             if own.query and (request.url.host, request.url.port) == (own.host, own.port):
