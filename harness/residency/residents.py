@@ -73,6 +73,7 @@ class Residents:
         self._move: Load | Unload | None = None
         self._begun = asyncio.Event()
         self._load: tuple[str, int] | None = None
+        self._leaving: asyncio.Task[Exception | None] | None = None
         self._free: Need = {}
 
     @property
@@ -165,7 +166,8 @@ class Residents:
         To be called when `work` has ended: a move that it left unfinished is over.
         """
         if self._move is not None:
-            if self.moving is not None:
+            has_gone = self._leaving is not None and await self._leaving is None
+            if self.moving is not None and not has_gone:
                 # Loaded or not, it is unloaded with the others.
                 self._there[self.moving.model] = self.moving
             self._end_move()
@@ -209,7 +211,10 @@ class Residents:
         """Unloads what is moving; returns the error if it stays."""
         resident = self.moving
         assert resident is not None
-        error = await self._unload_host(resident.model, reason=reason)
+        # Cancelled, an unload would only begin anew: `unload_all` waits for it.
+        self._leaving = asyncio.create_task(self._unload_host(resident.model, reason=reason))
+        error = await asyncio.shield(self._leaving)
+        self._leaving = None
         if error is None:
             return None
         report = await self._report(resident.model)

@@ -373,6 +373,7 @@ async def test_closing_in_the_middle_of_a_move_leaves_nothing_in_memory(held):
         await call.task
     assert (caught.value.code, caught.value.endpoint) == ("budget.closed", "b")
     assert machine.taken == {}
+    assert machine.log.count("unload a") == 1  # what is on its way out is waited for
 
 
 @virtually
