@@ -41,6 +41,8 @@ def shipped_directory(room: Literal["rubrics", "patterns"]) -> Path:
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A file that takes its name once it is whole: when the block ends without an error.
 
+    Its folder is made if need be.
+
     An existing path that is not a regular file, such as `/dev/stdout`, is written to directly.
 
     Raises:
@@ -51,6 +53,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             with path.open("wb") as file:
                 yield file
             return
+        path.parent.mkdir(parents=True, exist_ok=True)
         # A name of its own: two may write the same file at once.
         partial = path.with_name(f".{path.name}.{token_hex(4)}.partial")
         try:

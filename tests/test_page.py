@@ -88,8 +88,9 @@ def test_secrets_are_taken_out_before_a_text_is_escaped(tmp_path: Path) -> None:
 
 
 def test_a_page_that_cannot_be_written_is_the_callers_mistake(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
     with pytest.raises(InvalidInput) as caught:
-        write_page(tmp_path / "none" / "page.html", "Title")
+        write_page(tmp_path / "file" / "page.html", "Title")
     assert caught.value.code == "file.unwritable"
 
 

@@ -16,6 +16,7 @@ from harness.cli.consoles import failures_told, json_object, results, write_json
 from harness.cli.project_files import refusal_after_asking
 from harness.cli.rubric_tuning import records_directory
 from harness.page import percent
+from harness.rows import Row, read_rows
 from harness.rubric import read_rubric
 from harness.rubric.calibration.bounds import Aim, AtThreshold
 from harness.rubric.calibration.calibration_files import Attempt, Attempts, Calibration
@@ -31,7 +32,12 @@ from harness.session.settings import load_settings
 @click.option("--other-rubric", metavar="RUBRIC", help="Another one, by which SCORES are.")
 @click.option("--target", default="10%", show_default=True, callback=share, help="Error rate.")
 @click.option("--confidence", default="90%", show_default=True, callback=share)
-@click.option("--columns", multiple=True, metavar="OURS=THEIRS", help="As for 'tune'.")
+@click.option(
+    "--columns",
+    multiple=True,
+    metavar="OURS=THEIRS",
+    help="As for 'tune'; of SCORES, where it has them.",
+)
 @click.option("--accept-at", type=float, metavar="NUMBER", help="As for 'tune'.")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -52,7 +58,8 @@ def compare_scores(
 
     LABELS is what 'harness rubric tune' reads: drafts with people's labels, and scores by RUBRIC.
     SCORES has others of the same drafts, told by id: of another evaluator, or by another version of
-    the rubric. It may be labels too, or what 'harness rubric score --output' writes. "Cannot tell":
+    the rubric. It may be labels too, or what 'harness rubric score --output' writes; --columns is
+    of either file, where it has such a column. "Cannot tell":
     the interval of the difference holds 0. Thresholds keep the target of wrong ones among the
     accepted; as with 'tune', both are looks at these labels. Exit codes: 0 done, 2 something given
     is not usable.
@@ -66,7 +73,10 @@ def compare_scores(
         rubrics = one.rubric, other.rubric
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
         first = read_labels(labels, rubrics[0], columns=ours)
-        second = read_labels(scores, rubrics[1], columns=ours, least="scores")
+        rows = (row for row in read_rows([str(scores)]) if isinstance(row, Row))
+        has = {name for row in rows for name in row.fields}
+        of_scores = {mine: theirs for mine, theirs in ours.items() if theirs in has}
+        second = read_labels(scores, rubrics[1], columns=of_scores, least="scores")
         records = [(file.rubric, records_directory(file, own)) for file in (one, other)]
         kept = Calibration.read(*records[0])
         at = [accept_at, kept.accept_at if kept else None, rubrics[0].pass_at]

@@ -281,6 +281,8 @@ def _answer(question: str, rubric: Rubric) -> str:
         with suppress(ValueError):
             if question != _ACCEPT and (not said or low <= float(said) <= high):
                 return said
+        wanted = "y or n" if question == _ACCEPT else f"a number, {low:g} to {high:g}, such as 7.5"
+        say(f"'{said}' is no answer: {wanted}.")
 
 
 def _print(title: str, text: str) -> None:

@@ -88,8 +88,8 @@ def completed(
     times, version = samples or rubric.repeats, min(at_any_threshold(rubric))[:8]
     place = output or labels.with_name(f"{labels.stem}.{rubric.id}-{version}-{times}.jsonl")
     say(
-        f"{len(waiting)} drafts have no scores in {labels}: each is judged {times} times, and "
-        f"{place} keeps that",
+        f"{len(waiting)} drafts have no scores in {labels}: they are in {place}, or come into it, "
+        f"each judged {times} times",
         err=True,
     )
     given = Given(

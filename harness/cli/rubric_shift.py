@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 import numpy as np
 from rich.table import Table
-from rich.text import Text
 
 from harness.cli.arguments import json_option, share
 from harness.cli.consoles import (
@@ -210,12 +209,12 @@ def _tell(sides: list[_Side], given: Given, *, confidence: float, as_json: bool)
 
 
 def _moved(found: Shift, sides: list[_Side]) -> Table:
-    title = f"{found.drafts} drafts in {found.groups} groups, judged twice"
+    first, second = sides
+    title = f"{found.drafts} drafts in {found.groups} groups: {first.who}, and {second.who}"
     table = Table(title=title, title_justify="left")
     table.add_column("mean of")
-    for side in sides:
-        table.add_column(Text(side.who), justify="right")
-    table.add_column("second - first", justify="right")
+    for column in ("first", "second", "second - first"):
+        table.add_column(column, justify="right")
     table.add_column("higher", justify="right")
     table.add_column("deviations", justify="right")
     for name, one in found.moved.items():
@@ -250,6 +249,8 @@ def _about(found: Shift, sides: list[_Side], given: Given, confidence: float) ->
     if len(found.flipped) > LISTED:
         yield f"  … and {len(found.flipped) - LISTED} more; --json has all."
     at = same.threshold
+    if at.low == at.high == own:
+        return
     yield (
         f"With pass_at {at.value:g} ({percent(confidence)} interval {at.low:g} to {at.high:g}), "
         f"{same.passed} pass in the second; {same.flipped} are still decided otherwise."

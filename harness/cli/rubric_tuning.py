@@ -161,6 +161,9 @@ def tune_rubric(
         file = read_rubric(rubric, directory=rubrics, refuse=refusal_after_asking)
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
         read = read_labels(labels, file.rubric, columns=ours)
+        if report is not None and report.suffix.lower() not in {".html", ".htm"}:
+            said = "the report is a page; give a name that ends in .html"
+            raise InvalidInput(said, code="tune.report-not-html", path=report)
         if read.pairs and report is not None:
             raise InvalidInput(
                 "it has pairs of drafts, and --report is of single ones",
@@ -230,12 +233,10 @@ def tune_rubric(
             written.write(file.rubric, directory)
     if as_json:
         write_json(json_object(_as_json(file, tuning, asked, read, written, loops=loops)))
-    elif written:
+    else:
         place = Calibration.path(file.rubric, directory)
-        said = f"pass_at is {written.at.threshold:g} now; it rests on {place}"
-        if written.noise:
-            said += f", where runs find the noise of a judgement too: {written.noise.deviation:.2f}"
-        results().print(said, soft_wrap=True)
+        for line in _about_files(report, written, place):
+            results().print(line, soft_wrap=True)
     if asked.failed:
         sys.exit(FAILED)
 
@@ -328,6 +329,11 @@ def _about_labels(tuning: Tuning, ignored: Sequence[str]) -> Iterator[str]:
             f"{len(tuning.uneven)} were scored without --samples. Those near the threshold were "
             "judged more often, which moves their scores away from it: score them again with it."
         )
+    if alone := tuning.left_out:
+        yield (
+            f"No evaluator scored {_listed(alone)}, so composites are of the rest: the threshold "
+            "holds for runs without one."
+        )
     if ignored:
         yield f"Columns that mean nothing here: {_listed(ignored)}"
     if (looks := tuning.aim.looks) > 1:
@@ -360,6 +366,12 @@ def _about_claim(tuning: Tuning) -> Iterator[str]:
         yield f"{power}{luck}."
         return
     yield f"No threshold allows the claim: {claim}."
+    if tuning.stopped_at is not None:
+        at, ids = tuning.stopped_at
+        yield (
+            f"  Tested from the strictest threshold down, it ended at {at.threshold:g}, where "
+            f"{at.wrong} of {at.accepted} accepted are wrong: {_listed(ids)}."
+        )
     if tuning.needed is not None:
         yield f"{power}; of some {tuning.needed} drafts like these, 80%."
     elif tuning.own.rejects:
@@ -369,6 +381,16 @@ def _about_claim(tuning: Tuning) -> Iterator[str]:
     if tuning.missing is not None:
         more, threshold = tuning.missing
         yield f"  At the least {more} more are missing: {_WANTED[aim.risk].format(threshold)}."
+
+
+def _about_files(report: Path | None, written: Calibration | None, place: Path) -> Iterator[str]:
+    if report is not None:
+        yield f"The report: {report}"
+    if written is not None:
+        said = f"pass_at is {written.at.threshold:g} now; it rests on {place}"
+        if written.noise:
+            said += f", where runs find the noise of a judgement too: {written.noise.deviation:.2f}"
+        yield said
 
 
 def _rate(at: AtThreshold, aim: Aim) -> str:

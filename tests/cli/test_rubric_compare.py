@@ -101,6 +101,17 @@ def test_a_look_by_comparing_is_a_look_as_with_tune(here: Path) -> None:
     assert tuned["aim"]["looks"] == 2
 
 
+def test_columns_are_renamed_in_whichever_file_has_them(here: Path) -> None:
+    text = (here / "labels.csv").read_text()
+    (here / "mine.csv").write_text(text.replace("id,accept", "nr,ship_it", 1))
+    renamed = ("--columns", "id=nr", "--columns", "accept=ship_it")
+    done = compare(here, "mine.csv", "bad.csv", *renamed, "--json")
+
+    assert (
+        done.json["agreement"] == compare(here, "labels.csv", "bad.csv", "--json").json["agreement"]
+    )
+
+
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_scores_are_read_as_score_writes_them(tmp_path: Path, ending: str) -> None:
     (tmp_path / "notes.yaml").write_text(NOTES)

@@ -172,7 +172,7 @@ def test_a_file_that_cannot_be_finished_is_left_as_it_was(project: Path) -> None
     ("words", "code"),
     [
         (["pairs.csv"], "row.output-unknown"),
-        (["none/pairs.jsonl"], "file.unwritable"),
+        (["traces/runs.jsonl/pairs.jsonl"], "file.unwritable"),
         (["traces/runs.jsonl"], "export.over-a-run"),
         (["pairs.jsonl", "no-such-run"], "run.not-found"),
     ],

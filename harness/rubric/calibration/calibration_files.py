@@ -90,19 +90,19 @@ class Attempts(_Record):
 
     attempts: tuple[Attempt, ...] = ()
 
-    def after(self, pass_at: float, scores: Mapping[str, float | None]) -> Self:
-        """With another look; the same scores are the same attempt."""
-        thresholds, drafts, merged, others = {pass_at}, {len(scores)}, dict(scores), []
+    def after(self, pass_at: float, scores: Mapping[str, float | None], *, drafts: int) -> Self:
+        """With another look at so many drafts; the same scores are the same attempt."""
+        thresholds, sizes, merged, others = {pass_at}, {drafts}, dict(scores), []
         for one in self.attempts:
             shared = one.scores.keys() & scores.keys()
             if shared and all(one.scores[label] == scores[label] for label in shared):
                 thresholds |= set(one.pass_at)
-                drafts |= set(one.drafts)
+                sizes |= set(one.drafts)
                 merged |= one.scores
             else:
                 others.append(one)
         new = Attempt(
-            pass_at=tuple(sorted(thresholds)), drafts=tuple(sorted(drafts)), scores=merged
+            pass_at=tuple(sorted(thresholds)), drafts=tuple(sorted(sizes)), scores=merged
         )
         return self.model_copy(update={"attempts": (*others, new)})
 

@@ -124,13 +124,18 @@ class Labeled(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Of what people said of it: with the same digest, it is the same label."""
+        """Of the draft, by which looks at its label are remembered, whatever else a file says.
+
+        Its text, task and sources tell it; without a text, its id.
+        """
         known = self.text.sha256 if self.text else self.sha256
-        where = set() if known else {"file"}
-        if self.named or not known:
-            where.add("id")
-        said = self.model_dump_json(include={"people", "accept", *where}) + known
-        return hashlib.sha256(said.encode()).hexdigest()[:12]
+        known = known or (self.id if self.named else f"{self.file} {self.id}")
+        return hashlib.sha256(known.encode()).hexdigest()[:12]
+
+    @property
+    def said(self) -> str:
+        """What people say of which draft, as one text."""
+        return self.digest + self.model_dump_json(include={"people", "accept"})
 
 
 class Pair(BaseModel):
@@ -275,7 +280,9 @@ class _Reading:
 
     def _wrong(self, cell: _Cell, message: str, *, code: str) -> None:
         column = self.columns.get(cell.column, cell.column)
-        self.mistakes.append((column, cell.row.refusal(f"{column}: {message}", code=code)))
+        # In a spreadsheet, lines are hard to count where texts have several.
+        of = f" (draft '{cell.row.id}')" if "id" in cell.row.fields and column != "id" else ""
+        self.mistakes.append((column, cell.row.refusal(f"{column}: {message}{of}", code=code)))
 
     def _check_dimension(self, cell: _Cell) -> None:
         known = [dimension.name for dimension in self.rubric.dimensions]
@@ -320,6 +327,8 @@ class _Reading:
                 place = tuple(map(str, one["loc"]))
                 cell = next(cell for at, cell in cells.items() if at == place[: len(at)])
                 code, said = _EXPLAINED.get(one["type"], ("labels.malformed", one["msg"]))
+                if one["type"] == "off_scale":
+                    said = said.format(self.rubric.scale)
                 self._wrong(cell, f"{str(one['input'])!r:.40}: {said}", code=code)
         return None
 
@@ -372,6 +381,6 @@ _EXPLAINED = {
     **dict.fromkeys(("float_parsing", "float_type", "finite_number"), _NO_NUMBER),
     "bool_parsing": ("labels.not-yes-or-no", "write yes or no, or nothing"),
     "literal_error": ("labels.not-a-preference", "write a, b or tie, or nothing"),
-    "off_scale": ("labels.off-scale", "not on the rubric's scale; give all scores on it"),
+    "off_scale": ("labels.off-scale", "not on the rubric's scale, {0.min:g} to {0.max:g}"),
 }
 """By pydantic's type of error."""

@@ -149,7 +149,7 @@ def compare(
     held = [pair for pair in pairs if pair[0].labeled.split == HOLD] or pairs
     sides = [one_per_group(pair[side] for pair in held) for side in (0, 1)]
     for rubric, drafts in zip(rubrics, sides, strict=True):
-        attempts = attempts.after(rubric.pass_at, seen_in(drafts))
+        attempts = attempts.after(rubric.pass_at, seen_in(drafts), drafts=len(drafts))
     aim = shared_aim(aim, attempts.on(seen_in(sides[0])))
     first, second = (
         steps_of(np.array([d.reached for d in side]), np.array([not d.accept for d in side]))

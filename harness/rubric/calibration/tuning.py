@@ -22,7 +22,9 @@ from harness.rubric.calibration.agreement import (
 from harness.rubric.calibration.bounds import (
     Aim,
     AtThreshold,
+    Steps,
     drafts_needed,
+    first_size,
     least_drafts,
     most_wrong,
     named_step,
@@ -97,6 +99,11 @@ class Tuning:
     needed: int | None
     """If none is named: how many labeled drafts name one in 80 of 100 label sets; None if scores
     separate too little."""
+    stopped_at: tuple[AtThreshold, tuple[str, ...]] | None
+    """If none is named, of those accepted: the threshold at which the first test failed, and the
+    ids of the wrong drafts there; None if too few are accepted for a test."""
+    left_out: tuple[str, ...]
+    """Optional dimensions that no evaluator scored."""
     steps: tuple[AtThreshold, ...]
     """From the strictest threshold on, one for every distinct composite."""
     tenths: tuple[Tenth, ...]
@@ -140,8 +147,8 @@ class Tuning:
     @property
     def labels_sha256(self) -> str:
         """Of what people said of the drafts that count."""
-        digests = sorted(one.labeled.digest for one in self.counted)
-        return hashlib.sha256("".join(digests).encode()).hexdigest()
+        said = sorted(one.labeled.said for one in self.counted)
+        return hashlib.sha256("".join(said).encode()).hexdigest()
 
 
 def tune(
@@ -175,7 +182,7 @@ def tune(
             f"no draft has both the evaluator's scores and people's label ({reasons})",
             code="tune.nothing-to-count",
         )
-    decided = any(one.accept for one in drafts)
+    decided = _is_decided(drafts)
     if not decided and not any(one.accept for one in scored):
         raise InvalidInput(
             f"no draft has a mean of people's scores of {accept_at:g} or more; say from where on "
@@ -185,7 +192,7 @@ def tune(
     counted = one_per_group(held)
 
     # 2. What may go wrong is shared by all looks at these labels.
-    attempts = attempts.after(rubric.pass_at, seen_in(counted))
+    attempts = attempts.after(rubric.pass_at, seen_in(counted), drafts=len(counted))
     looks = attempts.on(seen_in(counted))
     own_aim = replace(aim, looks=sum(len(look.pass_at) for look in looks))
     aim = shared_aim(aim, looks)
@@ -209,6 +216,8 @@ def tune(
         power=power(steps, aim, drafts=len(counted), generator=generator) if rows else 0.0,
         missing=_missing(rows, aim) if index < 0 else None,
         needed=drafts_needed(steps, aim, generator=generator) if rows and index < 0 else None,
+        stopped_at=_stopped_at(rows, counted, steps, aim) if index < 0 else None,
+        left_out=_left_out(scored, rubric),
         steps=rows,
         tenths=tuple(_tenths(counted)),
         scored=tuple(scored),
@@ -234,12 +243,15 @@ def tune(
     )
 
 
-def unscored(drafts: Iterable[Labeled], rubric: Rubric) -> dict[str, Draft]:
+def unscored(drafts: Sequence[Labeled], rubric: Rubric) -> dict[str, Draft]:
     """The drafts, by id, that people labeled and that lack a judged dimension's score."""
+    is_decided = _is_decided(drafts)
     return {
         one.id: draft
         for one in drafts
-        if (one.accept or one.people) and COMPOSITE not in one.scores and (draft := one.text)
+        if (one.accept or (one.people and not is_decided))
+        and COMPOSITE not in one.scores
+        and (draft := one.text)
         if any(dimension.name not in one.scores for dimension in asked_of(rubric, draft))
     }
 
@@ -250,7 +262,8 @@ def scored_drafts(
     """The drafts with a composite and a decision; the ids of the others by what they lack."""
     scored: list[Scored] = []
     dropped: dict[str, tuple[str, ...]] = {}
-    labeled = {name for one in drafts for name in one.people}
+    # Where people decide, a draft on which they did not is left out, whatever its scores.
+    labeled = set() if _is_decided(drafts) else {n for one in drafts for n in one.people}
     # Without any score of an optional dimension, there was no evaluator to ask.
     known = {name for one in drafts for name in one.scores}
     left_out = {d.name for d in rubric.judged if d.optional and d.name not in known}
@@ -264,6 +277,10 @@ def scored_drafts(
         else:
             scored.append(found)
     return scored, dropped
+
+
+def _is_decided(drafts: Iterable[Labeled]) -> bool:
+    return any(one.accept for one in drafts)
 
 
 def _decision(one: Labeled, rubric: Rubric, labeled: set[str], accept_at: float) -> bool | None:
@@ -387,6 +404,27 @@ def _missing(rows: Sequence[AtThreshold], aim: Aim) -> tuple[int, float] | None:
         if len(enough):
             lacking.append((max(1, int(enough[0]) - row.trials(aim.risk)), row.threshold))
     return min(lacking, default=None)
+
+
+def _stopped_at(
+    rows: Sequence[AtThreshold], counted: Sequence[Scored], steps: Steps, aim: Aim
+) -> tuple[AtThreshold, tuple[str, ...]] | None:
+    """Where the sequence of tests ended, if it did with its first."""
+    if aim.risk != "accepted":
+        return None
+    first = first_size(most_wrong(steps.drafts, aim), steps.drafts)
+    at = next((row for row in rows if row.accepted >= first), None)
+    if at is None:
+        return None
+    wrong = (one for one in counted if one.reached >= at.threshold and not one.accept)
+    return at, tuple(one.labeled.id for one in wrong)
+
+
+def _left_out(scored: Sequence[Scored], rubric: Rubric) -> tuple[str, ...]:
+    if any(COMPOSITE in one.labeled.scores for one in scored):
+        return ()
+    known = {name for one in scored for name in one.scores}
+    return tuple(one.name for one in rubric.judged if one.optional and one.name not in known)
 
 
 def _names(rubric: Rubric) -> list[str]:

@@ -15,8 +15,15 @@ RUBRIC = rubric()
 ONE = {"a": 7.0, "b": 8.0, "c": None}
 
 
+def looked(*looks):
+    attempts = Attempts()
+    for pass_at, scores in looks:
+        attempts = attempts.after(pass_at, scores, drafts=len(scores))
+    return attempts
+
+
 def test_the_same_scores_are_the_same_attempt_with_more_labels_too():
-    looks = Attempts().after(7, ONE).after(7, ONE | {"d": 5.0}).after(7, {"d": 5.0, "e": 6.0})
+    looks = looked((7, ONE), (7, ONE | {"d": 5.0}), (7, {"d": 5.0, "e": 6.0}))
 
     assert len(looks.on({"a": 1.0})) == 1
     assert looks.on({"e": 6.0})[0].scores == ONE | {"d": 5.0, "e": 6.0}
@@ -24,7 +31,7 @@ def test_the_same_scores_are_the_same_attempt_with_more_labels_too():
 
 
 def test_an_edited_rubric_is_another_attempt_on_the_labels_that_it_shares():
-    looks = Attempts().after(7, ONE).after(7, {"b": 8.5, "z": 1.0}).after(6, {"y": 3.0})
+    looks = looked((7, ONE), (7, {"b": 8.5, "z": 1.0}), (6, {"y": 3.0}))
 
     assert len(looks.on(ONE)) == 2
     assert len(looks.on({"z": 1.0})) == 1
@@ -32,13 +39,13 @@ def test_an_edited_rubric_is_another_attempt_on_the_labels_that_it_shares():
 
 
 def test_another_threshold_on_the_same_scores_is_remembered():
-    (look,) = Attempts().after(7, ONE).after(8, ONE).after(7, ONE).attempts
+    (look,) = looked((7, ONE), (8, ONE), (7, ONE)).attempts
 
     assert look.pass_at == (7, 8)
 
 
 def test_looks_are_found_again_beside_the_rubric(tmp_path):
-    looks = Attempts().after(7, ONE)
+    looks = looked((7, ONE))
     assert Attempts.read(RUBRIC, tmp_path) is None
 
     looks.write(RUBRIC, tmp_path)

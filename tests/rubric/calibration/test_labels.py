@@ -247,17 +247,20 @@ def test_the_same_label_has_the_same_digest(tmp_path):
     (judged_again,) = read(tmp_path, text.replace("8", "5")).drafts
     (relabeled,) = read(tmp_path, text.replace("yes", "no")).drafts
 
-    assert one.digest == judged_again.digest
-    assert one.digest != relabeled.digest
+    # Of the draft: who changes a label has seen it.
+    assert one.digest == judged_again.digest == relabeled.digest
+    assert one.said == judged_again.said != relabeled.said
 
 
-def test_a_text_is_the_same_draft_in_every_file_and_a_number_in_one(tmp_path):
+def test_a_text_or_an_id_is_the_same_draft_in_every_file_and_a_place_in_one(tmp_path):
     def digest(text, name):
         return read(tmp_path, text, name).drafts[0].digest
 
-    text, number = "id,draft,accept\n1,A text.,yes\n", "id,accept\n1,yes\n"
-    assert digest(text, "a.csv") == digest(text, "b.csv")
-    assert digest(number, "a.csv") != digest(number, "b.csv")
+    text, number, place = "id,draft,accept\n1,A text.,yes\n", "id,accept\n1,yes\n", "accept\nyes\n"
+    other = "id,draft,human.clear\n2,A text.,7\n"
+    assert digest(text, "a.csv") == digest(text, "b.csv") == digest(other, "a.csv")
+    assert digest(number, "a.csv") == digest(number, "b.csv")
+    assert digest(place, "a.csv") != digest(place, "b.csv")
 
 
 def test_a_row_put_before_others_makes_no_other_draft_new(tmp_path):
@@ -289,7 +292,7 @@ def test_of_rows_that_scoring_wrote_the_last_of_a_draft_counts(tmp_path):
     [
         pytest.param("id,draft,task,accept\n7,A text.,Write.,yes\n", "7", True, id="by its id"),
         pytest.param("draft,task,accept\nA text.,Write.,yes\n", "labels.csv:2", True, id="none"),
-        pytest.param("id,draft,task,accept\n8,A text.,Write.,yes\n", "7", False, id="another"),
+        pytest.param("id,draft,task,accept\n8,A text.,Write.,yes\n", "7", True, id="another"),
     ],
 )
 def test_a_draft_that_was_scored_is_the_label_that_it_was(tmp_path, text, id_of, same):
