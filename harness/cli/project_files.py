@@ -30,12 +30,15 @@ def settings_for_calls(
     roles: Mapping[str, str] | None = None,
     memory: Path | None = None,
     seed: int | None = None,
+    produces: bool = True,
 ) -> Settings:
     """As `load_settings`, for a command that calls models.
 
     An endpoint that is not allowed here fails when it is opened.
     """
-    settings = load_settings(config, environment=os.environ, roles=roles, memory=memory)
+    settings = load_settings(
+        config, environment=os.environ, roles=roles, memory=memory, produces=produces
+    )
     if seed is not None:
         settings = settings.model_copy(update={"seed": seed})
     named = [name for name in settings.trace.secrets if name in os.environ]

@@ -109,7 +109,8 @@ def _read(
     config: Path | None,
     roles: tuple[str, ...],
 ) -> Given:
-    settings = settings_for_calls(config, roles=read_pairs(roles, option="--role", form="role=tag"))
+    assigned = read_pairs(roles, option="--role", form="role=tag")
+    settings = settings_for_calls(config, roles=assigned, produces=False)
     chosen = choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking)
     found = drafts_in(drafts, task=task, sources=sources, columns=columns)
     return Given(
@@ -240,7 +241,11 @@ def _drawn_alike(given: Given, output: Path) -> Given:
 async def _score(batch: Batch) -> None:
     given, rubric = batch.given, batch.given.rubric
     async with open_session(
-        given.settings, name=f"score {rubric.id}", task=given.task, environment=os.environ
+        given.settings,
+        name=f"score {rubric.id}",
+        task=given.task,
+        environment=os.environ,
+        produces=False,
     ) as session:
         evaluators = session.roles.evaluators
         batch.run_id, batch.journal = session.trace.run_id, session.trace.journal_path

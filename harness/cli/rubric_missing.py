@@ -61,7 +61,7 @@ def completed(
     waiting = unscored(drafts, rubric)
     if not waiting:
         return Completed(drafts=drafts)
-    settings = settings_for_calls(config, roles=roles)
+    settings = settings_for_calls(config, roles=roles, produces=False)
     cast = Roles(settings.endpoints, settings.roles)
     scored = [one for one in drafts if _scored_in(one, rubric)]
     needed = [dimension.name for dimension in rubric.judged if not dimension.optional]

@@ -83,7 +83,11 @@ async def _measure(given: Given, repeats: int) -> _Measured:
             code="noise.nothing-judged",
         )
     async with open_session(
-        given.settings, name=f"noise {rubric.id}", task=given.task, environment=os.environ
+        given.settings,
+        name=f"noise {rubric.id}",
+        task=given.task,
+        environment=os.environ,
+        produces=False,
     ) as session:
         evaluators = session.roles.evaluators
         if not evaluators:

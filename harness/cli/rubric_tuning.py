@@ -67,6 +67,12 @@ _WANTED = {
 }
 
 
+def _page(_: click.Context, __: click.Parameter, given: Path | None) -> Path | None:
+    if given is not None and given.suffix.lower() not in {".html", ".htm"}:
+        raise click.BadParameter("it is a page; give a name that ends in .html")
+    return given
+
+
 @click.command(short_help="Find the threshold that labeled drafts allow.")
 @click.argument("rubric", metavar="RUBRIC")
 @click.argument("labels", type=click.Path(path_type=Path))
@@ -117,6 +123,7 @@ _WANTED = {
 @click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
+    callback=_page,
     help="Write all of it as a page with plots to this .html file.",
 )
 @click.option("--write", is_flag=True, help="Set the rubric's pass_at, and keep what it rests on.")
@@ -156,14 +163,11 @@ def tune_rubric(
     log_to_stderr()
     with failures_told(as_json=as_json):
         assigned = read_pairs(roles, option="--role", form="role=tag")
-        settings = load_settings(config, environment=os.environ, roles=assigned)
+        settings = load_settings(config, environment=os.environ)
         rubrics = settings.rubrics
         file = read_rubric(rubric, directory=rubrics, refuse=refusal_after_asking)
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
         read = read_labels(labels, file.rubric, columns=ours)
-        if report is not None and report.suffix.lower() not in {".html", ".htm"}:
-            said = "the report is a page; give a name that ends in .html"
-            raise InvalidInput(said, code="tune.report-not-html", path=report)
         if read.pairs and report is not None:
             raise InvalidInput(
                 "it has pairs of drafts, and --report is of single ones",

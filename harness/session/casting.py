@@ -63,10 +63,12 @@ class Casting:
         warnings: The run's, so far.
     """
 
-    def __init__(self, endpoints: Mapping[str, Endpoint], settings: Settings) -> None:
+    def __init__(
+        self, endpoints: Mapping[str, Endpoint], settings: Settings, *, produces: bool = True
+    ) -> None:
         check_fallbacks(endpoints)
         rules = settings.separation
-        self.roles = Roles(endpoints, settings.roles)
+        self.roles = Roles(endpoints, settings.roles, produces=produces)
         self.models = ComparedModels(endpoints, same_family=rules.same_family)
         self.draw: EvaluatorDraw | None = None
         self.panel: EvaluatorPanel | None = None
@@ -180,6 +182,8 @@ class Casting:
                 )
                 for warning in self.models.warnings(kinship):
                     self.warn(warning, tracer)
+        for warning in (one for tag in evaluators for one in self.models.doubts(tag)):
+            self.warn(warning, tracer)
         for warning in self._on_panel():
             self.warn(warning, tracer)
 

@@ -25,6 +25,8 @@ class Roles:
         endpoints: By tag.
         assigned: Tags by role, from `[roles]`; several for the evaluator alone.
         chosen: Tags of the evaluators that were chosen from a pool.
+        produces: Whether drafts are written too; if not, a producer must be named, to be told from
+            the evaluator.
 
     Raises:
         ConfigurationInvalid: A role is given to an endpoint that does not exist.
@@ -39,11 +41,13 @@ class Roles:
         assigned: Mapping[str, str | tuple[str, ...]],
         *,
         chosen: tuple[str, ...] = (),
+        produces: bool = True,
     ) -> None:
         self.pool: tuple[str, ...] | None = None
         self._endpoints = dict(endpoints)
         self._given = dict(assigned)
         self._chosen = chosen
+        self._produces = produces
         self._assigned: dict[str, str] = {}
         for role, tags in assigned.items():
             self._refuse_misspelt(role, assigned)
@@ -79,7 +83,8 @@ class Roles:
         """Tag of the producer's endpoint; None if ambiguous. A draw does not change it."""
         evaluators = {*self.evaluators, *(self.pool or ())}
         others = [tag for tag in self._endpoints if tag not in evaluators]
-        return self._named(PRODUCER) or (others[0] if len(others) == 1 else None)
+        is_clear = self._produces and len(others) == 1
+        return self._named(PRODUCER) or (others[0] if is_clear else None)
 
     @property
     def in_use(self) -> frozenset[str]:
@@ -89,7 +94,7 @@ class Roles:
 
     def with_evaluators(self, *tags: str) -> Roles:
         """The same roles, the evaluators chosen."""
-        return Roles(self._endpoints, self._given, chosen=tags)
+        return Roles(self._endpoints, self._given, chosen=tags, produces=self._produces)
 
     def model(self, role: str) -> str:
         """Tag of the endpoint that plays a role.

@@ -145,7 +145,7 @@ class ComparedModels:
         return kinship
 
     def warnings(self, kinship: Kinship) -> Iterator[Notice]:
-        """What makes the evaluator's scores doubtful."""
+        """What is not known of the two."""
         if kinship.relation == "unknown":
             both = {chain[-1] for chain in (kinship.producer, kinship.evaluator)}
             silent = sorted(tag for tag in both if self.identity(tag).family is None)
@@ -156,7 +156,10 @@ class ComparedModels:
                 f"{' and '.join(repr(tag) for tag in silent)} is unknown; set family in the "
                 "endpoint's table",
             )
-        for chain in chains_from(kinship.evaluator[0], self.endpoints):
+
+    def doubts(self, evaluator: str) -> Iterator[Notice]:
+        """What makes an evaluator's scores doubtful, whoever wrote the drafts."""
+        for chain in chains_from(evaluator, self.endpoints):
             identity = self.identity(chain[-1])
             if identity.low_bit:
                 yield Notice(

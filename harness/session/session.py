@@ -99,6 +99,7 @@ async def open_session(
     needed_roles: Mapping[str, str] | None = None,
     resume: Path | None = None,
     spent: Spent = NOTHING,
+    produces: bool = True,
 ) -> AsyncIterator[Session]:
     """Opens everything that a run needs, and closes it in reverse order.
 
@@ -117,6 +118,7 @@ async def open_session(
             them.
         resume: The journal of a run to go on with.
         spent: What earlier parts of the run took.
+        produces: Whether drafts are written too, and not judged alone; see `Roles`.
 
     Raises:
         ConfigurationInvalid: The settings contradict themselves, a role has no model, or runs
@@ -128,7 +130,7 @@ async def open_session(
     """
     # 1. Mistakes that the settings alone show, before there is a run.
     endpoints = known_endpoints(settings, backends)
-    casting = Casting(endpoints, settings)
+    casting = Casting(endpoints, settings, produces=produces)
     needed = casting.required | _models_for(needed_roles or {}, casting.roles)
     needed |= _embedder_of(settings.memory, endpoints)
     early: list[tuple[str, Mapping[str, object]]] = []

@@ -310,6 +310,7 @@ def load_settings(
     environment: Mapping[str, str],
     roles: Mapping[str, str] | None = None,
     memory: Path | None = None,
+    produces: bool = True,
 ) -> Settings:
     """The settings of this directory.
 
@@ -318,6 +319,7 @@ def load_settings(
         environment: Read for `HARNESS_ENDPOINTS`.
         roles: Go before those of the file.
         memory: The directory of passages, in place of the file's.
+        produces: Whether drafts are written by them, so that the producer matters.
 
     Raises:
         ConfigurationInvalid: The file or the variable has a mistake.
@@ -326,7 +328,7 @@ def load_settings(
     settings = Settings() if path is None and not file.exists() else _read_file(file, environment)
     endpoints = {**settings.endpoints, **_endpoints_from(environment)}
     kept_in = settings.memory.path if memory is None else memory
-    if roles:
+    if roles and produces:
         _warn_of_producer(endpoints, settings.roles, roles)
     return settings.model_copy(
         update={

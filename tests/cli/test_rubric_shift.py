@@ -25,15 +25,15 @@ def notes(tmp_path: Path) -> Path:
 
 @contextmanager
 def two_judges(
-    other: Callable[[str], float], **more: Any
+    other: Callable[[str], float], names: tuple[str, str] = (FIRST, OTHER), **more: Any
 ) -> Iterator[tuple[Callable[..., Done], list[Judge]]]:
     """A command that knows two evaluators; the second gives other scores."""
     with ExitStack() as stack:
         judges = [stack.enter_context(serving(Judge())), Judge(score=other, **more)]
         stack.enter_context(serving(judges[1]))
         endpoints = {
-            tag: {"url": f"{judge.root}/v1", "model_id": tag, "structured": "enforced"}
-            for tag, judge in zip((FIRST, OTHER), judges, strict=True)
+            tag: {"url": f"{judge.root}/v1", "model_id": name, "structured": "enforced"}
+            for tag, name, judge in zip((FIRST, OTHER), names, judges, strict=True)
         }
 
         def run(*arguments: str, cwd: Path) -> Done:
@@ -68,6 +68,19 @@ def test_an_evaluator_that_scores_higher_is_seen_without_labels(notes: Path) -> 
     ]
     same = found["same_rate"]
     assert (same["threshold"]["value"], same["passed"], same["flipped"]) == (8.2, 1, 0)
+
+
+def test_two_quantizations_of_one_model_are_compared_without_a_word_of_a_producer(
+    notes: Path,
+) -> None:
+    # Neither is the other's producer, although there are no further endpoints.
+    names = ("llama3.1:8b-instruct-q8_0", "llama3.1:8b-instruct-q4_K_M")
+    with two_judges(kinder, names=names) as (run, _):
+        done = run(*SHIFT, cwd=notes)
+
+    assert done.exit_code == 0
+    assert "producer" not in done.stderr
+    assert "Q4_K_M" in done.stderr
 
 
 def test_what_is_said_stands_in_words_for_people(notes: Path) -> None:

@@ -206,7 +206,7 @@ WARNED = {
 @pytest.mark.parametrize(("endpoints", "code", "fact"), WARNED.values(), ids=WARNED)
 def test_what_is_to_be_kept_in_mind_about_scores(endpoints, code, fact):
     models = compared(*endpoints)
-    found = list(models.warnings(models.kinship("p", "e")))
+    found = [*models.warnings(models.kinship("p", "e")), *models.doubts("e")]
     assert codes(found) == ([code] if code else [])
     assert all(fact in one.message for one in found)
 

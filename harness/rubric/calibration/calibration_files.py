@@ -101,9 +101,7 @@ class Attempts(_Record):
                 merged |= one.scores
             else:
                 others.append(one)
-        new = Attempt(
-            pass_at=tuple(sorted(thresholds)), drafts=tuple(sorted(sizes)), scores=merged
-        )
+        new = Attempt(pass_at=tuple(sorted(thresholds)), drafts=tuple(sorted(sizes)), scores=merged)
         return self.model_copy(update={"attempts": (*others, new)})
 
     def on(self, scores: Mapping[str, float | None]) -> tuple[Attempt, ...]:
