@@ -418,12 +418,20 @@ class RowFile:
         read = _csv_rows if self._is_csv else _json_rows
         found = list(read(kept.decode(errors="replace"), self.path))
         rows = [row.fields for row in found if isinstance(row, Row)]
-        complete = [fields for fields in rows if set(self._columns) <= fields.keys()]
+        strange = [one for one in found if not (isinstance(one, Row) and self._is_own(one))]
         # Nothing is dropped of a file that may be another's.
         if rows and "id" in rows[0] and (lacks := sorted(set(self._columns) - rows[0].keys())):
             said = f"its rows have no {', '.join(lacks)}, as rows do here; give another file"
             raise self._refusal(said, code="row.output-other-columns")
-        if not data.startswith(begin[: len(data)]) or len(complete) < len(found):
+        if strange and len(strange) < len(found):
+            said = (
+                "it is no whole row of this command; delete this line, and what it held is made "
+                "again, or give another file"
+            )
+            raise InvalidInput(
+                said, code="row.output-damaged", path=self.path, line=strange[0].line
+            )
+        if strange or not data.startswith(begin[: len(data)]):
             said = "it holds something else than rows of this command; give another file"
             raise self._refusal(said, code="row.output-foreign")
         os.ftruncate(self._file.fileno(), len(kept))
@@ -432,6 +440,9 @@ class RowFile:
         elif kept and not kept.endswith(b"\n"):
             self._write(b"\n")
         return rows
+
+    def _is_own(self, row: Row) -> bool:
+        return set(self._columns) <= row.fields.keys()
 
     def _refusal(self, message: str, *, code: str) -> InvalidInput:
         return InvalidInput(message, code=code, path=self.path)

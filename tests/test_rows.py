@@ -192,6 +192,23 @@ def test_a_file_of_something_else_is_refused_and_stays_as_it_is(tmp_path, name, 
     assert (tmp_path / name).read_text() == content
 
 
+def test_a_damaged_line_among_others_is_told_and_costs_no_other(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    with RowFile(path, columns=COLUMNS) as file:
+        for row in ROWS:
+            file.append(row)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0] + '{"id": 2, "sco\n' + "".join(lines[1:]))
+
+    with pytest.raises(InvalidInput) as caught:
+        RowFile(path, columns=COLUMNS)
+    assert (caught.value.code, caught.value.line) == ("row.output-damaged", 2)
+
+    path.write_text("".join(lines))
+    with RowFile(path, columns=COLUMNS) as file:
+        assert len(file.rows) == len(ROWS)
+
+
 def test_only_one_command_writes_it(tmp_path):
     path = tmp_path / "rows.csv"
     with RowFile(path, columns=COLUMNS), pytest.raises(InvalidInput) as caught:
