@@ -24,6 +24,9 @@ from harness.rubric.calibration.labels import Labels, read_labels
 from harness.rubric.calibration.paired import Comparison, compare, paired
 from harness.session.settings import load_settings
 
+_FEW = 10
+"""Groups of drafts; intervals by resampling fewer are too narrow."""
+
 
 @click.command(name="compare", short_help="Compare two evaluators, or two rubrics.")
 @click.argument("rubric", metavar="RUBRIC")
@@ -129,6 +132,8 @@ def _about(found: Comparison) -> Iterator[str]:
     yield f"Thresholds at which at most {wrong}, of both at once:"
     for side, own, named in zip(("first", "second"), found.own, found.named, strict=True):
         yield f"  {side}: {_rate(named) if named else 'none'}; its pass_at {_rate(own)}"
+    if found.groups < _FEW:
+        yield f"Few as they are, {found.groups} groups of drafts show next to nothing."
 
 
 def _rate(at: AtThreshold) -> str:

@@ -230,7 +230,7 @@ class _Reading:
             raise InvalidInput(
                 "it has no labels of people's: a column 'accept' with yes or no, or "
                 "'human.DIMENSION' with scores, or 'prefer' for pairs; name another column with "
-                f"--columns accept=NAME (there are: {', '.join(names)})",
+                f"--columns accept=NAME (columns with values: {', '.join(names) or 'none'})",
                 code="labels.no-labels",
                 path=self.path,
             )
