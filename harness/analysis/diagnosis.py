@@ -70,7 +70,7 @@ def remarks(observed: Observed) -> tuple[Notice, ...]:
         Notice(
             code="diagnosis.replies-cut",
             message=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' reached "
-            "max_output_tokens, and end there.",
+            "max_output_tokens.",
         )
         for model, calls in observed.by_model().items()
         if (cut := [call for call in calls if call.was_cut and reached_own_limit(call)])

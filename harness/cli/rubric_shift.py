@@ -210,7 +210,8 @@ def _tell(sides: list[_Side], given: Given, *, confidence: float, as_json: bool)
 
 def _moved(found: Shift, sides: list[_Side]) -> Table:
     first, second = sides
-    title = f"{found.drafts} drafts in {found.groups} groups: {first.who}, and {second.who}"
+    drafts = f"{found.drafts} drafts in {found.groups} groups"
+    title = f"{drafts}. First: {first.who}; second: {second.who}"
     table = Table(title=title, title_justify="left")
     table.add_column("mean of")
     for column in ("first", "second", "second - first"):

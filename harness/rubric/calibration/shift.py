@@ -131,9 +131,14 @@ def _moved(scores: NDArray[np.float64], resamples: Resamples, confidence: float)
     return Moved(
         drafts=int(both.sum()),
         means=(float(first.mean()), float(second.mean())),
-        deviations=(float(first.std()), float(second.std())),
+        deviations=(_deviation(first), _deviation(second)),
         offset=estimate(offsets, confidence=confidence),
     )
+
+
+def _deviation(scores: NDArray[np.float64]) -> float:
+    # Computed of equal numbers, it would not always be 0.
+    return float(scores.std()) if np.ptp(scores) else 0.0
 
 
 def _same_rate(

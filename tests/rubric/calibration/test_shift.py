@@ -78,7 +78,7 @@ def test_what_no_threshold_lets_through_is_not_counted_on():
 
 def test_a_judge_that_gives_all_the_same_has_no_deviation():
     first, _ = drawn(30, offset=0)
-    found = shifted(first, {name: verdict(8) for name in first})
+    found = shifted(first, {name: verdict(7.3) for name in first})
 
     assert found.moved["clear"].deviations[0] > 0.5
     assert found.moved["clear"].deviations[1] == 0
