@@ -316,7 +316,11 @@ def _spent(spent: Spent) -> str:
 
 def _command() -> str:
     """The command as a user can call it here: its virtual environment may not be active."""
-    return "harness" if shutil.which("harness") else os.path.relpath(sys.argv[0])
+    if shutil.which("harness"):
+        return "harness"
+    if Path(sys.argv[0]).name == "__main__.py":
+        return f"{os.path.relpath(sys.executable)} -m harness"
+    return os.path.relpath(sys.argv[0])
 
 
 def _journal_name(journal: Path) -> str:

@@ -46,6 +46,19 @@ def shown(result: RunResult, *, width: int = 100) -> str:
     return printed(lambda console: print_result(result, console, console), width=width)
 
 
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [("/there/bin/harness", "bin/harness trace"), ("/there/__main__.py", "-m harness trace")],
+)
+def test_the_next_steps_are_typed_as_the_command_was(
+    result: RunResult, program: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("sys.argv", [program])
+
+    assert said in " ".join(shown(result).split())
+
+
 def test_a_report_has_the_text_the_rounds_what_was_asked_to_change_the_models_and_the_files(
     result: RunResult,
 ) -> None:
