@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -197,6 +198,11 @@ def _draft_of(row: Row, *, task: str, sources: Sequence[str]) -> Draft:
         )
     own = row.sources if "sources" in row.fields else tuple(sources)
     return Draft(text=text, task=str(row.fields.get("task", task)), sources=own)
+
+
+def as_file_name(tag: str) -> str:
+    """An endpoint's tag as a part of a file's name."""
+    return re.sub(r"[^a-zA-Z0-9_.-]+", "-", tag)
 
 
 def score_drafts(given: Given, *, samples: int | None, output: Path | None) -> Batch:

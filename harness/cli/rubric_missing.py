@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.cli.consoles import say
 from harness.cli.project_files import settings_for_calls
-from harness.cli.rubric_batch import Batch, Given, score_drafts
+from harness.cli.rubric_batch import Batch, Given, as_file_name, score_drafts
 from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput
 from harness.rubric import Rubric, at_any_threshold
 from harness.rubric.calibration.labels import COMPOSITE, Labeled
@@ -86,7 +86,8 @@ def completed(
         )
     # The threshold has no part in scores, so the file is the same with each.
     times, version = samples or rubric.repeats, min(at_any_threshold(rubric))[:8]
-    place = output or labels.with_name(f"{labels.stem}.{rubric.id}-{version}-{times}.jsonl")
+    by = f"{rubric.id}-{version}-{as_file_name(cast.evaluator or 'pool')}-{times}"
+    place = output or labels.with_name(f"{labels.stem}.{by}.jsonl")
     say(
         f"{len(waiting)} drafts have no scores in {labels}: they are in {place}, or come into it, "
         f"each judged {times} times",

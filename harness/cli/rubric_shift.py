@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +25,7 @@ from harness.cli.rubric_batch import (
     LISTED,
     Batch,
     Given,
+    as_file_name,
     kept_verdicts,
     not_judged,
     of_drafts,
@@ -97,7 +97,7 @@ def shift_of(
         sides = []
         for tag, one in zip((own, against), both, strict=True):
             say(f"Judging by {tag}:", err=True)
-            kept = output and output / f"{re.sub(r'[^a-zA-Z0-9_.-]+', '-', tag)}.jsonl"
+            kept = output and output / f"{as_file_name(tag)}.jsonl"
             sides.append(_judged(one, samples=samples or given.rubric.repeats, output=kept))
         failed = _tell(sides, given, confidence=confidence, as_json=as_json)
     if failed:
