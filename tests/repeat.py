@@ -30,8 +30,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.inference.providers.litellm import import_litellm
-
 _EVENTS = {"os.fork", "os.posix_spawn", "socket.bind", "socket.connect", "subprocess.Popen"}
 
 
@@ -94,7 +92,11 @@ class Repeater:
                 least = loads.index(min(loads))
                 loads[least] += taken_s[name]
                 shares[least].append(again)
-        import_litellm()  # takes seconds, and each pass would pay for it again
+        # It takes seconds, and each pass would pay for it again. Before pytest has begun, nothing
+        # may be imported.
+        from harness.inference.providers.litellm import import_litellm
+
+        import_litellm()
         for number in range(1, self.passes):
             began = time.monotonic()
             self._side_by_side(shares, seed=self.seed * 1_000_000 + number)
