@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from secrets import token_hex
@@ -57,21 +57,38 @@ class Scatter:
     """Standard deviation, as measured."""
     grid: float
     """The distance between two neighboring composites."""
+    begins: float | None
+    """A composite that there can be, from which the grid counts; None if the checked dimensions of
+    a draft shift it: then it may lie anywhere."""
+    rounded_to: float
+    """What composites are rounded to in the end."""
 
     def of_mean(self, times: int) -> Scatter:
         """How the means of several judgements lie."""
         deviation = self.deviation / math.sqrt(times)
-        return Scatter(deviation=deviation, grid=max(self.grid / times, _FINEST))
+        return replace(self, deviation=deviation, grid=max(self.grid / times, _FINEST))
 
     def share_below(self, limit: float, *, mean: float) -> float:
         """The share of composites under a limit, of a draft whose composites have this mean."""
-        normal = statistics.NormalDist(mean, _without_grid(self.deviation, self.grid))
-        return normal.cdf(limit - self.grid / 2)
+        edge, deviation = self._edge(limit)
+        return statistics.NormalDist(mean, deviation).cdf(edge)
 
     def safe_above(self, limit: float, *, share: float) -> float:
         """The mean from which at most this share of the composites is under a limit."""
-        margin = statistics.NormalDist().inv_cdf(1 - share)
-        return limit - self.grid / 2 + margin * _without_grid(self.deviation, self.grid)
+        edge, deviation = self._edge(limit)
+        return edge + statistics.NormalDist().inv_cdf(1 - share) * deviation
+
+    def _edge(self, limit: float) -> tuple[float, float]:
+        """What lies under it becomes a composite under the limit; and the deviation without grid.
+
+        A grid that may lie anywhere only widens the distribution, as Sheppard's correction has it.
+        """
+        lowest = limit - self.rounded_to / 2
+        if self.begins is None:
+            return lowest, self.deviation
+        steps = math.ceil(round((lowest - self.begins) / self.grid, 6))
+        edge = self.begins + (steps - 0.5) * self.grid
+        return edge, _without_grid(self.deviation, self.grid)
 
     def share_within(self, distance: float) -> float:
         """The share of pairs of composites that lie so far apart at most."""
@@ -119,7 +136,12 @@ def scatter_of(
     )
     parts = judges if combine == "mean" else 2 - judges % 2  # a median lies on a score, or between
     exact = 0.0 if rubric.judge == "logprob" else float(grid / total) / parts
-    return Scatter(deviation=noise.deviation, grid=max(exact, rubric.scale.composite_step))
+    return Scatter(
+        deviation=noise.deviation,
+        grid=max(exact, rubric.scale.composite_step),
+        begins=None if rubric.checked else rubric.scale.min,
+        rounded_to=rubric.scale.composite_step,
+    )
 
 
 class _File(BaseModel):

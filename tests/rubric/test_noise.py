@@ -18,6 +18,7 @@ from harness.rubric import (
     scatter_of,
     write_noise,
 )
+from harness.rubric.checks import Words
 
 RUBRIC = rubric()
 LESS_THAN_NONE = (
@@ -137,9 +138,9 @@ def test_what_is_said_of_judgements_is_so_of_a_judge_whose_noise_is_known(weight
     measured = measured_noise("judge", [judged(chance.uniform(3, 9), 10) for _ in range(300)])
     scatter = scatter_of(measured, by)
 
-    for mean in (7, 7 + step, 7.3):
-        failed = sum(one < 7 for one in judged(mean, 4_000)) / 4_000
-        assert scatter.share_below(7, mean=mean) == pytest.approx(failed, abs=0.02)
+    for limit, mean in ((7, 7), (7, 7 + step), (7, 7.3), (7.1, 7.1), (7.3, 7.3)):
+        failed = sum(one < limit for one in judged(mean, 4_000)) / 4_000
+        assert scatter.share_below(limit, mean=mean) == pytest.approx(failed, abs=0.02)
     safe = scatter.safe_above(7, share=0.05)
     assert sum(one < 7 for one in judged(safe, 4_000)) / 4_000 == pytest.approx(0.05, abs=0.02)
     apart = scatter.repeatability()
@@ -147,3 +148,27 @@ def test_what_is_said_of_judgements_is_so_of_a_judge_whose_noise_is_known(weight
     within = sum(abs(a - b) <= apart + 0.051 * (len(weights) > 1) for a, b in pairs) / 4_000
     assert within >= 0.93
     assert scatter.share_within(apart) == pytest.approx(within, abs=0.02)
+
+
+def test_where_checks_shift_the_composites_what_is_said_is_so_over_all_drafts():
+    chance = random.Random(4)
+    checked = Dimension(name="length", checks=(Words(min=4),), weight=1)
+    by = rubric(checked, Dimension(name="good", judge="Good?", weight=2), pass_at=8.3)
+
+    def judged(mean, times):
+        length = round(chance.uniform(6, 10), 2)
+        good = (3 * mean - length) / 2
+        return [
+            half_up((length + 2 * half_up(chance.gauss(good, 0.4), 0.5)) / 3, 0.1)
+            for _ in range(times)
+        ]
+
+    drafts = [judged(chance.uniform(7, 8), 10) for _ in range(300)]
+    scatter = scatter_of(measured_noise("judge", drafts), by)
+
+    for mean in (8.3, 8.5):
+        failed = sum(judged(mean, 1)[0] < 8.3 for _ in range(4_000)) / 4_000
+        assert scatter.share_below(8.3, mean=mean) == pytest.approx(failed, abs=0.02)
+    safe = scatter.safe_above(8.3, share=0.05)
+    failed = sum(judged(safe, 1)[0] < 8.3 for _ in range(4_000)) / 4_000
+    assert failed == pytest.approx(0.05, abs=0.02)
