@@ -152,8 +152,8 @@ def _evaluator_of(given: Given) -> str:
     """The tag of the evaluator.
 
     Raises:
-        InvalidInput: The rubric has nothing to judge, or there is a pool of evaluators.
-        ConfigurationInvalid: There is none.
+        InvalidInput: The rubric has nothing to judge.
+        ConfigurationInvalid: There is none, or a pool of several.
     """
     if not given.rubric.judged:
         raise InvalidInput(

@@ -31,6 +31,11 @@ class Estimate:
     low: float
     high: float
 
+    @property
+    def higher(self) -> str:
+        """Of second minus first: which is higher, or that it cannot be told."""
+        return "second" if self.low > 0 else "first" if self.high < 0 else "cannot tell"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:

@@ -48,8 +48,7 @@ class Difference:
     @property
     def higher(self) -> str:
         """Which side; or that the labels cannot tell."""
-        low, high = self.difference.low, self.difference.high
-        return "second" if low > 0 else "first" if high < 0 else "cannot tell"
+        return self.difference.higher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,8 +33,7 @@ class Moved:
     @property
     def higher(self) -> str:
         """Which judging; or that the drafts cannot tell."""
-        low, high = self.offset.low, self.offset.high
-        return "second" if low > 0 else "first" if high < 0 else "cannot tell"
+        return self.offset.higher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
