@@ -109,6 +109,16 @@ class Retry(Interval):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lag(Interval):
+    """The event loop stood still."""
+
+    id: int
+    at: str | None
+    """Where it was, as `file.py:12`; None of a short one, or if the process did not run at all."""
+    function: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
     """A call that another endpoint was asked to answer."""
 
@@ -136,6 +146,7 @@ class Observed:
     retries: list[Retry] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
     embeddings: list[Interval] = field(default_factory=list)
+    lags: list[Lag] = field(default_factory=list)
     servers: dict[str, Server] = field(default_factory=dict)
     reserves: dict[str, int] = field(default_factory=dict)
     """Bytes that the budget keeps free of each device's capacity."""
@@ -278,6 +289,16 @@ def _note_span(observed: Observed, span: SpanRecord) -> None:
             observed.unloads.append(interval)
         case "embed":
             observed.embeddings.append(interval)
+        case "client lag":
+            observed.lags.append(
+                Lag(
+                    id=span.id,
+                    start_ns=span.start_ns,
+                    end_ns=span.end_ns,
+                    at=_text_or_none(span.attributes.get("at")),
+                    function=_text_or_none(span.attributes.get("function")),
+                )
+            )
         case "node":
             observed.nodes[span.id] = interval
             observed.node_names[span.id] = str(span.attributes.get("node"))
@@ -320,7 +341,7 @@ def _server(said: Attributes) -> Server:
         slots=_whole(said.get("slots"), default=4) if provider_named(backend).side_by_side else 1,
         context_tokens=_whole(said.get("context_tokens"), default=4096),
         threads=_whole(said.get("threads"), default=None),
-        file=file if isinstance(file := said.get("file"), str) else None,
+        file=_text_or_none(said.get("file")),
         device=str(said.get("device", MACHINE)),
         max_parallel=_whole(said.get("max_parallel", said.get("max_concurrency")), default=None),
         drop=_texts_in(said.get("drop")),
@@ -330,6 +351,10 @@ def _server(said: Attributes) -> Server:
 
 def _texts_in(value: object) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _whole(value: object, *, default: T) -> int | T:

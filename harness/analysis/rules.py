@@ -11,7 +11,12 @@ from typing import NamedTuple
 
 from harness.analysis.facts import PLACES, Observed, Server
 from harness.analysis.finding import Finding, Found, Layer
-from harness.analysis.rules_client import idle_device, max_concurrency, serial_client
+from harness.analysis.rules_client import (
+    client_lag,
+    idle_device,
+    max_concurrency,
+    serial_client,
+)
 from harness.analysis.rules_decoding import (
     bandwidth_bound,
     kv_pressure,
@@ -439,6 +444,28 @@ RULES: Mapping[str, Rule] = {
             )
         },
         slows_replies=False,
+    ),
+    "client-lag": Rule(
+        client_lag,
+        "A blocked event loop: what computes, or waits without `await`, stops everything else in "
+        "the process. Replies lie unread, and nothing new is sent.",
+        "L6",
+        (
+            "define the node with def in place of async def: it runs in a thread then",
+            "call what takes long with await asyncio.to_thread(…)",
+            "what keeps the interpreter's lock (an extension that computes) needs a process",
+        ),
+        cases={
+            "no one place": Advice(
+                "The process got too little of the machine, or did much of everything: replies lay "
+                "unread for moments.",
+                "L6",
+                (
+                    "see what else uses the machine's cores, and leave one to this process",
+                    _FEWER_CALLS,
+                ),
+            )
+        },
     ),
     "idle-device": Rule(
         idle_device,

@@ -10,6 +10,7 @@ from harness.analysis.facts import (
     LEAST_LOST_NS,
     PLACES,
     TEXTS_OF_CALLS,
+    Lag,
     Observed,
     busy_ns,
     per_model,
@@ -17,7 +18,7 @@ from harness.analysis.facts import (
     tells_of_queues,
     ttft,
 )
-from harness.analysis.finding import MOST_SPANS, Evidence, Found, named, said_ns
+from harness.analysis.finding import MOST_SPANS, Evidence, Found, counted, named, said_ns
 from harness.analysis.rules_prompts import needed_replies
 from harness.analysis.rules_waiting import FULL_KV
 from harness.trace.calls import Call, Interval
@@ -41,6 +42,10 @@ LEAST_TURNS = 2
 
 LEAST_IDLE_CALLS = 2
 """Calls, or node calls, that waited while nothing was at work."""
+
+LEAST_AT_ONE_PLACE = 0.5
+"""The share of the time that the process stood still which one function has to answer for, before
+it is called the cause."""
 
 
 def serial_client(observed: Observed) -> Found | None:
@@ -160,6 +165,71 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
     )
 
 
+def client_lag(observed: Observed) -> Found | None:
+    """The process stood still, while calls were under way or other nodes could have gone on."""
+    at_work = [*observed.calls, *observed.embeddings]
+    side_by_side = [stretch for stretch, depth in depths(_innermost(observed)) if depth > 1]
+    held_up = parts_within(observed.lags, [*at_work, *side_by_side])
+    lags = [lag for lag, parts in zip(observed.lags, held_up, strict=True) if parts]
+    lost_ns = length_ns(part for parts in held_up for part in parts)
+    if not observed.matters(lost_ns):
+        return None
+    longest_first = sorted(lags, key=lambda lag: lag.duration_ns, reverse=True)
+    longest_ns = longest_first[0].duration_ns
+    place = _place_of_most(longest_first)
+    unreliable = [call for call in observed.calls if call.unreliable]
+    return Found(
+        severity="hint" if place is None else "warning",
+        case="no one place" if place is None else "",
+        seen=f"The event loop of this process stood still for {said_ns(longest_ns)}"
+        + (f" and {counted(len(lags) - 1, 'shorter time')}" if len(lags) > 1 else "")
+        + (" while calls to models were" if common(lags, at_work) else " while other nodes were")
+        + f" under way ({observed.said(lost_ns)})"
+        + (", at no one place." if place is None else f": {_said_place(observed, place)}.")
+        + (
+            f" Latencies of {counted(len(unreliable), 'call')} are unreliable for that."
+            if unreliable
+            else ""
+        ),
+        evidence=Evidence.of(
+            longest_first,
+            lags=len(lags),
+            longest_lag_s=longest_ns / 1e9,
+            unreliable_calls=len(unreliable),
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def _innermost(observed: Observed) -> list[Interval]:
+    """Calls of nodes in which no other node was called."""
+    around = {span for node in observed.nodes for span in _around(observed, node)}
+    return [one for node, one in observed.nodes.items() if node not in around]
+
+
+def _place_of_most(lags: Sequence[Lag]) -> Lag | None:
+    """The longest lag in the function that answers for most of the time; None without such one."""
+    by_function: Counter[str | None] = Counter()
+    for lag in lags:
+        by_function[lag.function] += lag.duration_ns
+    function, most_ns = by_function.most_common(1)[0]
+    if function is None or most_ns < LEAST_AT_ONE_PLACE * by_function.total():
+        return None
+    return next(lag for lag in lags if lag.function == function)
+
+
+def _said_place(observed: Observed, lag: Lag) -> str:
+    middle_ns = lag.start_ns + lag.duration_ns // 2
+    during = [
+        observed.node_names[node]
+        for node, one in observed.nodes.items()
+        if one.start_ns <= middle_ns <= one.end_ns
+    ]
+    if blocked := [name for name in during if name.split("/")[-1] == lag.function]:
+        return f"in node {named(blocked)} ({lag.at})"
+    return f"in '{lag.function}' ({lag.at})" + (f", while {named(during)} ran" if during else "")
+
+
 def idle_device(observed: Observed) -> Found | None:
     """Work waited in the client while no server had anything to do."""
     if not observed.calls:
@@ -243,7 +313,7 @@ def needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
         observed: The run.
         calls: In the order they began; takes time in proportion to their number squared.
     """
-    around = [frozenset(_around(observed, call)) for call in calls]
+    around = [frozenset(_around(observed, call.id)) for call in calls]
     waited_for = [_waited_for(observed, spans) for spans in around]
     quoted = _quoted(observed, calls)
     return [
@@ -259,8 +329,8 @@ def needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
     ]
 
 
-def _around(observed: Observed, call: Call) -> Iterator[int]:
-    span = observed.parents.get(call.id)
+def _around(observed: Observed, inside: int) -> Iterator[int]:
+    span = observed.parents.get(inside)
     while span is not None:
         yield span
         span = observed.parents.get(span)

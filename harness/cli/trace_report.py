@@ -185,6 +185,11 @@ def _model_lines(model: CallGroup) -> Iterator[str]:
         yield f"Not sent to {model.name}: {', '.join(model.dropped)}."
     if model.uncounted:
         yield f"Tokens of {counted(model.uncounted, 'call')} to {model.name}: not counted."
+    if model.unreliable:
+        yield (
+            f"Latencies of {counted(model.unreliable, 'call')} to {model.name} are left out: this "
+            "process stood still when their tokens came."
+        )
     if model.cache_saved_usd is not None:
         saved = model.cache_saved_usd
         end = "saved" if saved >= 0 else "lost"

@@ -7,7 +7,7 @@ from functools import partial
 
 from harness.inference.completion import Completion, Embeddings, Usage
 from harness.inference.request import ChatRequest, Message, Request
-from harness.trace import Instant, Record, Span, SpanRecord, Tracer
+from harness.trace import UNRELIABLE, Instant, Interval, Record, Span, SpanRecord, Tracer
 
 
 def call_span(request: Request, tracer: Tracer) -> Span:
@@ -68,23 +68,7 @@ def token_counts(usage: Usage) -> dict[str, int | None]:
 
 def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Iterator[Record]:
     """What is known of a chat when it is over: where its time went, and what came of it."""
-    for phase in completion.phases:
-        yield SpanRecord(
-            id=span.tracer.new_id(),
-            parent=span.id,
-            name=phase.name,
-            start_ns=phase.start_ns,
-            end_ns=phase.end_ns,
-            attributes={"source": phase.source},
-        )
-    if completion.first_token_ns is not None:
-        yield Instant(span=span.id, name="first token", time_ns=completion.first_token_ns)
-        span.set(ttft_ns=completion.first_token_ns - completion.sent_ns)
-    if completion.itl is not None:
-        itl = completion.itl
-        span.set(itl_mean_ns=itl.mean_ns, itl_p95_ns=itl.p95_ns)
-        if itl.max_ns is not None:
-            span.set(itl_p99_ns=itl.p99_ns, itl_max_ns=itl.max_ns)
+    yield from _timings(completion, span)
     if completion.cost_usd is not None:
         span.set(cost_usd=completion.cost_usd)
     if completion.cache_saved_usd is not None:
@@ -107,3 +91,38 @@ def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Itera
         finish_reason=completion.finish_reason,
         reply_sha256=span.tracer.content(completion.text),
     )
+
+
+def _timings(completion: Completion, span: Span) -> Iterator[Record]:
+    """When what happened; what the process saw too late, since it stood still, is marked."""
+    stalls, unreliable = span.tracer.stalls, set()
+    sent_ns, first_ns, itl = completion.sent_ns, completion.first_token_ns, completion.itl
+    for phase in completion.phases:
+        time = Interval(start_ns=phase.start_ns, end_ns=phase.end_ns)
+        is_wrong = phase.source != "reported" and stalls.falsify(
+            time, from_sending=phase.start_ns == sent_ns
+        )
+        if phase.name == "decode" and itl is not None:
+            if is_wrong:
+                unreliable.add("itl_mean_ns")
+            if stalls.falsify_gaps(time, longest_ns=itl.max_ns or itl.p95_ns):
+                unreliable |= {"itl_p95_ns", "itl_p99_ns", "itl_max_ns"}
+        yield SpanRecord(
+            id=span.tracer.new_id(),
+            parent=span.id,
+            name=phase.name,
+            start_ns=phase.start_ns,
+            end_ns=phase.end_ns,
+            attributes={"source": UNRELIABLE if is_wrong else phase.source},
+        )
+    if first_ns is not None:
+        yield Instant(span=span.id, name="first token", time_ns=first_ns)
+        span.set(ttft_ns=first_ns - sent_ns)
+        if stalls.falsify(Interval(start_ns=sent_ns, end_ns=first_ns), from_sending=True):
+            unreliable.add("ttft_ns")
+    if itl is not None:
+        span.set(itl_mean_ns=itl.mean_ns, itl_p95_ns=itl.p95_ns)
+        if itl.max_ns is not None:
+            span.set(itl_p99_ns=itl.p99_ns, itl_max_ns=itl.max_ns)
+    if unreliable:
+        span.set(unreliable=sorted(unreliable))

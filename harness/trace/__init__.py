@@ -3,7 +3,7 @@
 Knows nothing of models or rubrics.
 """
 
-from harness.trace.calls import Call, CallGroup, Interval, calls_of, group_calls
+from harness.trace.calls import UNRELIABLE, Call, CallGroup, Interval, calls_of, group_calls
 from harness.trace.clock import Clock, ManualClock, monotonic
 from harness.trace.journal import Durability, OnFailure
 from harness.trace.journal_line import dump_json
@@ -32,6 +32,7 @@ from harness.trace.tracer import ContentPolicy, Sink, Span, Tracer, describe, sh
 __all__ = [
     "AUDIT_LOG",
     "TIMELINES",
+    "UNRELIABLE",
     "Attributes",
     "AuditLine",
     "Call",

@@ -6,7 +6,7 @@ A price is by the token, by the hour, or as a provider lists it. An unknown figu
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -14,6 +14,10 @@ from harness.trace.records import Attributes, Instant, SpanRecord
 
 PHASES = ("queue", "load", "prefill", "decode")
 """The phases of a call, in the order they happen."""
+
+UNRELIABLE = "unreliable"
+"""The source of a phase that the process saw the beginning or the end of too late, since it stood
+still; and the attribute of a call that lists those of its figures that are wrong for that."""
 
 _FOR_A_TURN = ("max_parallel", "max_concurrency", "slots", "KV cache")
 """How the reasons begin for waits that the endpoint's limits or the model's size imposed."""
@@ -49,11 +53,14 @@ class Call(Interval):
     status: str
     error: str | None
     attributes: Attributes
-    """Of the span: `input_tokens`, `finish_reason`, `prompt_sha256` and so on."""
+    """Of the span: `input_tokens`, `finish_reason`, `prompt_sha256` and so on; without figures
+    that are unreliable."""
     phases: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
     """Where its time went, by phase, as far as it is known."""
     turns: tuple[Interval, ...] = ()
     """Of its queue, the waits for a turn among calls to the same model."""
+    unreliable: frozenset[str] = frozenset()
+    """Phases and figures whose times the process saw too late, since it stood still."""
 
     def count(self, name: str) -> int | None:
         """A whole number among the attributes, such as `output_tokens`; None if unknown."""
@@ -102,9 +109,12 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
     chats: list[SpanRecord] = []
     phases: dict[int, dict[str, list[Interval]]] = {}
     turns: dict[int, list[Interval]] = {}
+    unreliable: dict[int, set[str]] = {}
     for span in spans:
         if span.name in PHASES:
             if span.parent in phases:
+                if span.attributes.get("source") == UNRELIABLE:
+                    unreliable.setdefault(span.parent, set()).add(span.name)
                 interval = Interval(start_ns=span.start_ns, end_ns=span.end_ns)
                 phases[span.parent].setdefault(span.name, []).append(interval)
                 if str(span.attributes.get("reason")).startswith(_FOR_A_TURN):
@@ -116,6 +126,9 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
         if span.name == "chat":
             chats.append(span)
             phases[span.id] = {}
+            figures = span.attributes.get(UNRELIABLE)
+            if isinstance(figures, list | tuple):
+                unreliable.setdefault(span.id, set()).update(map(str, figures))
     return [
         Call(
             id=span.id,
@@ -126,12 +139,19 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
             node=nodes.get(span.id),
             status=span.status,
             error=span.error,
-            attributes=span.attributes,
+            attributes=_without(span.attributes, unreliable.get(span.id)),
             phases={name: tuple(parts) for name, parts in phases[span.id].items()},
             turns=tuple(turns.get(span.id, ())),
+            unreliable=frozenset(unreliable.get(span.id, ())),
         )
         for span in chats
     ]
+
+
+def _without(attributes: Attributes, unreliable: Collection[str] | None) -> Attributes:
+    if not unreliable:
+        return attributes
+    return {name: value for name, value in attributes.items() if name not in unreliable}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +219,9 @@ class CallGroup:
     """Replies that ended at a limit, of output or of the context: their ends are missing."""
     uncounted: int
     """Calls that a model answered and whose server counted no tokens: theirs are in no figure."""
+    unreliable: int
+    """Calls some of whose latencies are in no figure, since the process stood still when what they
+    are measured by arrived."""
     ttft: Percentiles | None
     """Time to first token, from sending the request: a wait for a place or for the model to load
     is not in it where it came before that."""
@@ -279,6 +302,7 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         from_cache=sum(call.from_cache for call in calls),
         cut=sum(call.was_cut for call in done),
         uncounted=sum(call.count("output_tokens") is None for call in done),
+        unreliable=sum(bool(call.unreliable) for call in done),
         ttft=percentiles_of(call.ttft_ns for call in done),
         itl_mean=percentiles_of(call.count("itl_mean_ns") for call in done),
         itl_p95=percentiles_of(call.count("itl_p95_ns") for call in done),
@@ -310,7 +334,9 @@ def _decode_rate(done: Sequence[Call]) -> float | None:
     timed = [
         call
         for call in done
-        if call.phase_ns("decode") > 0 and call.count("output_tokens") is not None
+        if call.phase_ns("decode") > 0
+        and "decode" not in call.unreliable
+        and call.count("output_tokens") is not None
     ]
     seconds = sum(call.phase_ns("decode") for call in timed) / 1e9
     # A decode phase lasts from the first token to the last, so the first is not of it.

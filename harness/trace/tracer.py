@@ -36,6 +36,7 @@ from harness.trace.records import (
     SpanStatus,
 )
 from harness.trace.secrets import Redactor
+from harness.trace.stalls import Stalls
 
 Sink = Callable[[Record], None]
 """Takes each record as it is made; must not raise."""
@@ -78,6 +79,7 @@ class Tracer:
 
     Attributes:
         run_id: Of the run that is recorded; empty if none is.
+        stalls: When the process stood still; none are known unless a heartbeat is kept.
     """
 
     run_id: str = ""
@@ -90,6 +92,7 @@ class Tracer:
         content: ContentPolicy = "full",
     ) -> None:
         self.now_ns = clock
+        self.stalls = Stalls(clock)
         self._content = content
         self._ids = itertools.count(1)
         self._take: Callable[[Entry], object] = _discard

@@ -386,6 +386,29 @@ def idle_device() -> PlantedRun:
     return run
 
 
+def client_lag(function: str | None = "count") -> PlantedRun:
+    """A node's function blocks the event loop twice, while others wait for their replies."""
+    run = PlantedRun()
+    for item in range(4):
+        node = run.node("answers", 0, 3000, item=item)
+        run.call(0, parent=node, tokens=200, unreliable=["ttft_ns"])
+    run.node("parse", 500, 2100)
+    place = {"at": "mine.py:12", "function": function} if function else {}
+    run.span("client lag", 520, 1200, track="client lag", **place)
+    run.span("client lag", 1800, 700, track="client lag", **place)
+    run.call(2700)
+    return run
+
+
+def blocked_alone() -> PlantedRun:
+    """The only thing that goes on computes: it keeps nothing else waiting."""
+    run = PlantedRun()
+    run.calls(3)
+    run.span("client lag", run.now_ms + 20, 1900, track="client lag", at="mine.py:12", function="f")
+    run.node("parse", run.now_ms, 2000)
+    return run
+
+
 def out_of_memory_at_start() -> PlantedRun:
     run = PlantedRun()
     run.endpoint("large", backend="embedded", context_tokens=32_768)
@@ -635,4 +658,5 @@ HEALTHY: list[Make] = [
     turns_before_a_full_server,
     turns_that_keep_to_an_accounts_limit,
     drafts_that_pay,
+    blocked_alone,
 ]

@@ -15,7 +15,9 @@ from harness.inference import (
     ScriptedBackend,
     Usage,
 )
-from harness.trace import Journal, ManualClock, RunTrace, TraceOptions, Tracer
+from harness.inference.completion import InterTokenLatency
+from harness.trace import Journal, ManualClock, RunTrace, TraceOptions, Tracer, calls_of
+from harness.trace.calls import call_group
 from harness.trace.records import Content, Instant, SpanEnded, SpanRecord, SpanStarted
 from harness.trace.tracer import span_id, trace_id
 
@@ -204,3 +206,56 @@ def test_a_call_is_on_record_before_it_ends_and_one_that_is_cancelled_did_nothin
     asyncio.run(main())
     [end] = of_class(records, SpanEnded)
     assert end.status == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("beats_ms", "sources", "unreliable"),
+    [
+        # The first token came while nobody looked: when, and so how long decoding took, is unknown.
+        (
+            (*range(0, 51, 10), 101, *range(110, 400, 10)),
+            ["reported", "unreliable"],
+            ["itl_max_ns", "itl_mean_ns", "itl_p95_ns", "itl_p99_ns", "ttft_ns"],
+        ),
+        # In the middle of the reply: from first to last token is right, and the waits are not.
+        (
+            (*range(0, 200, 10), 300, *range(310, 400, 10)),
+            ["reported", "measured"],
+            ["itl_max_ns", "itl_p95_ns", "itl_p99_ns"],
+        ),
+        (range(0, 400, 10), ["reported", "measured"], None),
+    ],
+)
+def test_what_the_process_saw_too_late_is_marked_and_in_no_figure(beats_ms, sources, unreliable):
+    clock, records = ManualClock(), []
+    tracer = Tracer(records.append, clock=clock)
+    waits = InterTokenLatency(mean_ns=10_000_000, p95_ns=11_000_000, p99_ns=0, max_ns=12_000_000)
+
+    class Stalled:
+        async def chat(self, _request):
+            for time_ms in beats_ms:
+                clock.advance(ns=time_ms * 1_000_000 - clock())
+                tracer.stalls.beat()
+            clock.advance(ns=400_000_000 - clock())
+            return replace(ANSWER, itl=waits)
+
+    asyncio.run(client_of(Stalled(), tag="judge", tracer=tracer).chat(REQUEST))
+    spans = of_class(records, SpanRecord)
+    assert [span.attributes["source"] for span in spans] == sources
+    (end,) = of_class(records, SpanEnded)
+    assert end.attributes.get("unreliable") == unreliable
+    begun = next(one for one in of_class(records, SpanStarted) if one.name == "chat")
+    chat = SpanRecord(
+        id=begun.id,
+        parent=None,
+        name="chat",
+        start_ns=begun.time_ns,
+        end_ns=end.time_ns,
+        attributes={**begun.attributes, **end.attributes},
+    )
+    figures = call_group(calls_of([chat, *spans]))
+    assert figures.unreliable == (unreliable is not None)
+    assert (figures.ttft is None) is ("ttft_ns" in (unreliable or ()))
+    assert (figures.itl_mean is None) is ("itl_mean_ns" in (unreliable or ()))
+    assert (figures.itl_p99 is None) is ("itl_p99_ns" in (unreliable or ()))
+    assert (figures.decode_tokens_per_s is None) is ("unreliable" in sources)

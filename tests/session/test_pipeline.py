@@ -156,7 +156,8 @@ def test_a_failed_run_leaves_its_record_too(settings):
     assert line["final"] == "ERROR"
     assert "HTTP 400" in line["error"]
     record = load_run(settings.traces / f"{line['run_id']}.jsonl")
-    assert {span.status for span in record.spans} == {"error"}
+    statuses = {span.status for span in record.spans if span.name != "client lag"}
+    assert statuses == {"error"}
 
 
 def test_several_failures_are_one_error_that_says_how_many(settings):

@@ -1,0 +1,131 @@
+"""Notices when the event loop of a run stands still, and in which function.
+
+Every function that computes, or waits without `await`, stops everything else in the process. The
+tracer learns of it (`Stalls`), and the timeline has a track of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import sysconfig
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
+from types import FrameType
+
+from harness.trace import Interval, Tracer
+from harness.trace.stalls import BEAT_NS
+
+_LOOK_S = 0.05
+"""A stall of this length is looked into, and again after as long."""
+
+_LONGEST_NS = 1_000_000_000
+"""Stalls one right after the other are recorded together, up to this length."""
+
+_LIBRARIES = tuple(
+    sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+_OWN = str(Path(__file__).parents[1])
+_LOOP = {"asyncio.events", "asyncio.base_events", "asyncio.runners"}
+"""Modules whose functions call what the loop runs."""
+
+
+@contextmanager
+def heartbeat(tracer: Tracer) -> Iterator[None]:
+    """Keeps it until the block is left; to be entered where the event loop runs.
+
+    Each stall is a span `client lag`. `at` is where the loop was found, as file and line, and
+    `function` says in what: the innermost that a user has written, if there is one. Both are
+    missing of a short stall, and of one in which the whole process did not run.
+    """
+    heart = _Heart(tracer)
+    ended = threading.Event()
+    watch = threading.Thread(target=heart.watch, args=(ended,), name="harness-stalls", daemon=True)
+    watch.start()
+    heart.beat()
+    try:
+        yield
+    finally:
+        heart.stop()
+        ended.set()
+
+
+class _Heart:
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._next: asyncio.TimerHandle | None = None
+        self._lag: list[Interval] = []
+        """Stalls one right after the other that are not recorded yet."""
+        self._places: Counter[tuple[str, str]] = Counter()
+
+    def beat(self) -> None:
+        """Comes again until it is stopped."""
+        stall = self._tracer.stalls.beat()
+        if stall is None:
+            self._record()
+        else:
+            self._lag.append(stall)
+            if stall.end_ns - self._lag[0].start_ns >= _LONGEST_NS:
+                self._record()
+        self._next = self._loop.call_later(BEAT_NS / 1e9, self.beat)
+
+    def stop(self) -> None:
+        """There are no more beats."""
+        if self._next is not None:
+            self._next.cancel()
+        if (stall := self._tracer.stalls.beat()) is not None:
+            self._lag.append(stall)
+        self._record()
+        self._tracer.stalls.stop()
+
+    def watch(self, ended: threading.Event) -> None:
+        """In a thread: looks now and then whether the loop goes on and, if not, where it is."""
+        while not ended.wait(_LOOK_S):
+            if self._tracer.stalls.overdue_ns >= _LOOK_S * 1e9:
+                frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - documented
+                if frame is not None:
+                    self._places[_place(frame)] += 1
+
+    def _record(self) -> None:
+        places, self._places = self._places, Counter()
+        if not self._lag:
+            return
+        stalls, self._lag = self._lag, []
+        attributes: dict[str, object] = {
+            "track": "client lag",
+            "longest_ns": max(stall.duration_ns for stall in stalls),
+        }
+        if places:
+            (at, function), _ = places.most_common(1)[0]
+            attributes |= {"at": at, "function": function}
+        self._tracer.completed_span(
+            "client lag",
+            start_ns=stalls[0].start_ns + BEAT_NS,
+            end_ns=stalls[-1].end_ns,
+            **attributes,
+        )
+
+
+def _place(innermost: FrameType) -> tuple[str, str]:
+    """Where the loop is, as `file.py:12`, and in which function."""
+    frames = list(takewhile(_is_in_task, _outward(innermost)))
+    written = (f for f in frames if not f.f_code.co_filename.startswith((*_LIBRARIES, _OWN, "<")))
+    own = (f for f in frames if f.f_code.co_filename.startswith(_OWN))
+    frame = next(written, None) or next(own, innermost)
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}", frame.f_code.co_name
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_in_task(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__") not in _LOOP

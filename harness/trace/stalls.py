@@ -1,0 +1,115 @@
+"""When the process stood still, and by how much what it measured then may be wrong.
+
+What arrives while the event loop is blocked is seen, and stamped, only afterwards. A heartbeat on
+the loop that comes late tells how long it was blocked; a time that was read then is in doubt by as
+much.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from harness.trace.calls import Interval
+from harness.trace.clock import Clock
+
+BEAT_NS = 10_000_000
+"""From one beat to the next."""
+
+LEAST_STALL_NS = 8_000_000
+"""A beat that comes so much late was held up: by the loop, and not by the timer."""
+
+_AFTERWARDS_NS = 10_000_000
+"""So long after a stall, what arrived in it may still lie unread; and so long after it is to be
+sent, a request may not have left."""
+
+_MOST_KEPT = 20_000
+
+_MOST_DOUBT = 0.05
+"""The share of a duration that its ends may be in doubt by."""
+
+
+class Stalls:
+    """The stalls of one event loop, as far back as calls that are under way may need them.
+
+    Beats come from its thread; any thread may ask.
+
+    Args:
+        clock: The run's time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._stalls: list[Interval] = []
+        self._last_ns: int | None = None
+
+    def beat(self) -> Interval | None:
+        """Notes that the loop runs; returns the stall that this beat has ended."""
+        now_ns = self._clock()
+        last_ns, self._last_ns = self._last_ns, now_ns
+        if last_ns is None or now_ns - last_ns < BEAT_NS + LEAST_STALL_NS:
+            return None
+        stall = Interval(start_ns=last_ns, end_ns=now_ns)
+        if len(self._stalls) >= _MOST_KEPT:
+            # A new list: another thread may be reading the old one.
+            self._stalls = self._stalls[_MOST_KEPT // 2 :]
+        self._stalls.append(stall)
+        return stall
+
+    def stop(self) -> None:
+        """There will be no more beats: nothing is in doubt from here on."""
+        self._last_ns = None
+
+    def falsify(self, measured: Interval, *, from_sending: bool = False) -> bool:
+        """Whether a duration that was measured may be wrong by more than a twentieth.
+
+        Args:
+            measured: What began and ended when something was seen to arrive.
+            from_sending: It began when something was to be sent instead.
+        """
+        before = self._late_ns if from_sending else self._early_ns
+        doubt_ns = before(measured.start_ns) + self._early_ns(measured.end_ns)
+        return doubt_ns > _MOST_DOUBT * measured.duration_ns
+
+    def falsify_gaps(self, measured: Interval, *, longest_ns: int) -> bool:
+        """The same of the longest wait between two of the arrivals in this time."""
+        stalls = self._known()
+        first = bisect_right(stalls, measured.start_ns - _AFTERWARDS_NS, key=_end)
+        until = bisect_right(stalls, measured.end_ns, key=_start)
+        return any(one.duration_ns > _MOST_DOUBT * longest_ns for one in stalls[first:until])
+
+    @property
+    def overdue_ns(self) -> int:
+        """How long the next beat has been missing; 0 if it is not."""
+        return 0 if self._last_ns is None else max(0, self._clock() - self._last_ns - BEAT_NS)
+
+    def _early_ns(self, stamped_ns: int) -> int:
+        """By how much what was seen to arrive at this time may have arrived earlier."""
+        stall = self._begun_by(stamped_ns)
+        if stall is not None and stamped_ns <= stall.end_ns + _AFTERWARDS_NS:
+            return stamped_ns - stall.start_ns
+        return 0
+
+    def _late_ns(self, stamped_ns: int) -> int:
+        """By how much later than at this time what was to be sent may have left."""
+        stall = self._begun_by(stamped_ns + _AFTERWARDS_NS)
+        return 0 if stall is None else max(0, stall.end_ns - stamped_ns)
+
+    def _begun_by(self, time_ns: int) -> Interval | None:
+        stalls = self._known()
+        at = bisect_right(stalls, time_ns, key=_start)
+        return stalls[at - 1] if at else None
+
+    def _known(self) -> list[Interval]:
+        """With the one that goes on, if the next beat is overdue."""
+        overdue_ns, last_ns = self.overdue_ns, self._last_ns
+        if last_ns is None or overdue_ns < LEAST_STALL_NS:
+            return self._stalls
+        return [*self._stalls, Interval(start_ns=last_ns, end_ns=last_ns + BEAT_NS + overdue_ns)]
+
+
+def _start(stall: Interval) -> int:
+    return stall.start_ns
+
+
+def _end(stall: Interval) -> int:
+    return stall.end_ns
