@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from harness.analysis.finding import Found, said_ns
 from harness.inference.providers import PROVIDERS, Aim, Provider
-from harness.trace.calls import Call, Interval, calls_of
+from harness.trace.calls import PHASES, Call, Interval, calls_of
 from harness.trace.intervals import depths, length_ns, parts_within, union
 from harness.trace.journal_reader import Item, Journal
 from harness.trace.records import (
@@ -283,7 +283,7 @@ def _note_span(observed: Observed, span: SpanRecord) -> None:
                     is_prefetch=span.attributes.get("prefetch") is True,
                 )
             )
-        case "load" | "queue" | "prefill" | "decode":
+        case name if name in PHASES:
             pass
         case "unload":
             observed.unloads.append(interval)

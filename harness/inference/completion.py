@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from harness.errors import ServerError
 
-PhaseName = Literal["queue", "load", "prefill", "decode"]
-"""Waiting for a place, loading the model, reading the prompt, writing the reply."""
+PhaseName = Literal["overhead", "queue", "load", "prefill", "decode"]
+"""Around the engine (client, network, the server's front end), waiting for a place, loading the
+model, reading the prompt, writing the reply."""
 
 PhaseSource = Literal["measured", "reported", "derived"]
 """By our clock, by the server's word, or by subtraction of the two."""

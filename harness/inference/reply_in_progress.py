@@ -164,9 +164,9 @@ def call_phases(
     what the server reports, or else all that is not known to be something else.
 
     What went before it is split by what the server reported, and of what is left over there is one
-    phase, marked derived: if prefill was reported (llama-server, Ollama), it was queueing; else,
-    even where queueing was reported (vLLM), it was prefill. With nothing reported all of it counts
-    as prefill, and a queue may hide in it.
+    phase, marked derived: if queueing and prefill were reported (vLLM), it was overhead; if prefill
+    alone (llama-server, Ollama), it was queueing; else, even where queueing was reported (TGI), it
+    was prefill. With nothing reported all of it counts as prefill, and a queue may hide in it.
 
     Args:
         sent_ns: When the request was sent.
@@ -214,7 +214,8 @@ def _before_first_token(sent_ns: int, first_ns: int, known: ServerTimings) -> It
         put("prefill", known.prefill_ns, "reported")
     put("load", known.load_ns, "reported")
     put("queue", known.queue_ns, "reported")
-    put("queue", end_ns - sent_ns, "derived")
+    all_told = known.prefill_ns is not None and known.queue_ns is not None
+    put("overhead" if all_told else "queue", end_ns - sent_ns, "derived")
     return reversed(backwards)
 
 

@@ -12,7 +12,7 @@ from typing import Literal, Self
 
 from harness.trace.records import Attributes, Instant, SpanRecord
 
-PHASES = ("queue", "load", "prefill", "decode")
+PHASES = ("overhead", "queue", "load", "prefill", "decode")
 """The phases of a call, in the order they happen."""
 
 UNRELIABLE = "unreliable"
@@ -262,6 +262,9 @@ class CallGroup:
     """Tokens after the first over the time they took: loading, queueing and prefill left out."""
     total_ns: int
     """Time in calls."""
+    overhead_ns: int
+    """Of it, around the server's engine: client, network, front end. Where the server does not
+    report both its queue and its prefill, this is in one of them."""
     queue_ns: int
     """Of it, waiting for a place, as far as it is known: what a server does not report hides in
     prefill."""
@@ -323,6 +326,7 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         dropped=tuple(dict.fromkeys(name for call in done for name in call.dropped)),
         decode_tokens_per_s=_decode_rate(done),
         total_ns=sum(call.duration_ns for call in calls),
+        overhead_ns=sum(call.phase_ns("overhead") for call in calls),
         queue_ns=sum(call.phase_ns("queue") for call in calls),
         load_ns=sum(call.phase_ns("load") for call in calls),
         prefill_ns=sum(call.phase_ns("prefill") for call in calls),

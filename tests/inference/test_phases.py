@@ -41,7 +41,17 @@ def phases(first_ms, done_ms, *, came_whole=False, **reported_ms):
                 phase("prefill", 1040, 1100, "derived"),
                 phase("decode", 1100, 1400, "measured"),
             ],
-            id="vLLM: the queue, so the rest was prefill",
+            id="TGI: the queue, so the rest was prefill",
+        ),
+        pytest.param(
+            {"queue_ns": 20, "prefill_ns": 50, "decode_ns": 290},
+            [
+                phase("overhead", 1000, 1030, "derived"),
+                phase("queue", 1030, 1050, "reported"),
+                phase("prefill", 1050, 1100, "reported"),
+                phase("decode", 1100, 1400, "measured"),
+            ],
+            id="vLLM: the queue and the prompt, so the rest was around its engine",
         ),
         pytest.param(
             {"load_ns": 30, "prefill_ns": 20, "decode_ns": 290},

@@ -38,11 +38,12 @@ _NO_SUCH_PAGE = 404
 
 
 def times(extras: Extras) -> ServerTimings | None:
-    """The reply's `metrics`."""
+    """The reply's `metrics`. The first token's time counts from when the queue was over."""
     if not extras.metrics:
         return None
     return ServerTimings(
         queue_ns=ms_as_ns(extras.metrics.get("queue_time_ms")),
+        prefill_ns=ms_as_ns(extras.metrics.get("time_to_first_token_ms")),
         decode_ns=ms_as_ns(extras.metrics.get("generation_time_ms")),
     )
 
