@@ -38,6 +38,7 @@ from harness.inference import (
 from harness.inference.gate import Lease
 from harness.log import log_warning
 from harness.residency import KeepAliveBudget, Tenant, check_fits
+from harness.session.heartbeat import heartbeat
 from harness.session.separation import check_fallbacks
 from harness.session.settings import Settings, demo_endpoint
 from harness.session.tenancy import (
@@ -140,7 +141,9 @@ async def open_models(
     warn = warn or _log_notice
     async with AsyncExitStack() as stack:
         # Closed in reverse: the sampling ends, the budget unloads what it loaded, then the backends
-        # close, then the cache.
+        # close, then the cache; all the while a recorded run's heart beats.
+        if tracer.run_id:
+            stack.enter_context(heartbeat(tracer))
 
         # 1. Each for itself.
         named = [name for name in settings.trace.secrets if name in environment]

@@ -26,7 +26,6 @@ from harness.log import log_warning, warnings_heard_by
 from harness.residency import KeepAliveBudget
 from harness.session.audit import audit_line
 from harness.session.casting import Casting, ServedModels, warn_of_no_price
-from harness.session.heartbeat import heartbeat
 from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.passages import PassageLibrary
 from harness.session.roles import EVALUATOR, Roles
@@ -160,7 +159,6 @@ async def open_session(
         async with AsyncExitStack() as stack:
             # 2. The record first, so that everything after it is recorded.
             await stack.enter_async_context(_recorded(trace))
-            stack.enter_context(heartbeat(trace))
             for message, details in early:
                 trace.warned(message, details)
             describe_endpoints(endpoints, trace)
