@@ -21,6 +21,8 @@ def diagnose(journal: Journal) -> Diagnosis:
     return Diagnosis(
         run_id=journal.started.run_id,
         status=observed.ended.status if observed.ended else "unfinished",
+        duration_ns=observed.run.duration_ns,
+        time=observed.time.shares(observed.path, observed.calls, run=observed.run),
         findings=findings,
         unexplained=slowness(observed)
         if not any(RULES[finding.rule].slows_replies for finding in findings)

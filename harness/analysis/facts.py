@@ -7,10 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from harness.analysis.finding import Found, said_ns
+from harness.analysis.time_budget import TimeSpent
+from harness.analysis.what_if import Schedule
 from harness.inference.providers import PROVIDERS, Aim, Provider
 from harness.trace.calls import PHASES, Call, Interval, calls_of
 from harness.trace.intervals import depths, length_ns, parts_within, union
 from harness.trace.journal_reader import Item, Journal
+from harness.trace.node_records import CriticalPath, critical_path
 from harness.trace.records import (
     Attributes,
     Content,
@@ -30,9 +33,6 @@ LEAST_LOST_SHARE = 0.05
 
 TEXTS_OF_CALLS = 200
 """Of so many calls, from the first, the texts are compared: a fault that repeats shows in them."""
-
-PLACES = 16
-"""Node calls that a graph runs at once."""
 
 MACHINE = "machine"
 """The device of models that are in the machine's own memory."""
@@ -155,6 +155,15 @@ class Observed:
     nodes: dict[int, Interval] = field(default_factory=dict)
     """Calls of nodes, by their spans."""
     node_names: dict[int, str] = field(default_factory=dict)
+    place_waits: dict[int, Interval] = field(default_factory=dict)
+    """Of node calls that waited for one of the pipeline's places, by their spans: until each
+    began."""
+    max_parallel: int | None = None
+    """How many calls of nodes the pipeline runs at once; None for any number."""
+    schedule: Schedule = field(init=False)
+    """Of the pipeline's own nodes."""
+    path: CriticalPath = field(init=False)
+    time: TimeSpent = field(default_factory=TimeSpent)
     failed_nodes: list[int] = field(default_factory=list)
     parents: dict[int, int | None] = field(default_factory=dict)
     """The span around each span; phases left out."""
@@ -238,21 +247,32 @@ def observe(journal: Journal) -> Observed:
         ended=journal.ended,
         resumed_ns=journal.resumed_ns,
     )
-    spans = _noted(observed, journal.items())
+    nodes: list[SpanRecord] = []
+    spans = _noted(observed, journal.items(), nodes)
     observed.calls = [call for call in calls_of(spans) if not call.was_refused]
     for flow in journal.flows:
         if flow.name != "call":  # which leads from a span into itself
             observed.sources.setdefault(flow.target, []).append(flow.source)
+    observed.schedule = Schedule(
+        nodes, journal.flows, run=observed.run, max_parallel=observed.max_parallel
+    )
+    observed.path = critical_path(nodes, journal.flows, run=observed.run)
     observed.texts = _texts(journal, observed.calls[:TEXTS_OF_CALLS])
     return observed
 
 
-def _noted(observed: Observed, items: Iterator[Item]) -> Iterator[SpanRecord]:
+def _noted(
+    observed: Observed, items: Iterator[Item], nodes: list[SpanRecord]
+) -> Iterator[SpanRecord]:
     """The spans; what is no call is noted in passing."""
     for item in items:
+        if isinstance(item, SpanRecord | Instant):
+            observed.time.note(item)
         match item:
             case SpanRecord():
                 _note_span(observed, item)
+                if item.name == "node":
+                    nodes.append(item)
                 yield item
             case CounterSet(track=str(track)) if track.startswith(_SERVER_TRACK):
                 key = (track.removeprefix(_SERVER_TRACK), item.name)
@@ -301,12 +321,19 @@ def _note_span(observed: Observed, span: SpanRecord) -> None:
             )
         case "node":
             observed.nodes[span.id] = interval
+            wait_ns = span.attributes.get("place_wait_ns")
+            if isinstance(wait_ns, int) and wait_ns > 0:
+                observed.place_waits[span.id] = Interval(
+                    start_ns=span.start_ns - wait_ns, end_ns=span.start_ns
+                )
             observed.node_names[span.id] = str(span.attributes.get("node"))
             observed.parents[span.id] = span.parent
             if span.status == "error":
                 observed.failed_nodes.append(span.id)
         case _:
             observed.parents[span.id] = span.parent
+            if span.name == "run":
+                observed.max_parallel = _whole(span.attributes.get("max_parallel"), default=None)
 
 
 def _retry(instant: Instant) -> Retry:

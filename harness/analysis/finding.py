@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from harness.analysis.time_budget import TimeShare
 from harness.errors import Notice
 from harness.trace.records import RunState
 
@@ -123,6 +124,9 @@ class Diagnosis:
     run_id: str
     status: RunState
     """How it ended; `unfinished` when it was killed, or is not over."""
+    duration_ns: int
+    time: tuple[TimeShare, ...] = ()
+    """Where the time of its critical path went, the most first; it adds up to the run."""
     findings: tuple[Finding, ...] = ()
     """Worst first: errors, then what took the most time."""
     unexplained: Notice | None = None

@@ -9,12 +9,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from harness.analysis.facts import PLACES, Observed, Server
+from harness.analysis.facts import Observed, Server
 from harness.analysis.finding import Finding, Found, Layer
 from harness.analysis.rules_client import (
     client_lag,
     idle_device,
     max_concurrency,
+    max_parallel,
     serial_client,
 )
 from harness.analysis.rules_decoding import (
@@ -424,6 +425,24 @@ RULES: Mapping[str, Rule] = {
         ),
         slows_replies=False,
     ),
+    "max-parallel": Rule(
+        max_parallel,
+        "The pipeline's own limit: so many calls of nodes run at once, and the others wait for a "
+        "place, while the models could take more.",
+        "L6",
+        ("limit what a server gets by max_parallel under [endpoints.…] in its place",),
+        cases={
+            "no models": Advice(
+                "The pipeline's own limit: calls of nodes that call no model held its places.",
+                "L6",
+                (
+                    "make nodes that call no model faster, or fewer: each holds a place meanwhile",
+                    "do such work for several items in one call of a node",
+                ),
+            )
+        },
+        slows_replies=False,
+    ),
     "serial-client": Rule(
         serial_client,
         "A serial client: the server had one call at a time, and a batch of them costs it "
@@ -477,17 +496,6 @@ RULES: Mapping[str, Rule] = {
             "balance by queue depth rather than in turn",
             "point url under [endpoints.{tag}] at the server itself",
         ),
-        cases={
-            "places": Advice(
-                f"The graph's limit: {PLACES} calls of nodes run at once, and such as do something "
-                "else than call a model held all of these places.",
-                "L6",
-                (
-                    "make nodes that call no model faster, or fewer: each holds a place meanwhile",
-                    "do such work for several items in one call of a node",
-                ),
-            )
-        },
     ),
 }
 """By the stable code that findings bear."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from harness.analysis.facts import (
     LEAST_LOST_NS,
-    PLACES,
     TEXTS_OF_CALLS,
     Lag,
     Observed,
@@ -21,8 +19,9 @@ from harness.analysis.facts import (
 from harness.analysis.finding import MOST_SPANS, Evidence, Found, counted, named, said_ns
 from harness.analysis.rules_prompts import needed_replies
 from harness.analysis.rules_waiting import FULL_KV
+from harness.analysis.what_if import Change
 from harness.trace.calls import Call, Interval
-from harness.trace.intervals import common, depths, length_ns, parts_within, without
+from harness.trace.intervals import common, depths, length_ns, parts_within
 
 LEAST_SERIAL_CALLS = 4
 """Calls that could have been made at once; two or three are often written one after another for
@@ -34,14 +33,11 @@ LONGEST_GAP_NS = 1_000_000_000
 SAMPLE_LAG_NS = 1_200_000_000
 """A counter may be so much older than it looks: llama.cpp is asked every 1.1 s."""
 
-HANDOVER_NS = 5_000_000
-"""A node that begins so soon after the last one it needs did not wait."""
-
 LEAST_TURNS = 2
 """Calls that waited for their turn, or queued in the server; one alone may have met a moment."""
 
 LEAST_IDLE_CALLS = 2
-"""Calls, or node calls, that waited while nothing was at work."""
+"""Calls that waited while nothing was at work."""
 
 LEAST_AT_ONE_PLACE = 0.5
 """The share of the time that the process stood still which one function has to answer for, before
@@ -230,57 +226,41 @@ def _said_place(observed: Observed, lag: Lag) -> str:
     return f"in '{lag.function}' ({lag.at})" + (f", while {named(during)} ran" if during else "")
 
 
+def max_parallel(observed: Observed) -> Found | None:
+    """Calls of nodes waited for one of the pipeline's places, and the run with them."""
+    waits = observed.place_waits
+    gain_ns = observed.schedule.what_if(Change(max_parallel=None, changes_limit=True)).gain_ns
+    if len(waits) < LEAST_TURNS or not observed.matters(gain_ns):
+        return None
+    at_work = [*observed.calls, *observed.embeddings]
+    calls_models = length_ns(common(waits.values(), at_work)) > length_ns(waits.values()) / 2
+    models = observed.by_model() if calls_models else {}
+    if any(_is_full(observed, model, calls) for model, calls in models.items()):
+        return None  # They would wait in the server.
+    certain = all(tells_of_queues(observed, calls) for calls in models.values())
+    places, most = observed.max_parallel or 1, max(depth for _, depth in depths(waits.values()))
+    longest_first = sorted(waits, key=lambda span: waits[span].duration_ns, reverse=True)
+    return Found(
+        severity="warning" if certain else "hint",
+        case="" if calls_models else "no models",
+        seen=f"{len(waits)} calls of nodes waited for one of the pipeline's {places} places, up to "
+        f"{said_ns(waits[longest_first[0]].duration_ns)}. With places for all, the run could have "
+        f"taken {observed.said(gain_ns)} less"
+        + (
+            "."
+            if certain
+            else ", if the servers, which do not tell of queues, answer as many calls at once."
+        ),
+        evidence=Evidence(
+            spans=tuple(longest_first[:MOST_SPANS]),
+            figures={"waiting_node_calls": len(waits), "max_parallel": places},
+        ),
+        first=(f"max_parallel={places + most} in Pipeline(…), or None for no limit",),
+        lost_ns=gain_ns,
+    )
+
+
 def idle_device(observed: Observed) -> Found | None:
-    """Work waited in the client while no server had anything to do."""
-    if not observed.calls:
-        return None  # There is nothing that could have been idle.
-    waits = _waits_for_a_place(observed)
-    asked = [*observed.calls, *observed.embeddings]
-    idle = common(without(waits.values(), asked), _all_places_taken(observed))
-    idle_ns = length_ns(idle)
-    parts = parts_within(waits.values(), idle)
-    for_place = [span for span, part in zip(waits, parts, strict=True) if part]
-    if len(for_place) >= LEAST_IDLE_CALLS and observed.matters(idle_ns):
-        return Found(
-            seen=f"{len(for_place)} calls of nodes were ready and waited for a place, while "
-            f"{PLACES} others were under way and not one call to a model was "
-            f"({observed.said(idle_ns)}).",
-            case="places",
-            evidence=Evidence(
-                spans=tuple(for_place[:MOST_SPANS]),
-                figures={"waiting_node_calls": len(for_place)},
-            ),
-            lost_ns=idle_ns,
-        )
-    return _idle_server(observed)
-
-
-def _waits_for_a_place(observed: Observed) -> dict[int, Interval]:
-    """Of nodes that began late: from when each had all it needed to when it began, by its span."""
-    # An arrow may come from one item alone, and the node waited for all of them.
-    ends_ns: dict[str, list[int]] = {}
-    for span, one in sorted(observed.nodes.items(), key=lambda pair: pair[1].end_ns):
-        ends_ns.setdefault(observed.node_names[span], []).append(one.end_ns)
-    waits = {}
-    for span, began in observed.nodes.items():
-        needed = {observed.node_names.get(source) for source in observed.sources.get(span, ())}
-        done_ns = [
-            of_node[at - 1]
-            for name, of_node in ends_ns.items()
-            if name in needed and (at := bisect_right(of_node, began.start_ns))
-        ]
-        if done_ns:
-            ready_ns = max(done_ns)
-            if began.start_ns - ready_ns > HANDOVER_NS:
-                waits[span] = Interval(start_ns=ready_ns, end_ns=began.start_ns)
-    return waits
-
-
-def _all_places_taken(observed: Observed) -> list[Interval]:
-    return [stretch for stretch, depth in depths(observed.nodes.values()) if depth >= PLACES]
-
-
-def _idle_server(observed: Observed) -> Found | None:
     """Calls were under way to a server that said it had none."""
     for model, calls in observed.by_model().items():
         if observed.server(model).is_in_process:

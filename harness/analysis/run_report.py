@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.analysis.time_budget import TimeShare, TimeSpent
+from harness.analysis.what_if import NodeSlack, Schedule, WhatIf
 from harness.residency.residents import ROOM_FOR
 from harness.trace.calls import (
     Call,
@@ -23,7 +25,7 @@ from harness.trace.calls import (
 )
 from harness.trace.intervals import depths, without
 from harness.trace.journal_reader import Journal
-from harness.trace.node_records import CriticalPath, critical_path
+from harness.trace.node_records import CriticalPath, critical_path, place_wait_ns
 from harness.trace.records import Instant, OpenSpan, RunState, SpanRecord, title
 from harness.wiggum import LOOP_RECORDS, RecordedLoop, recorded_loops
 
@@ -62,6 +64,16 @@ class RunReport:
     """By model, in the order of their first loads; loads outside calls included."""
     load_ns: int
     critical_path: CriticalPath
+    time: tuple[TimeShare, ...]
+    """Where the time of the critical path went, the most first; it adds up to the run."""
+    max_parallel: int | None
+    """How many calls of nodes the pipeline ran at once; None for any number, or if it is no
+    pipeline."""
+    place_waits: int
+    """Calls of nodes that waited for a place, among those or among their node's."""
+    slack: tuple[NodeSlack, ...]
+    """Of the pipeline's own nodes, in the order they began."""
+    what_if: WhatIf | None
     loops: tuple[RecordedLoop, ...]
     cost: RunCost
     retries: int
@@ -73,22 +85,29 @@ class RunReport:
     killed is not."""
 
 
-def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
+def report_of(
+    journal: Journal, *, targets: Targets | None = None, what_if: str | None = None
+) -> RunReport:
     """Reads a journal twice, and keeps about a kilobyte for each model call in between.
 
     Args:
         journal: Of a run that ended, was killed, or is still going.
         targets: What calls are judged by; half a second to the first token, and then twenty tokens
             a second, when left out.
+        what_if: A change of nodes' durations or of the pipeline's limit, whose effect is told; see
+            `Schedule.parsed`.
 
     Raises:
         JournalInvalid: A line in the middle is not a record.
+        InvalidInput: The change is not written as one.
     """
     run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
     calls = calls_of(journal.spans())
     asked = [call for call in calls if not call.from_cache and not call.was_refused]
     seen = _Seen(journal)
     loads = _loads(seen.spans["load"], {call.id: call.model for call in calls})
+    path = critical_path(seen.spans["node"], journal.flows, run=run)
+    schedule = Schedule(seen.spans["node"], journal.flows, run=run, max_parallel=seen.max_parallel)
     return RunReport(
         run_id=journal.started.run_id,
         pipeline=journal.started.name,
@@ -105,7 +124,12 @@ def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
         occupancy=occupancy_of([*asked, *_as_intervals(seen.asides)], run=run),
         loads=loads,
         load_ns=sum(one.load_ns for one in loads),
-        critical_path=critical_path(seen.spans["node"], journal.flows, run=run),
+        critical_path=path,
+        time=seen.time.shares(path, calls, run=run),
+        max_parallel=seen.max_parallel,
+        place_waits=sum(place_wait_ns(node) > 0 for node in seen.spans["node"]),
+        slack=schedule.slack(),
+        what_if=None if what_if is None else schedule.what_if(schedule.parsed(what_if)),
         loops=recorded_loops(seen.of_loops),
         cost=cost_of(
             [*asked, *priced_asides(seen.asides)],
@@ -142,10 +166,18 @@ class _Seen:
         self.asides: list[SpanRecord] = []
         self.of_loops: list[SpanRecord | Instant] = []
         self.unfinished: list[SpanRecord] = []
+        self.time = TimeSpent()
+        self.max_parallel: int | None = None
         for item in journal.items():
+            if isinstance(item, SpanRecord | Instant):
+                self.time.note(item)
             if isinstance(item, SpanRecord | Instant) and item.name in LOOP_RECORDS:
                 self.of_loops.append(item)
             if isinstance(item, SpanRecord):
+                if item.name == "run" and isinstance(
+                    limit := item.attributes.get("max_parallel"), int
+                ):
+                    self.max_parallel = limit
                 if item.name in self.spans:
                     self.spans[item.name].append(item)
                 elif item.name in ASIDE:

@@ -156,15 +156,28 @@ def export(
     show_default=True,
     help="Target: time between tokens.",
 )
+@click.option(
+    "--what-if",
+    metavar="CHANGE",
+    help='Say what the run would have taken: "sections*0.5, judge+1s, max_parallel=64".',
+)
 @json_option
-def report(run: str, traces: Path | None, ttft_ms: int, itl_ms: int, *, as_json: bool) -> None:
+def report(
+    run: str,
+    traces: Path | None,
+    ttft_ms: int,
+    itl_ms: int,
+    what_if: str | None,
+    *,
+    as_json: bool,
+) -> None:
     """Say where the time, the tokens and the money went."""
     from harness.analysis import Targets, report_of  # noqa: PLC0415
     from harness.cli.trace_report import print_report  # noqa: PLC0415 - as above
 
     with _complaints(as_json=as_json):
         targets = Targets(ttft_ns=ttft_ms * 1_000_000, itl_ns=itl_ms * 1_000_000)
-        found = report_of(_journal(run, traces), targets=targets)
+        found = report_of(_journal(run, traces), targets=targets, what_if=what_if)
     if as_json:
         write_json(json_object(found))
     else:

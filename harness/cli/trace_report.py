@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 from rich.padding import Padding
@@ -12,6 +12,8 @@ from rich.text import Text
 from harness.analysis import LAYERS, Aside, Diagnosis, Finding, RunReport, Severity
 from harness.analysis.finding import counted
 from harness.analysis.run_report import Goodput, Occupancy
+from harness.analysis.time_budget import AT_WORK, TIME_KINDS, TimeShare
+from harness.analysis.what_if import NodeSlack, WhatIf
 from harness.cli.tables import UNKNOWN, digits, dollars, known, seconds
 from harness.trace.calls import LEAST_FOR_TAILS, CallGroup, Percentiles, RunCost
 from harness.trace.node_records import CriticalPath
@@ -35,6 +37,14 @@ _NOTHING_IN_TEXTS = (
     ", no prompt was read twice for nothing, and nothing ran one after another that could have run "
     "at once"
 )
+_UNEXPLAINED = (
+    "No rule found a fault, but models were at work for only {at_work:.0%} of the time: what else "
+    "it went into stands above."
+)
+_EXPLAINED = 0.7
+"""The share of the time that has to be models' work before a run is called well."""
+_LEAST_SHARE = 0.01
+_NODES_SHOWN = 10
 _NOTHING_YET = "Nothing was wrong that this can see until the run was cut short."
 _NEVER_SEEN = (
     "What a journal cannot show: how busy the device was, what else ran on the machine, and "
@@ -59,6 +69,8 @@ def print_findings(diagnosis: Diagnosis, console: Console) -> None:
         _print_finding(number, finding, console)
     if any(finding.evidence.spans for finding in diagnosis.findings):
         console.print(Text(_WHERE_SPANS_ARE, style="dim"))
+    if diagnosis.time:
+        console.print(Text(_time_line(diagnosis)))
     if diagnosis.unexplained is not None:
         also = "also " if diagnosis.findings else ""
         console.print(
@@ -90,6 +102,15 @@ def _parts(report: RunReport) -> Iterator[Table | Text]:
         )
     if report.critical_path.steps:
         yield _path_table(report.critical_path)
+    if report.time:
+        yield _time_table(report.time)
+    if report.place_waits:
+        most = "" if report.max_parallel is None else f": {report.max_parallel} run at once"
+        yield Text(f"{counted(report.place_waits, 'call')} of nodes waited for a place{most}.")
+    if len(report.slack) > 1:
+        yield _slack_table(report.slack)
+    if report.what_if is not None:
+        yield Text(_what_if_line(report.what_if))
     if report.loops:
         yield _loop_table(report.loops)
     if report.cost.usd is not None:
@@ -258,6 +279,40 @@ def _path_table(path: CriticalPath) -> Table:
     return table
 
 
+def _time_table(time: Sequence[TimeShare]) -> Table:
+    table = _table("Where the time of the critical path went", "")
+    for column in ("s", "of the run"):
+        table.add_column(column, justify="right")
+    for one in time:
+        table.add_row(Text(TIME_KINDS[one.kind]), seconds(one.duration_ns), _share(one.share))
+    return table
+
+
+def _slack_table(slack: Sequence[NodeSlack]) -> Table:
+    table = _table("Nodes, and by how much each call could have ended later for nothing", "node")
+    for column in ("calls", "took, s", "longest, s", "slack, s"):
+        table.add_column(column, justify="right")
+    for node in sorted(slack, key=lambda node: (node.slack_ns, -node.longest_ns))[:_NODES_SHOWN]:
+        table.add_row(
+            Text(node.node),
+            f"{node.calls:,}",
+            seconds(node.total_ns),
+            seconds(node.longest_ns),
+            seconds(node.slack_ns),
+        )
+    if len(slack) > _NODES_SHOWN:
+        table.add_row(Text(f"and {len(slack) - _NODES_SHOWN} more, with more slack", style="dim"))
+    return table
+
+
+def _what_if_line(what_if: WhatIf) -> str:
+    gain = f"{seconds(abs(what_if.gain_ns))} s {'less' if what_if.gain_ns >= 0 else 'more'}"
+    return (
+        f"With {what_if.change} the run would have taken {seconds(what_if.after_ns)} s: {gain}, if "
+        "the servers answer as quickly as they did."
+    )
+
+
 def _loop_table(loops: tuple[RecordedLoop, ...]) -> Table:
     table = _table("Loops: the composite of each round (* returned)", "node")
     table.add_column("rubric", overflow="fold")
@@ -366,10 +421,20 @@ def _print_finding(number: int, finding: Finding, console: Console) -> None:
     console.print()
 
 
+def _time_line(diagnosis: Diagnosis) -> str:
+    shown = [one for one in diagnosis.time if one.share >= _LEAST_SHARE]
+    parts = [f"{one.share:.0%} {TIME_KINDS[one.kind]}" for one in shown]
+    whole = seconds(diagnosis.duration_ns)
+    return f"Where the {whole} s of the critical path went: {'; '.join(parts)}."
+
+
 def _all_clear(diagnosis: Diagnosis) -> str:
-    """That nothing was found, denying no more than was looked at."""
+    """That no rule found anything, and how much of the time that explains."""
     if diagnosis.status not in {"ok", "waiting", "stopped"}:
         return _NOTHING_YET
+    at_work = sum(one.share for one in diagnosis.time if one.kind in AT_WORK)
+    if at_work < _EXPLAINED:
+        return _UNEXPLAINED.format(at_work=at_work)
     return f"{_NOTHING}{'' if diagnosis.not_examined else _NOTHING_IN_TEXTS}. {_NEVER_SEEN}"
 
 

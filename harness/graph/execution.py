@@ -43,7 +43,7 @@ from harness.graph.state import (
 )
 from harness.graph.values import digest
 from harness.log import log_warning
-from harness.trace import Tracer, describe
+from harness.trace import Clock, Tracer, describe
 
 _NOT_WANTED = "its when= was not true"
 
@@ -132,7 +132,13 @@ class _Running:
             renamed=renamed,
         )
         depth = 0 if parent is None else parent.depth + 1
-        self._calls = _Calls(self._run_call, places=shared.places, depth=depth, log=shared.log)
+        self._calls = _Calls(
+            self._run_call,
+            places=shared.places,
+            depth=depth,
+            clock=shared.tracer.now_ns,
+            log=shared.log,
+        )
         self._schedule = Schedule(
             plan,
             inputs,
@@ -424,6 +430,7 @@ class _Calls:
         run: Makes a call, and notes how it ended.
         places: How many may be under way, over all graphs.
         depth: In how many calls the graph is nested.
+        clock: Tells since when a call waits.
         log: Knows what was left behind.
     """
 
@@ -433,9 +440,11 @@ class _Calls:
         *,
         places: Places,
         depth: int,
+        clock: Clock,
         log: Log,
     ) -> None:
         self._run = run
+        self._clock = clock
         self._places = places
         self._depth = depth
         self._log = log
@@ -447,11 +456,18 @@ class _Calls:
 
     def begin(self, state: State, item: int | None) -> None:
         """Begins a call, now or when there is a place for it."""
-        start = partial(self._start, Call(state, item))
+        call = Call(state, item)
         if state.places is None:
-            self._places.take(start, depth=self._depth)
+            self._take_place(call)
         else:
-            state.places.take(partial(self._places.take, start, depth=self._depth))
+            state.places.take(partial(self._take_place, call))
+            if not call.has_place and not call.waits:
+                call.waits.append(("concurrency_wait_ns", self._clock()))
+
+    def _take_place(self, call: Call) -> None:
+        self._places.take(partial(self._start, call), depth=self._depth)
+        if not call.has_place:
+            call.waits.append(("place_wait_ns", self._clock()))
 
     def give_back(self, call: Call) -> None:
         """Frees a call's place, if it still has it."""

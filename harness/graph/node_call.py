@@ -416,7 +416,10 @@ async def _attempt(
     step, path, label, tracer = call.step, call.state.path, call.label, shared.tracer
     arguments, _, needs = call.taken
     tracer.check_written()
-    with tracer.span("node", track=f"node {path}", label=label, node=path, item=call.item) as span:
+    waits = _waits(call, until_ns=tracer.now_ns())
+    with tracer.span(
+        "node", track=f"node {path}", label=label, node=path, item=call.item, **waits
+    ) as span:
         if attempt > 1:
             span.set(attempt=attempt)
         if needs:
@@ -447,6 +450,16 @@ async def _attempt(
                 await handle.end_attempt()
         value = step.form.check(value)
         return Given(value, step.form.encode(value), span.id)
+
+
+def _waits(call: Call, *, until_ns: int) -> dict[str, int]:
+    """How long the call's first attempt waited for a place, of its node's and of all, by limit."""
+    if not call.waits:
+        return {}
+    times_ns = [*(since_ns for _, since_ns in call.waits), until_ns]
+    waits = {wait: times_ns[n + 1] - since_ns for n, (wait, since_ns) in enumerate(call.waits)}
+    call.waits.clear()
+    return waits
 
 
 def _traceback(error: Exception) -> str:

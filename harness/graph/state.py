@@ -328,11 +328,12 @@ class Call:
         item: None for a node that is not mapped.
         taken: Set when it begins.
         has_place: Whether it counts as one of those under way.
+        waits: What it waited for and since when, one after the other, until it began.
         is_made: Whether its function is at work; only then can it be cancelled, since before and
             after that there are only things to be written down.
     """
 
-    __slots__ = ("has_place", "is_made", "item", "state", "step", "taken")
+    __slots__ = ("has_place", "is_made", "item", "state", "step", "taken", "waits")
 
     def __init__(self, state: State, item: int | None, taken: Taken | None = None) -> None:
         self.state = state
@@ -341,6 +342,7 @@ class Call:
         if taken is not None:
             self.taken = taken
         self.has_place = False
+        self.waits: list[tuple[str, int]] = []
         self.is_made = False
 
     @property

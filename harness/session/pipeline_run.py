@@ -150,7 +150,9 @@ class PipelineRun:
                     for notice in part.earlier.notices:
                         session.casting.warn(notice, session.trace)
                     session.replies.ask_anew(part.earlier.misled)
-                with session.trace.span("run", label=self.graph.name):
+                with session.trace.span(
+                    "run", label=self.graph.name, max_parallel=self.max_parallel
+                ):
                     await self._record_beginning(session, part)
                     for notice in doubtful_inputs(self.graph, part.given):
                         session.casting.warn(notice, session.trace)

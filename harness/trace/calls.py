@@ -59,6 +59,8 @@ class Call(Interval):
     """Where its time went, by phase, as far as it is known."""
     turns: tuple[Interval, ...] = ()
     """Of its queue, the waits for a turn among calls to the same model."""
+    room: tuple[Interval, ...] = ()
+    """Of its queue, the waits for room in memory for its model."""
     unreliable: frozenset[str] = frozenset()
     """Phases and figures whose times the process saw too late, since it stood still."""
 
@@ -109,6 +111,7 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
     chats: list[SpanRecord] = []
     phases: dict[int, dict[str, list[Interval]]] = {}
     turns: dict[int, list[Interval]] = {}
+    room: dict[int, list[Interval]] = {}
     unreliable: dict[int, set[str]] = {}
     for span in spans:
         if span.name in PHASES:
@@ -117,8 +120,9 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
                     unreliable.setdefault(span.parent, set()).add(span.name)
                 interval = Interval(start_ns=span.start_ns, end_ns=span.end_ns)
                 phases[span.parent].setdefault(span.name, []).append(interval)
-                if str(span.attributes.get("reason")).startswith(_FOR_A_TURN):
-                    turns.setdefault(span.parent, []).append(interval)
+                if reason := span.attributes.get("reason"):
+                    waits = turns if str(reason).startswith(_FOR_A_TURN) else room
+                    waits.setdefault(span.parent, []).append(interval)
             continue
         node = span.attributes.get("node") or (span.parent and nodes.get(span.parent))
         if node:
@@ -142,6 +146,7 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
             attributes=_without(span.attributes, unreliable.get(span.id)),
             phases={name: tuple(parts) for name, parts in phases[span.id].items()},
             turns=tuple(turns.get(span.id, ())),
+            room=tuple(room.get(span.id, ())),
             unreliable=frozenset(unreliable.get(span.id, ())),
         )
         for span in chats

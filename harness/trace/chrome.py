@@ -9,13 +9,14 @@ kind of group in this format. Integers from 2**63 on are misread; Perfetto's own
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from harness.files import whole_file
 from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal
 from harness.trace.records import CounterSet, Instant, SpanRecord
+from harness.trace.summary_tracks import SUMMED, SummaryTracks
 from harness.trace.timeline import (
     Lane,
     Lanes,
@@ -59,9 +60,12 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
     lanes = Lanes(f"run {journal.started.name}")
     flows = flow_ends(journal.flows)
     threads = _Threads()
+    summary = SummaryTracks()
     yield from threads.names(lanes.track(None))
-    for item in journal.items():
+    for item in chain(journal.items(), summary.counters()):
         if type(item) is SpanRecord:
+            if item.name in SUMMED:
+                summary.add(item)
             lane = lanes.place(item)
             if lane.number >= threads.named:
                 yield from threads.names(lane)

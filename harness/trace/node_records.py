@@ -209,6 +209,8 @@ class PathStep:
     status: SpanStatus
     wait_ns: int
     """From the end of the step before it, or the run's start, until it began."""
+    place_wait_ns: int
+    """Of it, for one of the pipeline's places, or of the node's own."""
     start_ns: int
     duration_ns: int
     run_share: float | None
@@ -247,6 +249,7 @@ def critical_path(
                 node=title(span),
                 status=span.status,
                 wait_ns=span.start_ns - free_ns,
+                place_wait_ns=place_wait_ns(span),
                 start_ns=span.start_ns - run.start_ns,
                 duration_ns=span.duration_ns,
                 run_share=span.duration_ns / run.duration_ns if run.duration_ns else None,
@@ -256,8 +259,14 @@ def critical_path(
     return CriticalPath(steps=tuple(steps), after_ns=run.end_ns - free_ns)
 
 
-def _chain(nodes: Sequence[SpanRecord], flows: Iterable[Flow]) -> list[SpanRecord]:
-    """The path, from its first node to its last."""
+def place_wait_ns(node: SpanRecord) -> int:
+    """How long a node call waited for a place, among those of its node and those of all."""
+    waits_ns = (node.attributes.get(name) for name in ("concurrency_wait_ns", "place_wait_ns"))
+    return sum(wait_ns for wait_ns in waits_ns if isinstance(wait_ns, int))
+
+
+def sources_of(nodes: Sequence[SpanRecord], flows: Iterable[Flow]) -> dict[int, list[SpanRecord]]:
+    """By span, the node calls whose output each was given; takes arguments of `critical_path`."""
     by_id = {span.id: span for span in nodes}
     sources: dict[int, list[SpanRecord]] = {}
     for flow in flows:
@@ -274,6 +283,12 @@ def _chain(nodes: Sequence[SpanRecord], flows: Iterable[Flow]) -> list[SpanRecor
         for name in needs if isinstance(needs, list) else ():
             earlier = (one for one in calls.get(str(name), ()) if one.end_ns <= span.start_ns)
             sources.setdefault(span.id, []).extend(earlier)
+    return sources
+
+
+def _chain(nodes: Sequence[SpanRecord], flows: Iterable[Flow]) -> list[SpanRecord]:
+    """The path, from its first node to its last."""
+    sources = sources_of(nodes, flows)
     chain: dict[int, SpanRecord] = {}
     last = _last(nodes)
     while last is not None and last.id not in chain:  # as in a journal that was tampered with

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 from harness.files import whole_file
 from harness.trace.journal_reader import Journal
 from harness.trace.records import Attributes, CounterSet, Instant, SpanRecord
+from harness.trace.summary_tracks import SUMMED, SummaryTracks
 from harness.trace.timeline import (
     Lane,
     Lanes,
@@ -155,8 +156,11 @@ class _Packets:
         yield _message(1, _SEQUENCE + _STATE_BEGINS)
         yield self._tracks.root(self._journal.started.run_id)
         yield from self._tracks.describe(self._lanes.track(None))
-        for item in self._journal.items():
+        summary = SummaryTracks()
+        for item in chain(self._journal.items(), summary.counters()):
             if type(item) is SpanRecord:
+                if item.name in SUMMED:
+                    summary.add(item)
                 lane = self._lanes.place(item)
                 if lane.number >= len(self._tracks.on):
                     yield from self._tracks.describe(lane)

@@ -24,7 +24,7 @@ sent, a request may not have left."""
 
 _MOST_KEPT = 20_000
 
-_MOST_DOUBT = 0.05
+_MOST_DOUBT = 0.1
 """The share of a duration that its ends may be in doubt by."""
 
 
@@ -60,7 +60,7 @@ class Stalls:
         self._last_ns = None
 
     def falsify(self, measured: Interval, *, from_sending: bool = False) -> bool:
-        """Whether a duration that was measured may be wrong by more than a twentieth.
+        """Whether a duration that was measured may be wrong by more than a tenth.
 
         Args:
             measured: What began and ended when something was seen to arrive.

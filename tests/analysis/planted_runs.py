@@ -375,14 +375,40 @@ def serial_loop(backend: str = "vllm", **settings: Any) -> PlantedRun:
     return run
 
 
-def idle_device() -> PlantedRun:
+def places_without_models() -> PlantedRun:
     """Sixteen nodes that do something else hold all places; eight calls wait for one."""
     run = PlantedRun()
+    run.span("run", 0, 5700, max_parallel=16)
     things = run.node("things", 0, 100)
     for _ in range(16):
         run.node("download", 101, 5000, after=[things])
+    waited = {"place_wait_ns": 5000 * MS}
     for item in range(8):
-        run.call(5101, parent=run.node("sections", 5101, 300, after=[things], item=item))
+        node = run.node("sections", 5101, 300, after=[things], item=item, **waited)
+        run.call(5101, parent=node)
+    return run
+
+
+def places(waiting: float | None = 0) -> PlantedRun:
+    """Twelve items of which four run at a time, each with a call to a server that could do more."""
+    run = PlantedRun("vllm")
+    run.span("run", 0, 3600, max_parallel=4)
+    if waiting is not None:
+        run.counter("waiting", (0, waiting))
+    for item in range(12):
+        begins_ms = 1200 * (item // 4)
+        waited = {"place_wait_ns": begins_ms * MS} if begins_ms else {}
+        node = run.node("sections", begins_ms, 1200, item=item, **waited)
+        run.call(begins_ms, parent=node, tokens=100)
+    return run
+
+
+def idle_server() -> PlantedRun:
+    """A gateway holds four calls back, while its server has nothing to do."""
+    run = PlantedRun("vllm")
+    for name in ("running", "waiting"):
+        run.counter(name, (0, 0))
+    run.calls(4, 0, prefill_ms=4000, quiet=True)
     return run
 
 

@@ -22,6 +22,7 @@ from watched import watch
 
 from harness.errors import NodeFailed
 from harness.graph import Concurrency, Graph, Retry, Timeout
+from harness.trace import SpanStarted
 
 EACH = {"number": "numbers"}
 
@@ -145,3 +146,41 @@ def test_a_call_that_is_over_makes_way_while_its_output_is_written(graph):
     watched = watch(graph, {"numbers": [*range(5)]}, max_parallel=1, tracer_class=SlowTracer)
 
     assert watched.seconds == 5 + 0.75
+
+
+def test_a_call_says_how_long_it_waited_for_a_place_of_all_and_of_its_node(graph):
+    step(graph, "wide", each=EACH, seconds=1.0)
+    step(graph, "narrow", each=EACH, seconds=1.0, concurrency=Concurrency(1))
+
+    watched = watch(graph, {"numbers": [1, 2, 3]}, max_parallel=4)
+
+    waits = [
+        {name: ns / 1e9 for name, ns in record.attributes.items() if name.endswith("_wait_ns")}
+        for record in watched.records
+        if type(record) is SpanStarted and record.name == "node"
+    ]
+    # The fourth place is the first narrow one's; the others wait for it, one after the other.
+    assert waits == [
+        {}, {}, {}, {}, {"concurrency_wait_ns": 1.0}, {"concurrency_wait_ns": 2.0}
+    ]  # fmt: skip
+
+
+def test_a_call_may_wait_first_for_its_nodes_place_and_then_for_one_of_all(graph):
+    step(graph, "narrow", each=EACH, seconds=1.0, concurrency=Concurrency(1))
+    step(graph, "wide", each=EACH, seconds=1.5)
+
+    watched = watch(graph, {"numbers": [1, 2]}, max_parallel=2)
+
+    waits = {
+        record.attributes["label"]: {
+            name: ns / 1e9 for name, ns in record.attributes.items() if name.endswith("_wait_ns")
+        }
+        for record in watched.records
+        if type(record) is SpanStarted and record.name == "node"
+    }
+    assert waits == {
+        "narrow[0]": {},
+        "wide[0]": {},
+        "wide[1]": {"place_wait_ns": 1.0},
+        "narrow[1]": {"concurrency_wait_ns": 1.0, "place_wait_ns": 0.5},
+    }

@@ -1,0 +1,154 @@
+"""Where the time of a run's critical path went: every moment of it is put down to one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.trace.calls import Call, Interval
+from harness.trace.intervals import common, length_ns, without
+from harness.trace.node_records import CriticalPath
+from harness.trace.records import Instant, SpanRecord
+
+TimeKind = Literal[
+    "client lag", "decode", "prefill", "load", "queue", "turn", "room", "failed", "overhead",
+    "retry", "embed", "memory", "code", "place", "between nodes", "start", "end",
+]  # fmt: skip
+
+TIME_KINDS: Mapping[TimeKind, str] = {
+    "client lag": "the event loop of this process stood still",
+    "decode": "models wrote replies",
+    "prefill": "models read prompts",
+    "load": "models were loaded or unloaded",
+    "queue": "calls queued in their servers",
+    "turn": "calls waited here for their turn at an endpoint",
+    "room": "calls waited here for room in memory, or within a limit of the run",
+    "failed": "calls that failed, or were cut off",
+    "overhead": "around the engines: client, network, front ends",
+    "retry": "pauses before calls were tried again",
+    "embed": "texts were embedded",
+    "memory": "passages were remembered or recalled",
+    "code": "the nodes' own code, and what it waited for",
+    "place": "nodes waited for one of the pipeline's places",
+    "between nodes": "between two nodes",
+    "start": "before the first node",
+    "end": "after the last node",
+}
+"""What each means. Of a moment at which several go on inside a node, the first one counts."""
+
+AT_WORK: frozenset[TimeKind] = frozenset({"decode", "prefill", "embed"})
+"""Models compute."""
+
+_KIND_OF_SPAN: Mapping[str, TimeKind] = {
+    "client lag": "client lag",
+    "load": "load",
+    "unload": "load",
+    "wait for room": "room",
+    "count tokens": "overhead",
+    "schema probe": "overhead",
+    "ask slots": "overhead",
+    "embed": "embed",
+    "remember": "memory",
+    "recall": "memory",
+    "novelty": "memory",
+    "open memory": "memory",
+}
+"""Of spans that are neither calls nor phases of one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeShare:
+    """One thing that time went into."""
+
+    kind: TimeKind
+    duration_ns: int
+    share: float
+    """Of the run's time, from 0 to 1."""
+
+
+class TimeSpent:
+    """Collects what goes on in a run beside its calls, from its records."""
+
+    def __init__(self) -> None:
+        self._beside: dict[TimeKind, list[Interval]] = {}
+
+    def note(self, item: SpanRecord | Instant) -> None:
+        """Takes in a record; those that say nothing of time are passed over."""
+        if isinstance(item, SpanRecord):
+            if kind := _KIND_OF_SPAN.get(item.name):
+                self._put(kind, item.start_ns, item.end_ns)
+        elif item.name == "retry":
+            delay_s = item.attributes.get("delay_s")
+            if isinstance(delay_s, int | float):
+                self._put("retry", item.time_ns, item.time_ns + round(delay_s * 1e9))
+
+    def shares(
+        self, path: CriticalPath, calls: Sequence[Call], *, run: Interval
+    ) -> tuple[TimeShare, ...]:
+        """Of the run's time, the largest first; they add up to it.
+
+        Args:
+            path: Its critical path; of a run without nodes, one without steps.
+            calls: The run's.
+            run: From its first record to its last.
+        """
+        spent_ns = dict.fromkeys(TIME_KINDS, 0)
+        free_ns = run.start_ns
+        inside: list[Interval] = []
+        for step in path.steps:
+            start_ns = max(free_ns, run.start_ns + step.start_ns)
+            end_ns = max(start_ns, run.start_ns + step.start_ns + step.duration_ns)
+            wait_ns = start_ns - free_ns
+            place_ns = min(wait_ns, step.place_wait_ns)
+            spent_ns["place"] += place_ns
+            spent_ns["between nodes" if inside else "start"] += wait_ns - place_ns
+            inside.append(Interval(start_ns=start_ns, end_ns=end_ns))
+            free_ns = end_ns
+        if inside:
+            spent_ns["end"] += max(0, run.end_ns - free_ns)
+        for kind, duration_ns in self._inside(inside or [run], calls):
+            spent_ns[kind] += duration_ns
+        whole_ns = max(1, run.duration_ns)
+        shares = (
+            TimeShare(kind=kind, duration_ns=duration_ns, share=duration_ns / whole_ns)
+            for kind, duration_ns in spent_ns.items()
+            if duration_ns > 0
+        )
+        return tuple(sorted(shares, key=lambda one: -one.duration_ns))
+
+    def _inside(
+        self, nodes: Sequence[Interval], calls: Sequence[Call]
+    ) -> Iterator[tuple[TimeKind, int]]:
+        """How long each kind went on in this time, where none before it did."""
+        left = list(nodes)
+        for kind in TIME_KINDS:
+            if spans := [*self._beside.get(kind, ()), *_in_calls(kind, calls)]:
+                yield kind, length_ns(common(left, spans))
+                left = without(left, spans)
+        yield "code", length_ns(left)
+
+    def _put(self, kind: TimeKind, start_ns: int, end_ns: int) -> None:
+        self._beside.setdefault(kind, []).append(Interval(start_ns=start_ns, end_ns=end_ns))
+
+
+def _in_calls(kind: TimeKind, calls: Sequence[Call]) -> Iterator[Interval]:
+    """What of this kind there is in the calls."""
+    match kind:
+        case "decode" | "prefill" | "load" | "overhead":
+            for call in calls:
+                yield from call.phases.get(kind, ())
+        case "queue":
+            for call in calls:
+                here = {*call.turns, *call.room}
+                yield from (part for part in call.phases.get("queue", ()) if part not in here)
+        case "turn":
+            for call in calls:
+                yield from call.turns
+        case "room":
+            for call in calls:
+                yield from call.room
+        case "failed":
+            yield from (call for call in calls if call.status != "ok")
+    if kind == "overhead":
+        yield from calls  # What of them is none of the above.

@@ -1,0 +1,111 @@
+from harness.analysis.time_budget import TimeSpent
+from harness.trace import Interval, SpanRecord, calls_of
+from harness.trace.node_records import CriticalPath, PathStep
+from harness.trace.records import Instant
+
+MS = 1_000_000
+RUN = Interval(start_ns=1000 * MS, end_ns=2000 * MS)
+
+
+def span(number, name, start_ms, end_ms, parent=None, **attributes):
+    """Times from the run's start."""
+    start_ns, end_ns = ((1000 + time_ms) * MS for time_ms in (start_ms, end_ms))
+    return SpanRecord(number, parent, name, start_ns, end_ns, "ok", None, attributes)
+
+
+def step(start_ms, ms, *, place_wait_ms=0):
+    return PathStep(
+        node="node",
+        status="ok",
+        wait_ns=0,
+        place_wait_ns=place_wait_ms * MS,
+        start_ns=start_ms * MS,
+        duration_ns=ms * MS,
+        run_share=None,
+    )
+
+
+def shares(spans, *steps):
+    """What they give, in milliseconds."""
+    spent = TimeSpent()
+    for one in spans:
+        spent.note(one)
+    path = CriticalPath(steps=steps, after_ns=0)
+    calls = calls_of(one for one in spans if isinstance(one, SpanRecord))
+    found = spent.shares(path, calls, run=RUN)
+    assert sum(one.duration_ns for one in found) == RUN.duration_ns
+    assert [one.share for one in found] == sorted((one.share for one in found), reverse=True)
+    return {one.kind: one.duration_ns // MS for one in found}
+
+
+def test_a_call_is_divided_into_its_phases_and_what_is_around_them():
+    call = [
+        span(2, "chat", 100, 900),
+        span(3, "queue", 110, 150, 2, reason="max_parallel = 2"),
+        span(4, "queue", 150, 200, 2, reason="waits for room"),
+        span(5, "load", 200, 300, 2),
+        span(6, "overhead", 300, 330, 2),
+        span(7, "queue", 330, 400, 2, source="reported"),
+        span(8, "prefill", 400, 500, 2),
+        span(9, "decode", 500, 880, 2),
+    ]
+    assert shares(call, step(50, 900)) == {
+        "decode": 380,
+        "prefill": 100,
+        "load": 100,
+        "code": 100,
+        "queue": 70,
+        "overhead": 60,
+        "room": 50,
+        "start": 50,
+        "end": 50,
+        "turn": 40,
+    }
+
+
+def test_of_calls_side_by_side_work_counts_before_waiting():
+    calls = [
+        span(2, "chat", 0, 600),
+        span(3, "decode", 0, 600, 2),
+        span(4, "chat", 0, 1000),
+        span(5, "queue", 0, 500, 4, source="reported"),
+        span(6, "prefill", 500, 800, 4),
+        span(7, "decode", 800, 1000, 4),
+    ]
+    assert shares(calls, step(0, 1000)) == {"decode": 800, "prefill": 200}
+
+
+def test_a_stalled_loop_counts_before_what_only_seemed_to_go_on():
+    spans = [
+        span(2, "chat", 0, 1000),
+        span(3, "decode", 0, 1000, 2),
+        span(4, "client lag", 300, 700),
+    ]
+    assert shares(spans, step(0, 1000)) == {"decode": 600, "client lag": 400}
+
+
+def test_between_nodes_the_wait_for_a_place_is_told_from_the_rest():
+    assert shares([], step(100, 200), step(500, 500, place_wait_ms=150)) == {
+        "code": 700,
+        "place": 150,
+        "start": 100,
+        "between nodes": 50,
+    }
+
+
+def test_what_lies_beside_the_path_does_not_count():
+    spans = [span(2, "chat", 600, 1000), span(3, "decode", 600, 1000, 2)]
+    assert shares(spans, step(0, 500)) == {"code": 500, "end": 500}
+
+
+def test_a_step_that_began_before_the_one_it_took_items_of_had_ended():
+    assert shares([], step(0, 600), step(400, 600)) == {"code": 1000}
+
+
+def test_a_run_without_nodes_is_divided_as_a_whole():
+    spans = [
+        span(2, "embed", 0, 300),
+        span(3, "recall", 200, 400),
+        Instant(None, "retry", 1500 * MS, {"delay_s": 0.2}),
+    ]
+    assert shares(spans) == {"code": 400, "embed": 300, "retry": 200, "memory": 100}
