@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from harness.analysis.finding import Found, said_ns
+from harness.analysis.speed_limits import SpeedLimit, speed_limits_of
 from harness.analysis.time_budget import TimeSpent
 from harness.analysis.what_if import Schedule
 from harness.inference.providers import PROVIDERS, Aim, Provider
@@ -148,6 +149,8 @@ class Observed:
     embeddings: list[Interval] = field(default_factory=list)
     lags: list[Lag] = field(default_factory=list)
     servers: dict[str, Server] = field(default_factory=dict)
+    limits: tuple[SpeedLimit, ...] = ()
+    """How quick models were, against what the machine allows, where that is known."""
     reserves: dict[str, int] = field(default_factory=dict)
     """Bytes that the budget keeps free of each device's capacity."""
     counters: dict[tuple[str, str], list[CounterSet]] = field(default_factory=dict)
@@ -248,7 +251,8 @@ def observe(journal: Journal) -> Observed:
         resumed_ns=journal.resumed_ns,
     )
     nodes: list[SpanRecord] = []
-    spans = _noted(observed, journal.items(), nodes)
+    instants: dict[str, list[Instant]] = {name: [] for name in ("endpoint", "weights", "machine")}
+    spans = _noted(observed, journal.items(), nodes, instants)
     observed.calls = [call for call in calls_of(spans) if not call.was_refused]
     for flow in journal.flows:
         if flow.name != "call":  # which leads from a span into itself
@@ -256,16 +260,22 @@ def observe(journal: Journal) -> Observed:
     observed.schedule = Schedule(
         nodes, journal.flows, run=observed.run, max_parallel=observed.max_parallel
     )
+    observed.limits = speed_limits_of(observed.calls, instants)
     observed.path = critical_path(nodes, journal.flows, run=observed.run)
     observed.texts = _texts(journal, observed.calls[:TEXTS_OF_CALLS])
     return observed
 
 
 def _noted(
-    observed: Observed, items: Iterator[Item], nodes: list[SpanRecord]
+    observed: Observed,
+    items: Iterator[Item],
+    nodes: list[SpanRecord],
+    instants: Mapping[str, list[Instant]],
 ) -> Iterator[SpanRecord]:
     """The spans; what is no call is noted in passing."""
     for item in items:
+        if isinstance(item, Instant) and item.name in instants:
+            instants[item.name].append(item)
         if isinstance(item, SpanRecord | Instant):
             observed.time.note(item)
         match item:

@@ -20,6 +20,7 @@ from harness.analysis.rules_client import (
 )
 from harness.analysis.rules_decoding import (
     bandwidth_bound,
+    compute_bound,
     kv_pressure,
     preemptions,
     rejected_drafts,
@@ -396,13 +397,24 @@ RULES: Mapping[str, Rule] = {
             "decode several calls at once: one reading of the weights then serves all of them",
         ),
     ),
+    "compute-bound": Rule(
+        compute_bound,
+        "Computing: the processor works as hard for each token as it can, and memory would deliver "
+        "more.",
+        "L0",
+        (
+            Aim.COMPUTE_FASTER,
+            "use a smaller model, or a processor or GPU that computes more",
+            "several calls at once gain little here: they share what is computed",
+        ),
+    ),
     "slow-decode": Rule(
         slow_decode,
         "Slow decoding: the machine cannot compute and read as much as that many replies need "
         "for each token, or its threads are in each other's way.",
         "L3",
         (Aim.COMPUTE_FASTER, Aim.WRITE_FASTER, _SMALLER_MODEL),
-        explained_by=["bandwidth-bound", "kv-pressure", "preemptions"],
+        explained_by=["bandwidth-bound", "compute-bound", "kv-pressure", "preemptions"],
     ),
     "rejected-drafts": Rule(
         rejected_drafts,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from harness.analysis.facts import Observed, decoding, per_model
 from harness.analysis.finding import Evidence, Found, counted, said_ns
+from harness.analysis.speed_limits import SpeedLimit
 from harness.trace.calls import Call
 from harness.trace.intervals import common, length_ns, mean_depths
 
@@ -97,7 +98,29 @@ def kv_pressure(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
 
 @per_model
 def bandwidth_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Tokens came far apart even where a call had the server to itself."""
+    """Tokens came far apart even where a call had the server to itself; by memory, if at all."""
+    limit = _limit(observed, model)
+    if limit is not None and limit.bound != "bandwidth":
+        return None
+    return _slow_alone(observed, model, calls, limit)
+
+
+@per_model
+def compute_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """The same, of a model that writes about as quickly as the processor computes."""
+    limit = _limit(observed, model)
+    if limit is None or limit.bound != "compute":
+        return None
+    return _slow_alone(observed, model, calls, limit)
+
+
+def _limit(observed: Observed, model: str) -> SpeedLimit | None:
+    return next((limit for limit in observed.limits if limit.model == model), None)
+
+
+def _slow_alone(
+    observed: Observed, model: str, calls: Sequence[Call], limit: SpeedLimit | None
+) -> Found | None:
     # Other models of the run share the machine, for all that is known.
     company = _company([call for call in observed.calls if call.status == "ok"])
     alone = [
@@ -113,10 +136,20 @@ def bandwidth_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
     lost_ns = sum(call.phase_ns("decode") for call in alone) * (1 - TARGET_ITL_NS / itl_ns)
     if itl_ns < TYPEWRITER_NS or not observed.matters(lost_ns):
         return None
+    shares = {}
+    known = ""
+    if limit is not None:
+        shares["memory_share"] = limit.memory_share
+        known = f" It wrote at {limit.memory_share:.0%} of what memory allows"
+        if limit.compute_share is not None:
+            shares["compute_share"] = limit.compute_share
+            known += f", and at {limit.compute_share:.0%} of what the processor does"
+        known += "."
     return Found(
         seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(alone)} calls that had it "
-        f"to themselves; {said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
-        evidence=Evidence.of(alone, calls_alone=len(alone), itl_median_ms=itl_ns / 1e6),
+        f"to themselves; {said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}."
+        + known,
+        evidence=Evidence.of(alone, calls_alone=len(alone), itl_median_ms=itl_ns / 1e6, **shares),
         lost_ns=lost_ns,
     )
 

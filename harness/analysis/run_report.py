@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.analysis.speed_limits import SpeedLimit, speed_limits_of
 from harness.analysis.time_budget import TimeShare, TimeSpent
 from harness.analysis.what_if import NodeSlack, Schedule, WhatIf
 from harness.residency.residents import ROOM_FOR
@@ -57,6 +58,8 @@ class RunReport:
     models: tuple[CallGroup, ...]
     nodes: tuple[CallGroup, ...]
     roles: tuple[CallGroup, ...]
+    speed_limits: tuple[SpeedLimit, ...]
+    """Of models that the machine's own processor computed."""
     asides: tuple[Aside, ...]
     goodput: Goodput
     occupancy: Occupancy
@@ -119,6 +122,7 @@ def report_of(
         models=group_calls(calls, by=lambda call: call.model),
         nodes=group_calls(calls, by=lambda call: call.node),
         roles=group_calls(calls, by=lambda call: call.role),
+        speed_limits=speed_limits_of(asked, seen.instants),
         asides=asides_of(seen.asides),
         goodput=goodput_of(asked, targets=targets or Targets(), run_ns=run.duration_ns),
         occupancy=occupancy_of([*asked, *_as_intervals(seen.asides)], run=run),
@@ -161,7 +165,7 @@ class _Seen:
     def __init__(self, journal: Journal) -> None:
         self.spans: dict[str, list[SpanRecord]] = {name: [] for name in ("node", "load")}
         self.instants: dict[str, list[Instant]] = {
-            name: [] for name in ("endpoint", "retry", "fallback", "evict")
+            name: [] for name in ("endpoint", "retry", "fallback", "evict", "weights", "machine")
         }
         self.asides: list[SpanRecord] = []
         self.of_loops: list[SpanRecord | Instant] = []

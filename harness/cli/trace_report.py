@@ -12,6 +12,7 @@ from rich.text import Text
 from harness.analysis import LAYERS, Aside, Diagnosis, Finding, RunReport, Severity
 from harness.analysis.finding import counted
 from harness.analysis.run_report import Goodput, Occupancy
+from harness.analysis.speed_limits import Bound, SpeedLimit
 from harness.analysis.time_budget import AT_WORK, TIME_KINDS, TimeShare
 from harness.analysis.what_if import NodeSlack, WhatIf
 from harness.cli.tables import UNKNOWN, digits, dollars, known, seconds
@@ -41,6 +42,11 @@ _UNEXPLAINED = (
     "No rule found a fault, but models were at work for only {at_work:.0%} of the time: what else "
     "it went into stands above."
 )
+_BOUNDS: dict[Bound, str] = {
+    "bandwidth": "Memory is the limit.",
+    "compute": "Computing is the limit.",
+    "neither": "Neither is near: something else slows it down.",
+}
 _EXPLAINED = 0.7
 """The share of the time that has to be models' work before a run is called well."""
 _LEAST_SHARE = 0.01
@@ -92,6 +98,7 @@ def _parts(report: RunReport) -> Iterator[Table | Text]:
         yield _latency_table(report)
         yield _token_table(report)
         yield from (Text(line) for model in report.models for line in _model_lines(model))
+        yield from (Text(_limit_line(limit)) for limit in report.speed_limits)
         yield Text(_goodput_line(report.goodput))
         yield Text(_occupancy_line(report.occupancy))
     for aside in report.asides:
@@ -232,6 +239,21 @@ def _aside_line(aside: Aside) -> str:
     return (
         f"{aside.name.capitalize()} by {aside.model}: {requests}{failed}, "
         f"{seconds(aside.total_ns)} s{tokens}."
+    )
+
+
+def _limit_line(limit: SpeedLimit) -> str:
+    memory = (
+        f"{limit.model} wrote {digits(limit.tokens_per_s)} tokens/s a reply, {limit.at_once:.1f} "
+        f"at once. Memory allows {digits(limit.memory_limit)} ({limit.weight_bytes / 1e6:,.0f} MB "
+        f"of weights a token at {limit.memory_bytes_per_s / 1e9:.1f} GB/s, "
+        f"{limit.memory_source}): {_share(limit.memory_share)}."
+    )
+    if limit.compute_limit is None:
+        return memory
+    return (
+        f"{memory} The processor allows {digits(limit.compute_limit)}, by how it reads prompts: "
+        f"{_share(limit.compute_share)}. {_BOUNDS[limit.bound]}"
     )
 
 

@@ -36,12 +36,15 @@ _LOOP = {"asyncio.events", "asyncio.base_events", "asyncio.runners"}
 
 @contextmanager
 def heartbeat(tracer: Tracer) -> Iterator[None]:
-    """Keeps it until the block is left; to be entered where the event loop runs.
+    """Keeps it until the block is left, for a run that is recorded; to be entered in its loop.
 
     Each stall is a span `client lag`. `at` is where the loop was found, as file and line, and
     `function` says in what: the innermost that a user has written, if there is one. Both are
     missing of a short stall, and of one in which the whole process did not run.
     """
+    if not tracer.run_id:
+        yield
+        return
     heart = _Heart(tracer)
     ended = threading.Event()
     watch = threading.Thread(target=heart.watch, args=(ended,), name="harness-stalls", daemon=True)

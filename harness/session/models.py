@@ -39,6 +39,7 @@ from harness.inference.gate import Lease
 from harness.log import log_warning
 from harness.residency import KeepAliveBudget, Tenant, check_fits
 from harness.session.heartbeat import heartbeat
+from harness.session.machine_speed import machine_speed_recorded
 from harness.session.separation import check_fallbacks
 from harness.session.settings import Settings, demo_endpoint
 from harness.session.tenancy import (
@@ -142,8 +143,7 @@ async def open_models(
     async with AsyncExitStack() as stack:
         # Closed in reverse: the sampling ends, the budget unloads what it loaded, then the backends
         # close, then the cache; all the while a recorded run's heart beats.
-        if tracer.run_id:
-            stack.enter_context(heartbeat(tracer))
+        stack.enter_context(heartbeat(tracer))
 
         # 1. Each for itself.
         named = [name for name in settings.trace.secrets if name in environment]
@@ -191,6 +191,10 @@ async def open_models(
             await stack.enter_async_context(
                 sampling(sampled.values(), tracer=tracer, every_s=sample_every_s)
             )
+        hosts = {t: one.host for t, one in opened.items() if one.host and not one.error}
+        await stack.enter_async_context(
+            machine_speed_recorded(endpoints, hosts, directory=settings.traces, tracer=tracer)
+        )
         schemas = _schema_knowledge(endpoints)
 
         # 3. The way to each.

@@ -50,6 +50,9 @@ class PlantedRun:
         self._records.append((at_ms, span))
         return self._ids
 
+    def instant(self, name: str, **said: Any) -> None:
+        self._instant(name, 0, None, **said)
+
     def endpoint(self, tag: str, **settings: Any) -> None:
         self._instant("endpoint", 0, None, model=tag, **settings)
 
@@ -354,6 +357,15 @@ def bandwidth_bound() -> PlantedRun:
     """Every token takes 150 ms, in calls that have the server to themselves."""
     run = PlantedRun("vllm")
     run.calls(3, tokens=40, itl_ms=150)
+    return run
+
+
+def known_limits(weight_mb: int, **call: int) -> PlantedRun:
+    """Three slow calls on a machine of one core, whose memory gives 10 GB a second."""
+    run = PlantedRun("embedded", file="small.gguf")
+    run.instant("weights", model="small", active_bytes=weight_mb * 10**6)
+    run.instant("machine", memory_bytes_per_s=10**10, cores=1, source="measured")
+    run.calls(3, tokens=40, itl_ms=150, **call)
     return run
 
 

@@ -86,6 +86,11 @@ FAULTS = [
     Fault("preemptions", planted.preemptions, {"preemptions": 5},
           beside=frozenset({"kv-pressure"})),
     Fault("bandwidth-bound", planted.bandwidth_bound, {"calls_alone": 3, "itl_median_ms": 150}),
+    Fault("bandwidth-bound", lambda: planted.known_limits(1000),
+          {"memory_share": 0.667, "compute_share": 0.004}, name="bandwidth, and known"),
+    Fault("compute-bound", lambda: planted.known_limits(100, prefill_ms=6000),
+          {"memory_share": 0.067, "compute_share": 0.667}, "a smaller model",
+          beside=frozenset({"prefill-bound", "serial-client"})),
     Fault("slow-decode", planted.slow_decode, {"slow_calls": 8, "itl_median_ms": 440},
           "threads one less than there are cores (now 2)"),
     Fault("serial-client", planted.serial_loop, {"serial_calls": 8, "independent_calls": 8}),
@@ -147,6 +152,12 @@ def test_the_planted_fault_is_named_and_no_other(fault: Fault, tmp_path: Path) -
         assert set(finding.evidence.spans) <= spans
         assert finding.lost_ns is None or 0 <= finding.lost_ns <= journal.duration_ns
         json.dumps(dict(finding.evidence.figures), allow_nan=False)
+
+
+def test_what_neither_memory_nor_processor_bounds_is_put_down_to_neither(tmp_path: Path) -> None:
+    assert (
+        not {"bandwidth-bound", "compute-bound"} & found(planted.known_limits(100), tmp_path).keys()
+    )
 
 
 @pytest.mark.parametrize("make", HEALTHY, ids=lambda make: make.__name__)

@@ -10,13 +10,19 @@ def lags_of(work) -> list[SpanRecord]:
     records: list[SpanRecord] = []
 
     async def main() -> None:
-        with heartbeat(Tracer(records.append)):
+        with heartbeat(recording(records)):
             await asyncio.sleep(0.03)
             await work()
             await asyncio.sleep(0.03)
 
     asyncio.run(main())
     return [record for record in records if record.name == "client lag"]
+
+
+def recording(records: list[SpanRecord]) -> Tracer:
+    tracer = Tracer(records.append)
+    tracer.run_id = "run"
+    return tracer
 
 
 def longest(lags: list[SpanRecord]) -> SpanRecord:
@@ -53,7 +59,7 @@ def test_a_stall_at_the_very_end_is_recorded_too():
     records: list[SpanRecord] = []
 
     async def main() -> None:
-        with heartbeat(Tracer(records.append)):
+        with heartbeat(recording(records)):
             await asyncio.sleep(0.03)
             block(0.2)
 
@@ -67,3 +73,14 @@ def test_waiting_is_no_stall():
 
     # The machine may be busy for moments; it is not for as long as the threads wait.
     assert all(lag.attributes["longest_ns"] < 0.25e9 for lag in lags_of(work))
+
+
+def test_without_a_record_no_heart_beats():
+    tracer = Tracer()
+
+    async def main() -> None:
+        with heartbeat(tracer):
+            block(0.1)
+            assert tracer.stalls.overdue_ns == 0
+
+    asyncio.run(main())

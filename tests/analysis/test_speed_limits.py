@@ -1,0 +1,99 @@
+import pytest
+
+from harness.analysis.speed_limits import speed_limits_of
+from harness.trace import Instant, Interval
+from harness.trace.calls import Call
+
+MS = 1_000_000
+GB = 10**9
+
+
+def call(number, start_ms, *, tokens=51, ms=1000, prompt=100, prefill_ms=200, **more):
+    """A reply of 50 tokens a second."""
+    first_ms = start_ms + prefill_ms
+    return Call(
+        start_ns=start_ms * MS,
+        end_ns=(first_ms + ms) * MS,
+        id=number,
+        model="small",
+        role=None,
+        node=None,
+        status="ok",
+        error=None,
+        attributes={"input_tokens": prompt, "output_tokens": tokens, **more.pop("said", {})},
+        phases={
+            "prefill": (Interval(start_ns=start_ms * MS, end_ns=first_ms * MS),),
+            "decode": (Interval(start_ns=first_ms * MS, end_ns=(first_ms + ms) * MS),),
+        },
+        **more,
+    )
+
+
+def limits(*calls, weight_bytes=GB // 10, threads=None, cores=2, memory=20 * GB):
+    said = {
+        "endpoint": {"model": "small", "threads": threads},
+        "weights": {"model": "small", "active_bytes": weight_bytes},
+        "machine": {"memory_bytes_per_s": memory, "cores": cores, "source": "measured"},
+    }
+    return speed_limits_of(
+        calls, {name: [Instant(None, name, 0, one)] for name, one in said.items()}
+    )
+
+
+def test_a_reply_alone_is_compared_with_one_reading_of_the_weights_a_token():
+    (found,) = limits(call(1, 0), call(2, 2000))
+    assert (found.calls, found.at_once, found.tokens_per_s) == (2, 1, 50)
+    assert (found.memory_limit, found.memory_share) == (200, 0.25)
+    # Prompts were read at 500 tokens/s, with both cores; replies are written with one.
+    assert (found.compute_limit, found.compute_share) == (250, 0.2)
+    assert found.bound == "neither"
+
+
+def test_replies_side_by_side_share_the_reading_and_the_computing():
+    # Of 100 tokens the cache takes 50 MB, and of the reply as much for each token.
+    cached = {"prompt_kv_bytes": 50_000_000}
+    (found,) = limits(*(call(n, 0, tokens=201, prompt=100, said=cached) for n in range(2)))
+    # In the middle of its reply a sequence has 200.5 tokens: 100.25 MB, twice, beside the weights.
+    assert found.memory_limit == pytest.approx(20e9 / (1e8 + 2 * 100.25e6))
+    assert found.at_once == 2
+    # Both prompts were read in 200 ms: 1000 tokens/s, half of it for writing, for two.
+    assert found.compute_limit == 250
+    assert found.compute_share == pytest.approx(200 * 2 / 500)
+
+
+@pytest.mark.parametrize(
+    ("how", "bound"),
+    [
+        ({"weight_bytes": GB // 4}, "bandwidth"),
+        ({"memory": 200 * GB, "threads": 1, "cores": 8}, "compute"),
+        ({"memory": 200 * GB, "threads": 8, "cores": 8}, "neither"),
+    ],
+)
+def test_the_limit_that_is_nearer_decides_if_it_is_near(how, bound):
+    (found,) = limits(call(1, 0), **how)
+    assert found.bound == bound
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        call(1, 0, tokens=10),
+        call(1, 0, unreliable=frozenset({"decode"})),
+        call(1, 0, said={"output_tokens": None}),
+    ],
+)
+def test_what_has_no_speed_has_no_limit(one):
+    assert limits(one) == ()
+
+
+def test_of_an_unknown_machine_or_model_there_is_no_limit():
+    known = {"endpoint": [], "weights": [], "machine": []}
+    assert speed_limits_of([call(1, 0)], known) == ()
+    damaged = [Instant(None, "machine", 0, {"memory_bytes_per_s": "much", "cores": 2})]
+    assert speed_limits_of([call(1, 0)], {**known, "machine": damaged}) == ()
+    assert limits(call(1, 0), weight_bytes=0) == ()
+
+
+def test_cached_prompts_say_nothing_of_the_processor():
+    (found,) = limits(call(1, 0, said={"cached_tokens": 95}))
+    assert (found.compute_limit, found.compute_share) == (None, None)

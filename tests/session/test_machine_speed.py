@@ -1,0 +1,89 @@
+"""What is recorded of the machine, with a model that is loaded from a file."""
+
+import asyncio
+import json
+from contextlib import nullcontext
+
+import pytest
+from real_engines import small_endpoint
+
+from harness.residency import HostReport
+from harness.session import machine_speed
+from harness.session.machine_speed import KEPT, machine_speed_recorded
+from harness.trace import Instant, Tracer
+
+
+class Loaded:
+    def __init__(self, *, resident=True):
+        self.resident = resident
+
+    async def report(self):
+        return HostReport(resident=self.resident)
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """How often memory was measured; it is said to give 10 GB a second."""
+    times = []
+    monkeypatch.setattr(
+        machine_speed, "memory_bytes_per_s", lambda: times.append(1) or 10_000_000_000.4
+    )
+    return times
+
+
+def recorded(directory, *, host=None, run_id="run", fails=False, **changes):
+    """The attributes of what is recorded, by name."""
+    records = []
+    tracer = Tracer(records.append)
+    tracer.run_id = run_id
+    endpoint = small_endpoint(**changes)
+
+    async def main():
+        async with machine_speed_recorded(
+            {"small": endpoint}, {"small": host or Loaded()}, directory=directory, tracer=tracer
+        ):
+            if fails:
+                raise KeyError
+
+    with pytest.raises(KeyError) if fails else nullcontext():
+        asyncio.run(main())
+    return {one.name: one.attributes for one in records if isinstance(one, Instant)}
+
+
+def test_weights_and_the_speed_of_memory_are_recorded(tmp_path, measured):
+    said = recorded(tmp_path)
+    assert 50_000_000 < said["weights"]["active_bytes"] < 100_000_000
+    assert said["machine"]["memory_bytes_per_s"] == 10_000_000_000
+    assert said["machine"]["source"] == "measured"
+
+
+def test_memory_is_measured_once_until_the_machine_is_started_again(tmp_path, measured):
+    assert recorded(tmp_path) == recorded(tmp_path)
+    assert len(measured) == 1
+    kept = json.loads((tmp_path / KEPT).read_text())
+    (tmp_path / KEPT).write_text(json.dumps({**kept, "boot_id": "another"}))
+    recorded(tmp_path)
+    assert len(measured) == 2
+    (tmp_path / KEPT).write_text("damaged")
+    recorded(tmp_path)
+    assert len(measured) == 3
+
+
+def test_a_directory_that_cannot_be_written_costs_nothing(tmp_path, measured):
+    (tmp_path / "file").write_text("")
+    assert "machine" in recorded(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"host": Loaded(resident=False)}, {"fails": True}],
+    ids=["never loaded", "the run failed"],
+)
+def test_nothing_is_measured_where_it_is_not_needed(tmp_path, measured, how):
+    assert recorded(tmp_path, **how).keys() == {"weights"}
+    assert not measured
+
+
+@pytest.mark.parametrize("how", [{"run_id": ""}, {"device": "gpu0"}], ids=["no record", "a GPU"])
+def test_nothing_is_recorded_without_a_run_or_of_a_gpu(tmp_path, measured, how):
+    assert recorded(tmp_path, **how) == {}
