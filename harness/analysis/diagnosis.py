@@ -23,6 +23,7 @@ def diagnose(journal: Journal) -> Diagnosis:
         status=observed.ended.status if observed.ended else "unfinished",
         duration_ns=observed.run.duration_ns,
         time=observed.time.shares(observed.path, observed.calls, run=observed.run),
+        speed_limits=observed.limits,
         findings=findings,
         unexplained=slowness(observed)
         if not any(RULES[finding.rule].slows_replies for finding in findings)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from harness.analysis.speed_limits import SpeedLimit
 from harness.analysis.time_budget import TimeShare
 from harness.errors import Notice
 from harness.trace.records import RunState
@@ -127,6 +128,8 @@ class Diagnosis:
     duration_ns: int
     time: tuple[TimeShare, ...] = ()
     """Where the time of its critical path went, the most first; it adds up to the run."""
+    speed_limits: tuple[SpeedLimit, ...] = ()
+    """How quickly models wrote, against what the machine allows, where that is known."""
     findings: tuple[Finding, ...] = ()
     """Worst first: errors, then what took the most time."""
     unexplained: Notice | None = None

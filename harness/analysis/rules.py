@@ -290,7 +290,18 @@ RULES: Mapping[str, Rule] = {
                 "Queueing: more calls came at once than the KV cache has room for.",
                 "L4a",
                 (Aim.MORE_KV_ROOM, Aim.BOUND_QUEUE, _QUEUE_HERE),
-            )
+            ),
+            "at its limit": Advice(
+                "Queueing at a model that computes as much as the processor can: with more places, "
+                "each call would be answered more slowly.",
+                "L0",
+                (
+                    "use a smaller model, or a processor or GPU that computes more",
+                    _SHORTER_PROMPTS,
+                    _SAME_PART_FIRST,
+                    "ask for shorter replies: a lower max_output_tokens",
+                ),
+            ),
         },
         explained_by=["convoy"],
     ),

@@ -185,9 +185,13 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
     waiting, kv = observed.highest(model, "waiting"), observed.highest(model, "KV cache")
     kv_is_full = kv is not None and kv > FULL_KV
     figures = {"calls": len(calls), "queued_calls": len(queued), "answered_at_once": seats}
+    computes_all_it_can = any(
+        one.model == model and one.bound == "compute" for one in observed.limits
+    )
+    case = "at its limit" if computes_all_it_can else ""
     return Found(
         severity="warning" if certain else "hint",
-        case="KV cache full" if kv_is_full else "",
+        case="KV cache full" if kv_is_full else case,
         seen=f"{len(queued)} of {len(calls)} calls to '{model}' queued in the server, not here: "
         f"{said_ns(statistics.median(waits))} in the median, {said_ns(max(waits))} at most "
         f"({observed.said(lost_ns)}). It answered {'one' if seats == 1 else seats} at a time"

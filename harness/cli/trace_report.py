@@ -77,6 +77,8 @@ def print_findings(diagnosis: Diagnosis, console: Console) -> None:
         console.print(Text(_WHERE_SPANS_ARE, style="dim"))
     if diagnosis.time:
         console.print(Text(_time_line(diagnosis)))
+    for limit in diagnosis.speed_limits:
+        console.print(Text(_limit_line(limit)))
     if diagnosis.unexplained is not None:
         also = "also " if diagnosis.findings else ""
         console.print(

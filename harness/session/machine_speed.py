@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from harness.files import whole_file
 from harness.hardware import read_gguf_header
 from harness.hardware.memory_speed import core_count, memory_bytes_per_s
-from harness.inference import MACHINE, Endpoint, Host
+from harness.inference import MACHINE, Endpoint
 from harness.trace import Tracer
 from harness.trace.clock import boot_id
 
@@ -22,31 +22,25 @@ KEPT = ".machine.json"
 
 @asynccontextmanager
 async def machine_speed_recorded(
-    endpoints: Mapping[str, Endpoint],
-    hosts: Mapping[str, Host],
-    *,
-    directory: Path,
-    tracer: Tracer,
+    endpoints: Iterable[Endpoint], *, directory: Path, tracer: Tracer
 ) -> AsyncIterator[None]:
     """Records the weights of the models that are computed by this machine's own processor.
 
-    When the block ends well, and one of them is loaded, the speed of the memory is recorded too. To
-    measure it takes a third of a second: by then no call disturbs it, and it disturbs none.
+    When the block ends well, the speed of the memory is recorded too. To measure it takes a third
+    of a second: by then no call disturbs it, and it disturbs none.
 
     Args:
-        endpoints: By tag, those that can be used.
-        hosts: What loads the models, by some of these tags.
+        endpoints: Those that can be used.
         directory: Where runs land.
         tracer: Gets the instants `weights` and `machine`.
     """
-    local = [tag for tag in hosts if _is_local(endpoints[tag])] if tracer.run_id else []
-    for tag in local:
-        path = endpoints[tag].path
-        assert path is not None
+    local = {one.tag: one.path for one in endpoints if one.path and one.device == MACHINE}
+    if not tracer.run_id:
+        local.clear()
+    for tag, path in local.items():
         tracer.instant("weights", model=tag, active_bytes=read_gguf_header(path).active_bytes)
     yield
-    reports = [await hosts[tag].report() for tag in local]
-    if any(report is not None and report.resident for report in reports):
+    if local:
         speed = await asyncio.to_thread(_speed_of_memory, directory / KEPT)
         tracer.instant("machine", **speed.model_dump(exclude={"boot_id"}), source="measured")
 
@@ -69,7 +63,3 @@ def _speed_of_memory(path: Path) -> _Machine:
     with suppress(OSError), whole_file(path) as file:
         file.write(found.model_dump_json().encode())
     return found
-
-
-def _is_local(endpoint: Endpoint) -> bool:
-    return endpoint.path is not None and endpoint.device == MACHINE

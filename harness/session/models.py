@@ -191,9 +191,9 @@ async def open_models(
             await stack.enter_async_context(
                 sampling(sampled.values(), tracer=tracer, every_s=sample_every_s)
             )
-        hosts = {t: one.host for t, one in opened.items() if one.host and not one.error}
+        usable = [one.endpoint for one in opened.values() if one.error is None]
         await stack.enter_async_context(
-            machine_speed_recorded(endpoints, hosts, directory=settings.traces, tracer=tracer)
+            machine_speed_recorded(usable, directory=settings.traces, tracer=tracer)
         )
         schemas = _schema_knowledge(endpoints)
 

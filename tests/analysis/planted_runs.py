@@ -221,6 +221,17 @@ def queueing(backend: str = "vllm", **settings: Any) -> PlantedRun:
     return run
 
 
+def queueing_at_its_limit() -> PlantedRun:
+    """The same, and the processor cannot compute more: it reads 150 tokens a second."""
+    run = PlantedRun("embedded", file="small.gguf")
+    run.instant("weights", model="small", active_bytes=10**6)
+    run.instant("machine", memory_bytes_per_s=10**10, cores=1, source="measured")
+    for number in range(8):
+        run.call(0, queue_ms=900 * number, prefill_ms=400, tokens=47)
+    run.counter("waiting", (0, 7), (2000, 3), (7000, 0))
+    return run
+
+
 def queueing_by_counter() -> PlantedRun:
     """The server tells nothing with its replies; its counter does."""
     run = PlantedRun("openai")

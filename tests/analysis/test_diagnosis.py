@@ -69,6 +69,7 @@ FAULTS = [
     Fault("queueing", planted.queueing, QUEUED | {"waiting_max": 7}, "--max-num-seqs"),
     Fault("queueing", lambda: planted.queueing("embedded", file="small.gguf"), QUEUED,
           "path too (to small.gguf): more slots (4)", name="queueing embedded"),
+    Fault("queueing", planted.queueing_at_its_limit, {"queued_calls": 7}, "a smaller model"),
     Fault("queueing", planted.queueing_by_counter, {"queued_calls": 5, "waiting_max": 5}),
     Fault("queueing", planted.queueing_unsaid, {"queued_calls": 5}, severity="hint"),
     Fault("queueing", lambda: planted.behind_prefill(slots=2), name="behind a slot"),

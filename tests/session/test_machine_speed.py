@@ -7,18 +7,9 @@ from contextlib import nullcontext
 import pytest
 from real_engines import small_endpoint
 
-from harness.residency import HostReport
 from harness.session import machine_speed
 from harness.session.machine_speed import KEPT, machine_speed_recorded
 from harness.trace import Instant, Tracer
-
-
-class Loaded:
-    def __init__(self, *, resident=True):
-        self.resident = resident
-
-    async def report(self):
-        return HostReport(resident=self.resident)
 
 
 @pytest.fixture
@@ -31,7 +22,7 @@ def measured(monkeypatch):
     return times
 
 
-def recorded(directory, *, host=None, run_id="run", fails=False, **changes):
+def recorded(directory, *, run_id="run", fails=False, **changes):
     """The attributes of what is recorded, by name."""
     records = []
     tracer = Tracer(records.append)
@@ -39,9 +30,7 @@ def recorded(directory, *, host=None, run_id="run", fails=False, **changes):
     endpoint = small_endpoint(**changes)
 
     async def main():
-        async with machine_speed_recorded(
-            {"small": endpoint}, {"small": host or Loaded()}, directory=directory, tracer=tracer
-        ):
+        async with machine_speed_recorded([endpoint], directory=directory, tracer=tracer):
             if fails:
                 raise KeyError
 
@@ -74,13 +63,8 @@ def test_a_directory_that_cannot_be_written_costs_nothing(tmp_path, measured):
     assert "machine" in recorded(tmp_path / "file")
 
 
-@pytest.mark.parametrize(
-    "how",
-    [{"host": Loaded(resident=False)}, {"fails": True}],
-    ids=["never loaded", "the run failed"],
-)
-def test_nothing_is_measured_where_it_is_not_needed(tmp_path, measured, how):
-    assert recorded(tmp_path, **how).keys() == {"weights"}
+def test_nothing_is_measured_after_a_run_that_failed(tmp_path, measured):
+    assert recorded(tmp_path, fails=True).keys() == {"weights"}
     assert not measured
 
 
