@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.padding import Padding
@@ -155,10 +156,9 @@ def _calls_line(report: RunReport) -> str:
 
 
 def _latency_table(report: RunReport) -> Table:
-    table = _table("Latency of the calls that ended well", "")
-    for column in ("calls", "first token, ms", "between, ms", "longest, ms", "whole call, s"):
-        table.add_column(column, justify="right")
-    for label, group in _rows(report, table):
+    columns = ("calls", "first token", "between", "longest", "whole call")
+    table = _table("Latency of the calls that ended well", "", columns)
+    for label, group in _rows(report):
         table.add_row(
             label,
             _attempts(group),
@@ -168,19 +168,18 @@ def _latency_table(report: RunReport) -> Table:
             _percentiles(group.duration, seconds),
         )
     table.caption = (
-        f"p50 / p95 / p99; of fewer than {LEAST_FOR_TAILS} calls p50 (max). First token: from "
-        "sending the request. Between: each call's mean wait for the next token. Longest: the "
-        "longest such wait of all."
+        f"Median / 95th percentile; of fewer than {LEAST_FOR_TAILS} calls median (most). First "
+        "token: ms from sending the request. Between: ms from token to token, a mean for each "
+        "call. Longest: the longest such wait of all. Whole call: s."
     )
     table.caption_justify = "left"
     return table
 
 
 def _token_table(report: RunReport) -> Table:
-    table = _table("Tokens, decoding speed, and where the calls' time went in seconds", "")
-    for column in ("in", "cached", "out", "out/s", "queue", "load", "prefill", "decode", "all"):
-        table.add_column(column, justify="right")
-    for label, group in _rows(report, table):
+    columns = ("in", "cached", "out", "out/s", "queue", "load", "prefill", "decode")
+    table = _table("Tokens, decoding speed, and seconds in each phase", "", columns)
+    for label, group in _rows(report):
         table.add_row(
             label,
             f"{group.input_tokens:,}",
@@ -191,17 +190,17 @@ def _token_table(report: RunReport) -> Table:
                 known(time_ns or None, seconds)
                 for time_ns in (group.queue_ns, group.load_ns, group.prefill_ns, group.decode_ns)
             ),
-            seconds(group.total_ns),
         )
     return table
 
 
-def _rows(report: RunReport, table: Table) -> Iterator[tuple[Text, CallGroup]]:
-    """All groups of calls with their titles; a line is drawn between the kinds."""
-    for kind, groups in (("model", report.models), ("node", report.nodes), ("role", report.roles)):
+def _rows(report: RunReport) -> Iterator[tuple[Text, CallGroup]]:
+    """All groups of calls with their titles; a role only if no node made just its calls."""
+    of_nodes = [replace(group, name=None) for group in report.nodes]
+    roles = [group for group in report.roles if replace(group, name=None) not in of_nodes]
+    for kind, groups in (("model", report.models), ("node", report.nodes), ("role", roles)):
         for group in groups:
             yield Text(f"no {kind}" if group.name is None else f"{kind} {group.name}"), group
-        table.add_section()
 
 
 def _model_lines(model: CallGroup) -> Iterator[str]:
@@ -287,9 +286,8 @@ def _occupancy_line(occupancy: Occupancy) -> str:
 
 
 def _path_table(path: CriticalPath) -> Table:
-    table = _table("Critical path: each node waited for the one above it", "node")
-    for column in ("waited, s", "from second", "took, s", "of the run"):
-        table.add_column(column, justify="right")
+    columns = ("waited, s", "from second", "took, s", "of the run")
+    table = _table("Critical path: each node waited for the one above it", "node", columns)
     for step in path.steps:
         ended = "" if step.status == "ok" else f" ({step.status})"
         table.add_row(
@@ -304,18 +302,15 @@ def _path_table(path: CriticalPath) -> Table:
 
 
 def _time_table(time: Sequence[TimeShare]) -> Table:
-    table = _table("Where the time of the critical path went", "")
-    for column in ("s", "of the run"):
-        table.add_column(column, justify="right")
+    table = _table("Where the time of the critical path went", "", ("s", "of the run"))
     for one in time:
         table.add_row(Text(TIME_KINDS[one.kind]), seconds(one.duration_ns), _share(one.share))
     return table
 
 
 def _slack_table(slack: Sequence[NodeSlack]) -> Table:
-    table = _table("Nodes, and by how much each call could have ended later for nothing", "node")
-    for column in ("calls", "took, s", "longest, s", "slack, s"):
-        table.add_column(column, justify="right")
+    columns = ("calls", "took, s", "longest, s", "slack, s")
+    table = _table("Nodes; each call could have ended its slack later for nothing", "node", columns)
     for node in sorted(slack, key=lambda node: (node.slack_ns, -node.longest_ns))[:_NODES_SHOWN]:
         table.add_row(
             Text(node.node),
@@ -338,7 +333,7 @@ def _what_if_line(what_if: WhatIf) -> str:
 
 
 def _loop_table(loops: tuple[RecordedLoop, ...]) -> Table:
-    table = _table("Loops: the composite of each round (* returned)", "node")
+    table = _table("Loops: the composite of each round (* returned)", "node", ())
     table.add_column("rubric", overflow="fold")
     table.add_column("composites")
     table.add_column("stopped", overflow="fold")
@@ -364,10 +359,8 @@ def composites(loop: RecordedLoop) -> str:
 
 
 def _cost_table(cost: RunCost) -> Table:
-    table = _table("Cost in dollars", "model")
-    table.add_column("priced by")
-    for column in ("cost", "calls not in it", "output tokens", "per million of them"):
-        table.add_column(column, justify="right")
+    columns = ("priced by", "cost", "calls not in it", "output tokens", "per million")
+    table = _table("Cost in dollars", "model", columns)
     for model in cost.models:
         table.add_row(
             Text(model.model),
@@ -392,9 +385,8 @@ def _cost_line(cost: RunCost) -> str:
 
 
 def _open_table(spans: tuple[OpenSpan, ...]) -> Table:
-    table = _table(f"Still under way: {counted(len(spans), 'span')}", "what")
-    for column in ("from second", "for, s"):
-        table.add_column(column, justify="right")
+    title = f"Still under way: {counted(len(spans), 'span')}"
+    table = _table(title, "what", ("from second", "for, s"))
     for span in spans[:_OPEN_SPANS_SHOWN]:
         title = span.name if span.title == span.name else f"{span.name}: {span.title}"
         table.add_row(Text(title), seconds(span.start_ns), seconds(span.open_ns))
@@ -403,9 +395,14 @@ def _open_table(spans: tuple[OpenSpan, ...]) -> Table:
     return table
 
 
-def _table(title: str, first_column: str) -> Table:
-    table = Table(title=title, title_justify="left")
+def _table(title: str, first_column: str, figures: Sequence[str]) -> Table:
+    """With figures that are never cut; the names before them are folded where there is no room."""
+    table = Table(
+        title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="dim"
+    )
     table.add_column(first_column, overflow="fold")
+    for column in figures:
+        table.add_column(column, justify="right", no_wrap=True)
     return table
 
 
@@ -418,9 +415,9 @@ def _percentiles(percentiles: Percentiles | None, shown: Callable[[int], str]) -
     if percentiles is None:
         return UNKNOWN
     p50, most = shown(percentiles.p50_ns), shown(percentiles.max_ns)
-    if percentiles.p95_ns is None or percentiles.p99_ns is None:
+    if percentiles.p95_ns is None:
         return p50 if p50 == most else f"{p50} ({most})"
-    return " / ".join((p50, shown(percentiles.p95_ns), shown(percentiles.p99_ns)))
+    return f"{p50} / {shown(percentiles.p95_ns)}"
 
 
 def _share(share: float | None) -> str:

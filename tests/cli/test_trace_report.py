@@ -54,7 +54,7 @@ def report_on(directory: Path, *, model: str = "small") -> RunReport:
 
 
 def shown(report: RunReport) -> str:
-    return printed(partial(print_report, report))
+    return printed(partial(print_report, report), width=80)
 
 
 def test_a_report_says_where_the_time_the_tokens_and_the_money_went(tmp_path: Path) -> None:
@@ -83,13 +83,13 @@ def test_what_a_providers_cache_of_prompts_saved_is_told(
     ):
         chat.set(input_tokens=4_000, cached_tokens=3_000, output_tokens=9)
         chat.set(cost_usd=0.01, cache_saved_usd=usd)
-    text = shown(report_of(Journal(trace.journal_path)))
+    text = " ".join(shown(report_of(Journal(trace.journal_path))).split())
     assert f"Prompt cache of claude: 3,000 of 4,000 tokens read from it, {said}." in text
 
 
-def test_it_fits_a_hundred_columns_and_cuts_nothing_off(tmp_path: Path) -> None:
+def test_it_fits_eighty_columns_and_cuts_nothing_off(tmp_path: Path) -> None:
     text = shown(report_on(tmp_path, model=LONG_TAG))
-    assert max(len(line) for line in text.splitlines()) <= 100
+    assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text
     assert "[bold]" in text
 
