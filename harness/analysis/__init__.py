@@ -7,6 +7,7 @@ client.
 from harness.analysis.comparison import Comparison, compare
 from harness.analysis.diagnosis import diagnose
 from harness.analysis.finding import LAYERS, Diagnosis, Evidence, Finding, Layer, Severity
+from harness.analysis.many_runs import RunsReport, report_of_runs
 from harness.analysis.rules import RULES
 from harness.analysis.run_report import Aside, RunReport, Targets, report_of
 
@@ -20,9 +21,11 @@ __all__ = [
     "Finding",
     "Layer",
     "RunReport",
+    "RunsReport",
     "Severity",
     "Targets",
     "compare",
     "diagnose",
     "report_of",
+    "report_of_runs",
 ]

@@ -173,7 +173,7 @@ def client_lag(observed: Observed) -> Found | None:
     longest_first = sorted(lags, key=lambda lag: lag.duration_ns, reverse=True)
     longest_ns = longest_first[0].duration_ns
     place = _place_of_most(longest_first)
-    unreliable = [call for call in observed.calls if call.unreliable]
+    unreliable = [call for call in observed.calls if call.has_unreliable_latency]
     return Found(
         severity="hint" if place is None else "warning",
         case="no one place" if place is None else "",

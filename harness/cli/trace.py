@@ -10,9 +10,10 @@ import sys
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from harness.cli.arguments import (
     find_journal,
     json_option,
     read_pairs,
+    traces_directory,
     traces_option,
 )
 from harness.cli.consoles import (
@@ -39,8 +41,9 @@ from harness.cli.consoles import (
     write_json,
 )
 from harness.cli.process import FAILED, UNUSABLE
-from harness.errors import InvalidInput
+from harness.errors import InvalidInput, did_you_mean
 from harness.trace import TIMELINES, Journal, TimelineFormat
+from harness.trace.run_list import journals_in
 
 if TYPE_CHECKING:
     from harness.trace.damage import FileCheck, JournalCheck
@@ -161,27 +164,45 @@ def export(
     metavar="CHANGE",
     help='Say what the run would have taken: "sections*0.5, judge+1s, max_parallel=64".',
 )
+@click.option(
+    "--last", type=click.IntRange(min=1), metavar="N", help="Of the last N runs together."
+)
+@click.option("--pipeline", metavar="NAME", help="Of the runs of this pipeline together.")
 @json_option
 def report(
     run: str,
     traces: Path | None,
+    *,
     ttft_ms: int,
     itl_ms: int,
     what_if: str | None,
-    *,
+    last: int | None,
+    pipeline: str | None,
     as_json: bool,
 ) -> None:
-    """Say where the time, the tokens and the money went."""
-    from harness.analysis import Targets, report_of  # noqa: PLC0415
-    from harness.cli.trace_report import print_report  # noqa: PLC0415 - as above
+    """Say where the time, the tokens and the money went, in one run or in several."""
+    from harness.analysis import Targets, report_of, report_of_runs  # noqa: PLC0415
+    from harness.cli.trace_report import print_report, print_runs_report  # noqa: PLC0415 - as above
 
+    targets = Targets(ttft_ns=ttft_ms * 1_000_000, itl_ns=itl_ms * 1_000_000)
+    takes_several = last is not None or pipeline is not None
     with _complaints(as_json=as_json):
-        targets = Targets(ttft_ns=ttft_ms * 1_000_000, itl_ns=itl_ms * 1_000_000)
-        found = report_of(_journal(run, traces), targets=targets, what_if=what_if)
+        if takes_several and (run != LATEST or what_if is not None):
+            raise InvalidInput(
+                "--last and --pipeline take several runs together; RUN and --what-if are of one",
+                code="option.of-one-run",
+            )
+        show: Callable[[Console], None]
+        if takes_several:
+            several = report_of_runs(_last_runs(last, pipeline, traces), targets=targets)
+            said, show = json_object(several), partial(print_runs_report, several)
+        else:
+            one = report_of(_journal(run, traces), targets=targets, what_if=what_if)
+            said, show = json_object(one), partial(print_report, one)
     if as_json:
-        write_json(json_object(found))
+        write_json(said)
     else:
-        print_report(found, results())
+        show(results())
 
 
 @trace.command()
@@ -264,6 +285,26 @@ def _send(
     with Shown(stderr=True).status(f"Sending to {given} …"):
         sent = send_otlp(journal, endpoint=given, headers=pairs, content=content)
     say(f"{sent} spans sent to {given}")
+
+
+def _last_runs(last: int | None, pipeline: str | None, traces: Path | None) -> list[Journal]:
+    """The last runs, of one pipeline if it is named, in the order they began.
+
+    Raises:
+        InvalidInput: There is none.
+    """
+    directory = traces_directory(traces)
+    journals = [Journal(path) for path in journals_in(directory)]
+    chosen = [one for one in journals if pipeline in {None, one.started.name}]
+    if not chosen:
+        names = sorted({one.started.name for one in journals})
+        raise InvalidInput(
+            f"no run in '{directory}' is of a pipeline '{pipeline}'; "
+            + did_you_mean(str(pipeline), names),
+            code="runs.unknown-pipeline",
+        )
+    chosen.sort(key=lambda one: one.started.wall_ns)
+    return chosen[-last:] if last else chosen
 
 
 def _timeline_format(form: str) -> TimelineFormat:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from harness.analysis import LAYERS, Aside, Diagnosis, Finding, RunReport, Severity
+from harness.analysis import (
+    LAYERS,
+    Aside,
+    Diagnosis,
+    Finding,
+    RunReport,
+    RunsReport,
+    Severity,
+)
 from harness.analysis.finding import counted
+from harness.analysis.many_runs import RunFigures
 from harness.analysis.run_report import Goodput, Occupancy
 from harness.analysis.speed_limits import Bound, SpeedLimit
 from harness.analysis.time_budget import AT_WORK, TIME_KINDS, TimeShare
@@ -70,6 +80,23 @@ def print_report(report: RunReport, console: Console) -> None:
         console.print(part)
 
 
+def print_runs_report(report: RunsReport, console: Console) -> None:
+    """Prints the calls of several runs together, and a line for each run."""
+    rows = [(Text(str(group.name)), group) for group in report.models]
+    whole_ns = sum(run.duration_ns for run in report.runs)
+    parts: list[Table | Text] = [
+        Text(f"{counted(len(report.runs), 'run')}, {seconds(whole_ns)} s in all"),
+        *([_latency_table(rows), _token_table(rows)] if rows else []),
+        *(Text(line) for model in report.models for line in _model_lines(model)),
+        Text(_goodput_line(report.goodput)),
+        _runs_table(report.runs),
+    ]
+    for part in parts:
+        if isinstance(part, Table):
+            console.print()
+        console.print(part)
+
+
 def print_findings(diagnosis: Diagnosis, console: Console) -> None:
     """Prints what was found, worst first, each with what to change; or that nothing was."""
     for number, finding in enumerate(diagnosis.findings, start=1):
@@ -98,8 +125,9 @@ def _parts(report: RunReport) -> Iterator[Table | Text]:
     yield Text(_headline(report))
     yield Text(_calls_line(report))
     if report.calls.calls:
-        yield _latency_table(report)
-        yield _token_table(report)
+        rows = [*_rows(report)]
+        yield _latency_table(rows)
+        yield _token_table(rows)
         yield from (Text(line) for model in report.models for line in _model_lines(model))
         yield from (Text(_limit_line(limit)) for limit in report.speed_limits)
         yield Text(_goodput_line(report.goodput))
@@ -155,10 +183,10 @@ def _calls_line(report: RunReport) -> str:
     )
 
 
-def _latency_table(report: RunReport) -> Table:
+def _latency_table(rows: Sequence[tuple[Text, CallGroup]]) -> Table:
     columns = ("calls", "first token", "between", "longest", "whole call")
     table = _table("Latency of the calls that ended well", "", columns)
-    for label, group in _rows(report):
+    for label, group in rows:
         table.add_row(
             label,
             _attempts(group),
@@ -176,10 +204,10 @@ def _latency_table(report: RunReport) -> Table:
     return table
 
 
-def _token_table(report: RunReport) -> Table:
+def _token_table(rows: Sequence[tuple[Text, CallGroup]]) -> Table:
     columns = ("in", "cached", "out", "out/s", "queue", "load", "prefill", "decode")
     table = _table("Tokens, decoding speed, and seconds in each phase", "", columns)
-    for label, group in _rows(report):
+    for label, group in rows:
         table.add_row(
             label,
             f"{group.input_tokens:,}",
@@ -321,6 +349,25 @@ def _slack_table(slack: Sequence[NodeSlack]) -> Table:
         )
     if len(slack) > _NODES_SHOWN:
         table.add_row(Text(f"and {len(slack) - _NODES_SHOWN} more, with more slack", style="dim"))
+    return table
+
+
+def _runs_table(runs: Sequence[RunFigures]) -> Table:
+    columns = ("s", "calls", "failed", "first token", "out", "composite", "dollars")
+    table = _table("Run by run", "began, UTC", columns)
+    for run in runs:
+        began = datetime.fromtimestamp(run.wall_ns / 1e9, tz=UTC)
+        ended = "" if run.status == "ok" else f" {run.status}"
+        table.add_row(
+            Text(f"{began:%m-%d %H:%M}{ended}"),
+            seconds(run.duration_ns),
+            f"{run.calls.calls:,}",
+            f"{run.calls.failed:,}",
+            known(run.calls.ttft, lambda ttft: _milliseconds(ttft.p50_ns)),
+            f"{run.calls.output_tokens:,}",
+            known(run.composite, lambda composite: f"{composite:g}"),
+            known(run.cost_usd, dollars),
+        )
     return table
 
 

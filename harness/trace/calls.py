@@ -84,6 +84,11 @@ class Call(Interval):
         return self.attributes.get("finish_reason") == "length"
 
     @property
+    def has_unreliable_latency(self) -> bool:
+        """Whether a figure is missing since the process stood still, and not a phase alone."""
+        return not self.unreliable.issubset({"overhead", "queue", "load", "prefill"})
+
+    @property
     def was_refused(self) -> bool:
         """Whether a limit of the run had been reached, so that the call was not made."""
         return (self.error or "").startswith("RunLimitReached")
@@ -310,7 +315,7 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         from_cache=sum(call.from_cache for call in calls),
         cut=sum(call.was_cut for call in done),
         uncounted=sum(call.count("output_tokens") is None for call in done),
-        unreliable=sum(bool(call.unreliable) for call in done),
+        unreliable=sum(call.has_unreliable_latency for call in done),
         ttft=percentiles_of(call.ttft_ns for call in done),
         itl_mean=percentiles_of(call.count("itl_mean_ns") for call in done),
         itl_p95=percentiles_of(call.count("itl_p95_ns") for call in done),
