@@ -82,7 +82,7 @@ def open_(run: str, traces: Path | None, port: int, *, no_browser: bool) -> None
             with console.status("Drawing the timeline …"):
                 TIMELINES["perfetto"][1](journal, timeline)
         try:
-            show(timeline, open_browser=not no_browser, port=port)
+            show_timeline(timeline, open_browser=not no_browser, port=port)
         except KeyboardInterrupt:
             # The usual way to end it, not a failure.
             console.print("closed", style="dim")
@@ -192,17 +192,34 @@ def report(
                 "--last and --pipeline take several runs together; RUN and --what-if are of one",
                 code="option.of-one-run",
             )
-        show: Callable[[Console], None]
+        shown: Callable[[Console], None]
         if takes_several:
             several = report_of_runs(_last_runs(last, pipeline, traces), targets=targets)
-            said, show = json_object(several), partial(print_runs_report, several)
+            said, shown = json_object(several), partial(print_runs_report, several)
         else:
             one = report_of(_journal(run, traces), targets=targets, what_if=what_if)
-            said, show = json_object(one), partial(print_report, one)
+            said, shown = json_object(one), partial(print_report, one)
     if as_json:
         write_json(said)
     else:
-        show(results())
+        shown(results())
+
+
+@trace.command()
+@click.argument("span", type=click.IntRange(min=1))
+@_RUN
+@traces_option
+@json_option
+def show(span: int, run: str, traces: Path | None, *, as_json: bool) -> None:
+    """Show one SPAN, by its number, with its figures and texts: a call's prompt and reply, say."""
+    from harness.cli.trace_show import print_span, span_shown  # noqa: PLC0415
+
+    with _complaints(as_json=as_json):
+        found = span_shown(_journal(run, traces), span)
+    if as_json:
+        write_json(json_object(found))
+    else:
+        print_span(found, results())
 
 
 @trace.command()
@@ -381,7 +398,7 @@ def _part(found: FileCheck) -> str:
     return f" (joined part {found.part})" if found.is_joined else f" (part {found.part})"
 
 
-def show(trace: Path, *, open_browser: bool = True, port: int = 0) -> None:
+def show_timeline(trace: Path, *, open_browser: bool = True, port: int = 0) -> None:
     """Shows a trace in Perfetto until its tab is closed; Ctrl-C comes out as it is.
 
     Standard error has the address.

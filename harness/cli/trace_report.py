@@ -68,7 +68,8 @@ _NEVER_SEEN = (
     "whether the replies were any good."
 )
 _WHERE_SPANS_ARE = (
-    "A span's number is `span` among a slice's arguments in the timeline: harness trace open."
+    "harness trace show SPAN prints one; in the timeline (harness trace open) its number is `span` "
+    "among a slice's arguments."
 )
 
 

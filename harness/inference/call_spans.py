@@ -21,7 +21,7 @@ def call_span(request: Request, tracer: Tracer) -> Span:
     return tracer.span(
         "chat",
         **asked,
-        label=f"chat {request.role}" if request.role else "chat",
+        label=" · ".join(filter(None, (tracer.current_node, request.role))) or "chat",
         temperature=request.temperature,
         **request.cutoffs,
         seed=request.seed,

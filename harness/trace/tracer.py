@@ -146,20 +146,10 @@ class Tracer:
         """Records a warning of the log as an instant; returns the node and span it came from."""
         said = {"message": message, **details}
         self._take(Instant(self.current_id, "warning", self.now_ns(), said))
-        span = _current_span.get()
-        if span is None or span.tracer is not self:
+        span, node = self.current_id, self.current_node
+        if span is None:
             return {}
-        around: Span | None = span
-        while around is not None and "node" not in around.attributes:
-            around = around._outer  # noqa: SLF001 - another span
-        return (
-            {"span": span.id}
-            if around is None
-            else {
-                "node": around.attributes.get("label", around.attributes["node"]),
-                "span": span.id,
-            }
-        )
+        return {"span": span} if node is None else {"node": node, "span": span}
 
     def counter(self, name: str, value: float, *, unit: str, track: str | None = None) -> None:
         """A quantity's new value; a value that is not a finite number is left out.
@@ -228,6 +218,18 @@ class Tracer:
         """The id of this tracer's innermost open span; None outside of all."""
         current = _current_span.get()
         return current.id if current is not None and current.tracer is self else None
+
+    @property
+    def current_node(self) -> str | None:
+        """The label of the node call around the current span; None outside of all."""
+        around = _current_span.get()
+        if around is None or around.tracer is not self:
+            return None
+        while around is not None and "node" not in around.attributes:
+            around = around._outer  # noqa: SLF001 - another span
+        if around is None:
+            return None
+        return str(around.attributes.get("label", around.attributes["node"]))
 
     def _relieve(self) -> None:
         """Called now and then, in case spans are made faster than they can be written."""

@@ -275,6 +275,13 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
     assert "notes.jsonl:1: " in done.stderr
 
 
+def test_a_span_is_shown_by_its_number(project: Path, journal: Path) -> None:
+    said = trace("show", "1", journal.stem, "--json", cwd=project)
+    assert json.loads(said.stdout)["span"] == 1
+    assert trace("show", "1", journal.stem, cwd=project).exit_code == 0
+    assert trace("show", "9999", journal.stem, cwd=project).exit_code == 2
+
+
 def test_several_runs_are_reported_together(project: Path, journal: Path) -> None:
     said = trace("report", "--last", "99", "--json", cwd=project)
     runs = json.loads(said.stdout)["runs"]

@@ -77,7 +77,7 @@ def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
     assert (chat.name, chat.parent, chat.time_ns) == ("chat", None, 1_000_000)
     assert chat.attributes == {
         "track": "model judge",
-        "label": "chat evaluator",
+        "label": "evaluator",
         "model": "judge",
         "role": "evaluator",
         "temperature": 0.7,

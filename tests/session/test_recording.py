@@ -51,8 +51,8 @@ def test_arrows_lead_from_draft_to_verdict_to_revision_and_scores_are_counted(tm
         ("draft", "revise for round 2", "evaluate round 2"),
     ]
     assert [arrow[1:] for arrow in arrows if arrow[0] == "call"] == [
-        ("draft", "chat producer"),
-        ("revise for round 2", "chat producer"),
+        ("draft", "text · producer"),
+        ("revise for round 2", "text · producer"),
     ]
     composites = [one.span for one in record.counters if one.name == "composite"]
     assert [titles[span].split()[0] for span in composites] == ["evaluate"] * 2

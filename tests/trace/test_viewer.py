@@ -18,10 +18,10 @@ from harness.trace.viewer import TraceViewer
 SHOW = """\
 import sys
 from pathlib import Path
-from harness.cli.trace import show
+from harness.cli.trace import show_timeline
 
 try:
-    show(Path(sys.argv[1]), open_browser=False)
+    show_timeline(Path(sys.argv[1]), open_browser=False)
 except KeyboardInterrupt:
     sys.exit(130)
 """

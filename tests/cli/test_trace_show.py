@@ -1,0 +1,89 @@
+"""What `harness trace show` prints of one span."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from golden import printed
+
+from harness.cli.trace_show import SpanShown, print_span, span_shown
+from harness.errors import InvalidInput
+from harness.trace import Journal, ManualClock, RunTrace, TraceOptions
+
+MS = 1_000_000
+
+
+def journal_of(directory: Path, *, content: str = "full") -> Journal:
+    """A node with one call: spans 1 and 2, with a phase and two texts."""
+    clock = ManualClock(5_000 * MS)
+    options = TraceOptions(content=content)  # type: ignore[arg-type]
+    with (
+        RunTrace(directory, name="essay", clock=clock, options=options) as trace,
+        trace.span("node", node="text", label="text[3]"),
+    ):
+        clock.advance(ms=250)
+        with trace.span(
+            "chat",
+            label="text[3] · producer",
+            track="model small",
+            prompt_sha256=trace.content("Say [bold]something[/bold]."),
+        ) as chat:
+            trace.completed_span("decode", start_ns=clock(), end_ns=clock() + 40 * MS)
+            clock.advance(ms=40)
+            chat.set(ttft_ns=12_345_678, seed=None, reply_sha256=trace.content("Something."))
+    return Journal(trace.journal_path)
+
+
+def shown(span: SpanShown) -> str:
+    return printed(partial(print_span, span), width=80)
+
+
+def test_a_call_is_shown_with_its_place_its_figures_and_its_texts(tmp_path: Path) -> None:
+    lines = [line.rstrip() for line in shown(span_shown(journal_of(tmp_path), 2)).splitlines()]
+    assert lines == [
+        "text[3] / text[3] · producer",
+        "chat, span 2: 0.04 s from second 0.25",
+        "ttft    12.3 ms",
+        "decode  0.04 s from second 0.25",
+        "",
+        "prompt",
+        "Say [bold]something[/bold].",
+        "",
+        "reply",
+        "Something.",
+    ]
+
+
+def test_a_script_gets_nanoseconds_and_texts_by_name(tmp_path: Path) -> None:
+    found = span_shown(journal_of(tmp_path), 2)
+    assert (found.start_ns, found.duration_ns) == (250 * MS, 40 * MS)
+    assert found.around == ("text[3]",)
+    assert found.parts == (("decode", 250 * MS, 40 * MS),)
+    assert found.texts == {"prompt": "Say [bold]something[/bold].", "reply": "Something."}
+    assert found.attributes["ttft_ns"] == 12_345_678
+
+
+def test_texts_that_were_not_recorded_stay_hashes(tmp_path: Path) -> None:
+    found = span_shown(journal_of(tmp_path, content="hash"), 2)
+    assert found.texts == {}
+    assert "prompt_sha256" in found.attributes
+
+
+def test_how_it_ended_is_shown_if_not_well(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ValueError, match="no good"),
+        RunTrace(tmp_path, name="essay", clock=ManualClock()) as trace,
+        trace.span("work"),
+    ):
+        raise ValueError("no good")
+    text = shown(span_shown(Journal(trace.journal_path), 1))
+    assert "work, span 1, error: 0.00 s" in text
+    assert "ValueError: no good" in text
+
+
+def test_a_span_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        span_shown(journal_of(tmp_path), 99)
+    assert raised.value.code == "trace.no-such-span"
