@@ -462,12 +462,12 @@ class _Calls:
         else:
             state.places.take(partial(self._take_place, call))
             if not call.has_place and not call.waits:
-                call.waits.append(("concurrency_wait_ns", self._clock()))
+                call.waits = (("concurrency_wait_ns", self._clock()),)
 
     def _take_place(self, call: Call) -> None:
         self._places.take(partial(self._start, call), depth=self._depth)
         if not call.has_place:
-            call.waits.append(("place_wait_ns", self._clock()))
+            call.waits = (*call.waits, ("place_wait_ns", self._clock()))
 
     def give_back(self, call: Call) -> None:
         """Frees a call's place, if it still has it."""

@@ -454,12 +454,9 @@ async def _attempt(
 
 def _waits(call: Call, *, until_ns: int) -> dict[str, int]:
     """How long the call's first attempt waited for a place, of its node's and of all, by limit."""
-    if not call.waits:
-        return {}
-    times_ns = [*(since_ns for _, since_ns in call.waits), until_ns]
-    waits = {wait: times_ns[n + 1] - since_ns for n, (wait, since_ns) in enumerate(call.waits)}
-    call.waits.clear()
-    return waits
+    waits, call.waits = call.waits, ()
+    times_ns = [*(since_ns for _, since_ns in waits), until_ns]
+    return {limit: times_ns[n + 1] - since_ns for n, (limit, since_ns) in enumerate(waits)}
 
 
 def _traceback(error: Exception) -> str:

@@ -342,7 +342,7 @@ class Call:
         if taken is not None:
             self.taken = taken
         self.has_place = False
-        self.waits: list[tuple[str, int]] = []
+        self.waits: tuple[tuple[str, int], ...] = ()
         self.is_made = False
 
     @property
