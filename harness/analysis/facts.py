@@ -22,6 +22,7 @@ from harness.trace.records import (
     Instant,
     RunEnded,
     SpanRecord,
+    title,
 )
 
 T = TypeVar("T")
@@ -158,6 +159,8 @@ class Observed:
     nodes: dict[int, Interval] = field(default_factory=dict)
     """Calls of nodes, by their spans."""
     node_names: dict[int, str] = field(default_factory=dict)
+    node_labels: dict[int, str] = field(default_factory=dict)
+    """With the item: `sections[3]`."""
     place_waits: dict[int, Interval] = field(default_factory=dict)
     """Of node calls that waited for one of the pipeline's places, by their spans: until each
     began."""
@@ -337,6 +340,7 @@ def _note_span(observed: Observed, span: SpanRecord) -> None:
                     start_ns=span.start_ns - wait_ns, end_ns=span.start_ns
                 )
             observed.node_names[span.id] = str(span.attributes.get("node"))
+            observed.node_labels[span.id] = title(span)
             observed.parents[span.id] = span.parent
             if span.status == "error":
                 observed.failed_nodes.append(span.id)

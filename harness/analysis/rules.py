@@ -25,6 +25,7 @@ from harness.analysis.rules_decoding import (
     preemptions,
     rejected_drafts,
     slow_decode,
+    stalled_replies,
 )
 from harness.analysis.rules_failures import (
     dropped_fields,
@@ -50,6 +51,8 @@ from harness.analysis.rules_waiting import (
     cold_start,
     convoy,
     queueing,
+    slow_first_call,
+    straggler,
     swap_thrash,
     tail,
 )
@@ -259,6 +262,25 @@ RULES: Mapping[str, Rule] = {
         (Aim.KEEP_LOADED, "do more in one run: a model is loaded once, at its first call"),
         slows_replies=False,
     ),
+    "slow-first-call": Rule(
+        slow_first_call,
+        "A cold start in the server: it loaded the model, or made ready for it, at the first call.",
+        "L3",
+        (Aim.KEEP_LOADED, "send a short call ahead, while the run has other things to do"),
+        explained_by=["out-of-reach", "retries"],
+    ),
+    "straggler": Rule(
+        straggler,
+        "A straggler: a node that needs all items waits for the slowest one.",
+        "L6",
+        (
+            "divide what is longer than the others into items of its own",
+            "begin with the longest items",
+            "limit what one item may take: a lower max_output_tokens, or Timeout(…)",
+        ),
+        explained_by=["convoy", "tail", "client-lag", "retries"],
+        slows_replies=False,
+    ),
     "swap-thrash": Rule(
         swap_thrash,
         "Swap thrash: the models do not fit into memory together, and calls to them alternate, "
@@ -396,6 +418,14 @@ RULES: Mapping[str, Rule] = {
         "The KV cache was full while replies were growing in it.",
         "L4b",
         (Aim.MORE_KV_ROOM, _FEWER_CALLS),
+    ),
+    "stalled-replies": Rule(
+        stalled_replies,
+        "The server stops in the middle of replies: it makes room in its memory, or does something "
+        "else.",
+        "L4b",
+        (Aim.MORE_KV_ROOM, _FEWER_CALLS, "see the server's log for that moment"),
+        explained_by=["preemptions", "kv-pressure", "client-lag", "behind-prefill"],
     ),
     "bandwidth-bound": Rule(
         bandwidth_bound,

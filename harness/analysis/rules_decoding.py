@@ -32,6 +32,12 @@ SLOW_FACTOR = 2.0
 LEAST_SLOW = 3
 """Calls as slow; one may have met a busy moment."""
 
+LEAST_STALL_NS = 500_000_000
+"""A reply that stands still for so long is seen to."""
+
+STALL_FACTOR = 10
+"""And for so many times as long as 95 of 100 of its tokens take."""
+
 LEAST_ALONE = 3
 """Calls without company that a server's own speed is read from."""
 
@@ -91,6 +97,35 @@ def kv_pressure(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
             itl_few_ms=itl_fewer / 1e6,
             replies_many=with_more,
             replies_few=with_fewer,
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+@per_model
+def stalled_replies(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """Replies stood still in their middle, in most calls, for far longer than a token takes."""
+    timed = [call for call in calls if call.count("itl_max_ns") and call.count("itl_mean_ns")]
+    stalled = [
+        call
+        for call in timed
+        if (call.count("itl_max_ns") or 0)
+        >= max(LEAST_STALL_NS, STALL_FACTOR * (call.count("itl_p95_ns") or 0))
+    ]
+    stalls_ns = [call.count("itl_max_ns") or 0 for call in stalled]
+    company = _company(calls)
+    lost_ns = sum(
+        stall_ns / max(1.0, company.get(call.id, 1.0))
+        for call, stall_ns in zip(stalled, stalls_ns, strict=True)
+    )
+    if len(stalled) < LEAST_SLOW or 2 * len(stalled) <= len(timed) or not observed.matters(lost_ns):
+        return None
+    return Found(
+        seen=f"{len(stalled)} of {len(timed)} replies of '{model}' stood still midway, for "
+        f"{said_ns(statistics.median(stalls_ns))} in the median and {said_ns(max(stalls_ns))} at "
+        f"most ({observed.said(lost_ns)}); their other tokens came without such waits.",
+        evidence=Evidence.of(
+            stalled, stalled_replies=len(stalled), longest_stall_s=max(stalls_ns) / 1e9
         ),
         lost_ns=lost_ns,
     )

@@ -29,6 +29,12 @@ LONG_LOAD_NS = 200_000_000
 LEAST_RELOADS = 2
 """One load more than needed may be chance; from two on, models push each other out."""
 
+LEAST_LATER = 2
+"""Calls that came after a model's first, which that is compared with."""
+
+LEAST_ITEMS = 4
+"""Calls of a node of which one can be called slower than the others."""
+
 LEAST_WAITS = 2
 """Calls that waited for room; one alone may have met a busy moment."""
 
@@ -51,6 +57,65 @@ def cold_start(observed: Observed) -> Found | None:
         seen=f"The first call to {named(load.model for load in firsts)} waited for the model to "
         f"be loaded ({observed.said(lost_ns)}), before a token of its prompt was read.",
         evidence=Evidence.of(firsts, loads=len(firsts), longest_load_s=longest.duration_ns / 1e9),
+        lost_ns=lost_ns,
+    )
+
+
+@per_model
+def slow_first_call(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """The first call waited far longer for its first token than any of the others did later."""
+    if any(load.model == model for load in observed.loads):
+        return None  # `cold-start` knows of the load itself.
+    timed = [call for call in calls if call.ttft_ns is not None]
+    first, later = timed[:1], [c for c in timed[1:] if c.start_ns >= timed[0].end_ns]
+    if len(later) < LEAST_LATER or first[0] is not calls[0]:
+        return None
+    usual_ns = statistics.median(call.ttft_ns or 0 for call in later)
+    longest_ns = max(call.ttft_ns or 0 for call in later)
+    lost_ns = (first[0].ttft_ns or 0) - usual_ns
+    is_far = (first[0].ttft_ns or 0) >= LONG_FACTOR * longest_ns
+    asked, others = (_mean(some, "input_tokens") for some in (first, later))
+    if not is_far or asked > LONG_FACTOR * max(1.0, others) or not observed.matters(lost_ns):
+        return None
+    return Found(
+        seen=f"The first call to '{model}' waited {said_ns(first[0].ttft_ns or 0)} for its first "
+        f"token, and the {len(later)} after it {said_ns(usual_ns)} in the median "
+        f"({observed.said(lost_ns)}), with prompts as long.",
+        evidence=Evidence.of(
+            first, first_ttft_s=(first[0].ttft_ns or 0) / 1e9, usual_ttft_s=usual_ns / 1e9
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def straggler(observed: Observed) -> Found | None:
+    """One item of a mapped node took far longer than the others, and the run waited for it."""
+    on_path = {step.node for step in observed.path.steps}
+    found: list[tuple[int, int, int, float, str]] = []
+    for name in dict.fromkeys(observed.node_names.values()):
+        spans = [span for span, its in observed.node_names.items() if its == name]
+        if len(spans) < LEAST_ITEMS:
+            continue
+        *others, last = sorted(spans, key=lambda span: observed.nodes[span].duration_ns)
+        took_ns, usual_ns = (
+            observed.nodes[last].duration_ns,
+            statistics.median(observed.nodes[span].duration_ns for span in others),
+        )
+        next_ns = observed.nodes[others[-1]].duration_ns
+        if took_ns >= LONG_FACTOR * usual_ns and observed.node_labels[last] in on_path:
+            label = observed.node_labels[last]
+            found.append((took_ns - next_ns, last, took_ns, usual_ns, label))
+    if not found:
+        return None
+    lost_ns, last, took_ns, usual_ns, label = max(found)
+    if not observed.matters(lost_ns):
+        return None
+    return Found(
+        seen=f"'{label}' took {said_ns(took_ns)}, the others of its node {said_ns(usual_ns)} in "
+        f"the median, and what came after waited for it alone ({observed.said(lost_ns)}).",
+        evidence=Evidence(
+            spans=(last,), figures={"took_s": took_ns / 1e9, "usual_s": usual_ns / 1e9}
+        ),
         lost_ns=lost_ns,
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.trace.calls import Call, Interval
-from harness.trace.intervals import common, length_ns, without
+from harness.trace.intervals import common, length_ns, parts_within, without
 from harness.trace.node_records import CriticalPath
 from harness.trace.records import Instant, SpanRecord
 
@@ -65,6 +65,8 @@ class TimeShare:
     duration_ns: int
     share: float
     """Of the run's time, from 0 to 1."""
+    node: str | None = None
+    """Of the nodes' own code, the node on the path that took most of it."""
 
 
 class TimeSpent:
@@ -107,11 +109,20 @@ class TimeSpent:
             free_ns = end_ns
         if inside:
             spent_ns["end"] += max(0, run.end_ns - free_ns)
-        for kind, duration_ns in self._inside(inside or [run], calls):
-            spent_ns[kind] += duration_ns
+        code: list[Interval] = []
+        for kind, parts in self._inside(inside or [run], calls):
+            spent_ns[kind] += length_ns(parts)
+            code = parts
         whole_ns = max(1, run.duration_ns)
+        own_ns = [length_ns(parts) for parts in parts_within(inside, code)]
+        most = path.steps[own_ns.index(max(own_ns))].node if inside else None
         shares = (
-            TimeShare(kind=kind, duration_ns=duration_ns, share=duration_ns / whole_ns)
+            TimeShare(
+                kind=kind,
+                duration_ns=duration_ns,
+                share=duration_ns / whole_ns,
+                node=most if kind == "code" else None,
+            )
             for kind, duration_ns in spent_ns.items()
             if duration_ns > 0
         )
@@ -119,14 +130,14 @@ class TimeSpent:
 
     def _inside(
         self, nodes: Sequence[Interval], calls: Sequence[Call]
-    ) -> Iterator[tuple[TimeKind, int]]:
-        """How long each kind went on in this time, where none before it did."""
+    ) -> Iterator[tuple[TimeKind, list[Interval]]]:
+        """When each kind went on in this time, where none before it did; the nodes' code last."""
         left = list(nodes)
         for kind in TIME_KINDS:
             if spans := [*self._beside.get(kind, ()), *_in_calls(kind, calls)]:
-                yield kind, length_ns(common(left, spans))
+                yield kind, common(left, spans)
                 left = without(left, spans)
-        yield "code", length_ns(left)
+        yield "code", left
 
     def _put(self, kind: TimeKind, start_ns: int, end_ns: int) -> None:
         self._beside.setdefault(kind, []).append(Interval(start_ns=start_ns, end_ns=end_ns))

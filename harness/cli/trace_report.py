@@ -333,7 +333,7 @@ def _path_table(path: CriticalPath) -> Table:
 def _time_table(time: Sequence[TimeShare]) -> Table:
     table = _table("Where the time of the critical path went", "", ("s", "of the run"))
     for one in time:
-        table.add_row(Text(TIME_KINDS[one.kind]), seconds(one.duration_ns), _share(one.share))
+        table.add_row(Text(_said_kind(one)), seconds(one.duration_ns), _share(one.share))
     return table
 
 
@@ -492,9 +492,13 @@ def _print_finding(number: int, finding: Finding, console: Console) -> None:
 
 def _time_line(diagnosis: Diagnosis) -> str:
     shown = [one for one in diagnosis.time if one.share >= _LEAST_SHARE]
-    parts = [f"{one.share:.0%} {TIME_KINDS[one.kind]}" for one in shown]
+    parts = [f"{one.share:.0%} {_said_kind(one)}" for one in shown]
     whole = seconds(diagnosis.duration_ns)
     return f"Where the {whole} s of the critical path went: {'; '.join(parts)}."
+
+
+def _said_kind(one: TimeShare) -> str:
+    return TIME_KINDS[one.kind] + (f" (most in '{one.node}')" if one.node else "")
 
 
 def _all_clear(diagnosis: Diagnosis) -> str:

@@ -435,6 +435,36 @@ def idle_server() -> PlantedRun:
     return run
 
 
+def slow_first_call() -> PlantedRun:
+    """The server loads its model when the first call comes, and says nothing of it."""
+    run = PlantedRun()
+    run.call(prefill_ms=3000)
+    for _ in range(3):
+        run.call(prefill_ms=150, prompt="The same again.")
+    return run
+
+
+def straggler() -> PlantedRun:
+    """Of five items side by side one takes five times as long, and a sum waits for all."""
+    run = PlantedRun("vllm")
+    items = [run.node("items", 0, 600, item=item, label=f"items[{item}]") for item in range(4)]
+    items.append(run.node("items", 0, 3000, item=4, label="items[4]"))
+    for item in items[:4]:
+        run.call(0, parent=item, tokens=50)
+    run.call(0, parent=items[4], tokens=290)
+    run.call(3000, parent=run.node("sum", 3000, 300, after=items))
+    return run
+
+
+def stalled_replies() -> PlantedRun:
+    """Three replies stand still for 1.5 s each, one after the other."""
+    run = PlantedRun("vllm")
+    waits = {"itl_p95_ns": 12 * MS, "itl_max_ns": 1500 * MS}
+    for turn in range(3):
+        run.call(tokens=40, itl_ms=48, prompt=f"Turn {turn}, after all before.", **waits)
+    return run
+
+
 def client_lag(function: str | None = "count") -> PlantedRun:
     """A node's function blocks the event loop twice, while others wait for their replies."""
     run = PlantedRun()

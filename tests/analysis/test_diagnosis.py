@@ -63,6 +63,11 @@ TURNS = {"waiting_calls": 4, "longest_wait_s": 0.9, "max_parallel": 2}
 
 FAULTS = [
     Fault("cold-start", planted.cold_start, {"loads": 1, "longest_load_s": 3}, "llama-server"),
+    Fault("slow-first-call", planted.slow_first_call, {"first_ttft_s": 3, "usual_ttft_s": 0.15},
+          "send a short call ahead"),
+    Fault("straggler", planted.straggler, {"took_s": 3, "usual_s": 0.6}, "longest items"),
+    Fault("stalled-replies", planted.stalled_replies,
+          {"stalled_replies": 3, "longest_stall_s": 1.5}, "gpu-memory"),
     Fault("swap-thrash", planted.swap_thrash, {"loads": 6, "models": 2, "reloads": 4},
           '[budget] capacity = "300 MiB"', beside=frozenset({"cold-start"})),
     Fault("budget-wait", planted.budget_wait, {"waiting_calls": 3}, "a lower context_tokens"),

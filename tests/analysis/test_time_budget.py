@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from harness.analysis.time_budget import TimeSpent
 from harness.trace import Interval, SpanRecord, calls_of
 from harness.trace.node_records import CriticalPath, PathStep
@@ -100,6 +102,13 @@ def test_what_lies_beside_the_path_does_not_count():
 
 def test_a_step_that_began_before_the_one_it_took_items_of_had_ended():
     assert shares([], step(0, 600), step(400, 600)) == {"code": 1000}
+
+
+def test_the_node_whose_own_code_took_most_is_named():
+    spent = TimeSpent()
+    steps = (replace(step(0, 200), node="quick"), replace(step(200, 800), node="slow"))
+    (code,) = spent.shares(CriticalPath(steps=steps, after_ns=0), [], run=RUN)
+    assert (code.kind, code.node) == ("code", "slow")
 
 
 def test_a_run_without_nodes_is_divided_as_a_whole():
