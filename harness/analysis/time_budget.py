@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.trace.calls import Call, Interval
-from harness.trace.intervals import common, length_ns, parts_within, without
+from harness.trace.intervals import common, length_ns, without
 from harness.trace.node_records import CriticalPath
 from harness.trace.records import Instant, SpanRecord
 
@@ -35,14 +35,14 @@ TIME_KINDS: Mapping[TimeKind, str] = {
     "start": "before the first node",
     "end": "after the last node",
 }
-"""What each means. Of a moment at which several go on inside a node, the first one counts."""
+"""What each means. Of a moment at which several go on in a node on the path, the first one counts;
+what other nodes do meanwhile does not."""
 
 AT_WORK: frozenset[TimeKind] = frozenset({"decode", "prefill", "embed"})
 """Models compute."""
 
 _KIND_OF_SPAN: Mapping[str, TimeKind] = {
     "client lag": "client lag",
-    "load": "load",
     "unload": "load",
     "wait for room": "room",
     "count tokens": "overhead",
@@ -96,48 +96,51 @@ class TimeSpent:
             run: From its first record to its last.
         """
         spent_ns = dict.fromkeys(TIME_KINDS, 0)
+        own_ns: dict[str, int] = {}
+        of_step: dict[int | None, list[Call]] = {}
+        for call in calls:
+            of_step.setdefault(call.node_span, []).append(call)
         free_ns = run.start_ns
-        inside: list[Interval] = []
-        for step in path.steps:
+        for number, step in enumerate(path.steps):
             start_ns = max(free_ns, run.start_ns + step.start_ns)
             end_ns = max(start_ns, run.start_ns + step.start_ns + step.duration_ns)
-            wait_ns = start_ns - free_ns
-            place_ns = min(wait_ns, step.place_wait_ns)
+            wait = Interval(start_ns=free_ns, end_ns=start_ns)
+            lag_ns = length_ns(common([wait], self._beside.get("client lag", ())))
+            place_ns = min(wait.duration_ns - lag_ns, step.place_wait_ns)
+            spent_ns["client lag"] += lag_ns
             spent_ns["place"] += place_ns
-            spent_ns["between nodes" if inside else "start"] += wait_ns - place_ns
-            inside.append(Interval(start_ns=start_ns, end_ns=end_ns))
+            spent_ns["between nodes" if number else "start"] += wait.duration_ns - lag_ns - place_ns
+            window = Interval(start_ns=start_ns, end_ns=end_ns)
+            for kind, duration_ns in self._inside(window, of_step.get(step.span, ())):
+                spent_ns[kind] += duration_ns
+                if kind == "code":
+                    own_ns[step.node] = duration_ns
             free_ns = end_ns
-        if inside:
+        if path.steps:
             spent_ns["end"] += max(0, run.end_ns - free_ns)
-        code: list[Interval] = []
-        for kind, parts in self._inside(inside or [run], calls):
-            spent_ns[kind] += length_ns(parts)
-            code = parts
+        else:
+            spent_ns |= dict(self._inside(run, calls))
         whole_ns = max(1, run.duration_ns)
-        own_ns = [length_ns(parts) for parts in parts_within(inside, code)]
-        most = path.steps[own_ns.index(max(own_ns))].node if inside else None
         shares = (
             TimeShare(
                 kind=kind,
                 duration_ns=duration_ns,
                 share=duration_ns / whole_ns,
-                node=most if kind == "code" else None,
+                node=max(own_ns, key=own_ns.__getitem__) if kind == "code" and own_ns else None,
             )
             for kind, duration_ns in spent_ns.items()
             if duration_ns > 0
         )
         return tuple(sorted(shares, key=lambda one: -one.duration_ns))
 
-    def _inside(
-        self, nodes: Sequence[Interval], calls: Sequence[Call]
-    ) -> Iterator[tuple[TimeKind, list[Interval]]]:
-        """When each kind went on in this time, where none before it did; the nodes' code last."""
-        left = list(nodes)
+    def _inside(self, window: Interval, calls: Sequence[Call]) -> Iterator[tuple[TimeKind, int]]:
+        """How long each kind went on in this time, where none before it did; own code last."""
+        left = [window]
         for kind in TIME_KINDS:
             if spans := [*self._beside.get(kind, ()), *_in_calls(kind, calls)]:
-                yield kind, common(left, spans)
+                yield kind, length_ns(common(left, spans))
                 left = without(left, spans)
-        yield "code", left
+        yield "code", length_ns(left)
 
     def _put(self, kind: TimeKind, start_ns: int, end_ns: int) -> None:
         self._beside.setdefault(kind, []).append(Interval(start_ns=start_ns, end_ns=end_ns))

@@ -26,7 +26,7 @@ class ReplyInProgress:
 
     Args:
         request: What is being answered.
-        clock: The caller's clock; the request is taken to be sent now.
+        clock: The caller's clock; the request is taken to be sent now, unless `sent` is called.
         arrived: Told that a piece has come, for the time limits.
     """
 
@@ -45,6 +45,10 @@ class ReplyInProgress:
         self._came_whole = False
         self._comes_apart = False
         self._sent_ns = clock()
+
+    def sent(self) -> None:
+        """The request has left: it took until now to connect and to hand it over."""
+        self._sent_ns = self._clock()
 
     def add(
         self, text: str = "", *, reasoning: str = "", logprobs: Sequence[TokenLogprob] = ()

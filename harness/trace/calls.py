@@ -61,6 +61,8 @@ class Call(Interval):
     """Of its queue, the waits for a turn among calls to the same model."""
     room: tuple[Interval, ...] = ()
     """Of its queue, the waits for room in memory for its model."""
+    node_span: int | None = None
+    """The outermost node call around it; None outside of all."""
     unreliable: frozenset[str] = frozenset()
     """Phases and figures whose times the process saw too late, since it stood still."""
 
@@ -113,6 +115,7 @@ class Call(Interval):
 def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
     """Every call in a run's spans, in the order they began; about a kilobyte each."""
     nodes: dict[int, str] = {}
+    outermost: dict[int, int] = {}  # by span: the node call around it in which no other lies
     chats: list[SpanRecord] = []
     phases: dict[int, dict[str, list[Interval]]] = {}
     turns: dict[int, list[Interval]] = {}
@@ -132,6 +135,7 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
         node = span.attributes.get("node") or (span.parent and nodes.get(span.parent))
         if node:
             nodes[span.id] = str(node)
+            outermost[span.id] = outermost.get(span.parent or 0, span.id)
         if span.name == "chat":
             chats.append(span)
             phases[span.id] = {}
@@ -152,6 +156,7 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
             phases={name: tuple(parts) for name, parts in phases[span.id].items()},
             turns=tuple(turns.get(span.id, ())),
             room=tuple(room.get(span.id, ())),
+            node_span=outermost.get(span.id),
             unreliable=frozenset(unreliable.get(span.id, ())),
         )
         for span in chats

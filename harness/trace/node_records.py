@@ -206,6 +206,7 @@ class PathStep:
 
     node: str
     """As in the timeline: `text`, `sections[1]`."""
+    span: int
     status: SpanStatus
     wait_ns: int
     """From the end of the step before it, or the run's start, until it began."""
@@ -247,6 +248,7 @@ def critical_path(
         steps.append(
             PathStep(
                 node=title(span),
+                span=span.id,
                 status=span.status,
                 wait_ns=span.start_ns - free_ns,
                 place_wait_ns=place_wait_ns(span),

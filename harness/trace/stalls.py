@@ -19,8 +19,7 @@ LEAST_STALL_NS = 8_000_000
 """A beat that comes so much late was held up: by the loop, and not by the timer."""
 
 _AFTERWARDS_NS = 10_000_000
-"""So long after a stall, what arrived in it may still lie unread; and so long after it is to be
-sent, a request may not have left."""
+"""So long after a stall, what arrived in it may still lie unread."""
 
 _MOST_KEPT = 20_000
 
@@ -64,10 +63,11 @@ class Stalls:
 
         Args:
             measured: What began and ended when something was seen to arrive.
-            from_sending: It began when something was to be sent instead.
+            from_sending: It began when this process had sent something instead.
         """
-        before = self._late_ns if from_sending else self._early_ns
-        doubt_ns = before(measured.start_ns) + self._early_ns(measured.end_ns)
+        doubt_ns = self._early_ns(measured.end_ns)
+        if not from_sending:
+            doubt_ns += self._early_ns(measured.start_ns)
         return doubt_ns > _MOST_DOUBT * measured.duration_ns
 
     def falsify_gaps(self, measured: Interval, *, longest_ns: int) -> bool:
@@ -88,11 +88,6 @@ class Stalls:
         if stall is not None and stamped_ns <= stall.end_ns + _AFTERWARDS_NS:
             return stamped_ns - stall.start_ns
         return 0
-
-    def _late_ns(self, stamped_ns: int) -> int:
-        """By how much later than at this time what was to be sent may have left."""
-        stall = self._begun_by(stamped_ns + _AFTERWARDS_NS)
-        return 0 if stall is None else max(0, stall.end_ns - stamped_ns)
 
     def _begun_by(self, time_ns: int) -> Interval | None:
         stalls = self._known()

@@ -9,8 +9,8 @@ MS = 1_000_000
 RUN = Interval(start_ns=1000 * MS, end_ns=2000 * MS)
 
 
-def span(number, name, start_ms, end_ms, parent=None, **attributes):
-    """Times from the run's start."""
+def span(number, name, start_ms, end_ms, parent=1, **attributes):
+    """Times from the run's start; by default in the one node."""
     start_ns, end_ns = ((1000 + time_ms) * MS for time_ms in (start_ms, end_ms))
     return SpanRecord(number, parent, name, start_ns, end_ns, "ok", None, attributes)
 
@@ -18,6 +18,7 @@ def span(number, name, start_ms, end_ms, parent=None, **attributes):
 def step(start_ms, ms, *, place_wait_ms=0):
     return PathStep(
         node="node",
+        span=1,
         status="ok",
         wait_ns=0,
         place_wait_ns=place_wait_ms * MS,
@@ -30,6 +31,8 @@ def step(start_ms, ms, *, place_wait_ms=0):
 def shares(spans, *steps):
     """What they give, in milliseconds."""
     spent = TimeSpent()
+    if steps:
+        spans = [span(1, "node", 0, 1000, None, node="node"), *spans]
     for one in spans:
         spent.note(one)
     path = CriticalPath(steps=steps, after_ns=0)
@@ -98,6 +101,27 @@ def test_between_nodes_the_wait_for_a_place_is_told_from_the_rest():
 def test_what_lies_beside_the_path_does_not_count():
     spans = [span(2, "chat", 600, 1000), span(3, "decode", 600, 1000, 2)]
     assert shares(spans, step(0, 500)) == {"code": 500, "end": 500}
+
+
+def test_what_another_node_does_meanwhile_does_not_count():
+    spans = [
+        span(2, "node", 0, 900, None, node="other"),
+        span(3, "chat", 0, 900, 2),
+        span(4, "decode", 0, 900, 3),
+        span(5, "chat", 0, 1000),
+        span(6, "queue", 0, 900, 5, source="reported"),
+        span(7, "decode", 900, 1000, 5),
+    ]
+    assert shares(spans, step(0, 1000)) == {"queue": 900, "decode": 100}
+
+
+def test_a_stalled_loop_keeps_the_next_node_from_beginning():
+    spans = [span(2, "client lag", 150, 400, None)]
+    assert shares(spans, step(0, 200), step(500, 500)) == {
+        "code": 650,
+        "client lag": 250,
+        "between nodes": 100,
+    }
 
 
 def test_a_step_that_began_before_the_one_it_took_items_of_had_ended():

@@ -6,7 +6,7 @@ import asyncio
 import codecs
 import re
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -214,8 +214,15 @@ class Exchange:
     ) -> None:
         await self._open.__aexit__(kind, error, traceback)
 
-    async def post(self, url: str, fields: Mapping[str, object]) -> ServerReply:
+    async def post(
+        self, url: str, fields: Mapping[str, object], *, on_sent: Callable[[], None] | None = None
+    ) -> ServerReply:
         """Sends fields as JSON; the reply is then read as long as the block lasts.
+
+        Args:
+            url: Where to.
+            fields: The request.
+            on_sent: Called when all of it has been handed to the system; again if it is sent again.
 
         Raises:
             EndpointUnreachable: Nothing answers at the address.
@@ -224,7 +231,7 @@ class Exchange:
             ReplyTooLarge: The reply is longer than the endpoint allows.
             InferenceError: The server refused, or is no model server.
         """
-        response = await self._send(url, fields)
+        response = await self._send(url, fields, on_sent)
         self._open.push_async_callback(response.aclose)
         reply = ServerReply(response, connection=self._connection)
         if response.status_code != 200:
@@ -246,15 +253,17 @@ class Exchange:
         """The reply is whole; what follows is read on leaving, and dropped."""
         self._open.push_async_callback(read_to_end, rest)
 
-    async def _send(self, url: str, fields: Mapping[str, object]) -> httpx.Response:
+    async def _send(
+        self, url: str, fields: Mapping[str, object], on_sent: Callable[[], None] | None
+    ) -> httpx.Response:
         client, endpoint = self._connection.client, self._connection.endpoint
-        connecting = _Connecting()
+        sending = _Sending(on_sent)
         request = client.build_request(
             "POST",
             url,
             content=orjson.dumps(fields),
             headers=_JSON | trace_headers(),
-            extensions={"trace": connecting},
+            extensions={"trace": sending},
         )
         try:
             self.requests += 1
@@ -264,7 +273,7 @@ class Exchange:
                 if client.is_closed:
                     how = "the connections were closed on this side"
                     raise self._connection.cut(how) from error
-                if connecting.seen:
+                if sending.connected:
                     raise  # Of a new connection, it is the server's answer to this request.
                 if isinstance(error, httpx.RemoteProtocolError) and _GONE not in str(error):
                     raise  # Something did come, and was no HTTP.
@@ -341,14 +350,17 @@ async def read_to_end(rest: AsyncIterator[bytes]) -> None:
                 pass
 
 
-class _Connecting:
-    """As httpcore's `trace`, notices that a new connection was opened for a request."""
+class _Sending:
+    """As httpcore's `trace`, notices that a connection was opened for a request, and its end."""
 
-    def __init__(self) -> None:
-        self.seen = False
+    def __init__(self, on_sent: Callable[[], None] | None) -> None:
+        self._on_sent = on_sent
+        self.connected = False
 
     async def __call__(self, event: str, _details: Mapping[str, object]) -> None:
-        self.seen = self.seen or event.endswith("connect_tcp.started")
+        self.connected = self.connected or event.endswith("connect_tcp.started")
+        if self._on_sent and event.endswith("send_request_body.complete"):
+            self._on_sent()
 
 
 def _said(error: httpx.RequestError) -> str:

@@ -139,7 +139,7 @@ class OllamaWire:
         exchange: Exchange,
     ) -> Completion:
         progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
-        response = await exchange.post(f"{self._root}/api/chat", fields)
+        response = await exchange.post(f"{self._root}/api/chat", fields, on_sent=progress.sent)
         lines = json_lines(response.chunks())
         began = False
         async for data in lines:

@@ -124,7 +124,9 @@ class OpenAIWire:
         exchange: Exchange,
     ) -> Completion:
         progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
-        response = await exchange.post(f"{self._url}/chat/completions", fields)
+        response = await exchange.post(
+            f"{self._url}/chat/completions", fields, on_sent=progress.sent
+        )
         reply = WireReply(progress, endpoint=self._endpoint)
         if response.is_json:
             # Asked for, or the server noticed a fault too late to send it as a status.

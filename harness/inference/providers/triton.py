@@ -92,7 +92,7 @@ class TritonWire:
             reply = _OutputReader(
                 request, progress, endpoint=self._endpoint, connection=self._connection
             )
-            response = await exchange.post(self._url, fields)
+            response = await exchange.post(self._url, fields, on_sent=progress.sent)
             if self._endpoint.stream:
                 async for data in event_data(response.chunks()):
                     reply.add(data)

@@ -317,7 +317,8 @@ class WatchedClock(ManualClock):
 def test_phases_run_from_the_request_to_the_word_that_all_is_said():
     clock = WatchedClock()
     steps = (
-        clock.looks.acquire,  # the request was sent
+        clock.looks.acquire,  # the request was made
+        clock.looks.acquire,  # and sent
         lambda: clock.advance(ms=60),
         delta(role="assistant", content=""),  # not a token
         lambda: clock.advance(ms=40),
