@@ -118,7 +118,7 @@ def stalled_replies(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
         stall_ns / max(1.0, company.get(call.id, 1.0))
         for call, stall_ns in zip(stalled, stalls_ns, strict=True)
     )
-    if len(stalled) < LEAST_SLOW or 2 * len(stalled) <= len(timed) or not observed.matters(lost_ns):
+    if len(stalled) < 2 or 2 * len(stalled) <= len(timed) or not observed.matters(lost_ns):
         return None
     return Found(
         seen=f"{len(stalled)} of {len(timed)} replies of '{model}' stood still midway, for "

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from harness.analysis.facts import Observed, per_model, queues_in_server, tells_of_queues
+from harness.analysis.facts import (
+    LEAST_LOST_NS,
+    Observed,
+    first_token_ns,
+    per_model,
+    queues_in_server,
+    tells_of_queues,
+)
 from harness.analysis.finding import Evidence, Found, said_ns
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns, mean_depths
@@ -129,8 +136,8 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
         for call, like in compared
         if like.shared_share >= MOSTLY and like.prefix_share < MOSTLY * like.shared_share
     ]
-    lost_ns = _for_all(pairs, compared) * sum(
-        call.phase_ns("prefill") * (like.shared_share - like.prefix_share) for call, like in drifted
+    lost_ns = _for_all(pairs, compared) * _read_again_ns(
+        (call, like.shared_share - like.prefix_share) for call, like in drifted
     )
     if len(drifted) < LEAST_PAIRS or not observed.matters(lost_ns):
         return None
@@ -187,8 +194,8 @@ def uncached_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
     ]
     compared = _compared(observed, pairs)
     same = [pair for pair in compared if pair[1].prefix_share >= MOSTLY]
-    lost_ns = _for_all(pairs, compared) * sum(
-        call.phase_ns("prefill") * like.prefix_share for call, like in same
+    lost_ns = _for_all(pairs, compared) * _read_again_ns(
+        (call, like.prefix_share) for call, like in same
     )
     if len(same) < LEAST_PAIRS or not observed.matters(lost_ns):
         return None
@@ -256,20 +263,37 @@ def _resent_tokens(turns: Sequence[Call]) -> int:
 
 
 def _successive(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
-    """Each call with a long prompt, after the last one that had been answered when it was sent.
+    """Each call with a long prompt, after the last one whose prompt had been read before it.
 
-    Only of the same role in the same node: others have other prompts.
+    That is one answered before this was sent or, of calls side by side, one whose first token came
+    well before: prompts that are read together are answered together. Only of the same role in the
+    same node: others have other prompts.
     """
     pairs = []
     for number, later in enumerate(calls):
+        first_ns = first_token_ns(later)
         before = [
             call
             for call in calls[max(0, number - LOOKED_BACK) : number]
-            if call.end_ns <= later.start_ns and (call.role, call.node) == (later.role, later.node)
+            if (call.role, call.node) == (later.role, later.node)
+            and (call.end_ns <= later.start_ns or _well_before(first_token_ns(call), first_ns))
         ]
         if before and _input_tokens(later) >= LONG_PROMPT_TOKENS:
             pairs.append((before[-1], later))
     return pairs
+
+
+def _well_before(earlier_ns: int | None, later_ns: int | None) -> bool:
+    if earlier_ns is None or later_ns is None:
+        return False
+    return earlier_ns + LEAST_LOST_NS <= later_ns
+
+
+def _read_again_ns(shares: Iterable[tuple[Call, float]]) -> float:
+    """How long the server read what it had read before, by the share of each prompt."""
+    calls, parts = zip(*shares, strict=True) if (shares := [*shares]) else ((), ())
+    reading = [part for call in calls for part in call.phases.get("prefill", ())]
+    return length_ns(reading) * (statistics.fmean(parts) if parts else 0.0)
 
 
 def _compared(

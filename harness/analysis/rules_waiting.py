@@ -6,6 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from harness.analysis.facts import (
     LEAST_LOST_NS,
@@ -29,8 +30,8 @@ LONG_LOAD_NS = 200_000_000
 LEAST_RELOADS = 2
 """One load more than needed may be chance; from two on, models push each other out."""
 
-LEAST_LATER = 2
-"""Calls that came after a model's first, which that is compared with."""
+LEAST_COLD_NS = 500_000_000
+"""Of a first call's wait; connecting and warming up take less."""
 
 LEAST_ITEMS = 4
 """Calls of a node of which one can be called slower than the others."""
@@ -51,7 +52,10 @@ def cold_start(observed: Observed) -> Found | None:
     if not firsts or not observed.matters(lost_ns):
         return None
     longest = max(firsts, key=lambda load: load.duration_ns)
+    # A model that the run itself starts has to be loaded once.
+    is_usual = observed.server(longest.model).is_in_process
     return Found(
+        severity="hint" if is_usual else "warning",
         model=longest.model if len(firsts) == 1 else None,
         server=longest.model,
         seen=f"The first call to {named(load.model for load in firsts)} waited for the model to "
@@ -61,28 +65,63 @@ def cold_start(observed: Observed) -> Found | None:
     )
 
 
-@per_model
-def slow_first_call(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """The first call waited far longer for its first token than any of the others did later."""
-    if any(load.model == model for load in observed.loads):
-        return None  # `cold-start` knows of the load itself.
-    timed = [call for call in calls if call.ttft_ns is not None]
-    first, later = timed[:1], [c for c in timed[1:] if c.start_ns >= timed[0].end_ns]
-    if len(later) < LEAST_LATER or first[0] is not calls[0]:
-        return None
-    usual_ns = statistics.median(call.ttft_ns or 0 for call in later)
-    longest_ns = max(call.ttft_ns or 0 for call in later)
-    lost_ns = (first[0].ttft_ns or 0) - usual_ns
-    is_far = (first[0].ttft_ns or 0) >= LONG_FACTOR * longest_ns
-    asked, others = (_mean(some, "input_tokens") for some in (first, later))
-    if not is_far or asked > LONG_FACTOR * max(1.0, others) or not observed.matters(lost_ns):
+def _unexplained_ns(observed: Observed, call: Call) -> int:
+    """How much longer a call waited for its first token than it took to read its prompt, at least.
+
+    Reading a token takes no longer than writing one. 0 where it cannot be told.
+    """
+    asked, itl_ns = call.count("input_tokens"), call.count("itl_mean_ns")
+    if call.ttft_ns is None or asked is None or itl_ns is None:
+        return 0
+    queued_ns = sum(one.duration_ns for one in queues_in_server(observed, [call]).values())
+    read = asked - (call.count("cached_tokens") or 0)
+    return max(0, call.ttft_ns - queued_ns - read * itl_ns)
+
+
+def _swaps_in_server(observed: Observed) -> Found | None:
+    """Calls waited whenever the one before had been to another model, and else they did not."""
+    calls = [call for calls in observed.by_model().values() for call in calls]
+    calls.sort(key=lambda call: call.start_ns)
+    known: set[str] = set()
+    swaps: list[Call] = []
+    lost_ns = 0
+    for before, call in pairwise(calls):
+        known.add(before.model)
+        wait_ns = _unexplained_ns(observed, call)
+        if call.start_ns < before.end_ns or wait_ns < LEAST_COLD_NS:
+            continue
+        if call.model == before.model:
+            return None
+        lost_ns += wait_ns
+        swaps += [call] if call.model in known else []
+    if len(swaps) < LEAST_RELOADS or not observed.matters(lost_ns):
         return None
     return Found(
-        seen=f"The first call to '{model}' waited {said_ns(first[0].ttft_ns or 0)} for its first "
-        f"token, and the {len(later)} after it {said_ns(usual_ns)} in the median "
-        f"({observed.said(lost_ns)}), with prompts as long.",
+        seen=f"{len(swaps)} calls waited for their first token without a reason in their prompts, "
+        f"each after a call to another model ({observed.said(lost_ns)}): "
+        f"{named(call.model for call in swaps)} seem to take turns in a server's memory.",
+        evidence=Evidence.of(swaps, reloads=len(swaps)),
+        server=swaps[0].model,
+        lost_ns=lost_ns,
+    )
+
+
+@per_model
+def slow_first_call(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """The first call waited, alone, for far longer than its prompt takes to be read."""
+    first = calls[0]
+    alone = all(call.start_ns >= first.end_ns for call in calls[1:])
+    if not alone or any(load.model == model for load in observed.loads):
+        return None  # `queueing` tells of company, and `cold-start` of loads that are known.
+    lost_ns = _unexplained_ns(observed, first)
+    if lost_ns < LEAST_COLD_NS or not observed.matters(lost_ns):
+        return None
+    return Found(
+        seen=f"The first call to '{model}' waited {said_ns(first.ttft_ns or 0)} for its first "
+        f"token. To read its prompt takes {said_ns((first.ttft_ns or 0) - lost_ns)} at most, by how "
+        f"quickly the reply was written; {observed.said(lost_ns)} went into something else.",
         evidence=Evidence.of(
-            first, first_ttft_s=(first[0].ttft_ns or 0) / 1e9, usual_ttft_s=usual_ns / 1e9
+            [first], first_ttft_s=(first.ttft_ns or 0) / 1e9, unexplained_s=lost_ns / 1e9
         ),
         lost_ns=lost_ns,
     )
@@ -124,6 +163,8 @@ def swap_thrash(observed: Observed) -> Found | None:
     """Models were loaded again and again, because another one was in their place."""
     firsts = {load.id for load in _first_loads(observed)}
     again = [load for load in observed.loads if load.id not in firsts]
+    if not observed.loads:
+        return _swaps_in_server(observed)
     if len(again) < LEAST_RELOADS:
         return None
     between = [u for u in observed.unloads if u.start_ns < again[-1].start_ns]
@@ -341,25 +382,34 @@ def convoy(observed: Observed, model: str, calls: Sequence[Call]) -> Found | Non
     usual_ns = min((one.duration_ns for one in sent.values()), default=0)
     least_ns = max(LEAST_LOST_NS, LONG_FACTOR * usual_ns)
     alone = [stretch for stretch, depth in levels if depth == 1]
-    head = max((c for c in calls if c.id in decodes), key=lambda c: decodes[c.id].duration_ns)
-    reply = decodes[head.id]
-    if reply.duration_ns < LONG_FACTOR * statistics.median(d.duration_ns for d in decodes.values()):
+    median_ns = statistics.median(d.duration_ns for d in decodes.values())
+    waits: dict[int, list[Interval]] = {}
+    heads = []
+    for call in calls:
+        reply = decodes.get(call.id)
+        if reply is None or reply.duration_ns < LONG_FACTOR * median_ns:
+            continue
+        behind = {number: one for number, one in sent.items() if one.end_ns >= reply.end_ns}
+        parts_alone = parts_within(behind.values(), common([reply], alone))
+        kept_back = [
+            pair for pair in zip(behind, parts_alone, strict=True) if length_ns(pair[1]) >= least_ns
+        ]
+        heads += [call] if kept_back else []
+        for number, parts in kept_back:
+            waits.setdefault(number, []).extend(parts)
+    if not heads:
         return None
-    behind = {number: one for number, one in sent.items() if one.end_ns >= reply.end_ns}
-    parts_alone = parts_within(behind.values(), common([reply], alone))
-    waits = {
-        number: parts
-        for number, parts in zip(behind, parts_alone, strict=True)
-        if length_ns(parts) >= least_ns
-    }
+    head = max(heads, key=lambda call: decodes[call.id].duration_ns)
+    reply = decodes[head.id]
     lost_ns = length_ns(part for parts in waits.values() for part in parts)
     if len(waits) < LEAST_QUEUED or not observed.matters(lost_ns):
         return None
     waited = [call for call in calls if call.id in waits]
     tokens = head.count("output_tokens")
     return Found(
-        seen=f"{len(waits)} calls to '{model}' got their first token only when one long reply had "
-        f"ended ({said_ns(reply.duration_ns)}"
+        seen=f"{len(waits)} calls to '{model}' got their first token only when "
+        + ("one long reply" if len(heads) == 1 else f"one of {len(heads)} long replies")
+        + f" had ended ({said_ns(reply.duration_ns)}"
         + (f", {tokens} tokens" if tokens else "")
         + f"), although it was the only one under way and the server had answered {seats} at once "
         f"before ({observed.said(lost_ns)}).",

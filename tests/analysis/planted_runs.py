@@ -444,6 +444,15 @@ def slow_first_call() -> PlantedRun:
     return run
 
 
+def swaps_in_a_server() -> PlantedRun:
+    """Two models take turns in a server that says nothing of it."""
+    run = PlantedRun()
+    for turn in range(3):
+        for model in ("small", "large"):
+            run.call(model=model, prefill_ms=1500, input_tokens=30, prompt=f"{model} {turn}")
+    return run
+
+
 def straggler() -> PlantedRun:
     """Of five items side by side one takes five times as long, and a sum waits for all."""
     run = PlantedRun("vllm")

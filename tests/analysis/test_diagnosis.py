@@ -62,9 +62,12 @@ QUEUED = {"calls": 8, "queued_calls": 7, "answered_at_once": 1, "queue_max_s": 3
 TURNS = {"waiting_calls": 4, "longest_wait_s": 0.9, "max_parallel": 2}
 
 FAULTS = [
-    Fault("cold-start", planted.cold_start, {"loads": 1, "longest_load_s": 3}, "llama-server"),
-    Fault("slow-first-call", planted.slow_first_call, {"first_ttft_s": 3, "usual_ttft_s": 0.15},
+    Fault("cold-start", planted.cold_start, {"loads": 1, "longest_load_s": 3}, "llama-server",
+          severity="hint"),
+    Fault("slow-first-call", planted.slow_first_call, {"first_ttft_s": 3, "unexplained_s": 2.4},
           "send a short call ahead"),
+    Fault("swap-thrash", planted.swaps_in_a_server, {"reloads": 4},
+          beside=frozenset({"slow-first-call", "serial-client"})),
     Fault("straggler", planted.straggler, {"took_s": 3, "usual_s": 0.6}, "longest items"),
     Fault("stalled-replies", planted.stalled_replies,
           {"stalled_replies": 3, "longest_stall_s": 1.5}, "gpu-memory"),
@@ -288,7 +291,7 @@ def test_a_killed_run_is_diagnosed_as_far_as_it_got(tmp_path: Path) -> None:
 
     assert diagnosis.status == "unfinished"
     assert [(finding.rule, finding.severity) for finding in diagnosis.findings] == [
-        ("cold-start", "warning"),
+        ("cold-start", "hint"),
         ("failed-run", "hint"),
     ]
 

@@ -1,0 +1,37 @@
+"""Bottlenecks planted in real runs by somebody who had not read the rules, and healthy runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+from bench_diagnosis import row_of  # - found by the path above
+from planted_bottlenecks import PLANTED, Planted
+
+SAMPLE = {
+    "blocking-fetch",
+    "loop-instead-of-map",
+    "more-than-the-quota",
+    "conversation-read-again",
+    "honest-chain",
+    "big-fan-out",
+}
+NOT_NAMED = {"essays-for-labels", "cut-and-continued", "filter-comes-last"}
+"""What a reply is used for, and whether a stage was needed, no journal says."""
+
+IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "planted",
+    [one for one in PLANTED if one.name in SAMPLE or (IS_NIGHTLY and one.name not in NOT_NAMED)],
+    ids=lambda planted: planted.name,
+)
+def test_it_is_named_or_left_alone(planted: Planted) -> None:
+    assert row_of(planted).verdict in {"named", "stated", "left alone"}
