@@ -118,8 +118,8 @@ def slow_first_call(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
         return None
     return Found(
         seen=f"The first call to '{model}' waited {said_ns(first.ttft_ns or 0)} for its first "
-        f"token. To read its prompt takes {said_ns((first.ttft_ns or 0) - lost_ns)} at most, by how "
-        f"quickly the reply was written; {observed.said(lost_ns)} went into something else.",
+        f"token. Its prompt takes {said_ns((first.ttft_ns or 0) - lost_ns)} at most to be read, by "
+        f"how quickly the reply was written; {observed.said(lost_ns)} went into something else.",
         evidence=Evidence.of(
             [first], first_ttft_s=(first.ttft_ns or 0) / 1e9, unexplained_s=lost_ns / 1e9
         ),
