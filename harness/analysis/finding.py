@@ -126,6 +126,7 @@ class Diagnosis:
     status: RunState
     """How it ended; `unfinished` when it was killed, or is not over."""
     duration_ns: int
+    """From its first record to its last, without the pauses before it was resumed."""
     time: tuple[TimeShare, ...] = ()
     """Where the time of its critical path went, the most first; it adds up to the run."""
     speed_limits: tuple[SpeedLimit, ...] = ()

@@ -163,6 +163,7 @@ _SHORTER_PROMPTS = (
 )
 _SAME_PART_FIRST = "put what is the same in every prompt first, so that a prefix cache serves it"
 _SMALLER_MODEL = "use smaller weights, or a device with more memory bandwidth"
+_LESS_TO_COMPUTE = "use a smaller model, or a processor or GPU that computes more"
 _SMALLER_NEIGHBOR = "use smaller weights for one of them"
 _FEWER_CALLS = "make fewer calls at once"
 _LONG_ASIDE = "send long requests to an endpoint of their own"
@@ -318,7 +319,7 @@ RULES: Mapping[str, Rule] = {
                 "each call would be answered more slowly.",
                 "L0",
                 (
-                    "use a smaller model, or a processor or GPU that computes more",
+                    _LESS_TO_COMPUTE,
                     _SHORTER_PROMPTS,
                     _SAME_PART_FIRST,
                     "ask for shorter replies: a lower max_output_tokens",
@@ -445,7 +446,7 @@ RULES: Mapping[str, Rule] = {
         "L0",
         (
             Aim.COMPUTE_FASTER,
-            "use a smaller model, or a processor or GPU that computes more",
+            _LESS_TO_COMPUTE,
             "several calls at once gain little here: they share what is computed",
         ),
     ),

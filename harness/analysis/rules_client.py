@@ -229,8 +229,10 @@ def _said_place(observed: Observed, lag: Lag) -> str:
 def max_parallel(observed: Observed) -> Found | None:
     """Calls of nodes waited for one of the pipeline's places, and the run with them."""
     waits = observed.place_waits
+    if len(waits) < LEAST_TURNS:
+        return None
     gain_ns = observed.schedule.what_if(Change(max_parallel=None, changes_limit=True)).gain_ns
-    if len(waits) < LEAST_TURNS or not observed.matters(gain_ns):
+    if not observed.matters(gain_ns):
         return None
     at_work = [*observed.calls, *observed.embeddings]
     calls_models = length_ns(common(waits.values(), at_work)) > length_ns(waits.values()) / 2

@@ -129,29 +129,28 @@ def slow_first_call(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
 
 def straggler(observed: Observed) -> Found | None:
     """One item of a mapped node took far longer than the others, and the run waited for it."""
-    on_path = {step.node for step in observed.path.steps}
-    found: list[tuple[int, int, int, float, str]] = []
-    for name in dict.fromkeys(observed.node_names.values()):
-        spans = [span for span, its in observed.node_names.items() if its == name]
-        if len(spans) < LEAST_ITEMS:
-            continue
+    on_path = {step.span for step in observed.path.steps}
+    of_node: dict[str, list[int]] = {}
+    for span, name in observed.node_names.items():
+        of_node.setdefault(name, []).append(span)
+    worst: tuple[int, int, float] | None = None
+    for spans in of_node.values():
         *others, last = sorted(spans, key=lambda span: observed.nodes[span].duration_ns)
-        took_ns, usual_ns = (
-            observed.nodes[last].duration_ns,
-            statistics.median(observed.nodes[span].duration_ns for span in others),
-        )
-        next_ns = observed.nodes[others[-1]].duration_ns
-        if took_ns >= LONG_FACTOR * usual_ns and observed.node_labels[last] in on_path:
-            label = observed.node_labels[last]
-            found.append((took_ns - next_ns, last, took_ns, usual_ns, label))
-    if not found:
+        if len(spans) < LEAST_ITEMS or last not in on_path:
+            continue
+        took_ns = observed.nodes[last].duration_ns
+        usual_ns = statistics.median(observed.nodes[span].duration_ns for span in others)
+        lost_ns = took_ns - observed.nodes[others[-1]].duration_ns
+        if took_ns >= LONG_FACTOR * usual_ns and (worst is None or lost_ns > worst[0]):
+            worst = lost_ns, last, usual_ns
+    if worst is None or not observed.matters(worst[0]):
         return None
-    lost_ns, last, took_ns, usual_ns, label = max(found)
-    if not observed.matters(lost_ns):
-        return None
+    lost_ns, last, usual_ns = worst
+    took_ns = observed.nodes[last].duration_ns
     return Found(
-        seen=f"'{label}' took {said_ns(took_ns)}, the others of its node {said_ns(usual_ns)} in "
-        f"the median, and what came after waited for it alone ({observed.said(lost_ns)}).",
+        seen=f"'{observed.node_labels[last]}' took {said_ns(took_ns)}, the others of its node "
+        f"{said_ns(usual_ns)} in the median, and what came after waited for it alone "
+        f"({observed.said(lost_ns)}).",
         evidence=Evidence(
             spans=(last,), figures={"took_s": took_ns / 1e9, "usual_s": usual_ns / 1e9}
         ),
