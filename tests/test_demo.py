@@ -121,7 +121,7 @@ def test_arrows_lead_through_the_pipeline_and_round_the_loop(demo_run: DemoRun) 
         "topics to sources[0]",
         "sources[1] to sections[1]",
         "sections[2] to text",
-        "topics to chat planner",
+        "topics to topics · planner",
     }
     if len(demo_run.result["loops"][0]["rounds"]) > 1:
         expected |= {

@@ -175,7 +175,8 @@ def client_lag(observed: Observed) -> Found | None:
     place = _place_of_most(longest_first)
     unreliable = [call for call in observed.calls if call.has_unreliable_latency]
     return Found(
-        severity="hint" if place is None else "warning",
+        # Many short ones are what a busy process looks like.
+        severity="warning" if place and place.duration_ns >= LEAST_LOST_NS else "hint",
         case="no one place" if place is None else "",
         seen=f"The event loop of this process stood still for {said_ns(longest_ns)}"
         + (f" and {counted(len(lags) - 1, 'shorter time')}" if len(lags) > 1 else "")

@@ -19,6 +19,7 @@ from random_runs import write_random_run
 from sample_runs import span, write_journal
 
 from harness.trace import TIMELINES, CounterSet, Instant, Journal, SpanRecord
+from harness.trace.summary_tracks import SUMMED, SummaryTracks
 from harness.trace.timeline import Lanes
 
 pytestmark = pytest.mark.slow
@@ -246,11 +247,24 @@ def test_arrows_lead_from_slice_to_slice(runs):
         assert shown == Counter((one.source, one.target) for one in run.journal.flows), run.name
 
 
+def summary_of(journal):
+    """What both exports add: calls in flight and so on, which have tests of their own."""
+    summary = SummaryTracks()
+    for one in journal.spans():
+        if one.name in SUMMED:
+            summary.add(one)
+    return summary.counters()
+
+
 def test_counters_read_as_they_were_set_on_the_track_of_their_span_or_their_own(runs):
     for run in runs:
         shown = [
             (row["track"], row["name"], row["time_ns"], float(row["value"]))
             for row in run.answers[COUNTERS]
+        ]
+        placed = [
+            *placed_beside_spans(run.journal, CounterSet),
+            *((one, f"run {run.journal.started.name}", "") for one in summary_of(run.journal)),
         ]
         assert sorted(shown) == sorted(
             (
@@ -259,7 +273,7 @@ def test_counters_read_as_they_were_set_on_the_track_of_their_span_or_their_own(
                 run.since_start(one.time_ns),
                 float(one.value),
             )
-            for one, track, number in placed_beside_spans(run.journal, CounterSet)
+            for one, track, number in placed
         ), run.name
 
 
