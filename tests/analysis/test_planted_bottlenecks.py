@@ -19,7 +19,7 @@ SAMPLE = {
     "more-than-the-quota",
     "conversation-read-again",
     "honest-chain",
-    "big-fan-out",
+    "one-warm-call",
 }
 NOT_NAMED = {"essays-for-labels", "cut-and-continued", "filter-comes-last"}
 """What a reply is used for, and whether a stage was needed, no journal says."""
