@@ -232,7 +232,7 @@ def max_parallel(observed: Observed) -> Found | None:
     waits = observed.place_waits
     if len(waits) < LEAST_TURNS:
         return None
-    gain_ns = observed.schedule.what_if(Change(max_parallel=None, changes_limit=True)).gain_ns
+    gain_ns = observed.schedule.what_if(Change(max_parallel=None)).gain_ns
     if not observed.matters(gain_ns):
         return None
     at_work = [*observed.calls, *observed.embeddings]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.trace.calls import Call, Interval
-from harness.trace.intervals import common, length_ns, without
+from harness.trace.intervals import common, length_ns, parts_within, without
 from harness.trace.node_records import CriticalPath
 from harness.trace.records import Instant, SpanRecord
 
@@ -100,26 +100,26 @@ class TimeSpent:
         of_step: dict[int | None, list[Call]] = {}
         for call in calls:
             of_step.setdefault(call.node_span, []).append(call)
-        free_ns = run.start_ns
+        waits, windows = _divided(path, run)
+        lags = parts_within(waits, self._beside.get("client lag", ()))
+        beside = {kind: parts_within(windows, spans) for kind, spans in self._beside.items()}
         for number, step in enumerate(path.steps):
-            start_ns = max(free_ns, run.start_ns + step.start_ns)
-            end_ns = max(start_ns, run.start_ns + step.start_ns + step.duration_ns)
-            wait = Interval(start_ns=free_ns, end_ns=start_ns)
-            lag_ns = length_ns(common([wait], self._beside.get("client lag", ())))
-            place_ns = min(wait.duration_ns - lag_ns, step.place_wait_ns)
+            lag_ns, wait_ns = length_ns(lags[number]), waits[number].duration_ns
+            place_ns = min(wait_ns - lag_ns, step.place_wait_ns)
             spent_ns["client lag"] += lag_ns
             spent_ns["place"] += place_ns
-            spent_ns["between nodes" if number else "start"] += wait.duration_ns - lag_ns - place_ns
-            window = Interval(start_ns=start_ns, end_ns=end_ns)
-            for kind, duration_ns in self._inside(window, of_step.get(step.span, ())):
+            spent_ns["between nodes" if number else "start"] += wait_ns - lag_ns - place_ns
+            meanwhile = {kind: parts[number] for kind, parts in beside.items()}
+            for kind, duration_ns in _inside(
+                windows[number], of_step.get(step.span, ()), meanwhile
+            ):
                 spent_ns[kind] += duration_ns
                 if kind == "code":
-                    own_ns[step.node] = duration_ns
-            free_ns = end_ns
-        if path.steps:
-            spent_ns["end"] += max(0, run.end_ns - free_ns)
+                    own_ns[step.node] = own_ns.get(step.node, 0) + duration_ns
+        if windows:
+            spent_ns["end"] += max(0, run.end_ns - windows[-1].end_ns)
         else:
-            spent_ns |= dict(self._inside(run, calls))
+            spent_ns |= dict(_inside(run, calls, self._beside))
         whole_ns = max(1, run.duration_ns)
         shares = (
             TimeShare(
@@ -133,17 +133,33 @@ class TimeSpent:
         )
         return tuple(sorted(shares, key=lambda one: -one.duration_ns))
 
-    def _inside(self, window: Interval, calls: Sequence[Call]) -> Iterator[tuple[TimeKind, int]]:
-        """How long each kind went on in this time, where none before it did; own code last."""
-        left = [window]
-        for kind in TIME_KINDS:
-            if spans := [*self._beside.get(kind, ()), *_in_calls(kind, calls)]:
-                yield kind, length_ns(common(left, spans))
-                left = without(left, spans)
-        yield "code", length_ns(left)
-
     def _put(self, kind: TimeKind, start_ns: int, end_ns: int) -> None:
         self._beside.setdefault(kind, []).append(Interval(start_ns=start_ns, end_ns=end_ns))
+
+
+def _divided(path: CriticalPath, run: Interval) -> tuple[list[Interval], list[Interval]]:
+    """Of each step the wait before it and the step itself, one after the other."""
+    waits, windows = [], []
+    free_ns = run.start_ns
+    for step in path.steps:
+        start_ns = max(free_ns, run.start_ns + step.start_ns)
+        end_ns = max(start_ns, run.start_ns + step.start_ns + step.duration_ns)
+        waits.append(Interval(start_ns=free_ns, end_ns=start_ns))
+        windows.append(Interval(start_ns=start_ns, end_ns=end_ns))
+        free_ns = end_ns
+    return waits, windows
+
+
+def _inside(
+    window: Interval, calls: Sequence[Call], beside: Mapping[TimeKind, Sequence[Interval]]
+) -> Iterator[tuple[TimeKind, int]]:
+    """How long each kind went on in this time, where none before it did; own code last."""
+    left = [window]
+    for kind in TIME_KINDS:
+        if spans := [*beside.get(kind, ()), *_in_calls(kind, calls)]:
+            yield kind, length_ns(common(left, spans))
+            left = without(left, spans)
+    yield "code", length_ns(left)
 
 
 def _in_calls(kind: TimeKind, calls: Sequence[Call]) -> Iterator[Interval]:

@@ -68,8 +68,7 @@ class Change:
     took: Mapping[str, Callable[[int], float]] = field(default_factory=dict)
     """By node, its calls' new duration from the old one."""
     max_parallel: int | None = None
-    """The pipeline's new limit; None for none."""
-    changes_limit: bool = False
+    """The pipeline's limit; None for none."""
 
 
 class Schedule:
@@ -131,14 +130,12 @@ class Schedule:
     def what_if(self, change: Change) -> WhatIf:
         """The run with a change, every call begun as soon as what it needs and a place are there.
 
-        Other waits stay as they were. A server takes as long for each call as it did, however many
-        come at once: for a pipeline that is slow for a busy server, less is gained.
+        Other waits stay as they were, and servers answer each call as quickly as they did. So less
+        is gained where they are busy.
         """
         usual = self._simulated_ns(Change(max_parallel=self._max_parallel))
-        limit = change.max_parallel if change.changes_limit else self._max_parallel
-        changed = self._simulated_ns(Change(took=change.took, max_parallel=limit))
         before_ns = self._run.duration_ns
-        after_ns = max(0, before_ns - round(usual - changed))
+        after_ns = max(0, before_ns - round(usual - self._simulated_ns(change)))
         return WhatIf(change=change.said, before_ns=before_ns, after_ns=after_ns)
 
     def parsed(self, text: str) -> Change:
@@ -148,11 +145,10 @@ class Schedule:
             InvalidInput: It is not written so, or names a node that the run did not call.
         """
         took: dict[str, Callable[[int], float]] = {}
-        limit, changes_limit = self._max_parallel, False
+        limit = self._max_parallel
         known = {task.node for task in self._tasks.values()}
         for part in text.split(","):
             if places := _PLACES.fullmatch(part.strip()):
-                changes_limit = True
                 limit = None if places["number"] == "none" else max(1, int(places["number"]))
                 continue
             said = _CHANGE.fullmatch(part.strip())
@@ -169,7 +165,7 @@ class Schedule:
                     code="what-if.unknown-node",
                 )
             took[said["node"]] = _duration(said["sign"], float(said["number"]), said["unit"])
-        return Change(text.strip(), took, limit, changes_limit)
+        return Change(text.strip(), took, limit)
 
     def _took_ns(self, number: int) -> int:
         return self._tasks[number].end_ns - self._tasks[number].start_ns

@@ -16,7 +16,7 @@ from harness.trace.records import title
 
 _TEXT = "_sha256"
 """How attributes end that name a text by its hash."""
-_IN_MS = "_ns"
+_NANOSECONDS = "_ns"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ def _figures(attributes: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     for name, value in attributes.items():
         if value is None:
             continue
-        if name.endswith(_IN_MS) and isinstance(value, int):
-            yield name.removesuffix(_IN_MS), f"{value / 1e6:,.1f} ms"
+        if name.endswith(_NANOSECONDS) and isinstance(value, int):
+            yield name.removesuffix(_NANOSECONDS), f"{value / 1e6:,.1f} ms"
         else:
             yield name, str(value)
