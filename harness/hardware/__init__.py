@@ -1,6 +1,7 @@
 """Arithmetic of what models need from a machine: sizes, KV caches, footprints, speed limits.
 
-Pure but for reading a model file's header, and for `gpu_memory`, which asks NVIDIA's driver.
+Pure but for reading a model file's header, and for `gpus`, `processes` and `memory_speed`, which
+ask or measure this machine.
 """
 
 from harness.hardware.footprint import (

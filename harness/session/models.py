@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 from harness.errors import (
     ConfigurationInvalid,
@@ -22,7 +23,6 @@ from harness.inference import (
     Gate,
     Host,
     Line,
-    MetricsSource,
     ReplyCache,
     Request,
     SchemaKnowledge,
@@ -31,6 +31,7 @@ from harness.inference import (
     connect,
     host_of,
     metrics_source,
+    provider_of,
     reply_identity,
     server_address,
     slots_source,
@@ -40,6 +41,7 @@ from harness.log import log_warning
 from harness.residency import KeepAliveBudget, Tenant, check_fits
 from harness.session.heartbeat import heartbeat
 from harness.session.machine_speed import machine_speed_recorded
+from harness.session.run_counters import Sampled, device_sources, sampling
 from harness.session.separation import check_fallbacks
 from harness.session.settings import Settings, demo_endpoint
 from harness.session.tenancy import (
@@ -187,10 +189,14 @@ async def open_models(
         if budget:
             await stack.enter_async_context(budget.opened())
         sampled = _to_sample(opened.values()) if sample_every_s else {}
-        if sampled:
-            await stack.enter_async_context(
-                sampling(sampled.values(), tracer=tracer, every_s=sample_every_s)
-            )
+        devices = (
+            stack.enter_context(device_sources(_processes(opened.values()), clock=tracer.now_ns))
+            if sample_every_s and tracer.run_id
+            else []
+        )
+        await stack.enter_async_context(
+            sampling([*sampled.values(), *devices], tracer=tracer, every_s=sample_every_s)
+        )
         usable = [one.endpoint for one in opened.values() if one.error is None]
         await stack.enter_async_context(
             machine_speed_recorded(usable, directory=settings.traces, tracer=tracer)
@@ -354,6 +360,15 @@ def _to_sample(opened: Iterable[OpenedEndpoint]) -> dict[str, Sampled]:
     return sampled
 
 
+def _processes(opened: Iterable[OpenedEndpoint]) -> dict[str, Callable[[], int | None]]:
+    """By the track of its server, how to learn the process of each engine that is started here."""
+    return {
+        f"server {one.endpoint.tag}": partial(process, one.backend)
+        for one in opened
+        if one.error is None and (process := provider_of(one.endpoint).process) is not None
+    }
+
+
 def _schema_knowledge(endpoints: Mapping[str, Endpoint]) -> dict[str, SchemaKnowledge]:
     """By tag: the same for all that lead to one model at one server."""
     of_model: dict[tuple[object, ...], SchemaKnowledge] = {}
@@ -451,62 +466,3 @@ async def opened_host(endpoint: Endpoint, environment: Mapping[str, str]) -> Asy
     finally:
         await opened.host.aclose()
         await opened.backend.aclose()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
-    """A server to sample."""
-
-    source: MetricsSource
-    """Asks it."""
-    track: str
-    """Where its counters are drawn: `server <tag>`."""
-    called: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set at the first call to it: a server that the run does not use is left alone."""
-
-
-@asynccontextmanager
-async def sampling(
-    servers: Iterable[Sampled], *, tracer: Tracer, every_s: float = 0.25
-) -> AsyncIterator[None]:
-    """Samples every server from its first call until the block is left, then closes the sources.
-
-    A slow server delays nobody but its own next sample. A source may ask for longer pauses.
-
-    Args:
-        servers: Each once.
-        tracer: Gets a counter when a value is new.
-        every_s: The pause between two samples of one server.
-    """
-    group = asyncio.TaskGroup()
-    async with AsyncExitStack() as stack:
-        for server in servers:
-            stack.push_async_callback(server.source.aclose)
-        # Not `async with group`: what goes wrong in the run would leave it in an exception group.
-        await group.__aenter__()
-        stack.push_async_callback(group.__aexit__, None, None, None)
-        for server in servers:
-            task = group.create_task(_sample(server, tracer=tracer, every_s=every_s))
-            stack.callback(task.cancel)
-        yield
-
-
-async def _sample(server: Sampled, *, tracer: Tracer, every_s: float) -> None:
-    await server.called.wait()
-    written: dict[str, float] = {}
-    try:
-        while True:
-            for reading in await server.source.read():
-                if reading.value != written.get(reading.name):
-                    written[reading.name] = reading.value
-                    tracer.counter(
-                        reading.name, reading.value, unit=reading.unit, track=server.track
-                    )
-            await asyncio.sleep(max(every_s, server.source.pause_s))
-    except Exception as error:  # noqa: BLE001 - a server's word about itself must not end the run
-        log_warning(
-            "a server is sampled no more",
-            code="sampling.stopped",
-            server=server.track,
-            error=describe(error),
-        )

@@ -16,7 +16,7 @@ from harness.hardware import (
     read_gguf_header,
     split_footprint,
 )
-from harness.hardware.gpu_memory import read_gpus
+from harness.hardware.gpus import read_gpus
 from harness.inference import (
     FILE_BACKENDS,
     MACHINE,
@@ -180,7 +180,7 @@ def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tupl
         Device(name=MACHINE, capacity_bytes=capacity_bytes, reserve_bytes=settings.reserve_bytes)
     ]
     names = [name for name in dict.fromkeys([*settings.devices, *named]) if name != MACHINE]
-    read = read_gpus() if names else {}
+    read = {gpu.name: gpu.capacity_bytes for gpu in read_gpus()} if names else {}
     for name in names:
         said = settings.devices.get(name, DeviceSettings())
         size_bytes = said.capacity_bytes or read.get(name)

@@ -22,7 +22,7 @@ _NOWHERE = -1
 
 _OVER: list[int] = []
 
-_KINDS = ("run", "node", "model", "server")
+_KINDS = ("run", "node", "model", "server", "machine", "process")
 
 
 class Lane:

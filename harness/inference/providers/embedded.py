@@ -89,6 +89,12 @@ class EmbeddedLlamaCpp:
         child = self._child
         return child.url if child is not None and child.is_alive else None
 
+    @property
+    def process_id(self) -> int | None:
+        """Of the engine; None while there is none."""
+        child = self._child
+        return child.process_id if child is not None and child.is_alive else None
+
     async def load(self) -> None:
         """Makes the model resident; takes from tenths of a second to minutes.
 
@@ -213,6 +219,10 @@ class _Child(asyncio.SubprocessProtocol):
     @property
     def is_alive(self) -> bool:
         return self._transport.get_returncode() is None
+
+    @property
+    def process_id(self) -> int | None:
+        return self._transport.get_pid()
 
     async def ask(self, fields: Fields) -> dict[str, object] | None:
         """Its answer to the first line; None if it ended without one."""
@@ -357,6 +367,10 @@ def _source(endpoint: Endpoint, backend: Backend) -> MetricsSource | None:
     )
 
 
+def _process(backend: Backend) -> int | None:
+    return backend.process_id if isinstance(backend, EmbeddedLlamaCpp) else None
+
+
 def _host(_endpoint: Endpoint, _access: Access, backend: Backend) -> EngineHost:
     assert isinstance(backend, EmbeddedLlamaCpp)
     return EngineHost(backend)
@@ -406,5 +420,6 @@ PROVIDER = Provider(
     timings=ALWAYS,
     side_by_side="slots",
     source=_source,
+    process=_process,
     slots=lambda endpoint: endpoint.slots,
 )

@@ -239,6 +239,8 @@ class Provider:
     counters: Counters | None = None
     source: Callable[[Endpoint, Backend], MetricsSource | None] | None = None
     """Where its counters are read if its address is not the endpoint's."""
+    process: Callable[[Backend], int | None] | None = None
+    """The id of the engine's process, where harness starts it; None while there is none."""
     side_by_side: str = ""
     """The setting for the number of calls that it answers side by side."""
 
