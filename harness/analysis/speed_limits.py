@@ -1,9 +1,10 @@
-"""How quick models were, against what memory and processor of the machine allow.
+"""How quick models were, against what the memory and the processor that they are on allow.
 
 A token reads all active weights once, and the KV cache of its sequence; sequences that are written
 together share the reading of the weights. So memory allows `bandwidth / (weights + n * cache)`
 tokens a second for each of n. The processor allows no more in all than it reads of prompts, whose
-tokens cost as much computing each, by the share of the cores that decoding has.
+tokens cost as much computing each, by the share of the cores that decoding has. Of a GPU only long
+prompts tell: it reads short ones no faster than the weights.
 """
 
 from __future__ import annotations
@@ -18,10 +19,15 @@ from harness.trace.calls import Call, Interval
 from harness.trace.intervals import length_ns, mean_depths
 from harness.trace.records import Instant
 
+_MACHINE = "machine"
+
 Bound = Literal["bandwidth", "compute", "neither"]
 
 LEAST_OUTPUT_TOKENS = 16
 """Shorter replies have no speed."""
+
+_LEAST_PROMPT_TOKENS = 16
+_LEAST_PROMPT_TOKENS_OF_GPU = 512
 
 AT_LIMIT = 0.5
 """From this share of a limit on, it is what decides: no machine reaches it whole, and a reply that
@@ -29,21 +35,23 @@ is written alone computes less quickly than a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """The machine that models were computed on."""
+class Device:
+    """The memory, and what computes beside it, that models were on."""
 
     memory_bytes_per_s: float
     source: str
-    """How that is known: `measured`."""
-    cores: int
+    """How that is known: `measured`, or `nominal` for what the driver says of a GPU."""
+    cores: int | None
+    """Of the machine's processor; None for a GPU."""
 
     @classmethod
-    def of(cls, instant: Instant) -> Machine | None:
-        """By the instant `machine`; None if that is damaged."""
+    def of(cls, instant: Instant) -> Device | None:
+        """By an instant `machine`; None if that is damaged."""
         speed, cores = (instant.attributes.get(name) for name in ("memory_bytes_per_s", "cores"))
-        if not isinstance(speed, int | float) or not isinstance(cores, int) or speed <= 0:
+        if not isinstance(speed, int | float) or speed <= 0:
             return None
-        return cls(float(speed), str(instant.attributes.get("source")), max(1, cores))
+        source = str(instant.attributes.get("source"))
+        return cls(float(speed), source, max(1, cores) if isinstance(cores, int) else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +59,16 @@ class SpeedLimit:
     """How quickly a model wrote, and could have; all in tokens a second of one reply."""
 
     model: str
+    device: str
+    """`machine`, `gpu0`, …"""
     calls: int
     """Those it is the median of."""
     at_once: float
     """How many replies were written together, on average."""
     tokens_per_s: float
     weight_bytes: int
+    cache_bytes: float
+    """Of the KV cache of a sequence, in the middle of its reply."""
     memory_bytes_per_s: float
     memory_source: str
     memory_limit: float
@@ -67,58 +79,89 @@ class SpeedLimit:
     compute_share: float | None
     bound: Bound
 
+    def predicted(self, *, at_once: float | None = None, weight_bytes: int | None = None) -> float:
+        """Tokens a second of one reply, with more of them at once or other weights.
+
+        What was measured stays as it is, and what changes is added: each further sequence reads its
+        cache and computes its token, as quickly as prompts are read; other weights take longer or
+        shorter to read, unless computing is the limit.
+        """
+        more = (at_once or self.at_once) - self.at_once
+        step_s = 1 / self.tokens_per_s + more * self.cache_bytes / self.memory_bytes_per_s
+        if self.compute_limit is not None:
+            step_s += more / (self.compute_limit * self.at_once)
+        if weight_bytes is not None and self.bound != "compute":
+            step_s += (weight_bytes - self.weight_bytes) / self.memory_bytes_per_s
+        read = (weight_bytes or self.weight_bytes) + (at_once or self.at_once) * self.cache_bytes
+        return 1 / max(step_s, read / self.memory_bytes_per_s)
+
 
 def speed_limits_of(
     calls: Iterable[Call], instants: Mapping[str, Sequence[Instant]]
 ) -> tuple[SpeedLimit, ...]:
-    """Of the models that this machine's processor computed.
+    """Of the models that are wholly on one device whose speed is known.
 
     Args:
         calls: The run's.
         instants: By name; those called `weights`, `machine` and `endpoint` count.
     """
-    machines = list(filter(None, map(Machine.of, instants["machine"])))
-    if not machines:
-        return ()
-    threads = {
-        one.attributes.get("model"): one.attributes.get("threads") for one in instants["endpoint"]
+    devices = {
+        str(one.attributes.get("device", _MACHINE)): device
+        for one in instants["machine"]
+        if (device := Device.of(one)) is not None
     }
-    weights = {
-        one.attributes.get("model"): one.attributes.get("active_bytes")
-        for one in instants["weights"]
-    }
+    endpoints = {one.attributes.get("model"): one.attributes for one in instants["endpoint"]}
+    weights = {one.attributes.get("model"): one.attributes for one in instants["weights"]}
     by_model: dict[str, list[Call]] = {}
     for call in calls:
         if call.status == "ok" and not call.from_cache:
             by_model.setdefault(call.model, []).append(call)
-    found = (
-        _limit(model, of_model, size, threads.get(model), machines[-1])
-        for model, of_model in by_model.items()
-        if isinstance(size := weights.get(model), int) and size > 0
-    )
+    found = []
+    for model, of_model in by_model.items():
+        said = weights.get(model, {})
+        device = devices.get(str(said.get("device", _MACHINE)))
+        if device is not None:
+            share = _decoding_share(device, endpoints.get(model, {}))
+            found.append(_limit(model, of_model, said, device, share))
     return tuple(one for one in found if one is not None)
 
 
+def _decoding_share(device: Device, endpoint: Mapping[str, object]) -> float:
+    """The part of the processor that writes replies."""
+    if device.cores is None:
+        return 1.0
+    threads = endpoint.get("threads")
+    # An engine of ours that is not told otherwise leaves one core to others; a server takes all.
+    usual = device.cores if endpoint.get("url") else max(1, device.cores - 1)
+    return min(threads if isinstance(threads, int) else usual, device.cores) / device.cores
+
+
 def _limit(
-    model: str, calls: Sequence[Call], weight_bytes: int, threads: object, machine: Machine
+    model: str,
+    calls: Sequence[Call],
+    weights: Mapping[str, object],
+    device: Device,
+    decoding_share: float,
 ) -> SpeedLimit | None:
     timed = [call for call in calls if _has_speed(call)]
-    if not timed:
+    weight_bytes, token_bytes = weights.get("active_bytes"), weights.get("token_bytes")
+    if not timed or not isinstance(weight_bytes, int) or weight_bytes <= 0:
         return None
+    caches = [
+        _cache_bytes(call, token_bytes if isinstance(token_bytes, int) else 0) for call in timed
+    ]
     company = mean_depths([call.phases["decode"][0] for call in timed])
     rates = [_tokens_per_s(call) for call in timed]
     memory = [
         decode_limit_tokens_per_s(
-            step_bytes(weight_bytes, sequences=round(n), tokens=1, token_bytes=_cache_bytes(call)),
-            bytes_per_s=machine.memory_bytes_per_s,
+            step_bytes(weight_bytes, sequences=round(n), tokens=1, token_bytes=cache_bytes),
+            bytes_per_s=device.memory_bytes_per_s,
         )
-        for call, n in zip(timed, company, strict=True)
+        for cache_bytes, n in zip(caches, company, strict=True)
     ]
-    # A model that is not told otherwise leaves one core to others.
-    usual = max(1, machine.cores - 1)
-    decoding_cores = min(threads if isinstance(threads, int) else usual, machine.cores)
-    reading = _prompt_tokens_per_s(calls)
-    computed = None if reading is None else reading * decoding_cores / machine.cores
+    least = _LEAST_PROMPT_TOKENS_OF_GPU if device.cores is None else _LEAST_PROMPT_TOKENS
+    reading = _prompt_tokens_per_s(calls, least_tokens=least)
+    computed = None if reading is None else reading * decoding_share
     memory_share = statistics.median(r / m for r, m in zip(rates, memory, strict=True))
     compute_share = (
         None
@@ -128,12 +171,14 @@ def _limit(
     at_once = statistics.fmean(company)
     return SpeedLimit(
         model=model,
+        device=str(weights.get("device", _MACHINE)),
         calls=len(timed),
         at_once=at_once,
         tokens_per_s=statistics.median(rates),
         weight_bytes=weight_bytes,
-        memory_bytes_per_s=machine.memory_bytes_per_s,
-        memory_source=machine.source,
+        cache_bytes=statistics.median(caches),
+        memory_bytes_per_s=device.memory_bytes_per_s,
+        memory_source=device.source,
         memory_limit=statistics.median(memory),
         compute_limit=None if computed is None else computed / at_once,
         memory_share=memory_share,
@@ -161,21 +206,22 @@ def _tokens_per_s(call: Call) -> float:
     return ((call.count("output_tokens") or 0) - 1) * 1e9 / call.phase_ns("decode")
 
 
-def _cache_bytes(call: Call) -> int:
+def _cache_bytes(call: Call, token_bytes: int) -> int:
     """Of its sequence, in the middle of its reply."""
-    prompt_bytes, asked = call.count("prompt_kv_bytes"), call.count("input_tokens")
-    if not prompt_bytes or not asked:
-        return 0
-    return round(prompt_bytes * (1 + (call.count("output_tokens") or 0) / 2 / asked))
+    asked, written = call.count("input_tokens") or 0, call.count("output_tokens") or 0
+    prompt_bytes = call.count("prompt_kv_bytes")
+    if prompt_bytes and asked:
+        token_bytes = prompt_bytes // asked
+    return round(token_bytes * (asked + written / 2))
 
 
-def _prompt_tokens_per_s(calls: Sequence[Call]) -> float | None:
-    """How quickly prompts were read; None if hardly any was."""
+def _prompt_tokens_per_s(calls: Sequence[Call], *, least_tokens: int) -> float | None:
+    """How quickly prompts of some length were read; None if there were none."""
     read = 0
     reading: list[Interval] = []
     for call in calls:
         computed = (call.count("input_tokens") or 0) - (call.count("cached_tokens") or 0)
-        if computed >= LEAST_OUTPUT_TOKENS and "prefill" in call.phases:
+        if computed >= least_tokens and "prefill" in call.phases:
             read += computed
             reading += call.phases["prefill"]
     return read * 1e9 / length_ns(reading) if read else None

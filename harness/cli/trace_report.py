@@ -20,6 +20,7 @@ from harness.analysis import (
     RunsReport,
     Severity,
 )
+from harness.analysis.facts import MACHINE
 from harness.analysis.finding import counted
 from harness.analysis.many_runs import RunFigures
 from harness.analysis.run_report import Goodput, Occupancy
@@ -279,11 +280,17 @@ def _limit_line(limit: SpeedLimit) -> str:
         f"of weights a token at {limit.memory_bytes_per_s / 1e9:.1f} GB/s, "
         f"{limit.memory_source}): {_share(limit.memory_share)}."
     )
-    if limit.compute_limit is None:
-        return memory
+    if limit.compute_limit is not None:
+        computes = "The processor" if limit.device == MACHINE else limit.device
+        memory += (
+            f" {computes} allows {digits(limit.compute_limit)}, by how it reads prompts: "
+            f"{_share(limit.compute_share)}."
+        )
+    more = limit.predicted(at_once=limit.at_once + 2)
+    half = limit.predicted(weight_bytes=limit.weight_bytes // 2)
     return (
-        f"{memory} The processor allows {digits(limit.compute_limit)}, by how it reads prompts: "
-        f"{_share(limit.compute_share)}. {_BOUNDS[limit.bound]}"
+        f"{memory} {_BOUNDS[limit.bound]} Predicted: {digits(more)} a reply with two more at once, "
+        f"{digits(half)} with weights of half the size."
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
+from harness.errors import ModelFileInvalid
 from harness.files import whole_file
-from harness.hardware import read_gguf_header
+from harness.hardware import Loading, prompt_kv_bytes, read_gguf_header
+from harness.hardware.gpus import read_gpus
 from harness.hardware.memory_speed import core_count, memory_bytes_per_s
 from harness.inference import MACHINE, Endpoint
 from harness.trace import Tracer
@@ -19,30 +21,64 @@ from harness.trace.clock import boot_id
 KEPT = ".machine.json"
 """The file, beside the runs, that keeps what was measured until the machine is started again."""
 
+FileOf = Callable[[Endpoint], Awaitable[Path | None]]
+"""Asks where the server of an endpoint has its model's file."""
+
 
 @asynccontextmanager
 async def machine_speed_recorded(
-    endpoints: Iterable[Endpoint], *, directory: Path, tracer: Tracer
+    endpoints: Iterable[Endpoint], *, directory: Path, tracer: Tracer, file_of: FileOf
 ) -> AsyncIterator[None]:
-    """Records the weights of the models that are computed by this machine's own processor.
+    """Records, when the block ends well, what limits the models that are wholly on one device.
 
-    When the block ends well, the speed of the memory is recorded too. To measure it takes a third
-    of a second: by then no call disturbs it, and it disturbs none.
+    Those are the weights of each, and the speed of the device's memory. A GPU's is what its driver
+    says. The machine's is measured, which takes a third of a second: by then no call disturbs it,
+    and it disturbs none.
 
     Args:
-        endpoints: Those that can be used.
+        endpoints: Those that can be used. One that is reached by a URL counts if it says where its
+            model is (`device`).
         directory: Where runs land.
         tracer: Gets the instants `weights` and `machine`.
+        file_of: For those that are reached by a URL.
     """
-    local = {one.tag: one.path for one in endpoints if one.path and one.device == MACHINE}
-    if not tracer.run_id:
-        local.clear()
-    for tag, path in local.items():
-        tracer.instant("weights", model=tag, active_bytes=read_gguf_header(path).active_bytes)
     yield
-    if local:
+    if not tracer.run_id:
+        return
+    devices = set()
+    for endpoint in endpoints:
+        file = endpoint.path
+        if file is None and endpoint.url and "device" in endpoint.model_fields_set:
+            file = await file_of(endpoint)
+        if file is None or endpoint.gpu_layers is not None:
+            continue
+        with suppress(ModelFileInvalid):
+            header = read_gguf_header(file)
+            loading = Loading(
+                context_tokens=1,
+                cache_type_k=endpoint.cache_type_k,
+                cache_type_v=endpoint.cache_type_v,
+            )
+            tracer.instant(
+                "weights",
+                model=endpoint.tag,
+                device=endpoint.device,
+                active_bytes=header.active_bytes,
+                token_bytes=prompt_kv_bytes(header, loading, 1) if header.exact_caches else 0,
+            )
+            devices.add(endpoint.device)
+    if MACHINE in devices:
         speed = await asyncio.to_thread(_speed_of_memory, directory / KEPT)
-        tracer.instant("machine", **speed.model_dump(exclude={"boot_id"}), source="measured")
+        figures = speed.model_dump(exclude={"boot_id"})
+        tracer.instant("machine", device=MACHINE, **figures, source="measured")
+    for gpu in read_gpus() if devices - {MACHINE} else ():
+        if gpu.name in devices and gpu.memory_bytes_per_s:
+            tracer.instant(
+                "machine",
+                device=gpu.name,
+                memory_bytes_per_s=gpu.memory_bytes_per_s,
+                source="nominal",
+            )
 
 
 class _Machine(BaseModel):

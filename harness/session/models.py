@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from harness.errors import (
     ConfigurationInvalid,
@@ -33,6 +34,7 @@ from harness.inference import (
     metrics_source,
     provider_of,
     reply_identity,
+    served_metadata,
     server_address,
     slots_source,
 )
@@ -199,7 +201,12 @@ async def open_models(
         )
         usable = [one.endpoint for one in opened.values() if one.error is None]
         await stack.enter_async_context(
-            machine_speed_recorded(usable, directory=settings.traces, tracer=tracer)
+            machine_speed_recorded(
+                usable,
+                directory=settings.traces,
+                tracer=tracer,
+                file_of=partial(_served_file, opened=opened, sampled=sampled),
+            )
         )
         schemas = _schema_knowledge(endpoints)
 
@@ -367,6 +374,22 @@ def _processes(opened: Iterable[OpenedEndpoint]) -> dict[str, Callable[[], int |
         for one in opened
         if one.error is None and (process := provider_of(one.endpoint).process) is not None
     }
+
+
+async def _served_file(
+    endpoint: Endpoint, *, opened: Mapping[str, OpenedEndpoint], sampled: Mapping[str, Sampled]
+) -> Path | None:
+    """The GGUF that a server has its model from, if it was called and the file is on this machine.
+
+    A server that was not called is left alone.
+    """
+    one = opened[endpoint.tag]
+    if one.server is None or not (one.server in sampled and sampled[one.server].called.is_set()):
+        return None
+    said = await served_metadata(endpoint, api_key=one.api_key)
+    if said is None or said.path is None or not said.path.endswith(".gguf"):
+        return None
+    return Path(said.path)
 
 
 def _schema_knowledge(endpoints: Mapping[str, Endpoint]) -> dict[str, SchemaKnowledge]:

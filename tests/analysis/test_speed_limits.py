@@ -97,3 +97,45 @@ def test_of_an_unknown_machine_or_model_there_is_no_limit():
 def test_cached_prompts_say_nothing_of_the_processor():
     (found,) = limits(call(1, 0, said={"cached_tokens": 95}))
     assert (found.compute_limit, found.compute_share) == (None, None)
+
+
+def test_a_gpu_is_told_by_long_prompts_alone():
+    said = {
+        "endpoint": {"model": "small", "url": "http://127.0.0.1:8080/v1"},
+        "weights": {
+            "model": "small",
+            "device": "gpu0",
+            "active_bytes": 8 * GB,
+            "token_bytes": 1_000_000,
+        },
+        "machine": {"device": "gpu0", "memory_bytes_per_s": 1000 * GB, "source": "nominal"},
+    }
+    instants = {name: [Instant(None, name, 0, one)] for name, one in said.items()}
+    (short,) = speed_limits_of([call(1, 0)], instants)
+    # 100 tokens of prompt, and half of 51 written: 125.5 MB beside the weights.
+    assert short.memory_limit == pytest.approx(1000e9 / (8e9 + 125.5e6))
+    assert (short.device, short.compute_limit, short.bound) == ("gpu0", None, "neither")
+    (long,) = speed_limits_of([call(1, 0, prompt=1000)], instants)
+    assert long.compute_limit == 5000
+
+
+@pytest.mark.parametrize(
+    ("more", "tokens_per_s"),
+    [
+        pytest.param({}, 50, id="as it was"),
+        # A token took 20 ms, and each sequence computes one in 4 ms more.
+        pytest.param({"at_once": 3}, 1000 / 28, id="more at once"),
+        # 100 MB more at 20 GB/s take 5 ms.
+        pytest.param({"weight_bytes": GB // 5}, 1000 / 25, id="larger weights"),
+        # No quicker than 2 GB at 20 GB/s.
+        pytest.param({"weight_bytes": 2 * GB}, 1000 / 115, id="far larger weights"),
+    ],
+)
+def test_a_prediction_adds_what_changes_to_what_was_measured(more, tokens_per_s):
+    (found,) = limits(call(1, 0))
+    assert found.predicted(**more) == pytest.approx(tokens_per_s)
+
+
+def test_where_computing_is_the_limit_smaller_weights_bring_nothing():
+    (found,) = limits(call(1, 0), memory=200 * GB, threads=1, cores=8)
+    assert found.predicted(weight_bytes=found.weight_bytes // 2) == found.tokens_per_s

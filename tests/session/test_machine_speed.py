@@ -7,6 +7,8 @@ from contextlib import nullcontext
 import pytest
 from real_engines import small_endpoint
 
+from harness.hardware.gpus import Gpu
+from harness.inference import Endpoint
 from harness.session import machine_speed
 from harness.session.machine_speed import KEPT, machine_speed_recorded
 from harness.trace import Instant, Tracer
@@ -22,15 +24,20 @@ def measured(monkeypatch):
     return times
 
 
-def recorded(directory, *, run_id="run", fails=False, **changes):
+def recorded(directory, *, endpoint=None, file=None, run_id="run", fails=False, **changes):
     """The attributes of what is recorded, by name."""
     records = []
     tracer = Tracer(records.append)
     tracer.run_id = run_id
-    endpoint = small_endpoint(**changes)
+    endpoint = endpoint or small_endpoint(**changes)
+
+    async def file_of(_endpoint):
+        return file
 
     async def main():
-        async with machine_speed_recorded([endpoint], directory=directory, tracer=tracer):
+        async with machine_speed_recorded(
+            [endpoint], directory=directory, tracer=tracer, file_of=file_of
+        ):
             if fails:
                 raise KeyError
 
@@ -64,10 +71,37 @@ def test_a_directory_that_cannot_be_written_costs_nothing(tmp_path, measured):
 
 
 def test_nothing_is_measured_after_a_run_that_failed(tmp_path, measured):
-    assert recorded(tmp_path, fails=True).keys() == {"weights"}
+    assert recorded(tmp_path, fails=True) == {}
     assert not measured
 
 
-@pytest.mark.parametrize("how", [{"run_id": ""}, {"device": "gpu0"}], ids=["no record", "a GPU"])
-def test_nothing_is_recorded_without_a_run_or_of_a_gpu(tmp_path, measured, how):
+@pytest.mark.parametrize(
+    "how",
+    [{"run_id": ""}, {"device": "gpu0", "gpu_layers": 3}],
+    ids=["no record", "partly on a GPU"],
+)
+def test_nothing_is_recorded_without_a_run_or_of_a_split_model(tmp_path, measured, how):
     assert recorded(tmp_path, **how) == {}
+
+
+def test_of_a_gpu_its_driver_says_how_fast_its_memory_is(tmp_path, measured, monkeypatch):
+    gpu = Gpu(name="gpu0", capacity_bytes=80 << 30, memory_bytes_per_s=3352 * 10**9)
+    monkeypatch.setattr(machine_speed, "read_gpus", lambda: (gpu,))
+    said = recorded(tmp_path, device="gpu0")
+    assert said["weights"]["device"] == said["machine"]["device"] == "gpu0"
+    assert said["machine"]["memory_bytes_per_s"] == 3352 * 10**9
+    assert said["machine"]["source"] == "nominal"
+    assert not measured
+
+
+def server(**fields):
+    return Endpoint(tag="m", backend="llamacpp", url="http://127.0.0.1:9/v1", **fields)
+
+
+def test_a_server_counts_if_it_is_known_where_its_model_is(tmp_path, measured):
+    file = small_endpoint().path
+    said = recorded(tmp_path, endpoint=server(device="machine"), file=file)
+    assert said["weights"]["active_bytes"] == recorded(tmp_path)["weights"]["active_bytes"]
+    assert recorded(tmp_path, endpoint=server(device="machine")) == {}
+    assert recorded(tmp_path, endpoint=server(), file=file) == {}
+    assert recorded(tmp_path, endpoint=server(device="machine"), file=tmp_path / "no.gguf") == {}
