@@ -9,6 +9,7 @@ prompts tell: it reads short ones no faster than the weights.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,12 @@ LEAST_OUTPUT_TOKENS = 16
 
 _LEAST_PROMPT_TOKENS = 16
 _LEAST_PROMPT_TOKENS_OF_GPU = 512
+
+_LEAST_TIMED = 3
+_LEAST_SPREAD = 1.5
+"""The most company, by the least. Less of it tells more of the prompts that others were reading."""
+_MOST_ERROR = 0.05
+"""Of a token's time: how wrong the cost of one more reply may be (its standard error)."""
 
 AT_LIMIT = 0.5
 """From this share of a limit on, it is what decides: no machine reaches it whole, and a reply that
@@ -69,6 +76,9 @@ class SpeedLimit:
     weight_bytes: int
     cache_bytes: float
     """Of the KV cache of a sequence, in the middle of its reply."""
+    company_s: float | None
+    """How much longer a token takes for each other reply that is written meanwhile; None if all
+    had about the same company."""
     memory_bytes_per_s: float
     memory_source: str
     memory_limit: float
@@ -79,21 +89,29 @@ class SpeedLimit:
     compute_share: float | None
     bound: Bound
 
-    def predicted(self, *, at_once: float | None = None, weight_bytes: int | None = None) -> float:
-        """Tokens a second of one reply, with more of them at once or other weights.
+    def with_more_at_once(self, more: float) -> float | None:
+        """Tokens a second of one reply, with so many more at once; None if the run does not tell.
 
-        What was measured stays as it is, and what changes is added: each further sequence reads its
-        cache and computes its token, as quickly as prompts are read; other weights take longer or
-        shorter to read, unless computing is the limit.
+        It tells if replies had more and less company: by how much each other one slows a reply
+        down. Bytes and bandwidth would not say: an engine does more for each reply than read.
         """
-        more = (at_once or self.at_once) - self.at_once
-        step_s = 1 / self.tokens_per_s + more * self.cache_bytes / self.memory_bytes_per_s
-        if self.compute_limit is not None:
-            step_s += more / (self.compute_limit * self.at_once)
-        if weight_bytes is not None and self.bound != "compute":
-            step_s += (weight_bytes - self.weight_bytes) / self.memory_bytes_per_s
-        read = (weight_bytes or self.weight_bytes) + (at_once or self.at_once) * self.cache_bytes
-        return 1 / max(step_s, read / self.memory_bytes_per_s)
+        if self.company_s is None:
+            return None
+        least_s = (self.weight_bytes + (self.at_once + more) * self.cache_bytes) / (
+            self.memory_bytes_per_s
+        )
+        return 1 / max(1 / self.tokens_per_s + more * self.company_s, least_s)
+
+    def with_weights(self, size: int) -> float:
+        """Tokens a second of one reply, with weights of so many bytes in place of those read.
+
+        They take longer or shorter to read, unless computing is the limit.
+        """
+        if self.bound == "compute":
+            return self.tokens_per_s
+        step_s = 1 / self.tokens_per_s + (size - self.weight_bytes) / self.memory_bytes_per_s
+        least_s = (size + self.at_once * self.cache_bytes) / self.memory_bytes_per_s
+        return 1 / max(step_s, least_s)
 
 
 def speed_limits_of(
@@ -177,6 +195,7 @@ def _limit(
         tokens_per_s=statistics.median(rates),
         weight_bytes=weight_bytes,
         cache_bytes=statistics.median(caches),
+        company_s=_company_s(company, [1 / rate for rate in rates]),
         memory_bytes_per_s=device.memory_bytes_per_s,
         memory_source=device.source,
         memory_limit=statistics.median(memory),
@@ -185,6 +204,20 @@ def _limit(
         compute_share=compute_share,
         bound=_bound(memory_share, compute_share or 0.0),
     )
+
+
+def _company_s(company: Sequence[float], steps_s: Sequence[float]) -> float | None:
+    """The slope of a line through the replies; None where it leaves too much open."""
+    if len(company) < _LEAST_TIMED or max(company) < _LEAST_SPREAD * min(company):
+        return None
+    mean = statistics.fmean(company)
+    slope, base = statistics.linear_regression(company, steps_s)
+    left = sum((step - base - slope * n) ** 2 for n, step in zip(company, steps_s, strict=True))
+    variance = left / (len(company) - 2) / sum((n - mean) ** 2 for n in company)
+    error_s = math.sqrt(variance)
+    if slope < -error_s or error_s > _MOST_ERROR * statistics.median(steps_s):
+        return None
+    return max(0.0, slope)
 
 
 def _bound(memory_share: float, compute_share: float) -> Bound:

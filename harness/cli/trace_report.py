@@ -286,11 +286,11 @@ def _limit_line(limit: SpeedLimit) -> str:
             f" {computes} allows {digits(limit.compute_limit)}, by how it reads prompts: "
             f"{_share(limit.compute_share)}."
         )
-    more = limit.predicted(at_once=limit.at_once + 2)
-    half = limit.predicted(weight_bytes=limit.weight_bytes // 2)
+    more = limit.with_more_at_once(2)
+    company = "" if more is None else f"{digits(more)} a reply with two more at once, "
+    half = digits(limit.with_weights(limit.weight_bytes // 2))
     return (
-        f"{memory} {_BOUNDS[limit.bound]} Predicted: {digits(more)} a reply with two more at once, "
-        f"{digits(half)} with weights of half the size."
+        f"{memory} {_BOUNDS[limit.bound]} Predicted: {company}{half} with weights of half the size."
     )
 
 

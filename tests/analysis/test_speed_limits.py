@@ -120,22 +120,38 @@ def test_a_gpu_is_told_by_long_prompts_alone():
 
 
 @pytest.mark.parametrize(
-    ("more", "tokens_per_s"),
+    ("size", "tokens_per_s"),
     [
-        pytest.param({}, 50, id="as it was"),
-        # A token took 20 ms, and each sequence computes one in 4 ms more.
-        pytest.param({"at_once": 3}, 1000 / 28, id="more at once"),
-        # 100 MB more at 20 GB/s take 5 ms.
-        pytest.param({"weight_bytes": GB // 5}, 1000 / 25, id="larger weights"),
-        # No quicker than 2 GB at 20 GB/s.
-        pytest.param({"weight_bytes": 2 * GB}, 1000 / 115, id="far larger weights"),
+        pytest.param(GB // 10, 50, id="the same"),
+        # A token took 20 ms; 100 MB more at 20 GB/s take 5 ms.
+        pytest.param(GB // 5, 1000 / 25, id="larger"),
+        # What it took beside reading is not saved.
+        pytest.param(GB // 20, 1000 / 17.5, id="smaller"),
     ],
 )
-def test_a_prediction_adds_what_changes_to_what_was_measured(more, tokens_per_s):
+def test_other_weights_change_how_long_a_token_reads(size, tokens_per_s):
     (found,) = limits(call(1, 0))
-    assert found.predicted(**more) == pytest.approx(tokens_per_s)
+    assert found.with_weights(size) == pytest.approx(tokens_per_s)
 
 
 def test_where_computing_is_the_limit_smaller_weights_bring_nothing():
     (found,) = limits(call(1, 0), memory=200 * GB, threads=1, cores=8)
-    assert found.predicted(weight_bytes=found.weight_bytes // 2) == found.tokens_per_s
+    assert found.with_weights(found.weight_bytes // 2) == found.tokens_per_s
+
+
+def test_what_company_costs_is_told_by_replies_that_had_more_and_less():
+    # One alone at 20 ms a token; two together at 30.
+    alone, *together = call(1, 0), call(2, 2000, ms=1500), call(3, 2000, ms=1500)
+    (found,) = limits(alone, *together)
+    assert found.company_s == pytest.approx(0.010)
+    assert found.tokens_per_s == pytest.approx(1000 / 30)
+    assert found.with_more_at_once(2) == pytest.approx(1000 / 50)
+    (found,) = limits(*together)
+    assert found.with_more_at_once(2) is None
+    # No quicker than memory: four caches of 100 MB and more are read for each token.
+    cached = {"prompt_kv_bytes": 100_000_000}
+    (found,) = limits(
+        call(1, 0, said=cached), *(call(n, 2000, said=cached) for n in (2, 3)), memory=GB
+    )
+    assert found.company_s == 0
+    assert found.with_more_at_once(2) < found.memory_limit
