@@ -37,6 +37,10 @@ GPU_SPEEDUP: Final = 10.0
 GAIN_PER_DOUBLING: Final = ((0.8, 0.9), (0.4, 0.5), (0.2, 0.3), (0.1, 0.15), (0.05, 0.1))
 """Least and most gain of throughput when a batch doubles from 1 to 2, to 4, to 8 and on."""
 
+GPU_CONTEXT_BYTES: Final = 800 * 10**6
+"""What a process takes on a GPU beside its model: CUDA's context and libraries. On an H100 (driver
+580, llama.cpp with ggml 0.25), 773 to 822 MB beside models of 3.3 to 7.9 GB, whole and split."""
+
 Fit = Literal["whole", "cache spills", "partly", "not at all"]
 """On the GPU is everything; or the weights but not all of the KV cache, slower at long contexts; or
 some layers, 5 to 10 times slower; or there is not enough memory in both together."""
@@ -135,8 +139,9 @@ def split_footprint(
     As b11434 splits it (`load_tensors` in src/llama-model.cpp): layers go to the GPU from the last
     back, after the output; a layer's cache goes with it. The input's tables stay in the machine; if
     one of them is also the output's matrix, the GPU has a copy. Tensors and caches are exact, as in
-    `gguf_footprint`. Compute buffers are an allowance that was not measured on a GPU: all of it on
-    each side that has a layer; input and output buffers are always in the machine.
+    `gguf_footprint`. Compute buffers are an allowance: all of it on each side that has a layer;
+    input and output buffers are always in the machine. What CUDA takes beside them is counted with
+    the GPU's.
 
     `gpu_layers` is llama.cpp's `-ngl`: layers on the GPU, the output being one; None for all.
 
@@ -160,7 +165,7 @@ def split_footprint(
         gpu=Footprint(
             weights_bytes=gpu_weights,
             kv_bytes=sum(caches[first:]),
-            compute_bytes=compute if gpu_weights else 0,
+            compute_bytes=compute + GPU_CONTEXT_BYTES if gpu_weights else 0,
         ),
         machine=Footprint(
             weights_bytes=machine_weights,
