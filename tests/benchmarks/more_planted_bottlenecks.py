@@ -165,9 +165,9 @@ def pairs_merged(text: str) -> int:
     "the loop is the wait for a verdict; a smaller or faster evaluator is needed.",
     Setup(
         Behavior(writes_per_s=90, reply_tokens=60),
-        others=judge(writes_per_s=18, reply_tokens=40, scores=(5, 9)),
+        others=judge(writes_per_s=18, reply_tokens=34, scores=(5, 9)),
     ),
-    others=judge(writes_per_s=90, reply_tokens=40, scores=(5, 9)),
+    others=judge(writes_per_s=90, reply_tokens=34, scores=(5, 9)),
 )
 def slow_evaluator(pipeline: Pipeline) -> None:
     @pipeline.node(models=["producer", "evaluator"])
@@ -305,7 +305,7 @@ def library_embedded_each_run(pipeline: Pipeline) -> None:
 def twenty_passages_recalled(pipeline: Pipeline, *, limit: int = 20) -> None:
     @pipeline.node(models=["producer"])
     async def answer(run: Run) -> str:
-        await run.remember(manual(chapters=24, tokens=60), source="manual.md")
+        await run.remember(manual(chapters=24, tokens=40), source="manual.md")
         hits = await run.recall("pump valve seal pressure", limit=limit, mode="lexical")
         found = "\n\n".join(hit.text for hit in hits)
         asked = f"{found}\n\nWhich part is checked first? Answer in three words."
@@ -493,7 +493,7 @@ def stages_in_step(pipeline: Pipeline, *, is_mapped: bool = False) -> None:
     "Twelve translations that nothing waits for take all four places of the pipeline first, and "
     "only then begins the chain of five steps that the run's end depends on; the chain must come "
     "first, or max_parallel be raised.",
-    Setup(Behavior(places=16, reply_tokens=32, told=(("Translate", 45),)), at_once=4),
+    Setup(Behavior(places=16, reply_tokens=28, told=(("Translate", 55),)), at_once=4),
     at_once=16,
 )
 def long_chain_begins_last(pipeline: Pipeline) -> None:
@@ -516,10 +516,10 @@ def long_chain_begins_last(pipeline: Pipeline) -> None:
 
 
 @plant(
-    "The server lets its model go half a second after a call, and the tests between two calls take "
+    "The server lets its model go 0.3 s after a call, and the tests between two calls take "
     "longer, so each call waits for the model to load again; it must be kept longer.",
-    Setup(Behavior(load_s=1.6, unloads_after_s=0.4, reply_tokens=15)),
-    behavior=Behavior(load_s=1.6, reply_tokens=15),
+    Setup(Behavior(load_s=1.8, unloads_after_s=0.3, reply_tokens=15)),
+    behavior=Behavior(load_s=1.8, reply_tokens=15),
 )
 def unloaded_between_calls(pipeline: Pipeline) -> None:
     @pipeline.node(models=["producer"])
@@ -527,7 +527,7 @@ def unloaded_between_calls(pipeline: Pipeline) -> None:
         text = str(await run.chat("producer", "Mend the pump's controller."))
         for _ in range(2):
             with run.span("tests"):
-                await asyncio.sleep(0.6)
+                await asyncio.sleep(0.5)
             text = str(await run.chat("producer", f"The tests fail. Mend this:\n\n{text}"))
         return text
 
@@ -544,9 +544,9 @@ def tokenizes_whole_history(
 ) -> None:
     @pipeline.node(models=["producer"])
     async def agent(run: Run) -> int:
-        messages = [{"role": "user", "content": prose(6_000, 7)}]
+        messages = [{"role": "user", "content": prose(5_000, 7)}]
         used = 0
-        for page in range(5):
+        for page in range(4):
             used = sum([counted(one["content"]) for one in messages])
             if used > 100_000:
                 messages = messages[-2:]
@@ -594,13 +594,13 @@ def more_than_server_bears(pipeline: Pipeline) -> None:
 @plant(
     "The small model says the same lines over and over until its context is full, since the call "
     "has no max_output_tokens, no stop and no penalty; one of these must be set.",
-    Setup(endpoint={"context_tokens": 512}),
+    Setup(endpoint={"context_tokens": 300}),
     nodes={"most": 40},
 )
 def rambles_until_full(pipeline: Pipeline, *, most: int | None = None) -> None:
     @pipeline.node(models=["producer"])
     async def title(run: Run) -> str:
-        asked = "Write the word pump in a list, again and again, a hundred times."
+        asked = "List the spare parts of a water pump, one in each line."
         reply = await run.chat("producer", asked, max_output_tokens=most, on_cut="keep")
         return str(reply).splitlines()[0]
 
@@ -645,17 +645,17 @@ def tree_of_summaries(pipeline: Pipeline) -> None:
 
 
 @plant(
-    "Nothing: the demo's model answers three short questions side by side in three slots.",
-    Setup(endpoint={"slots": 3}),
+    "Nothing: the demo's model answers two short questions side by side in two slots.",
+    Setup(endpoint={"slots": 2}),
     is_healthy=True,
 )
 def demo_side_by_side(pipeline: Pipeline) -> None:
-    listing(pipeline, "things", ["a water pump", "a circuit breaker", "a roof fan"])
+    listing(pipeline, "things", ["a water pump", "a roof fan"])
 
     @pipeline.node(each={"thing": "things"}, models=["producer"])
     async def answers(run: Run, thing: str) -> str:
         asked = f"Explain in a few sentences what {thing} does."
-        return str(await run.chat("producer", asked, max_output_tokens=90, on_cut="keep"))
+        return str(await run.chat("producer", asked, max_output_tokens=70, on_cut="keep"))
 
 
 @plant(
@@ -676,12 +676,11 @@ def recalled_and_answered(pipeline: Pipeline) -> None:
 
 
 @plant(
-    "Nothing: each draft goes to the checker as soon as it is written, and both servers are at "
-    "work until the end.",
+    "Nothing: each draft goes to the checker as soon as it is written, while others are still at "
+    "work on theirs.",
     Setup(
-        Behavior(places=2, reply_tokens=45),
-        endpoint={"max_parallel": 2},
-        others={"checker": Further(Behavior(places=2, reply_tokens=40), {"max_parallel": 2})},
+        Behavior(reply_tokens=80, told=(("breaker", 130), ("fan", 105))),
+        others={"checker": Further(Behavior(reply_tokens=90))},
     ),
     is_healthy=True,
 )
