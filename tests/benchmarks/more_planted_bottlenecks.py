@@ -219,12 +219,12 @@ def verdict_asked_again(pipeline: Pipeline) -> None:
 
 
 @plant(
-    "The loop samples six candidates for its one draft, one after the other since the model has "
+    "The loop samples eight candidates for its one draft, one after the other since the model has "
     "one slot, and the checks score them all alike; candidates must be 1 or 2 here.",
     Setup(),
     nodes={"candidates": 1},
 )
-def six_candidates(pipeline: Pipeline, *, candidates: int = 6) -> None:
+def eight_candidates(pipeline: Pipeline, *, candidates: int = 8) -> None:
     checks = [{"check": "headings", "titles": ["What is new", "What to do", "What it costs"]}]
     rubric = Rubric.model_validate(
         {"title": "Release notes", "dimensions": [{"name": "form", "checks": checks}]}
@@ -493,7 +493,7 @@ def stages_in_step(pipeline: Pipeline, *, is_mapped: bool = False) -> None:
     "Twelve translations that nothing waits for take all four places of the pipeline first, and "
     "only then begins the chain of five steps that the run's end depends on; the chain must come "
     "first, or max_parallel be raised.",
-    Setup(Behavior(places=16, reply_tokens=28, told=(("Translate", 55),)), at_once=4),
+    Setup(Behavior(places=16, reply_tokens=28, told=(("Translate", 65),)), at_once=4),
     at_once=16,
 )
 def long_chain_begins_last(pipeline: Pipeline) -> None:
