@@ -48,20 +48,30 @@ class Behavior:
     told: tuple[tuple[str, int], ...] = ()
     """The length of replies to conversations that contain a text; the first one that does."""
     keeps_prefixes: bool = False  # whether it reads only what no earlier prompt began with
+    kept_prompts: int = 64  # of the latest prompts and replies, how many it keeps for that
     reports_prefixes: bool = False  # whether it says how many tokens it did not have to read
     reports_timings: bool = False
     """Whether it tells its slots and ends replies with `timings`, as llama-server does."""
     load_s: float = 0.0  # how long it loads a model that is not the one that it answered with last
+    unloads_after_s: float = 0.0  # after how long without a request the model is gone; 0 for never
     away_s: float = 0.0  # how long each request is on its way
     refuses_with: int = 0  # the status of requests that it refuses; the next two say which
     refuses_first: int = 0
     refuses_share: float = 0.0
     allowed_per_s: float = 0.0
     """Requests a second; more than a handful beyond it are answered with 429."""
+    allowed_tokens_per_s: float = 0.0
+    """Of prompts; until those of the last request are paid off, 429 says how long to wait."""
     drops_every: int = 0  # of so many replies, one ends in the middle with its connection
     stall_s: float = 0.0  # how long each reply stands still in its middle
     batches: bool = False
     """Whether it begins nothing new before the longest reply of a batch is written."""
+    holds_tokens: int = 0  # of prompts and replies under way, if it has room for so many only
+    reports_counters: bool = False  # whether it has vLLM's page of them
+    crowded_from: int = 0
+    """Above so many requests at once, each is written slower by the square of the excess."""
+    scores: tuple[float, ...] = ()
+    """In replies of a schema that has numbers: one for each reply, the last for all others."""
 
 
 # The server.
@@ -108,8 +118,14 @@ class PacedServer:
     _requests: int = 0
     _allowance: float = 4.0
     _asked_at: float = 0.0
+    _paid_off_at: float = 0.0
+    _used_at: float = 0.0
+    _held: int = 0
+    _waiting: int = 0
+    _in_schema: int = 0
 
     def __post_init__(self) -> None:
+        self._freed = asyncio.Condition()
         self._places = Places(self.behavior.places, batches=self.behavior.batches)
         self._engine = asyncio.Lock()
 
@@ -138,6 +154,11 @@ class PacedServer:
             }
             if self.behavior.reports_timings:
                 known["/props"] = {"total_slots": self.behavior.places}
+            if path == "/metrics" and self.behavior.reports_counters:
+                text = self._counters().encode()
+                writer.write(_head(200, "text/plain", f"Content-Length: {len(text)}") + text)
+                await writer.drain()
+                return
             found = known.get(path)
             await _send(writer, 200 if found else 404, found or {"error": {"message": "none"}})
             return
@@ -145,6 +166,9 @@ class PacedServer:
         if status := self._refusal():
             error = {"error": {"message": f"refused with {status}", "code": status}}
             await _send(writer, status, error)
+        elif pause_s := self._until_paid_off(len(body) // CHARACTERS):
+            error = {"error": {"message": "too many tokens", "code": 429}}
+            await _send(writer, 429, error, f"Retry-After-Ms: {pause_s * 1_000:.0f}\r\n")
         elif path == "/v1/embeddings":
             await self._embed(json.loads(body), writer)
         else:
@@ -165,6 +189,39 @@ class PacedServer:
             return told.refuses_with
         return 0
 
+    def _until_paid_off(self, tokens: int) -> float:
+        """How long a request of so many tokens must wait, in seconds; 0 if it was let in."""
+        now = time.monotonic()
+        if self.behavior.allowed_tokens_per_s and now < self._paid_off_at:
+            return self._paid_off_at - now + 0.01
+        self._paid_off_at = now + tokens / (self.behavior.allowed_tokens_per_s or 1)
+        return 0.0
+
+    def _counters(self) -> str:
+        figures = {
+            "num_requests_running": self._places.taken - self._waiting,
+            "num_requests_waiting": self._waiting,
+            "kv_cache_usage_perc": self._held / (self.behavior.holds_tokens or 1_000_000),
+            "num_preemptions_total": 0,
+        }
+        return "".join(f"vllm:{name} {value}\n" for name, value in figures.items())
+
+    @asynccontextmanager
+    async def _memory(self, tokens: int) -> AsyncIterator[None]:
+        """Room for a request's prompt and reply, once there is some."""
+        most = self.behavior.holds_tokens
+        self._waiting += 1
+        async with self._freed:
+            await self._freed.wait_for(lambda: not most or self._held + tokens <= most)
+            self._held += tokens
+        self._waiting -= 1
+        try:
+            yield
+        finally:
+            async with self._freed:
+                self._held -= tokens
+                self._freed.notify_all()
+
     async def _embed(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         tokens = sum(map(len, texts)) // CHARACTERS
@@ -183,25 +240,29 @@ class PacedServer:
         if told.continues:
             said = "".join(one["content"] for one in messages if one["role"] == "assistant")
             wanted = max(wanted - len(said) // CHARACTERS, 1)
+        written = self._written(asked, wanted)
+        wanted = len(written) or wanted
         most = asked.get("max_tokens") or asked.get("max_completion_tokens") or wanted
         is_dropped = told.drops_every and self._requests % told.drops_every == 0
-        async with self._places.one():
+        room = len(prompt) // CHARACTERS + min(most, wanted)
+        async with self._places.one(), self._memory(room):
             cached, read_s = await self._read(prompt, asked["model"])
             writer.write(_head(200, "text/event-stream", "Transfer-Encoding: chunked"))
             pieces: list[str] = []
             began = due = time.monotonic()
             for number in range(min(most, wanted)):
-                due += 1 / told.writes_per_s
+                due += self._slowness() / told.writes_per_s
                 if number == min(most, wanted) // 2:
                     due += told.stall_s
                     if is_dropped:
                         writer.transport.abort()
                         return
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
-                pieces.append("".join(self._chance.choices("abcdefgilmnorstu", k=3)) + " ")
+                pieces.append(written[number] if written else self._word())
                 await _event(writer, _chunk({"content": pieces[-1]}))
             write_s = time.monotonic() - began
             self._remember(prompt + "assistant: " + "".join(pieces))
+            self._used_at = time.monotonic()
         prompt_tokens = len(prompt) // CHARACTERS
         usage: dict[str, Any] = {"prompt_tokens": prompt_tokens, "completion_tokens": len(pieces)}
         extras: dict[str, Any] = {"usage": usage}
@@ -226,7 +287,9 @@ class PacedServer:
     async def _read(self, prompt: str, model: str) -> tuple[int, float]:
         """Tokens that it knew, and how long it took to read the others."""
         async with self._engine:
-            if self.behavior.load_s and model != self._loaded:
+            idle_s = time.monotonic() - self._used_at
+            is_gone = idle_s > (self.behavior.unloads_after_s or idle_s)
+            if self.behavior.load_s and (is_gone or model != self._loaded):
                 await asyncio.sleep(self.behavior.load_s)
                 self._loaded = model
             cached = 0
@@ -239,7 +302,43 @@ class PacedServer:
             return cached, read_s
 
     def _remember(self, text: str) -> None:
-        self._prompts = [*self._prompts[-63:], text]
+        self._prompts = [*self._prompts, text][-self.behavior.kept_prompts :]
+
+    def _slowness(self) -> float:
+        crowd = self.behavior.crowded_from
+        return max(1.0, self._places.taken / crowd) ** 2 if crowd else 1.0
+
+    def _word(self) -> str:
+        return "".join(self._chance.choices("abcdefgilmnorstu", k=CHARACTERS - 1)) + " "
+
+    def _written(self, asked: dict[str, Any], tokens: int) -> list[str]:
+        """The reply's pieces, if it has a schema, of about so many tokens; else none."""
+        schema = asked.get("response_format", {}).get("json_schema", {}).get("schema")
+        if schema is None:
+            return []
+        scores = self.behavior.scores or (0.0,)
+        score = scores[min(self._in_schema, len(scores) - 1)]
+        self._in_schema += 1
+        each = max(tokens // max(json.dumps(_filled(schema, "#", 0)).count("#"), 1), 1)
+        text = "".join(self._word() for _ in range(each)).strip()
+        said = json.dumps(_filled(schema, text, score))
+        return [said[at : at + CHARACTERS] for at in range(0, len(said), CHARACTERS)]
+
+
+def _filled(schema: Mapping[str, Any], text: str, score: float) -> object:
+    """A value of a schema, with this text and this number wherever it takes one."""
+    match schema:
+        case {"properties": fields}:
+            return {name: _filled(one, text, score) for name, one in fields.items()}
+        case {"type": "array", "items": items}:
+            return [_filled(items, text, score) for _ in range(schema.get("minItems", 1))]
+        case {"enum": [float() | int(), *_]} | {"type": "number" | "integer"}:
+            return score
+        case {"enum": [first, *_]}:
+            return first
+        case {"type": "boolean"}:
+            return False
+    return text[: schema.get("maxLength")]
 
 
 def _head(status: int, kind: str, more: str) -> bytes:
@@ -258,9 +357,10 @@ async def _event(writer: asyncio.StreamWriter, event: object) -> None:
     await writer.drain()
 
 
-async def _send(writer: asyncio.StreamWriter, status: int, value: object) -> None:
+async def _send(writer: asyncio.StreamWriter, status: int, value: object, more: str = "") -> None:
     body = json.dumps(value).encode()
-    writer.write(_head(status, "application/json", f"Content-Length: {len(body)}") + body)
+    more += f"Content-Length: {len(body)}"
+    writer.write(_head(status, "application/json", more) + body)
     await writer.drain()
 
 
@@ -330,21 +430,54 @@ def plant(
         def run(directory: Path) -> Path:
             pipeline = Pipeline(name, max_parallel=at_once)
             build(pipeline)
-            with ExitStack() as stack:
-                url = stack.enter_context(paced_server(behavior)) if behavior else None
-                endpoints = {"producer": _producer(url, endpoint)}
-                for tag, its in (others or {}).items():
-                    address = stack.enter_context(paced_server(its)) if its else url
-                    endpoints[tag] = Endpoint(tag=tag, url=address)
-                settings = Settings(endpoints=endpoints, traces=directory)
-                try:
-                    return pipeline.run(settings=settings).files.journal
-                except NodeFailed as error:
-                    return Path(error.result.files.journal)
+            further = {tag: Further(its) for tag, its in (others or {}).items()}
+            return performed(pipeline, directory, behavior, endpoint=endpoint, others=further)
 
         PLANTED.append(Planted(name.replace("_", "-"), what, run, is_healthy))
 
     return enter
+
+
+@dataclass(frozen=True)
+class Further:
+    """A model beside the producer."""
+
+    behavior: Behavior | None = None
+    """Of its server; that of the producer when None."""
+    endpoint: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings of its endpoint."""
+
+
+def performed(
+    pipeline: Pipeline,
+    directory: Path,
+    behavior: Behavior | None,
+    *,
+    endpoint: Mapping[str, Any],
+    others: Mapping[str, Further],
+    **settings: Any,
+) -> Path:
+    """The journal of a run with its servers.
+
+    Args:
+        pipeline: What is run.
+        directory: Of its files.
+        behavior: See `plant`.
+        endpoint: Further settings of the producer's endpoint.
+        others: Further models, by tag.
+        settings: Further settings of the run.
+    """
+    with ExitStack() as stack:
+        url = stack.enter_context(paced_server(behavior)) if behavior else None
+        endpoints = {"producer": _producer(url, endpoint)}
+        for tag, its in others.items():
+            address = stack.enter_context(paced_server(its.behavior)) if its.behavior else url
+            endpoints[tag] = Endpoint(tag=tag, url=address, **its.endpoint)
+        known = Settings(endpoints=endpoints, traces=directory, **settings)
+        try:
+            return pipeline.run(settings=known).files.journal
+        except NodeFailed as error:
+            return Path(error.result.files.journal)
 
 
 def _producer(url: str | None, settings: Mapping[str, Any]) -> Endpoint:
