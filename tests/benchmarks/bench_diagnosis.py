@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_diagnosis.py [NAME ...] [--json]
 
-The runs are those of `planted_bottlenecks.py`: real pipelines on a paced loopback server and on the
+The runs are those of `planted_bottlenecks.py` and `more_planted_bottlenecks.py`: real pipelines on a paced loopback server and on the
 embedded engine, planted by somebody who had not read the rules. Which findings name each of them is
 written down here. `named`: one of the first two findings does. `wrong`: the first two name
 something else. `late`: a later one names it. `stated`: no finding does, but the
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import structlog
+from more_planted_bottlenecks import PLANTED as MORE_PLANTED
 from planted_bottlenecks import PLANTED, Planted
 
 from harness.analysis import Diagnosis, diagnose
@@ -51,6 +52,27 @@ NAMED_BY: Mapping[str, Collection[str]] = {
     "slow-deduplication": (),
     "conversation-read-again": {"resent-history", "uncached-prefix"},
     "repeatable-left-on": {"queueing", "uncached-prefix"},
+    # of more_planted_bottlenecks.py
+    "slow-evaluator": {"slow-decode", "bandwidth-bound"},
+    "rounds-gain-nothing": (),
+    "verdict-asked-again": (),
+    "eight-candidates": (),
+    "checker-evicts-prefix": {"uncached-prefix", "resent-history"},
+    "library-embedded-each-run": (),
+    "twenty-passages-recalled": {"prefill-bound"},
+    "kv-cache-too-small": {"queueing", "kv-pressure"},
+    "window-slides-each-turn": {"uncached-prefix", "drifting-prefix", "resent-history"},
+    "quota-of-tokens": {"retries"},
+    "timeout-too-short": {"retries", "failed-calls"},
+    "one-slow-server": (),
+    "drive-between-stages": {"client-lag"},
+    "stages-in-step": (),
+    "long-chain-begins-last": {"max-parallel"},
+    "unloaded-between-calls": {"cold-start", "slow-first-call", "swap-thrash"},
+    "tokenizes-whole-history": {"client-lag"},
+    "limiter-of-former-provider": (),
+    "more-than-server-bears": {"queueing", "slow-decode"},
+    "rambles-until-full": {"filled-context"},
 }
 """By the name of what was planted, the rules that name it; none where no rule could. Written down
 before the runs were diagnosed."""
@@ -64,6 +86,14 @@ STATED_BY: Mapping[str, Collection[str]] = {
     "embeds-one-by-one": {"embed"},
     "limit-left-at-one": {"turn"},
     "server-with-one-slot": {"queue"},
+    "slow-evaluator": {"decode"},
+    "library-embedded-each-run": {"embed"},
+    "quota-of-tokens": {"retry"},
+    "timeout-too-short": {"failed"},
+    "drive-between-stages": {"code", "client lag"},
+    "tokenizes-whole-history": {"code", "client lag"},
+    "limiter-of-former-provider": {"code"},
+    "long-chain-begins-last": {"place"},
 }
 """What most of the critical path is put down to, where that says as much."""
 
@@ -88,7 +118,11 @@ def main() -> None:
     arguments.add_argument("--json", action="store_true")
     options = arguments.parse_args()
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    rows = [row_of(one) for one in PLANTED if not options.names or one.name in options.names]
+    rows = [
+        row_of(one)
+        for one in [*PLANTED, *MORE_PLANTED]
+        if not options.names or one.name in options.names
+    ]
     counts = Counter(row.verdict for row in rows)
     if options.json:
         said = {"aims": AIMS, "counts": counts, "rows": [row._asdict() for row in rows]}
