@@ -18,9 +18,10 @@ from harness.trace.journal_reader import Journal
 from harness.trace.records import CounterSet, Instant, SpanRecord
 from harness.trace.summary_tracks import SUMMED, SummaryTracks
 from harness.trace.timeline import (
+    Arrows,
     Lane,
     Lanes,
-    flow_ends,
+    excerpts_of,
     on_lane,
     slice_title,
     span_arguments,
@@ -28,6 +29,16 @@ from harness.trace.timeline import (
 )
 
 _BATCH = 500
+
+_COLORS = {
+    "overhead": {"cname": "olive"},
+    "queue": {"cname": "rail_response"},
+    "load": {"cname": "rail_load"},
+    "prefill": {"cname": "detailed_memory_dump"},
+    "decode": {"cname": "rail_animation"},
+}
+"""Of phases in `chrome://tracing`, which knows colors by such names only; the hues are Perfetto's,
+which goes by titles."""
 
 Event = dict[str, object]
 """One element of `traceEvents`."""
@@ -58,7 +69,8 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
     """The events of a run, in the order they began; a track is named before its first event."""
     origin_ns = journal.started.time_ns
     lanes = Lanes(f"run {journal.started.name}")
-    flows = flow_ends(journal.flows)
+    arrows, excerpts = Arrows(journal.flows), excerpts_of(journal)
+    run_id = journal.started.run_id
     threads = _Threads()
     summary = SummaryTracks()
     yield from threads.names(lanes.track(None))
@@ -79,15 +91,22 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 "name": slice_title(item),
                 # The kind of span, whatever its title: to color, filter and sum by.
                 "cat": item.name,
-                "args": span_arguments(item, lane),
+                **_COLORS.get(item.name, {}),
+                "args": span_arguments(item, lane, excerpts=excerpts, run_id=run_id),
             }
             # Arrows at the span's very beginning: what lies inside it begins later.
-            for end in flows.get(item.id, ()):
-                yield {
-                    **({"ph": "s"} if end.is_source else {"ph": "f", "bp": "e"}),
-                    "pid": threads.processes[lane.track],
-                    "tid": lane.number + 1,
+            for end in arrows.at(item, lanes):
+                at = end.mark or lane
+                place: Event = {
+                    "pid": threads.processes[at.track],
+                    "tid": at.number + 1,
                     "ts": begin,
+                }
+                if end.mark:
+                    yield {"ph": "i", "s": "t", **place, "name": end.name}
+                yield {
+                    **({"ph": "s"} if end.leaves else {"ph": "f", "bp": "e"}),
+                    **place,
                     "id": end.number,
                     "cat": "flow",
                     "name": end.name,

@@ -63,6 +63,7 @@ Item = SpanRecord | Instant | CounterSet | Content | NodeOutput
 HINT = "harness trace check says what is wrong, harness resume --salvage goes on without it"
 """How a message about a damaged journal ends."""
 
+_CONTENT = line_start(Content)
 _INDEXED = tuple(map(line_start, (SpanEnded, Flow, Flows, RunEnded)))
 
 
@@ -125,6 +126,10 @@ class Journal:
     def spans(self) -> Iterator[SpanRecord]:
         """The spans alone, in the order of `items`."""
         return (item for item in self.items() if type(item) is SpanRecord)
+
+    def contents(self) -> Iterator[Content]:
+        """The texts alone, as `items` has them; other lines are not looked at."""
+        return (content for process in self._processes for content in process.file.contents())
 
     def resumed_after(self, time_ns: int) -> bool:
         """Whether a part of the run began at this time of the run's clock, or later."""
@@ -350,6 +355,14 @@ class JournalFile:
                 elif type(record) is SpanStarted:
                     yield joined(record, self._end_of(record, whole))
                 elif isinstance(record, Item):
+                    yield record
+
+    def contents(self) -> Iterator[Content]:
+        """The texts alone."""
+        for number, line in self._lines():
+            if line.startswith(_CONTENT):
+                record = _decoded(line, self.path, number)
+                if type(record) is Content:
                     yield record
 
     @property
