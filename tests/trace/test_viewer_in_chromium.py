@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import os
 from itertools import combinations
 from pathlib import Path
 from threading import Thread
@@ -10,9 +11,10 @@ from threading import Thread
 import pytest
 from sample_runs import span, write_journal
 
-from harness.trace import TIMELINES
+from harness.trace import TIMELINES, Journal
 from harness.trace.calls import PHASES
-from harness.trace.viewer import TraceViewer
+from harness.trace.perfetto import write_perfetto_trace
+from harness.trace.viewer import TraceViewer, place_of
 from tests.chromium import Chromium, open_trace
 
 pytestmark = pytest.mark.slow
@@ -43,6 +45,29 @@ def test_a_recorded_run_is_shown_and_no_one_else_is_asked_for_anything(tmp_path)
         browser.call("Page.close")
         thread.join(30)
         assert not thread.is_alive()
+
+
+def test_the_slice_of_a_span_is_selected_and_zoomed_to(tmp_path):
+    journal = Journal(RECORDED.with_suffix(".jsonl"))
+    calls = [one for one in journal.spans() if one.name == "chat"]
+    write_perfetto_trace(journal, path := tmp_path / "run.pftrace")
+
+    with (
+        Chromium(tmp_path / "profile", width=1600, height=900) as browser,
+        TraceViewer(path, place=place_of(journal, calls[5].id), grace_s=1) as viewer,
+    ):
+        thread = Thread(target=viewer.serve_until_closed, daemon=True)
+        thread.start()
+        open_trace(browser, viewer, name=path.name)
+        # Its details, and its row at the top.
+        texts = calls[5].attributes["label"], f"harness trace show {calls[5].id} ", "model smollm2"
+        browser.wait_for(
+            f"{json.dumps(texts)}.every(text => document.body.innerText.includes(text))"
+        )
+        if place := os.environ.get("HARNESS_SCREENSHOT"):
+            Path(place).write_bytes(browser.picture())
+        browser.call("Page.close")
+        thread.join(30)
 
 
 @pytest.mark.parametrize("form", TIMELINES)
