@@ -11,6 +11,7 @@ times are equal. Names and texts that recur are written once and referred to by 
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from itertools import chain, count
@@ -109,6 +110,7 @@ _FLOW, _LAST_FLOW = 47, 48
 _IN_GIVEN_ORDER, _NOT_MERGED = _integer(11, 3), _integer(15, 2)
 # DebugAnnotation
 _KEY, _INTEGER, _TEXT_NUMBER = _tag(1, 0), _tag(4, 0), _tag(17, 0)
+_OF_A_SCALE = re.compile(r"points of (\d+(?:\.\d+)?)")
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -208,7 +210,15 @@ class _Packets:
         key = (lane.number, counter.name, counter.unit)
         if key not in self._counters:
             name = f"{on_lane(counter.name, lane)} {counter.unit}"
-            uuid, packet = self._tracks.add(name, lane.track, _message(8, _text(6, counter.unit)))
+            about = _text(6, counter.unit)
+            if scale := _OF_A_SCALE.fullmatch(counter.unit):
+                # Scores on one track share an axis, which a counter at the scale's end draws out.
+                about += _text(7, counter.unit)
+                first = self._lanes.track(lane.track).number
+                if counter.name != "scale" and (first, "scale", counter.unit) not in self._counters:
+                    end = counter._replace(name="scale", value=float(scale[1]), span=None)
+                    yield from self._count(end._replace(track=lane.track))
+            uuid, packet = self._tracks.add(name, lane.track, _message(8, about))
             self._counters[key] = _TRACK + _varint(uuid)
             yield packet
         value = counter.value

@@ -351,6 +351,32 @@ def test_counters_read_as_they_were_set_on_the_track_of_their_span_or_their_own(
         ), run.name
 
 
+def test_scores_share_the_axis_of_their_rubric(tmp_path):
+    counters = [
+        CounterSet(name, unit, time_ns, value, 1)
+        for name, unit, time_ns, value in (
+            ("composite", "points of 10", 2, 4.1),
+            ("clear", "points of 10", 3, 4.5),
+            ("rows", "points of view", 4, 7),
+        )
+    ]
+    journal = write_journal(
+        tmp_path / "run.jsonl", span(1, 0, 9, name="node", track="node text"), *counters
+    )
+    asked = """
+        SELECT own.name, counter.value,
+            EXTRACT_ARG(own.source_arg_set_id, 'y_axis_share_key') AS axis
+        FROM counter JOIN track AS own ON own.id = counter.track_id ORDER BY counter.id
+    """
+    (run,) = load_all("perfetto", [journal], tmp_path, (asked,))
+    assert [tuple(row.values()) for row in run.answers[asked]] == [
+        ("scale points of 10", 10, "points of 10"),
+        ("composite points of 10", 4.1, "points of 10"),
+        ("clear points of 10", 4.5, "points of 10"),
+        ("rows points of view", 7, None),
+    ]
+
+
 def test_instants_are_where_and_when_they_happened(runs):
     for run in runs:
         shown = Counter(
