@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -47,7 +47,6 @@ from harness.trace.run_list import journals_in
 
 if TYPE_CHECKING:
     from harness.trace.damage import FileCheck, JournalCheck
-    from harness.trace.viewer import Place
 
 _RUN = click.argument("run", default=LATEST)
 
@@ -76,25 +75,25 @@ def open_(run: str, traces: Path | None, port: int, *, no_browser: bool, span: i
 
     Ends when the tab is closed, or on Ctrl-C.
     """
-    from harness.trace.viewer import place_of  # noqa: PLC0415 - it brings a server
+    from harness.trace.viewer import route_to  # noqa: PLC0415 - it brings a server
 
     console = Shown(stderr=True)
     with _complaints(), tempfile.TemporaryDirectory(prefix="harness-open-") as folder:
         given = Path(run)
         timeline = given if given.suffix and given.suffix != ".jsonl" and given.exists() else None
-        place = None
+        route = None
         if timeline is not None and span is not None:
             raise InvalidInput(
                 "--span takes a run, not a file of its timeline", code="option.of-a-run"
             )
         if timeline is None:
             journal = _journal(run, traces)
-            place = None if span is None else place_of(journal, span)
+            route = None if span is None else route_to(journal, span)
             timeline = Path(folder, journal.path.stem + TIMELINES["perfetto"][0])
             with console.status("Drawing the timeline …"):
                 TIMELINES["perfetto"][1](journal, timeline)
         try:
-            show_timeline(timeline, place=place, open_browser=not no_browser, port=port)
+            show_timeline(timeline, route=route, open_browser=not no_browser, port=port)
         except KeyboardInterrupt:
             # The usual way to end it, not a failure.
             console.print("closed", style="dim")
@@ -411,11 +410,7 @@ def _part(found: FileCheck) -> str:
 
 
 def show_timeline(
-    trace: Path,
-    *,
-    place: Place | None = None,
-    open_browser: bool = True,
-    port: int = 0,
+    trace: Path, *, route: Mapping[str, str] | None = None, open_browser: bool = True, port: int = 0
 ) -> None:
     """Shows a trace in Perfetto until its tab is closed; Ctrl-C comes out as it is.
 
@@ -423,7 +418,7 @@ def show_timeline(
 
     Args:
         trace: The file.
-        place: Where to look at first, by `place_of`.
+        route: How the UI begins; with all of the trace when left out.
         open_browser: Whether to start the browser, or leave the address to the person.
         port: Where to serve; 0 for any free port.
 
@@ -432,7 +427,7 @@ def show_timeline(
     """
     from harness.trace.viewer import TraceViewer  # noqa: PLC0415 - it brings a server
 
-    with TraceViewer(trace, place=place, port=port) as viewer:
+    with TraceViewer(trace, route=route, port=port) as viewer:
         # Not cleaned of secrets: without its token, the address opens nothing.
         click.echo(f"Perfetto at {viewer.url} (close the tab or press Ctrl-C to stop)", err=True)
         if open_browser:

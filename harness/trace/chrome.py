@@ -18,6 +18,7 @@ from harness.trace.journal_reader import Journal
 from harness.trace.records import CounterSet, Instant, SpanRecord
 from harness.trace.summary_tracks import SUMMED, SummaryTracks
 from harness.trace.timeline import (
+    LOOKS,
     Arrows,
     Lane,
     Lanes,
@@ -29,16 +30,6 @@ from harness.trace.timeline import (
 )
 
 _BATCH = 500
-
-_COLORS = {
-    "overhead": {"cname": "olive"},
-    "queue": {"cname": "rail_response"},
-    "load": {"cname": "rail_load"},
-    "prefill": {"cname": "detailed_memory_dump"},
-    "decode": {"cname": "rail_animation"},
-}
-"""Of phases in `chrome://tracing`, which knows colors by such names only; the hues are Perfetto's,
-which goes by titles."""
 
 Event = dict[str, object]
 """One element of `traceEvents`."""
@@ -91,7 +82,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 "name": slice_title(item),
                 # The kind of span, whatever its title: to color, filter and sum by.
                 "cat": item.name,
-                **_COLORS.get(item.name, {}),
+                **({"cname": look[1]} if (look := LOOKS.get(item.name)) else {}),
                 "args": span_arguments(item, lane, excerpts=excerpts, run_id=run_id),
             }
             # Arrows at the span's very beginning: what lies inside it begins later.

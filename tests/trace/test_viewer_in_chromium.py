@@ -14,7 +14,7 @@ from sample_runs import span, write_journal
 from harness.trace import TIMELINES, Journal
 from harness.trace.calls import PHASES
 from harness.trace.perfetto import write_perfetto_trace
-from harness.trace.viewer import TraceViewer, place_of
+from harness.trace.viewer import TraceViewer, route_to
 from tests.chromium import Chromium, open_trace
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def test_the_slice_of_a_span_is_selected_and_zoomed_to(tmp_path):
 
     with (
         Chromium(tmp_path / "profile", width=1600, height=900) as browser,
-        TraceViewer(path, place=place_of(journal, calls[5].id), grace_s=1) as viewer,
+        TraceViewer(path, route=route_to(journal, calls[5].id), grace_s=1) as viewer,
     ):
         thread = Thread(target=viewer.serve_until_closed, daemon=True)
         thread.start()
