@@ -13,7 +13,7 @@ afterwards, may get a lane that a second look would have spared, never a wrong o
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -190,8 +190,12 @@ class Arrows:
                 ends.append(ArrowEnd(number, flow.name, leaves=True))
             self._arriving.setdefault(flow.target, []).append((number, flow))
 
-    def at(self, span: SpanRecord, lanes: Lanes) -> Iterator[ArrowEnd]:
+    def at(self, span: SpanRecord, lanes: Lanes) -> Iterable[ArrowEnd]:
         """The ends at a span, which was placed last."""
+        has_any = span.id in self._arriving or span.id in self._leaving
+        return self._ends(span, lanes) if has_any else ()
+
+    def _ends(self, span: SpanRecord, lanes: Lanes) -> Iterator[ArrowEnd]:
         here = lanes.lane_of(span.id)
         for number, (name, source, _) in self._arriving.get(span.id, ()):
             if source not in self._drawn or self._drawn[source][0] > span.start_ns:
