@@ -121,7 +121,7 @@ def test_arrows_lead_through_the_pipeline_and_round_the_loop(demo_run: DemoRun) 
         "topics to sources[0]",
         "sources[1] to sections[1]",
         "sections[2] to text",
-        "topics to topics · planner",
+        "call to topics · planner",
     }
     if len(demo_run.result["loops"][0]["rounds"]) > 1:
         expected |= {
@@ -141,4 +141,4 @@ def test_what_the_server_said_is_drawn(demo_run: DemoRun) -> None:
     most = {row["counter"]: row["most"] for row in rows}
     assert "server smollm2-135m: running requests" in most
     assert float(str(most["server keep-alive budget: resident bytes"])) > 100_000_000
-    assert "node text: composite points" in most
+    assert "node text: composite points of 10" in most

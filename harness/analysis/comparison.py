@@ -1,4 +1,8 @@
-"""What differs between two runs of a pipeline: node by node, loop by loop, and in all."""
+"""What differs between two runs of a pipeline: node by node, loop by loop, and in all.
+
+And in what they were set to, where their time went, how quickly models answered, and what the
+diagnosis finds: whether the bottleneck has moved.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
-from harness.analysis.run_report import report_of
-from harness.trace.calls import calls_of
+from harness.analysis.diagnosis import diagnose
+from harness.analysis.finding import Finding
+from harness.analysis.run_report import RunReport, report_of
+from harness.analysis.time_budget import TimeKind
+from harness.trace.calls import PHASES, Call, calls_of, percentiles_of
 from harness.trace.journal_reader import Journal
 from harness.trace.node_records import NodeRecord, models_by_role, node_records
-from harness.trace.records import Instant, RunState
+from harness.trace.records import Instant, RunState, SpanRecord
 from harness.wiggum import RecordedLoop
 
 K = TypeVar("K")
@@ -22,6 +29,13 @@ Difference = Literal[
 ]
 """In what two calls of one node differ, from what matters most. `work`: calls of models, tokens,
 cost. `time`: by a share of the run that is worth a look; by less, all of them do."""
+
+FigureUnit = Literal["ns", "share", "tokens/s"]
+FindingChange = Literal["gone", "new", "moved", "same"]
+"""`moved`: of another severity, or by lost time that is worth a look."""
+
+_FigureKey = tuple[str | None, str, FigureUnit]
+"""Model, name and unit."""
 
 _NOTABLE_SHARE = 0.05
 _NOTABLE_NS = 100_000_000
@@ -96,11 +110,44 @@ class RoleDifference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FigureDifference:
+    """A figure of each run; None where it is not known."""
+
+    name: str
+    unit: FigureUnit
+    a: float | None
+    b: float | None
+    model: str | None = None
+    """None for the whole run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingDifference:
+    """What a rule of the diagnosis found in each run; None where it found nothing."""
+
+    rule: str
+    model: str | None
+    change: FindingChange
+    a: Finding | None
+    b: Finding | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Two runs side by side."""
 
     a: RunTotals
     b: RunTotals
+    bottlenecks: tuple[TimeKind | None, TimeKind | None]
+    """What took the most time of the critical path of each; None if it took none."""
+    time: Mapping[TimeKind, tuple[int, int]]
+    """Where the time of both critical paths went, in nanoseconds."""
+    settings: Mapping[str, tuple[object, object]]
+    """Those that differ; None where left out: `small.slots` of an endpoint, `max_parallel`."""
+    figures: tuple[FigureDifference, ...]
+    """Those that one of the runs has, of all calls, then of each model."""
+    findings: tuple[FindingDifference, ...]
+    """Those of the first run, worst first, and then those of the second alone."""
     inputs: tuple[InputDifference, ...]
     nodes: tuple[NodeDifference, ...]
     """Every call of a node, the biggest differences first, the equal ones last."""
@@ -126,6 +173,29 @@ def compare(first: Journal, second: Journal) -> Comparison:
     return Comparison(
         a=a.totals,
         b=b.totals,
+        # They stand in the order of their lengths.
+        bottlenecks=(next(iter(a.time), None), next(iter(b.time), None)),
+        time={kind: (left or 0, right or 0) for kind, left, right in _paired(a.time, b.time)},
+        settings={
+            name: (left, right)
+            for name, left, right in _paired(a.settings, b.settings)
+            if left != right
+        },
+        figures=tuple(
+            FigureDifference(name=name, model=model, unit=unit, a=left, b=right)
+            for (model, name, unit), left, right in _paired(a.figures, b.figures)
+            if left is not None or right is not None
+        ),
+        findings=tuple(
+            FindingDifference(
+                rule=rule,
+                model=model,
+                change=_finding_change(left, right, notable_ns=notable_ns),
+                a=left,
+                b=right,
+            )
+            for (rule, model), left, right in _paired(a.findings, b.findings)
+        ),
         inputs=tuple(
             InputDifference(
                 name=name,
@@ -164,10 +234,14 @@ class _Side:
     nodes: Mapping[str, NodeRecord]
     loops: Mapping[tuple[str | None, int], RecordedLoop]
     models: Mapping[str, tuple[str, ...]]
+    settings: Mapping[str, object]
+    time: Mapping[TimeKind, int]
+    figures: Mapping[_FigureKey, float | None]
+    findings: Mapping[tuple[str, str | None], Finding]
 
 
 def _side(journal: Journal) -> _Side:
-    report, nodes = report_of(journal), node_records(journal)
+    report, nodes, calls = report_of(journal), node_records(journal), calls_of(journal.spans())
     return _Side(
         totals=RunTotals(
             run_id=report.run_id,
@@ -184,8 +258,63 @@ def _side(journal: Journal) -> _Side:
         inputs=_inputs(journal),
         nodes={node.label: node for node in nodes},
         loops=_numbered(report.loops),
-        models=models_by_role(calls_of(journal.spans())),
+        models=models_by_role(calls),
+        settings=dict(_settings(journal)),
+        time={one.kind: one.duration_ns for one in report.time},
+        figures=dict(_figures(report, calls, journal)),
+        findings={(one.rule, one.model): one for one in diagnose(journal).findings},
     )
+
+
+def _settings(journal: Journal) -> Iterator[tuple[str, object]]:
+    """What the run was set to, by name."""
+    for item in journal.items():
+        if isinstance(item, SpanRecord) and item.name == "run":
+            yield "max_parallel", item.attributes.get("max_parallel")
+        elif isinstance(item, Instant) and item.name == "endpoint":
+            model = item.attributes.get("model")
+            yield from ((f"{model}.{key}", value) for key, value in item.attributes.items())
+        elif isinstance(item, Instant) and item.name == "pipeline":
+            for key in ("roles", "limits"):
+                if isinstance(said := item.attributes.get(key), dict):
+                    yield from ((f"{key}.{name}", value) for name, value in said.items())
+            yield from ((key, item.attributes.get(key)) for key in ("seed", "memory", "content"))
+
+
+def _figures(
+    report: RunReport, calls: Sequence[Call], journal: Journal
+) -> Iterator[tuple[_FigureKey, float | None]]:
+    """The figures of all calls, and of each model's."""
+    for model, group in [(None, report.calls), *((one.name, one) for one in report.models)]:
+        for name, times in (("TTFT", group.ttft), ("ITL", group.itl_mean)):
+            for percent in ("p50", "p95", "p99"):
+                yield (model, f"{name} {percent}", "ns"), getattr(times, f"{percent}_ns", None)
+        own = [one for one in calls if one.status == "ok" and model in {None, one.model}]
+        for phase in PHASES:
+            times = percentiles_of(one.phase_ns(phase) for one in own if phase in one.phases)
+            yield (model, f"{phase} p50", "ns"), times.p50_ns if times else None
+        yield (model, "decoding", "tokens/s"), group.decode_tokens_per_s
+        yield (model, "prompts cached", "share"), group.cached_share
+    yield (None, "calls within targets", "share"), report.goodput.attained
+    yield (None, "goodput", "tokens/s"), report.goodput.tokens_per_s
+    waits = Counter[str]()
+    for span in journal.spans():
+        for name in ("place", "concurrency"):
+            waited_ns = span.attributes.get(f"{name}_wait_ns")
+            waits[name] += waited_ns if isinstance(waited_ns, int) else 0
+    for call in calls:
+        for name, parts in (("turn", call.turns), ("room", call.room)):
+            waits[name] += (here_ns := sum(part.duration_ns for part in parts))
+            waits["server"] -= here_ns
+        waits["server"] += call.phase_ns("queue")
+    yield from (((None, f"waits: {name}", "ns"), total or None) for name, total in waits.items())
+
+
+def _finding_change(a: Finding | None, b: Finding | None, *, notable_ns: float) -> FindingChange:
+    if a is None or b is None:
+        return "gone" if b is None else "new"
+    moved = a.severity != b.severity or abs((b.lost_ns or 0) - (a.lost_ns or 0)) > notable_ns
+    return "moved" if moved else "same"
 
 
 def _inputs(journal: Journal) -> dict[str, str]:

@@ -17,7 +17,6 @@ from harness.trace.journal_reader import Item, Journal
 from harness.trace.node_records import CriticalPath, critical_path
 from harness.trace.records import (
     Attributes,
-    Content,
     CounterSet,
     Instant,
     RunEnded,
@@ -408,8 +407,7 @@ def _texts(journal: Journal, calls: Sequence[Call]) -> dict[str, str]:
         for call in calls
         for name in ("prompt_sha256", "reply_sha256")
     }
-    contents = (item for item in journal.items() if isinstance(item, Content))
-    return {content.sha256: content.text for content in contents if content.sha256 in wanted}
+    return {one.sha256: one.text for one in journal.contents() if one.sha256 in wanted}
 
 
 def first_token_ns(call: Call) -> int | None:

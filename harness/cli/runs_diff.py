@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -10,15 +10,27 @@ from rich.text import Text
 
 from harness.analysis.comparison import (
     Comparison,
+    FigureDifference,
+    FigureUnit,
+    FindingChange,
+    FindingDifference,
     LoopDifference,
     NodeDifference,
     RunTotals,
 )
-from harness.cli.tables import UNKNOWN, dollars, known, seconds
+from harness.analysis.finding import said_ns
+from harness.analysis.time_budget import TIME_KINDS
+from harness.cli.tables import UNKNOWN, digits, dollars, known, seconds
 from harness.cli.trace_report import composites
 from harness.trace.node_records import NodeRecord
 from harness.wiggum import RecordedLoop
 
+_FINDINGS: Mapping[FindingChange, str] = {
+    "gone": "Findings of A that are gone:",
+    "new": "New in B:",
+    "moved": "Moved:",
+    "same": "The same in both:",
+}
 _MOST_NODES = 40
 """Lines that a person still reads; JSON has all."""
 
@@ -26,11 +38,19 @@ _MOST_NODES = 40
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Prints what differs, the biggest differences first; what is equal is counted."""
     a, b = comparison.a, comparison.b
+    console.print(Text(_bottleneck_said(comparison), style="bold"))
     console.print(Text(f"A is {a.run_id}, B is {b.run_id}", style="bold"))
     if a.pipeline != b.pipeline:
         said = f"They are runs of two pipelines, '{a.pipeline}' and '{b.pipeline}'."
         console.print(Text(said, style="yellow"))
     console.print(_totals_table(a, b))
+    for name, (was, now) in comparison.settings.items():
+        console.print(Text(f"Set differently: {name}: {known(was, str)} → {known(now, str)}"))
+    console.print(_time_table(comparison))
+    console.print(_figure_table(comparison.figures))
+    for change, words in _FINDINGS.items():
+        if found := [_finding(one) for one in comparison.findings if one.change == change]:
+            console.print(Text(f"{words} {', '.join(found)}."))
     if others := [one.name for one in comparison.inputs if one.is_equal is False]:
         console.print(Text(f"Inputs that were given differently: {', '.join(others)}."))
     differing = [node for node in comparison.nodes if node.differs_in]
@@ -46,10 +66,69 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
             console.print(Text(f"Role {role.role}: {was} in A, {now} in B."), soft_wrap=True)
 
 
-def _totals_table(a: RunTotals, b: RunTotals) -> Table:
-    table = Table("", "A", "B", "change")
+def _bottleneck_said(comparison: Comparison) -> str:
+    """Whether the bottleneck has moved, in a sentence."""
+    a, b, (was, now) = comparison.a, comparison.b, comparison.bottlenecks
+    if was is None or now is None:
+        return "Where the bottleneck is cannot be told: one of the runs took no time."
+    of_a = f"{comparison.time[was][0] / a.duration_ns:.0%} of A"
+    of_b = f"{comparison.time[now][1] / b.duration_ns:.0%} of B"
+    if was == now:
+        return f"The bottleneck has not moved: {TIME_KINDS[was]} ({of_a}, {of_b})."
+    return f"The bottleneck has moved: {TIME_KINDS[was]} ({of_a}), now {TIME_KINDS[now]} ({of_b})."
+
+
+def _time_table(comparison: Comparison) -> Table:
+    """What took a hundredth of one of the runs."""
+    wholes = [max(1, run.duration_ns) for run in (comparison.a, comparison.b)]
+    table = _changes("Time of the critical path")
+    for kind, spent in comparison.time.items():
+        shares = [ns / whole for ns, whole in zip(spent, wholes, strict=True)]
+        if max(shares) >= 0.01:
+            cells = (
+                f"{seconds(ns)} s, {share:.0%}" for ns, share in zip(spent, shares, strict=True)
+            )
+            table.add_row(TIME_KINDS[kind], *cells, _change(*spent))
+    return table
+
+
+_UNITS: Mapping[FigureUnit, Callable[[float], str]] = {
+    "ns": lambda ns: f"{seconds(round(ns))} s" if ns >= 1e9 else f"{digits(ns / 1e6)} ms",
+    "share": lambda share: f"{share:.0%}",
+    "tokens/s": lambda rate: f"{digits(rate)} tokens/s",
+}
+
+
+def _figure_table(figures: Sequence[FigureDifference]) -> Table:
+    """What has changed by a twentieth, and by a millisecond; of models, where they are several."""
+    table = _changes("Calls")
+    several = len({one.model for one in figures if one.a is not None and one.b is not None}) > 2
+    for one in figures:
+        if one.model and not (several and one.a is not None and one.b is not None):
+            continue
+        was, now = one.a or 0.0, one.b or 0.0
+        if abs(now - was) > max(0.05 * was, 1e6 if one.unit == "ns" else 0.0):
+            cells = (known(value, _UNITS[one.unit]) for value in (one.a, one.b))
+            name = f"{one.model}: {one.name}" if one.model else one.name
+            table.add_row(Text(name), *cells, _change(was, now) if one.b is not None else "")
+    return table
+
+
+def _changes(title: str) -> Table:
+    table = Table(title, "A", "B", "change")
     for column in table.columns[1:]:
-        column.justify = "right"
+        column.justify, column.no_wrap = "right", True
+    return table
+
+
+def _finding(one: FindingDifference) -> str:
+    sides = [side for side in (one.a, one.b) if side]
+    lost = " → ".join(f"{side.severity}, {said_ns(side.lost_ns or 0)}" for side in sides)
+    return f"{one.rule} ({f'{one.model}, ' if one.model else ''}{lost})"
+
+
+def _totals_table(a: RunTotals, b: RunTotals) -> Table:
+    table = _changes("")
     table.add_row("ended", Text(_ended(a)), Text(_ended(b)), "")
     table.add_row(
         "time",

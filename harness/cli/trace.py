@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -67,22 +67,33 @@ def trace() -> None:
     help="Where to serve the page; any free port when left out.",
 )
 @click.option("--no-browser", is_flag=True, help="Only say the address.")
-def open_(run: str, traces: Path | None, port: int, *, no_browser: bool) -> None:
+@click.option(
+    "--span", type=click.IntRange(min=1), metavar="N", help="Select this span and zoom to it."
+)
+def open_(run: str, traces: Path | None, port: int, *, no_browser: bool, span: int | None) -> None:
     """Show a run in the Perfetto UI, served from this machine: nothing is uploaded.
 
     Ends when the tab is closed, or on Ctrl-C.
     """
+    from harness.trace.viewer import route_to  # noqa: PLC0415 - it brings a server
+
     console = Shown(stderr=True)
     with _complaints(), tempfile.TemporaryDirectory(prefix="harness-open-") as folder:
         given = Path(run)
         timeline = given if given.suffix and given.suffix != ".jsonl" and given.exists() else None
+        route = None
+        if timeline is not None and span is not None:
+            raise InvalidInput(
+                "--span takes a run, not a file of its timeline", code="option.of-a-run"
+            )
         if timeline is None:
             journal = _journal(run, traces)
+            route = None if span is None else route_to(journal, span)
             timeline = Path(folder, journal.path.stem + TIMELINES["perfetto"][0])
             with console.status("Drawing the timeline …"):
                 TIMELINES["perfetto"][1](journal, timeline)
         try:
-            show_timeline(timeline, open_browser=not no_browser, port=port)
+            show_timeline(timeline, route=route, open_browser=not no_browser, port=port)
         except KeyboardInterrupt:
             # The usual way to end it, not a failure.
             console.print("closed", style="dim")
@@ -398,13 +409,16 @@ def _part(found: FileCheck) -> str:
     return f" (joined part {found.part})" if found.is_joined else f" (part {found.part})"
 
 
-def show_timeline(trace: Path, *, open_browser: bool = True, port: int = 0) -> None:
+def show_timeline(
+    trace: Path, *, route: Mapping[str, str] | None = None, open_browser: bool = True, port: int = 0
+) -> None:
     """Shows a trace in Perfetto until its tab is closed; Ctrl-C comes out as it is.
 
     Standard error has the address.
 
     Args:
         trace: The file.
+        route: How the UI begins; with all of the trace when left out.
         open_browser: Whether to start the browser, or leave the address to the person.
         port: Where to serve; 0 for any free port.
 
@@ -413,7 +427,7 @@ def show_timeline(trace: Path, *, open_browser: bool = True, port: int = 0) -> N
     """
     from harness.trace.viewer import TraceViewer  # noqa: PLC0415 - it brings a server
 
-    with TraceViewer(trace, port=port) as viewer:
+    with TraceViewer(trace, route=route, port=port) as viewer:
         # Not cleaned of secrets: without its token, the address opens nothing.
         click.echo(f"Perfetto at {viewer.url} (close the tab or press Ctrl-C to stop)", err=True)
         if open_browser:

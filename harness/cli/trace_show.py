@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.tables import seconds
-from harness.errors import InvalidInput
-from harness.trace import Content, Journal, SpanRecord
+from harness.trace import Journal, SpanRecord
+from harness.trace.journal_reader import no_such_span
 from harness.trace.records import title
 
 _TEXT = "_sha256"
@@ -59,17 +59,10 @@ def span_shown(journal: Journal, number: int) -> SpanShown:
         elif span.parent == number:
             parts.append(span)
     if found is None:
-        raise InvalidInput(
-            f"the run has no span {number}; a slice's arguments have its number as `span`",
-            code="trace.no-such-span",
-        )
+        raise no_such_span(number)
     origin_ns = journal.started.time_ns
     hashes = {str(value) for name, value in found.attributes.items() if name.endswith(_TEXT)}
-    texts = {
-        item.sha256: item.text
-        for item in journal.items()
-        if isinstance(item, Content) and item.sha256 in hashes
-    }
+    texts = {item.sha256: item.text for item in journal.contents() if item.sha256 in hashes}
     named = {
         name.removesuffix(_TEXT): texts[str(value)]
         for name, value in found.attributes.items()

@@ -18,9 +18,11 @@ from harness.trace.journal_reader import Journal
 from harness.trace.records import CounterSet, Instant, SpanRecord
 from harness.trace.summary_tracks import SUMMED, SummaryTracks
 from harness.trace.timeline import (
+    LOOKS,
+    Arrows,
     Lane,
     Lanes,
-    flow_ends,
+    excerpts_of,
     on_lane,
     slice_title,
     span_arguments,
@@ -58,7 +60,8 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
     """The events of a run, in the order they began; a track is named before its first event."""
     origin_ns = journal.started.time_ns
     lanes = Lanes(f"run {journal.started.name}")
-    flows = flow_ends(journal.flows)
+    arrows, excerpts = Arrows(journal.flows), excerpts_of(journal)
+    run_id = journal.started.run_id
     threads = _Threads()
     summary = SummaryTracks()
     yield from threads.names(lanes.track(None))
@@ -79,15 +82,22 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 "name": slice_title(item),
                 # The kind of span, whatever its title: to color, filter and sum by.
                 "cat": item.name,
-                "args": span_arguments(item, lane),
+                **({"cname": look[1]} if (look := LOOKS.get(item.name)) else {}),
+                "args": span_arguments(item, lane, excerpts=excerpts, run_id=run_id),
             }
             # Arrows at the span's very beginning: what lies inside it begins later.
-            for end in flows.get(item.id, ()):
-                yield {
-                    **({"ph": "s"} if end.is_source else {"ph": "f", "bp": "e"}),
-                    "pid": threads.processes[lane.track],
-                    "tid": lane.number + 1,
+            for end in arrows.at(item, lanes):
+                at = end.mark or lane
+                place: Event = {
+                    "pid": threads.processes[at.track],
+                    "tid": at.number + 1,
                     "ts": begin,
+                }
+                if end.mark:
+                    yield {"ph": "i", "s": "t", **place, "name": end.name}
+                yield {
+                    **({"ph": "s"} if end.leaves else {"ph": "f", "bp": "e"}),
+                    **place,
                     "id": end.number,
                     "cat": "flow",
                     "name": end.name,

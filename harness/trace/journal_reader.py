@@ -31,7 +31,7 @@ from glob import escape
 from pathlib import Path
 from typing import BinaryIO
 
-from harness.errors import JournalInvalid
+from harness.errors import InvalidInput, JournalInvalid
 from harness.log import log_warning
 from harness.trace.journal_line import decode, line_start
 from harness.trace.records import (
@@ -63,6 +63,7 @@ Item = SpanRecord | Instant | CounterSet | Content | NodeOutput
 HINT = "harness trace check says what is wrong, harness resume --salvage goes on without it"
 """How a message about a damaged journal ends."""
 
+_CONTENT = line_start(Content)
 _INDEXED = tuple(map(line_start, (SpanEnded, Flow, Flows, RunEnded)))
 
 
@@ -125,6 +126,10 @@ class Journal:
     def spans(self) -> Iterator[SpanRecord]:
         """The spans alone, in the order of `items`."""
         return (item for item in self.items() if type(item) is SpanRecord)
+
+    def contents(self) -> Iterator[Content]:
+        """The texts alone, as `items` has them; other lines are not looked at."""
+        return (content for process in self._processes for content in process.file.contents())
 
     def resumed_after(self, time_ns: int) -> bool:
         """Whether a part of the run began at this time of the run's clock, or later."""
@@ -352,6 +357,14 @@ class JournalFile:
                 elif isinstance(record, Item):
                     yield record
 
+    def contents(self) -> Iterator[Content]:
+        """The texts alone."""
+        for number, line in self._lines():
+            if line.startswith(_CONTENT):
+                record = _decoded(line, self.path, number)
+                if type(record) is Content:
+                    yield record
+
     @property
     def last_ns(self) -> int:
         """When the last thing in it happened, on its own clock."""
@@ -404,6 +417,14 @@ class JournalFile:
         end = decode(whole.readline())
         assert isinstance(end, SpanEnded), "as the index found it"
         return end
+
+
+def no_such_span(number: int) -> InvalidInput:
+    """The complaint about a number that no span of a run has."""
+    return InvalidInput(
+        f"the run has no span {number}; a slice's arguments have its number as `span`",
+        code="trace.no-such-span",
+    )
 
 
 def first_record(line: bytes, path: Path) -> RunStarted:

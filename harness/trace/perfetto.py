@@ -11,6 +11,7 @@ times are equal. Names and texts that recur are written once and referred to by 
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from itertools import chain, count
@@ -21,9 +22,10 @@ from harness.trace.journal_reader import Journal
 from harness.trace.records import Attributes, CounterSet, Instant, SpanRecord
 from harness.trace.summary_tracks import SUMMED, SummaryTracks
 from harness.trace.timeline import (
+    Arrows,
     Lane,
     Lanes,
-    flow_ends,
+    excerpts_of,
     on_lane,
     slice_title,
     span_arguments,
@@ -108,6 +110,7 @@ _FLOW, _LAST_FLOW = 47, 48
 _IN_GIVEN_ORDER, _NOT_MERGED = _integer(11, 3), _integer(15, 2)
 # DebugAnnotation
 _KEY, _INTEGER, _TEXT_NUMBER = _tag(1, 0), _tag(4, 0), _tag(17, 0)
+_OF_A_SCALE = re.compile(r"points of (\d+(?:\.\d+)?)")
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -141,7 +144,7 @@ class _Packets:
         self._journal = journal
         self._origin_ns = journal.started.time_ns
         self._lanes = Lanes(f"run {journal.started.name}")
-        self._flows = flow_ends(journal.flows)
+        self._arrows, self._excerpts = Arrows(journal.flows), excerpts_of(journal)
         self._tracks = _Tracks()
         self._counters: dict[tuple[int, str, str], bytes] = {}
         # Definitions that the next packet must hold before it refers to them by number.
@@ -166,7 +169,7 @@ class _Packets:
                     yield from self._tracks.describe(lane)
                 for end_ns in lane.ended:
                     yield self._end(lane, end_ns)
-                yield self._begin(item, lane)
+                yield from self._begin(item, lane)
             elif type(item) is Instant:
                 on = self._tracks.on[self._lanes.of(item.span).number]
                 event = self._name(item.name) + self._annotations(item.attributes)
@@ -177,17 +180,25 @@ class _Packets:
             for end_ns in lane.ended:
                 yield self._end(lane, end_ns)
 
-    def _begin(self, span: SpanRecord, lane: Lane) -> bytes:
+    def _begin(self, span: SpanRecord, lane: Lane) -> Iterator[bytes]:
+        arguments = span_arguments(
+            span, lane, excerpts=self._excerpts, run_id=self._journal.started.run_id
+        )
         event = (
             _BEGIN
             + self._tracks.on[lane.number]
             + self._name(slice_title(span))
             + (self._categories.field(_CATEGORY, span.name) or _text(22, span.name))
-            + self._annotations(span_arguments(span, lane))
+            + self._annotations(arguments)
         )
-        for end in self._flows.get(span.id, ()):
-            event += _fixed64(_FLOW if end.is_source else _LAST_FLOW, end.number)
-        return self._packet(span.start_ns, event)
+        for end in self._arrows.at(span, self._lanes):
+            arrow = _fixed64(_FLOW if end.leaves else _LAST_FLOW, end.number)
+            if end.mark:
+                mark = _INSTANT + self._tracks.on[end.mark.number] + self._name(end.name)
+                yield self._packet(span.start_ns, mark + arrow)
+            else:
+                event += arrow
+        yield self._packet(span.start_ns, event)
 
     def _end(self, lane: Lane, end_ns: int) -> bytes:
         body = _TIMESTAMP + _varint(end_ns - self._origin_ns) + self._tracks.ends[lane.number]
@@ -199,7 +210,15 @@ class _Packets:
         key = (lane.number, counter.name, counter.unit)
         if key not in self._counters:
             name = f"{on_lane(counter.name, lane)} {counter.unit}"
-            uuid, packet = self._tracks.add(name, lane.track, _message(8, _text(6, counter.unit)))
+            about = _text(6, counter.unit)
+            if scale := _OF_A_SCALE.fullmatch(counter.unit):
+                # Scores on one track share an axis, which a counter at the scale's end draws out.
+                about += _text(7, counter.unit)
+                first = self._lanes.track(lane.track).number
+                if counter.name != "scale" and (first, "scale", counter.unit) not in self._counters:
+                    end = counter._replace(name="scale", value=float(scale[1]), span=None)
+                    yield from self._count(end._replace(track=lane.track))
+            uuid, packet = self._tracks.add(name, lane.track, _message(8, about))
             self._counters[key] = _TRACK + _varint(uuid)
             yield packet
         value = counter.value

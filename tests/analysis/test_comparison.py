@@ -252,3 +252,69 @@ def test_roles_and_totals_are_those_of_the_reports(tmp_path):
     assert (b.run_id, b.pipeline, b.status) == (STARTED.run_id, STARTED.name, "ok")
     assert (b.calls, b.input_tokens, b.output_tokens, b.node_calls) == (1, 30, 12, 1)
     assert b.cost_usd == pytest.approx(150e-6)
+
+
+# --- what the whole runs differ in -----------------------------------------------------------
+
+RECORDED = Path(__file__).parent / "recorded_runs"
+
+
+def recorded(name):
+    return Journal(RECORDED / f"{name}.jsonl")
+
+
+def test_it_says_whether_the_bottleneck_has_moved_and_what_else_did():
+    found = compare(recorded("queueing"), recorded("parallel_client"))
+
+    assert found.bottlenecks == ("queue", "decode")
+    assert found.time["queue"][0] > 100 * found.time["queue"][1]
+    assert sum(a for a, _ in found.time.values()) == found.a.duration_ns
+    assert sum(b for _, b in found.time.values()) == found.b.duration_ns
+    assert [*found.settings] == ["smollm2.url"]
+    (gone,) = found.findings
+    assert (gone.rule, gone.change, gone.b) == ("queueing", "gone", None)
+    figures = {(one.model, one.name): one for one in found.figures}
+    for model in (None, "smollm2"):
+        assert figures[model, "TTFT p50"].a > 5 * figures[model, "TTFT p50"].b
+        assert figures[model, "prefill p50"].unit == "ns"
+        assert 0 < figures[model, "decoding"].b < figures[model, "decoding"].a
+    assert figures[None, "calls within targets"].b == 1.0
+    # Of eight calls there is no tail.
+    assert (None, "TTFT p99") not in figures
+
+
+def test_a_run_beside_itself_differs_in_nothing():
+    found = compare(recorded("swap_thrash"), recorded("swap_thrash"))
+
+    assert found.bottlenecks == ("load", "load")
+    assert found.settings == {}
+    assert all(a == b for a, b in found.time.values())
+    assert all(one.a == one.b for one in found.figures)
+    assert {one.change for one in found.findings} == {"same"}
+
+
+def test_settings_waits_and_findings_that_moved_are_told(tmp_path):
+    def run(name, *, slots, wait_ns, lost_ns):
+        said = {"place_wait_ns": wait_ns, "concurrency_wait_ns": 7, "label": "text"}
+        chat = span(3, 2, 5000 * MS, parent=2, name="chat", model="m", output_tokens=9)
+        return write_journal(
+            tmp_path / name,
+            Instant(None, "endpoint", 0, {"model": "m", "slots": slots}),
+            span(1, 0, 5000 * MS, name="run", max_parallel=2),
+            Instant(1, "pipeline", 1, {"limits": {"max_calls": slots}, "seed": 3}),
+            span(2, 1, 5000 * MS, parent=1, name="node", node="text", item=None, **said),
+            chat,
+            span(4, 2, lost_ns, parent=3, name="queue", reason="max_concurrency is reached"),
+            span(5, lost_ns, 5000 * MS, parent=3, name="decode"),
+        )
+
+    found = compare(
+        run("a", slots=1, wait_ns=3000 * MS, lost_ns=4000 * MS),
+        run("b", slots=4, wait_ns=0, lost_ns=2000 * MS),
+    )
+
+    assert found.settings == {"m.slots": (1, 4), "limits.max_calls": (1, 4)}
+    waits = {one.name: (one.a, one.b) for one in found.figures if one.name.startswith("waits")}
+    assert waits["waits: place"] == (3000 * MS, None)
+    assert waits["waits: concurrency"] == (7, 7)
+    assert waits["waits: turn"] == (4000 * MS - 2, 2000 * MS - 2)

@@ -2,11 +2,11 @@
 
     python tests/benchmarks/bench_diagnosis.py [NAME ...] [--json]
 
-The runs are those of `planted_bottlenecks.py` and `more_planted_bottlenecks.py`: real pipelines on a paced loopback server and on the
-embedded engine, planted by somebody who had not read the rules. Which findings name each of them is
-written down here. `named`: one of the first two findings does. `wrong`: the first two name
-something else. `late`: a later one names it. `stated`: no finding does, but the
-first of what the critical path is put down to. `silent`: no finding. Of a healthy run, each
+The runs are those of `planted_bottlenecks.py` and `more_planted_bottlenecks.py`: real pipelines on
+a paced loopback server and on the embedded engine, planted by people who had not read the rules.
+Which findings name each of them is written down here. `named`: one of the first two findings does.
+`wrong`: the first two name something else. `late`: a later one names it. `stated`: no finding does,
+but the first of what the critical path is put down to. `silent`: no finding. Of a healthy run, each
 finding that is more than a hint is a `false alarm`.
 """
 

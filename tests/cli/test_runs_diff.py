@@ -112,6 +112,22 @@ def test_runs_of_two_pipelines_are_compared_and_it_says_so(runs: dict[str, Path]
     assert "Role producer: producer in A, smollm2-135m in B." in said
 
 
+def test_the_first_line_says_whether_the_bottleneck_has_moved_and_all_fits_80_columns() -> None:
+    recorded = ROOT / "tests/analysis/recorded_runs"
+    files = recorded / "queueing.jsonl", recorded / "parallel_client.jsonl"
+    said = harness("runs", "diff", *files, cwd=ROOT, COLUMNS="80").stdout
+
+    first = " ".join(said.partition("A is")[0].split())
+    assert first == (
+        "The bottleneck has moved: calls queued in their servers (77% of A), "
+        "now models wrote replies (73% of B)."
+    )
+    assert "Findings of A that are gone: queueing (smollm2, warning, 3.4 s)." in said
+    assert max(map(len, said.splitlines())) <= 80
+    same = harness("runs", "diff", files[0], files[0], cwd=ROOT).stdout
+    assert same.startswith("The bottleneck has not moved: calls queued in their servers (77% of A")
+
+
 def test_runs_are_named_as_elsewhere_and_everything_is_there_as_json(
     runs: dict[str, Path],
 ) -> None:

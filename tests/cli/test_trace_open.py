@@ -18,6 +18,7 @@ import pytest
 from command import COMMAND, harness, interrupt
 from demo import ROOT, DemoRun
 
+from harness.trace import load_run
 from tests.chromium import Chromium
 
 
@@ -77,3 +78,39 @@ def test_it_serves_until_it_is_told_to_end_which_is_no_failure(
     assert b"/harness.js" in pages[0]
     assert urls[0] in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_span_is_shown_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    scripts = []
+
+    def browser(url: str) -> None:
+        opener = build_opener(HTTPCookieProcessor())
+        opener.open(url).close()
+        with opener.open(url.partition("?")[0] + "harness.js") as script:
+            scripts.append(script.read().decode())
+        interrupt(signal.SIGINT)
+
+    monkeypatch.setattr(webbrowser, "open", browser)
+    recorded = ROOT / "traces/recorded/brief.jsonl"
+    calls = [one for one in load_run(recorded).spans if one.name == "chat"]
+    harness("trace", "open", recorded, "--span", str(calls[0].id), cwd=tmp_path)
+    assert f'"dur": "{calls[0].duration_ns}"' in scripts[0]
+    assert "dev.perfetto.PinTracksByRegex" in scripts[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "span", "code"),
+    [("brief.jsonl", "999", "trace.no-such-span"), ("brief.json", "1", "option.of-a-run")],
+)
+def test_a_span_that_cannot_be_shown_is_said(
+    tmp_path: Path, file: str, span: str, code: str
+) -> None:
+    done = harness("trace", "open", ROOT / "traces/recorded" / file, "--span", span, cwd=tmp_path)
+    assert done.exit_code == 2
+    assert MESSAGES[code] in done.stderr
+
+
+MESSAGES = {
+    "trace.no-such-span": "the run has no span 999",
+    "option.of-a-run": "--span takes a run",
+}

@@ -7,7 +7,8 @@ from sample_runs import STARTED, span, write_journal
 
 from harness.errors import JournalInvalid
 from harness.files import whole_file
-from harness.trace import CounterSet, Flow
+from harness.trace import Content, CounterSet, Flow
+from harness.trace.calls import PHASES
 from harness.trace.chrome import chrome_events, write_chrome_trace
 
 
@@ -56,6 +57,33 @@ def test_a_slice_carries_its_identity_its_attributes_and_how_it_ended(events):
     ]
 
 
+def test_a_call_shows_its_texts_shortened_the_command_that_prints_all_and_milliseconds(events):
+    prompt = "Write for engineers. " * 40 + "About salt."
+    call = span(3, 1, 9, name="chat", ttft_ns=1_234_567, prompt_sha256="p", reply_sha256="r")
+    shown = events(
+        "X",
+        call._replace(attributes={**call.attributes, "rubric_sha256": "of no text"}),
+        Content("p", prompt),
+        Content("r", "Salt is salt."),
+        started=STARTED._replace(run_id="20260102T030405Z-0123456789ab"),
+    )
+
+    said = shown[0]["args"]
+    assert said == {
+        "span": 3,
+        "ttft_ns": 1_234_567,
+        "ttft_ms": 1.2,
+        "rubric_sha256": "of no text",
+        "prompt": said["prompt"],
+        "reply": "Salt is salt.",
+        "whole": "harness trace show 3 0123456789ab",
+    }
+    first, _, last = said["prompt"].partition(" […] ")
+    assert prompt.startswith(first)
+    assert prompt.endswith(last)
+    assert len(said["prompt"]) == 110
+
+
 def test_each_track_is_a_process_and_each_lane_of_it_a_thread(events):
     records = [
         span(1, 0, 9),
@@ -97,21 +125,35 @@ def test_a_counter_is_drawn_under_its_unit_where_it_was_set(events):
     ]
 
 
-def test_an_arrow_leads_from_the_beginning_of_one_slice_to_that_of_another(events):
+def test_an_arrow_leads_from_one_slice_to_another_and_a_call_from_the_moment_it_was_made(events):
     records = [
         Flow("draft", 1, 2),
         span(1, 1000, 5000),
         span(2, 6000, 9000),
-        Flow("needs", 2, 3),
-        span(3, 9000, 9500, track="node write"),
+        Flow("call", 2, 3),
+        Flow("back", 3, 2),
+        span(3, 7000, 9500, name="chat", track="model small"),
     ]
 
     def ends(phase):
-        return [(e["id"], e["name"], e["tid"], e["ts"]) for e in events(phase, *records)]
+        return [(e.get("id"), e["name"], e["tid"], e["ts"]) for e in events(phase, *records)]
 
-    assert ends("s") == [(1, "draft", 1, 1.0), (2, "needs", 1, 6.0)]
-    assert ends("f") == [(1, "draft", 1, 6.0), (2, "needs", 2, 9.0)]
+    assert ends("s") == [(1, "draft", 1, 1.0), (5, "call", 1, 7.0), (3, "back", 2, 7.0)]
+    assert ends("f") == [(1, "draft", 1, 6.0), (5, "call", 2, 7.0)]
+    assert ends("i") == [(None, "call", 1, 7.0)]
     assert {event["bp"] for event in events("f", *records)} == {"e"}
+
+
+def test_phases_have_titles_and_colors_that_are_theirs_however_they_ended(events):
+    phases = [
+        span(number, number, number + 1, name=name, status="cancelled")
+        for number, name in enumerate(PHASES, start=1)
+    ]
+    shown = events("X", *phases, span(9, 9, 10, name="load", label="load small"))
+
+    titles = ["overhead", "queue", "loading", "read (prefill)", "decode", "load small"]
+    assert [event["name"] for event in shown] == titles
+    assert len({event["cname"] for event in shown}) == len(PHASES)
 
 
 @pytest.mark.parametrize("text", ["C:\\", '\\"', 'a "b" \\ c'])

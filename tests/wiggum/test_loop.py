@@ -295,7 +295,7 @@ def test_the_trace_counts_the_scores_and_keeps_the_drafts():
     names = ("composite", "clear", "useful")
     assert [record.name for record in counters] == [*names, *names]
     assert [record.value for record in counters] == [5, 6, 4, 9, 9, 9]
-    assert {record.unit for record in counters} == {"points"}
+    assert {record.unit for record in counters} == {"points of 10"}
     contents = {record.sha256: record.text for record in records if isinstance(record, Content)}
     spans = [record for record in records if isinstance(record, SpanStarted | SpanEnded)]
     drafts = [
