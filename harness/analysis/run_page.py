@@ -8,30 +8,25 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from html import escape
 from pathlib import Path
 from typing import Literal
 
 import orjson
 
 from harness.analysis.run_report import RunReport, report_of
-from harness.analysis.speed_limits import SpeedLimit
 from harness.compress import sections_of
 from harness.errors import InvalidInput
 from harness.graph.picture import NodeSeen, node_seen, outermost_node
-from harness.inference import Spent
-from harness.trace.calls import PHASES, Call, CallGroup, calls_of, charges_of
-from harness.trace.journal_line import dump_json
+from harness.trace.calls import PHASES, calls_of, charges_of
 from harness.trace.journal_reader import Journal, paths_beside
 from harness.trace.node_records import NodeRecord, NodeStatus, node_records, sources_of
 from harness.trace.records import (
     Attributes,
     Content,
-    CounterSet,
     Instant,
     NodeOutput,
     SpanRecord,
@@ -39,29 +34,22 @@ from harness.trace.records import (
     title,
 )
 from harness.trace.run_trace import is_going
-from harness.wiggum import (
-    STOPPED_SINCE,
-    RecordedLoop,
-    Round,
-    recorded_loops,
-    rounds_in,
-    texts_of,
-)
-from harness.wiggum.ratchet import Tried
+from harness.wiggum import STOPPED_SINCE, RecordedLoop, Round, rounds_in, texts_of
 
-PARTS = Path(__file__).with_name("page")
+_PARTS = Path(__file__).with_name("page")
 
 Op = Literal["=", "+", "-"]
 TextIndex = int | None
 """Which of `RunPage.texts`; None where no text was recorded."""
 
 _EVENTS = ("warning", "retry", "fallback")
-_SHOWN = frozenset(
-    {"label", "track", "model", "role", "node", "prompt_sha256", "reply_sha256", "unreliable"}
-)
+_TEXTS = ("prompt_sha256", "reply_sha256")
+_SHOWN = frozenset({"label", "track", "model", "role", "node", "unreliable", *_TEXTS})
 """Attributes of a call that have a field of their own."""
 _ALIKE = 0.4
 """Of two passages that share less, the words are not compared: they are two passages."""
+_MOST_PAIRS = 4_000_000
+"""Of words; with more, comparing them would take seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,18 +103,6 @@ class PageCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PageScore:
-    """A dimension of a verdict."""
-
-    name: str
-    score: float
-    spread: float | None
-    source: str
-    why: tuple[str, ...]
-    """What is wrong with the draft as a whole; the rest stands at its section."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PageSection:
     """A section of a draft, compared with the draft that was revised."""
 
@@ -139,23 +115,17 @@ class PageSection:
 class PageRound:
     """An evaluated draft."""
 
-    number: int
-    base: int | None
-    composite: float
-    passed: bool
-    changed_chars: int
-    spent: Spent
+    round: Round
+    why: Mapping[str, tuple[str, ...]]
+    """By dimension, what is wrong with the draft as a whole; the rest stands at its section."""
     remarks: tuple[str, ...]
-    scores: tuple[PageScore, ...]
     sections: tuple[PageSection, ...]
-    candidates: tuple[Tried, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageLoop:
-    """A revise loop."""
+    """A revise loop, beside what the report has of it."""
 
-    recorded: RecordedLoop
     stop: str
     """Why no further round was made, in words."""
     unreadable: str | None
@@ -180,16 +150,11 @@ class RunPage:
 
     version: str
     """Another one as soon as the journal has more."""
-    run_id: str
-    pipeline: str
+    report: RunReport
     status: str
     """How it ended; `running`; or `unfinished` if it was killed."""
-    error: str | None
     wall_ns: int
     """When it began, in Unix time."""
-    duration_ns: int
-    parts: int
-    cost_usd: float | None
     has_texts: bool
     open_command: str
     """What shows the run in Perfetto, but for `--span N`."""
@@ -197,46 +162,38 @@ class RunPage:
     """The nodes by the number of nodes above them, along the longest way."""
     loops: tuple[PageLoop, ...]
     calls: tuple[PageCall, ...]
-    models: tuple[CallGroup, ...]
-    speed_limits: tuple[SpeedLimit, ...]
     events: tuple[PageEvent, ...]
     texts: tuple[str, ...]
     """Each once."""
 
 
-def html_of(page: bytes, *, name: str, nonce: str, is_live: bool = False) -> bytes:
+def html_of(page: bytes, *, nonce: str, is_live: bool = False) -> bytes:
     """The whole file.
 
     Args:
         page: A `RunPage` as JSON.
-        name: What the browser calls it.
-        nonce: What lets its script run, and no other: chance.
+        nonce: Lets its script run, and no other: chance.
         is_live: Whether a server is behind it, which is asked for news.
     """
-    html = (PARTS / "run.html").read_text(encoding="utf-8")
     parts = {
-        "title": escape(name),
-        "nonce": escape(nonce),
+        "nonce": nonce,
         "connect": "'self'" if is_live else "'none'",
         "live": "yes" if is_live else "no",
-        "css": (PARTS / "run.css").read_text(encoding="utf-8"),
-        "js": (PARTS / "run.js").read_text(encoding="utf-8"),
+        "css": (_PARTS / "run.css").read_text(encoding="utf-8"),
+        "js": (_PARTS / "run.js").read_text(encoding="utf-8"),
         # No text can end the element that the JSON stands in, or begin a comment there.
         "data": page.replace(b"<", rb"\u003c").decode(),
     }
+    html = (_PARTS / "run.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], html).encode()
 
 
 def version_of(journal: Path) -> str:
-    """What changes with each record of a run."""
-    sizes = [path.stat().st_size for path in (journal, *paths_beside(journal))]
-    return "-".join(map(str, sizes)) + _going(journal)
-
-
-def _going(journal: Path) -> str:
-    with suppress(OSError):  # one of another account cannot be asked
-        return " running" if is_going(journal) else ""
-    return ""
+    """Another text as soon as a run's files have more; `running` is in it while the run goes on."""
+    sizes = [str(path.stat().st_size) for path in (journal, *paths_beside(journal))]
+    with suppress(OSError):  # of another account's, it cannot be told
+        sizes += ["running"] if is_going(journal) else []
+    return "-".join(sizes)
 
 
 def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunPage:
@@ -253,38 +210,30 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
     journal = Journal(path)
     report = report_of(journal)
     seen = _Seen(journal)
-    texts = _Texts()
+    # By when they came, so that a text of a call keeps its number while the run goes on.
+    wanted = {str(span.attributes.get(name)) for span in seen.spans for name in _TEXTS}
+    texts: dict[str, int] = {}
+    for sha256, text in seen.contents.items():
+        if sha256 in wanted:
+            _index(text, texts)
     is_running = report.status == "unfinished" and version.endswith("running")
     return RunPage(
         version=version,
-        run_id=report.run_id,
-        pipeline=report.pipeline,
+        report=report,
         status="running" if is_running else report.status,
-        error=report.error,
         wall_ns=journal.started.wall_ns,
-        duration_ns=report.duration_ns,
-        parts=report.parts,
-        cost_usd=report.cost.usd,
         has_texts=bool(seen.contents),
         open_command=open_command,
         columns=_columns(journal, seen, report, texts),
-        loops=tuple(_loops(journal, seen)),
+        loops=tuple(_loops(journal, report.loops)),
         calls=tuple(_calls(journal, seen, texts)),
-        models=report.models,
-        speed_limits=report.speed_limits,
         events=tuple(_events(journal, seen)),
-        texts=tuple(texts.indexes),
+        texts=tuple(texts),
     )
 
 
-class _Texts:
-    """Every text once."""
-
-    def __init__(self) -> None:
-        self.indexes: dict[str, int] = {}
-
-    def add(self, text: str | None) -> TextIndex:
-        return None if text is None else self.indexes.setdefault(text, len(self.indexes))
+def _index(text: str | None, texts: dict[str, int]) -> TextIndex:
+    return None if text is None else texts.setdefault(text, len(texts))
 
 
 class _Seen:
@@ -310,18 +259,13 @@ class _Seen:
                     self.contents[item.sha256] = item.text
                 case NodeOutput():
                     self.outputs[item.node, item.item] = item.value
-                case CounterSet():
-                    pass
-
-    def text(self, attributes: Attributes, name: str) -> str | None:
-        return self.contents.get(str(attributes.get(name)))
 
 
 # --- the graph --------------------------------------------------------------------------------
 
 
 def _columns(
-    journal: Journal, seen: _Seen, report: RunReport, texts: _Texts
+    journal: Journal, seen: _Seen, report: RunReport, texts: dict[str, int]
 ) -> tuple[tuple[PageNode, ...], ...]:
     by_node: dict[str, list[NodeRecord]] = {}
     for record in node_records(journal):
@@ -351,46 +295,37 @@ def _columns(
 
 
 def _needs(journal: Journal, seen: _Seen) -> dict[str, dict[str, None]]:
-    """By node, the nodes whose output it was given, or which kept it from being called."""
+    """By node, the nodes whose output it was given, or for which it was skipped."""
     nodes = [span for span in seen.spans if span.name == "node"]
+    names = {span.id: outermost_node(title(span)) for span in nodes}
     found: dict[str, dict[str, None]] = {}
-    by_id = {span.id: outermost_node(title(span)) for span in nodes}
     for span, sources in sources_of(nodes, journal.flows).items():
-        found.setdefault(by_id[span], {}).update((by_id[one.id], None) for one in sources)
-    skips = [one for one in seen.instants if one.name == "skip"]
-    for name, said in (
-        *((title(span), span.attributes) for span in nodes),
-        *((str(one.attributes.get("node")), one.attributes) for one in skips),
-    ):
-        for others in (said.get("needs"), said.get("because_of")):
-            listed = others if isinstance(others, list) else [others] if others else []
-            of_node = found.setdefault(outermost_node(name), {})
-            of_node.update((outermost_node(str(one)), None) for one in listed)
-    return {name: {o: None for o in others if o != name} for name, others in found.items()}
+        found.setdefault(names[span], {}).update((names[one.id], None) for one in sources)
+    for one in seen.instants:
+        if one.name == "skip" and (because_of := one.attributes.get("because_of")):
+            skipped = outermost_node(str(one.attributes.get("node")))
+            found.setdefault(skipped, {})[outermost_node(str(because_of))] = None
+    return found
 
 
-def _item(record: NodeRecord, seen: _Seen, texts: _Texts, origin_ns: int) -> PageItem:
+def _item(record: NodeRecord, seen: _Seen, texts: dict[str, int], origin_ns: int) -> PageItem:
     value = seen.outputs.get((record.node, record.item))
+    if not isinstance(value, str | None):
+        value = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
     return PageItem(
         label=record.label,
         status=record.status,
         error=record.error,
         start_ns=record.times[0].start_ns - origin_ns if record.times else None,
         duration_ns=record.duration_ns,
-        gave=texts.add(None if value is None else _said(value)),
+        gave=_index(value, texts),
     )
-
-
-def _said(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
 
 
 # --- calls ------------------------------------------------------------------------------------
 
 
-def _calls(journal: Journal, seen: _Seen, texts: _Texts) -> Iterator[PageCall]:
+def _calls(journal: Journal, seen: _Seen, texts: dict[str, int]) -> Iterator[PageCall]:
     origin_ns = journal.started.time_ns
     calls = [call for call in calls_of(seen.spans) if not call.was_refused]
     endpoints = [one for one in seen.instants if one.name == "endpoint"]
@@ -405,21 +340,19 @@ def _calls(journal: Journal, seen: _Seen, texts: _Texts) -> Iterator[PageCall]:
             model=call.model,
             start_ns=call.start_ns - origin_ns,
             duration_ns=call.duration_ns,
-            phases=tuple(_phases(call, origin_ns)),
+            phases=tuple(
+                (name, one.start_ns - origin_ns, one.duration_ns)
+                for name in PHASES
+                for one in call.phases.get(name, ())
+            ),
             unreliable=tuple(sorted(call.unreliable)),
             status=call.status,
             error=call.error,
             cost_usd=charges.get(call.id),
-            prompt=texts.add(seen.text(said, "prompt_sha256")),
-            reply=texts.add(seen.text(said, "reply_sha256")),
+            prompt=_index(seen.contents.get(str(said.get("prompt_sha256"))), texts),
+            reply=_index(seen.contents.get(str(said.get("reply_sha256"))), texts),
             attributes={n: v for n, v in said.items() if n not in _SHOWN},
         )
-
-
-def _phases(call: Call, origin_ns: int) -> Iterator[tuple[str, int, int]]:
-    for name in PHASES:
-        for one in call.phases.get(name, ()):
-            yield name, one.start_ns - origin_ns, one.duration_ns
 
 
 def _events(journal: Journal, seen: _Seen) -> Iterator[PageEvent]:
@@ -439,8 +372,7 @@ def _events(journal: Journal, seen: _Seen) -> Iterator[PageEvent]:
 # --- loops ------------------------------------------------------------------------------------
 
 
-def _loops(journal: Journal, seen: _Seen) -> Iterator[PageLoop]:
-    loops = recorded_loops([*seen.spans, *seen.instants])
+def _loops(journal: Journal, loops: Sequence[RecordedLoop]) -> Iterator[PageLoop]:
     recorded = texts_of(loops, journal)
     for loop in loops:
         rounds: tuple[Round, ...] = ()
@@ -450,7 +382,6 @@ def _loops(journal: Journal, seen: _Seen) -> Iterator[PageLoop]:
         except InvalidInput as error:
             unreadable = str(error)
         yield PageLoop(
-            recorded=loop,
             stop=_stop(loop),
             unreadable=unreadable,
             rounds=tuple(_round(one, rounds) for one in rounds),
@@ -460,8 +391,7 @@ def _loops(journal: Journal, seen: _Seen) -> Iterator[PageLoop]:
 def _stop(loop: RecordedLoop) -> str:
     if loop.stop_reason is None:
         return "not over"
-    words = {str(reason): said for reason, said in STOPPED_SINCE.items()}
-    since = filter(None, (words.get(loop.stop_reason), loop.stop_detail))
+    since = filter(None, (STOPPED_SINCE.get(loop.stop_reason), loop.stop_detail))
     return f"{loop.stop_reason}: {'; '.join(since)}"
 
 
@@ -482,29 +412,17 @@ def _round(one: Round, rounds: Sequence[Round]) -> PageRound:
         f"judged by {verdict.evaluator}": verdict.evaluator,
     }
     return PageRound(
-        number=one.number,
-        base=one.base_round,
-        composite=verdict.composite,
-        passed=verdict.passed,
-        changed_chars=one.changed_chars,
-        spent=one.spent,
+        round=one,
         remarks=tuple(said for said, holds in remarks.items() if holds),
-        scores=tuple(
-            PageScore(
-                name=score.name,
-                score=score.score,
-                spread=score.spread,
-                source=score.source,
-                why=(
-                    *filter(None, [score.own_reason]),
-                    *(f.message for f in score.own_findings if f.section_index is None),
-                    *(f"held down: {cap}" for cap in score.capped),
-                ),
+        why={
+            score.name: (
+                *filter(None, [score.own_reason]),
+                *(f.message for f in score.own_findings if f.section_index is None),
+                *(f"held down: {cap}" for cap in score.capped),
             )
             for score in verdict.scores
-        ),
+        },
         sections=tuple(_sections(one.draft, base, notes)),
-        candidates=one.tried,
     )
 
 
@@ -537,11 +455,12 @@ def word_changes(before: str, after: str) -> list[tuple[Op, str]]:
     for is_same, a, b in _compared(old, new):
         was, now = (re.findall(r"\S+\s*|\s+", "".join(lines)) for lines in (a, b))
         pairs = [(is_same, a, b)]
-        if not is_same and SequenceMatcher(None, was, now, autojunk=False).ratio() >= _ALIKE:
-            pairs = [*_compared(was, now)]
+        if not is_same and len(was) * len(now) <= _MOST_PAIRS:
+            matcher = SequenceMatcher(None, was, now, autojunk=False)
+            pairs = [*_compared(was, now)] if matcher.ratio() >= _ALIKE else pairs
         for same, x, y in pairs:
             parts += [("=", "".join(y))] if same else [("-", "".join(x)), ("+", "".join(y))]
-    return [*_joined(filter(lambda part: part[1], parts))]
+    return [part for part in parts if part[1]]
 
 
 def _compared(
@@ -549,21 +468,3 @@ def _compared(
 ) -> Iterator[tuple[bool, Sequence[str], Sequence[str]]]:
     for kind, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         yield kind == "equal", old[a:b], new[c:d]
-
-
-def _joined(parts: Iterable[tuple[Op, str]]) -> Iterator[tuple[Op, str]]:
-    """Neighbors of one kind as one."""
-    op: Op | None = None
-    said = ""
-    for kind, text in parts:
-        if op is not None and kind != op:
-            yield op, said
-            said = ""
-        op, said = kind, said + text
-    if op is not None:
-        yield op, said
-
-
-def as_json(page: RunPage) -> bytes:
-    """The page as its script reads it."""
-    return dump_json(page)

@@ -13,14 +13,14 @@ from urllib.parse import unquote
 
 import click
 
-from harness.analysis.run_page import as_json, html_of, run_page_of, version_of
+from harness.analysis.run_page import html_of, run_page_of, version_of
 from harness.cli.arguments import LATEST, find_journal, traces_option
 from harness.cli.consoles import Shown, clean_json, failures_told, log_to_stderr, say
 from harness.cli.run_result import open_command
 from harness.cli.trace import no_browser_option, port_option, show_served
 from harness.errors import InvalidInput
-from harness.files import whole_file
-from harness.trace import TIMELINES, Journal
+from harness.files import write_whole
+from harness.trace import TIMELINES, Journal, dump_json
 from harness.trace.viewer import Entry, LoopbackServer, Site, perfetto_site
 
 
@@ -49,7 +49,7 @@ def view(
         with console.status("Reading the run …"):
             page = _page(journal)
         if output is not None:
-            _write(html_of(page, name=_name(journal), nonce=token_urlsafe()), output)
+            write_whole(output, html_of(page, nonce=token_urlsafe()))
             say(output)
             return
         with (
@@ -64,27 +64,14 @@ def view(
 
 
 def _page(journal: Path) -> bytes:
-    return clean_json(as_json(run_page_of(journal, open_command=open_command(journal))))
-
-
-def _name(journal: Path) -> str:
-    return f"{Journal(journal).started.name} · {journal.stem}"
-
-
-def _write(html: bytes, output: Path) -> None:
-    try:
-        with whole_file(output) as file:
-            file.write(html)
-    except OSError as error:
-        said = f"cannot be written ({error.strerror})"
-        raise InvalidInput(said, code="file.unwritable", path=output) from error
+    return clean_json(dump_json(run_page_of(journal, open_command=open_command(journal))))
 
 
 def _site(journal: Path, folder: Path, nonce: str) -> Site:
     """The page, what it asks for news, and the timeline, drawn when it is opened."""
 
     def page(_: str) -> bytes:
-        return html_of(_page(journal), name=_name(journal), nonce=nonce, is_live=True)
+        return html_of(_page(journal), nonce=nonce, is_live=True)
 
     def news(version: str) -> bytes | None:
         return None if unquote(version) == version_of(journal) else _page(journal)

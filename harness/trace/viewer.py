@@ -36,9 +36,9 @@ _SCRIPT = """\
 // Held open for as long as this page is: the server stops soon after the last page has gone.
 window.harnessAlive = new EventSource("/harness-alive");
 
-// A slice may be asked for, by its start and duration in nanoseconds: it is selected, and fills
-// the width. All groups of tracks are to be open at first. "#!/viewer" is where the UI goes once
-// it shows a trace: after a reload it would find none there.
+// A slice may be asked for, by its start and duration in nanoseconds: it is selected, and shown
+// with twice its length on either side. All groups of tracks are to be open at first. "#!/viewer"
+// is where the UI goes once it shows a trace: after a reload it would find none there.
 const slice = location.hash.match(/^#slice=(\\d+),(\\d+)$/);
 const [ts, dur] = slice ? slice.slice(1).map(Number) : TRACE_SLICE;
 if (location.hash === "" || slice || location.hash.startsWith("#!/viewer")) {

@@ -45,7 +45,7 @@ StopReason = Literal[
 - `cancelled`: from outside.
 """
 
-STOPPED_SINCE: Mapping[StopReason, str] = {
+STOPPED_SINCE: Mapping[str, str] = {
     "passed": "the draft meets the rubric",
     "max_rounds": "no round was left, and the rubric is not met",
     "plateau": "the last revisions or candidates gained nothing beyond the evaluator's noise",

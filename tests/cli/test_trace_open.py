@@ -18,6 +18,8 @@ import pytest
 from command import COMMAND, harness, interrupt
 from demo import ROOT, DemoRun
 
+from harness.cli.trace_show import span_shown
+from harness.trace import Journal
 from tests.chromium import Chromium
 
 
@@ -77,3 +79,27 @@ def test_it_serves_until_it_is_told_to_end_which_is_no_failure(
     assert b"/harness.js" in pages[0]
     assert urls[0] in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_span_that_is_named_is_selected_and_zoomed_to(tmp_path: Path) -> None:
+    recorded = ROOT / "traces/recorded/brief.jsonl"
+    command = [COMMAND, "trace", "open", recorded, "--span", "8", "--no-browser"]
+    opened = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with opened, Chromium(tmp_path / "profile", width=1600, height=1700) as browser:
+        browser.open(address(opened))
+        selection = "window.app?.trace?.selection.selection"
+        browser.wait_for(f"{selection}?.kind === 'track_event'")
+        planned = span_shown(Journal(recorded), 8)  # 3 s of 30
+        start, took = planned.start_ns, planned.duration_ns
+        assert browser.evaluate(f"Number({selection}.ts)") == start
+        window = "window.app.trace.timeline.visibleWindow"
+        browser.wait_for(f"{window}.duration < {6 * took} && {window}.start.toNumber() < {start}")
+        browser.call("Page.close")
+        assert opened.wait(30) == 0
+
+
+def test_a_span_that_is_not_there_is_refused_before_anything_is_served(tmp_path: Path) -> None:
+    recorded = ROOT / "traces/recorded/brief.jsonl"
+    done = harness("trace", "open", recorded, "--span", "999", cwd=tmp_path)
+    assert (done.exit_code, "has no span 999" in done.stderr) == (2, True)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import webbrowser
 from pathlib import Path
 from urllib.parse import quote
 from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
-from command import harness, interrupt
+from command import COMMAND, harness, interrupt
 from demo import ROOT
 
+from harness.trace import RunTrace
+from tests.chromium import Chromium
 from tests.sample_runs import write_journal
 
 RECORDED = ROOT / "traces" / "recorded" / "brief.jsonl"
@@ -21,7 +24,6 @@ def test_a_run_is_written_as_one_file_for_its_reader_alone(tmp_path: Path) -> No
     done = harness("view", RECORDED, "--output", "pages/run.html", cwd=tmp_path)
     page = tmp_path / "pages" / "run.html"
     assert (done.exit_code, done.stdout, done.stderr) == (0, "pages/run.html\n", "")
-    assert "<title>brief · brief</title>" in page.read_text()
     assert 'data-live="no"' in page.read_text()
     assert page.stat().st_mode & 0o777 == 0o600
 
@@ -82,3 +84,38 @@ def test_a_served_page_is_told_what_is_new_and_has_the_timeline_beside_it(
     assert b"/harness.js" in timeline
     assert b"smollm2-135m" in trace
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_served_page_follows_the_run_and_keeps_what_is_open_until_its_tab_is_closed(
+    tmp_path: Path,
+) -> None:
+    with RunTrace(tmp_path, name="essay") as trace, Chromium(tmp_path / "profile") as browser:
+
+        def call(prompt: str) -> None:
+            texts = {"prompt_sha256": trace.content(prompt), "reply_sha256": trace.content("So.")}
+            with trace.span("chat", model="small", **texts):
+                pass
+            trace.flush()
+
+        call("Why?")
+        command = [COMMAND, "view", trace.journal_path, "--no-browser"]
+        viewed = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert viewed.stderr is not None
+        browser.open(viewed.stderr.readline().split()[3])
+        browser.wait_for("document.querySelectorAll('.call').length === 1")
+        browser.evaluate("location.hash = document.querySelector('.call').id")
+        browser.wait_for("document.querySelector('.call').open")
+        assert "running" in str(browser.evaluate("document.getElementById('name').textContent"))
+
+        call("Why not?")
+        browser.wait_for("document.querySelectorAll('.call').length === 2")
+        opened = "[...document.querySelectorAll('.call')].map((one) => one.open)"
+        assert browser.evaluate(opened) == [True, False]
+        link = browser.evaluate("document.querySelector('.inside a').href")
+        assert "/timeline.html#slice=" in str(link)
+        assert len(browser.hosts_asked()) == 1
+
+        browser.call("Page.close")
+        assert viewed.wait(30) == 0
+        viewed.stderr.close()
