@@ -190,10 +190,11 @@ def html_of(page: bytes, *, nonce: str, is_live: bool = False) -> bytes:
 
 def version_of(journal: Path) -> str:
     """Another text as soon as a run's files have more; `running` is in it while the run goes on."""
-    sizes = [str(path.stat().st_size) for path in (journal, *paths_beside(journal))]
-    with suppress(OSError):  # of another account's, it cannot be told
-        sizes += ["running"] if is_going(journal) else []
-    return "-".join(sizes)
+    seen: list[str] = []
+    with suppress(OSError):  # a reader says what is wrong
+        seen += [str(path.stat().st_size) for path in (journal, *paths_beside(journal))]
+        seen += ["running"] if is_going(journal) else []
+    return "-".join(seen)
 
 
 def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunPage:

@@ -6,7 +6,9 @@ A served page follows a run that goes on. It is served from this machine, to thi
 from __future__ import annotations
 
 import tempfile
-from functools import partial
+from collections.abc import Callable
+from functools import lru_cache, partial
+from html import escape
 from pathlib import Path
 from secrets import token_urlsafe
 from urllib.parse import unquote
@@ -46,15 +48,17 @@ def view(
     console = Shown(stderr=True)
     with failures_told(of_journals=True):
         journal = find_journal(run, traces)
+        # Reading a long run takes seconds, and several pages may ask.
+        read = lru_cache(maxsize=1)(partial(_page, journal))
         with console.status("Reading the run …"):
-            page = _page(journal)
+            page = read(version_of(journal))
         if output is not None:
             write_whole(output, html_of(page, nonce=token_urlsafe()))
             say(output)
             return
         with (
             tempfile.TemporaryDirectory(prefix="harness-view-") as folder,
-            LoopbackServer(partial(_site, journal, Path(folder)), port=port) as server,
+            LoopbackServer(partial(_site, journal, read, Path(folder)), port=port) as server,
         ):
             try:
                 show_served(server, "The run", open_browser=not no_browser)
@@ -63,28 +67,28 @@ def view(
                 console.print("closed", style="dim")
 
 
-def _page(journal: Path) -> bytes:
+def _page(journal: Path, _version: str) -> bytes:
     return clean_json(dump_json(run_page_of(journal, open_command=open_command(journal))))
 
 
-def _site(journal: Path, folder: Path, nonce: str) -> Site:
+def _site(journal: Path, read: Callable[[str], bytes], folder: Path, nonce: str) -> Site:
     """The page, what it asks for news, and the timeline, drawn when it is opened."""
+    suffix, write = TIMELINES["perfetto"]
+    drawn = folder / f"{journal.stem}{suffix}"
 
     def page(_: str) -> bytes:
-        return html_of(_page(journal), nonce=nonce, is_live=True)
+        return html_of(read(version_of(journal)), nonce=nonce, is_live=True)
 
-    def news(version: str) -> bytes | None:
-        return None if unquote(version) == version_of(journal) else _page(journal)
+    def news(known: str) -> bytes | None:
+        version = version_of(journal)
+        return None if unquote(known) == version else read(version)
 
-    def timeline(_: str) -> bytes:
-        suffix, write = TIMELINES["perfetto"]
-        drawn = folder / f"{journal.stem}{suffix}"
+    def timeline(_: str) -> Path:
         write(Journal(journal), drawn)
-        return drawn.read_bytes()
+        return drawn
 
     site: dict[str, Entry] = {"/": page, "/run.json": news}
     try:
-        name = f"{journal.stem}{TIMELINES['perfetto'][0]}"
-        return site | perfetto_site(timeline, name=name, nonce=nonce, page="/timeline.html")
-    except InvalidInput:
-        return site  # the page names the command, which says what is missing
+        return site | perfetto_site(timeline, name=drawn.name, nonce=nonce, page="/timeline.html")
+    except InvalidInput as error:
+        return site | {"/timeline.html": escape(str(error)).encode()}

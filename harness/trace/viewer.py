@@ -62,10 +62,10 @@ _MEDIA_TYPES = {
     ".wasm": "application/wasm",
 }
 
-Entry = bytes | Path | Callable[[str], bytes | None]
-"""What is served at a path: bytes, a file as it is then, or what a function makes of the query; if
-that is None, there is nothing new."""
-
+Content = bytes | Path
+"""A file is read as it is when it is asked for."""
+Entry = Content | Callable[[str], Content | None]
+"""What is served at a path; a function makes it of the query, or says None if nothing is new."""
 Site = Mapping[str, Entry]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import webbrowser
 from pathlib import Path
 from urllib.parse import quote
@@ -13,6 +14,7 @@ import pytest
 from command import COMMAND, harness, interrupt
 from demo import ROOT
 
+from harness.analysis.run_page import version_of
 from harness.trace import RunTrace
 from tests.chromium import Chromium
 from tests.sample_runs import write_journal
@@ -51,39 +53,46 @@ def test_a_secret_of_the_environment_is_in_no_page(tmp_path: Path) -> None:
     assert "Prefix caching" in page
 
 
-def test_a_served_page_is_told_what_is_new_and_has_the_timeline_beside_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *paths: str) -> list[tuple[int, bytes]]:
+    """What a browser gets that opens the page of the recorded run, and then these."""
     answers: list[tuple[int, bytes]] = []
 
     def browser(url: str) -> None:
         opener = build_opener(HTTPCookieProcessor())
-
-        def ask(path: str) -> bytes:
-            with opener.open(url.partition("?")[0] + path) as answer:
-                body: bytes = answer.read()
-                answers.append((answer.status, body))
-                return body
-
-        with opener.open(url) as page:
-            answers.append((page.status, page.read()))
-        version = json.loads(ask("run.json?older"))["version"]
-        ask(f"run.json?{quote(version)}")
-        ask("timeline.html")
-        ask("localtrace")
+        for address in (url, *(url.partition("?")[0] + path for path in paths)):
+            with opener.open(address) as answer:
+                answers.append((answer.status, answer.read()))
         interrupt()
 
     monkeypatch.setattr(webbrowser, "open", browser)
     done = harness("view", RECORDED, cwd=tmp_path)
     assert (done.exit_code, done.stdout) == (0, "")
     assert "The run at http://127.0.0.1:" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    return answers
+
+
+def test_a_served_page_is_told_what_is_new_and_has_the_timeline_beside_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    known = f"run.json?{quote(version_of(RECORDED))}"
+    paths = ("run.json?older", known, "timeline.html", "localtrace")
+    answers = asked(monkeypatch, tmp_path, *paths)
     assert [status for status, _ in answers] == [200, 200, 204, 200, 200]
-    page, _, nothing, timeline, trace = (body for _, body in answers)
+    page, news, nothing, timeline, trace = (body for _, body in answers)
     assert b'data-live="yes"' in page
+    assert json.loads(news)["version"] == version_of(RECORDED)
     assert nothing == b""
     assert b"/harness.js" in timeline
     assert b"smollm2-135m" in trace
-    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_the_timeline_would_be_it_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "viztracer", None)
+    _, (_, said) = asked(monkeypatch, tmp_path, "timeline.html")
+    assert b"pip install viztracer" in said
 
 
 @pytest.mark.slow
