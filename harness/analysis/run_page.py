@@ -168,12 +168,10 @@ class RunPage:
 
 
 def html_of(page: bytes, *, nonce: str, is_live: bool = False) -> bytes:
-    """The whole file.
+    """The whole file, from a `RunPage` as JSON.
 
-    Args:
-        page: A `RunPage` as JSON.
-        nonce: Lets its script run, and no other: chance.
-        is_live: Whether a server is behind it, which is asked for news.
+    `nonce`, which nobody can guess, lets its own script run and no other. A live page asks a server
+    for news.
     """
     parts = {
         "nonce": nonce,

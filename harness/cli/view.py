@@ -23,7 +23,7 @@ from harness.cli.trace import no_browser_option, port_option, show_served
 from harness.errors import InvalidInput
 from harness.files import write_whole
 from harness.trace import TIMELINES, Journal, dump_json
-from harness.trace.viewer import Entry, LoopbackServer, Site, perfetto_site
+from harness.trace.viewer import LoopbackServer, Site, perfetto_site
 
 
 @click.command()
@@ -87,8 +87,8 @@ def _site(journal: Path, read: Callable[[str], bytes], folder: Path, nonce: str)
         write(Journal(journal), drawn)
         return drawn
 
-    site: dict[str, Entry] = {"/": page, "/run.json": news}
+    site: Site = {"/": page, "/run.json": news}
     try:
-        return site | perfetto_site(timeline, name=drawn.name, nonce=nonce, page="/timeline.html")
+        return site | perfetto_site(nonce, trace=timeline, name=drawn.name, page="/timeline.html")
     except InvalidInput as error:
         return site | {"/timeline.html": escape(str(error)).encode()}

@@ -12,8 +12,9 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
@@ -66,7 +67,7 @@ Content = bytes | Path
 """A file is read as it is when it is asked for."""
 Entry = Content | Callable[[str], Content | None]
 """What is served at a path; a function makes it of the query, or says None if nothing is new."""
-Site = Mapping[str, Entry]
+Site = dict[str, Entry]
 
 
 class LoopbackServer(ThreadingHTTPServer):
@@ -173,10 +174,7 @@ class TraceViewer(LoopbackServer):
     ) -> None:
         if not trace.is_file():
             raise InvalidInput("there is no such trace", code="viewer.trace-missing", path=trace)
-
-        def site(nonce: str) -> Site:
-            return perfetto_site(trace.absolute(), name=trace.name, nonce=nonce, at=at)
-
+        site = partial(perfetto_site, trace=trace.absolute(), name=trace.name, at=at)
         super().__init__(site, **options)
 
 
@@ -249,8 +247,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def perfetto_site(
-    trace: Entry, *, name: str, nonce: str, at: tuple[int, int] | None = None, page: str = "/"
-) -> dict[str, Entry]:
+    nonce: str, *, trace: Entry, name: str, at: tuple[int, int] | None = None, page: str = "/"
+) -> Site:
     """The UI's files, with one trace and a script of ours in its page.
 
     Raises:

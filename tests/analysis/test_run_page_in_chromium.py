@@ -136,3 +136,12 @@ def test_of_ten_thousand_calls_only_those_near_the_window_are_drawn(
     assert shown(browser) == ["call-4322"]
     assert isinstance(took_ms, float)
     assert took_ms < 2_000
+
+
+def test_a_run_that_recorded_no_texts_says_so(browser: Chromium, tmp_path: Path) -> None:
+    hashes = {"prompt_sha256": sha256_of("Why?"), "reply_sha256": sha256_of("So.")}
+    call = span(1, 0, 5 * MS, name="chat", model="m", **hashes)
+    write_journal(tmp_path / "run.jsonl", call, RunEnded(9 * MS, "ok"))
+    opened(browser, tmp_path / "run.jsonl", tmp_path, at="#call-1")
+    said = ["This run recorded no texts", "No prompt is recorded", "No reply is recorded"]
+    browser.wait_for(f"{json.dumps(said)}.every((text) => document.body.innerText.includes(text))")

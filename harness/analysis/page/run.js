@@ -43,6 +43,7 @@ function time(ns) {
 }
 const when = (one) => `${time(one.duration_ns)} from ${time(one.start_ns)}`;
 function state(said) {
+  if (said === "unfinished" && page.status === "running") said = "running";
   const tones = {ok: "good", done: "good", passed: "good", failed: "bad", error: "bad"};
   return h("span", {class: `state ${tones[said] ?? "wait"}`}, said);
 }
@@ -127,11 +128,8 @@ function drawGraph() {
   }
   function box({name, seen, items, needs}, at) {
     const first = items.map((item) => textOf(item.gave)).find(Boolean);
-    const hover = (on) => () =>
-      needs.forEach((one) => boxes.get(one).classList.toggle("needed", on));
     return h("button", {class: `node ${seen.status}`, id: `node-${name}`, "aria-expanded": "false",
-      onclick: (event) => show(nodes[at], event.currentTarget.ariaExpanded !== "true"),
-      onmouseenter: hover(true), onmouseleave: hover(false)},
+      onclick: (event) => show(nodes[at], event.currentTarget.ariaExpanded !== "true")},
       h("b", null, name), items.length > 1 && ` × ${items.length}`,
       seen.is_critical && h("span", {class: "quiet", title: "on the critical path"}, " ●"),
       seen.status !== "done" && state(seen.status),
@@ -438,9 +436,9 @@ function drawCalls() {
     near.observe(chunk);
   }
   old.slice(Math.ceil(shown.length / CHUNK)).forEach((chunk) => chunk.remove());
-  for (const chunk of list.children) {  // at once what is to be seen: no flicker
+  for (const chunk of list.children) {  // at once what is to be seen, and where there is little
     const {top, bottom} = chunk.getBoundingClientRect();
-    if (bottom > 0 && top < innerHeight) fillChunk(chunk);
+    if (shown.length <= 3 * CHUNK || (bottom > 0 && top < innerHeight)) fillChunk(chunk);
   }
 }
 
