@@ -12,8 +12,8 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -108,7 +108,7 @@ class LoopbackServer(ThreadingHTTPServer):
         self._deadline_ns = clock() + round(first_page_s * 1e9)
         """When to stop if no page is open then."""
         self._pages: set[socket.socket] = set()
-        """One connection for each open page."""
+        """One connection for each open page, and each answer under way."""
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
@@ -131,6 +131,16 @@ class LoopbackServer(ThreadingHTTPServer):
         while self._pages or self._clock() < self._deadline_ns:
             # Hands one request to a thread of its own, or returns after the timeout.
             self.handle_request()
+
+    @contextmanager
+    def answering(self, connection: socket.socket) -> Iterator[None]:
+        """Goes on serving for as long as an answer takes, and a while after it."""
+        self._pages.add(connection)
+        try:
+            yield
+        finally:
+            self._deadline_ns = max(self._deadline_ns, self._clock() + self._grace_ns)
+            self._pages.remove(connection)
 
     def hold(self, page: socket.socket) -> None:
         """Returns when the page at the other end of a connection has gone."""
@@ -204,7 +214,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._begin("text/event-stream")
             self.server.hold(self.connection)
         else:
-            self._send(path, query)
+            with self.server.answering(self.connection):
+                self._send(path, query)
 
     def _send(self, path: str, query: str) -> None:
         try:

@@ -4,6 +4,8 @@
 
 const $ = (id) => document.getElementById(id);
 const LIVE = document.body.dataset.live === "yes";
+// Held open for as long as this page is: the server stops soon after the last page has gone.
+if (LIVE) window.alive = new EventSource("/harness-alive");
 const CHUNK = 100, PHASES = ["overhead", "queue", "load", "prefill", "decode"];
 let page = JSON.parse($("data").textContent);
 let shown = [];  // the calls in the list: all, or those that the search found
@@ -475,7 +477,7 @@ function goTo(index) {
   focusOn($(`call-${shown[index].id}`));
 }
 function reveal() {
-  const [id] = location.hash.match(/(?<=^#call-)\d+$/) ?? [];
+  const id = location.hash.match(/^#call-(\d+)$/)?.[1];
   const find = () => shown.findIndex((call) => `${call.id}` === id);
   if (!id) return;
   if (find() < 0) { $("search").value = ""; search(); }
@@ -551,4 +553,4 @@ async function news() {
 opened.add(`round-1-${page.report.loops[0]?.best_round}`);
 draw();
 reveal();
-if (LIVE) { window.alive = new EventSource("/harness-alive"); setTimeout(news, 2000); }
+if (LIVE) setTimeout(news, 2000);
