@@ -66,6 +66,20 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file of the user's, whole or not at all.
+
+    Raises:
+        InvalidInput: It cannot be written.
+    """
+    try:
+        with whole_file(path) as file:
+            file.write(data)
+    except OSError as error:
+        said = f"cannot be written ({error.strerror})"
+        raise InvalidInput(said, code="file.unwritable", path=path) from error
+
+
 def read_text(what: str, path: Path) -> str:
     """A file's text.
 

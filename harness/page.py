@@ -15,8 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import InvalidInput
-from harness.files import whole_file
+from harness.files import write_whole
 
 Point = tuple[float, float]
 Look = Literal["first", "second", "target", "mark", "claim", "equal"]
@@ -63,12 +62,7 @@ def write_page(path: Path, title: str, *body: Element, clean: Callable[[str], st
     )
     main = element("main", element("h1", title), *body)
     html = element("html", head, element("body", main), lang="en")
-    try:
-        with whole_file(path) as file:
-            file.write(f"<!doctype html>\n{''.join(_written(html, clean))}\n".encode())
-    except OSError as error:
-        said = f"cannot be written ({error.strerror})"
-        raise InvalidInput(said, code="file.unwritable", path=path) from error
+    write_whole(path, f"<!doctype html>\n{''.join(_written(html, clean))}\n".encode())
 
 
 def _written(node: Element | str, clean: Callable[[str], str]) -> Iterator[str]:

@@ -62,6 +62,7 @@ def test_the_wheel_holds_the_rooms_and_the_type_marker(wheel: Path) -> None:
     assert "harness/py.typed" in names
     assert "harness/_rooms/rubrics/brief.yaml" in names
     assert "harness/rubric/prompts.yaml" in names
+    assert {f"harness/analysis/page/run.{kind}" for kind in ("html", "css", "js")} <= names
     assert "harness/_rooms/patterns/wiggum_loop.py" in names
     assert not any(name.startswith(("tests/", "examples/")) for name in names)
 

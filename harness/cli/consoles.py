@@ -70,12 +70,17 @@ def say(what: object = "", *, err: bool = False, nl: bool = True) -> None:
 
 def write_json(data: bytes) -> None:
     """Prints one JSON document on standard output."""
+    sys.stdout.buffer.write(clean_json(data))
+
+
+def clean_json(data: bytes) -> bytes:
+    """A JSON document without secrets."""
     redactor = _redactor()
     if redactor.finds_any(data):
         cleaned = redactor.clean_values(orjson.loads(data))
         indent = orjson.OPT_INDENT_2 if b"\n" in data[:-1] else 0
         data = orjson.dumps(cleaned, option=indent | orjson.OPT_APPEND_NEWLINE)
-    sys.stdout.buffer.write(data)
+    return data
 
 
 class Shown(Console):

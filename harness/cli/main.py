@@ -26,6 +26,7 @@ _COMMANDS = {
     "run": ("harness.cli.run_command:run", "Run a pipeline file."),
     "runs": ("harness.cli.runs:runs", "List the runs that ended, or compare two."),
     "trace": ("harness.cli.trace:trace", "Look into a run: timeline, report, diagnosis."),
+    "view": ("harness.cli.view:view", "Read a run in the browser: its loops, calls and texts."),
 }
 """Where each subcommand lives, and its help."""
 

@@ -26,24 +26,14 @@ from harness.inference import Spent
 from harness.inference.limits import FIELD_OF
 from harness.session import RunResult, Settings
 from harness.session.separation import Separation
-from harness.wiggum import RecordedLoop, StopReason, WiggumResult
+from harness.wiggum import STOPPED_SINCE, RecordedLoop, WiggumResult
 
-_REASONS: dict[StopReason, str] = {
-    "passed": "the draft meets the rubric",
-    "max_rounds": "no round was left, and the rubric is not met",
-    "plateau": "the last revisions or candidates gained nothing beyond the evaluator's noise",
-    "cycle": "a revision was an earlier draft again, or changed no score",
-    "regression": "the last revisions only lost",
-    "budget": "its tokens, cost or time do not suffice for another round",
-    "abstained": "no score could be read from what the evaluator said",
-    "producer_empty": "a revision had no text",
-    "producer_failed": "no revision could be had",
-    "evaluator_failed": "no verdict could be had",
-    "cancelled": "it was ended from outside",
+_NEXT = {
+    "read it": "view",
+    "timeline": "trace open",
+    "rounds, reasons": "trace rounds",
+    "times, tokens": "trace report",
 }
-
-
-_NEXT = {"timeline": "open", "rounds, reasons": "rounds", "times, tokens": "report"}
 """What to look at next, and the command for it."""
 
 _NEXT_WIDTH = 17
@@ -76,7 +66,7 @@ def print_result(result: RunResult, out: Console, console: Console) -> None:
         drawn = [p.suffix for p in (files.chrome_trace, files.perfetto_trace) if p is not None]
         lines = {"files": ", ".join([str(files.journal), *drawn])}
         for what, how in _NEXT.items():
-            lines[what] = f"{_command()} trace {how} {_journal_name(files.journal)}"
+            lines[what] = f"{_command()} {how} {_journal_name(files.journal)}"
         for what, line in lines.items():
             told = f"{what:<{_NEXT_WIDTH}}{line}"
             console.print(told, style="dim", highlight=False, markup=False, soft_wrap=True)
@@ -112,6 +102,11 @@ def print_to_do(result: RunResult, console: Console) -> None:
 def resume_command(journal: Path) -> str:
     """What to type to go on with a run."""
     return f"{_command()} resume {_journal_name(journal)}"
+
+
+def open_command(journal: Path) -> str:
+    """What to type to see a run in Perfetto."""
+    return f"{_command()} {_NEXT['timeline']} {_journal_name(journal)}"
 
 
 def result_as_json(result: RunResult) -> bytes:
@@ -221,9 +216,9 @@ def _print_loop(loop: WiggumResult, console: Console) -> None:
         _print_changes(loop, console)
     console.print(rounds_table(loop.rounds, best=loop.best.number))
     console.print(
-        f"Stopped: {loop.stop_reason} ({_REASONS[loop.stop_reason]}). Round {loop.best.number}* is "
-        f"returned: {verdict.composite}, {decision(verdict, loop.rubric)}, by rubric "
-        f"'{loop.rubric.id}'.",
+        f"Stopped: {loop.stop_reason} ({STOPPED_SINCE[loop.stop_reason]}). Round "
+        f"{loop.best.number}* is returned: {verdict.composite}, {decision(verdict, loop.rubric)}, "
+        f"by rubric '{loop.rubric.id}'.",
         highlight=False,
     )
     if tried := [candidate for one in loop.rounds for candidate in one.tried]:

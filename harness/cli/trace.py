@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -47,8 +47,18 @@ from harness.trace.run_list import journals_in
 
 if TYPE_CHECKING:
     from harness.trace.damage import FileCheck, JournalCheck
+    from harness.trace.viewer import LoopbackServer
 
 _RUN = click.argument("run", default=LATEST)
+
+port_option = click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Where to serve the page; any free port when left out.",
+)
+
+no_browser_option = click.option("--no-browser", is_flag=True, help="Only say the address.")
 
 
 @click.group()
@@ -60,40 +70,37 @@ def trace() -> None:
 @trace.command("open")
 @_RUN
 @traces_option
+@port_option
+@no_browser_option
 @click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    help="Where to serve the page; any free port when left out.",
+    "--span",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Select this span, by its number, and zoom to it.",
 )
-@click.option("--no-browser", is_flag=True, help="Only say the address.")
-@click.option(
-    "--span", type=click.IntRange(min=1), metavar="N", help="Select this span and zoom to it."
-)
-def open_(run: str, traces: Path | None, port: int, *, no_browser: bool, span: int | None) -> None:
+def open_(run: str, traces: Path | None, port: int, span: int | None, *, no_browser: bool) -> None:
     """Show a run in the Perfetto UI, served from this machine: nothing is uploaded.
 
     Ends when the tab is closed, or on Ctrl-C.
     """
-    from harness.trace.viewer import route_to  # noqa: PLC0415 - it brings a server
-
     console = Shown(stderr=True)
     with _complaints(), tempfile.TemporaryDirectory(prefix="harness-open-") as folder:
         given = Path(run)
-        timeline = given if given.suffix and given.suffix != ".jsonl" and given.exists() else None
-        route = None
-        if timeline is not None and span is not None:
-            raise InvalidInput(
-                "--span takes a run, not a file of its timeline", code="option.of-a-run"
-            )
+        is_timeline = given.suffix not in {"", ".jsonl"} and given.exists()
+        timeline = given if is_timeline and span is None else None
+        at: tuple[int, int] | None = None
         if timeline is None:
             journal = _journal(run, traces)
-            route = None if span is None else route_to(journal, span)
+            if span is not None:
+                from harness.cli.trace_show import span_shown  # noqa: PLC0415
+
+                found = span_shown(journal, span)
+                at = found.start_ns, found.duration_ns
             timeline = Path(folder, journal.path.stem + TIMELINES["perfetto"][0])
             with console.status("Drawing the timeline …"):
                 TIMELINES["perfetto"][1](journal, timeline)
         try:
-            show_timeline(timeline, route=route, open_browser=not no_browser, port=port)
+            show_timeline(timeline, open_browser=not no_browser, port=port, at=at)
         except KeyboardInterrupt:
             # The usual way to end it, not a failure.
             console.print("closed", style="dim")
@@ -410,27 +417,34 @@ def _part(found: FileCheck) -> str:
 
 
 def show_timeline(
-    trace: Path, *, route: Mapping[str, str] | None = None, open_browser: bool = True, port: int = 0
+    trace: Path,
+    *,
+    open_browser: bool = True,
+    port: int = 0,
+    at: tuple[int, int] | None = None,
 ) -> None:
     """Shows a trace in Perfetto until its tab is closed; Ctrl-C comes out as it is.
 
-    Standard error has the address.
-
     Args:
         trace: The file.
-        route: How the UI begins; with all of the trace when left out.
         open_browser: Whether to start the browser, or leave the address to the person.
         port: Where to serve; 0 for any free port.
+        at: Start and duration of the slice to select.
 
     Raises:
         InvalidInput: There is no such file, the port is taken, or the UI is not installed.
     """
     from harness.trace.viewer import TraceViewer  # noqa: PLC0415 - it brings a server
 
-    with TraceViewer(trace, route=route, port=port) as viewer:
-        # Not cleaned of secrets: without its token, the address opens nothing.
-        click.echo(f"Perfetto at {viewer.url} (close the tab or press Ctrl-C to stop)", err=True)
-        if open_browser:
-            # Some browsers, such as those in a terminal, block their caller until they end.
-            threading.Thread(target=webbrowser.open, args=[viewer.url], daemon=True).start()
-        viewer.serve_until_closed()
+    with TraceViewer(trace, port=port, at=at) as viewer:
+        show_served(viewer, "Perfetto", open_browser=open_browser)
+
+
+def show_served(server: LoopbackServer, what: str, *, open_browser: bool) -> None:
+    """Serves until the last tab is closed; standard error has the address."""
+    # Not cleaned of secrets: without its token, the address opens nothing.
+    click.echo(f"{what} at {server.url} (close the tab or press Ctrl-C to stop)", err=True)
+    if open_browser:
+        # Some browsers, such as those in a terminal, block their caller until they end.
+        threading.Thread(target=webbrowser.open, args=[server.url], daemon=True).start()
+    server.serve_until_closed()

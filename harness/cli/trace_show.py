@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -10,13 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.tables import seconds
+from harness.errors import InvalidInput
 from harness.trace import Journal, SpanRecord
-from harness.trace.journal_reader import no_such_span
-from harness.trace.records import title
+from harness.trace.records import figures, title
 
 _TEXT = "_sha256"
 """How attributes end that name a text by its hash."""
-_NANOSECONDS = "_ns"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,10 @@ def span_shown(journal: Journal, number: int) -> SpanShown:
         elif span.parent == number:
             parts.append(span)
     if found is None:
-        raise no_such_span(number)
+        raise InvalidInput(
+            f"the run has no span {number}; a slice's arguments have its number as `span`",
+            code="trace.no-such-span",
+        )
     origin_ns = journal.started.time_ns
     hashes = {str(value) for name, value in found.attributes.items() if name.endswith(_TEXT)}
     texts = {item.sha256: item.text for item in journal.contents() if item.sha256 in hashes}
@@ -109,7 +111,7 @@ def print_span(shown: SpanShown, console: Console) -> None:
     if shown.error:
         console.print(Text(shown.error, style="red"))
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, value in _figures(shown.attributes):
+    for name, value in figures(shown.attributes):
         table.add_row(Text(name, style="dim"), Text(value))
     for said, start_ns, duration_ns in shown.parts:
         took = f"{seconds(duration_ns)} s from second {seconds(start_ns)}"
@@ -118,13 +120,3 @@ def print_span(shown: SpanShown, console: Console) -> None:
     for name, text in shown.texts.items():
         console.print(Text(f"\n{name}", style="bold"))
         console.print(Text(text), soft_wrap=True)
-
-
-def _figures(attributes: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    for name, value in attributes.items():
-        if value is None:
-            continue
-        if name.endswith(_NANOSECONDS) and isinstance(value, int):
-            yield name.removesuffix(_NANOSECONDS), f"{value / 1e6:,.1f} ms"
-        else:
-            yield name, str(value)

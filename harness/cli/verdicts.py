@@ -157,18 +157,11 @@ def remarks(
 
 def why_not_more(score: DimensionScore) -> Iterator[str]:
     """What kept a dimension from a higher score, line by line."""
-    judged = score.source == "judged"
-    reason = score.reason
-    for cap in score.capped:  # these come last
-        reason = reason.replace(cap, "").removesuffix("; ")
-    # A check's reason is its findings, joined.
-    if reason and (judged or not score.findings):
-        yield reason
-    for finding in score.findings:
-        is_rule = any(cap.endswith(f": {finding.message}") for cap in score.capped)
-        if not is_rule and not (judged and finding.message == reason):
-            where = f"“{finding.section}”: " if finding.section else ""
-            yield where + finding.message
+    if score.own_reason:
+        yield score.own_reason
+    for finding in score.own_findings:
+        where = f"“{finding.section}”: " if finding.section else ""
+        yield where + finding.message
     for cap in score.capped:
         yield f"held down: {cap}"
 

@@ -8,7 +8,7 @@ Markdown: https://mermaid.js.org/syntax/flowchart.html
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from itertools import pairwise
@@ -224,22 +224,23 @@ def run_seen(journal: Journal) -> RunSeen:
     Raises:
         JournalInvalid: A line in the middle is not a record.
     """
-    outermost: dict[str, list[NodeRecord]] = {}
+    by_node: dict[str, list[NodeRecord]] = {}
     for record in node_records(journal):
-        outermost.setdefault(_outermost(record.node), []).append(record)
+        by_node.setdefault(outermost_node(record.node), []).append(record)
     path = _critical_path(journal)
     return RunSeen(
         run_id=journal.started.run_id,
         status=journal.ended.status if journal.ended else "unfinished",
         duration_ns=journal.duration_ns,
         nodes={
-            name: _seen(members, is_critical=name in path) for name, members in outermost.items()
+            name: node_seen(members, is_critical=name in path) for name, members in by_node.items()
         },
         critical_path=path,
     )
 
 
-def _seen(records: list[NodeRecord], *, is_critical: bool) -> NodeSeen:
+def node_seen(records: Sequence[NodeRecord], *, is_critical: bool) -> NodeSeen:
+    """What a run made of a node, by the records of its items and of what is nested in them."""
     own = [record for record in records if "/" not in record.node]
     statuses = {record.status for record in own}
     return NodeSeen(
@@ -262,10 +263,10 @@ def _critical_path(journal: Journal) -> tuple[str, ...]:
     run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
     steps = critical_path(spans, journal.flows, run=run).steps
     # Each node once, although several of its calls may follow one another.
-    return tuple(dict.fromkeys(_outermost(step.node) for step in steps))
+    return tuple(dict.fromkeys(outermost_node(step.node) for step in steps))
 
 
-def _outermost(path: str) -> str:
+def outermost_node(path: str) -> str:
     """The node of the graph itself that a call was made in: `answer` of `answer[3]/brief/text`."""
     return path.partition("/")[0].partition("[")[0]
 

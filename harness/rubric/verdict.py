@@ -36,6 +36,26 @@ class DimensionScore:
     """Whether it is the mean of all scores that the evaluator could have given, by their
     probabilities, instead of the one it gave."""
 
+    @property
+    def own_reason(self) -> str:
+        """The reason without what its findings and caps say; often empty."""
+        if self.source == "checked" and self.findings:
+            return ""  # a check's reason is its findings, joined
+        reason = self.reason
+        for cap in self.capped:  # these come last
+            reason = reason.replace(cap, "").removesuffix("; ")
+        return reason
+
+    @property
+    def own_findings(self) -> tuple[Finding, ...]:
+        """The findings without those that the reason or a cap says again."""
+        return tuple(
+            finding
+            for finding in self.findings
+            if not any(cap.endswith(f": {finding.message}") for cap in self.capped)
+            and not (self.source == "judged" and finding.message == self.own_reason)
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortened:

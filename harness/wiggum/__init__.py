@@ -4,6 +4,7 @@ from harness.inference import NOTHING, Limits, Spent
 from harness.wiggum.loop import WiggumResult, check_rounds, lengthened, revise_until_met
 from harness.wiggum.loop_meter import LoopLimits, LoopMeter
 from harness.wiggum.policy import (
+    STOPPED_SINCE,
     LoopPolicy,
     Revise,
     Round,
@@ -35,6 +36,7 @@ from harness.wiggum.sampling import Place, first_seed, sample
 __all__ = [
     "LOOP_RECORDS",
     "NOTHING",
+    "STOPPED_SINCE",
     "Candidate",
     "EarlierLoops",
     "Limits",

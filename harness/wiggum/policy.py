@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,6 +44,21 @@ StopReason = Literal[
 - `producer_failed`, `evaluator_failed`: the call for a revision or a verdict failed.
 - `cancelled`: from outside.
 """
+
+STOPPED_SINCE: Mapping[str, str] = {
+    "passed": "the draft meets the rubric",
+    "max_rounds": "no round was left, and the rubric is not met",
+    "plateau": "the last revisions or candidates gained nothing beyond the evaluator's noise",
+    "cycle": "a revision was an earlier draft again, or changed no score",
+    "regression": "the last revisions only lost",
+    "budget": "its tokens, cost or time do not suffice for another round",
+    "abstained": "no score could be read from what the evaluator said",
+    "producer_empty": "a revision had no text",
+    "producer_failed": "no revision could be had",
+    "evaluator_failed": "no verdict could be had",
+    "cancelled": "it was ended from outside",
+}
+"""The same in words, as the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from harness.trace import (
 )
 from harness.wiggum.policy import Round
 
-LOOP_RECORDS = frozenset({"wiggum", "node", "evaluate", "round"})
+LOOP_RECORDS = frozenset({"wiggum", "node", "evaluate", "round", "stop"})
 """Names of the spans and instants that `recorded_loops` reads."""
 
 _TEXTS = ("draft_sha256", "round_sha256")
@@ -103,6 +103,8 @@ class RecordedLoop:
     """Whether that draft met the rubric."""
     stop_reason: str | None
     """Why no further round was made; None if the loop did not come to its end."""
+    stop_detail: str = ""
+    """More about the reason, for people; often empty."""
     status: SpanStatus
     duration_ns: int
     prompts_sha256: str | None = None
@@ -139,6 +141,7 @@ def recorded_loops(records: Iterable[object]) -> tuple[RecordedLoop, ...]:
     nodes: dict[int | None, str] = {}
     scores: dict[int | None, list[object]] = {}
     rounds: dict[int | None, list[Attributes]] = {}
+    details: dict[int | None, str] = {}
     for item in records:
         match item:
             case SpanRecord(name="wiggum"):
@@ -149,12 +152,15 @@ def recorded_loops(records: Iterable[object]) -> tuple[RecordedLoop, ...]:
                 scores.setdefault(item.parent, []).append(item.attributes.get("composite"))
             case Instant(name="round"):
                 rounds.setdefault(item.span, []).append(item.attributes)
+            case Instant(name="stop"):
+                details[item.span] = str(item.attributes.get("detail") or "")
     return tuple(
         _loop(
             spans,
             node=nodes.get(spans[0].parent),
             scores=[score for span in spans for score in scores.get(span.id, ())],
             rounds=[tuple(rounds.get(span.id, ())) for span in spans],
+            stop_detail=details.get(spans[-1].id, ""),
         )
         for spans in parts.values()
     )
@@ -166,6 +172,7 @@ def _loop(
     node: str | None,
     scores: list[object],
     rounds: Sequence[tuple[Attributes, ...]],
+    stop_detail: str,
 ) -> RecordedLoop:
     # Each part sums up those before it, unless it was killed before it had written their rounds
     # down again: the one with the most rounds counts, the last of equals.
@@ -186,6 +193,7 @@ def _loop(
         best_round=best_round if isinstance(best_round, int) else None,
         passed=passed if isinstance(passed, bool) else None,
         stop_reason=reason if isinstance(reason, str) else None,
+        stop_detail=stop_detail,
         status=parts[-1].status,
         duration_ns=sum(span.duration_ns for span in parts),
         prompts_sha256=said.get("prompts_sha256"),

@@ -66,7 +66,7 @@ def test_a_report_has_the_text_the_rounds_what_was_asked_to_change_the_models_an
         str(result.files.journal.parent): "traces",
         result.run_id: "RUN",
         r"\d+\.\d s": "0.0 s",
-        r" [^ ]+ trace (\w+) RUN .*": r" harness trace \1 RUN",
+        r" [^ ]+ (view|trace \w+) RUN .*": r" harness \1 RUN",
     }
     assert_shown("run report", shown(result), masks=masks)
 

@@ -18,7 +18,8 @@ import pytest
 from command import COMMAND, harness, interrupt
 from demo import ROOT, DemoRun
 
-from harness.trace import load_run
+from harness.cli.trace_show import span_shown
+from harness.trace import Journal
 from tests.chromium import Chromium
 
 
@@ -80,37 +81,25 @@ def test_it_serves_until_it_is_told_to_end_which_is_no_failure(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_span_is_shown_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    scripts = []
-
-    def browser(url: str) -> None:
-        opener = build_opener(HTTPCookieProcessor())
-        opener.open(url).close()
-        with opener.open(url.partition("?")[0] + "harness.js") as script:
-            scripts.append(script.read().decode())
-        interrupt(signal.SIGINT)
-
-    monkeypatch.setattr(webbrowser, "open", browser)
+@pytest.mark.slow
+def test_a_span_that_is_named_is_selected_and_zoomed_to(tmp_path: Path) -> None:
     recorded = ROOT / "traces/recorded/brief.jsonl"
-    calls = [one for one in load_run(recorded).spans if one.name == "chat"]
-    harness("trace", "open", recorded, "--span", str(calls[0].id), cwd=tmp_path)
-    assert f'"dur": "{calls[0].duration_ns}"' in scripts[0]
-    assert "dev.perfetto.PinTracksByRegex" in scripts[0]
+    command = [COMMAND, "trace", "open", recorded, "--span", "8", "--no-browser"]
+    opened = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with opened, Chromium(tmp_path / "profile", width=1600, height=1700) as browser:
+        browser.open(address(opened))
+        selection = "window.app?.trace?.selection.selection"
+        browser.wait_for(f"{selection}?.kind === 'track_event'")
+        planned = span_shown(Journal(recorded), 8)  # 3 s of 30
+        start, took = planned.start_ns, planned.duration_ns
+        assert browser.evaluate(f"Number({selection}.ts)") == start
+        window = "window.app.trace.timeline.visibleWindow"
+        browser.wait_for(f"{window}.duration < {6 * took} && {window}.start.toNumber() < {start}")
+        browser.call("Page.close")
+        assert opened.wait(30) == 0
 
 
-@pytest.mark.parametrize(
-    ("file", "span", "code"),
-    [("brief.jsonl", "999", "trace.no-such-span"), ("brief.json", "1", "option.of-a-run")],
-)
-def test_a_span_that_cannot_be_shown_is_said(
-    tmp_path: Path, file: str, span: str, code: str
-) -> None:
-    done = harness("trace", "open", ROOT / "traces/recorded" / file, "--span", span, cwd=tmp_path)
-    assert done.exit_code == 2
-    assert MESSAGES[code] in done.stderr
-
-
-MESSAGES = {
-    "trace.no-such-span": "the run has no span 999",
-    "option.of-a-run": "--span takes a run",
-}
+def test_a_span_that_is_not_there_is_refused_before_anything_is_served(tmp_path: Path) -> None:
+    recorded = ROOT / "traces/recorded/brief.jsonl"
+    done = harness("trace", "open", recorded, "--span", "999", cwd=tmp_path)
+    assert (done.exit_code, "has no span 999" in done.stderr) == (2, True)

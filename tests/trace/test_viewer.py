@@ -13,7 +13,7 @@ import pytest
 
 from harness.errors import InvalidInput
 from harness.trace import ManualClock
-from harness.trace.viewer import TraceViewer
+from harness.trace.viewer import LoopbackServer, TraceViewer
 
 SHOW = """\
 import sys
@@ -184,6 +184,24 @@ def test_it_serves_while_a_page_is_open_and_stops_a_while_after_the_last(trace):
         with open_page(viewer.url):
             clock.advance(ms=10**8)
             assert goes_on(thread)
+
+
+def test_an_answer_that_takes_long_keeps_it_serving():
+    clock = ManualClock()
+    went_on = []
+
+    def slow(_):
+        clock.advance(ms=10**8)
+        went_on.append(goes_on(thread))
+        return b"at last"
+
+    with LoopbackServer(lambda _: {"/slow": slow}, clock=clock) as server:
+        thread = Thread(target=server.serve_until_closed)
+        thread.start()
+        with ask(server.url, "/slow") as answer:
+            assert answer.read() == b"at last"
+        assert went_on == [True]
+        assert ends_as_time_goes_by(thread, clock)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.errors import InvalidInput, RubricInvalid
-from harness.files import shipped_directory, whole_file
+from harness.files import shipped_directory, write_whole
 from harness.rubric.calibration.bounds import Aim, AtThreshold
 from harness.rubric.load import RubricFile
 from harness.rubric.noise import Noise
@@ -63,13 +63,7 @@ class _Record(BaseModel):
         Raises:
             InvalidInput: It cannot be written.
         """
-        path = self.path(rubric, directory)
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            with whole_file(path) as file:
-                file.write(self.model_dump_json().encode() + b"\n")
-        except OSError as error:
-            raise _unwritable(path, error) from error
+        write_whole(self.path(rubric, directory), self.model_dump_json().encode() + b"\n")
 
 
 class Attempt(BaseModel):

@@ -1,0 +1,469 @@
+"""One run as a page for people who read its texts: what there is to show, and the HTML file.
+
+`run_page_of` reads a journal into a `RunPage`. `html_of` puts it, as JSON, into `page/run.html`,
+whose script draws it. Nothing in a page is loaded from elsewhere, and no text becomes HTML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Literal
+
+import orjson
+
+from harness.analysis.run_report import RunReport, report_of
+from harness.compress import sections_of
+from harness.errors import InvalidInput
+from harness.graph.picture import NodeSeen, node_seen, outermost_node
+from harness.trace.calls import PHASES, calls_of, charges_of
+from harness.trace.journal_reader import Journal, paths_beside
+from harness.trace.node_records import NodeRecord, NodeStatus, node_records, sources_of
+from harness.trace.records import (
+    Attributes,
+    Content,
+    Instant,
+    NodeOutput,
+    SpanRecord,
+    figures,
+    title,
+)
+from harness.trace.run_trace import is_going
+from harness.wiggum import STOPPED_SINCE, RecordedLoop, Round, rounds_in, texts_of
+
+_PARTS = Path(__file__).with_name("page")
+
+Op = Literal["=", "+", "-"]
+TextIndex = int | None
+"""Which of `RunPage.texts`; None where no text was recorded."""
+
+_EVENTS = ("warning", "retry", "fallback")
+_TEXTS = ("prompt_sha256", "reply_sha256")
+_SHOWN = frozenset({"label", "track", "model", "role", "node", "unreliable", *_TEXTS})
+"""Attributes of a call that have a field of their own."""
+_ALIKE = 0.4
+"""Of two passages that share less, the words are not compared: they are two passages."""
+_MOST_PAIRS = 4_000_000
+"""Of words; with more, comparing them would take seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageItem:
+    """One call of a node."""
+
+    label: str
+    status: NodeStatus
+    error: str | None
+    start_ns: int | None
+    """From the run's start, as everywhere here; None if it never began."""
+    duration_ns: int
+    gave: TextIndex
+    """What it returned: a text, or JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageNode:
+    """A node of the pipeline, with all its items and what is nested in them."""
+
+    name: str
+    needs: tuple[str, ...]
+    seen: NodeSeen
+    items: tuple[PageItem, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageCall:
+    """A call of a model."""
+
+    id: int
+    """The number of its span."""
+    label: str
+    node: str | None
+    """Label of the node call around it."""
+    role: str | None
+    model: str
+    start_ns: int
+    duration_ns: int
+    phases: tuple[tuple[str, int, int], ...]
+    """Name, start and duration of each."""
+    unreliable: tuple[str, ...]
+    """Phases and figures that the process saw too late."""
+    status: str
+    error: str | None
+    cost_usd: float | None
+    prompt: TextIndex
+    reply: TextIndex
+    attributes: Attributes
+    """Tokens, latencies, settings: whatever else is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageSection:
+    """A section of a draft, compared with the draft that was revised."""
+
+    parts: tuple[tuple[Op, str], ...]
+    notes: tuple[tuple[str, str], ...]
+    """Dimension and message of each finding about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRound:
+    """An evaluated draft."""
+
+    round: Round
+    why: Mapping[str, tuple[str, ...]]
+    """By dimension, what is wrong with the draft as a whole; the rest stands at its section."""
+    remarks: tuple[str, ...]
+    sections: tuple[PageSection, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLoop:
+    """A revise loop, beside what the report has of it."""
+
+    stop: str
+    """Why no further round was made, in words."""
+    unreadable: str | None
+    """Why there are no rounds."""
+    rounds: tuple[PageRound, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageEvent:
+    """A warning, or a pause before another try."""
+
+    kind: str
+    time_ns: int
+    where: str | None
+    said: str
+    figures: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage:
+    """All that a page shows."""
+
+    version: str
+    """Another one as soon as the journal has more."""
+    report: RunReport
+    status: str
+    """How it ended; `running`; or `unfinished` if it was killed."""
+    wall_ns: int
+    """When it began, in Unix time."""
+    has_texts: bool
+    open_command: str
+    """What shows the run in Perfetto, but for `--span N`."""
+    columns: tuple[tuple[PageNode, ...], ...]
+    """The nodes by the number of nodes above them, along the longest way."""
+    loops: tuple[PageLoop, ...]
+    calls: tuple[PageCall, ...]
+    events: tuple[PageEvent, ...]
+    texts: tuple[str, ...]
+    """Each once."""
+
+
+def html_of(page: bytes, *, nonce: str, is_live: bool = False) -> bytes:
+    """The whole file, from a `RunPage` as JSON.
+
+    `nonce`, which nobody can guess, lets its own script run and no other. A live page asks a server
+    for news.
+    """
+    parts = {
+        "nonce": nonce,
+        "connect": "'self'" if is_live else "'none'",
+        "live": "yes" if is_live else "no",
+        "css": (_PARTS / "run.css").read_text(encoding="utf-8"),
+        "js": (_PARTS / "run.js").read_text(encoding="utf-8"),
+        # No text can end the element that the JSON stands in, or begin a comment there.
+        "data": page.replace(b"<", rb"\u003c").decode(),
+    }
+    html = (_PARTS / "run.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], html).encode()
+
+
+def version_of(journal: Path) -> str:
+    """Another text as soon as a run's files have more; `running` is in it while the run goes on."""
+    seen: list[str] = []
+    with suppress(OSError):  # a reader says what is wrong
+        seen += [str(path.stat().st_size) for path in (journal, *paths_beside(journal))]
+        seen += ["running"] if is_going(journal) else []
+    return "-".join(seen)
+
+
+def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunPage:
+    """Reads a run of which all texts fit into memory.
+
+    Args:
+        path: The journal, of a run that ended, was killed, or is still going.
+        open_command: What shows the run in Perfetto.
+
+    Raises:
+        JournalInvalid: It cannot be read, or a line in the middle is not a record.
+    """
+    version = version_of(path)  # before it is read: what comes meanwhile is news
+    journal = Journal(path)
+    report = report_of(journal)
+    seen = _Seen(journal)
+    # By when they came, so that a text of a call keeps its number while the run goes on.
+    wanted = {str(span.attributes.get(name)) for span in seen.spans for name in _TEXTS}
+    texts: dict[str, int] = {}
+    for sha256, text in seen.contents.items():
+        if sha256 in wanted:
+            _index(text, texts)
+    is_running = report.status == "unfinished" and version.endswith("running")
+    return RunPage(
+        version=version,
+        report=report,
+        status="running" if is_running else report.status,
+        wall_ns=journal.started.wall_ns,
+        has_texts=bool(seen.contents),
+        open_command=open_command,
+        columns=_columns(journal, seen, report, texts),
+        loops=tuple(_loops(journal, report.loops)),
+        calls=tuple(_calls(journal, seen, texts)),
+        events=tuple(_events(journal, seen)),
+        texts=tuple(texts),
+    )
+
+
+def _index(text: str | None, texts: dict[str, int]) -> TextIndex:
+    return None if text is None else texts.setdefault(text, len(texts))
+
+
+class _Seen:
+    """A journal's records, as far as a page shows them."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.spans: list[SpanRecord] = []
+        self.instants: list[Instant] = []
+        self.contents: dict[str, str] = {}
+        self.outputs: dict[tuple[str, int | None], object] = {}
+        self.around: dict[int | None, str] = {}
+        """By span, the label of the innermost node call that it is in."""
+        for item in journal.items():
+            match item:
+                case SpanRecord():
+                    self.spans.append(item)
+                    label = title(item) if item.name == "node" else self.around.get(item.parent)
+                    if label is not None:
+                        self.around[item.id] = label
+                case Instant():
+                    self.instants.append(item)
+                case Content():
+                    self.contents[item.sha256] = item.text
+                case NodeOutput():
+                    self.outputs[item.node, item.item] = item.value
+
+
+# --- the graph --------------------------------------------------------------------------------
+
+
+def _columns(
+    journal: Journal, seen: _Seen, report: RunReport, texts: dict[str, int]
+) -> tuple[tuple[PageNode, ...], ...]:
+    by_node: dict[str, list[NodeRecord]] = {}
+    for record in node_records(journal):
+        by_node.setdefault(outermost_node(record.node), []).append(record)
+    needs = _needs(journal, seen)
+    critical = {outermost_node(step.node) for step in report.critical_path.steps}
+    depths: dict[str, int] = {}
+    columns: list[list[PageNode]] = []
+    # What a node needs was heard of before it.
+    for name, records in by_node.items():
+        around = [one for one in needs.get(name, ()) if one in depths]
+        depths[name] = depth = max((depths[one] + 1 for one in around), default=0)
+        if depth == len(columns):
+            columns.append([])
+        columns[depth].append(
+            PageNode(
+                name=name,
+                needs=tuple(around),
+                seen=node_seen(records, is_critical=name in critical),
+                items=tuple(
+                    _item(one, seen, texts, journal.started.time_ns)
+                    for one in sorted(records, key=lambda one: ("/" in one.node, one.item or 0))
+                ),
+            )
+        )
+    return tuple(map(tuple, columns))
+
+
+def _needs(journal: Journal, seen: _Seen) -> dict[str, dict[str, None]]:
+    """By node, the nodes whose output it was given, or for which it was skipped."""
+    nodes = [span for span in seen.spans if span.name == "node"]
+    names = {span.id: outermost_node(title(span)) for span in nodes}
+    found: dict[str, dict[str, None]] = {}
+    for span, sources in sources_of(nodes, journal.flows).items():
+        found.setdefault(names[span], {}).update((names[one.id], None) for one in sources)
+    for one in seen.instants:
+        if one.name == "skip" and (because_of := one.attributes.get("because_of")):
+            skipped = outermost_node(str(one.attributes.get("node")))
+            found.setdefault(skipped, {})[outermost_node(str(because_of))] = None
+    return found
+
+
+def _item(record: NodeRecord, seen: _Seen, texts: dict[str, int], origin_ns: int) -> PageItem:
+    value = seen.outputs.get((record.node, record.item))
+    if not isinstance(value, str | None):
+        value = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    return PageItem(
+        label=record.label,
+        status=record.status,
+        error=record.error,
+        start_ns=record.times[0].start_ns - origin_ns if record.times else None,
+        duration_ns=record.duration_ns,
+        gave=_index(value, texts),
+    )
+
+
+# --- calls ------------------------------------------------------------------------------------
+
+
+def _calls(journal: Journal, seen: _Seen, texts: dict[str, int]) -> Iterator[PageCall]:
+    origin_ns = journal.started.time_ns
+    calls = [call for call in calls_of(seen.spans) if not call.was_refused]
+    endpoints = [one for one in seen.instants if one.name == "endpoint"]
+    charges = charges_of((call for call in calls if not call.from_cache), endpoints)
+    for call in calls:
+        said = call.attributes
+        yield PageCall(
+            id=call.id,
+            label=str(said.get("label") or "chat"),
+            node=seen.around.get(call.id),
+            role=call.role,
+            model=call.model,
+            start_ns=call.start_ns - origin_ns,
+            duration_ns=call.duration_ns,
+            phases=tuple(
+                (name, one.start_ns - origin_ns, one.duration_ns)
+                for name in PHASES
+                for one in call.phases.get(name, ())
+            ),
+            unreliable=tuple(sorted(call.unreliable)),
+            status=call.status,
+            error=call.error,
+            cost_usd=charges.get(call.id),
+            prompt=_index(seen.contents.get(str(said.get("prompt_sha256"))), texts),
+            reply=_index(seen.contents.get(str(said.get("reply_sha256"))), texts),
+            attributes={n: v for n, v in said.items() if n not in _SHOWN},
+        )
+
+
+def _events(journal: Journal, seen: _Seen) -> Iterator[PageEvent]:
+    for one in seen.instants:
+        if one.name in _EVENTS:
+            said = {n: v for n, v in one.attributes.items() if n not in {"message", "detail"}}
+            node = one.attributes.get("node")
+            yield PageEvent(
+                kind=one.name,
+                time_ns=one.time_ns - journal.started.time_ns,
+                where=str(node) if node else seen.around.get(one.span),
+                said=str(one.attributes.get("message") or one.attributes.get("detail") or ""),
+                figures=tuple(figures(said)),
+            )
+
+
+# --- loops ------------------------------------------------------------------------------------
+
+
+def _loops(journal: Journal, loops: Sequence[RecordedLoop]) -> Iterator[PageLoop]:
+    recorded = texts_of(loops, journal)
+    for loop in loops:
+        rounds: tuple[Round, ...] = ()
+        unreadable = None
+        try:
+            rounds = rounds_in(loop, recorded, journal)
+        except InvalidInput as error:
+            unreadable = str(error)
+        yield PageLoop(
+            stop=_stop(loop),
+            unreadable=unreadable,
+            rounds=tuple(_round(one, rounds) for one in rounds),
+        )
+
+
+def _stop(loop: RecordedLoop) -> str:
+    if loop.stop_reason is None:
+        return "not over"
+    since = filter(None, (STOPPED_SINCE.get(loop.stop_reason), loop.stop_detail))
+    return f"{loop.stop_reason}: {'; '.join(since)}"
+
+
+def _round(one: Round, rounds: Sequence[Round]) -> PageRound:
+    verdict = one.verdict
+    base = None if one.base_round is None else rounds[one.base_round - 1].draft
+    notes: dict[int, list[tuple[str, str]]] = {}
+    for score in verdict.scores:
+        for finding in score.own_findings:
+            if finding.section_index is not None:
+                notes.setdefault(finding.section_index, []).append((score.name, finding.message))
+    remarks = {
+        "its reply was cut": one.cut,
+        f"the gate {', '.join(verdict.gates)} is shut": verdict.gates,
+        f"below its floor: {', '.join(verdict.below_floor)}": verdict.below_floor,
+        f"not judged: {', '.join(verdict.unjudged)}": verdict.unjudged,
+        f"taken over from an earlier round: {', '.join(verdict.carried)}": verdict.carried,
+        f"judged by {verdict.evaluator}": verdict.evaluator,
+    }
+    return PageRound(
+        round=one,
+        remarks=tuple(said for said, holds in remarks.items() if holds),
+        why={
+            score.name: (
+                *filter(None, [score.own_reason]),
+                *(f.message for f in score.own_findings if f.section_index is None),
+                *(f"held down: {cap}" for cap in score.capped),
+            )
+            for score in verdict.scores
+        },
+        sections=tuple(_sections(one.draft, base, notes)),
+    )
+
+
+def _sections(
+    draft: str, base: str | None, notes: Mapping[int, Sequence[tuple[str, str]]]
+) -> Iterator[PageSection]:
+    left: deque[tuple[Op, str]] = deque(word_changes(draft if base is None else base, draft))
+    for index, section in enumerate(sections_of(draft)):
+        chars = len(section.text)
+        parts: list[tuple[Op, str]] = []
+        # What was taken out at a section's end is its own, unless something came in its place.
+        while left and (chars or (left[0][0] == "-" and (len(left) == 1 or left[1][0] != "+"))):
+            op, text = left.popleft()
+            if op != "-" and len(text) > chars:
+                left.appendleft((op, text[chars:]))
+                text = text[:chars]
+            chars -= 0 if op == "-" else len(text)
+            parts.append((op, text))
+        yield PageSection(parts=tuple(parts), notes=tuple(notes.get(index, ())))
+
+
+def word_changes(before: str, after: str) -> list[tuple[Op, str]]:
+    """What makes one text of another: parts kept, added and taken out.
+
+    Lines are compared first, then the words of lines that changed, if they have enough in common.
+    The parts that are not taken out, joined, are `after`.
+    """
+    parts: list[tuple[Op, str]] = []
+    old, new = (text.splitlines(keepends=True) for text in (before, after))
+    for is_same, a, b in _compared(old, new):
+        was, now = (re.findall(r"\S+\s*|\s+", "".join(lines)) for lines in (a, b))
+        pairs = [(is_same, a, b)]
+        if not is_same and len(was) * len(now) <= _MOST_PAIRS:
+            matcher = SequenceMatcher(None, was, now, autojunk=False)
+            pairs = [*_compared(was, now)] if matcher.ratio() >= _ALIKE else pairs
+        for same, x, y in pairs:
+            parts += [("=", "".join(y))] if same else [("-", "".join(x)), ("+", "".join(y))]
+    return [part for part in parts if part[1]]
+
+
+def _compared(
+    old: Sequence[str], new: Sequence[str]
+) -> Iterator[tuple[bool, Sequence[str], Sequence[str]]]:
+    for kind, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        yield kind == "equal", old[a:b], new[c:d]

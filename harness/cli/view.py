@@ -1,0 +1,94 @@
+"""`harness view`: one run as a page for people who read its texts, as a file or served.
+
+A served page follows a run that goes on. It is served from this machine, to this machine.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import lru_cache, partial
+from html import escape
+from pathlib import Path
+from secrets import token_urlsafe
+from urllib.parse import unquote
+
+import click
+
+from harness.analysis.run_page import html_of, run_page_of, version_of
+from harness.cli.arguments import LATEST, find_journal, traces_option
+from harness.cli.consoles import Shown, clean_json, failures_told, log_to_stderr, say
+from harness.cli.run_result import open_command
+from harness.cli.trace import no_browser_option, port_option, show_served
+from harness.errors import InvalidInput
+from harness.files import write_whole
+from harness.trace import TIMELINES, Journal, dump_json
+from harness.trace.viewer import LoopbackServer, Site, perfetto_site
+
+
+@click.command()
+@click.argument("run", default=LATEST)
+@traces_option
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write the page to this file, which needs nothing else; it is served when left out.",
+)
+@port_option
+@no_browser_option
+def view(
+    run: str, traces: Path | None, output: Path | None, port: int, *, no_browser: bool
+) -> None:
+    """Read a run in the browser: its graph, loops and calls, with every text.
+
+    RUN is its id, a part of it, one of its files, or "latest". Served from this machine: nothing is
+    uploaded. Ends when the tab is closed, or on Ctrl-C.
+    """
+    log_to_stderr()
+    console = Shown(stderr=True)
+    with failures_told(of_journals=True):
+        journal = find_journal(run, traces)
+        # Reading a long run takes seconds, and several pages may ask.
+        read = lru_cache(maxsize=1)(partial(_page, journal))
+        with console.status("Reading the run …"):
+            page = read(version_of(journal))
+        if output is not None:
+            write_whole(output, html_of(page, nonce=token_urlsafe()))
+            say(output)
+            return
+        with (
+            tempfile.TemporaryDirectory(prefix="harness-view-") as folder,
+            LoopbackServer(partial(_site, journal, read, Path(folder)), port=port) as server,
+        ):
+            try:
+                show_served(server, "The run", open_browser=not no_browser)
+            except KeyboardInterrupt:
+                # The usual way to end it, not a failure.
+                console.print("closed", style="dim")
+
+
+def _page(journal: Path, _version: str) -> bytes:
+    return clean_json(dump_json(run_page_of(journal, open_command=open_command(journal))))
+
+
+def _site(journal: Path, read: Callable[[str], bytes], folder: Path, nonce: str) -> Site:
+    """The page, what it asks for news, and the timeline, drawn when it is opened."""
+    suffix, write = TIMELINES["perfetto"]
+    drawn = folder / f"{journal.stem}{suffix}"
+
+    def page(_: str) -> bytes:
+        return html_of(read(version_of(journal)), nonce=nonce, is_live=True)
+
+    def news(known: str) -> bytes | None:
+        version = version_of(journal)
+        return None if unquote(known) == version else read(version)
+
+    def timeline(_: str) -> Path:
+        write(Journal(journal), drawn)
+        return drawn
+
+    site: Site = {"/": page, "/run.json": news}
+    try:
+        return site | perfetto_site(nonce, trace=timeline, name=drawn.name, page="/timeline.html")
+    except InvalidInput as error:
+        return site | {"/timeline.html": escape(str(error)).encode()}

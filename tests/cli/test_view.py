@@ -1,0 +1,130 @@
+"""`harness view`: a file, or a page that follows the run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import webbrowser
+from pathlib import Path
+from urllib.parse import quote
+from urllib.request import HTTPCookieProcessor, build_opener
+
+import pytest
+from command import COMMAND, harness, interrupt
+from demo import ROOT
+
+from harness.analysis.run_page import version_of
+from harness.trace import RunTrace
+from tests.chromium import Chromium
+from tests.sample_runs import write_journal
+
+RECORDED = ROOT / "traces" / "recorded" / "brief.jsonl"
+
+
+def test_a_run_is_written_as_one_file_for_its_reader_alone(tmp_path: Path) -> None:
+    done = harness("view", RECORDED, "--output", "pages/run.html", cwd=tmp_path)
+    page = tmp_path / "pages" / "run.html"
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "pages/run.html\n", "")
+    assert 'data-live="no"' in page.read_text()
+    assert page.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_latest_run_is_meant_where_none_is_named(tmp_path: Path) -> None:
+    done = harness("view", "--output", "run.html", cwd=tmp_path)
+    assert (done.exit_code, done.stdout) == (2, "")
+    (tmp_path / "traces").mkdir()
+    write_journal(tmp_path / "traces" / "a.jsonl")
+    done = harness("view", "--output", "run.html", cwd=tmp_path)
+    assert done.exit_code == 0
+
+
+def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = harness("view", RECORDED, "--output", "file/run.html", cwd=tmp_path)
+    assert (done.exit_code, "cannot be written" in done.stderr) == (2, True)
+
+
+def test_a_secret_of_the_environment_is_in_no_page(tmp_path: Path) -> None:
+    secret = "Quantisation and the judge"  # is in the texts
+    harness("view", RECORDED, "--output", "run.html", cwd=tmp_path, MY_API_KEY=secret)
+    page = (tmp_path / "run.html").read_text()
+    assert secret not in page
+    assert "Prefix caching" in page
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *paths: str) -> list[tuple[int, bytes]]:
+    """What a browser gets that opens the page of the recorded run, and then these."""
+    answers: list[tuple[int, bytes]] = []
+
+    def browser(url: str) -> None:
+        opener = build_opener(HTTPCookieProcessor())
+        for address in (url, *(url.partition("?")[0] + path for path in paths)):
+            with opener.open(address) as answer:
+                answers.append((answer.status, answer.read()))
+        interrupt()
+
+    monkeypatch.setattr(webbrowser, "open", browser)
+    done = harness("view", RECORDED, cwd=tmp_path)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "The run at http://127.0.0.1:" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    return answers
+
+
+def test_a_served_page_is_told_what_is_new_and_has_the_timeline_beside_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    known = f"run.json?{quote(version_of(RECORDED))}"
+    paths = ("run.json?older", known, "timeline.html", "localtrace")
+    answers = asked(monkeypatch, tmp_path, *paths)
+    assert [status for status, _ in answers] == [200, 200, 204, 200, 200]
+    page, news, nothing, timeline, trace = (body for _, body in answers)
+    assert b'data-live="yes"' in page
+    assert json.loads(news)["version"] == version_of(RECORDED)
+    assert nothing == b""
+    assert b"/harness.js" in timeline
+    assert b"smollm2-135m" in trace
+
+
+def test_where_the_timeline_would_be_it_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "viztracer", None)
+    _, (_, said) = asked(monkeypatch, tmp_path, "timeline.html")
+    assert b"pip install viztracer" in said
+
+
+@pytest.mark.slow
+def test_a_served_page_follows_the_run_and_keeps_what_is_open_until_its_tab_is_closed(
+    tmp_path: Path,
+) -> None:
+    with RunTrace(tmp_path, name="essay") as trace, Chromium(tmp_path / "profile") as browser:
+
+        def call(prompt: str) -> None:
+            texts = {"prompt_sha256": trace.content(prompt), "reply_sha256": trace.content("So.")}
+            with trace.span("chat", model="small", **texts):
+                pass
+            trace.flush()
+
+        call("Why?")
+        command = [COMMAND, "view", trace.journal_path, "--no-browser"]
+        viewed = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert viewed.stderr is not None
+        browser.open(viewed.stderr.readline().split()[3])
+        browser.wait_for("document.querySelectorAll('.call').length === 1")
+        browser.evaluate("location.hash = document.querySelector('.call').id")
+        browser.wait_for("document.querySelector('.call').open")
+        assert "running" in str(browser.evaluate("document.getElementById('name').textContent"))
+
+        call("Why not?")
+        browser.wait_for("document.querySelectorAll('.call').length === 2")
+        opened = "[...document.querySelectorAll('.call')].map((one) => one.open)"
+        assert browser.evaluate(opened) == [True, False]
+        link = browser.evaluate("document.querySelector('.inside a').href")
+        assert "/timeline.html#slice=" in str(link)
+        assert len(browser.hosts_asked()) == 1
+
+        browser.call("Page.close")
+        assert viewed.wait(30) == 0
+        viewed.stderr.close()
