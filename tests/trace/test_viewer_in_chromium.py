@@ -14,7 +14,7 @@ from sample_runs import span, write_journal
 from harness.trace import TIMELINES, Journal
 from harness.trace.calls import PHASES
 from harness.trace.perfetto import write_perfetto_trace
-from harness.trace.viewer import TraceViewer, route_to
+from harness.trace.viewer import TraceViewer
 from tests.chromium import Chromium, open_trace
 
 pytestmark = pytest.mark.slow
@@ -50,11 +50,12 @@ def test_a_recorded_run_is_shown_and_no_one_else_is_asked_for_anything(tmp_path)
 def test_the_slice_of_a_span_is_selected_and_zoomed_to(tmp_path):
     journal = Journal(RECORDED.with_suffix(".jsonl"))
     calls = [one for one in journal.spans() if one.name == "chat"]
+    at = calls[5].start_ns - journal.started.time_ns, calls[5].duration_ns
     write_perfetto_trace(journal, path := tmp_path / "run.pftrace")
 
     with (
         Chromium(tmp_path / "profile", width=1600, height=900) as browser,
-        TraceViewer(path, route=route_to(journal, calls[5].id), grace_s=1) as viewer,
+        TraceViewer(path, at=at, grace_s=1) as viewer,
     ):
         thread = Thread(target=viewer.serve_until_closed, daemon=True)
         thread.start()
