@@ -88,14 +88,15 @@ def open_(run: str, traces: Path | None, port: int, span: int | None, *, no_brow
         given = Path(run)
         is_timeline = given.suffix not in {"", ".jsonl"} and given.exists()
         timeline = given if is_timeline and span is None else None
-        at: tuple[int, int] | None = None
+        at: tuple[int, int, str] | None = None
         if timeline is None:
             journal = _journal(run, traces)
             if span is not None:
                 from harness.cli.trace_show import span_shown  # noqa: PLC0415
 
                 found = span_shown(journal, span)
-                at = found.start_ns, found.duration_ns
+                track = str(found.attributes.get("track", ""))
+                at = found.start_ns, found.duration_ns, track
             timeline = Path(folder, journal.path.stem + TIMELINES["perfetto"][0])
             with console.status("Drawing the timeline …"):
                 TIMELINES["perfetto"][1](journal, timeline)
@@ -421,7 +422,7 @@ def show_timeline(
     *,
     open_browser: bool = True,
     port: int = 0,
-    at: tuple[int, int] | None = None,
+    at: tuple[int, int, str] | None = None,
 ) -> None:
     """Shows a trace in Perfetto until its tab is closed; Ctrl-C comes out as it is.
 
@@ -429,7 +430,7 @@ def show_timeline(
         trace: The file.
         open_browser: Whether to start the browser, or leave the address to the person.
         port: Where to serve; 0 for any free port.
-        at: Start and duration of the slice to select.
+        at: Start, duration and track of the slice to select.
 
     Raises:
         InvalidInput: There is no such file, the port is taken, or the UI is not installed.

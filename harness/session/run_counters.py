@@ -166,11 +166,11 @@ class ProcessSource(_Source):
         resident_bytes = now.resident_bytes // _MIB * _MIB
         readings = [
             Reading(name="process memory", unit="bytes", value=resident_bytes),
-            Reading(name="page faults", unit="pages", value=now.page_faults),
+            Reading(name="page", unit="faults", value=now.page_faults),
         ]
         if before is not None and before[0] == process_id and now_ns > before[1]:
             cores = (now.cpu_s - before[2].cpu_s) * 1e9 / (now_ns - before[1])
-            readings.append(Reading(name="cores", unit="cores", value=round(cores, 2)))
+            readings.append(Reading(name="CPU", unit="cores", value=round(cores, 2)))
         return tuple(readings)
 
 

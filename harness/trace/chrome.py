@@ -24,6 +24,7 @@ from harness.trace.timeline import (
     Lanes,
     excerpts_of,
     on_lane,
+    shown_counter,
     slice_title,
     span_arguments,
     track_rank,
@@ -114,6 +115,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 "args": dict(item.attributes),
             }
         elif type(item) is CounterSet:
+            shown = shown_counter(item)
             lane = lanes.of(item.span, item.track)
             yield from threads.names(lane)
             yield {
@@ -123,7 +125,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 # Counters of one process differ by their names alone.
                 "name": on_lane(item.name, lane),
                 # Perfetto names the counter "name key".
-                "args": {item.unit: item.value},
+                "args": {shown.unit: shown.value},
             }
 
 

@@ -27,6 +27,7 @@ from harness.trace.timeline import (
     Lanes,
     excerpts_of,
     on_lane,
+    shown_counter,
     slice_title,
     span_arguments,
     track_rank,
@@ -205,6 +206,7 @@ class _Packets:
         return _PACKET + _SHORT_VARINTS[len(body)] + body
 
     def _count(self, counter: CounterSet) -> Iterator[bytes]:
+        counter = shown_counter(counter)
         lane = self._lanes.of(counter.span, counter.track)
         yield from self._tracks.describe(lane)
         key = (lane.number, counter.name, counter.unit)

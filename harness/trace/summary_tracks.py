@@ -11,8 +11,9 @@ from harness.trace.records import CounterSet, SpanRecord
 SUMMED = frozenset({"chat", "decode", "node"})
 """Names of the spans that count."""
 
-_IN_FLIGHT, _RATE, _WAITING = "calls in flight", "decoding", "nodes waiting for a place"
-_UNITS = {_IN_FLIGHT: "calls", _RATE: "tokens/s", _WAITING: "calls"}
+_IN_FLIGHT, _RATE, _WAITING = "calls", "decoding", "nodes"
+_UNITS = {_IN_FLIGHT: "in flight", _RATE: "tokens/s", _WAITING: "waiting for a place"}
+"""Timelines show both in one: `calls in flight`."""
 
 
 class SummaryTracks:

@@ -18,11 +18,13 @@ from itertools import islice
 from typing import NamedTuple
 
 from harness.trace.journal_reader import Journal
-from harness.trace.records import Flow, SpanRecord, title
+from harness.trace.records import CounterSet, Flow, SpanRecord, title
 
 _NOWHERE = -1
 
 _OVER: list[int] = []
+
+_SHOWN = {"share": ("%", 100), "bytes": ("MB", 1e-6)}
 
 _KINDS = ("run", "node", "model", "server", "machine", "process")
 
@@ -236,6 +238,14 @@ def slice_title(span: SpanRecord) -> str:
 def on_lane(name: str, lane: Lane) -> str:
     """A name, with the number of its lane if that is not the track's first."""
     return f"{name} ({lane.index + 1})" if lane.index else name
+
+
+def shown_counter(counter: CounterSet) -> CounterSet:
+    """As people read it: percent in place of a share, MB in place of bytes."""
+    if counter.unit not in _SHOWN:
+        return counter
+    unit, factor = _SHOWN[counter.unit]
+    return counter._replace(unit=unit, value=round(counter.value * factor, 2))
 
 
 def track_rank(track: str) -> int:

@@ -37,15 +37,18 @@ _SCRIPT = """\
 // Held open for as long as this page is: the server stops soon after the last page has gone.
 window.harnessAlive = new EventSource("/harness-alive");
 
-// A slice may be asked for, by its start and duration in nanoseconds: it is selected, and shown
-// with twice its length on either side. All groups of tracks are to be open at first. "#!/viewer"
-// is where the UI goes once it shows a trace: after a reload it would find none there.
-const slice = location.hash.match(/^#slice=(\\d+),(\\d+)$/);
-const [ts, dur] = slice ? slice.slice(1).map(Number) : TRACE_SLICE;
+// A slice may be asked for, by its start and duration in nanoseconds and its track: it is selected,
+// and shown with twice its length on either side, its track's rows at the top. All groups of tracks
+// are to be open at first. "#!/viewer" is where the UI goes once it shows a trace: after a reload
+// it would find none there.
+const slice = location.hash.match(/^#slice=(\\d+),(\\d+),(.*)$/);
+const [ts, dur, track] = slice ? [+slice[1], +slice[2], decodeURIComponent(slice[3])] : TRACE_SLICE;
 if (location.hash === "" || slice || location.hash.startsWith("#!/viewer")) {
-  const open = [{id: "dev.perfetto.ExpandTracksByRegex", args: [".*"]}];
+  const commands = [{id: "dev.perfetto.ExpandTracksByRegex", args: [".*"]}];
+  const rows = track && `^${track.replace(/[^\\w ]/g, "\\\\$&")}( \\\\(\\\\d+\\\\))?$`;
+  if (track) commands.push({id: "dev.perfetto.PinTracksByRegex", args: [rows]});
   const at = ts === undefined ? "" : `&ts=${ts}&dur=${dur}&visStart=${ts}&visEnd=${ts + dur}`;
-  location.replace("#!/?startupCommands=" + encodeURIComponent(JSON.stringify(open)) + at);
+  location.replace("#!/?startupCommands=" + encodeURIComponent(JSON.stringify(commands)) + at);
 }
 
 // The UI names the page after the last word of the trace's address.
@@ -168,7 +171,7 @@ class TraceViewer(LoopbackServer):
 
     Args:
         trace: A `.json`, `.json.gz` or `.pftrace`, read again for each page.
-        at: The slice to select and zoom to: its start and duration in nanoseconds.
+        at: The slice to select and zoom to: its start and duration in nanoseconds, and its track.
         options: As for `LoopbackServer`.
 
     Raises:
@@ -179,7 +182,7 @@ class TraceViewer(LoopbackServer):
         self,
         trace: Path,
         *,
-        at: tuple[int, int] | None = None,
+        at: tuple[int, int, str] | None = None,
         **options: Any,  # noqa: ANN401 - passed on
     ) -> None:
         if not trace.is_file():
@@ -258,7 +261,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def perfetto_site(
-    nonce: str, *, trace: Entry, name: str, at: tuple[int, int] | None = None, page: str = "/"
+    nonce: str, *, trace: Entry, name: str, at: tuple[int, int, str] | None = None, page: str = "/"
 ) -> Site:
     """The UI's files, with one trace and a script of ours in its page.
 

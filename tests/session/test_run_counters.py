@@ -168,10 +168,10 @@ def test_a_process_is_told_by_the_cores_it_used_since_the_last_reading():
     source = ProcessSource(lambda: busy.pid, clock=monotonic)
 
     async def main():
-        assert told(await source.read()).keys() == {"process memory", "page faults"}
+        assert told(await source.read()).keys() == {"process memory", "page"}
         await asyncio.sleep(0.3)  # its processor time is counted in hundredths of a second
         used = told(await source.read())
-        assert 0.05 < used["cores"] <= 1.1
+        assert 0.05 < used["CPU"] <= 1.1
         assert used["process memory"] > 1 << 20
 
     try:
@@ -191,7 +191,7 @@ def test_a_new_process_in_place_of_another_has_used_nothing_yet():
 
     first, ended, other, new = asyncio.run(main())
     assert ended == set()
-    assert first == other == new == {"process memory", "page faults"}
+    assert first == other == new == {"process memory", "page"}
 
 
 class Nvml:

@@ -115,13 +115,13 @@ def test_a_counter_is_drawn_under_its_unit_where_it_was_set(events):
         span(2, 1, 8, track="model qwen"),
         CounterSet("composite", "points", 3000, 7.5),
         CounterSet("queue", "calls", 4000, 2, 2),
-        CounterSet("memory", "bytes", 6000, 4, None, "server"),
+        CounterSet("memory", "bytes", 6000, 4_000_000, None, "server"),
     )
 
     assert [(event["name"], event["pid"], event["ts"], event["args"]) for event in drawn] == [
         ("composite", 1, 3.0, {"points": 7.5}),
         ("queue (2)", 2, 4.0, {"calls": 2}),
-        ("memory", 3, 6.0, {"bytes": 4}),
+        ("memory", 3, 6.0, {"MB": 4}),
     ]
 
 

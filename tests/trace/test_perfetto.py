@@ -21,7 +21,7 @@ from sample_runs import span, write_journal
 from harness.trace import TIMELINES, CounterSet, Flow, Instant, Journal, SpanRecord
 from harness.trace.calls import PHASES
 from harness.trace.summary_tracks import SUMMED, SummaryTracks
-from harness.trace.timeline import Lanes
+from harness.trace.timeline import Lanes, shown_counter
 
 pytestmark = pytest.mark.slow
 
@@ -347,7 +347,8 @@ def test_counters_read_as_they_were_set_on_the_track_of_their_span_or_their_own(
                 run.since_start(one.time_ns),
                 float(one.value),
             )
-            for one, track, number in placed
+            for counter, track, number in placed
+            for one in [shown_counter(counter)]
         ), run.name
 
 

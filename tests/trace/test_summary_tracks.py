@@ -29,7 +29,7 @@ def test_calls_and_their_tokens_are_added_up_from_moment_to_moment():
         span(4, "decode", 20, 120, 3),
         span(5, "chat", 100, 110),
     ) == {
-        "calls in flight": [(0, 1), (20, 2), (110, 1), (120, 0)],
+        "calls": [(0, 1), (20, 2), (110, 1), (120, 0)],
         # 10 tokens in 50 ms, and 20 in 100.
         "decoding": [(20, 200), (50, 400), (100, 200), (120, 0)],
     }
@@ -40,7 +40,7 @@ def test_nodes_that_waited_are_counted_until_they_begin():
         span(1, "node", 0, 50),
         span(2, "node", 50, 90, place_wait_ns=50 * MS),
         span(3, "node", 70, 90, place_wait_ns=10 * MS, concurrency_wait_ns=20 * MS),
-    ) == {"nodes waiting for a place": [(0, 1), (40, 2), (50, 1), (70, 0)]}
+    ) == {"nodes": [(0, 1), (40, 2), (50, 1), (70, 0)]}
 
 
 def test_a_reply_from_the_cache_is_no_call():

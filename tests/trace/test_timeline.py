@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_runs import random_spans, span
 
-from harness.trace.timeline import Lanes
+from harness.trace.records import CounterSet
+from harness.trace.timeline import Lanes, shown_counter
 
 
 def placed(spans):
@@ -120,3 +121,16 @@ def test_the_ends_that_a_lane_tells_of_make_brackets_that_match(spans):
         end(lane)
     assert not any(drawn.values())
     assert all(not lane.ended for lane in lanes.close())
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "shown"),
+    [
+        ("share", 0.0512, ("%", 5.12)),
+        ("bytes", 1_500_000, ("MB", 1.5)),
+        ("requests", 3, ("requests", 3)),
+    ],
+)
+def test_counters_are_shown_in_units_that_people_read(unit, value, shown):
+    counter = shown_counter(CounterSet("one", unit, 0, value, None, None))
+    assert (counter.unit, counter.value) == shown

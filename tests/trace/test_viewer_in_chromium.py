@@ -50,7 +50,8 @@ def test_a_recorded_run_is_shown_and_no_one_else_is_asked_for_anything(tmp_path)
 def test_the_slice_of_a_span_is_selected_and_zoomed_to(tmp_path):
     journal = Journal(RECORDED.with_suffix(".jsonl"))
     calls = [one for one in journal.spans() if one.name == "chat"]
-    at = calls[5].start_ns - journal.started.time_ns, calls[5].duration_ns
+    start_ns = calls[5].start_ns - journal.started.time_ns
+    at = start_ns, calls[5].duration_ns, "model smollm2-135m"
     write_perfetto_trace(journal, path := tmp_path / "run.pftrace")
 
     with (

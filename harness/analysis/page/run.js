@@ -401,7 +401,8 @@ function callInside(call) {
     ...Object.entries(call.attributes).map(([name, one]) =>
       [name.replace(/_ns$/, "").replaceAll("_", " "), one === null ? null : value(name, one)]),
     ["unreliable", call.unreliable.join(", ") || null]].filter((row) => row[1] !== null);
-  const slice = `timeline.html#slice=${call.start_ns},${call.duration_ns}`;
+  const track = encodeURIComponent(`model ${call.model}`);
+  const slice = `timeline.html#slice=${call.start_ns},${call.duration_ns},${track}`;
   return h("div", {class: "inside"}, h("div", null, bar(call, "bar tall"),
     h("div", {class: "key"}, inOrder(call).map(([name, , duration]) =>
       h("span", null, h("i", {class: name}), `${name} ${time(duration)}`))),
