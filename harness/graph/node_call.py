@@ -420,6 +420,9 @@ async def _attempt(
     with tracer.span(
         "node", track=f"node {path}", label=label, node=path, item=call.item, **waits
     ) as span:
+        if step.policies.on_error not in (None, "fail"):
+            # Should it fail, nodes that go on without its output had to wait for it too.
+            call.state.note_span(call.item, span.id)
         if attempt > 1:
             span.set(attempt=attempt)
         if needs:

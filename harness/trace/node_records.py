@@ -268,7 +268,10 @@ def place_wait_ns(node: SpanRecord) -> int:
 
 
 def sources_of(nodes: Sequence[SpanRecord], flows: Iterable[Flow]) -> dict[int, list[SpanRecord]]:
-    """By span, the node calls whose output each was given; takes arguments of `critical_path`."""
+    """By span, the node calls that each had to wait for; takes arguments of `critical_path`.
+
+    Those are the calls whose output it was given, and its own attempt before.
+    """
     by_id = {span.id: span for span in nodes}
     sources: dict[int, list[SpanRecord]] = {}
     for flow in flows:
@@ -280,6 +283,9 @@ def sources_of(nodes: Sequence[SpanRecord], flows: Iterable[Flow]) -> dict[int, 
         for name in {title(span), str(span.attributes.get("node"))}:
             calls.setdefault(name, []).append(span)
     for span in nodes:
+        if span.attributes.get("attempt"):
+            before = [one for one in calls[title(span)] if one.end_ns <= span.start_ns]
+            sources.setdefault(span.id, []).extend(before[-1:])
         # What an earlier part of the run made has a label here, and no flow.
         needs = span.attributes.get("needs")
         for name in needs if isinstance(needs, list) else ():
