@@ -17,7 +17,6 @@ from harness.trace.journal_reader import Item, Journal
 from harness.trace.node_records import CriticalPath, critical_path
 from harness.trace.records import (
     Attributes,
-    Content,
     CounterSet,
     Instant,
     RunEnded,
@@ -255,7 +254,7 @@ def observe(journal: Journal) -> Observed:
     )
     nodes: list[SpanRecord] = []
     instants: dict[str, list[Instant]] = {name: [] for name in ("endpoint", "weights", "machine")}
-    spans = _noted(observed, journal.items(), nodes, instants)
+    spans = _noted(observed, journal.items(SpanRecord, Instant, CounterSet), nodes, instants)
     observed.calls = [call for call in calls_of(spans) if not call.was_refused]
     for flow in journal.flows:
         if flow.name != "call":  # which leads from a span into itself
@@ -265,7 +264,10 @@ def observe(journal: Journal) -> Observed:
     )
     observed.limits = speed_limits_of(observed.calls, instants)
     observed.path = critical_path(nodes, journal.flows, run=observed.run)
-    observed.texts = _texts(journal, observed.calls[:TEXTS_OF_CALLS])
+    said = (call.attributes for call in observed.calls[:TEXTS_OF_CALLS])
+    hashes = (one.get(name) for one in said for name in ("prompt_sha256", "reply_sha256"))
+    # Of a damaged journal it may be anything.
+    observed.texts = journal.texts({one for one in hashes if isinstance(one, str)})
     return observed
 
 
@@ -400,16 +402,6 @@ def _text_or_none(value: object) -> str | None:
 
 def _whole(value: object, *, default: T) -> int | T:
     return value if isinstance(value, int) else default
-
-
-def _texts(journal: Journal, calls: Sequence[Call]) -> dict[str, str]:
-    wanted = {
-        str(call.attributes.get(name))  # of a damaged journal it may be anything
-        for call in calls
-        for name in ("prompt_sha256", "reply_sha256")
-    }
-    contents = (item for item in journal.items() if isinstance(item, Content))
-    return {content.sha256: content.text for content in contents if content.sha256 in wanted}
 
 
 def first_token_ns(call: Call) -> int | None:

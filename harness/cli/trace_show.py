@@ -11,7 +11,7 @@ from rich.text import Text
 
 from harness.cli.tables import seconds
 from harness.errors import InvalidInput
-from harness.trace import Content, Journal, SpanRecord
+from harness.trace import Journal, SpanRecord
 from harness.trace.records import title
 
 _TEXT = "_sha256"
@@ -65,11 +65,7 @@ def span_shown(journal: Journal, number: int) -> SpanShown:
         )
     origin_ns = journal.started.time_ns
     hashes = {str(value) for name, value in found.attributes.items() if name.endswith(_TEXT)}
-    texts = {
-        item.sha256: item.text
-        for item in journal.items()
-        if isinstance(item, Content) and item.sha256 in hashes
-    }
+    texts = journal.texts(hashes)
     named = {
         name.removesuffix(_TEXT): texts[str(value)]
         for name, value in found.attributes.items()

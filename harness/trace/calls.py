@@ -73,7 +73,7 @@ class Call(Interval):
 
     def phase_ns(self, name: str) -> int:
         """The total length of a phase; 0 if it did not happen."""
-        return sum(interval.duration_ns for interval in self.phases.get(name, ()))
+        return sum([one.end_ns - one.start_ns for one in self.phases.get(name, ())])
 
     @property
     def from_cache(self) -> bool:
