@@ -6,7 +6,7 @@ A price is by the token, by the hour, or as a provider lists it. An unknown figu
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -53,8 +53,8 @@ class Call(Interval):
     status: str
     error: str | None
     attributes: Attributes
-    """Of the span: `input_tokens`, `finish_reason`, `prompt_sha256` and so on; without figures
-    that are unreliable."""
+    """Of the span: `input_tokens`, `finish_reason`, `prompt_sha256` and so on; without its title
+    and track, and without figures that are unreliable."""
     phases: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
     """Where its time went, by phase, as far as it is known."""
     turns: tuple[Interval, ...] = ()
@@ -113,13 +113,13 @@ class Call(Interval):
 
 
 def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
-    """Every call in a run's spans, in the order they began; about a kilobyte each."""
+    """Every call in a run's spans, in the order they began; some two kilobytes each."""
     nodes: dict[int, str] = {}
     outermost: dict[int, int] = {}  # by span: the node call around it in which no other lies
     chats: list[SpanRecord] = []
-    phases: dict[int, dict[str, list[Interval]]] = {}
-    turns: dict[int, list[Interval]] = {}
-    room: dict[int, list[Interval]] = {}
+    phases: dict[int, dict[str, tuple[Interval, ...]]] = {}
+    turns: dict[int, tuple[Interval, ...]] = {}
+    room: dict[int, tuple[Interval, ...]] = {}
     unreliable: dict[int, set[str]] = {}
     for span in spans:
         if span.name in PHASES:
@@ -127,21 +127,25 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
                 if span.attributes.get("source") == UNRELIABLE:
                     unreliable.setdefault(span.parent, set()).add(span.name)
                 interval = Interval(start_ns=span.start_ns, end_ns=span.end_ns)
-                phases[span.parent].setdefault(span.name, []).append(interval)
+                of_call = phases[span.parent]
+                of_call[span.name] = (*of_call.get(span.name, ()), interval)
                 if reason := span.attributes.get("reason"):
                     waits = turns if str(reason).startswith(_FOR_A_TURN) else room
-                    waits.setdefault(span.parent, []).append(interval)
+                    waits[span.parent] = (*waits.get(span.parent, ()), interval)
             continue
         node = span.attributes.get("node") or (span.parent and nodes.get(span.parent))
         if node:
             nodes[span.id] = str(node)
             outermost[span.id] = outermost.get(span.parent or 0, span.id)
         if span.name == "chat":
-            chats.append(span)
             phases[span.id] = {}
             figures = span.attributes.get(UNRELIABLE)
             if isinstance(figures, list | tuple):
-                unreliable.setdefault(span.id, set()).update(map(str, figures))
+                unreliable[span.id] = {*map(str, figures)}
+            left_out = {"label", "track", *unreliable.get(span.id, ())}
+            # A dictionary that is made anew takes half the room of one that was decoded.
+            said = {k: value for k, value in span.attributes.items() if k not in left_out}
+            chats.append(span._replace(attributes=said))
     return [
         Call(
             id=span.id,
@@ -152,21 +156,15 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
             node=nodes.get(span.id),
             status=span.status,
             error=span.error,
-            attributes=_without(span.attributes, unreliable.get(span.id)),
-            phases={name: tuple(parts) for name, parts in phases[span.id].items()},
-            turns=tuple(turns.get(span.id, ())),
-            room=tuple(room.get(span.id, ())),
+            attributes=span.attributes,
+            phases=phases[span.id],
+            turns=turns.get(span.id, ()),
+            room=room.get(span.id, ()),
             node_span=outermost.get(span.id),
             unreliable=frozenset(unreliable.get(span.id, ())),
         )
         for span in chats
     ]
-
-
-def _without(attributes: Attributes, unreliable: Collection[str] | None) -> Attributes:
-    if not unreliable:
-        return attributes
-    return {name: value for name, value in attributes.items() if name not in unreliable}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
