@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Literal, Self
 
 from harness.trace.records import Attributes, Instant, SpanRecord
@@ -21,6 +22,9 @@ still; and the attribute of a call that lists those of its figures that are wron
 
 _FOR_A_TURN = ("max_parallel", "max_concurrency", "slots", "KV cache")
 """How the reasons begin for waits that the endpoint's limits or the model's size imposed."""
+
+_LONGEST_WORD = 40
+"""Characters. Hashes have more, and are different in every call."""
 
 _NS_PER_HOUR = 3_600_000_000_000
 
@@ -127,8 +131,8 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
                 if span.attributes.get("source") == UNRELIABLE:
                     unreliable.setdefault(span.parent, set()).add(span.name)
                 interval = Interval(start_ns=span.start_ns, end_ns=span.end_ns)
-                of_call = phases[span.parent]
-                of_call[span.name] = (*of_call.get(span.name, ()), interval)
+                of_call, name = phases[span.parent], intern(span.name)
+                of_call[name] = (*of_call.get(name, ()), interval)
                 if reason := span.attributes.get("reason"):
                     waits = turns if str(reason).startswith(_FOR_A_TURN) else room
                     waits[span.parent] = (*waits.get(span.parent, ()), interval)
@@ -143,9 +147,9 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
             if isinstance(figures, list | tuple):
                 unreliable[span.id] = {*map(str, figures)}
             left_out = {"label", "track", *unreliable.get(span.id, ())}
-            # A dictionary that is made anew takes half the room of one that was decoded.
-            said = {k: value for k, value in span.attributes.items() if k not in left_out}
-            chats.append(span._replace(attributes=said))
+            # Made anew, since a dictionary that was decoded takes twice the room.
+            said = {k: _shared(one) for k, one in span.attributes.items() if k not in left_out}
+            chats.append(span._replace(name="chat", attributes=said))
     return [
         Call(
             id=span.id,
@@ -165,6 +169,11 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
         )
         for span in chats
     ]
+
+
+def _shared(value: object) -> object:
+    """The value; if it is a word, such as a model's tag, the same object for all calls."""
+    return intern(value) if type(value) is str and len(value) <= _LONGEST_WORD else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
