@@ -77,7 +77,8 @@ class Call(Interval):
 
     def phase_ns(self, name: str) -> int:
         """The total length of a phase; 0 if it did not happen."""
-        return sum([one.end_ns - one.start_ns for one in self.phases.get(name, ())])
+        parts = self.phases.get(name)
+        return sum([one.end_ns - one.start_ns for one in parts]) if parts else 0
 
     @property
     def from_cache(self) -> bool:
@@ -309,8 +310,12 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
     calls = [call for call in calls if not call.was_refused]
     done = [call for call in calls if call.status == "ok" and not call.from_cache]
     statuses = [call.status for call in calls]
+    asked = [call.count("input_tokens") or 0 for call in done]
+    written = [call.count("output_tokens") for call in done]
     asked_with_cache = sum(
-        call.count("input_tokens") or 0 for call in done if call.count("cached_tokens") is not None
+        tokens
+        for call, tokens in zip(done, asked, strict=True)
+        if call.count("cached_tokens") is not None
     )
     cached, drafted = _sum(done, "cached_tokens"), _sum(done, "draft_tokens")
     accepted = _sum(done, "accepted_tokens")
@@ -326,7 +331,7 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         unfinished=statuses.count("unfinished"),
         from_cache=sum(call.from_cache for call in calls),
         cut=sum(call.was_cut for call in done),
-        uncounted=sum(call.count("output_tokens") is None for call in done),
+        uncounted=written.count(None),
         unreliable=sum(call.has_unreliable_latency for call in done),
         ttft=percentiles_of(call.ttft_ns for call in done),
         itl_mean=percentiles_of(call.count("itl_mean_ns") for call in done),
@@ -334,11 +339,11 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         itl_p99=percentiles_of(call.count("itl_p99_ns") for call in done),
         itl_max_ns=max(filter(None, (call.count("itl_max_ns") for call in done)), default=None),
         duration=percentiles_of(call.duration_ns for call in done),
-        input_tokens=sum(call.count("input_tokens") or 0 for call in done),
+        input_tokens=sum(asked),
         cached_tokens=cached,
         cached_share=_share(cached, asked_with_cache),
         cache_saved_usd=sum(saved) if saved else None,
-        output_tokens=sum(call.count("output_tokens") or 0 for call in done),
+        output_tokens=sum(filter(None, written)),
         reasoning_tokens=_sum(done, "reasoning_tokens"),
         draft_tokens=drafted,
         accepted_tokens=accepted,
@@ -358,16 +363,15 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
 
 def _decode_rate(done: Sequence[Call]) -> float | None:
     timed = [
-        call
+        (decode_ns, tokens)
         for call in done
-        if call.phase_ns("decode") > 0
+        if (decode_ns := call.phase_ns("decode")) > 0
         and "decode" not in call.unreliable
-        and call.count("output_tokens") is not None
+        and (tokens := call.count("output_tokens")) is not None
     ]
-    seconds = sum(call.phase_ns("decode") for call in timed) / 1e9
+    seconds = sum(decode_ns for decode_ns, _ in timed) / 1e9
     # A decode phase lasts from the first token to the last, so the first is not of it.
-    tokens = sum(max(0, (call.count("output_tokens") or 0) - 1) for call in timed)
-    return tokens / seconds if timed else None
+    return sum(max(0, tokens - 1) for _, tokens in timed) / seconds if timed else None
 
 
 def _sum(calls: Sequence[Call], count: str) -> int | None:

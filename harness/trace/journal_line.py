@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any, get_args
 from zlib import crc32
 
@@ -136,6 +137,7 @@ _SEAL = re.compile(rb"%b(\d+)%b(\d+)\}\n?\Z" % (_LINE, _CRC))
 _LONGEST_EXCERPT = 40
 _NO_DEFAULT = object()
 _NO_ATTRIBUTES: Attributes = {}
+_FIELDS = {record: itemgetter(*record._fields) for record in _KINDS}
 _DEFAULTS: dict[type[Record], tuple[object, ...]] = {
     record: tuple(record._field_defaults.get(name, _NO_DEFAULT) for name in record._fields)
     for record in _KINDS
@@ -259,7 +261,7 @@ def decode(line: bytes, *, number: int = _MOST_ID) -> Record:
                 raise ValueError("its checksum does not hold: it was changed after it was written")
             if (written := values.get("line")) != number != _MOST_ID:
                 raise ValueError(f"it was line {written} when it was written")
-            record = tuple.__new__(cls, map(values.get, cls._fields, _DEFAULTS[cls]))
+            record = tuple.__new__(cls, _FIELDS[cls](cls._field_defaults | values))
         else:
             record = cls(**{name: values[name] for name in cls._fields if name in values})
             for name, value, fits in zip(cls._fields, record, _FITS[cls], strict=True):

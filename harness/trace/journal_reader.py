@@ -65,6 +65,9 @@ _ITEMS: tuple[type[Item], ...] = get_args(Item)
 HINT = "harness trace check says what is wrong, harness resume --salvage goes on without it"
 """How a message about a damaged journal ends."""
 
+_BUFFER = 1 << 18
+"""Bytes read at once: a third of the time of the usual 8 KiB, with long texts in it."""
+
 _INDEXED = tuple(map(line_start, (SpanEnded, Flow, Flows, RunEnded)))
 
 
@@ -349,7 +352,7 @@ class JournalFile:
         self.flows: list[Flow] = []
         self._ends = array("q")  # by span id: where the line of its end begins, or 0
         self._last_ns: int | None = None
-        with path.open("rb") as file:
+        with path.open("rb", _BUFFER) as file:
             self.started = first_record(file.readline(), path)
             file.seek(0)
             self._lines = self._index(file, lines)
@@ -359,7 +362,7 @@ class JournalFile:
         wanted = {*kinds, SpanStarted} if SpanRecord in kinds else {*kinds}
         others = {*_ITEMS, SpanStarted} - wanted
         left_out = (*_INDEXED, *map(line_start, others))
-        with self.path.open("rb") as file, self.path.open("rb") as ends:
+        with self.path.open("rb", _BUFFER) as file, self.path.open("rb") as ends:
             for number, line in enumerate(islice(file, self._lines), start=1):
                 if line.startswith(left_out) and (
                     line.startswith(_INDEXED) or sealed_number(line) == number
