@@ -321,7 +321,7 @@ def _inputs(journal: Journal) -> dict[str, str]:
     """The digests of the run's inputs by name, those of its last part where it was resumed."""
     return {
         str(item.attributes.get("input")): str(item.attributes.get("digest") or "")
-        for item in journal.items()
+        for item in journal.items(Instant)
         if type(item) is Instant and item.name == "input"
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from sys import intern
 from typing import TypeVar
 
 from harness.analysis.finding import Found, said_ns
@@ -254,7 +255,7 @@ def observe(journal: Journal) -> Observed:
     )
     nodes: list[SpanRecord] = []
     instants: dict[str, list[Instant]] = {name: [] for name in ("endpoint", "weights", "machine")}
-    spans = _noted(observed, journal.items(), nodes, instants)
+    spans = _noted(observed, journal.items(SpanRecord, Instant, CounterSet), nodes, instants)
     observed.calls = [call for call in calls_of(spans) if not call.was_refused]
     for flow in journal.flows:
         if flow.name != "call":  # which leads from a span into itself
@@ -264,7 +265,10 @@ def observe(journal: Journal) -> Observed:
     )
     observed.limits = speed_limits_of(observed.calls, instants)
     observed.path = critical_path(nodes, journal.flows, run=observed.run)
-    observed.texts = _texts(journal, observed.calls[:TEXTS_OF_CALLS])
+    said = (call.attributes for call in observed.calls[:TEXTS_OF_CALLS])
+    hashes = (one.get(name) for one in said for name in ("prompt_sha256", "reply_sha256"))
+    # Of a damaged journal it may be anything.
+    observed.texts = journal.texts({one for one in hashes if isinstance(one, str)})
     return observed
 
 
@@ -276,29 +280,38 @@ def _noted(
 ) -> Iterator[SpanRecord]:
     """The spans; what is no call is noted in passing."""
     for item in items:
-        if isinstance(item, Instant) and item.name in instants:
-            instants[item.name].append(item)
-        if isinstance(item, SpanRecord | Instant):
+        if type(item) is SpanRecord:
             observed.time.note(item)
-        match item:
-            case SpanRecord():
-                _note_span(observed, item)
-                if item.name == "node":
-                    nodes.append(item)
-                yield item
-            case CounterSet(track=str(track)) if track.startswith(_SERVER_TRACK):
-                key = (track.removeprefix(_SERVER_TRACK), item.name)
-                observed.counters.setdefault(key, []).append(item)
-            case Instant(name="endpoint"):
-                server = _server(item.attributes)
-                observed.servers[server.tag] = server
-            case Instant(name="budget", attributes=said):
-                device = str(said.get("device", MACHINE))
-                observed.reserves[device] = _whole(said.get("reserve_bytes"), default=0)
-            case Instant(name="retry") if "model" in item.attributes:
-                observed.retries.append(_retry(item))
-            case Instant(name="fallback"):
-                observed.fallbacks.append(_fallback(observed, item))
+            _note_span(observed, item)
+            if item.name == "node":
+                nodes.append(item)
+            yield item
+        elif type(item) is Instant:
+            observed.time.note(item)
+            if item.name in instants:
+                instants[item.name].append(item)
+            _note_instant(observed, item)
+        elif type(item) is CounterSet and item.track and item.track.startswith(_SERVER_TRACK):
+            # The same few words in thousands of counters.
+            name, unit, track = map(intern, (item.name, item.unit, item.track))
+            counter = item._replace(name=name, unit=unit, track=track)
+            key = (track.removeprefix(_SERVER_TRACK), name)
+            observed.counters.setdefault(key, []).append(counter)
+
+
+def _note_instant(observed: Observed, instant: Instant) -> None:
+    said = instant.attributes
+    match instant.name:
+        case "endpoint":
+            server = _server(said)
+            observed.servers[server.tag] = server
+        case "budget":
+            device = str(said.get("device", MACHINE))
+            observed.reserves[device] = _whole(said.get("reserve_bytes"), default=0)
+        case "retry" if "model" in said:
+            observed.retries.append(_retry(instant))
+        case "fallback":
+            observed.fallbacks.append(_fallback(observed, instant))
 
 
 def _note_span(observed: Observed, span: SpanRecord) -> None:
@@ -399,15 +412,6 @@ def _text_or_none(value: object) -> str | None:
 
 def _whole(value: object, *, default: T) -> int | T:
     return value if isinstance(value, int) else default
-
-
-def _texts(journal: Journal, calls: Sequence[Call]) -> dict[str, str]:
-    wanted = {
-        str(call.attributes.get(name))  # of a damaged journal it may be anything
-        for call in calls
-        for name in ("prompt_sha256", "reply_sha256")
-    }
-    return {one.sha256: one.text for one in journal.contents() if one.sha256 in wanted}
 
 
 def first_token_ns(call: Call) -> int | None:

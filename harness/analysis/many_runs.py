@@ -69,7 +69,7 @@ def _figures(journal: Journal) -> tuple[RunFigures, list[Call]]:
     endpoints: list[Instant] = []
 
     def spans() -> Iterator[SpanRecord]:
-        for item in journal.items():
+        for item in journal.items(SpanRecord, Instant):
             if isinstance(item, SpanRecord | Instant) and item.name in LOOP_RECORDS:
                 of_loops.append(item)
             if isinstance(item, SpanRecord):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from harness.analysis.facts import (
     LEAST_LOST_NS,
@@ -388,20 +389,26 @@ def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[i
         needed.append(set().union(*quoted))
         said = reply.strip()
         if len(said) >= WINDOW_CHARS:
+            alone = (number,)  # one object for all the windows of a reply
             for window in _windows(said):
-                owners.setdefault(window, _Said(given=here[window])).by.add(number)
+                it = owners.get(window)
+                owners[window] = it.also(number) if it else _Said(here[window], alone)
         elif said:
-            short.setdefault(said, _Said(given=prompt.count(said))).by.add(number)
+            it = short.get(said)
+            short[said] = it.also(number) if it else _Said(prompt.count(said), (number,))
     return needed
 
 
-@dataclass(slots=True, kw_only=True)
-class _Said:
+class _Said(NamedTuple):
     """A piece of text that calls replied with."""
 
     given: int
     """How often the prompt had it that first led to it."""
-    by: set[int] = field(default_factory=set)
+    by: tuple[int, ...]
+
+    def also(self, number: int) -> _Said:
+        """And by a later call."""
+        return _Said(self.given, (*self.by, number))
 
 
 def _windows(text: str, chars: int = WINDOW_CHARS) -> Counter[str]:

@@ -91,7 +91,7 @@ class RunReport:
 def report_of(
     journal: Journal, *, targets: Targets | None = None, what_if: str | None = None
 ) -> RunReport:
-    """Reads a journal twice, and keeps about a kilobyte for each model call in between.
+    """Reads a journal once, and keeps some two kilobytes for each model call.
 
     Args:
         journal: Of a run that ended, was killed, or is still going.
@@ -105,9 +105,9 @@ def report_of(
         InvalidInput: The change is not written as one.
     """
     run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
-    calls = calls_of(journal.spans())
+    seen = _Seen()
+    calls = calls_of(seen.spans_of(journal))
     asked = [call for call in calls if not call.from_cache and not call.was_refused]
-    seen = _Seen(journal)
     loads = _loads(seen.spans["load"], {call.id: call.model for call in calls})
     path = critical_path(seen.spans["node"], journal.flows, run=run)
     schedule = Schedule(seen.spans["node"], journal.flows, run=run, max_parallel=seen.max_parallel)
@@ -162,7 +162,7 @@ def report_of(
 class _Seen:
     """What a report looks at beside the calls, picked out of a journal by name."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self) -> None:
         self.spans: dict[str, list[SpanRecord]] = {name: [] for name in ("node", "load")}
         self.instants: dict[str, list[Instant]] = {
             name: [] for name in ("endpoint", "retry", "fallback", "evict", "weights", "machine")
@@ -172,12 +172,16 @@ class _Seen:
         self.unfinished: list[SpanRecord] = []
         self.time = TimeSpent()
         self.max_parallel: int | None = None
-        for item in journal.items():
-            if isinstance(item, SpanRecord | Instant):
-                self.time.note(item)
-            if isinstance(item, SpanRecord | Instant) and item.name in LOOP_RECORDS:
+
+    def spans_of(self, journal: Journal) -> Iterator[SpanRecord]:
+        """The spans; what else there is to look at is noted in passing."""
+        for item in journal.items(SpanRecord, Instant):
+            if type(item) is not SpanRecord and type(item) is not Instant:
+                continue
+            self.time.note(item)
+            if item.name in LOOP_RECORDS:
                 self.of_loops.append(item)
-            if isinstance(item, SpanRecord):
+            if type(item) is SpanRecord:
                 if item.name == "run" and isinstance(
                     limit := item.attributes.get("max_parallel"), int
                 ):
@@ -188,7 +192,8 @@ class _Seen:
                     self.asides.append(item)
                 if item.status == "unfinished":
                     self.unfinished.append(item)
-            elif isinstance(item, Instant) and item.name in self.instants:
+                yield item
+            elif type(item) is Instant and item.name in self.instants:
                 self.instants[item.name].append(item)
 
 

@@ -64,7 +64,7 @@ def span_shown(journal: Journal, number: int) -> SpanShown:
         )
     origin_ns = journal.started.time_ns
     hashes = {str(value) for name, value in found.attributes.items() if name.endswith(_TEXT)}
-    texts = {item.sha256: item.text for item in journal.contents() if item.sha256 in hashes}
+    texts = journal.texts(hashes)
     named = {
         name.removesuffix(_TEXT): texts[str(value)]
         for name, value in found.attributes.items()

@@ -27,7 +27,7 @@ from harness.graph.policies import Concurrency, Policies, Retry
 from harness.graph.reuse import Earlier, OutputCache
 from harness.graph.state import Call, Given, Places
 from harness.graph.values import ValueForm
-from harness.trace import Tracer
+from harness.trace import Span, Tracer
 
 Answers = Mapping[tuple[str, str], object]
 """Answers of people, by the key and the text of the question."""
@@ -410,6 +410,14 @@ def _cause(error: BaseException) -> BaseException:
     return error
 
 
+def _note_attempt(call: Call, attempt: int, span: Span) -> None:
+    if attempt > 1:
+        span.set(attempt=attempt)
+    if call.step.policies.on_error not in (None, "fail"):
+        # Should it fail, nodes that go on without its output had to wait for it too.
+        call.state.note_span(call.item, span.id)
+
+
 async def _attempt(
     call: Call, attempt: int, shared: Shared, *, handle: NodeCall | None, on_item: OnItem | None
 ) -> Given:
@@ -420,11 +428,7 @@ async def _attempt(
     with tracer.span(
         "node", track=f"node {path}", label=label, node=path, item=call.item, **waits
     ) as span:
-        if step.policies.on_error not in (None, "fail"):
-            # Should it fail, nodes that go on without its output had to wait for it too.
-            call.state.note_span(call.item, span.id)
-        if attempt > 1:
-            span.set(attempt=attempt)
+        _note_attempt(call, attempt, span)
         if needs:
             tracer.flows("output", sources=[n for n in needs if type(n) is int], target=span.id)
             if shared.earlier is not None and (before := [n for n in needs if type(n) is str]):

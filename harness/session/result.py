@@ -21,7 +21,7 @@ from harness.graph import (
 )
 from harness.inference import NOTHING, Spent, most_tokens_of_messages
 from harness.session.separation import EvaluatorDraw, EvaluatorPanel, Separation
-from harness.trace import Call, CallGroup, Content, Instant, Journal, SpanRecord, calls_of
+from harness.trace import Call, CallGroup, Instant, Journal, SpanRecord, calls_of
 from harness.trace.calls import charges_of, cost_of, priced_asides
 from harness.wiggum import RecordedLoop, WiggumResult
 
@@ -175,7 +175,7 @@ def run_spent(journal: Journal) -> RunSpent:
     chats: list[SpanRecord] = []
     asides: list[SpanRecord] = []
     endpoints: list[Instant] = []
-    for item in journal.items():
+    for item in journal.items(SpanRecord, Instant):
         if isinstance(item, SpanRecord) and item.name == "chat":
             chats.append(item)
         elif isinstance(item, SpanRecord) and item.name in _PAID:
@@ -206,10 +206,7 @@ def run_spent(journal: Journal) -> RunSpent:
 def _most_prompt_tokens(calls: Sequence[Call], journal: Journal) -> int:
     """Of the prompts of calls whose tokens nobody counted, as far as the journal has them."""
     prompts = Counter(str(call.attributes.get("prompt_sha256")) for call in calls)
-    # Each once: a text may stand in the files of several parts and processes.
-    tokens = {
-        item.sha256: most_tokens_of_messages(item.text, messages=1)
-        for item in (journal.items() if prompts else ())
-        if isinstance(item, Content) and item.sha256 in prompts
-    }
-    return sum(tokens[prompt] * times for prompt, times in prompts.items() if prompt in tokens)
+    return sum(
+        most_tokens_of_messages(text, messages=1) * prompts[prompt]
+        for prompt, text in journal.texts(prompts).items()
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +18,6 @@ from harness.memory import Scalar
 from harness.session.passages import PassageLibrary
 from harness.session.result import RunSpent, run_spent
 from harness.trace import (
-    Content,
     ContentPolicy,
     Instant,
     Journal,
@@ -189,7 +188,7 @@ def read_earlier_run(path: Path) -> EarlierRun:
     journal = Journal(path)
     sizes = _sizes(journal)
     found = _Found()
-    for item in journal.items():
+    for item in journal.items(SpanRecord, Instant, NodeOutput):
         if isinstance(item, NodeOutput):
             found.outputs.append(item)
         elif isinstance(item, Instant):
@@ -211,7 +210,7 @@ def read_earlier_run(path: Path) -> EarlierRun:
             code="resume.no-texts",
         )
     digests = [said.get("value_sha256") for said in found.inputs.values()]
-    texts = _texts(journal, {one for one in digests if one})
+    texts = journal.texts({one for one in digests if one})
     return EarlierRun(
         journal=journal,
         beginning=found.beginning,
@@ -234,15 +233,6 @@ def read_earlier_run(path: Path) -> EarlierRun:
 
 def _sizes(journal: Journal) -> tuple[int, ...]:
     return tuple(path.stat().st_size for path in journal.paths[: journal.parts])
-
-
-def _texts(journal: Journal, wanted: Set[str]) -> dict[str, str]:
-    """Recorded texts, by their SHA-256."""
-    return {
-        item.sha256: item.text
-        for item in (journal.items() if wanted else ())
-        if isinstance(item, Content) and item.sha256 in wanted
-    }
 
 
 class _Found:
@@ -507,13 +497,12 @@ def remembered_in(journal: Journal) -> tuple[Remembered, ...]:
     """
     said: list[Mapping[str, Any]] = [
         item.attributes
-        for item in journal.items()
-        if isinstance(item, SpanRecord)
-        and item.name == "remember"
+        for item in journal.spans()
+        if item.name == "remember"
         and item.status == "ok"
         and item.attributes.get("document_sha256")
     ]
-    texts = _texts(journal, {one["document_sha256"] for one in said})
+    texts = journal.texts({one["document_sha256"] for one in said})
     return tuple(
         Remembered(
             document=_whole(texts.get(one["document_sha256"]), digest=one.get("digest")),

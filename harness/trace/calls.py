@@ -6,8 +6,9 @@ A price is by the token, by the hour, or as a provider lists it. An unknown figu
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Literal, Self
 
 from harness.trace.records import Attributes, Instant, SpanRecord
@@ -21,6 +22,9 @@ still; and the attribute of a call that lists those of its figures that are wron
 
 _FOR_A_TURN = ("max_parallel", "max_concurrency", "slots", "KV cache")
 """How the reasons begin for waits that the endpoint's limits or the model's size imposed."""
+
+_LONGEST_WORD = 40
+"""Characters. Hashes have more, and are different in every call."""
 
 _NS_PER_HOUR = 3_600_000_000_000
 
@@ -53,8 +57,8 @@ class Call(Interval):
     status: str
     error: str | None
     attributes: Attributes
-    """Of the span: `input_tokens`, `finish_reason`, `prompt_sha256` and so on; without figures
-    that are unreliable."""
+    """Of the span: `input_tokens`, `finish_reason`, `prompt_sha256` and so on; without its title
+    and track, and without figures that are unreliable."""
     phases: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
     """Where its time went, by phase, as far as it is known."""
     turns: tuple[Interval, ...] = ()
@@ -73,7 +77,8 @@ class Call(Interval):
 
     def phase_ns(self, name: str) -> int:
         """The total length of a phase; 0 if it did not happen."""
-        return sum(interval.duration_ns for interval in self.phases.get(name, ()))
+        parts = self.phases.get(name)
+        return sum([one.end_ns - one.start_ns for one in parts]) if parts else 0
 
     @property
     def from_cache(self) -> bool:
@@ -113,13 +118,13 @@ class Call(Interval):
 
 
 def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
-    """Every call in a run's spans, in the order they began; about a kilobyte each."""
+    """Every call in a run's spans, in the order they began; some two kilobytes each."""
     nodes: dict[int, str] = {}
     outermost: dict[int, int] = {}  # by span: the node call around it in which no other lies
     chats: list[SpanRecord] = []
-    phases: dict[int, dict[str, list[Interval]]] = {}
-    turns: dict[int, list[Interval]] = {}
-    room: dict[int, list[Interval]] = {}
+    phases: dict[int, dict[str, tuple[Interval, ...]]] = {}
+    turns: dict[int, tuple[Interval, ...]] = {}
+    room: dict[int, tuple[Interval, ...]] = {}
     unreliable: dict[int, set[str]] = {}
     for span in spans:
         if span.name in PHASES:
@@ -127,21 +132,25 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
                 if span.attributes.get("source") == UNRELIABLE:
                     unreliable.setdefault(span.parent, set()).add(span.name)
                 interval = Interval(start_ns=span.start_ns, end_ns=span.end_ns)
-                phases[span.parent].setdefault(span.name, []).append(interval)
+                of_call, name = phases[span.parent], intern(span.name)
+                of_call[name] = (*of_call.get(name, ()), interval)
                 if reason := span.attributes.get("reason"):
                     waits = turns if str(reason).startswith(_FOR_A_TURN) else room
-                    waits.setdefault(span.parent, []).append(interval)
+                    waits[span.parent] = (*waits.get(span.parent, ()), interval)
             continue
         node = span.attributes.get("node") or (span.parent and nodes.get(span.parent))
         if node:
             nodes[span.id] = str(node)
             outermost[span.id] = outermost.get(span.parent or 0, span.id)
         if span.name == "chat":
-            chats.append(span)
             phases[span.id] = {}
             figures = span.attributes.get(UNRELIABLE)
             if isinstance(figures, list | tuple):
-                unreliable.setdefault(span.id, set()).update(map(str, figures))
+                unreliable[span.id] = {*map(str, figures)}
+            left_out = {"label", "track", *unreliable.get(span.id, ())}
+            # Made anew, since a dictionary that was decoded takes twice the room.
+            said = {k: _shared(one) for k, one in span.attributes.items() if k not in left_out}
+            chats.append(span._replace(name="chat", attributes=said))
     return [
         Call(
             id=span.id,
@@ -152,10 +161,10 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
             node=nodes.get(span.id),
             status=span.status,
             error=span.error,
-            attributes=_without(span.attributes, unreliable.get(span.id)),
-            phases={name: tuple(parts) for name, parts in phases[span.id].items()},
-            turns=tuple(turns.get(span.id, ())),
-            room=tuple(room.get(span.id, ())),
+            attributes=span.attributes,
+            phases=phases[span.id],
+            turns=turns.get(span.id, ()),
+            room=room.get(span.id, ()),
             node_span=outermost.get(span.id),
             unreliable=frozenset(unreliable.get(span.id, ())),
         )
@@ -163,10 +172,9 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
     ]
 
 
-def _without(attributes: Attributes, unreliable: Collection[str] | None) -> Attributes:
-    if not unreliable:
-        return attributes
-    return {name: value for name, value in attributes.items() if name not in unreliable}
+def _shared(value: object) -> object:
+    """The value; if it is a word, such as a model's tag, the same object for all calls."""
+    return intern(value) if type(value) is str and len(value) <= _LONGEST_WORD else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,8 +310,12 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
     calls = [call for call in calls if not call.was_refused]
     done = [call for call in calls if call.status == "ok" and not call.from_cache]
     statuses = [call.status for call in calls]
+    asked = [call.count("input_tokens") or 0 for call in done]
+    written = [call.count("output_tokens") for call in done]
     asked_with_cache = sum(
-        call.count("input_tokens") or 0 for call in done if call.count("cached_tokens") is not None
+        tokens
+        for call, tokens in zip(done, asked, strict=True)
+        if call.count("cached_tokens") is not None
     )
     cached, drafted = _sum(done, "cached_tokens"), _sum(done, "draft_tokens")
     accepted = _sum(done, "accepted_tokens")
@@ -319,7 +331,7 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         unfinished=statuses.count("unfinished"),
         from_cache=sum(call.from_cache for call in calls),
         cut=sum(call.was_cut for call in done),
-        uncounted=sum(call.count("output_tokens") is None for call in done),
+        uncounted=written.count(None),
         unreliable=sum(call.has_unreliable_latency for call in done),
         ttft=percentiles_of(call.ttft_ns for call in done),
         itl_mean=percentiles_of(call.count("itl_mean_ns") for call in done),
@@ -327,11 +339,11 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         itl_p99=percentiles_of(call.count("itl_p99_ns") for call in done),
         itl_max_ns=max(filter(None, (call.count("itl_max_ns") for call in done)), default=None),
         duration=percentiles_of(call.duration_ns for call in done),
-        input_tokens=sum(call.count("input_tokens") or 0 for call in done),
+        input_tokens=sum(asked),
         cached_tokens=cached,
         cached_share=_share(cached, asked_with_cache),
         cache_saved_usd=sum(saved) if saved else None,
-        output_tokens=sum(call.count("output_tokens") or 0 for call in done),
+        output_tokens=sum(filter(None, written)),
         reasoning_tokens=_sum(done, "reasoning_tokens"),
         draft_tokens=drafted,
         accepted_tokens=accepted,
@@ -351,16 +363,15 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
 
 def _decode_rate(done: Sequence[Call]) -> float | None:
     timed = [
-        call
+        (decode_ns, tokens)
         for call in done
-        if call.phase_ns("decode") > 0
+        if (decode_ns := call.phase_ns("decode")) > 0
         and "decode" not in call.unreliable
-        and call.count("output_tokens") is not None
+        and (tokens := call.count("output_tokens")) is not None
     ]
-    seconds = sum(call.phase_ns("decode") for call in timed) / 1e9
+    seconds = sum(decode_ns for decode_ns, _ in timed) / 1e9
     # A decode phase lasts from the first token to the last, so the first is not of it.
-    tokens = sum(max(0, (call.count("output_tokens") or 0) - 1) for call in timed)
-    return tokens / seconds if timed else None
+    return sum(max(0, tokens - 1) for _, tokens in timed) / seconds if timed else None
 
 
 def _sum(calls: Sequence[Call], count: str) -> int | None:

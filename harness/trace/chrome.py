@@ -66,7 +66,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
     threads = _Threads()
     summary = SummaryTracks()
     yield from threads.names(lanes.track(None))
-    for item in chain(journal.items(), summary.counters()):
+    for item in chain(journal.items(SpanRecord, Instant, CounterSet), summary.counters()):
         if type(item) is SpanRecord:
             if item.name in SUMMED:
                 summary.add(item)

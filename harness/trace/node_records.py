@@ -94,7 +94,7 @@ def node_records(journal: Journal) -> tuple[NodeRecord, ...]:
     found: dict[_Key, _Found] = {}
     inside: dict[int, _Key] = {}  # by span: the node call that it is a part of
     endpoints: list[Instant] = []
-    for item in journal.items():
+    for item in journal.items(SpanRecord, Instant, NodeOutput):
         if type(item) is SpanRecord:
             key = (
                 _key(item.attributes, item) if item.name == "node" else inside.get(item.parent or 0)

@@ -161,7 +161,8 @@ class _Packets:
         yield self._tracks.root(self._journal.started.run_id)
         yield from self._tracks.describe(self._lanes.track(None))
         summary = SummaryTracks()
-        for item in chain(self._journal.items(), summary.counters()):
+        items = self._journal.items(SpanRecord, Instant, CounterSet)
+        for item in chain(items, summary.counters()):
             if type(item) is SpanRecord:
                 if item.name in SUMMED:
                     summary.add(item)

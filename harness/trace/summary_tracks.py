@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from harness.trace.node_records import place_wait_ns
 from harness.trace.records import CounterSet, SpanRecord
@@ -45,11 +46,11 @@ class SummaryTracks:
         for name, unit in _UNITS.items():
             value = told = 0.0
             edges = sorted(zip(self._times[name], self._steps[name], strict=True))
-            for number, (time_ns, step) in enumerate(edges, start=1):
+            following = [time_ns for time_ns, _ in edges[1:]]
+            for (time_ns, step), next_ns in zip_longest(edges, following):
                 value += step
-                is_last = number == len(edges) or edges[number][0] > time_ns
-                if is_last and round(value, 1) != told:
-                    told = round(value, 1)
+                if time_ns != next_ns and (now := round(value, 1)) != told:
+                    told = now
                     yield CounterSet(name, unit, time_ns, told, None, None)
 
     def _put(self, name: str, start_ns: int, end_ns: int, step: float) -> None:

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from harness.trace.journal_reader import Journal
-from harness.trace.records import CounterSet, Flow, SpanRecord, title
+from harness.trace.records import Content, CounterSet, Flow, SpanRecord, title
 
 _NOWHERE = -1
 
@@ -265,13 +265,14 @@ and differ at their ends. With this little, the files of 10,000 calls grow by a 
 
 def excerpts_of(journal: Journal) -> dict[str, str]:
     """What slices show of a run's texts, by hash; of the first hundred thousand."""
-    texts = islice(journal.contents(), _MOST_TEXTS)
-    return {
-        sha256: text
-        if len(text) <= _LONGEST
-        else f"{text[:_HEAD]} […] {text[_HEAD + 5 - _LONGEST :]}"
-        for sha256, text in texts
-    }
+    texts = islice(journal.items(Content), _MOST_TEXTS)
+    return {one.sha256: _excerpt(one.text) for one in texts if type(one) is Content}
+
+
+def _excerpt(text: str) -> str:
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_HEAD]} […] {text[_HEAD + 5 - _LONGEST :]}"
 
 
 def span_arguments(

@@ -21,7 +21,6 @@ from harness.errors import InvalidInput
 from harness.rubric import Rubric, Verdict
 from harness.trace import (
     Attributes,
-    Content,
     Instant,
     Journal,
     NodeOutput,
@@ -215,7 +214,7 @@ def rounds_from(journal: Journal, *, loop: int = 0) -> tuple[Round, ...]:
             in it, which the journal leaves out.
         JournalInvalid: The journal is damaged.
     """
-    loops = recorded_loops(journal.items())
+    loops = recorded_loops(journal.items(SpanRecord, Instant))
     if not 0 <= loop < len(loops):
         raise InvalidInput(
             f"there is no loop {loop} in {journal.path}; it has {len(loops)}, counted from 0",
@@ -268,7 +267,7 @@ def earlier_loops(
     Raises:
         JournalInvalid: The journal is damaged.
     """
-    loops = [loop for loop in recorded_loops(journal.items()) if loop.key]
+    loops = [loop for loop in recorded_loops(journal.items(SpanRecord, Instant)) if loop.key]
     done = {one.node if one.item is None else f"{one.node}[{one.item}]" for one in outputs}
     left = [loop for loop in loops if loop.call not in done]
     why = "the journal was damaged, and may not have all of it"
@@ -315,11 +314,7 @@ def texts_of(loops: Iterable[RecordedLoop], journal: Journal) -> dict[str, str]:
     for loop in loops:
         wanted |= {loop.task_sha256, loop.prompt_sha256}
         wanted |= {one.get(name) for one in loop.rounds for name in _TEXTS}
-    return {
-        item.sha256: item.text
-        for item in (journal.items() if wanted - {None} else ())
-        if isinstance(item, Content) and item.sha256 in wanted
-    }
+    return journal.texts(wanted - {None})
 
 
 def rounds_in(loop: RecordedLoop, texts: Mapping[str, str], journal: Journal) -> tuple[Round, ...]:

@@ -1,15 +1,17 @@
 """What tracing costs, and how fast a long run becomes a timeline.
 
-    python tests/benchmarks/bench_trace.py [--json] [--spans 1000000]
+    python tests/benchmarks/bench_trace.py [--json] [--spans 1000000] [--megabytes 500]
 
-Three parts, each a ratio against something in the same run, or a limit:
+Four parts, each a ratio against something in the same run, or a limit:
 
 1. A span, begun and ended in a hot loop: against two readings of the clock and an append, against
    the least that Python charges for a `with` block that does this and keeps a context variable,
-   and against a span of the OpenTelemetry SDK with an in-memory exporter (extra `bench`).
+   and against a span of the OpenTelemetry SDK with an in-memory exporter (extra `bench`), if that
+   is installed.
 2. The export of a long journal: seconds, bytes a span, and the peak memory of a process that does
    nothing else.
-3. 64 concurrent scripted calls of 5 ms each: wall time with a journal against without any tracing,
+3. Report, diagnosis and export of a journal that is mostly prompts and replies: the same figures.
+4. 64 concurrent scripted calls of 5 ms each: wall time with a journal against without any tracing,
    and the processor time of the calling thread, which a busy machine does not falsify.
 """
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import resource
 import statistics
@@ -25,13 +28,36 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from heapq import merge
+from importlib.util import find_spec
+from operator import itemgetter
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
+from harness.analysis import diagnose, report_of
 from harness.inference import ChatRequest, Client, Endpoint, Gate, Line, Message, ScriptedBackend
-from harness.trace import TIMELINES, Journal, RunTrace, TraceOptions, Tracer
+from harness.trace import (
+    TIMELINES,
+    Content,
+    CounterSet,
+    Flow,
+    Instant,
+    Journal,
+    NodeOutput,
+    Record,
+    RunEnded,
+    RunStarted,
+    RunTrace,
+    SpanEnded,
+    SpanRecord,
+    SpanStarted,
+    TraceOptions,
+    Tracer,
+)
+from harness.trace.journal_line import encode, seal
 
 ONLY_A_JOURNAL = TraceOptions(timelines=())
 clock = time.perf_counter_ns
@@ -49,12 +75,18 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--json", action="store_true")
     arguments.add_argument("--spans", type=int, default=1_000_000)
-    arguments.add_argument("--export", nargs=2, metavar=("FORMAT", "JOURNAL"), help="internal")
+    arguments.add_argument("--megabytes", type=int, default=500)
+    arguments.add_argument("--alone", nargs=2, metavar=("JOB", "JOURNAL"), help="internal")
     options = arguments.parse_args()
-    if options.export:
-        export_alone(options.export[0], Path(options.export[1]))
+    if options.alone:
+        do_alone(options.alone[0], Path(options.alone[1]))
         return
-    figures = [*span_figures(), *export_figures(options.spans), *overhead_figures()]
+    figures = [
+        *span_figures(),
+        *export_figures(options.spans),
+        *model_run_figures(options.megabytes),
+        *overhead_figures(),
+    ]
     if options.json:
         print(json.dumps([figure._asdict() for figure in figures], indent=2))
         return
@@ -69,7 +101,7 @@ ROUNDS, BURST = 60, 1_000
 
 def span_figures() -> list[Figure]:
     """Nanoseconds a span, by the median of bursts that take turns."""
-    otel, forget = otel_spans()
+    otel, forget = otel_spans() if find_spec("opentelemetry.sdk") else (None, lambda: None)
     with (
         tempfile.TemporaryDirectory() as directory,
         RunTrace(Path(directory), name="bench", options=ONLY_A_JOURNAL) as trace,
@@ -79,7 +111,7 @@ def span_figures() -> list[Figure]:
             "with": with_block,
             "ours": lambda: our_spans(trace),
             "ours with two attributes": lambda: our_spans_with_attributes(trace),
-            "otel": otel,
+            **({"otel": otel} if otel else {}),
         }
         times: dict[str, list[float]] = {name: [] for name in loops}
         for _ in range(ROUNDS):
@@ -96,10 +128,16 @@ def span_figures() -> list[Figure]:
         Figure("the same in a with block, two appends, a context variable, ns", ns["with"]),
         Figure("a span, ns", ns["ours"]),
         Figure("a span with two attributes, ns", ns["ours with two attributes"]),
-        Figure("a span of the OpenTelemetry SDK, ns", ns["otel"]),
         Figure("a span / the bare readings and append", ns["ours"] / ns["bare"], "aim ≤ 2.5"),
         Figure("a span / the bare with block", ns["ours"] / ns["with"]),
-        Figure("OpenTelemetry / a span", ns["otel"] / ns["ours"], "aim ≥ 15"),
+        *(
+            [
+                Figure("a span of the OpenTelemetry SDK, ns", ns["otel"]),
+                Figure("OpenTelemetry / a span", ns["otel"] / ns["ours"], "aim ≥ 15"),
+            ]
+            if otel
+            else []
+        ),
     ]
 
 
@@ -190,13 +228,8 @@ def export_figures(spans: int) -> list[Figure]:
             Figure("journal, bytes a span", journal.stat().st_size / spans),
         ]
         for form, (time_aim, size_aim, memory_aim) in _AIMS.items():
-            done = subprocess.run(
-                [sys.executable, __file__, "--export", form, str(journal)],
-                check=True,
-                capture_output=True,
-                text=True,
-            )
-            seconds, size, memory_mb = json.loads(done.stdout)
+            seconds, memory_mb = alone(form, journal)
+            size = journal.with_suffix(TIMELINES[form][0]).stat().st_size
             figures += [
                 Figure(f"export to {form}, s", seconds, time_aim),
                 Figure(f"export to {form}, bytes a span", size / spans, size_aim),
@@ -221,18 +254,133 @@ def record_long_run(directory: Path, spans: int) -> Path:
     return trace.journal_path
 
 
-def export_alone(form: str, path: Path) -> None:
-    """Exports a journal in this process; prints seconds, bytes and megabytes."""
-    suffix, write = next(TIMELINES[known] for known in TIMELINES if known == form)
-    target = path.with_suffix(suffix)
+def alone(job: str, journal: Path) -> tuple[float, float]:
+    """Seconds and megabytes of a process that does nothing else; the best of three."""
+    command = [sys.executable, __file__, "--alone", job, str(journal)]
+    done = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(3)]
+    seconds, memory_mb = min(json.loads(one.stdout) for one in done)
+    return seconds, memory_mb
+
+
+def do_alone(job: str, path: Path) -> None:
+    """Makes something of a journal in this process; prints seconds and megabytes."""
     start = time.perf_counter()
-    write(Journal(path), target)
+    journal = Journal(path)
+    if job == "report":
+        report_of(journal)
+    elif job == "diagnose":
+        diagnose(journal)
+    else:
+        for suffix, write in (TIMELINES[form] for form in TIMELINES if job in {form, "both"}):
+            write(journal, path.with_suffix(suffix))
     seconds = time.perf_counter() - start
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-    print(json.dumps([seconds, target.stat().st_size, peak_mb]))
+    print(json.dumps([seconds, peak_mb]))
 
 
-# --- 3. Overhead --------------------------------------------------------------------------------
+# --- 3. A run of models --------------------------------------------------------------------------
+
+AT_ONCE, CALLS_OF_A_NODE, PROMPT_CHARS, REPLY_CHARS = 16, 4, 4_000, 800
+
+
+def model_run_figures(megabytes: int) -> list[Figure]:
+    """Seconds and megabytes of memory for what is made of a journal of prompts and replies."""
+    with tempfile.TemporaryDirectory() as directory:
+        journal = Path(directory, "models.jsonl")
+        calls = write_model_run(journal, megabytes * 1_000_000)
+        figures = [Figure(f"model calls in {megabytes} MB of journal", calls)]
+        for job, time_aim in {"report": "aim ≤ 6", "diagnose": "aim ≤ 6", "both": ""}.items():
+            said = {"both": "export of both timelines"}.get(job, job)
+            seconds, memory_mb = alone(job, journal)
+            figures += [
+                Figure(f"{said}, s", seconds, time_aim),
+                Figure(f"{said}, peak memory of the process, MB", memory_mb, "aim < 300"),
+            ]
+    return figures
+
+
+def write_model_run(path: Path, size_bytes: int) -> int:
+    """A journal of nodes that call a model, several at once; returns how many calls it has."""
+    randomness = Random(1)
+    words = [f"word{number}" for number in range(2_000)] + ["line\n", 'a "quote"', "Übersicht"]
+    text = " ".join(randomness.choices(words, k=200_000))
+    call_bytes = PROMPT_CHARS + REPLY_CHARS + 2_300
+    places = [
+        _place(
+            number, randomness, text, nodes=size_bytes // call_bytes // AT_ONCE // CALLS_OF_A_NODE
+        )
+        for number in range(AT_ONCE)
+    ]
+    calls = 0
+    last_ns = 0
+    with path.open("wb") as file:
+        started = RunStarted(1, "20260102T030405Z-00", "models", 0, 0, 1)
+        whole = SpanStarted(1, None, "run", 0, {"label": "models", "max_parallel": AT_ONCE})
+        about = Instant(1, "endpoint", 0, {"model": "small", "backend": "vllm", "slots": AT_ONCE})
+        file.write(b"".join(seal(encode(r), n) for n, r in enumerate((started, whole, about), 1)))
+        for number, (time_ns, record) in enumerate(merge(*places, key=itemgetter(0)), 4):
+            last_ns = time_ns
+            calls += type(record) is SpanStarted and record.name == "chat"
+            file.write(seal(encode(record), number))
+        file.write(seal(encode(SpanEnded(1, last_ns)), number + 1))
+        file.write(seal(encode(RunEnded(last_ns, "ok")), number + 2))
+    return calls
+
+
+def _place(
+    place: int, randomness: Random, text: str, *, nodes: int
+) -> Iterator[tuple[int, Record]]:
+    """The records of the node calls that one place runs, one after another, with their times."""
+
+    def content(chars: int) -> Content:
+        start = randomness.randrange(len(text) - chars)
+        said = f"{randomness.random()} {text[start : start + chars]}"
+        return Content(hashlib.sha256(said.encode()).hexdigest(), said)
+
+    now_ns, width = 1_000_000 * (place + 1), 1 + CALLS_OF_A_NODE * 4
+    for item in range(place, nodes * AT_ONCE, AT_ONCE):
+        node = 2 + item * width
+        said = {"track": "node parts", "label": f"parts[{item}]", "node": "parts", "item": item}
+        yield now_ns, SpanStarted(node, 1, "node", now_ns, said)
+        for chat in range(node + 1, node + width, 4):
+            prompt, reply = content(PROMPT_CHARS), content(REPLY_CHARS)
+            asked = {
+                "track": "model small", "model": "small", "role": "producer",
+                "label": f"parts[{item}] · producer", "temperature": 0.7, "seed": chat,
+                "max_output_tokens": 512, "structured": False, "prompt_chars": PROMPT_CHARS,
+                "prompt_sha256": prompt.sha256,
+            }  # fmt: skip
+            sent_ns, now_ns = now_ns, now_ns + randomness.randrange(20_000, 200_000)
+            yield sent_ns, prompt
+            yield sent_ns, SpanStarted(chat, node, "chat", sent_ns, asked)
+            steps_ns = [now_ns]
+            for longest_ms in (50, 400, 3_000):
+                steps_ns.append(steps_ns[-1] + randomness.randrange(1_000_000, longest_ms * 10**6))
+            queued_ns, begun_ns, first_ns, now_ns = steps_ns
+            phases = {"queue": (queued_ns, begun_ns), "prefill": (begun_ns, first_ns)}
+            phases["decode"] = (first_ns, now_ns)
+            for phase, (name, times_ns) in enumerate(phases.items(), chat + 1):
+                source = {"source": "reported"}
+                yield now_ns, SpanRecord(phase, chat, name, *times_ns, attributes=source)
+            yield now_ns, Instant(chat, "first token", first_ns)
+            tokens = randomness.randrange(100, 300)
+            itl_ns = (now_ns - first_ns) // tokens
+            got = {
+                "ttft_ns": first_ns - queued_ns, "itl_mean_ns": itl_ns, "itl_p95_ns": 2 * itl_ns,
+                "itl_p99_ns": 3 * itl_ns, "itl_max_ns": 4 * itl_ns, "input_tokens": 1_000,
+                "cached_tokens": 0, "output_tokens": tokens, "model_id": "small",
+                "finish_reason": "stop", "reply_sha256": reply.sha256,
+            }  # fmt: skip
+            yield now_ns, reply
+            yield now_ns, SpanEnded(chat, now_ns, attributes=got)
+            yield now_ns, CounterSet("running", "calls", now_ns, place, track="server small")
+        yield now_ns, SpanEnded(node, now_ns)
+        yield now_ns, NodeOutput("parts", item, reply.text, {"task": "0" * 64}, digest="1" * 64)
+        if item >= AT_ONCE:
+            yield now_ns, Flow("output", node - width * AT_ONCE, node)
+
+
+# --- 4. Overhead --------------------------------------------------------------------------------
 
 CALLS, CALL_S, TURNS, IN_A_ROW = 64, 0.005, 20, 10
 

@@ -23,7 +23,7 @@ from harness.trace import (
     SpanStarted,
     load_run,
 )
-from harness.trace.journal_line import encode
+from harness.trace.journal_line import encode, seal
 from harness.trace.journal_reader import (
     joined_path,
     journal_of,
@@ -77,6 +77,35 @@ def test_a_journal_has_its_records_in_order_with_the_two_ends_of_spans_joined(pa
     assert (run.started, run.duration_ns, run.spans) == (STARTED, 41, (whole, first, second))
     assert (run.instants, run.counters, run.outputs) == ((token,), (counter,), (output,))
     assert (run.flows, run.contents) == (journal.flows, {"f00d": "a prompt"})
+
+
+@pytest.mark.parametrize("kinds", [(SpanRecord,), (Instant, CounterSet), (Content,), (NodeOutput,)])
+def test_the_classes_that_are_asked_for_come_alone_and_in_the_same_order(path, kinds):
+    main = [SpanStarted(1, None, "run", 10), Content("f00d", "a prompt"), instant(15), instant(25)]
+    more = [NodeOutput("plan", None, 1), CounterSet("x", "y", 30, 1), SpanEnded(1, 40)]
+    inner = [instant(22), SpanRecord(1, None, "work", 12, 13), Content("beef", "a reply")]
+    write_journal(path, *main, *more, RunEnded(41, "ok"))
+    joined = STARTED._replace(parent=1, joined_ns=11)
+    write_journal(path.with_suffix(".7-c0de.jsonl"), *inner, started=joined)
+    journal = Journal(path)
+
+    asked = list(journal.items(*kinds))
+
+    assert asked == [item for item in journal.items() if isinstance(item, kinds)] != []
+    assert journal.texts({"beef", "f00d", "b0b"}) == {"f00d": "a prompt", "beef": "a reply"}
+
+
+def test_damage_to_a_line_that_is_not_asked_for_is_an_error_all_the_same(path):
+    records = [STARTED, Content("f00d", "a prompt"), SpanRecord(1, None, "run", 10, 20)]
+    lines = [seal(encode(record), number) for number, record in enumerate(records, start=1)]
+    path.write_bytes(b"".join(lines))
+    assert [span.id for span in Journal(path).spans()] == [1]
+
+    path.write_bytes(b"".join(lines).replace(b"prompt", b"tromp."))
+
+    with pytest.raises(JournalInvalid) as caught:
+        list(Journal(path).spans())
+    assert caught.value.line == 2
 
 
 @given(

@@ -18,7 +18,7 @@ from perfetto import Row, query_traces
 from random_runs import write_random_run
 from sample_runs import span, write_journal
 
-from harness.trace import TIMELINES, CounterSet, Flow, Instant, Journal, SpanRecord
+from harness.trace import TIMELINES, Content, CounterSet, Flow, Instant, Journal, SpanRecord
 from harness.trace.calls import PHASES
 from harness.trace.summary_tracks import SUMMED, SummaryTracks
 from harness.trace.timeline import Lanes, shown_counter
@@ -214,7 +214,7 @@ def lane_of(run: Loaded, one: SpanRecord) -> tuple[object, object]:
 def test_attributes_and_how_a_span_ended_can_be_queried(runs):
     for run in runs:
         shown, drawn = defaultdict(dict), run.slices
-        texts = {one.sha256 for one in run.journal.contents()}
+        texts = {one.sha256 for one in run.journal.items(Content)}
         for row in run.answers[ARGUMENTS]:
             shown[row["id"]][row["key"].removeprefix("debug.")] = (row["type"], row["value"])
         for one in run.journal.spans():
