@@ -247,7 +247,7 @@ def _weight(finding: Found) -> tuple[float, float]:
 
 
 def observe(journal: Journal) -> Observed:
-    """Reads what rules need. Takes about a kilobyte for each call."""
+    """Reads what rules need. Takes some two kilobytes for each call."""
     observed = Observed(
         run=Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns),
         ended=journal.ended,
