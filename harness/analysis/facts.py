@@ -131,6 +131,15 @@ class Fallback:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round(Interval):
+    """A round of a revise loop: writing the draft, and judging it."""
+
+    id: int
+    """Of the loop's span."""
+    composite: float
+
+
 @dataclass(slots=True, kw_only=True)
 class Observed:
     """A run. All lists are in the order of time."""
@@ -171,6 +180,10 @@ class Observed:
     path: CriticalPath = field(init=False)
     time: TimeSpent = field(default_factory=TimeSpent)
     failed_nodes: list[int] = field(default_factory=list)
+    timed_out: list[int] = field(default_factory=list)
+    """Calls of nodes that their timeouts ended, by their spans."""
+    rounds: dict[int, list[Round]] = field(default_factory=dict)
+    """Of each revise loop, by its span."""
     parents: dict[int, int | None] = field(default_factory=dict)
     """The span around each span; phases left out."""
     sources: dict[int, list[int]] = field(default_factory=dict)
@@ -247,7 +260,7 @@ def _weight(finding: Found) -> tuple[float, float]:
 
 
 def observe(journal: Journal) -> Observed:
-    """Reads what rules need. Takes about a kilobyte for each call."""
+    """Reads what rules need. Takes some two kilobytes for each call."""
     observed = Observed(
         run=Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns),
         ended=journal.ended,
@@ -312,6 +325,17 @@ def _note_instant(observed: Observed, instant: Instant) -> None:
             observed.retries.append(_retry(instant))
         case "fallback":
             observed.fallbacks.append(_fallback(observed, instant))
+        case "round" if instant.span is not None:
+            composite, seconds = said.get("composite"), said.get("seconds")
+            if isinstance(composite, int | float) and isinstance(seconds, int | float):
+                observed.rounds.setdefault(instant.span, []).append(
+                    Round(
+                        id=instant.span,
+                        start_ns=instant.time_ns - round(seconds * 1e9),
+                        end_ns=instant.time_ns,
+                        composite=composite,
+                    )
+                )
 
 
 def _note_span(observed: Observed, span: SpanRecord) -> None:
@@ -356,6 +380,8 @@ def _note_span(observed: Observed, span: SpanRecord) -> None:
             observed.parents[span.id] = span.parent
             if span.status == "error":
                 observed.failed_nodes.append(span.id)
+                if (span.error or "").startswith("NodeTimedOut"):
+                    observed.timed_out.append(span.id)
         case _:
             observed.parents[span.id] = span.parent
             if span.name == "run":

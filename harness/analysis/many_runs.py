@@ -40,7 +40,7 @@ class RunsReport:
 
 
 def report_of_runs(journals: Iterable[Journal], *, targets: Targets | None = None) -> RunsReport:
-    """Reads each journal once, and keeps about a kilobyte for each model call.
+    """Reads each journal once, and keeps some two kilobytes for each model call.
 
     Args:
         journals: In the order the runs began.

@@ -39,6 +39,14 @@ from harness.analysis.rules_failures import (
     retries,
     schema_not_enforced,
 )
+from harness.analysis.rules_needless import (
+    idle_rounds,
+    repeated_calls,
+    slow_code,
+    slow_embedding,
+    slower_model,
+    timed_out_attempts,
+)
 from harness.analysis.rules_prompts import (
     drifting_prefix,
     prefill_bound,
@@ -539,6 +547,73 @@ RULES: Mapping[str, Rule] = {
                 ),
             )
         },
+    ),
+    "timed-out-attempts": Rule(
+        timed_out_attempts,
+        "A node's timeout is shorter than its work takes: each attempt begins from nothing.",
+        "L6",
+        (
+            "raise the node's Timeout(…)",
+            "ask for less in one call: a lower max_output_tokens, a shorter prompt",
+        ),
+        slows_replies=False,
+    ),
+    "repeated-calls": Rule(
+        repeated_calls,
+        "Needless work: the reply was there already.",
+        "L6",
+        (
+            "hand the reply on, as an argument of the nodes that need it",
+            'cache = "run" in harness.toml: the same call is then made once a run',
+        ),
+        slows_replies=False,
+    ),
+    "idle-rounds": Rule(
+        idle_rounds,
+        "Needless rounds: what is said of a draft does not help this producer to a better one.",
+        "L6",
+        (
+            "a lower max_rounds, or a pass_at that the producer reaches",
+            "several candidates for each section in place of more rounds: candidates=4",
+            "a producer that does what it is told: a larger model",
+        ),
+        slows_replies=False,
+    ),
+    "slow-code": Rule(
+        slow_code,
+        "Work beside models: a computation, a file, a tool or a pause in the node itself.",
+        "L6",
+        (
+            "see where: with run.span(…) around its parts, or a profiler (py-spy)",
+            "do it while models work: in a node of its own that others need not wait for",
+            "make independent parts of it together: asyncio.gather, or a mapped node",
+        ),
+        explained_by=["client-lag"],
+        slows_replies=False,
+    ),
+    "slow-embedding": Rule(
+        slow_embedding,
+        "Embedding: the vectors of so many texts cost more than what is done with them.",
+        "L6",
+        (
+            "keep vectors for the next run: path under [memory]",
+            "hand many texts to one call of remember or embed, which sends them together",
+            'the included embedder, embedder = "wordllama" under [memory], or a smaller model',
+        ),
+        explained_by=["serial-client"],
+        slows_replies=False,
+    ),
+    "slower-model": Rule(
+        slower_model,
+        "One model is far slower than another of the run, and the run waits for it.",
+        "L3",
+        (
+            "give its work to the quicker one, where that is good enough",
+            "a smaller or more quantized model in its place, or a faster server for it",
+            "send it fewer of the calls, if both answer the same ones",
+        ),
+        explained_by=["slow-decode", "bandwidth-bound", "compute-bound"],
+        slows_replies=False,
     ),
     "idle-device": Rule(
         idle_device,

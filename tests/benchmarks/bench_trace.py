@@ -8,8 +8,8 @@ Four parts, each a ratio against something in the same run, or a limit:
    the least that Python charges for a `with` block that does this and keeps a context variable,
    and against a span of the OpenTelemetry SDK with an in-memory exporter (extra `bench`), if that
    is installed.
-2. The export of a long journal: seconds, bytes a span, and the peak memory of a process that does
-   nothing else.
+2. The export of a long journal: seconds, also of reading its lines with Python's `json`, bytes a
+   span, and the peak memory of a process that does nothing else.
 3. Report, diagnosis and export of a journal that is mostly prompts and replies: the same figures.
 4. 64 concurrent scripted calls of 5 ms each: wall time with a journal against without any tracing,
    and the processor time of the calling thread, which a busy machine does not falsify.
@@ -226,6 +226,7 @@ def export_figures(spans: int) -> list[Figure]:
         figures = [
             Figure(f"recording {spans:,} spans in one hot loop, s", took_s),
             Figure("journal, bytes a span", journal.stat().st_size / spans),
+            Figure("its lines read by Python's json, s", alone("json", journal)[0]),
         ]
         for form, (time_aim, size_aim, memory_aim) in _AIMS.items():
             seconds, memory_mb = alone(form, journal)
@@ -265,6 +266,11 @@ def alone(job: str, journal: Path) -> tuple[float, float]:
 def do_alone(job: str, path: Path) -> None:
     """Makes something of a journal in this process; prints seconds and megabytes."""
     start = time.perf_counter()
+    if job == "json":  # a peer, for machines of other speeds
+        with path.open("rb") as file:
+            deque(map(json.loads, file), maxlen=0)
+        print(json.dumps([time.perf_counter() - start, 0]))
+        return
     journal = Journal(path)
     if job == "report":
         report_of(journal)
@@ -288,7 +294,10 @@ def model_run_figures(megabytes: int) -> list[Figure]:
     with tempfile.TemporaryDirectory() as directory:
         journal = Path(directory, "models.jsonl")
         calls = write_model_run(journal, megabytes * 1_000_000)
-        figures = [Figure(f"model calls in {megabytes} MB of journal", calls)]
+        figures = [
+            Figure(f"model calls in {megabytes} MB of journal", calls),
+            Figure("its lines read by Python's json, s", alone("json", journal)[0]),
+        ]
         for job, time_aim in {"report": "aim ≤ 6", "diagnose": "aim ≤ 6", "both": ""}.items():
             said = {"both": "export of both timelines"}.get(job, job)
             seconds, memory_mb = alone(job, journal)

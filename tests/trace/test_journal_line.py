@@ -22,7 +22,7 @@ from harness.trace import (
     SpanRecord,
     SpanStarted,
 )
-from harness.trace.journal_line import decode, dump_json, encode, line_start
+from harness.trace.journal_line import decode, dump_json, encode, line_start, seal
 
 JSON_VALUES = st.recursive(
     st.none()
@@ -93,8 +93,9 @@ def test_a_record_reads_back_as_it_was_written(whole, data):
 
     assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
     assert line.startswith(line_start(type(record)))
-    assert decode(line) == record
-    assert type(decode(line)) is type(record)
+    for written in (line, seal(line, 3)):
+        assert decode(written) == record
+        assert type(decode(written)) is type(record)
 
 
 @KINDS
