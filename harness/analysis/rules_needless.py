@@ -30,12 +30,12 @@ def repeated_calls(observed: Observed) -> Found | None:
         prompt, reply = (call.attributes.get(f"{name}_sha256") for name in ("prompt", "reply"))
         if call.status == "ok" and not call.from_cache and prompt and reply:
             asked.setdefault((call.model, prompt, reply), []).append(call)
-    again: list[Call] = []
-    for calls in asked.values():
-        nodes = {calls[0].node_span}
-        for call in calls[1:]:
-            if call.node_span not in nodes:
-                again.append(call)
+    again = [
+        call
+        for calls in asked.values()
+        for call in calls[1:]
+        if call.node_span != calls[0].node_span
+    ]
     lost_ns = sum(call.duration_ns for call in again)
     if not again or not observed.matters(lost_ns):
         return None
@@ -104,7 +104,7 @@ def slower_model(observed: Observed) -> Found | None:
 
     A hint: a judge may be slower than a producer on purpose.
     """
-    pace_ns = {model: pace for model, pace in _paces_ns(observed)}
+    pace_ns = dict(_paces_ns(observed))
     if len(pace_ns) < 2:
         return None
     slow = max(pace_ns, key=pace_ns.__getitem__)
@@ -122,9 +122,8 @@ def slower_model(observed: Observed) -> Found | None:
     return Found(
         severity="hint",
         model=slow,
-        seen=f"The run waited for the replies of '{slow}' ({said_ns(writing_ns)} of writing), whose "
-        f"tokens came {said_ns(pace_ns[slow])} apart; those of '{quick}' came "
-        f"{said_ns(pace_ns[quick])} apart.",
+        seen=f"The run waited for '{slow}' to write ({said_ns(writing_ns)}). Its tokens came "
+        f"{said_ns(pace_ns[slow])} apart, those of '{quick}' {said_ns(pace_ns[quick])}.",
         evidence=Evidence.of(calls, itl_ms=pace_ns[slow] / 1e6, other_itl_ms=pace_ns[quick] / 1e6),
         lost_ns=min(lost_ns, observed.run.duration_ns),
     )
