@@ -132,6 +132,13 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Timed(Interval):
+    """A span of which no more than its time matters."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Round(Interval):
     """A round of a revise loop: writing the draft, and judging it."""
 
@@ -182,6 +189,10 @@ class Observed:
     failed_nodes: list[int] = field(default_factory=list)
     timed_out: list[int] = field(default_factory=list)
     """Calls of nodes that their timeouts ended, by their spans."""
+    candidates: dict[int, list[float]] = field(default_factory=dict)
+    """What the checks gave the candidates, by the span in which one was chosen."""
+    candidate_spans: list[Timed] = field(default_factory=list)
+    """In which candidates were written."""
     rounds: dict[int, list[Round]] = field(default_factory=dict)
     """Of each revise loop, by its span."""
     parents: dict[int, int | None] = field(default_factory=dict)
@@ -325,6 +336,9 @@ def _note_instant(observed: Observed, instant: Instant) -> None:
             observed.retries.append(_retry(instant))
         case "fallback":
             observed.fallbacks.append(_fallback(observed, instant))
+        case "candidate" if instant.span is not None:
+            if isinstance(checked := said.get("checked"), int | float):
+                observed.candidates.setdefault(instant.span, []).append(checked)
         case "round" if instant.span is not None:
             composite, seconds = said.get("composite"), said.get("seconds")
             if isinstance(composite, int | float) and isinstance(seconds, int | float):
@@ -358,6 +372,11 @@ def _note_span(observed: Observed, span: SpanRecord) -> None:
             observed.unloads.append(interval)
         case "embed":
             observed.embeddings.append(interval)
+        case "candidate":
+            observed.candidate_spans.append(
+                Timed(id=span.id, start_ns=span.start_ns, end_ns=span.end_ns)
+            )
+            observed.parents[span.id] = span.parent
         case "client lag":
             observed.lags.append(
                 Lag(

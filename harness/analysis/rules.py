@@ -40,6 +40,7 @@ from harness.analysis.rules_failures import (
     schema_not_enforced,
 )
 from harness.analysis.rules_needless import (
+    candidates_alike,
     idle_rounds,
     repeated_calls,
     slow_code,
@@ -576,6 +577,16 @@ RULES: Mapping[str, Rule] = {
             "a lower max_rounds, or a pass_at that the producer reaches",
             "several candidates for each section in place of more rounds: candidates=4",
             "a producer that does what it is told: a larger model",
+        ),
+        slows_replies=False,
+    ),
+    "candidates-alike": Rule(
+        candidates_alike,
+        "Needless candidates: what cannot be told apart is not worth choosing from.",
+        "L6",
+        (
+            "fewer candidates",
+            "checks in the rubric that see a difference, or a higher temperature",
         ),
         slows_replies=False,
     ),

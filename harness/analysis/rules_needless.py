@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from harness.analysis.facts import Observed, Round
-from harness.analysis.finding import Evidence, Found, named, said_ns
-from harness.analysis.time_budget import TimeKind, TimeShare
+from harness.analysis.finding import Evidence, Found, counted, named, said_ns
+from harness.analysis.time_budget import TimeShare
 from harness.trace.calls import Call
 
 LARGE_SHARE = 0.4
@@ -18,18 +19,22 @@ FAR_SLOWER = 3.0
 
 _LEAST_TOKENS = 16
 
+_ASKED = ("prompt_sha256", "temperature", "seed")
+
+_LEAST_CANDIDATES = 3
+
 
 def repeated_calls(observed: Observed) -> Found | None:
-    """A model was asked the same by several node calls, and said the same.
+    """Several node calls asked a model the same, without leaving anything to chance.
 
-    A call that samples is not meant: the same prompt, and another reply. Nor are calls of one node
-    call, which asked for them.
+    Samples are not meant: the same prompt at a temperature above 0. Nor are calls of one node call,
+    which asked for them.
     """
     asked: dict[tuple[object, ...], list[Call]] = {}
     for call in observed.calls:
-        prompt, reply = (call.attributes.get(f"{name}_sha256") for name in ("prompt", "reply"))
-        if call.status == "ok" and not call.from_cache and prompt and reply:
-            asked.setdefault((call.model, prompt, reply), []).append(call)
+        prompt, temperature, seed = map(call.attributes.get, _ASKED)
+        if call.status == "ok" and not call.from_cache and prompt and temperature == 0:
+            asked.setdefault((call.model, str(prompt), str(seed)), []).append(call)
     again = [
         call
         for calls in asked.values()
@@ -42,7 +47,7 @@ def repeated_calls(observed: Observed) -> Found | None:
     return Found(
         model=again[0].model,
         seen=f"{len(again)} calls in {named(str(call.node) for call in again)} asked what another "
-        f"node had asked before, word for word, and got the same reply ({observed.said(lost_ns)}).",
+        f"node had asked before, word for word and at temperature 0 ({observed.said(lost_ns)}).",
         evidence=Evidence.of(again, repeated_calls=len(again)),
         lost_ns=lost_ns,
     )
@@ -67,36 +72,61 @@ def _best(rounds: Sequence[Round]) -> int:
     return max(range(len(rounds)), key=lambda number: rounds[number].composite)
 
 
-def slow_code(observed: Observed) -> Found | None:
-    """A node's own code, or what it waited for beside models, took much of the critical path."""
-    share = _large(observed, "code")
-    if share is None or share.node is None:
+def candidates_alike(observed: Observed) -> Found | None:
+    """Candidates among which the checks saw no difference, wherever there were several."""
+    alike = [of for of in observed.candidates.values() if len(of) >= _LEAST_CANDIDATES]
+    count = sum(map(len, alike))
+    made_ns = sum(one.duration_ns for one in observed.candidate_spans)
+    lost_ns = made_ns * (count - len(alike)) / max(1, len(observed.candidate_spans))
+    if not alike or any(len({*scores}) > 1 for scores in alike) or not observed.matters(lost_ns):
         return None
-    spans = [step.span for step in observed.path.steps if step.node == share.node]
     return Found(
-        seen=f"Nodes' own code, and what it waited for, took {observed.said(share.duration_ns)}, "
-        f"most of it in '{share.node}': no model worked for it meanwhile.",
-        evidence=Evidence(spans=tuple(spans[:1]), figures={"code_s": share.duration_ns / 1e9}),
-        lost_ns=share.duration_ns,
+        seen=f"The checks scored {count} candidates alike, {len(alike)} of which were taken "
+        f"({observed.said(lost_ns)} for the others).",
+        evidence=Evidence.of(observed.candidate_spans, candidates=count),
+        lost_ns=lost_ns,
+    )
+
+
+def slow_code(observed: Observed) -> Found | None:
+    """A node's own code, or what it waited for beside models, took much of the critical path.
+
+    A hint: only its author knows whether it has to be there, and can be quicker.
+    """
+    functions = Counter(lag.function for lag in observed.lags if lag.function)
+    kinds = {"code", "client lag"} if functions else {"code"}
+    taken = [one for one in _shares(observed) if one.kind in kinds]
+    taken_ns = sum(one.duration_ns for one in taken)
+    if sum(one.share for one in taken) < LARGE_SHARE:
+        return None
+    names = [one.node for one in taken if one.node] or [step.node for step in observed.path.steps]
+    spans = [step.span for step in observed.path.steps if step.node in names[:1]]
+    where = "".join(f", in the function '{name}'" for name, _ in functions.most_common(1))
+    return Found(
+        severity="hint",
+        seen=f"Nodes' own code, and what it waited for, took {observed.said(taken_ns)}"
+        + (f", most of it in {named(names[:1])}" if names else "")
+        + f"{where}: no model worked for it meanwhile.",
+        evidence=Evidence(spans=tuple(spans[:1]), figures={"code_s": taken_ns / 1e9}),
+        lost_ns=taken_ns,
     )
 
 
 def slow_embedding(observed: Observed) -> Found | None:
     """Embedding texts took much of the critical path."""
-    share = _large(observed, "embed")
-    if share is None:
+    share = next((one for one in _shares(observed) if one.kind == "embed"), None)
+    if share is None or share.share < LARGE_SHARE:
         return None
     return Found(
         seen=f"Embedding texts took {observed.said(share.duration_ns)}, in "
-        f"{len(observed.embeddings)} calls.",
+        f"{counted(len(observed.embeddings), 'call')}.",
         evidence=Evidence(figures={"embed_s": share.duration_ns / 1e9}),
         lost_ns=share.duration_ns,
     )
 
 
-def _large(observed: Observed, kind: TimeKind) -> TimeShare | None:
-    shares = observed.time.shares(observed.path, observed.calls, run=observed.run)
-    return next((one for one in shares if one.kind == kind and one.share >= LARGE_SHARE), None)
+def _shares(observed: Observed) -> tuple[TimeShare, ...]:
+    return observed.time.shares(observed.path, observed.calls, run=observed.run)
 
 
 def slower_model(observed: Observed) -> Found | None:

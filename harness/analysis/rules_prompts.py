@@ -46,14 +46,16 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Foun
     """Long prompts, read one after another without much queue, and slowly.
 
     Where most of each was the same as in the last one, `drifting-prefix`, `uncached-prefix` or
-    `resent-history` say why it was read again.
+    `resent-history` say why it was read again. Fewer calls than three count if reading them took
+    more than half of the run.
     """
     timed = [call for call in calls if call.ttft_ns and call.count("input_tokens")]
     if timed and not tells_of_queues(observed, calls):
         # A queue may hide in the time to the first token, but not of a call without company.
         company = mean_depths(timed)
         timed = [call for call, depth in zip(timed, company, strict=True) if depth <= ALONE]
-    if len(timed) < LEAST_CALLS:
+    lost_ns = length_ns(part for call in timed for part in call.phases.get("prefill", ()))
+    if len(timed) < LEAST_CALLS and lost_ns < MOSTLY * observed.run.duration_ns:
         return None
     ttft_ns = statistics.median(call.ttft_ns or 0 for call in timed)
     tokens = statistics.median(map(_computed_tokens, timed))
@@ -64,7 +66,6 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Foun
     prefill_ns, decode_ns = (
         sum(call.phase_ns(name) for call in timed) for name in ("prefill", "decode")
     )
-    lost_ns = length_ns(part for call in timed for part in call.phases.get("prefill", ()))
     if (
         ttft_ns < HIGH_TTFT_NS
         or tokens < LONG_PROMPT_TOKENS

@@ -205,7 +205,7 @@ def budget_wait() -> PlantedRun:
     """A long call to one model keeps three to another waiting for its memory."""
     run = PlantedRun()
     run.endpoint("large", backend="embedded")
-    node = run.node("all", 0, 12_000)
+    node = run.node("all", 0, 4_400)
     run.call(0, parent=node, model="small", tokens=400)
     for at_ms in (100, 200, 300):
         run.call(at_ms, parent=node, model="large", wait_ms=4000 - at_ms)
@@ -330,7 +330,7 @@ def uncached_prefix() -> PlantedRun:
 def resent_history(*, cached: bool = False) -> PlantedRun:
     """A conversation of eight turns."""
     run = PlantedRun("vllm")
-    node, history, tokens = run.node("talk", 0, 30_000), "[user]\nHello.", 300
+    node, history, tokens = run.node("talk", 0, 4_800 if cached else 17_800), "[user]\nHello.", 300
     for number in range(8):
         reply = f"This is answer number {number}, and it goes on for quite a while."
         run.call(
@@ -462,6 +462,81 @@ def straggler() -> PlantedRun:
         run.call(0, parent=item, tokens=50)
     run.call(0, parent=items[4], tokens=290)
     run.call(3000, parent=run.node("sum", 3000, 300, after=items))
+    return run
+
+
+def repeated_calls() -> PlantedRun:
+    """Three nodes, one after the other, have the same draft judged, with the same words."""
+    run = PlantedRun("vllm")
+    before: list[int] = []
+    for at_ms, name in ((0, "gate"), (700, "report"), (1400, "archive")):
+        node = run.node(name, at_ms, 700, after=before)
+        run.call(at_ms, parent=node, tokens=60, prompt="Judge this.", temperature=0.0, seed=1)
+        before = [node]
+    return run
+
+
+def idle_rounds() -> PlantedRun:
+    """A loop whose two revisions score lower than the first draft."""
+    run = PlantedRun("vllm")
+    node = run.node("text", 0, 3000)
+    loop = run.span("wiggum", 0, 3000, node)
+    for number, composite in enumerate((7.5, 7.0, 6.5)):
+        run.call(1000 * number, parent=loop, tokens=90, prompt=f"Draft {number}.", reply="Text.")
+        said = {"round": number + 1, "composite": composite, "seconds": 0.95}
+        run._instant("round", 1000 * number + 990, loop, **said)
+    return run
+
+
+def candidates_alike() -> PlantedRun:
+    """Of five candidates, which the checks score alike, one is taken."""
+    run = PlantedRun("vllm")
+    node = run.node("text", 0, 3000)
+    for number in range(5):
+        candidate = run.span("candidate", 600 * number, 600, node, number=number)
+        run.call(600 * number, parent=candidate, tokens=56, prompt="Write.", temperature=0.7)
+    chosen = run.span("choose", 3000, 1, node)
+    for number in range(5):
+        run._instant("candidate", 3000, chosen, number=number, checked=8.0)
+    return run
+
+
+def slow_code() -> PlantedRun:
+    """A node waits for a tool for most of the run."""
+    run = PlantedRun("vllm")
+    search = run.node("search", 0, 2500)
+    run.call(2500, parent=run.node("answer", 2500, 300, after=[search]))
+    return run
+
+
+def slow_embedding() -> PlantedRun:
+    """A library is embedded by a model before one question is asked."""
+    run = PlantedRun("vllm")
+    library = run.node("library", 0, 2500)
+    run.span("embed", 0, 2450, library, model="small")
+    run.call(2500, parent=run.node("answer", 2500, 300, after=[library]))
+    return run
+
+
+def slower_model() -> PlantedRun:
+    """The evaluator's tokens come five times as far apart as the producer's."""
+    run = PlantedRun("vllm")
+    run.endpoint("judge", backend="vllm")
+    draft = run.node("draft", 0, 640)
+    run.call(0, parent=draft, tokens=60)
+    verdict = run.node("verdict", 640, 3040, after=[draft])
+    run.call(640, parent=verdict, model="judge", tokens=60, itl_ms=50)
+    return run
+
+
+def timed_out_attempts() -> PlantedRun:
+    """A node's timeout ends two attempts; the third is quick enough."""
+    run = PlantedRun("vllm")
+    for number in range(2):
+        late = {"status": "error", "error": "NodeTimedOut: took longer than total_s = 1 s"}
+        node = run.node("summary", 1100 * number, 1000, label="summary", attempt=number + 1, **late)
+        run.span("chat", 1100 * number, 1000, node, model="small", status="cancelled")
+    run.call(2200, parent=run.node("summary", 2200, 300, label="summary", attempt=3))
     return run
 
 
@@ -746,5 +821,4 @@ HEALTHY: list[Make] = [
     turns_before_a_full_server,
     turns_that_keep_to_an_accounts_limit,
     drafts_that_pay,
-    blocked_alone,
 ]

@@ -1,7 +1,10 @@
+import asyncio
 from dataclasses import replace
 
+from harness import Default, Pipeline, Retry, Run, Settings
+from harness.analysis.facts import observe
 from harness.analysis.time_budget import TimeSpent
-from harness.trace import Interval, SpanRecord, calls_of
+from harness.trace import Interval, Journal, SpanRecord, calls_of
 from harness.trace.node_records import CriticalPath, PathStep
 from harness.trace.records import Instant
 
@@ -142,3 +145,25 @@ def test_a_run_without_nodes_is_divided_as_a_whole():
         Instant(None, "retry", 1500 * MS, {"delay_s": 0.2}),
     ]
     assert shares(spans) == {"code": 400, "embed": 300, "retry": 200, "memory": 100}
+
+
+def test_attempts_that_failed_are_on_the_path_of_what_went_on_without_them(tmp_path):
+    pipeline = Pipeline("letter")
+
+    @pipeline.node(retry=Retry(2, first_delay_s=0.01), on_error=Default("no summary"))
+    async def summary(run: Run) -> str:
+        await asyncio.sleep(0.05)
+        raise OSError("no connection")
+
+    @pipeline.node
+    async def letter(run: Run, summary: str) -> str:
+        return summary
+
+    journal = Journal(pipeline.run(settings=Settings(traces=tmp_path)).files.journal)
+    observed = observe(journal)
+    steps = [(step.node, step.status) for step in observed.path.steps]
+    assert steps == [("summary", "error"), ("summary", "error"), ("letter", "ok")]
+    shares = observed.time.shares(observed.path, observed.calls, run=observed.run)
+    spent_ns = {share.kind: share.duration_ns for share in shares}
+    assert spent_ns["code"] >= 100 * MS
+    assert spent_ns["start"] < spent_ns["code"]
