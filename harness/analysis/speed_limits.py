@@ -33,7 +33,7 @@ _LEAST_PROMPT_TOKENS_OF_GPU = 512
 _LEAST_TIMED = 3
 _LEAST_SPREAD = 1.5
 """The most company, by the least. Less of it tells more of the prompts that others were reading."""
-_MOST_ERROR = 0.05
+_MOST_ERROR = 0.1
 """Of a token's time: how wrong the cost of one more reply may be (its standard error)."""
 
 AT_LIMIT = 0.5
@@ -76,9 +76,9 @@ class SpeedLimit:
     weight_bytes: int
     cache_bytes: float
     """Of the KV cache of a sequence, in the middle of its reply."""
-    company_s: float | None
-    """How much longer a token takes for each other reply that is written meanwhile; None if all
-    had about the same company."""
+    company_s: tuple[float, float] | None
+    """How long a token of a reply alone takes, and how much longer for each other reply that is
+    written meanwhile; None if all had about the same company."""
     memory_bytes_per_s: float
     memory_source: str
     memory_limit: float
@@ -100,7 +100,8 @@ class SpeedLimit:
         least_s = (self.weight_bytes + (self.at_once + more) * self.cache_bytes) / (
             self.memory_bytes_per_s
         )
-        return 1 / max(1 / self.tokens_per_s + more * self.company_s, least_s)
+        alone_s, each_s = self.company_s
+        return 1 / max(alone_s + (self.at_once + more - 1) * each_s, least_s)
 
     def with_weights(self, size: int) -> float:
         """Tokens a second of one reply, with weights of so many bytes in place of those read.
@@ -206,8 +207,8 @@ def _limit(
     )
 
 
-def _company_s(company: Sequence[float], steps_s: Sequence[float]) -> float | None:
-    """The slope of a line through the replies; None where it leaves too much open."""
+def _company_s(company: Sequence[float], steps_s: Sequence[float]) -> tuple[float, float] | None:
+    """By a line through the replies; None where it leaves too much open."""
     if len(company) < _LEAST_TIMED or max(company) < _LEAST_SPREAD * min(company):
         return None
     mean = statistics.fmean(company)
@@ -217,7 +218,7 @@ def _company_s(company: Sequence[float], steps_s: Sequence[float]) -> float | No
     error_s = math.sqrt(variance)
     if slope < -error_s or error_s > _MOST_ERROR * statistics.median(steps_s):
         return None
-    return max(0.0, slope)
+    return base + slope, max(0.0, slope)
 
 
 def _bound(memory_share: float, compute_share: float) -> Bound:

@@ -24,6 +24,7 @@ import structlog
 
 from harness import Endpoint, Pipeline, Run, Settings
 from harness.analysis import diagnose
+from harness.analysis.facts import MACHINE
 from harness.analysis.speed_limits import SpeedLimit
 from harness.session.settings import demo_endpoint
 from harness.trace import Journal
@@ -31,7 +32,9 @@ from harness.trace import Journal
 AIM = 0.25
 KNOWN, ASKED = (1, 2), (3, 4)
 """How many replies at once tell, and how many are predicted."""
-TOKENS, WORDS = 64, 400
+TOKENS = 64
+WORDS, WORDS_ON_GPU = 20, 560
+"""Of a prompt: enough to tell how quickly they are computed."""
 
 
 class Row(NamedTuple):
@@ -122,13 +125,13 @@ def run(endpoint: Endpoint, levels: tuple[int, ...], directory: Path) -> Path:
     async def replies(run: Run) -> None:
         async def reply(place: asyncio.Semaphore) -> None:
             async with place:
-                text = prompt(source)
+                text = prompt(source, WORDS if endpoint.device == MACHINE else WORDS_ON_GPU)
                 await run.chat("producer", text, max_output_tokens=TOKENS, on_cut="keep")
 
         for level in levels:
             place = asyncio.Semaphore(level)
             async with asyncio.TaskGroup() as group:
-                for _ in range(max(4, 2 * level)):
+                for _ in range(max(6, 3 * level)):
                     group.create_task(reply(place))
 
     settings = Settings(
@@ -137,9 +140,9 @@ def run(endpoint: Endpoint, levels: tuple[int, ...], directory: Path) -> Path:
     return pipeline.run(settings=settings).files.journal
 
 
-def prompt(source: random.Random) -> str:
-    words = ("river", "bank", "model", "token", "page", "light", "stone", "wheel", "green", "paper")
-    return f"{source.random()}. {' '.join(source.choices(words, k=WORDS))}. Go on."
+def prompt(source: random.Random, words: int) -> str:
+    bank = ("river", "bank", "model", "token", "page", "light", "stone", "wheel", "green", "paper")
+    return f"{source.random()}. {' '.join(source.choices(bank, k=words))}. Go on."
 
 
 def limit_of(journal: Path) -> SpeedLimit:
