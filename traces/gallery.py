@@ -1,10 +1,10 @@
 """Records the runs of the gallery anew, on real engines.
 
-    python traces/gallery.py [NAME …] [--into DIRECTORY] [--vllm URL]
+    python traces/gallery.py [NAME …] [--into DIRECTORY]
 
-Each scene is a small pipeline on the demo's model, computed by the embedded llama.cpp;
-`kv-pressure` needs a vLLM that has too little room. What is kept of each is its journal, from which
-`harness trace` makes everything else.
+Each scene is a small pipeline on the demo's model, computed by the embedded llama.cpp. What is kept
+of each is its journal, from which `harness trace` makes everything else. `python -m tests.chromium
+TIMELINE PICTURE.png 1300x800` takes its picture.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def judged(*, stamp_first: bool) -> tuple[Pipeline, Settings]:
 
     @pipeline.node(each={"text": "texts"}, concurrency=Concurrency(1))
     async def verdicts(run: Run, text: int) -> str:
-        rules, stamp = f"Rules of the house. {NOTES * 5}", f"Call {text}."
+        rules, stamp = f"Rules of the house. {NOTES * 9}", f"Call {text}."
         prompt = f"{stamp} {rules}" if stamp_first else f"{rules} {stamp}"
         return await run.chat("producer", prompt, max_output_tokens=10, on_cut="keep")
 
@@ -157,28 +157,17 @@ def client_lag() -> tuple[Pipeline, Settings]:
     return pipeline, with_models(model(slots=4), producer="small")
 
 
-def kv_pressure(url: str) -> tuple[Pipeline, Settings]:
-    """More and longer replies than the server has room to keep."""
-    served = Endpoint(tag="smollm2", backend="vllm", url=url, max_parallel=16)
-    pipeline = questions(tokens=lambda _: 200, count=12)
-    return pipeline, with_models(served, producer="smollm2")
-
-
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("names", nargs="*", metavar="NAME", help="all of them unless given")
     arguments.add_argument("--into", type=Path, default=HERE)
-    arguments.add_argument("--vllm", metavar="URL", help="for kv-pressure")
     options = arguments.parse_args()
-    scenes = dict(SCENES)
-    if options.vllm:
-        scenes["kv-pressure"] = lambda: kv_pressure(options.vllm)
-    unknown = [name for name in options.names if name not in scenes]
+    unknown = [name for name in options.names if name not in SCENES]
     if unknown:
-        sys.exit(f"no scene is called {', '.join(unknown)}; there are {', '.join(scenes)}")
+        sys.exit(f"no scene is called {', '.join(unknown)}; there are {', '.join(SCENES)}")
     options.into.mkdir(parents=True, exist_ok=True)
-    for name in options.names or scenes:
-        pipeline, settings = scenes[name]()
+    for name in options.names or SCENES:
+        pipeline, settings = SCENES[name]()
         with tempfile.TemporaryDirectory() as folder:
             result = pipeline.run(settings=settings.model_copy(update={"traces": Path(folder)}))
             kept = options.into / f"{name}.jsonl"
