@@ -169,7 +169,11 @@ def _limit(
     caches = [
         _cache_bytes(call, token_bytes if isinstance(token_bytes, int) else 0) for call in timed
     ]
-    company = mean_depths([call.phases["decode"][0] for call in timed])
+    # Short replies are company too.
+    writing = [call for call in calls if call.phases.get("decode")]
+    depths = mean_depths([call.phases["decode"][0] for call in writing])
+    depth_of = {call.id: depth for call, depth in zip(writing, depths, strict=True)}
+    company = [depth_of[call.id] for call in timed]
     rates = [_tokens_per_s(call) for call in timed]
     memory = [
         decode_limit_tokens_per_s(

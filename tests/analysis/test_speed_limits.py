@@ -61,6 +61,13 @@ def test_replies_side_by_side_share_the_reading_and_the_computing():
     assert found.compute_share == pytest.approx(200 * 2 / 500)
 
 
+def test_replies_too_short_to_have_a_speed_are_company():
+    # Each is written in 200 ms beside one that takes a second.
+    short = [call(n, 100 + 200 * n, ms=200, prefill_ms=20, tokens=10) for n in range(2, 4)]
+    (found,) = limits(call(1, 0), *short)
+    assert (found.calls, found.at_once) == (1, pytest.approx(1.4))
+
+
 @pytest.mark.parametrize(
     ("how", "bound"),
     [
