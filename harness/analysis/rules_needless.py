@@ -97,16 +97,17 @@ def slow_code(observed: Observed) -> Found | None:
     kinds = {"code", "client lag"} if functions else {"code"}
     taken = [one for one in _shares(observed) if one.kind in kinds]
     taken_ns = sum(one.duration_ns for one in taken)
-    if sum(one.share for one in taken) < LARGE_SHARE:
+    if sum(one.share for one in taken) < LARGE_SHARE or not observed.matters(taken_ns):
         return None
     names = [one.node for one in taken if one.node] or [step.node for step in observed.path.steps]
+    if not names:
+        return None
     spans = [step.span for step in observed.path.steps if step.node in names[:1]]
     where = "".join(f", in the function '{name}'" for name, _ in functions.most_common(1))
     return Found(
         severity="hint",
         seen=f"Nodes' own code, and what it waited for, took {observed.said(taken_ns)}"
-        + (f", most of it in {named(names[:1])}" if names else "")
-        + f"{where}: no model worked for it meanwhile.",
+        f", most of it in {named(names[:1])}{where}: no model worked for it meanwhile.",
         evidence=Evidence(spans=tuple(spans[:1]), figures={"code_s": taken_ns / 1e9}),
         lost_ns=taken_ns,
     )
@@ -115,7 +116,7 @@ def slow_code(observed: Observed) -> Found | None:
 def slow_embedding(observed: Observed) -> Found | None:
     """Embedding texts took much of the critical path."""
     share = next((one for one in _shares(observed) if one.kind == "embed"), None)
-    if share is None or share.share < LARGE_SHARE:
+    if share is None or share.share < LARGE_SHARE or not observed.matters(share.duration_ns):
         return None
     return Found(
         seen=f"Embedding texts took {observed.said(share.duration_ns)}, in "
@@ -147,6 +148,7 @@ def slower_model(observed: Observed) -> Found | None:
     if (
         pace_ns[slow] < FAR_SLOWER * pace_ns[quick]
         or on_path_ns < LARGE_SHARE * observed.run.duration_ns
+        or not observed.matters(lost_ns)
     ):
         return None
     return Found(
