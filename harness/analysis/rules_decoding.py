@@ -240,27 +240,36 @@ def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
 
 
 @per_model
-def rejected_drafts(_observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """A draft model's tokens were mostly thrown away."""
+def rejected_drafts(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """A draft model's tokens were mostly thrown away, by the replies or the server's counters."""
     told = [
         call
         for call in calls
         if call.count("draft_tokens") and call.count("accepted_tokens") is not None
     ]
-    drafted = sum(call.count("draft_tokens") or 0 for call in told)
-    accepted = sum(call.count("accepted_tokens") or 0 for call in told)
-    if drafted < LEAST_DRAFTED or accepted >= LITTLE_ACCEPTED * drafted:
+    drafted: float = sum(call.count("draft_tokens") or 0 for call in told)
+    accepted: float = sum(call.count("accepted_tokens") or 0 for call in told)
+    where = f"in {counted(len(told), 'call')}"
+    if not told:
+        drafted, accepted = (
+            max((one.value for one in observed.counters.get((model, name), ())), default=0)
+            for name in ("drafted", "accepted drafts")
+        )
+        where = "as its server counts"
+    if drafted >= LEAST_DRAFTED:
+        share, of = accepted / drafted, f"{accepted:.0f} of {drafted:.0f} drafted tokens "
+        figures = {"draft_tokens": drafted, "accepted_tokens": accepted}
+    else:
+        said = [one.value for one in observed.counters.get((model, "drafts accepted"), ())]
+        # Before its first draft a server says 0.
+        share, of = statistics.fmean(filter(None, said)) if any(said) else 1.0, "drafted tokens "
+        figures = {}
+    if share >= LITTLE_ACCEPTED:
         return None
     return Found(
         severity="hint",
-        seen=f"'{model}' accepted {accepted} of {drafted} drafted tokens "
-        f"({accepted / drafted:.0%}), in {counted(len(told), 'call')}.",
-        evidence=Evidence.of(
-            told,
-            draft_tokens=drafted,
-            accepted_tokens=accepted,
-            accepted_share=accepted / drafted,
-        ),
+        seen=f"'{model}' accepted {of}({share:.0%}), {where}.",
+        evidence=Evidence.of(told, accepted_share=share, **figures),
     )
 
 

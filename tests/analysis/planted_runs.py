@@ -668,6 +668,18 @@ def rejected_drafts() -> PlantedRun:
     return run
 
 
+def drafts_rejected_by_counter(backend: str) -> PlantedRun:
+    """The same, where no reply tells and the server does."""
+    run = PlantedRun(backend)
+    run.calls(3, tokens=120)
+    if backend == "vllm":
+        run.counter("drafted", (0, 0), (900, 810))
+        run.counter("accepted drafts", (0, 0), (900, 120))
+    else:
+        run.counter("drafts accepted", (0, 0), (300, 0.1), (900, 0.2))
+    return run
+
+
 # --- nothing wrong ---------------------------------------------------------------------------
 
 

@@ -150,6 +150,12 @@ FAULTS = [
     Fault("rejected-drafts", planted.rejected_drafts,
           {"draft_tokens": 810, "accepted_tokens": 120, "accepted_share": 0.148},
           "--spec-draft-n-max", severity="hint"),
+    Fault("rejected-drafts", lambda: planted.drafts_rejected_by_counter("vllm"),
+          {"draft_tokens": 810, "accepted_share": 0.148}, "--spec-tokens", severity="hint",
+          name="drafts that vLLM counts"),
+    Fault("rejected-drafts", lambda: planted.drafts_rejected_by_counter("sglang"),
+          {"accepted_share": 0.15}, "--speculative-num-draft-tokens", severity="hint",
+          name="drafts that SGLang rates"),
 ]  # fmt: skip
 
 

@@ -61,6 +61,10 @@ PREEMPTIONS = Metric(name="preempted", unit="requests", total=True)
 PROMPT = Metric(name="prompt", unit="tokens", total=True)
 CACHED = Metric(name="cached prompt", unit="tokens", total=True)
 GENERATED = Metric(name="generated", unit="tokens", total=True)
+DRAFTED = Metric(name="drafted", unit="tokens", total=True)
+ACCEPTED = Metric(name="accepted drafts", unit="tokens", total=True)
+ACCEPTANCE = Metric(name="drafts accepted", unit="share", combine="max")
+"""Where a server tells no totals; of lately, for all its replies."""
 
 _SAMPLE = re.compile(
     r"""

@@ -11,6 +11,7 @@ from harness.errors import LoadFailed
 from harness.inference.endpoint import Endpoint
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.providers.counters import (
+    ACCEPTANCE,
     CACHED,
     GENERATED,
     KV_CACHE,
@@ -216,6 +217,7 @@ PROVIDER = Provider(
             ("sglang:prompt_tokens_total", PROMPT),  # tokens are added when a reply ends
             ("sglang:cached_tokens_total", CACHED),  # by where they were cached
             ("sglang:generation_tokens_total", GENERATED),
+            ("sglang:spec_accept_rate", ACCEPTANCE),
             from_the_start=False,
         ),
         switch="--enable-metrics",

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.providers.counters import (
+    ACCEPTED,
     CACHED,
+    DRAFTED,
     GENERATED,
     KV_CACHE,
     PREEMPTIONS,
@@ -189,6 +191,8 @@ PROVIDER = Provider(
             ("vllm:prompt_tokens_total", PROMPT),
             ("vllm:prompt_tokens_cached_total", CACHED),
             ("vllm:generation_tokens_total", GENERATED),
+            ("vllm:spec_decode_num_draft_tokens_total", DRAFTED),
+            ("vllm:spec_decode_num_accepted_tokens_total", ACCEPTED),
         ),
     ),
     holds_one_model=True,

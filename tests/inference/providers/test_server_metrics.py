@@ -41,6 +41,16 @@ def test_vllm_says_how_busy_it_is():
     }
 
 
+def test_vllm_says_what_became_of_drafts():
+    text = b"""\
+vllm:num_requests_running{engine="0",model_name="qwen"} 1.0
+vllm:spec_decode_num_drafts_total{engine="0",model_name="qwen"} 90.0
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="qwen"} 270.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="qwen"} 40.0
+"""
+    assert values(vllm_readings(text)) == {"running": 1, "drafted": 270, "accepted drafts": 40}
+
+
 def test_llama_cpp_says_how_busy_it_is():
     # Recorded with two slots and three calls, the beginning of one prompt in the cache.
     readings = llama_cpp_readings((RECORDED / "xllamacpp_2026.10.11549_metrics.txt").read_bytes())
@@ -62,6 +72,7 @@ def test_the_slots_of_llama_cpp_say_how_full_its_context_is():
 
 
 SGLANG_TEXT = b"""\
+sglang:spec_accept_rate{model_name="qwen"} 0.2
 sglang:num_running_reqs{engine_type="unified",model_name="qwen",pp_rank="0",tp_rank="0"} 3.0
 sglang:num_running_reqs_offline_batch{model_name="qwen"} 7.0
 sglang:num_queue_reqs{engine_type="unified",model_name="qwen",pp_rank="0",tp_rank="0"} 2.0
@@ -108,7 +119,12 @@ CACHE = {"KV cache": 0.28, "cached prompt": 1920}
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        pytest.param("sglang", SGLANG_TEXT, {**BUSY, **CACHE, "preempted": 1}, id="SGLang"),
+        pytest.param(
+            "sglang",
+            SGLANG_TEXT,
+            {**BUSY, **CACHE, "preempted": 1, "drafts accepted": 0.2},
+            id="SGLang",
+        ),
         pytest.param("tgi", TGI_TEXT, BUSY, id="TGI"),
         pytest.param("tensorrt-llm", TENSORRT_LLM_TEXT, {**BUSY, **CACHE}, id="TensorRT-LLM"),
     ],
