@@ -119,6 +119,9 @@ HISTORY_CALLS = 4
 LITTLE_CACHED = 0.2
 """Less of a prompt than this was cached: about nothing, a chat template apart."""
 
+READ_WHOLE = 0.7
+"""From this share of the slowest reading on, a prompt was read whole."""
+
 LOOKED_BACK = 32
 """Calls before one among which its predecessor is looked for."""
 
@@ -189,10 +192,11 @@ def _drifting_unseen(
 @per_model
 def uncached_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Prompts that begin the same, one after another, and none of it was cached."""
+    slowest_ns = _slowest_reading_ns(calls)
     pairs = [
         (earlier, later)
         for earlier, later in _successive(calls)
-        if later.count("cached_tokens") is not None and _uncached(later)
+        if _uncached(later) and _tells(later, slowest_ns)
     ]
     compared = _compared(observed, pairs)
     same = [pair for pair in compared if pair[1].prefix_share >= MOSTLY]
@@ -236,14 +240,19 @@ def resent_history(observed: Observed) -> Found | None:
 def _conversations(observed: Observed) -> list[list[Call]]:
     """Calls of one node in one role, each with the tokens of the last and its reply, uncached."""
     groups: dict[tuple[object, ...], list[Call]] = {}
-    for calls in observed.by_model().values():
+    slowest_ns = {}
+    for model, calls in observed.by_model().items():
+        slowest_ns[model] = _slowest_reading_ns(calls)
         for call in calls:
             key = (call.model, call.role, observed.parents.get(call.id))
             groups.setdefault(key, []).append(call)
     return [
         calls
         for calls in groups.values()
-        if all(_continues(observed, earlier, later) for earlier, later in pairwise(calls))
+        if all(
+            _continues(observed, earlier, later) and _tells(later, slowest_ns[later.model])
+            for earlier, later in pairwise(calls)
+        )
         and sum(map(_cached_tokens, calls[1:])) < MOSTLY * _resent_tokens(calls)
     ]
 
@@ -254,7 +263,6 @@ def _continues(observed: Observed, earlier: Call, later: Call) -> bool:
     reply, prompt = observed.text(earlier, "reply_sha256"), observed.text(later, "prompt_sha256")
     return (
         later.start_ns >= earlier.end_ns
-        and later.count("cached_tokens") is not None
         and _input_tokens(later) >= least
         and (reply is None or prompt is None or reply.strip() in prompt)
     )
@@ -322,6 +330,23 @@ def _cached(found: Sequence[tuple[Call, Likeness]]) -> str:
         return "what was cached of them the server does not say"
     tokens = sum(_input_tokens(call) for call, _ in found)
     return f"{sum(filter(None, cached))} of their {tokens} tokens were cached"
+
+
+def _tells(call: Call, slowest_ns: float) -> bool:
+    """Whether it is known how much of a prompt was cached.
+
+    Its server says so, or it was read about as slowly as any prompt: nothing of it was.
+    """
+    return call.count("cached_tokens") is not None or (
+        _input_tokens(call) >= LONG_PROMPT_TOKENS
+        and call.phase_ns("prefill") >= READ_WHOLE * slowest_ns * _input_tokens(call) > 0
+    )
+
+
+def _slowest_reading_ns(calls: Iterable[Call]) -> float:
+    """How long a token of a long prompt took to read, at most."""
+    long = [call for call in calls if _input_tokens(call) >= LONG_PROMPT_TOKENS]
+    return max((call.phase_ns("prefill") / _input_tokens(call) for call in long), default=0.0)
 
 
 def _uncached(call: Call) -> bool:

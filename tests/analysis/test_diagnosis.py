@@ -91,6 +91,8 @@ FAULTS = [
           severity="hint", beside=frozenset({"prefill-bound"}), name="texts not recorded"),
     Fault("uncached-prefix", planted.uncached_prefix, {"prompts": 4, "prefix_share": 0.987}),
     Fault("resent-history", planted.resent_history, {"calls": 8, "resent_tokens": 5460}),
+    Fault("resent-history", lambda: planted.resent_history(told=False), {"cached_tokens": 0},
+          name="resent, and nobody says so"),
     Fault("kv-pressure", planted.kv_pressure, {"itl_many_ms": 60, "itl_few_ms": 20}),
     Fault("preemptions", planted.preemptions, {"preemptions": 5},
           beside=frozenset({"kv-pressure"})),
@@ -184,6 +186,10 @@ def test_what_neither_memory_nor_processor_bounds_is_put_down_to_neither(tmp_pat
     assert (
         not {"bandwidth-bound", "compute-bound"} & found(planted.known_limits(100), tmp_path).keys()
     )
+
+
+def test_prompts_read_at_a_pace_that_only_a_cache_explains_were_cached(tmp_path: Path) -> None:
+    assert found(planted.resent_history(cached=True, told=False), tmp_path) == {}
 
 
 @pytest.mark.parametrize("make", HEALTHY, ids=lambda make: make.__name__)
