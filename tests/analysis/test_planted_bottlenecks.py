@@ -24,13 +24,7 @@ SAMPLE = {
     "honest-chain",
     "one-warm-call",
 }
-NOT_NAMED = {
-    "essays-for-labels",
-    "cut-and-continued",
-    "filter-comes-last",
-    "stages-in-step",
-    "checker-evicts-prefix",
-}
+NOT_NAMED = {"essays-for-labels", "filter-comes-last", "stages-in-step"}
 """What a reply is used for, and whether a stage was needed, no journal says."""
 
 IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
