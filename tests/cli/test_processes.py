@@ -139,6 +139,11 @@ def brief(tmp_path: Path) -> Path:
     # Of three, the heading and a paragraph: enough for a brief, and little to read.
     short = ("\n\n".join(section.split("\n\n")[:2]) for section in sections[:3])
     (tmp_path / "short.md").write_text("# Models\n\n## " + "\n\n## ".join(short) + "\n")
+    # No first draft passes, so that there is a revision to be interrupted.
+    rubric = (ROOT / "rubrics/brief.yaml").read_text()
+    assert "pass_at: 9\n" in rubric
+    (tmp_path / "rubrics").mkdir()
+    (tmp_path / "rubrics/brief.yaml").write_text(rubric.replace("pass_at: 9\n", "pass_at: 10\n"))
     return tmp_path
 
 
