@@ -1,10 +1,11 @@
 """Records the runs of the gallery anew, on real engines.
 
-    python traces/gallery.py [NAME …] [--into DIRECTORY]
+    python traces/gallery.py [NAME …] [--into DIRECTORY] [--vllm URL]
 
-Each scene is a small pipeline on the demo's model, computed by the embedded llama.cpp. What is kept
-of each is its journal, from which `harness trace` makes everything else. `python -m tests.chromium
-TIMELINE PICTURE.png 1300x800` takes its picture.
+Each scene is a small pipeline on the demo's model, computed by the embedded llama.cpp. That of
+`kv-pressure` needs a vLLM with too little room, such as `--num-gpu-blocks-override 10`. What is
+kept of each is its journal, from which `harness trace` makes everything else. `python -m
+tests.chromium TIMELINE PICTURE.png 1300x800` takes its picture.
 """
 
 from __future__ import annotations
@@ -157,11 +158,21 @@ def client_lag() -> tuple[Pipeline, Settings]:
     return pipeline, with_models(model(slots=4), producer="small")
 
 
+def kv_pressure(url: str) -> tuple[Pipeline, Settings]:
+    """More and longer replies than the server has room to keep."""
+    served = Endpoint(tag="smollm2", backend="vllm", url=url, max_parallel=8)
+    pipeline = questions(tokens=lambda _: 100, count=6)
+    return pipeline, with_models(served, producer="smollm2")
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("names", nargs="*", metavar="NAME", help="all of them unless given")
     arguments.add_argument("--into", type=Path, default=HERE)
+    arguments.add_argument("--vllm", metavar="URL", help="for kv-pressure")
     options = arguments.parse_args()
+    if options.vllm:
+        SCENES["kv-pressure"] = lambda: kv_pressure(options.vllm)
     unknown = [name for name in options.names if name not in SCENES]
     if unknown:
         sys.exit(f"no scene is called {', '.join(unknown)}; there are {', '.join(SCENES)}")
