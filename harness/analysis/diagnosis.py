@@ -22,7 +22,7 @@ def diagnose(journal: Journal) -> Diagnosis:
         run_id=journal.started.run_id,
         status=observed.ended.status if observed.ended else "unfinished",
         duration_ns=observed.run.duration_ns,
-        time=observed.time.shares(observed.path, observed.calls, run=observed.run),
+        time=observed.shares,
         speed_limits=observed.limits,
         findings=findings,
         unexplained=slowness(observed)

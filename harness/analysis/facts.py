@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from harness.analysis.finding import Found, said_ns
 from harness.analysis.speed_limits import SpeedLimit, speed_limits_of
-from harness.analysis.time_budget import TimeSpent
+from harness.analysis.time_budget import TimeShare, TimeSpent
 from harness.analysis.what_if import Schedule
 from harness.inference.providers import PROVIDERS, Aim, Provider
 from harness.trace.calls import PHASES, Call, Interval, calls_of
@@ -186,6 +186,8 @@ class Observed:
     """Of the pipeline's own nodes."""
     path: CriticalPath = field(init=False)
     time: TimeSpent = field(default_factory=TimeSpent)
+    shares: tuple[TimeShare, ...] = ()
+    """What the critical path is put down to, the largest first."""
     failed_nodes: list[int] = field(default_factory=list)
     timed_out: list[int] = field(default_factory=list)
     """Calls of nodes that their timeouts ended, by their spans."""
@@ -289,6 +291,7 @@ def observe(journal: Journal) -> Observed:
     )
     observed.limits = speed_limits_of(observed.calls, instants)
     observed.path = critical_path(nodes, journal.flows, run=observed.run)
+    observed.shares = observed.time.shares(observed.path, observed.calls, run=observed.run)
     said = (call.attributes for call in observed.calls[:TEXTS_OF_CALLS])
     hashes = (one.get(name) for one in said for name in ("prompt_sha256", "reply_sha256"))
     # Of a damaged journal it may be anything.

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from harness.analysis.facts import Observed, Round
 from harness.analysis.finding import Evidence, Found, counted, named, said_ns
-from harness.analysis.time_budget import TimeShare
 from harness.trace.calls import Call
 
 LARGE_SHARE = 0.4
@@ -95,7 +94,7 @@ def slow_code(observed: Observed) -> Found | None:
     """
     functions = Counter(lag.function for lag in observed.lags if lag.function)
     kinds = {"code", "client lag"} if functions else {"code"}
-    taken = [one for one in _shares(observed) if one.kind in kinds]
+    taken = [one for one in observed.shares if one.kind in kinds]
     taken_ns = sum(one.duration_ns for one in taken)
     if sum(one.share for one in taken) < LARGE_SHARE or not observed.matters(taken_ns):
         return None
@@ -115,7 +114,7 @@ def slow_code(observed: Observed) -> Found | None:
 
 def slow_embedding(observed: Observed) -> Found | None:
     """Embedding texts took much of the critical path."""
-    share = next((one for one in _shares(observed) if one.kind == "embed"), None)
+    share = next((one for one in observed.shares if one.kind == "embed"), None)
     if share is None or share.share < LARGE_SHARE or not observed.matters(share.duration_ns):
         return None
     return Found(
@@ -124,10 +123,6 @@ def slow_embedding(observed: Observed) -> Found | None:
         evidence=Evidence(figures={"embed_s": share.duration_ns / 1e9}),
         lost_ns=share.duration_ns,
     )
-
-
-def _shares(observed: Observed) -> tuple[TimeShare, ...]:
-    return observed.time.shares(observed.path, observed.calls, run=observed.run)
 
 
 def slower_model(observed: Observed) -> Found | None:
