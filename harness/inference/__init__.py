@@ -1,6 +1,6 @@
 """Calls to models: one client in front of every server people run."""
 
-from harness.inference.backend import Backend, ScriptedBackend
+from harness.inference.backend import Backend, ScriptedBackend, ScriptedReply
 from harness.inference.client import Caller, Client, Line
 from harness.inference.completion import (
     Completion,
@@ -9,6 +9,7 @@ from harness.inference.completion import (
     Phase,
     StructuredMode,
     TokenLogprob,
+    ToolMode,
     Usage,
 )
 from harness.inference.endpoint import FILE_BACKENDS, MACHINE, Endpoint
@@ -52,6 +53,8 @@ from harness.inference.request import (
     Message,
     Prompt,
     Request,
+    ToolCall,
+    ToolSpec,
     as_messages,
     as_texts,
     most_prompt_tokens,
@@ -105,12 +108,16 @@ __all__ = [
     "RetryPolicy",
     "SchemaKnowledge",
     "ScriptedBackend",
+    "ScriptedReply",
     "ServerFacts",
     "Spent",
     "StructuredMode",
     "TextStore",
     "TokenLogprob",
     "TokenPrice",
+    "ToolCall",
+    "ToolMode",
+    "ToolSpec",
     "Usage",
     "as_messages",
     "as_texts",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from harness.errors import InferenceError, NotOffered
-from harness.inference.completion import Completion, Embeddings, Usage
+from harness.inference.completion import Completion, Embeddings, FinishReason, Usage
 from harness.inference.reply_in_progress import call_phases
-from harness.inference.request import ChatRequest, EmbedRequest
+from harness.inference.request import ChatRequest, EmbedRequest, ToolCall
 from harness.trace import Clock, monotonic
 
 
@@ -41,8 +42,21 @@ class Backend(Protocol):
         ...
 
 
-Reply = str | InferenceError
-"""A text to answer with, or an error to raise."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedReply:
+    """A reply of which more than the text matters."""
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: FinishReason | None = None
+    """When left out, `tool_calls` if there are any, else `stop`."""
+    reasoning: str = ""
+    usage: Usage | None = None
+    """When left out, the words in and out."""
+
+
+Reply = str | ScriptedReply | InferenceError
+"""A text to answer with, a reply in full, or an error to raise."""
 
 
 class ScriptedBackend:
@@ -90,20 +104,25 @@ class ScriptedBackend:
             raise LookupError(f"the script has no reply for call {len(self.requests)}") from None
         if isinstance(reply, InferenceError):
             raise reply
-        if request.on_piece and reply:
+        if isinstance(reply, str):
+            reply = ScriptedReply(text=reply)
+        if request.on_piece and reply.text:
             request.on_piece()
-        if request.on_text and reply:
-            request.on_text(reply)
+        if request.on_text and reply.text:
+            request.on_text(reply.text)
         done_ns = self._clock()
+        counted = Usage(
+            input_tokens=sum(len(m.content.split()) for m in request.messages),
+            output_tokens=len(reply.text.split()),
+            cached_tokens=None,
+        )
         return Completion(
-            text=reply,
-            reasoning="",
-            finish_reason="stop",
-            usage=Usage(
-                input_tokens=sum(len(m.content.split()) for m in request.messages),
-                output_tokens=len(reply.split()),
-                cached_tokens=None,
-            ),
+            text=reply.text,
+            reasoning=reply.reasoning,
+            finish_reason=reply.finish_reason or ("tool_calls" if reply.tool_calls else "stop"),
+            tool_calls=reply.tool_calls,
+            tools="native" if request.tools else None,
+            usage=reply.usage or counted,
             sent_ns=sent_ns,
             first_token_ns=done_ns,
             phases=call_phases(sent_ns=sent_ns, first_token_ns=done_ns, done_ns=done_ns),

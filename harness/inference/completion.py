@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import ServerError
+from harness.inference.request import ToolCall
 
 PhaseName = Literal["overhead", "queue", "load", "prefill", "decode"]
 """Around the engine (client, network, the server's front end), waiting for a place, loading the
@@ -27,6 +28,11 @@ FinishReason = Literal["stop", "length", "content_filter", "tool_calls"]
 StructuredMode = Literal["enforced", "advisory", "ignored"]
 """What became of a reply's schema: the server lets nothing else be generated; the model was told of
 it, in words or by a server that makes sure of JSON alone; or the server took no notice."""
+
+
+ToolMode = Literal["native", "typed"]
+"""How a model was offered tools: by the server's own means, or as a type that its reply has, since
+the server has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +123,10 @@ class Completion:
     """In order, not overlapping, between the request and the last token."""
     model_id: str
     """The model's name as the server gave it."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """What the model asks to be called, in its order; there may be text beside them."""
+    tools: ToolMode | None = None
+    """How tools were offered; None when there were none."""
     itl: InterTokenLatency | None = None
     """Between the first token and the last; None for replies that came in one piece."""
     cost_usd: float | None = None

@@ -26,7 +26,7 @@ from harness.errors import ConfigurationInvalid, ModelFileInvalid, Notice
 from harness.files import make_private
 from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
-from harness.inference.request import ChatRequest
+from harness.inference.request import ChatRequest, Message
 from harness.inference.to_its_end import to_its_end
 from harness.log import log_warning
 from harness.trace import RunTrace
@@ -293,7 +293,7 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
         "format": _FORMAT,
         "identity": identity,
         "goes_on": request.goes_on,
-        "messages": [[message.role, message.content] for message in request.messages],
+        "messages": [_said(message) for message in request.messages],
         "max_output_tokens": request.max_output_tokens,
         "temperature": float(request.temperature),
         # Left out when they are not set: keys from before there were such fields stay the same.
@@ -304,8 +304,15 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
         # As it is written: the order of its fields becomes that of the reply's.
         "reply_schema": None if schema is None else orjson.dumps(schema).decode(),
         "top_logprobs": request.top_logprobs,
+        **({"tools": request.tools, "tool_choice": request.tool_choice} if request.tools else {}),
     }
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _said(message: Message) -> list[object]:
+    """What a message holds, without what it has not: its key is then as it was before tools."""
+    more = (message.tool_calls, message.answers) if message.tool_calls or message.answers else ()
+    return [message.role, message.content, *more]
 
 
 def reply_identity(endpoint: Endpoint) -> str:

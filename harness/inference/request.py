@@ -11,7 +11,29 @@ from typing import Any, Literal, get_args
 from harness.errors import InvalidInput
 from harness.inference.limits import Spent
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's request that a tool be called."""
+
+    id: str
+    """Names the call in the message that answers it; unique in its conversation."""
+    name: str
+    arguments: str
+    """A JSON object as the model wrote it, which may be neither valid nor what the tool takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as a model is told of it."""
+
+    name: str
+    """Letters, digits, `_` and `-`, 64 at most: what every server takes."""
+    description: str
+    parameters: Mapping[str, object] = field(hash=False)
+    """JSON Schema of the arguments: an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +47,10 @@ class Message:
 
     role: Role
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Of an assistant: what it asked to be called."""
+    answers: str | None = None
+    """Of a tool: the id of the call whose result the content is."""
     shared_chars: tuple[int, ...] = field(default=(), compare=False, repr=False)
     """How many of its first characters other calls begin with too, each more than the one before:
     what a provider is told to cache that caches only what it is told to."""
@@ -172,6 +198,10 @@ class ChatRequest:
     """Texts that end generation when they appear."""
     reply_schema: JsonSchema | None = None
     """JSON Schema that the reply must match, enforced by servers that can."""
+    tools: tuple[ToolSpec, ...] = ()
+    """What the model may call."""
+    tool_choice: Literal["auto", "required"] = "auto"
+    """Whether the model decides if it calls a tool, or has to call one."""
     top_logprobs: int | None = None
     """Of each token of the reply, the log probability, and those of this many alternatives, from 0
     to 20; None for no log probabilities."""
@@ -278,14 +308,17 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
     "seed": _WHOLE,
     "stop": (Sequence, "a sequence of texts"),
     "reply_schema": (Mapping, "a JSON Schema, as a mapping"),
+    "tools": (Sequence, "a sequence of tools"),
     "top_logprobs": _WHOLE,
     "timeout_s": (Real, "a number of seconds"),
     "on_text": (Callable, "a function of one text"),
 }
 """The types of the fields of requests, and how messages name them."""
-_PARTS: Mapping[str, type] = {"messages": Message, "texts": str, "stop": str}
+_PARTS: Mapping[str, type] = {"messages": Message, "texts": str, "stop": str, "tools": ToolSpec}
 """What the items of sequences are; a text alone is not a sequence."""
-_NEVER_NONE = frozenset({"model", "messages", "texts", "temperature", "frequency_penalty", "stop"})
+_NEVER_NONE = frozenset(
+    {"model", "messages", "texts", "temperature", "frequency_penalty", "stop", "tools"}
+)
 
 
 def _check_types(request: Request) -> None:

@@ -60,7 +60,11 @@ def check_whole(completion: Completion, *, endpoint: str) -> None:
         RunLimitReached: It is not, since a limit left it too little room.
     """
     reason = completion.finish_reason
-    if reason == "stop" or (reason == "tool_calls" and completion.text.strip()):
+    if (
+        reason == "stop"
+        or completion.tool_calls
+        or (reason == "tool_calls" and completion.text.strip())
+    ):
         return
     kind, why = {
         "length": (ReplyCut, "was cut before its end; raise max_output_tokens, ask for less"),

@@ -225,7 +225,8 @@ class Prompts(BaseModel):
     def message(self, name: PromptName, /, **values: str | bool) -> Message:
         """The same as a user's message, which knows what of it further calls share."""
         template = self.template(name)
-        return Message("user", filled(template, values), shared_chars(template, values))
+        shared = shared_chars(template, values)
+        return Message("user", filled(template, values), shared_chars=shared)
 
 
 class Dimension(BaseModel):
