@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
@@ -21,6 +21,22 @@ from harness.graph.values import value_form
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class NodeOptions(TypedDict, total=False):
+    """What every form of `Graph.node` takes, which says what they mean."""
+
+    name: str | None
+    each: Mapping[str, str] | None
+    combine: Combine
+    takes: Mapping[str, str] | None
+    when: Callable[..., object] | None
+    retry: Retry | None
+    timeout: Timeout | None
+    cache: Cache | None
+    concurrency: Concurrency | None
+    on_error: OnError | None
+    models: Sequence[str] | None
 
 
 class Graph:
@@ -73,23 +89,12 @@ class Graph:
         self._takers: dict[str, list[str]] = {}
 
     @overload
-    def node(self, function: Callable[P, R], /) -> Callable[P, R]: ...
+    def node(
+        self, function: Callable[P, R], /, **options: Unpack[NodeOptions]
+    ) -> Callable[P, R]: ...
     @overload
     def node(
-        self,
-        /,
-        *,
-        name: str | None = ...,
-        each: Mapping[str, str] | None = ...,
-        combine: Combine = ...,
-        takes: Mapping[str, str] | None = ...,
-        when: Callable[..., object] | None = ...,
-        retry: Retry | None = ...,
-        timeout: Timeout | None = ...,
-        cache: Cache | None = ...,
-        concurrency: Concurrency | None = ...,
-        on_error: OnError | None = ...,
-        models: Sequence[str] | None = ...,
+        self, /, **options: Unpack[NodeOptions]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
     def node(
         self,
