@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import re
 import shlex
 from pathlib import Path
@@ -13,7 +14,7 @@ import click
 import pytest
 from demo import ROOT
 
-from harness import Pipeline, RunResult, ScriptedBackend, Settings, load_settings
+from harness import Pipeline, RunResult, ScriptedBackend, Settings, load_rubric, load_settings
 from harness.cli.main import command
 from harness.cli.project_files import load_pipeline
 from harness.inference import ChatRequest
@@ -36,8 +37,26 @@ def blocks(language: str) -> list[Any]:
 
 def answer(request: ChatRequest) -> str:
     """A reply of the type that was asked for."""
-    kind = ((request.reply_schema or {}).get("properties") or {}).get("answer", {}).get("type")
-    return {"array": '{"answer": ["What?", "Why?"]}'}.get(kind, "Tea.")
+    return json.dumps(value_of(request.reply_schema)) if request.reply_schema else "Tea."
+
+
+def value_of(schema: Any) -> Any:
+    """The first value that a schema allows, as far as those of the guides go."""
+    match schema:
+        case {"enum": [first, *_]}:
+            return first
+        case {"type": "object", "properties": fields}:
+            return {name: value_of(field) for name, field in fields.items()}
+        case {"type": "array"}:
+            return ["What?", "Why?"]
+    return {"integer": 1, "number": 1.0, "boolean": True}.get(schema.get("type"), "Tea.")
+
+
+@pytest.mark.parametrize("rubric", blocks("yaml"))
+def test_rubrics_have_no_mistake(rubric: str, tmp_path: Path) -> None:
+    path = tmp_path / "tea.yaml"
+    path.write_text(rubric)
+    assert load_rubric(str(path)).dimensions
 
 
 @pytest.mark.parametrize("code", blocks("python"))
@@ -59,7 +78,7 @@ def test_python_runs(
             pipeline.run_async(
                 inputs,
                 settings=Settings(traces=tmp_path / "traces"),
-                backends={"producer": ScriptedBackend(answer)},
+                backends={role: ScriptedBackend(answer) for role in ("producer", "evaluator")},
             )
         )
         assert result.status in {"finished", "waiting"}
