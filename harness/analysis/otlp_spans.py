@@ -24,7 +24,7 @@ from harness.trace.tracer import span_id, trace_id
 
 _MOST = 128
 """Events and links of one span, as in OpenTelemetry's own libraries."""
-_OF_A_MODEL = frozenset({"chat", "embed", "count tokens", "schema probe"})
+_OF_A_MODEL = frozenset({"chat", "embed", "count tokens", "schema probe", "tool probe"})
 """Spans of requests to a model."""
 _STATUS_CODES = {"ok": Status.STATUS_CODE_OK, "error": Status.STATUS_CODE_ERROR}
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -33,6 +33,7 @@ _OPERATIONS = {
     "run": "invoke_workflow",
     "chat": "chat",
     "schema probe": "chat",
+    "tool probe": "chat",
     "embed": "embeddings",
     "recall": "retrieval",
 }

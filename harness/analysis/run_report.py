@@ -200,7 +200,7 @@ class _Seen:
 def _as_intervals(asides: Iterable[SpanRecord]) -> Iterator[Interval]:
     """When models were asked what no call is around: a probe lies in the call that it precedes."""
     for span in asides:
-        if span.name != "schema probe":
+        if span.name not in {"schema probe", "tool probe"}:
             yield Interval(start_ns=span.start_ns, end_ns=span.end_ns)
 
 
@@ -218,7 +218,7 @@ def _loads(spans: Iterable[SpanRecord], models: Mapping[int | None, str]) -> tup
     )
 
 
-ASIDE = ("embed", "count tokens", "schema probe")
+ASIDE = ("embed", "count tokens", "schema probe", "tool probe")
 """Names of the spans of requests to a model that are no chat calls."""
 
 

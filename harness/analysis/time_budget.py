@@ -47,6 +47,7 @@ _KIND_OF_SPAN: Mapping[str, TimeKind] = {
     "wait for room": "room",
     "count tokens": "overhead",
     "schema probe": "overhead",
+    "tool probe": "overhead",
     "ask slots": "overhead",
     "embed": "embed",
     "remember": "memory",

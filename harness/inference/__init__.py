@@ -14,6 +14,7 @@ from harness.inference.completion import (
 )
 from harness.inference.endpoint import FILE_BACKENDS, MACHINE, Endpoint
 from harness.inference.gate import Gate, Lease
+from harness.inference.images import Image
 from harness.inference.limits import NOTHING, Limits, Spent, merged
 from harness.inference.meter import Charges, Meter, TokenPrice, token_prices
 from harness.inference.model_identity import (
@@ -44,6 +45,7 @@ from harness.inference.providers import (
     server_facts,
     slots_source,
     tells_model,
+    tool_knowledge,
 )
 from harness.inference.reply_store import KeptReplies, ReplyCache, TextStore, reply_identity
 from harness.inference.request import (
@@ -65,6 +67,7 @@ from harness.inference.request import (
 from harness.inference.retry import RetryPolicy, retry_delay_s
 from harness.inference.structured import ChatOptions, ReplyType, SchemaKnowledge, chat_request
 from harness.inference.to_its_end import to_its_end
+from harness.inference.tool_offers import ToolKnowledge
 from harness.inference.whole_reply import OnCut, check_whole, whole_reply
 
 __all__ = [
@@ -86,6 +89,7 @@ __all__ = [
     "Gate",
     "Host",
     "HostReport",
+    "Image",
     "JsonSchema",
     "KeptReplies",
     "Lease",
@@ -116,6 +120,7 @@ __all__ = [
     "TokenLogprob",
     "TokenPrice",
     "ToolCall",
+    "ToolKnowledge",
     "ToolMode",
     "ToolSpec",
     "Usage",
@@ -147,5 +152,6 @@ __all__ = [
     "tells_model",
     "to_its_end",
     "token_prices",
+    "tool_knowledge",
     "whole_reply",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from harness.inference.completion import Completion, Embeddings, Usage
-from harness.inference.request import ChatRequest, Message, Request
+from harness.inference.request import ChatRequest, Message, Request, ToolCall
 from harness.trace import UNRELIABLE, Instant, Interval, Record, Span, SpanRecord, Tracer
 
 
@@ -27,6 +27,7 @@ def call_span(request: Request, tracer: Tracer) -> Span:
         seed=request.seed,
         max_output_tokens=request.max_output_tokens,
         structured=request.reply_schema is not None,
+        **({"tools_offered": len(request.tools)} if request.tools else {}),
         prompt_chars=sum(len(message.content) for message in request.messages),
         prompt_sha256=tracer.content(partial(conversation_text, request.messages)),
     )
@@ -37,8 +38,19 @@ KvBytes = Callable[[int], int]
 
 
 def conversation_text(messages: Iterable[Message]) -> str:
-    """The conversation as one text, as the journal keeps it."""
-    return "\n\n".join(f"[{m.role}]\n{m.content}" for m in messages)
+    """The conversation as one text, as the journal keeps it: calls and images after the content."""
+    return "\n\n".join(
+        "\n\n".join([f"[{m.role}{(m.answers and f' {m.answers}') or ''}]\n{m.content}", *_more(m)])
+        for m in messages
+    )
+
+
+def _more(message: Message) -> list[str]:
+    return [*_calls(message.tool_calls), *(image.shown for image in message.images)]
+
+
+def _calls(calls: Iterable[ToolCall]) -> list[str]:
+    return [f"[calls {call.name}, {call.id}]\n{call.arguments}" for call in calls]
 
 
 def record_answer(
@@ -75,6 +87,8 @@ def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Itera
         span.set(cache_saved_usd=completion.cache_saved_usd)
     if completion.structured is not None:
         span.set(schema=completion.structured)
+    if completion.tools is not None:
+        span.set(tools=completion.tools)
     if completion.dropped:
         span.set(dropped=completion.dropped)
     if completion.attempts > 1 and not completion.from_cache:
@@ -89,7 +103,9 @@ def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Itera
     span.set(
         model_id=completion.model_id,
         finish_reason=completion.finish_reason,
-        reply_sha256=span.tracer.content(completion.text),
+        reply_sha256=span.tracer.content(
+            "\n\n".join(filter(None, [completion.text, *_calls(completion.tool_calls)]))
+        ),
     )
 
 

@@ -32,6 +32,7 @@ from harness.inference.request import ChatRequest, EmbedRequest, Request
 from harness.inference.retry import another_may_answer, retry_delay_s
 from harness.inference.structured import SchemaKnowledge
 from harness.inference.time_limits import Deadline, timed_out
+from harness.inference.tool_offers import ToolKnowledge, check_typed, read_offered
 from harness.trace import Tracer
 
 
@@ -45,6 +46,8 @@ class Line:
     gate: Gate
     schemas: SchemaKnowledge | None = None
     """What its server does with schemas; None if it is not asked."""
+    tools: ToolKnowledge | None = None
+    """What its server does with tools; None if they are simply passed on."""
     identity: str | None = None
     """What its replies are cached by; None for never."""
     kv_bytes: KvBytes | None = None
@@ -197,21 +200,29 @@ class Client:
             elif (known := await self._cached(request, call.line)) is not None:
                 answer = known
             else:
-                schemas, wanted, mode = call.line.schemas, request, None
+                schemas, tools, mode = call.line.schemas, call.line.tools, None
+                ask, offered = partial(self._send, call=call), request
                 while True:
-                    if request.reply_schema is not None and schemas is not None:
-                        probe = partial(self._send, call=call)
-                        wanted, mode = await schemas.fit(request, probe, tracer=self.tracer)
+                    if tools is not None:
+                        offered = await tools.offer(request, ask, tracer=self.tracer)
+                    wanted = offered
+                    if offered.reply_schema is not None and schemas is not None:
+                        wanted, mode = await schemas.fit(offered, ask, tracer=self.tracer)
                     try:
                         answer = await self._send(wanted, call)
                         break
                     except ServerError as error:
+                        if tools is not None and tools.learn(error, wanted):
+                            continue
                         if mode is None or schemas is None or not schemas.learn(error):
                             raise
                 answer = answer if mode is None else replace(answer, structured=mode)
+                answer = read_offered(request, offered, answer)
                 if self.cache is not None and call.line.identity is not None:
                     self.cache.keep(request, answer, identity=call.line.identity)
             record_answer(answer, span, kv_bytes=call.line.kv_bytes)
+            if isinstance(request, ChatRequest):
+                check_typed(request, answer)
             return answer
 
     async def _send(self, request: Request, call: _Call) -> Any:  # noqa: ANN401

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from harness.errors import Mistake
 from harness.hardware import CacheType, parse_bytes
-from harness.inference.completion import StructuredMode
+from harness.inference.completion import StructuredMode, ToolMode
 from harness.inference.retry import RetryPolicy
 from harness.log import warn_renamed
 
@@ -184,6 +184,9 @@ class Endpoint(BaseModel):
     structured: StructuredMode | None = None
     """What becomes of a reply's schema: `enforced`, `advisory` or `ignored`. Found out, with a
     short call before the first that has one, when left out."""
+    tools: ToolMode | None = None
+    """How tools are offered: `native`, by the server's own means, or `typed`, as a type of the
+    reply. When left out, natively where the server is known to have means and has not refused."""
     embeddings: bool = False
     """Whether the model is there to embed. One from a file is loaded for it, and does not chat
     then; of a server, `harness endpoints check` tries nothing else."""

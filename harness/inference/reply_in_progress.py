@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Literal
 
 from harness.inference.completion import (
@@ -17,8 +18,19 @@ from harness.inference.completion import (
     Usage,
     inter_token_latency,
 )
-from harness.inference.request import ChatRequest
+from harness.inference.request import ChatRequest, Message, ToolCall, called_names
 from harness.trace import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """What a piece of a reply adds to its calls of tools: a whole call, or some of one."""
+
+    index: int | None
+    """Which call it belongs to, where the server numbers them."""
+    id: str
+    name: str
+    arguments: str
 
 
 class ReplyInProgress:
@@ -40,6 +52,7 @@ class ReplyInProgress:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._logprobs: list[TokenLogprob] = []
+        self._calls: list[CallPiece] = []
         self._token_ns: list[int] = []
         self._ended_ns: int | None = None
         self._came_whole = False
@@ -51,12 +64,19 @@ class ReplyInProgress:
         self._sent_ns = self._clock()
 
     def add(
-        self, text: str = "", *, reasoning: str = "", logprobs: Sequence[TokenLogprob] = ()
+        self,
+        text: str = "",
+        *,
+        reasoning: str = "",
+        logprobs: Sequence[TokenLogprob] = (),
+        calls: Sequence[CallPiece] = (),
     ) -> None:
         """A piece has arrived."""
         if logprobs:
             self._logprobs.extend(logprobs)
-        if not (text or reasoning):
+        if calls:
+            self._calls.extend(calls)
+        if not (text or reasoning or calls):
             return
         self._token_ns.append(self._clock())
         if self._arrived:
@@ -65,9 +85,10 @@ class ReplyInProgress:
             self._request.on_piece()
         self._take_in(text, reasoning)
 
-    def add_whole(self, text: str, *, reasoning: str = "") -> None:
+    def add_whole(self, text: str, *, reasoning: str = "", calls: Sequence[CallPiece] = ()) -> None:
         """All of the reply is here in one piece: there was no first token to be seen."""
         self._came_whole = True
+        self._calls.extend(calls)
         self._take_in(text, reasoning)
 
     def end(self) -> None:
@@ -105,10 +126,15 @@ class ReplyInProgress:
         )
         if self._came_whole and reported and reported.decode_ns is not None:
             first_token_ns = max(self._sent_ns, done_ns - reported.decode_ns)
+        calls = tool_calls(self._calls, self._request.messages)
+        if calls and finish_reason == "stop":
+            finish_reason = "tool_calls"  # as Ollama says it, and vLLM where a call is required
         return Completion(
             text=text,
             reasoning="".join(self._reasoning) + unopened,
             finish_reason=finish_reason,
+            tool_calls=calls,
+            tools="native" if self._request.tools else None,
             usage=usage,
             sent_ns=self._sent_ns,
             first_token_ns=first_token_ns,
@@ -138,6 +164,48 @@ class ReplyInProgress:
             self._text.append(answer)
             if self._request.on_text:
                 self._request.on_text(answer)
+
+
+def tool_calls(pieces: Sequence[CallPiece], messages: Sequence[Message]) -> tuple[ToolCall, ...]:
+    """The calls that these pieces make up.
+
+    A call without an id, or with one that its conversation has used, gets the first `call_N` that
+    is free.
+    """
+    gathered: list[CallPiece] = []
+    for piece in pieces:
+        same = [n for n, call in enumerate(gathered) if piece.index in {None, call.index}]
+        if same and _goes_on(gathered[same[-1]], piece):
+            begun = gathered[same[-1]]
+            gathered[same[-1]] = replace(
+                begun,
+                id=begun.id or piece.id,
+                name=begun.name or piece.name,
+                arguments=begun.arguments + piece.arguments,
+            )
+        else:
+            gathered.append(piece)
+    taken = {*called_names(messages)}
+    calls: list[ToolCall] = []
+    for call in gathered:
+        name = call.id
+        if not name or name in taken:
+            name = next(one for n in count(1) if (one := f"call_{n}") not in taken)
+        taken.add(name)
+        calls.append(ToolCall(name, call.name, call.arguments or "{}"))
+    return tuple(calls)
+
+
+def _goes_on(begun: CallPiece, piece: CallPiece) -> bool:
+    """Whether a piece belongs to the call begun before it.
+
+    Id and name come once, or with every piece; some servers number all their calls 0, or none.
+    """
+    if piece.id and piece.id != begun.id:
+        return not (begun.id or piece.name)
+    if not (piece.name and begun.name) or piece.id:
+        return True
+    return piece.index is not None and piece.name == begun.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ _DECIDES = {
     "drop",
     "prompt_template",
     "structured",
+    "tools",
 }
 """The fields of an endpoint that decide its replies, beside the file."""
 _REPLIES_ENDING = ".replies.sqlite"
@@ -199,7 +200,8 @@ class KeptReplies:
             return model  # its file is gone: the call will say so
 
     def _holds_a_secret(self, completion: Completion) -> bool:
-        said = f"{completion.text}\n{completion.reasoning}"
+        arguments = (call.arguments for call in completion.tool_calls)
+        said = "\n".join((completion.text, completion.reasoning, *arguments))
         return self._trace.redactor.clean(said) != said
 
 
@@ -311,8 +313,11 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
 
 def _said(message: Message) -> list[object]:
     """What a message holds, without what it has not: its key is then as it was before tools."""
-    more = (message.tool_calls, message.answers) if message.tool_calls or message.answers else ()
-    return [message.role, message.content, *more]
+    more: tuple[object, ...] = ()
+    if message.tool_calls or message.answers:
+        more = (message.tool_calls, message.answers)
+    images = ({"images": [image.digest for image in message.images]},) if message.images else ()
+    return [message.role, message.content, *more, *images]
 
 
 def reply_identity(endpoint: Endpoint) -> str:
@@ -324,6 +329,8 @@ def reply_identity(endpoint: Endpoint) -> str:
         ModelFileInvalid: The file is not there.
     """
     said = endpoint.model_dump(mode="json", include=_DECIDES)
+    if endpoint.tools is None:
+        del said["tools"]  # keys from before there was such a setting stay the same
     if endpoint.path is not None:
         try:
             file = endpoint.path.stat()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from harness.errors import InvalidInput
+from harness.inference.images import Image
 from harness.inference.limits import Spent
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -23,6 +25,14 @@ class ToolCall:
     name: str
     arguments: str
     """A JSON object as the model wrote it, which may be neither valid nor what the tool takes."""
+
+    def as_object(self) -> dict[str, Any]:
+        """The arguments; none if they are no JSON object."""
+        try:
+            said = json.loads(self.arguments)
+        except ValueError:
+            return {}
+        return said if isinstance(said, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +51,9 @@ class Message:
     """One turn of a conversation.
 
     Raises:
-        InvalidInput: There is no such role; or the content is no text, or holds half a surrogate
-            pair, which no wire can carry. Such text comes from reading bytes that are not UTF-8.
+        InvalidInput: There is no such role; a tool's message answers no call; or the content is no
+            text, or holds half a surrogate pair, which no wire can carry. Such text comes from
+            reading bytes that are not UTF-8.
     """
 
     role: Role
@@ -51,6 +62,8 @@ class Message:
     """Of an assistant: what it asked to be called."""
     answers: str | None = None
     """Of a tool: the id of the call whose result the content is."""
+    images: tuple[Image, ...] = ()
+    """Sent before the content."""
     shared_chars: tuple[int, ...] = field(default=(), compare=False, repr=False)
     """How many of its first characters other calls begin with too, each more than the one before:
     what a provider is told to cache that caches only what it is told to."""
@@ -60,6 +73,12 @@ class Message:
             raise InvalidInput(
                 f"a message's role is {self.role!r}; it is one of {', '.join(get_args(Role))}",
                 code="request.role-unknown",
+            )
+        if (self.role == "tool") != (self.answers is not None):
+            raise InvalidInput(
+                f"the {self.role} message answers {self.answers!r}; a tool's message, and no "
+                "other, names the call that it answers",
+                code="request.answers-nothing",
             )
         if not isinstance(self.content, str):
             raise InvalidInput(
@@ -81,7 +100,8 @@ Prompt = str | Message | Mapping[str, object] | Sequence[Message | Mapping[str, 
 """What a model is asked: a text, which becomes one user message, or a conversation.
 
 A message may be a dictionary, `{"role": "user", "content": "…"}`, whose content is a text or a list
-of parts such as `{"type": "text", "text": "…"}`.
+of parts: texts, `Image`s, `{"type": "text", "text": "…"}`, and
+`{"type": "image_url", "image_url": {"url": "…"}}`. Images are sent before the text.
 """
 
 
@@ -89,7 +109,7 @@ def as_messages(prompt: Prompt) -> tuple[Message, ...]:
     """The prompt as messages.
 
     Raises:
-        InvalidInput: It is not a prompt, or a message holds more than text.
+        InvalidInput: It is not a prompt, or a message holds more than text and images.
     """
     if isinstance(prompt, str):
         return (Message("user", prompt),)
@@ -121,22 +141,26 @@ def _message(given: object) -> Message:
         return given
     if not isinstance(given, Mapping) or set(given) != {"role", "content"}:
         raise _no_message(given)
-    content = given["content"]
+    content, images = given["content"], tuple[Image, ...]()
     if isinstance(content, list | tuple):
-        content = "".join(map(_text_of, content))
-    return Message(given["role"], content)
+        parts = [*map(_part, content)]
+        content = "".join(part for part in parts if isinstance(part, str))
+        images = tuple(part for part in parts if isinstance(part, Image))
+    return Message(given["role"], content, images=images)
 
 
-def _text_of(part: object) -> str:
+def _part(part: object) -> str | Image:
     match part:
-        case str():
+        case str() | Image():
             return part
         case {"type": "text", "text": str(text)}:
             return text
+        case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
+            return Image.from_url(url)
     kind = part.get("type") if isinstance(part, Mapping) else None
     raise InvalidInput(
-        f"a part of a message is {kind or type(part).__name__!r}; only text is sent: "
-        '{"type": "text", "text": "…"}',
+        f"a part of a message is {kind or type(part).__name__!r}; only texts and images are sent: "
+        '{"type": "text", "text": "…"}, {"type": "image_url", "image_url": {"url": "…"}}',
         code="request.part-not-text",
     )
 
@@ -263,9 +287,19 @@ class ChatRequest:
         return {name: value for name, value in said.items() if value is not None}
 
     @property
+    def images(self) -> tuple[Image, ...]:
+        """Those of all messages."""
+        return tuple(image for message in self.messages for image in message.images)
+
+    @property
     def conversation(self) -> tuple[Message, ...]:
         """The messages for a server that only answers: it is asked in words for the rest."""
         return (*self.messages, Message("user", _GO_ON)) if self.goes_on else self.messages
+
+
+def called_names(messages: Iterable[Message]) -> dict[str, str]:
+    """The tools that a conversation has called, by the ids of the calls."""
+    return {call.id: call.name for message in messages for call in message.tool_calls}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,6 +388,10 @@ _PER_MESSAGE = 8
 """What a chat template puts around a message: five or six."""
 _PER_CALL = 64
 """What it puts before the first, a system prompt of its own: 26 in Qwen 2.5, 60 in gpt-oss."""
+_PER_IMAGE = 2048
+"""Claude's largest takes 1,600, GPT-4o's 1,445; a model that scales no image may take more."""
+_PER_TOOL = 32
+"""What a template puts around a tool or a call of one: 10 to 20."""
 
 
 def most_tokens_in(text: str) -> int:
@@ -363,9 +401,13 @@ def most_tokens_in(text: str) -> int:
 
 def most_prompt_tokens(request: ChatRequest) -> int:
     """The same of a call's prompt, with what the model's chat template adds."""
-    return most_tokens_of_messages(
-        "".join(message.content for message in request.messages), messages=len(request.messages)
-    )
+    calls = [call for message in request.messages for call in message.tool_calls]
+    said = [message.content for message in request.messages]
+    said += [text for call in calls for text in (call.id, call.name, call.arguments)]
+    for tool in request.tools:
+        said += [tool.name, tool.description, json.dumps(dict(tool.parameters))]
+    beside = (len(calls) + len(request.tools)) * _PER_TOOL + len(request.images) * _PER_IMAGE
+    return beside + most_tokens_of_messages("".join(said), messages=len(request.messages))
 
 
 def most_tokens_of_messages(text: str, *, messages: int) -> int:

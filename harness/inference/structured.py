@@ -12,6 +12,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from inspect import isroutine
 from typing import Any, Generic, TypedDict, TypeVar
 
@@ -95,7 +96,7 @@ class ReplyType(Generic[T]):
         """
         text = completion.text
         try:
-            parsed = self._adapter.validate_json(_json_in(text))
+            parsed = self._adapter.validate_json(json_in(text))
         except ValidationError as error:
             why = (
                 "max_output_tokens cut it short; raise it"
@@ -157,6 +158,45 @@ def chat_request(
     return request, reply_type
 
 
+class FoundOnce(Generic[T]):
+    """What is found out when it is first needed, by one for all.
+
+    Attributes:
+        known: None until it is.
+    """
+
+    def __init__(self, known: T | None = None) -> None:
+        self.known = known
+        # The search under way; done with its error, if it has failed.
+        self._finding: asyncio.Future[None] | None = None
+
+    async def found(self, find: Callable[[], Awaitable[T]]) -> T:
+        """What is known, or what `find` returns: calls side by side share it, and its error."""
+        while self.known is None:
+            if self._finding is None:
+                return await self._find(find)
+            # `wait`, since a call that gives up waiting must not end the search of the others.
+            finding = self._finding
+            await asyncio.wait([finding])
+            if not finding.cancelled() and (error := finding.exception()):
+                raise error
+        return self.known
+
+    async def _find(self, find: Callable[[], Awaitable[T]]) -> T:
+        self._finding = finding = asyncio.get_running_loop().create_future()
+        try:
+            self.known = known = await find()
+        except InferenceError as error:
+            finding.set_exception(error)
+            finding.exception()  # perhaps no other call waits for it
+            raise
+        finally:
+            self._finding = None
+            if not finding.done():
+                finding.cancel()
+        return known
+
+
 class SchemaKnowledge:
     """What one model's server does with schemas, found out once; its tags share it.
 
@@ -165,11 +205,9 @@ class SchemaKnowledge:
     """
 
     def __init__(self, mode: StructuredMode | None = None) -> None:
-        self._mode = mode
+        self._mode: FoundOnce[StructuredMode] = FoundOnce(mode)
         # Whether the server answers a schema with an error: then it is sent none.
         self._refused = False
-        # The probe under way; done with its error, if it has failed.
-        self._probing: asyncio.Future[None] | None = None
 
     async def fit(
         self, request: ChatRequest, ask: Ask, *, tracer: Tracer
@@ -184,7 +222,7 @@ class SchemaKnowledge:
             ask: Sends the probe, where one is needed.
             tracer: Sees the probe.
         """
-        mode = self._mode or await self._find_out(request, ask, tracer)
+        mode = await self._mode.found(partial(self._probe, request, ask, tracer))
         if mode == "enforced":
             return request, mode
         assert request.reply_schema is not None
@@ -193,38 +231,10 @@ class SchemaKnowledge:
 
     def learn(self, error: ServerError) -> bool:
         """Whether the server refused a schema that it was not known to refuse."""
-        if self._refused or self._mode == "enforced" or error.status not in _REFUSALS:
+        if self._refused or self._mode.known == "enforced" or error.status not in _REFUSALS:
             return False
         self._refused = True
         return True
-
-    async def _find_out(self, request: ChatRequest, ask: Ask, tracer: Tracer) -> StructuredMode:
-        """Calls side by side share one probe, and its error if it fails."""
-        while self._mode is None:
-            if self._probing is None:
-                return await self._probe_for_all(request, ask, tracer)
-            # `wait`, since a call that gives up waiting must not end the probe of the others.
-            probing = self._probing
-            await asyncio.wait([probing])
-            if not probing.cancelled() and (error := probing.exception()):
-                raise error
-        return self._mode
-
-    async def _probe_for_all(
-        self, request: ChatRequest, ask: Ask, tracer: Tracer
-    ) -> StructuredMode:
-        self._probing = probing = asyncio.get_running_loop().create_future()
-        try:
-            self._mode = mode = await self._probe(request, ask, tracer)
-        except InferenceError as error:
-            probing.set_exception(error)
-            probing.exception()  # perhaps no other call waits for it
-            raise
-        finally:
-            self._probing = None
-            if not probing.done():
-                probing.cancel()
-        return mode
 
     async def _probe(self, request: ChatRequest, ask: Ask, tracer: Tracer) -> StructuredMode:
         probe = ChatRequest(
@@ -283,7 +293,7 @@ def _unusable(python_type: object, why: str) -> ConfigurationInvalid:
     )
 
 
-def _json_in(text: str) -> str:
+def json_in(text: str) -> str:
     """The object in a text: all of it, what is fenced, or from the first brace to the last."""
     if text.lstrip().startswith("{"):
         return text

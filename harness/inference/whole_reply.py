@@ -47,6 +47,8 @@ async def whole_reply(
     for _ in range(_MOST_CALLS_FOR_THE_REST if on_cut == "continue" else 0):
         if completion.finish_reason != "length" or not completion.text.strip():
             break
+        if completion.tool_calls or completion.tools == "typed":
+            break  # a call, or what may become one: its arguments are nothing to go on with
         completion = await _continued(ask, request, completion)
     check_whole(completion, endpoint=request.model)
     return completion
@@ -60,11 +62,8 @@ def check_whole(completion: Completion, *, endpoint: str) -> None:
         RunLimitReached: It is not, since a limit left it too little room.
     """
     reason = completion.finish_reason
-    if (
-        reason == "stop"
-        or completion.tool_calls
-        or (reason == "tool_calls" and completion.text.strip())
-    ):
+    has_said = completion.tool_calls or completion.text.strip()
+    if reason == "stop" or (reason == "tool_calls" and has_said):
         return
     kind, why = {
         "length": (ReplyCut, "was cut before its end; raise max_output_tokens, ask for less"),
@@ -116,7 +115,7 @@ async def _continued(
         # The cut reply is the error to report; this one becomes its context.
         check_whole(cut, endpoint=request.model)
         raise
-    has_more = bool(more.text.strip())
+    has_more = bool(more.text.strip() or more.tool_calls)
     ended = more.finish_reason if has_more or more.finish_reason == "content_filter" else "length"
     return replace(
         more,

@@ -29,6 +29,7 @@ from harness.inference import (
     SchemaKnowledge,
     ScriptedBackend,
     TextStore,
+    ToolKnowledge,
     connect,
     host_of,
     metrics_source,
@@ -37,6 +38,7 @@ from harness.inference import (
     served_metadata,
     server_address,
     slots_source,
+    tool_knowledge,
 )
 from harness.inference.gate import Lease
 from harness.log import log_warning
@@ -208,11 +210,12 @@ async def open_models(
                 file_of=partial(_served_file, opened=opened, sampled=sampled),
             )
         )
-        schemas = _schema_knowledge(endpoints)
+        known = _knowledge(endpoints)
 
         # 3. The way to each.
         lines = {}
         for tag, one in opened.items():
+            is_scripted = one.endpoint.backend == "scripted"
             called = sampled[one.server].called if one.server in sampled else None
             gate = Gate(
                 max_parallel=one.endpoint.max_parallel,
@@ -226,7 +229,8 @@ async def open_models(
                 endpoint=one.endpoint,
                 backend=one.backend,
                 gate=gate,
-                schemas=None if one.endpoint.backend == "scripted" else schemas[tag],
+                schemas=None if is_scripted else known[tag][0],
+                tools=None if is_scripted else known[tag][1],
                 identity=one.identity,
                 kv_bytes=None if one.error else kv_bytes_of(one.endpoint),
                 error=one.error,
@@ -392,9 +396,11 @@ async def _served_file(
     return Path(said.path)
 
 
-def _schema_knowledge(endpoints: Mapping[str, Endpoint]) -> dict[str, SchemaKnowledge]:
+def _knowledge(
+    endpoints: Mapping[str, Endpoint],
+) -> dict[str, tuple[SchemaKnowledge, ToolKnowledge]]:
     """By tag: the same for all that lead to one model at one server."""
-    of_model: dict[tuple[object, ...], SchemaKnowledge] = {}
+    of_model: dict[tuple[object, ...], tuple[SchemaKnowledge, ToolKnowledge]] = {}
     return {
         tag: of_model.setdefault(
             (
@@ -403,8 +409,9 @@ def _schema_knowledge(endpoints: Mapping[str, Endpoint]) -> dict[str, SchemaKnow
                 endpoint.model_id,
                 endpoint.path,
                 endpoint.structured,
+                endpoint.tools,
             ),
-            SchemaKnowledge(endpoint.structured),
+            (SchemaKnowledge(endpoint.structured), tool_knowledge(endpoint)),
         )
         for tag, endpoint in endpoints.items()
     }

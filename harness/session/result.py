@@ -143,7 +143,7 @@ def result_notices(graph: Graph, ended: Execution) -> Iterator[Notice]:
         )
 
 
-_PAID = ("embed", "schema probe")
+_PAID = ("embed", "schema probe", "tool probe")
 """Spans of what models are asked beside chats, and charge for."""
 
 

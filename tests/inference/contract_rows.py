@@ -41,7 +41,7 @@ from harness.errors import (
 from harness.inference import Backend, Endpoint, ScriptedBackend
 from harness.inference.providers import PROVIDERS
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
-from harness.inference.providers.provider import ALWAYS
+from harness.inference.providers.provider import ALWAYS, NEVER
 from harness.session.settings import demo_endpoint
 
 SCENARIO_OF = {
@@ -63,6 +63,8 @@ class Opened:
     """Waits until the server knows that its client has gone."""
     enforced: list[object] | None = None
     """The schemas that an emulated server has held replies to; None where it keeps none."""
+    asked: list[Any] | None = None
+    """What an emulated server was asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +152,9 @@ async def _emulated(
         backend_at(server, api_key="sk-1", **{"model_id": MODEL, **fields, **settings}) as backend,
     ):
         enforced = getattr(server, "enforced", None)
-        yield Opened(backend=backend, hung_up=server.hung_up.wait, enforced=enforced)
+        yield Opened(
+            backend=backend, hung_up=server.hung_up.wait, enforced=enforced, asked=server.asked
+        )
 
 
 def _dialect_row(name: str) -> Row:
@@ -161,6 +165,13 @@ def _dialect_row(name: str) -> Row:
         "unknown model": dialect.unknown_model is None,
         "embedding": dialect.embeds == "nothing",
         "length": dialect.cut_by_limit != "length",
+        "tools": profile.tools is NEVER,
+        "several tools": profile.tools is NEVER or dialect.calls == "one",
+        # Without a schema too, it is told of the tools in words; its emulation understands none.
+        "no tools": profile.tools is NEVER or profile.schema is None,
+        "typed tools": profile.schema is None,
+        "images": profile.images is NEVER,
+        "no images": profile.images is not NEVER,
     }
     said = dialect.overflow.message
     counted = LONG_PROMPT_TOKENS if str(LONG_PROMPT_TOKENS) in said else None
@@ -190,6 +201,8 @@ def _dialect_row(name: str) -> Row:
 NOT_OF_REAL_ONES = {
     *("overload", "cut stream", "cut whole", "unended stream", "late error", "garbage"),
     *("unknown model", "thinking", "embedding"),
+    # Nor is it shown tools or images by its server.
+    *("tools", "several tools", "no tools", "images"),
 }
 
 
@@ -240,7 +253,7 @@ ROWS = (
     Row(
         name="ollama",
         open=partial(_emulated, OllamaServer, {"backend": "ollama"}),
-        lacks={"stop"},
+        lacks={"stop", "no images"},
         cached_tokens=24,
         overflow_counts=(12628, 8192),
         garbage=ServerError,
@@ -253,7 +266,7 @@ ROWS = (
             TritonServer,
             {"backend": "triton", "prompt_template": "chatml"},
         ),
-        lacks={"schema", "stop", "embedding"},
+        lacks={"schema", "stop", "embedding", "tools", "several tools", "no tools", "images"},
         overflow_counts=(None, 4096),
         garbage=ServerError,
         unreadable=ServerError,
@@ -266,7 +279,7 @@ ROWS = (
             {"backend": "litellm", "model_id": f"openai/{MODEL}"},
         ),
         # Its client needs no [DONE] after a finish reason.
-        lacks={"unended stream"},
+        lacks={"unended stream", "no tools", "no images"},
         cached_tokens=CACHED_TOKENS,
         overflow_counts=(LONG_PROMPT_TOKENS, CONTEXT_TOKENS),
         retry_after_s=7.0,
@@ -281,7 +294,10 @@ ROWS = (
             Anthropic,
             {"backend": "litellm", "model_id": "anthropic/claude-opus-4-5"},
         ),
-        lacks={"stop", "cut whole", "embedding", "log probabilities"},
+        lacks={
+            *("stop", "cut whole", "embedding", "log probabilities", "no tools", "no images"),
+            "typed tools",  # litellm makes a tool of the schema
+        },
         cached_tokens=5,
         overflow_counts=(208310, 200000),
         retry_after_s=7.0,
@@ -296,7 +312,8 @@ ROWS = (
         lacks={
             *("whole", "schema", "log probabilities", "cut whole", "unended stream", "garbage"),
             *("silent", "stalled", "cancelling", "stop", "length", "thinking"),
-            "embedding",
+            *("embedding", "tools", "several tools", "no tools", "typed tools"),
+            *("images", "no images"),
         },
     ),
     Row(
@@ -319,7 +336,7 @@ ROWS = (
         open=_vllm,
         missing=None if VLLM_URL else "HARNESS_TEST_VLLM_URL names no running vLLM",
         is_real=True,
-        lacks=NOT_OF_REAL_ONES - {"unknown model"},
+        lacks=NOT_OF_REAL_ONES - {"unknown model"} | {"no images"},
     ),
 )
 

@@ -13,6 +13,9 @@ from harness.inference import (
     Completion,
     Message,
     ScriptedBackend,
+    ScriptedReply,
+    ToolCall,
+    ToolSpec,
     Usage,
 )
 from harness.inference.completion import InterTokenLatency
@@ -109,6 +112,37 @@ def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
     assert (first.name, first.span, first.time_ns) == ("first token", chat.id, 101_000_000)
     kept = [Content(sha256=sha256(text), text=text) for text in (PROMPT, "Good.")]
     assert of_class(records, Content) == kept
+
+
+def test_tools_that_were_offered_and_called_are_on_record():
+    records = []
+    look = ToolSpec("look", "Looks.", {"type": "object"})
+    call = ToolCall("a", "look", '{"at":"owls"}')
+    client = client_of(
+        ScriptedBackend([ScriptedReply(text="I look.", tool_calls=(call,)), "Two owls."]),
+        tracer=Tracer(records.append, clock=ManualClock()),
+    )
+    asked = ChatRequest(model="m", messages=(Message("user", "How many?"),), tools=(look,))
+    said = (
+        Message("assistant", "I look.", tool_calls=(call,)),
+        Message("tool", "Two.", answers="a"),
+    )
+
+    async def main():
+        await client.chat(asked)
+        await client.chat(replace(asked, messages=(*asked.messages, *said), tools=()))
+
+    asyncio.run(main())
+    assert [one.attributes.get("tools_offered") for one in of_class(records, SpanStarted)] == [
+        1,
+        None,
+    ]
+    assert [one.attributes.get("tools") for one in of_class(records, SpanEnded)] == ["native", None]
+    texts = [one.text for one in of_class(records, Content)]
+    called = '[calls look, a]\n{"at":"owls"}'
+    assert f"I look.\n\n{called}" in texts
+    told = f"[user]\nHow many?\n\n[assistant]\nI look.\n\n{called}\n\n[tool a]\nTwo."
+    assert told in texts
 
 
 @pytest.mark.parametrize(

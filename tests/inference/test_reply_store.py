@@ -16,10 +16,13 @@ from harness.inference import (
     ChatRequest,
     Completion,
     Endpoint,
+    Image,
     Message,
     Phase,
     ScriptedBackend,
     TokenLogprob,
+    ToolCall,
+    ToolSpec,
     Usage,
     as_messages,
 )
@@ -73,6 +76,7 @@ def test_a_call_that_was_made_before_is_answered_as_it_was_then_and_by_a_later_r
     assert texts([REQUEST], path) == (["first"], 0)
 
 
+TOOL = ToolSpec("look", "Looks.", {"type": "object"})
 ANOTHER = [
     {"messages": as_messages("Write!")},
     {"messages": (Message("system", "Write."),)},
@@ -88,6 +92,11 @@ ANOTHER = [
     {"stop": ("END",)},
     {"reply_schema": {"type": "object"}},
     {"top_logprobs": 0},
+    {"tools": (TOOL,)},
+    {"tools": (TOOL,), "tool_choice": "required"},
+    {"messages": (Message("assistant", "Write.", tool_calls=(ToolCall("call_1", "look", "{}"),)),)},
+    {"messages": (Message("tool", "Write.", answers="call_1"),)},
+    {"messages": (Message("user", "Write.", images=(Image.from_url("https://owl.example/1"),)),)},
 ]
 THE_SAME = [
     {"role": "evaluator"},

@@ -1,8 +1,10 @@
 """What goes into a call, and the small parts that every backend is made of."""
 
 import asyncio
+import json
 import math
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -13,15 +15,17 @@ from harness.inference import (
     Message,
     Phase,
     ScriptedBackend,
+    ToolCall,
+    ToolSpec,
     as_messages,
     as_texts,
     to_its_end,
 )
 from harness.inference.completion import as_vectors
-from harness.inference.request import most_tokens_in
+from harness.inference.request import most_prompt_tokens, most_tokens_in
 from harness.trace import ManualClock
 
-IMAGE = {"type": "image_url", "image_url": {"url": "data:…"}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "…"}}
 
 
 def request(text="Write two words.", **how):
@@ -40,9 +44,9 @@ def request(text="Write two words.", **how):
         (lambda: as_messages(b"Hello."), "request.not-a-message"),
         (lambda: as_messages(["Hello."]), "request.not-a-message"),
         (lambda: as_messages({"content": "Hello."}), "request.not-a-message"),
-        (lambda: as_messages({"role": "tool", "content": "Hello."}), "request.role-unknown"),
+        (lambda: as_messages({"role": "tool", "content": "Hello."}), "request.answers-nothing"),
         (lambda: as_messages({"role": "user", "content": 7}), "request.content-not-text"),
-        (lambda: as_messages({"role": "user", "content": [IMAGE]}), "request.part-not-text"),
+        (lambda: as_messages({"role": "user", "content": [SOUND]}), "request.part-not-text"),
         (lambda: Message("narrator", "Once"), "request.role-unknown"),
         (lambda: EmbedRequest(model="m", texts=()), "request.no-texts"),
         (lambda: request(max_output_tokens=0), "request.no-room"),
@@ -88,6 +92,19 @@ def test_what_no_server_could_answer_is_refused_before_any_call(make, code):
 )
 def test_a_prompt_may_be_a_text_a_message_or_what_other_libraries_take(prompt):
     assert as_messages(prompt) == (Message("user", "Hello."),)
+
+
+def test_tools_and_calls_of_them_are_part_of_a_prompts_estimate():
+    plain = request()
+    tool = ToolSpec("look", "Looks at an owl. " * 30, {"type": "object", "properties": {}})
+    call = ToolCall("call_1", "look", json.dumps({"at": "owls" * 60}))
+    called = Message("assistant", "", tool_calls=(call,))
+
+    more = most_prompt_tokens(replace(plain, tools=(tool,))) - most_prompt_tokens(plain)
+    assert more > most_tokens_in(tool.description)
+    told = replace(plain, messages=(*plain.messages, called))
+    more = most_prompt_tokens(told) - most_prompt_tokens(plain)
+    assert more > most_tokens_in(call.arguments)
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
 from session_runs import Calls, codes, fail, pipeline_of, run, settings_of
 
-from harness import Cache, Run, ScriptedBackend
+from harness import Cache, Run, ScriptedBackend, ToolCall
 from harness.errors import ServerError
 from harness.graph import Retry
+from harness.inference import ScriptedReply
 from harness.inference.reply_store import OUTPUT_CACHE, StoredOutputs
 from harness.session.resume import remembered_in
 from harness.trace import Journal
@@ -50,7 +52,11 @@ class Sampled(ScriptedBackend):
         self._said += 1
         if self._said in self.refuses_at:
             return ServerError("no", endpoint="producer")
-        return f"{request.messages[-1].content} {self._said}"
+        said = f"{request.messages[-1].content} {self._said}"
+        if not said.startswith("call:"):
+            return said
+        call = ToolCall("a", "look", json.dumps({"key": said.removeprefix("call:")}))
+        return ScriptedReply(text="I look.", tool_calls=(call,))
 
 
 def finish(pipeline, model, settings, **how):
@@ -228,6 +234,7 @@ def test_nothing_is_kept_where_a_run_leaves_nothing_else_to_go_on_from(tmp_path,
     [
         pytest.param(f"It is {SECRET}.", False, id="a variable's value"),
         pytest.param("password=hunter2hunter2", False, id="what looks like one"),
+        pytest.param("call:password=hunter2hunter2", False, id="what a tool is called with"),
         pytest.param("@cache\ndef key(): ...  # key: value", True, id="code without one"),
     ],
 )

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scripted_judge import judge
 from session_runs import BAD, GOOD, ONE_QUESTION, SOURCE, pipeline_of, refused, run, settings_of
 
-from harness import Completion, OnCut, ReplyCut, Run, ScriptedBackend
+from harness import Completion, OnCut, ReplyCut, Run, ScriptedBackend, ToolCall
 from harness.errors import ContextOverflow, HarnessError, ReplyEmpty, ReplyFiltered
-from harness.inference import ChatRequest, FinishReason, Message, whole_reply
+from harness.inference import ChatRequest, FinishReason, Message, ScriptedReply, whole_reply
 
 ROLES = {"producer": "writer"}
 
@@ -163,6 +163,37 @@ def test_json_is_gone_on_with_from_its_last_letter_and_without_its_grammar():
     )
     assert found.text == '{"answer": ["a"]}'
     assert [one.reply_schema for one in writer.requests] == [{"type": "object"}, None]
+
+
+CALL = (ToolCall("a", "look", '{"at": "ow'),)
+
+
+@pytest.mark.parametrize(
+    ("cut", "tools"),
+    [
+        pytest.param(ScriptedReply(text="I look.", tool_calls=CALL), "native", id="a call"),
+        pytest.param(ScriptedReply(text='{"next":{"ca'), "typed", id="what may become one"),
+    ],
+)
+@pytest.mark.parametrize("on_cut", ["error", "continue"])
+def test_a_cut_call_of_a_tool_is_never_gone_on_with(cut, tools, on_cut):
+    class Offered(Ending):
+        async def chat(self, request):
+            return replace(await super().chat(request), tools=tools)
+
+    writer = Offered([cut], "length")
+    with pytest.raises(ReplyCut):
+        asyncio.run(whole_reply(writer.chat, asked(), on_cut=on_cut))
+    assert len(writer.requests) == 1
+
+
+def test_a_cut_text_may_end_in_a_call_and_calls_alone_are_a_whole_reply():
+    writer = Ending(["I will", ScriptedReply(tool_calls=CALL)], "length", "tool_calls")
+    found = asyncio.run(whole_reply(writer.chat, asked(), on_cut="continue"))
+    assert (found.tool_calls, found.finish_reason) == (CALL, "tool_calls")
+
+    caller = Ending([ScriptedReply(tool_calls=CALL)], "tool_calls")
+    assert asyncio.run(whole_reply(caller.chat, asked(), on_cut="error")).tool_calls == CALL
 
 
 def test_what_is_to_become_of_a_cut_reply_is_one_of_three():

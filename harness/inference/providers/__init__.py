@@ -16,6 +16,7 @@ from harness.inference.providers.registry import (
     server_facts,
     slots_source,
     tells_model,
+    tool_knowledge,
 )
 
 __all__ = [
@@ -40,4 +41,5 @@ __all__ = [
     "server_facts",
     "slots_source",
     "tells_model",
+    "tool_knowledge",
 ]

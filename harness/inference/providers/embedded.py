@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -36,6 +37,7 @@ from harness.inference.providers.model_files import (
 from harness.inference.providers.openai_wire import OpenAIWire
 from harness.inference.providers.provider import (
     ALWAYS,
+    NEVER,
     Access,
     Aim,
     Fields,
@@ -126,7 +128,7 @@ class EmbeddedLlamaCpp:
         )
         self._child, self._wire = (
             child,
-            OpenAIWire(served, llamacpp.PROVIDER, api_key=self.api_key, clock=self._clock),
+            OpenAIWire(served, _WIRE, api_key=self.api_key, clock=self._clock),
         )
 
     async def unload(self) -> None:
@@ -409,6 +411,7 @@ REMEDIES = (
 )
 """A built-in model's table has no `path`, and needs one for most changes."""
 
+_WIRE = replace(llamacpp.PROVIDER, title="llama.cpp, as harness starts it,", images=NEVER)
 PROVIDER = Provider(
     title="llama.cpp, started by harness",
     remedies=REMEDIES,
@@ -416,6 +419,7 @@ PROVIDER = Provider(
     connect=_connect,
     host=_host,
     loading=_loading,
+    images=NEVER,
     cached_tokens=ALWAYS,
     timings=ALWAYS,
     side_by_side="slots",

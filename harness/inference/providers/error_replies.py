@@ -16,6 +16,7 @@ from harness.errors import (
     ContextOverflow,
     InferenceError,
     ModelNotFound,
+    NotOffered,
     Overloaded,
     RateLimited,
     ServerError,
@@ -57,6 +58,11 @@ _NO_MODEL = re.compile(
 )
 _FULL = re.compile(r"model is overloaded|exceeds maximum queue size", re.IGNORECASE)
 """TGI's, which comes with 429, or in a stream with 422; and Triton's, which comes with 500."""
+_BLIND = re.compile(
+    r"image input is not supported|not a multimodal model|At most 0 image"  # llama-server; vLLM
+    r"|(?:not|n't) support (?:image|vision)",
+    re.IGNORECASE,
+)
 _OF_THE_REQUEST = frozenset({200, 400, 403, 404, 422})
 """Statuses of what is wrong with a request, and that of a stream, which tells nothing. By any other
 a library may be "not found" that the server's model needs."""
@@ -161,7 +167,12 @@ def context_overflow(
     )
 
 
-def _server_error(status: int, said: str, *, endpoint: str) -> ServerError:
+def _server_error(status: int, said: str, *, endpoint: str) -> InferenceError:
+    if _BLIND.search(said):
+        return NotOffered(
+            f"the model takes no images as it is served ({said}); ask one that was trained on them",
+            endpoint=endpoint,
+        )
     if status == 200:
         return ServerError(f"the server sent an error for a reply: {said}", endpoint=endpoint)
     if status == 404:

@@ -37,6 +37,7 @@ from harness.inference.providers.openai_wire import (
     nested_schema,
     wire_embeddings,
     wire_fields,
+    wire_message,
 )
 from harness.inference.providers.provider import Access, Provider
 from harness.inference.refused_fields import RefusedFields
@@ -119,6 +120,8 @@ class LiteLLMBackend:
             wanted["messages"] = [_with_cache_marks(message) for message in request.conversation]
         if request.reply_schema is not None:
             wanted |= nested_schema(request.reply_schema)
+        if request.tool_choice == "auto":
+            wanted.pop("tool_choice", None)  # some providers have no such field
         async with self._in_time(request) as limits:
             attempt = 1
             while True:
@@ -307,8 +310,11 @@ def _with_cache_marks(message: Message) -> dict[str, object]:
         {"type": "text", "text": part, "cache_control": {"type": "ephemeral"}}
         for part in parts[:-1]
     ]
-    content = [*marked, {"type": "text", "text": parts[-1]}] if marked else message.content
-    return {"role": message.role, "content": content}
+    said = wire_message(message)
+    if marked:
+        images = said["content"][:-1] if isinstance(said["content"], list) else []
+        said["content"] = [*images, *marked, {"type": "text", "text": parts[-1]}]
+    return said
 
 
 def _as_told(usage: WireUsage, said: Mapping[str, Any]) -> WireUsage:
@@ -444,4 +450,6 @@ def _connect(endpoint: Endpoint, access: Access) -> LiteLLMBackend:
     )
 
 
-PROVIDER = Provider(title="litellm", connect=_connect, is_asked=False, finds_keys=True)
+PROVIDER = Provider(
+    title="litellm", connect=_connect, is_asked=False, finds_keys=True, refuses_tools=True
+)

@@ -58,9 +58,11 @@ from harness.inference.providers.model_files import (
 )
 from harness.inference.providers.openai_wire import wire_fields
 from harness.inference.providers.provider import (
+    NEVER,
     Access,
     Aim,
     Provider,
+    check_offers,
     remedies,
 )
 from harness.inference.refused_fields import RefusedFields
@@ -135,6 +137,7 @@ class LlamaCppPython:
                 "a model that is loaded to embed does not chat; unset the endpoint's embeddings",
                 endpoint=self._endpoint.tag,
             )
+        check_offers(request, PROVIDER)
         _, dropped = self._refused.without(wire_fields(request, self._endpoint.model_id))
         asked = replace(request, **{name: _LEFT_OUT[name] for name in _LEFT_OUT if name in dropped})
         asked_ns = self._clock()
@@ -613,6 +616,8 @@ PROVIDER = Provider(
     telemetry_name="llamacpp",
     connect=_connect,
     host=_host,
+    tools=NEVER,
+    images=NEVER,
     loading=_loading,
     slots=lambda _endpoint: 1,
 )

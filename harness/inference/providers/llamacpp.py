@@ -339,6 +339,7 @@ PROVIDER = Provider(
     host=lambda endpoint, access, _: RouterHost(endpoint, access),
     served=_served,
     schema=nested_schema,
+    images="--mmproj FILE",
     continues={},
     progress={"return_progress": True},
     cached_tokens=ALWAYS,

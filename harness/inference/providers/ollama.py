@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from harness.inference.providers.ollama_keep_alive import BASE_S, IdleGaps
 from harness.inference.providers.openai_wire import (
     WireLogprob,
     WireLogprobs,
+    WireToolCall,
     finish_reason,
     token_logprobs,
     wire_fields,
@@ -44,7 +45,7 @@ from harness.inference.providers.provider import (
 from harness.inference.providers.server_host import Answer, ServerHost, until
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
-from harness.inference.request import ChatRequest, EmbedRequest
+from harness.inference.request import ChatRequest, EmbedRequest, Message, called_names
 from harness.inference.time_limits import TimeLimits
 from harness.trace import Clock, monotonic
 
@@ -145,11 +146,12 @@ class OllamaWire:
         async for data in lines:
             line = self._parse(data)
             text, thought = line.message.content or "", line.message.thinking or ""
+            calls = [call.piece for call in line.message.tool_calls]
             if line.done and not began:  # all in one line: no first token was seen
                 progress.add(logprobs=line.tokens)
-                progress.add_whole(text, reasoning=thought)
+                progress.add_whole(text, reasoning=thought, calls=calls)
             else:
-                progress.add(text, reasoning=thought, logprobs=line.tokens)
+                progress.add(text, reasoning=thought, logprobs=line.tokens, calls=calls)
             began = True
             if line.done:
                 break
@@ -202,7 +204,7 @@ _OPTIONS = {
     "max_tokens": "num_predict",
 }
 """Fields of OpenAI's protocol that are options here, and their names."""
-_BESIDE_OPTIONS = ("messages", "logprobs", "top_logprobs")
+_BESIDE_OPTIONS = ("logprobs", "top_logprobs", "tools")
 
 
 def _chat_fields(
@@ -216,11 +218,33 @@ def _chat_fields(
         # the prompt, `shift` for a context that fills up while the reply is written.
         "truncate": False,
         "shift": False,
+        "messages": _messages(request.conversation, tag=endpoint.tag),
     }
     fields |= {name: allowed[name] for name in _BESIDE_OPTIONS if name in allowed}
     if request.reply_schema is not None:
         fields["format"] = request.reply_schema
     return fields
+
+
+def _messages(messages: Sequence[Message], *, tag: str) -> list[dict[str, object]]:
+    """A conversation: calls have no ids here, and their arguments are objects."""
+    names = called_names(messages)
+    said: list[dict[str, object]] = []
+    for message in messages:
+        one: dict[str, object] = {"role": message.role, "content": message.content}
+        if message.images:
+            if any(image.url for image in message.images):
+                raise NotOffered("Ollama takes no addresses of images; give bytes", endpoint=tag)
+            one["images"] = [image.encoded for image in message.images]
+        if message.tool_calls:
+            one["tool_calls"] = [
+                {"function": {"name": call.name, "arguments": call.as_object()}}
+                for call in message.tool_calls
+            ]
+        if message.answers is not None:
+            one["tool_name"] = names.get(message.answers, message.answers)
+        said.append(one)
+    return said
 
 
 def _model_fields(
@@ -252,6 +276,7 @@ class OllamaMessage(BaseModel):
 
     content: str | None = None
     thinking: str | None = None
+    tool_calls: list[WireToolCall] = []
 
 
 class OllamaLine(BaseModel):
@@ -572,6 +597,8 @@ PROVIDER = Provider(
     footprint=_footprint,
     facts=_facts,
     served=_served,
+    refuses_tools=True,
+    requires_calls=False,
     cached_tokens="an Ollama newer than 0.33.2",
     timings=ALWAYS,
     embeds=ALWAYS,

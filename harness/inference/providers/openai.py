@@ -72,6 +72,8 @@ MLC = Provider(
         },
     ),
     schema=_mlc_schema,
+    # It refuses conversations in which a tool was called.
+    tools=NEVER,
     refuses=ONLY_TOP_P,
     embeds="--embedding-model",
     health=None,
@@ -100,6 +102,7 @@ async def _lmstudio_served(pages: ServerPages) -> ModelMetadata | None:
 
 LMSTUDIO = Provider(
     title="LM Studio",
+    refuses_tools=True,  # it has a way of its own to tell any model
     served=_lmstudio_served,
     schema=nested_schema,
     # Its pages on OpenAI's protocol do not mention `min_p`. It accepts `logprobs`, and has none.
@@ -117,6 +120,7 @@ LMSTUDIO = Provider(
 RUNPOD = Provider(
     title="RunPod",
     schema=nested_schema,
+    tools="ENABLE_AUTO_TOOL_CHOICE=true and TOOL_CALL_PARSER=NAME",
     times=vllm.times,
     timings=vllm.TIMES_SWITCH,
     health=None,
@@ -125,6 +129,7 @@ RUNPOD = Provider(
 MODAL = Provider(
     title="Modal",
     schema=nested_schema,
+    tools=vllm.PROVIDER.tools,
     counts_usage=False,
     times=vllm.times,
     timings=vllm.TIMES_SWITCH,

@@ -7,10 +7,11 @@ has reached its proper end. A `Provider` says what sets its server apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import NotOffered, ServerError, StreamCut
@@ -31,9 +32,14 @@ from harness.inference.providers.http import (
     root_of,
 )
 from harness.inference.providers.pages import whole
-from harness.inference.providers.provider import Extras, Fields, Provider
+from harness.inference.providers.provider import Extras, Fields, Provider, check_offers
 from harness.inference.refused_fields import RefusedFields
-from harness.inference.reply_in_progress import Listener, ReplyInProgress, ServerTimings
+from harness.inference.reply_in_progress import (
+    CallPiece,
+    Listener,
+    ReplyInProgress,
+    ServerTimings,
+)
 from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message
 from harness.inference.time_limits import TimeLimits
 from harness.trace import Clock, monotonic
@@ -79,9 +85,13 @@ class OpenAIWire:
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
+        check_offers(request, self._provider)
         wanted = wire_fields(request, self._endpoint.model_id, stream=self._endpoint.stream)
         if request.goes_on and self._provider.continues is not None:
-            wanted |= {"messages": wire_messages(request.messages), **self._provider.continues}
+            wanted |= {
+                "messages": [*map(wire_message, request.messages)],
+                **self._provider.continues,
+            }
         if request.max_output_tokens is None and self._provider.room_tokens:
             wanted["max_tokens"] = self._provider.room_tokens
         if request.reply_schema is not None and self._provider.schema:
@@ -232,6 +242,7 @@ class WireReply:
                 choice.delta.content or "",
                 reasoning=choice.delta.thought,
                 logprobs=token_logprobs(choice.logprobs),
+                calls=choice.delta.pieces,
             )
 
     def add_whole(self, chunk: Chunk) -> None:
@@ -241,7 +252,9 @@ class WireReply:
             message = choice.message or choice.delta
             self.finish_word = choice.finish_reason
             self._progress.add(logprobs=token_logprobs(choice.logprobs))
-            self._progress.add_whole(message.content or "", reasoning=message.thought)
+            self._progress.add_whole(
+                message.content or "", reasoning=message.thought, calls=message.pieces
+            )
 
     def completion(
         self,
@@ -307,9 +320,27 @@ def wire_embeddings(
     )
 
 
-def wire_messages(messages: Iterable[Message]) -> list[dict[str, str]]:
-    """A conversation as JSON, in the shape that all chat protocols share."""
-    return [{"role": m.role, "content": m.content} for m in messages]
+def wire_message(message: Message) -> dict[str, object]:
+    """One message as JSON: its content is a text, or parts if it has images."""
+    said: dict[str, object] = {"role": message.role, "content": message.content}
+    if message.images:
+        shown = [{"type": "image_url", "image_url": {"url": one.address}} for one in message.images]
+        text = [{"type": "text", "text": message.content}] if message.content else []
+        said["content"] = [*shown, *text]
+    if message.answers is not None:
+        said["tool_call_id"] = message.answers
+    if message.tool_calls:
+        said["tool_calls"] = [
+            {"id": call.id} | _function(name=call.name, arguments=call.arguments)
+            for call in message.tool_calls
+        ]
+        if not message.content:
+            del said["content"]  # TGI takes the calls only if there is none
+    return said
+
+
+def _function(**fields: object) -> dict[str, object]:
+    return {"type": "function", "function": fields}
 
 
 def wire_fields(request: ChatRequest, model_id: str, *, stream: bool = True) -> dict[str, object]:
@@ -319,7 +350,7 @@ def wire_fields(request: ChatRequest, model_id: str, *, stream: bool = True) -> 
     """
     fields: dict[str, object] = {
         "model": model_id,
-        "messages": wire_messages(request.conversation),
+        "messages": [*map(wire_message, request.conversation)],
         "temperature": request.temperature,
         **request.cutoffs,
     }
@@ -337,6 +368,13 @@ def wire_fields(request: ChatRequest, model_id: str, *, stream: bool = True) -> 
     if request.top_logprobs is not None:
         fields["logprobs"] = True
         fields["top_logprobs"] = request.top_logprobs
+    if request.tools:
+        fields["tools"] = [
+            _function(name=one.name, description=one.description, parameters=one.parameters)
+            for one in request.tools
+        ]
+        # Not left out when it is "auto": TensorRT-LLM takes that for "none".
+        fields["tool_choice"] = request.tool_choice
     return fields
 
 
@@ -413,12 +451,40 @@ class TextPart(BaseModel):
     text: str
 
 
+class WireFunction(BaseModel):
+    """What is called, or a part of it."""
+
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class WireToolCall(BaseModel):
+    """A call of a tool, or what a chunk has of it."""
+
+    index: int | None = None
+    id: str | None = None
+    function: WireFunction = WireFunction()
+
+    @property
+    def piece(self) -> CallPiece:
+        """The same for the reply it belongs to; some servers send the arguments as an object."""
+        said = self.function.arguments
+        text = orjson.dumps(said).decode() if isinstance(said, dict) else said or ""
+        return CallPiece(self.index, self.id or "", self.function.name or "", text)
+
+
 class Delta(BaseModel):
     """What a chunk adds. vLLM says `reasoning`, llama-server `reasoning_content`."""
 
     said: str | list[TextPart] | None = Field(default=None, alias="content")
     reasoning: str | None = None
     reasoning_content: str | None = None
+    tool_calls: list[WireToolCall] | None = None
+
+    @property
+    def pieces(self) -> tuple[CallPiece, ...]:
+        """Of calls of tools."""
+        return tuple(call.piece for call in self.tool_calls or ())
 
     @property
     def content(self) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
+from harness.errors import NotOffered
 from harness.hardware import Footprint, GgufHeader, Loading
 from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
@@ -14,7 +15,7 @@ from harness.inference.model_identity import ModelMetadata
 from harness.inference.providers.counters import MetricsSource, Reading
 from harness.inference.providers.pages import ServerFacts, ServerPages
 from harness.inference.reply_in_progress import ServerTimings
-from harness.inference.request import JsonSchema
+from harness.inference.request import ChatRequest, JsonSchema
 from harness.trace import Clock, monotonic
 
 Fields = Mapping[str, object]
@@ -218,6 +219,15 @@ class Provider:
     embeds: Switch = NEVER
     embeds_one_by_one: bool = False
     """Whether it takes one text at a time."""
+    tools: Switch = ALWAYS
+    """What makes it offer tools to a model by its own means; without, they become a type of the
+    reply."""
+    refuses_tools: bool = False
+    """Whether it says so where its model cannot be told of tools; others are tried out once."""
+    requires_calls: bool = True
+    """Whether it can make the model call a tool."""
+    images: Switch = ALWAYS
+    """What makes it show images to a model that has eyes."""
 
     # What its replies report.
     counts_usage: bool = True
@@ -252,6 +262,22 @@ class Provider:
     takes_context: bool = False
     """Whether each call says how long a context the model has; with another one, the server loads
     the model again."""
+
+
+def check_offers(request: ChatRequest, provider: Provider) -> None:
+    """Raises `NotOffered` for tools and images where the provider has no place for them."""
+    if request.tools and provider.tools is NEVER:
+        raise NotOffered(
+            f"{provider.title} has no tools of its own; leave the endpoint's tools out, and they "
+            "are offered as a type of the reply",
+            endpoint=request.model,
+        )
+    if request.images and provider.images is NEVER:
+        raise NotOffered(
+            f"{provider.title} takes no images; ask an endpoint of another backend, such as a "
+            "llama-server that was started with --mmproj",
+            endpoint=request.model,
+        )
 
 
 def ms_as_ns(value: object) -> int | None:

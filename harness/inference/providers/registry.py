@@ -15,6 +15,7 @@ import httpx
 from harness.errors import ConfigurationInvalid
 from harness.hardware import GgufHeader, Loading
 from harness.inference.backend import Backend
+from harness.inference.completion import ToolMode
 from harness.inference.endpoint import BackendName, Endpoint
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.providers import (
@@ -35,7 +36,8 @@ from harness.inference.providers.counters import MetricsSource
 from harness.inference.providers.http import bearer, root_of
 from harness.inference.providers.openai_wire import OpenAIWire
 from harness.inference.providers.pages import ServerFacts, ServerPages, at, names, parsed, whole
-from harness.inference.providers.provider import Access, Host, Provider
+from harness.inference.providers.provider import NEVER, Access, Host, Provider
+from harness.inference.tool_offers import ToolKnowledge
 
 _SERVED_TIMEOUT_S = 5.0
 
@@ -84,6 +86,16 @@ def connect(endpoint: Endpoint, access: Access | None = None) -> Backend:
     if provider.connect is not None:
         return provider.connect(endpoint, access)
     return OpenAIWire(endpoint, provider, api_key=access.api_key, clock=access.clock)
+
+
+def tool_knowledge(endpoint: Endpoint) -> ToolKnowledge:
+    """What an endpoint's server does with tools, before it was asked."""
+    provider = provider_of(endpoint)
+    known: ToolMode | None = "native" if provider.refuses_tools else None
+    return ToolKnowledge(
+        endpoint.tools or ("typed" if provider.tools is NEVER else known),
+        requires_calls=provider.requires_calls or endpoint.tools == "native",
+    )
 
 
 def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) -> Host:

@@ -202,6 +202,7 @@ PROVIDER = Provider(
     host=lambda endpoint, access, _: SglangHost(endpoint, access),
     served=_served,
     schema=nested_schema,
+    tools="--tool-call-parser NAME",
     continues={"continue_final_message": True},
     cached_tokens="--enable-cache-report",
     embeds="--is-embedding",

@@ -27,11 +27,13 @@ from harness.inference.providers.http import Connection, Exchange, base_of, even
 from harness.inference.providers.openai_wire import ONLY_TOP_P, finish_reason
 from harness.inference.providers.pages import ServerFacts, ServerPages, names, parsed
 from harness.inference.providers.provider import (
+    NEVER,
     Access,
     Aim,
     HostReport,
     Provider,
     Remedies,
+    check_offers,
 )
 from harness.inference.providers.server_host import ServerHost, until
 from harness.inference.refused_fields import RefusedFields
@@ -78,6 +80,7 @@ class TritonWire:
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
+        check_offers(request, PROVIDER)
         # The server does not say that it refused a field: only the known ones can be left out.
         sampling, dropped = self._refused.without(_sampling(request, stop=self._turns.stop))
         fields = {
@@ -408,6 +411,8 @@ PROVIDER = Provider(
     host=lambda endpoint, access, _: TritonHost(endpoint, access),
     connect=_connect,
     facts=_facts,
+    tools=NEVER,
+    images=NEVER,
     health="/v2/health/ready",
 )
 
@@ -420,6 +425,8 @@ OPENAI_FRONT_END = Provider(
     host=lambda endpoint, access, _: TritonOpenAIHost(endpoint, access),
     room_tokens=UNSTATED_ROOM_TOKENS,
     refuses=ONLY_TOP_P,
+    tools="--tool-call-parser NAME",
+    images=NEVER,
     counts_usage=False,
     logprobs="the vLLM backend",
     embeds="the vLLM backend",

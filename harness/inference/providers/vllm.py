@@ -175,6 +175,7 @@ PROVIDER = Provider(
     host=lambda endpoint, access, _: VllmHost(endpoint, access),
     served=_served,
     schema=nested_schema,
+    tools="--enable-auto-tool-choice --tool-call-parser NAME",
     continues={"continue_final_message": True, "add_generation_prompt": False},
     cached_tokens="--enable-prompt-tokens-details",
     times=times,

@@ -5,16 +5,35 @@ at a limit or is cancelled is tried on three protocols. All trials of all rows a
 """
 
 import asyncio
+import base64
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from calls import PATIENCE_S, streamed_or_whole
+from clients import client_of
 from contract_rows import FAST_ROWS, ROWS, WAITING_ROWS, Engines
 from servers.emulated import TEXT, THOUGHT
 
-from harness.errors import CallTimeout, ContextOverflow, ModelNotFound, Overloaded, StreamCut
-from harness.inference import ChatRequest, EmbedRequest, as_messages
+from harness.errors import (
+    CallTimeout,
+    ContextOverflow,
+    ModelNotFound,
+    NotOffered,
+    Overloaded,
+    StreamCut,
+)
+from harness.inference import (
+    ChatRequest,
+    EmbedRequest,
+    Image,
+    Message,
+    SchemaKnowledge,
+    ToolKnowledge,
+    ToolSpec,
+    as_messages,
+)
 
 WHOLE = "".join(TEXT)
 HELLO = "Say hello."
@@ -186,6 +205,110 @@ def test_what_is_thought_aloud_is_not_part_of_the_answer(row, stream, play):
 
     assert completion.reasoning == "".join(THOUGHT)
     assert completion.text == "".join(told) == WHOLE
+
+
+# --- tools and images ------------------------------------------------------------------------
+
+CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}}
+CITY |= {"required": ["city"], "additionalProperties": False}
+WEATHER = ToolSpec("weather", "The weather in a city.", CITY)
+TIME = ToolSpec("time", "The time in a city.", CITY)
+ASKED = (Message("user", "What is the weather in Kraków? Use the tool."),)
+CALLED = '{"city":"Kraków"}'
+
+
+def talk(*tools, line=None, **how):
+    """Asks, answers the calls, and asks again: the two replies, and what was open."""
+
+    async def act(opened):
+        backend = opened.backend
+        client = client_of(backend, tag="judge", line=line) if line else backend
+        request = ChatRequest(model="judge", messages=ASKED, tools=tools, max_output_tokens=100)
+        first = await client.chat(replace(request, **how))
+        said = (
+            Message("assistant", first.text, tool_calls=first.tool_calls),
+            *(Message("tool", "Sunny, 21 °C.", answers=call.id) for call in first.tool_calls),
+        )
+        return first, await client.chat(replace(request, messages=(*ASKED, *said))), opened.asked
+
+    return act
+
+
+def compact(call):
+    return call.name, json.dumps(json.loads(call.arguments), separators=(",", ":"), ensure_ascii=0)
+
+
+def check_talk(first, second, *, mode, names=("weather",)):
+    assert (first.finish_reason, first.tools, second.tools) == ("tool_calls", mode, mode)
+    assert [compact(call) for call in first.tool_calls] == [(name, CALLED) for name in names]
+    assert len({call.id for call in first.tool_calls}) == len(names)
+    assert (second.text, second.tool_calls, second.finish_reason) == (WHOLE, (), "stop")
+
+
+@rows_for("tools")
+@streamed_or_whole
+def test_a_tool_is_offered_called_and_answered(row, stream, play):
+    first, second, _ = play(row, "tools", talk(WEATHER), stream=stream)
+
+    check_talk(first, second, mode="native")
+    assert first.first_token_ns is not None or not stream
+
+
+@rows_for("several tools")
+@streamed_or_whole
+def test_several_calls_keep_their_order_and_have_ids_of_their_own(row, stream, play):
+    first, second, _ = play(row, "several tools", talk(WEATHER, TIME), stream=stream)
+
+    check_talk(first, second, mode="native", names=("weather", "time"))
+
+
+@rows_for("no tools")
+def test_a_server_or_model_without_tools_is_sent_a_type_instead(row, play):
+    line = {"tools": ToolKnowledge(), "schemas": SchemaKnowledge()}
+
+    first, second, asked = play(row, "no tools", talk(WEATHER, line=line))
+
+    check_talk(first, second, mode="typed")
+    assert [("tools" in one.body) for one in asked] == [True, False, False, False]
+
+
+@rows_for("typed tools")
+def test_tools_may_be_a_type_everywhere(row, play):
+    line = {"tools": ToolKnowledge("typed"), "schemas": SchemaKnowledge()}
+
+    talking = talk(WEATHER, line=line, tool_choice="required")
+    first, second, _ = play(row, "typed tools", talking)
+
+    if row.is_real:
+        (call,) = first.tool_calls
+        assert (call.name, set(call.as_object()), first.text) == ("weather", {"city"}, "")
+        assert second.text or second.tool_calls
+    else:
+        check_talk(first, second, mode="typed")
+
+
+PNG = b"\x89PNG\r\n\x1a\n of an owl"
+SHOWN = Message("user", "What is this?", images=(Image.from_bytes(PNG),))
+
+
+@rows_for("images")
+def test_images_are_sent_as_they_are(row, play):
+    async def act(opened):
+        completion = await chat(SHOWN)(opened)
+        return completion, opened.asked
+
+    completion, asked = play(row, "images", act)
+
+    assert completion.text == WHOLE
+    said = json.dumps(asked[-1].body)
+    assert said.index(base64.b64encode(PNG).decode()) > 0
+    assert "What is this?" in said
+
+
+@rows_for("no images")
+def test_images_are_not_lost_where_there_is_no_place_for_them(row, play):
+    with pytest.raises(NotOffered, match="images"):
+        play(row, "no images", chat(SHOWN))
 
 
 # --- refusals --------------------------------------------------------------------------------

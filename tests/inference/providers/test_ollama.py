@@ -17,7 +17,7 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference import ChatRequest, EmbedRequest, Message
+from harness.inference import ChatRequest, EmbedRequest, Image, Message, ToolCall, ToolSpec
 from harness.trace import ManualClock
 
 SCHEMA = {"type": "object", "properties": {"owls": {"type": "integer"}}}
@@ -257,6 +257,48 @@ def test_what_is_not_one_vector_per_text_is_an_error(server, error):
 
 
 # --- as the official client does it ----------------------------------------------------------
+
+
+def test_tools_and_images_are_sent_as_the_official_client_sends_them():
+    ollama = pytest.importorskip("ollama", reason="Ollama's official client is not installed")
+    city = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tool = {"type": "function", "function": {"name": "look", "description": "Looks."}}
+    tool["function"]["parameters"] = city
+    png = b"\x89PNG\r\n\x1a\n of an owl"
+    call = ToolCall("call_1", "look", '{"city":"Oslo"}')
+    messages = [
+        {"role": "user", "content": "Where?", "images": [png]},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"function": {"name": "look", "arguments": {"city": "Oslo"}}}],
+        },
+        {"role": "tool", "content": "There.", "tool_name": "look"},
+    ]
+    request = ChatRequest(
+        model="judge",
+        messages=(
+            Message("user", "Where?", images=(Image.from_bytes(png),)),
+            Message("assistant", "", tool_calls=(call,)),
+            Message("tool", "There.", answers="call_1"),
+        ),
+        tools=(ToolSpec("look", "Looks.", city),),
+    )
+
+    async def main():
+        async with (
+            OllamaServer("reply") as server,
+            backend_at(server, **OLLAMA) as wire,
+            ollama.AsyncClient(host=server.root, trust_env=False) as client,
+        ):
+            await wire.chat(request)
+            await client.chat(model="m:1b", messages=messages, tools=[tool])
+        return server.asked
+
+    ours, theirs = asyncio.run(main())
+    assert ours.body["messages"][1].pop("content") == ""  # the client leaves it out
+    assert ours.body["messages"] == theirs.body["messages"]
+    assert ours.body["tools"] == theirs.body["tools"]
 
 
 @streamed_or_whole

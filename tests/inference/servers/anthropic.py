@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from servers.emulated import JSON_TEXT, TEXT, THOUGHT, Answer, Asked, Emulated
+from servers.emulated import ARGUMENTS, JSON_TEXT, TEXT, THOUGHT, Answer, Asked, Emulated
 
 FRESH, WRITTEN, READ = 10, 3, 5
 """Tokens of the prompt that were computed, put into the cache, and taken from it."""
@@ -111,6 +111,8 @@ class Anthropic(Emulated):
                 "input": {},
             }
             yield block, [{"type": "input_json_delta", "partial_json": p} for p in JSON_TEXT]
+        elif calls := _calls(body):
+            yield from calls
         elif self.scenario != "empty":
             pieces = JSON_TEXT if "output_config" in body or "output_format" in body else TEXT
             yield (
@@ -133,7 +135,8 @@ class Anthropic(Emulated):
     def _stop_reason(self, body: Any) -> str:
         if self.scenario == "length":
             return "max_tokens"
-        return "tool_use" if body.get("tool_choice", {}).get("type") == "tool" else self.stop_reason
+        is_call = body.get("tool_choice", {}).get("type") == "tool" or _calls(body)
+        return "tool_use" if is_call else self.stop_reason
 
     async def _refuse(self, answer: Answer, status: int, kind: str, said: str) -> None:
         error = {"type": kind, "message": said}
@@ -142,6 +145,18 @@ class Anthropic(Emulated):
             status=status,
             headers=[("retry-after", "7")] if status in {429, 529} else [],
         )
+
+
+def _calls(body: Any) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """A call of each tool, until they were answered by their ids."""
+    blocks = [b for m in body["messages"] if isinstance(m["content"], list) for b in m["content"]]
+    asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    assert asked == [one["tool_use_id"] for one in blocks if one["type"] == "tool_result"]
+    deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in ARGUMENTS]
+    return [
+        ({"type": "tool_use", "id": f"toolu_{n}", "name": tool["name"], "input": {}}, deltas)
+        for n, tool in enumerate(() if asked else body.get("tools", ()))
+    ]
 
 
 def _usage(*, output_tokens: int) -> dict[str, int]:

@@ -31,12 +31,18 @@ SCENARIOS = (
     "empty",  # a proper reply without a word
     "length",  # the token limit cuts the reply
     "thinking",  # it thinks aloud first
+    "no tools",  # it, or its model, was not made for tools
 )
 
 TEXT = ("Kraków — ", "naïve ", "façade", ":\u2028", "🦉 ", "done.")
 """The pieces of what is answered: not ASCII, and with a line separator that is none in JSON."""
 JSON_TEXT = ('{"city": "Krak', 'ów", "owls": 3}')
 """The pieces of what is answered where a schema is enforced."""
+ARGUMENTS = ('{"city": "Krak', 'ów"}')
+"""The pieces of what a tool is called with."""
+TYPED_CALL = '{"next":{"call":"weather","arguments":{"city":"Kraków"}}}'
+TYPED_ANSWER = json.dumps({"next": {"answer": "".join(TEXT)}})
+"""What is answered where the reply's type stands for tools, before a result and after it."""
 THOUGHT = ("Let me ", "think.")
 """The pieces of what is thought."""
 

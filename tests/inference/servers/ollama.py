@@ -8,7 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from servers.emulated import JSON_TEXT, TEXT, THOUGHT, Answer, Asked, Emulated
+from servers.emulated import (
+    ARGUMENTS,
+    JSON_TEXT,
+    TEXT,
+    THOUGHT,
+    TYPED_ANSWER,
+    TYPED_CALL,
+    Answer,
+    Asked,
+    Emulated,
+)
 
 SENT_AT = "2026-09-17T15:42:59.7420965Z"
 LOAD_NS, PREFILL_NS, DECODE_NS = 25_000_000, 30_000_000, 200_000_000
@@ -50,6 +60,8 @@ class OllamaServer(Emulated):
             await _refuse(answer, 404, f"model '{body['model']}' not found")
         elif self.scenario == "overload":
             await _refuse(answer, 503, FULL)
+        elif self.scenario == "no tools" and body.get("tools"):
+            await _refuse(answer, 400, f"{body['model']} does not support tools")
         elif self.scenario == "overflow" and not cuts:
             await _refuse(answer, 400, OVERFLOW if chats else OVERFLOW_OF_EMBEDDINGS)
         elif self.scenario == "silent":
@@ -98,6 +110,8 @@ class OllamaServer(Emulated):
         for key in ("content", "thinking"):
             if said := "".join(piece["message"].get(key, "") for piece in pieces):
                 reply["message"][key] = said
+        if calls := [one for piece in pieces for one in piece["message"].get("tool_calls", ())]:
+            reply["message"]["tool_calls"] = calls
         if logprobs := [one for piece in pieces for one in piece.get("logprobs", ())]:
             reply["logprobs"] = logprobs
         data = _encode(reply)
@@ -111,6 +125,24 @@ class OllamaServer(Emulated):
     def _pieces(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The lines of a reply before its last."""
         texts = () if self.scenario == "empty" else JSON_TEXT if "format" in body else TEXT
+        if "next" in body.get("format", {}).get("properties", ()):
+            texts = (TYPED_ANSWER if "Result of" in json.dumps(body) else TYPED_CALL,)
+        asked = [
+            call["function"]["name"]
+            for message in body["messages"]
+            for call in message.get("tool_calls", ())
+            if isinstance(call["function"]["arguments"], dict)
+        ]
+        assert asked == [one["tool_name"] for one in body["messages"] if one["role"] == "tool"]
+        if body.get("tools") and not asked:
+            for tool in body["tools"]:
+                named = tool["function"]["name"]
+                part = _part(body)
+                arguments = json.loads("".join(ARGUMENTS))
+                call = {"function": {"index": 0, "name": named, "arguments": arguments}}
+                part["message"]["tool_calls"] = [call]
+                yield part
+            return
         if self.scenario == "thinking":
             for text in THOUGHT:
                 yield _part(body, thinking=text)

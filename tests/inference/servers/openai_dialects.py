@@ -135,6 +135,12 @@ _VLLM = Dialect(
     schema=_in_wrapper,
     first_delta={"role": "assistant", "content": ""},
     finish="last token",
+    no_tools=Complaint(
+        status=400,
+        message='"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to '
+        "be set",
+        code=400,
+    ),
     # Null without --enable-prompt-tokens-details and --enable-per-request-metrics.
     usage={"prompt_tokens_details": None},
     beside_usage={"metrics": None},
@@ -239,6 +245,7 @@ DIALECTS: Mapping[WireName, Dialect] = {
             ("x-inference-time", "20"),
         ),
         thought="<think>",
+        calls="one",
         overflow=Complaint(
             status=422,
             message=f"Input validation error: `inputs` tokens + `max_new_tokens` must be <= "
@@ -265,7 +272,8 @@ DIALECTS: Mapping[WireName, Dialect] = {
         done_after_error=False,
         schema=_beside_type,
         knows="messages model frequency_penalty presence_penalty logprobs top_logprobs max_tokens "
-        "response_format seed stop stream stream_options temperature top_p top_k min_p",
+        "response_format seed stop stream stream_options temperature top_p top_k min_p "
+        "tools tool_choice",
         first_delta={"role": "assistant", "content": ""},
         usage={"prompt_tokens_details": {"cached_tokens": CACHED_TOKENS}},
         overflow=Complaint(
@@ -282,6 +290,7 @@ DIALECTS: Mapping[WireName, Dialect] = {
         event=_tabby_event,
         done_after_error=False,
         schema=_raw,
+        calls="whole",
         finish="usage chunk",
         usage={"prompt_time": 0.03, "completion_time": 0.02},
         counts_usage="streamed",
@@ -324,7 +333,8 @@ DIALECTS: Mapping[WireName, Dialect] = {
         done_after_error=False,
         schema=_nowhere,
         knows="messages model frequency_penalty presence_penalty logprobs top_logprobs max_tokens "
-        "response_format seed stop stream stream_options temperature top_p",
+        "response_format seed stop stream stream_options temperature top_p "
+        "tools tool_choice",
         first_delta={"role": "assistant", "content": "", "function_call": None},
         cut_by_limit="stop",
         thought="<think>",

@@ -7,12 +7,24 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from servers.emulated import JSON_TEXT, TEXT, THOUGHT, Answer, Asked, Emulated, event
+from servers.emulated import (
+    ARGUMENTS,
+    JSON_TEXT,
+    TEXT,
+    THOUGHT,
+    TYPED_ANSWER,
+    TYPED_CALL,
+    Answer,
+    Asked,
+    Emulated,
+    event,
+)
 
 MODEL = "served-name"
 CONTEXT_TOKENS = 4096
@@ -83,6 +95,12 @@ class Dialect:
     thought: Literal["reasoning", "reasoning_content", "<think>"] = "reasoning_content"
     """The field for reasoning, or the tag where it stands in the text."""
     logprobs: Literal["given", "ignored", "refused"] = "given"
+    calls: Literal["in pieces", "whole", "one"] = "in pieces"
+    """How tools are called: each in pieces, each at once, or one of them, always by one id and by
+    an object where the reply is not streamed."""
+    no_tools: Complaint | None = None
+    """What it says to tools that it has no means for; None if it says nothing, nor does it tell
+    its model of them."""
     overflow: Complaint
     unknown_model: Complaint | None = None
     """None when it does not look at the model's name."""
@@ -204,6 +222,7 @@ class _Said:
 
     def __init__(self, body: Any, scenario: str, dialect: Dialect) -> None:
         self._body = body
+        self._scenario = scenario
         self._dialect = dialect
         unknown = set(body) - set(dialect.knows.split()) if dialect.knows else None
         if unknown:
@@ -212,12 +231,16 @@ class _Said:
             said = "logprobs are currently available only for the vLLM backend"
             raise Refused(Complaint(status=400, message=said))
         self.schema = dialect.schema(body.get("response_format", {}))
-        pieces = JSON_TEXT if self.schema is not None else TEXT
+        self._calls = list(_calls(body, dialect, is_without=scenario == "no tools"))
+        pieces = JSON_TEXT if self.schema is not None else () if self._calls else TEXT
+        if isinstance(self.schema, dict) and "next" in self.schema.get("properties", ()):
+            pieces = (TYPED_ANSWER if "Result of" in json.dumps(body) else TYPED_CALL,)
         pieces = () if scenario == "empty" else tuple(_until(body.get("stop", ()), pieces))
         limit = 2 if scenario == "length" else body.get("max_tokens", 512)
         self._pieces = pieces[:limit]
         self._thought = THOUGHT if scenario == "thinking" else ()
-        self._finish = dialect.cut_by_limit if len(pieces) > limit else "stop"
+        ended = "tool_calls" if self._calls else "stop"
+        self._finish = dialect.cut_by_limit if len(pieces) > limit else ended
         self._is_broken = scenario in {"cut stream", "late error", "stalled"}
 
     def token(self, text: str, *, finish: str | None = None) -> dict[str, object]:
@@ -233,6 +256,11 @@ class _Said:
             yield self._chunk(_choice(self._dialect.first_delta))
         yield from (self._chunk(_choice(delta)) for delta in self._thoughts())
         pieces = self._pieces[:2] if self._is_broken else self._pieces
+        for number, call in enumerate(self._calls):
+            yield from (
+                self._chunk(_choice({"tool_calls": [{"index": number, **piece}]}))
+                for piece in _in_pieces(call, whole=self._dialect.calls == "whole")
+            )
         with_finish = self._dialect.finish == "last token" and not self._is_broken
         for number, piece in enumerate(pieces, start=1):
             is_last = with_finish and number == len(pieces)
@@ -255,6 +283,11 @@ class _Said:
     def whole(self) -> dict[str, object]:
         """The reply that is not streamed."""
         message: dict[str, object] = {"role": "assistant", "content": "".join(self._pieces)}
+        if self._calls:
+            message["tool_calls"] = self._calls
+            if self._dialect.calls == "one":
+                function = self._calls[0]["function"]
+                function["arguments"] = json.loads(function["arguments"])
         for delta in self._thoughts():
             for name, text in delta.items():
                 message[name] = f"{text}{message[name]}" if name == "content" else "".join(THOUGHT)
@@ -277,8 +310,11 @@ class _Said:
 
     def _usage(self) -> dict[str, object]:
         written = len(self._pieces) + len(self._thought)
-        counts = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": written}
-        return counts | {"total_tokens": PROMPT_TOKENS + written} | dict(self._dialect.usage)
+        is_told = self._scenario != "no tools"
+        tools = re.findall(r"\w+", json.dumps(self._body.get("tools", "")) if is_told else "")
+        read = PROMPT_TOKENS + len(tools)
+        counts = {"prompt_tokens": read, "completion_tokens": written}
+        return counts | {"total_tokens": read + written} | dict(self._dialect.usage)
 
     def _logprobs(self, tokens: tuple[str, ...]) -> object:
         if self._dialect.logprobs == "ignored":
@@ -291,6 +327,33 @@ class _Said:
                 for token in tokens
             ]
         }
+
+
+def _calls(body: Any, dialect: Dialect, *, is_without: bool) -> Iterator[dict[str, Any]]:
+    """A call of each tool, until one was answered; answers have to name calls."""
+    asked = [call["id"] for message in body["messages"] for call in message.get("tool_calls", ())]
+    answered = [one["tool_call_id"] for one in body["messages"] if one["role"] == "tool"]
+    if asked != answered or len(set(asked)) != len(asked):
+        raise Refused(Complaint(status=400, message=f"calls {asked} and results {answered}"))
+    tools = body.get("tools", [])
+    if tools and is_without:
+        if dialect.no_tools is not None:
+            raise Refused(dialect.no_tools)
+        return
+    for number, tool in enumerate(() if answered else tools):
+        named = {"name": tool["function"]["name"], "arguments": "".join(ARGUMENTS)}
+        call_id = "0" if dialect.calls == "one" else f"call_x{number}"
+        yield {"id": call_id, "type": "function", "function": named}
+        if dialect.calls == "one":
+            return
+
+
+def _in_pieces(call: dict[str, Any], *, whole: bool) -> Iterator[dict[str, Any]]:
+    if whole:
+        yield call
+        return
+    yield call | {"function": {"name": call["function"]["name"], "arguments": ""}}
+    yield from ({"function": {"arguments": piece}} for piece in ARGUMENTS)
 
 
 def _head(kind: str) -> dict[str, object]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from servers.emulated import TEXT, THOUGHT, Answer, Asked, Emulated, event
+from servers.emulated import TEXT, THOUGHT, TYPED_ANSWER, TYPED_CALL, Answer, Asked, Emulated, event
 
 PROMPT_TOKENS = 31
 VERSION = "1"
@@ -158,6 +158,8 @@ class _Reply:
         texts = () if self._scenario == "empty" else TEXT
         if self._scenario == "thinking":
             texts = ("<think>", *THOUGHT, "</think>", "\n\n", *TEXT)
+        if '{"next":{"call":' in self._prompt:
+            texts = (TYPED_ANSWER if "Result of" in self._prompt else TYPED_CALL,)
         if self._inputs["stream"]:
             yield from (*texts, "")
         else:

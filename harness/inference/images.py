@@ -1,0 +1,107 @@
+"""Images in messages: read and checked once, and known by their digest from then on."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from harness.errors import InvalidInput
+
+MOST_BYTES = 20 << 20
+"""Of one image; most providers take less."""
+_KINDS = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF8": "image/gif",
+    b"RIFF": "image/webp",
+}
+
+
+@dataclass(frozen=True)
+class Image:
+    """A picture for a model: its bytes, or an address that the provider fetches it from.
+
+    Made by `from_path`, `from_bytes` and `from_url`, which raise `InvalidInput` for what is no PNG,
+    JPEG, WebP or GIF of up to 20 MiB.
+    """
+
+    media_type: str
+    """`image/png` and so on; empty for an address."""
+    data: bytes = field(default=b"", repr=False)
+    """Empty for an address."""
+    url: str | None = None
+    """Passed on as it is: harness fetches nothing."""
+
+    @classmethod
+    def from_path(cls, path: Path | str) -> Self:
+        """The image in a file."""
+        try:
+            with Path(path).open("rb") as file:
+                return cls.from_bytes(file.read(MOST_BYTES + 1), name=f"the image {path}")
+        except OSError as error:
+            raise InvalidInput(
+                f"the image {path} cannot be read ({error.strerror})", code="image.unreadable"
+            ) from error
+
+    @classmethod
+    def from_bytes(
+        cls, data: bytes, media_type: str | None = None, *, name: str = "the image"
+    ) -> Self:
+        """The image in these bytes, which say themselves what kind it is; `name` is for errors."""
+        if len(data) > MOST_BYTES:
+            raise InvalidInput(
+                f"{name} has more than {MOST_BYTES >> 20} MiB; scale it down",
+                code="image.too-large",
+            )
+        found = next((kind for begin, kind in _KINDS.items() if data.startswith(begin)), None)
+        if found == "image/webp" and data[8:12] != b"WEBP":
+            found = None
+        if found is None or media_type not in {None, found}:
+            raise InvalidInput(
+                f"{name} is {found or 'none that models take'}, and is said to be "
+                f"{media_type or 'one'}; give a PNG, JPEG, WebP or GIF",
+                code="image.not-an-image",
+            )
+        return cls(found, data)
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        """The image at an `http` or `https` address, or in a `data:` address."""
+        if url.startswith(("http://", "https://")):
+            return cls("", url=url)
+        head, _, body = url.partition(";base64,")
+        with suppress(binascii.Error):
+            if head.startswith("data:") and body:
+                return cls.from_bytes(base64.b64decode(body))
+        raise InvalidInput(
+            f"the address of the image is {url!r:.80}; give one that begins with http://, https:// "
+            "or data:image/…;base64,",
+            code="image.bad-address",
+        )
+
+    @cached_property
+    def encoded(self) -> str:
+        """The bytes in base64."""
+        return base64.b64encode(self.data).decode()
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the bytes, or of the address."""
+        return hashlib.sha256(self.data or str(self.url).encode()).hexdigest()
+
+    @property
+    def address(self) -> str:
+        """The address; of bytes, a `data:` one that holds them."""
+        return self.url or f"data:{self.media_type};base64,{self.encoded}"
+
+    @property
+    def shown(self) -> str:
+        """What a trace says of it."""
+        what = self.url or f"{self.media_type}, {len(self.data)} bytes"
+        return f"[image {what}, sha256 {self.digest}]"

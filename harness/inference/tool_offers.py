@@ -1,0 +1,260 @@
+"""Tools where a server has none: the reply gets a type, a call of a tool or the answer.
+
+A server may refuse tools, or take them and not tell its model: llama-server and vLLM do, where the
+model's chat template has no place for them. So the first call with tools is preceded by a probe,
+which has one tool of many words; if the prompt does not have as many, the model was not told.
+
+The typed way is a schema like any other: `SchemaKnowledge` has it enforced, or told in words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import orjson
+
+from harness.errors import ReplyInvalid, ServerError
+from harness.inference.call_spans import token_counts
+from harness.inference.completion import Completion, ToolMode
+from harness.inference.reply_in_progress import CallPiece, tool_calls
+from harness.inference.request import (
+    ChatRequest,
+    JsonSchema,
+    Message,
+    ToolSpec,
+    called_names,
+)
+from harness.inference.structured import Ask, FoundOnce, json_in
+from harness.trace import Tracer
+
+_MALFORMED = re.compile(r'\s*(?:```(?:json)?\s*)?\{\s*"(?:next|call|answer)"')
+_FORMS = 'Reply with {"next":{"call":…,"arguments":{…}}} or {"next":{"answer":…}} alone.'
+_PROBE_WORDS = 96
+"""More than the tokens of a greeting in any template that has no tools."""
+_PROBE_TOKENS = 16
+_REFUSALS = {400, 422, 500, 501}
+"""Statuses with which servers refuse tools; llama-server's was 500."""
+_REFUSED = re.compile(
+    r"\btool\w*.{0,60}(?:not support|n't support|unsupported|requires --|not permitted|unexpected)"
+    r"|(?:not support|unsupported|unknown|unexpected|unrecogni[sz]ed).{0,60}\btool\w*",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+class ToolKnowledge:
+    """What one model's server does with tools; its tags share it.
+
+    Args:
+        mode: What is known without a probe.
+        requires_calls: Whether the server can make the model call a tool; where it cannot, the
+            typed way does.
+    """
+
+    def __init__(self, mode: ToolMode | None = None, *, requires_calls: bool = True) -> None:
+        self._mode: FoundOnce[ToolMode] = FoundOnce(mode)
+        self._requires_calls = requires_calls
+
+    async def offer(self, request: ChatRequest, ask: Ask, *, tracer: Tracer) -> ChatRequest:
+        """The call as its server should get it.
+
+        With tools and a schema at once, the typed way has the schema for the type of its answer.
+        Natively, the model is told of it in words: many servers refuse the two together.
+
+        Args:
+            request: The call.
+            ask: Sends the probe, where one is needed.
+            tracer: Sees the probe.
+        """
+        if not (request.tools or any(message.role == "tool" for message in request.messages)):
+            return request
+        mode = await self._mode.found(partial(self._probe, request, ask, tracer))
+        if mode == "typed" or (request.tool_choice == "required" and not self._requires_calls):
+            return _typed(request)
+        if not request.tools or request.reply_schema is None:
+            return request
+        told = _WITH_SCHEMA.format(schema=_json(request.reply_schema))
+        messages = _told_first(request.messages, told)
+        return replace(request, messages=messages, reply_schema=None)
+
+    def learn(self, error: ServerError, offered: ChatRequest) -> bool:
+        """Whether the server refused the tools of a call, which are typed from now on."""
+        if not (offered.tools and error.status in _REFUSALS and _REFUSED.search(str(error))):
+            return False
+        self._mode.known = "typed"
+        return True
+
+    async def _probe(self, request: ChatRequest, ask: Ask, tracer: Tracer) -> ToolMode:
+        mode: ToolMode = "typed"
+        probe = ChatRequest(
+            model=request.model,
+            role=request.role,
+            messages=(Message("user", "Say hello."),),
+            max_output_tokens=_PROBE_TOKENS,
+            tools=(ToolSpec("owl", "owl " * _PROBE_WORDS, {"type": "object", "properties": {}}),),
+        )
+        with tracer.span("tool probe", model=request.model) as span:
+            try:
+                reply = await ask(probe)
+            except ServerError as error:
+                if not self.learn(error, probe):
+                    raise
+            else:
+                span.set(model_id=reply.model_id, cost_usd=reply.cost_usd)
+                if reply.usage is not None:
+                    span.set(**token_counts(reply.usage))
+                if reply.usage is None or reply.usage.input_tokens >= _PROBE_WORDS:
+                    mode = "native"
+            span.set(tools=mode)
+        return mode
+
+
+def read_offered(request: ChatRequest, offered: ChatRequest, reply: Completion) -> Completion:
+    """The reply to a call that was sent as `offered`; a listener hears a typed one here."""
+    if not request.tools:
+        return reply
+    if offered.tools:
+        is_told = request.reply_schema is not None and offered.reply_schema is None
+        return replace(reply, structured="advisory") if is_told else reply
+    read = _read(request, reply)
+    if request.on_text and read.text:
+        request.on_text(read.text)
+    return read
+
+
+_WITH_SCHEMA = (
+    "Call tools as you need them. When you need none, give your answer as JSON alone, without any "
+    "other text, that matches this JSON Schema:\n{schema}"
+)
+_TOOLS = """You can call these tools:
+{tools}
+
+Reply with one JSON object alone. To call a tool, and get its result in the next message:
+{{"next":{{"call":"<name of the tool>","arguments":{{…}}}}}}"""
+_ANSWER = """
+To give your answer, when you need no tool:
+{"next":{"answer":…}}"""
+
+
+def _typed(request: ChatRequest) -> ChatRequest:
+    """The call without tools: they are a type of the reply, and the conversation is text."""
+    messages = _as_text(request.messages)
+    if not request.tools:
+        return replace(request, messages=messages)
+    lines = "\n".join(
+        f"- {tool.name}: {tool.description} Arguments: {_json(tool.parameters)}"
+        for tool in request.tools
+    )
+    told = _TOOLS.format(tools=lines) + (_ANSWER if request.tool_choice == "auto" else "")
+    return replace(
+        request,
+        messages=_told_first(messages, told),
+        tools=(),
+        tool_choice="auto",
+        reply_schema=_type_of(request),
+        on_text=None,
+    )
+
+
+def _type_of(request: ChatRequest) -> JsonSchema:
+    """The schema of a reply: an object, since not every server enforces anything else at the top.
+
+    Definitions move to the top, where references look for them, under names of their own.
+    """
+    definitions: dict[str, object] = {}
+
+    def lifted(part: Any, owner: str) -> Any:  # noqa: ANN401 - JSON
+        if isinstance(part, list | tuple):
+            return [lifted(one, owner) for one in part]
+        if not isinstance(part, Mapping):
+            return part
+        for name, value in part.get("$defs", {}).items():
+            definitions[f"{owner}.{name}"] = lifted(value, owner)
+        whole = {name: lifted(value, owner) for name, value in part.items() if name != "$defs"}
+        if isinstance(place := whole.get("$ref"), str):
+            whole["$ref"] = place.replace("#/$defs/", f"#/$defs/{owner}.")
+        return whole
+
+    choices = [
+        _object(
+            call={"type": "string", "enum": [tool.name]},
+            arguments=lifted(tool.parameters, f"call_{tool.name}"),
+        )
+        for tool in request.tools
+    ]
+    if request.tool_choice == "auto":
+        choices.append(_object(answer=lifted(request.reply_schema or {"type": "string"}, "answer")))
+    schema = _object(next=choices[0] if len(choices) == 1 else {"anyOf": choices})
+    return schema | ({"$defs": definitions} if definitions else {})
+
+
+def _object(**properties: object) -> dict[str, object]:
+    fields = {"properties": properties, "required": [*properties], "additionalProperties": False}
+    return {"type": "object", **fields}
+
+
+def _as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """A conversation without calls and results: the model's are as it was told to write them."""
+    names = called_names(messages)
+    said: list[Message] = []
+    for message in messages:
+        text, role = message.content, message.role
+        for call in message.tool_calls:
+            written = _json({"next": {"call": call.name, "arguments": call.as_object()}})
+            text = f"{text}\n{written}" if text else written
+        if message.answers is not None:
+            role, text = "user", f"Result of {names.get(message.answers, 'a tool')}:\n{text}"
+            if said and said[-1].role == "user":  # templates want turns to alternate
+                text = f"{said.pop().content}\n\n{text}"
+        said.append(replace(message, role=role, content=text, tool_calls=(), answers=None))
+    return tuple(said)
+
+
+def _told_first(messages: Sequence[Message], told: str) -> tuple[Message, ...]:
+    """The messages with this in the first: the same for all calls, for the prefix cache."""
+    first, *others = messages
+    texts = (first.content, told) if first.role == "system" else (told, first.content)
+    return (replace(first, content="\n\n".join(filter(None, texts)), shared_chars=()), *others)
+
+
+def _read(request: ChatRequest, reply: Completion) -> Completion:
+    """A typed reply as what it says; one that was cut stays a text."""
+    reply = replace(reply, tools="typed")
+    match _parsed(reply.text):
+        case {"call": str(name), **others}:
+            arguments = others.get("arguments")
+            piece = CallPiece(None, "", name, _json(arguments if arguments is not None else {}))
+            calls = tool_calls([piece], request.messages)
+            return replace(reply, text="", tool_calls=calls, finish_reason="tool_calls")
+        case {"answer": answer} if request.tool_choice == "auto":
+            return replace(reply, text=answer if isinstance(answer, str) else _json(answer))
+    return reply
+
+
+def check_typed(request: ChatRequest, reply: Completion) -> None:
+    """Raises `ReplyInvalid` if a typed reply was to be a call or an answer, and is neither."""
+    if reply.tools != "typed" or reply.tool_calls or reply.finish_reason != "stop":
+        return
+    if request.tool_choice == "required" or _MALFORMED.match(reply.text):
+        raise ReplyInvalid(
+            f"the reply is no call of a tool, and no answer. It begins: {reply.text[:160]!r}",
+            endpoint=request.model,
+            text=reply.text,
+            problem=_FORMS,
+        )
+
+
+def _parsed(text: str) -> object:
+    """What a typed reply holds, with its wrapper or without; None if it is no JSON."""
+    try:
+        said = orjson.loads(json_in(text))
+    except orjson.JSONDecodeError:
+        return None
+    return said.get("next", said) if isinstance(said, dict) else None
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value).decode()

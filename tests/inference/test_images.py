@@ -1,0 +1,92 @@
+"""Images: what is one, and what becomes of it in requests, keys and traces."""
+
+import base64
+
+import pytest
+
+from harness.errors import InvalidInput
+from harness.inference import (
+    ChatRequest,
+    Image,
+    Message,
+    as_messages,
+    most_prompt_tokens,
+)
+from harness.inference.call_spans import conversation_text
+from harness.inference.images import MOST_BYTES
+from harness.inference.reply_store import call_key
+
+PNG = b"\x89PNG\r\n\x1a\n of an owl"
+DATA_URL = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
+URL = "https://owls.example/owl.png"
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (PNG, "image/png"),
+        (b"\xff\xd8\xff\xe0 of an owl", "image/jpeg"),
+        (b"RIFF\x10\x00\x00\x00WEBPVP8 ", "image/webp"),
+        (b"GIF89a of an owl", "image/gif"),
+    ],
+)
+def test_an_image_says_itself_what_kind_it_is(data, kind, tmp_path):
+    path = tmp_path / "owl"
+    path.write_bytes(data)
+
+    assert Image.from_bytes(data) == Image.from_path(path) == Image.from_bytes(data, kind)
+    assert Image.from_path(path).media_type == kind
+    assert Image.from_url(Image.from_bytes(data).address) == Image.from_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda folder: Image.from_path(folder / "none.png"), "image.unreadable"),
+        (Image.from_path, "image.unreadable"),
+        (lambda _: Image.from_bytes(b"<svg/>"), "image.not-an-image"),
+        (lambda _: Image.from_bytes(PNG, "image/jpeg"), "image.not-an-image"),
+        (lambda _: Image.from_bytes(PNG + bytes(MOST_BYTES)), "image.too-large"),
+        (lambda _: Image.from_url("file:///etc/passwd"), "image.bad-address"),
+        (lambda _: Image.from_url("data:image/png;base64,A"), "image.bad-address"),
+        (lambda _: as_messages({"role": "user", "content": [3]}), "request.part-not-text"),
+    ],
+)
+def test_what_is_no_image_is_refused_before_any_call(make, code, tmp_path):
+    with pytest.raises(InvalidInput) as caught:
+        make(tmp_path)
+    assert caught.value.code == code
+
+
+def test_a_message_may_have_images_among_its_parts():
+    content = [
+        "What is ",
+        {"type": "image_url", "image_url": {"url": URL, "detail": "low"}},
+        {"type": "text", "text": "this?"},
+        Image.from_bytes(PNG),
+    ]
+    (message,) = as_messages({"role": "user", "content": content})
+
+    images = (Image.from_url(URL), Image.from_bytes(PNG))
+    assert message == Message("user", "What is this?", images=images)
+
+
+def test_a_trace_and_a_key_know_an_image_by_its_digest():
+    image = Image.from_bytes(PNG)
+    shown = conversation_text([Message("user", "This?", images=(image,))])
+    assert shown == f"[user]\nThis?\n\n[image image/png, {len(PNG)} bytes, sha256 {image.digest}]"
+
+    def key(*images):
+        request = ChatRequest(model="m", messages=(Message("user", "This?", images=images),))
+        return call_key(request, identity="m")
+
+    assert len({key(), key(image), key(Image.from_url(URL)), key(image, image)}) == 4
+    assert key(image) == key(Image.from_url(DATA_URL))
+
+
+def test_an_image_counts_in_the_estimate():
+    request = ChatRequest(model="m", messages=as_messages("This?"))
+    shown = ChatRequest(
+        model="m", messages=(Message("user", "This?", images=(Image.from_bytes(PNG),)),)
+    )
+    assert most_prompt_tokens(shown) == most_prompt_tokens(request) + 2048
