@@ -119,6 +119,7 @@ async def run_agent(
     tools: Sequence[UsableTool],
     messages: Sequence[Message],
     *,
+    name: str,
     call: NodeCall,
     tracer: Tracer,
     role: str,
@@ -131,6 +132,7 @@ async def run_agent(
         ask: The model's reply to a conversation.
         tools: What it may call.
         messages: The conversation so far.
+        name: Of its calls as steps; an identifier that no other agent of the node's call has.
         call: The node's call that it is a part of.
         tracer: Sees the agent, its steps and the calls of tools.
         role: What the model is used as.
@@ -148,9 +150,6 @@ async def run_agent(
             "more",
             code="agent.limit-not-positive",
         )
-    # Before anything is awaited, so that agents that begin together have different names.
-    number = call.count("agents")
-    name = "agent" if number == 1 else f"agent{number}"
     by_name = {one.spec.name: one for one in tools}
     caller = _Caller(by_name, tracer, max_result_chars)
     said, steps = list(messages), list[Step]()

@@ -33,7 +33,7 @@ _CLOSED = -32000
 
 
 @dataclass(frozen=True, slots=True)
-class McpServer:
+class mcp:  # noqa: N801 - read as a word of the list of tools
     """The tools of an MCP server, for `run.agent(…, tools=[mcp("uvx mcp-server-time")])`.
 
     Raises:
@@ -77,9 +77,7 @@ class McpServer:
         return self.url or shlex.join(self.words)
 
 
-mcp = McpServer
-
-ToolSource = Callable[..., object] | Tool | McpServer
+ToolSource = Callable[..., object] | Tool | mcp
 """A function, one with what must be said beside it, or a server with tools."""
 
 
@@ -113,7 +111,7 @@ class McpServers:
         usable: list[UsableTool] = []
         for one in sources:
             else_s = timeout_s
-            if isinstance(one, McpServer):
+            if isinstance(one, mcp):
                 tools = await self._tools_of(one)
                 else_s = timeout_s or _CALL_S
             else:
@@ -126,7 +124,7 @@ class McpServers:
         """Ends all servers."""
         await asyncio.gather(*(server.aclose() for server in self._servers.values()))
 
-    async def _connected(self, server: McpServer) -> _Connection:
+    async def _connected(self, server: mcp) -> _Connection:
         """The connection, made now if there is none, or if it has ended."""
         settings = sorted({**server.env, **server.headers}.items())
         key = server.name, *settings
@@ -139,7 +137,7 @@ class McpServers:
         await connection.ready()
         return connection
 
-    async def _tools_of(self, server: McpServer) -> list[UsableTool]:
+    async def _tools_of(self, server: mcp) -> list[UsableTool]:
         listed = {one.name: one for one in (await self._connected(server)).listed}
         for name in server.only or ():
             if name not in listed:
@@ -157,7 +155,7 @@ class McpServers:
                 ),
                 function=partial(self._call, server, name),
                 takes_run=False,
-                arguments_of=lambda given: {"arguments": dict(given)},
+                arguments_of=dict,
                 code=f"{server.name} {name}",
                 timeout_s=server.timeout_s,
                 approve=server.approve,
@@ -166,7 +164,7 @@ class McpServers:
             if server.only is None or name in server.only
         ]
 
-    async def _call(self, server: McpServer, name: str, *, arguments: dict[str, Any]) -> object:
+    async def _call(self, server: mcp, name: str, /, **arguments: object) -> object:
         connection = await self._connected(server)
         return await connection.call(name, arguments)
 
@@ -174,7 +172,7 @@ class McpServers:
 class _Connection:
     """One server, opened and closed by a task of its own, as the client's scopes demand."""
 
-    def __init__(self, server: McpServer, trace: RunTrace, start_s: float) -> None:
+    def __init__(self, server: mcp, trace: RunTrace, start_s: float) -> None:
         self.listed: list[Any] = []
         self._server = server
         self._trace = trace
@@ -199,7 +197,7 @@ class _Connection:
         if self._failure is not None:
             raise self._failure
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> object:
+    async def call(self, name: str, arguments: dict[str, object]) -> object:
         """The answer of a tool.
 
         Raises:
@@ -255,7 +253,8 @@ class _Connection:
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
 
         # It logs what a server gets wrong, which would go to the terminal.
-        logging.getLogger("mcp").addHandler(logging.NullHandler())
+        if not (log := logging.getLogger("mcp")).hasHandlers():
+            log.addHandler(logging.NullHandler())
         server = self._server
         transport: Any
         if server.url is not None:

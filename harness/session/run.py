@@ -366,6 +366,8 @@ class Run:
             ReplyCut: A reply was cut.
             InferenceError: A reply failed, or the answer is not of the type asked for.
         """
+        # Before anything is awaited, so that agents that begin together have different names.
+        number = self._call.count("agents")
         usable = await self._session.mcp.tools(tools, timeout_s=timeout_s)
         before = () if system is None else (Message("system", system),)
         options: ChatOptions = {
@@ -382,6 +384,7 @@ class Run:
             ask,
             usable,
             (*before, *as_messages(task)),
+            name="agent" if number == 1 else f"agent{number}",
             call=self._call,
             tracer=self._session.trace,
             role=role,

@@ -285,11 +285,12 @@ def text_of(value: object) -> str:
             return to_json(value, bytes_mode="base64", inf_nan_mode="strings").decode()
         except (PydanticSerializationError, ValueError) as error:
             raise TypeError(f"its result cannot be written as JSON: {error}") from error
-    return value.encode("utf-8", "replace").decode()
+    return value
 
 
 def cut(text: str, *, max_chars: int) -> str:
-    """A text without its middle, if it is too long."""
+    """A text without its middle, if it is too long, and without halves of surrogate pairs."""
+    text = text.encode("utf-8", "replace").decode()
     missing = len(text) - max_chars
     if missing <= 0:
         return text

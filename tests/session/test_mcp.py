@@ -109,6 +109,21 @@ def test_a_tool_that_hangs_is_left_at_its_limit(tmp_path):
     assert [one.name for one in model.requests[0].tools] == ["test-hang"]
 
 
+def test_a_person_is_asked_by_the_arguments(tmp_path):
+    asked = []
+
+    async def no(question):
+        asked.append(question.text)
+        return "no"
+
+    tools = [mcp(SERVER, only=["add"], approve=lambda given: given["a"] > 1)]
+    script = [asks(("add", {"a": 1}), ("add", {"a": 2})), "Well."]
+    _, result, _ = agent_run(tmp_path, script, tools, how={"asker": no})
+
+    assert outcomes(result) == [("add", "ok"), ("add", "refused")]
+    assert asked == ["May this be called? add(a=2)"]
+
+
 @pytest.mark.parametrize(
     ("command", "told"),
     [
