@@ -23,14 +23,7 @@ from harness.graph.executor import timed
 from harness.graph.node import RUN_PARAMETER
 from harness.graph.outcome import Log
 from harness.inference import Completion, Message, ToolCall
-from harness.session.tools import (
-    ToolFailed,
-    ToolOutcome,
-    ToolResult,
-    UsableTool,
-    cut,
-    text_of,
-)
+from harness.session.tools import ToolFailed, ToolOutcome, ToolResult, UsableTool, cut, text_of
 from harness.trace import Tracer, describe
 
 AgentStop = Literal["answered", "max_steps", "repeating"]
