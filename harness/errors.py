@@ -59,9 +59,11 @@ class HarnessError(Exception):
     Attributes:
         code: An area and a name, such as `call.timeout`, which stay the same when the message is
             reworded. Each class has a default.
+        told_chars: How many characters of the reply a stream had given when its call failed.
     """
 
     code: str = "harness.failed"
+    told_chars: int = 0
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -105,6 +107,32 @@ def test_the_pipeline_of_the_guide_waits_and_goes_on(tmp_path: Path) -> None:
     assert waiting.outputs["summary"] == "Tea.\nTea."
     assert finished.result is True
     assert len(finished.reused) == 4  # chapters, two notes, summary
+
+
+def test_the_page_of_the_guide_is_fed_from_events(tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n([^`]*story = Pipeline.*?)```", guide, re.DOTALL)
+    names: dict[str, Any] = {"__name__": "story"}
+    exec(compile(code, "story.py", "exec"), names)
+    names["story"].events = partial(
+        names["story"].events,
+        settings=Settings(traces=tmp_path / "traces"),
+        backends={"producer": ScriptedBackend(["Frogs leap."])},
+    )
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(names["app"]({}, None, send))
+
+    assert sent[0]["headers"] == [(b"content-type", b"text/event-stream")]
+    lines = b"".join(one.get("body", b"") for one in sent).decode().strip().split("\n\n")
+    told = [json.loads(line.removeprefix("data: ")) for line in lines]
+    kinds = [one["event"] for one in told]
+    assert kinds == ["NodeStarted", "TextPiece", "NodeEnded", "RunDone"]
+    assert told[1]["text"] == told[-1]["result"] == "Frogs leap."
+    assert sent[-1] == {"type": "http.response.body"}
 
 
 @pytest.mark.parametrize("settings", blocks("toml"))

@@ -1,7 +1,22 @@
 """The session: configuration, and the one place where the parts are joined and closed."""
 
-from harness.session.chat import chat, embed, open_shim
-from harness.session.pipeline import Pipeline, refuse_running_loop, run_to_its_end
+from harness.session.chat import chat, chat_sync, embed, open_shim, stream
+from harness.session.events import (
+    EventsMissed,
+    LoopEnded,
+    NodeEnded,
+    NodeStarted,
+    QuestionAsked,
+    RoundEnded,
+    RunDone,
+    RunEvent,
+    RunEvents,
+    TextPiece,
+    VerdictReached,
+    Warned,
+)
+from harness.session.own_loop import refuse_running_loop, run_to_its_end
+from harness.session.pipeline import Pipeline
 from harness.session.rehearsal import Rehearsal, Remake, rehearse
 from harness.session.result import CallResult, RunFiles, RunResult
 from harness.session.resume import EarlierRun, Origin, only_question, read_earlier_run
@@ -15,17 +30,30 @@ __all__ = [
     "EarlierRun",
     "EvaluatorDraw",
     "EvaluatorPanel",
+    "EventsMissed",
+    "LoopEnded",
+    "NodeEnded",
+    "NodeStarted",
     "Origin",
     "Pipeline",
+    "QuestionAsked",
     "Rehearsal",
     "Remake",
+    "RoundEnded",
     "Run",
+    "RunDone",
+    "RunEvent",
+    "RunEvents",
     "RunFiles",
     "RunResult",
     "Separation",
     "Session",
     "Settings",
+    "TextPiece",
+    "VerdictReached",
+    "Warned",
     "chat",
+    "chat_sync",
     "embed",
     "load_settings",
     "only_question",
@@ -35,4 +63,5 @@ __all__ = [
     "refuse_running_loop",
     "rehearse",
     "run_to_its_end",
+    "stream",
 ]

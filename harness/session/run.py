@@ -23,6 +23,7 @@ from harness.inference import (
     Message,
     OnCut,
     Prompt,
+    TextStream,
     as_texts,
     chat_request,
     whole_reply,
@@ -299,6 +300,19 @@ class Run:
                 self._call.left[key] = error
                 raise
         return completion if returns is Completion else completion.text.strip()
+
+    def stream(self, role: str, prompt: Prompt, **options: Unpack[ChatOptions]) -> TextStream:
+        """Asks as `chat` does; gives the text of the answer as it arrives, piece by piece.
+
+            async for piece in (answer := run.stream("producer", task)):
+                print(piece, end="")
+            print(answer.completion.usage)
+
+        A call that has given a piece is not tried again. In a resumed run, a reply that is known
+        comes as one piece. See `TextStream`.
+        """
+        ask: Any = self.chat  # partial takes the first overload for all of them
+        return TextStream(partial(ask, role, prompt, returns=Completion, **options))
 
     async def embed(self, role: str, texts: Sequence[str]) -> Embeddings:
         """Makes vectors of texts, by the model that plays a role.

@@ -28,6 +28,7 @@ from harness.trace.records import (
     Flows,
     Instant,
     NodeOutput,
+    Piece,
     Record,
     RunEnded,
     SpanEnded,
@@ -39,7 +40,8 @@ from harness.trace.secrets import Redactor
 from harness.trace.stalls import Stalls
 
 Sink = Callable[[Record], None]
-"""Takes each record as it is made; must not raise."""
+"""Takes each record as it is made; must not raise. If one has a true `hears_text`, each piece of a
+reply is a `Piece`."""
 
 ContentPolicy = Literal["full", "hash", "none"]
 """What is recorded of prompts, completions, drafts and outputs: the texts and their hashes, the
@@ -80,9 +82,11 @@ class Tracer:
     Attributes:
         run_id: Of the run that is recorded; empty if none is.
         stalls: When the process stood still; none are known unless a heartbeat is kept.
+        hears_text: Whether `piece` has listeners.
     """
 
     run_id: str = ""
+    hears_text: bool = False
 
     def __init__(
         self,
@@ -174,6 +178,10 @@ class Tracer:
         if sources and target:
             self._take(Flows(name, tuple(sources), target))
             self._relieve()
+
+    def piece(self, text: str, *, span: int) -> None:
+        """A piece of the reply to a call, for those who listen."""
+        self._take(Piece(span, text))
 
     def content(self, text: str | Callable[[], str]) -> Text:
         """A text, or a function that makes it later, for an attribute to refer to by its hash.
