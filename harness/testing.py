@@ -6,7 +6,8 @@ import atexit
 import re
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -18,6 +19,7 @@ from pydantic_core import to_jsonable_python
 from harness.errors import ScriptMismatch
 from harness.inference import Backend, ChatRequest, ScriptedBackend, ScriptedReply, ToolCall
 from harness.inference.call_spans import conversation_text
+from harness.recording import Recording
 from harness.rubric.prompt import FENCED
 from harness.session import Pipeline, RunResult, Settings, refuse_running_loop, run_to_its_end
 from harness.session.roles import EVALUATOR, PRODUCER
@@ -26,6 +28,7 @@ from harness.trace.tracer import node_under_way
 
 __all__ = [
     "Judge",
+    "Recording",
     "Script",
     "ScriptMismatch",
     "ScriptedReply",
@@ -43,7 +46,7 @@ _SHOWN_CHARS = 80
 
 def run_pipeline(
     pipeline: Pipeline,
-    script: Script,
+    script: Script | Recording,
     inputs: Mapping[str, object] | None = None,
     /,
     *,
@@ -73,7 +76,7 @@ def run_pipeline(
 
 async def run_pipeline_async(
     pipeline: Pipeline,
-    script: Script,
+    script: Script | Recording,
     inputs: Mapping[str, object] | None = None,
     /,
     *,
@@ -85,14 +88,17 @@ async def run_pipeline_async(
     quick = TraceSettings(timelines=(), durability="exit", sample_ms=0)
     chosen = settings or Settings(traces=Path(mkdtemp(dir=_folder())), trace=quick)
     try:
-        result = await pipeline.run_async(
-            {**(inputs or {}), **named}, settings=chosen, backends=script.backends
-        )
+        async with script.opened() as (roles, backends):
+            result = await pipeline.run_async(
+                {**(inputs or {}), **named},
+                settings=chosen.model_copy(update={"roles": {**chosen.roles, **roles}}),
+                backends=backends,
+            )
+            script.check()
     except Exception as error:
-        if script.mistake is not None:
+        if script.mistake not in (None, error):
             raise script.mistake from error
         raise
-    script.check()
     return result
 
 
@@ -136,6 +142,11 @@ class Script:
         tags = (PRODUCER, *(role for role in (EVALUATOR,) if role in replies))
         self.backends: Mapping[str, Backend] = dict.fromkeys(tags, self._backend)
         self.mistake: ScriptMismatch | None = None
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[tuple[Mapping[str, str], Mapping[str, Backend]]]:
+        """No roles, and the backends; as a `Recording` has them."""
+        yield {}, self.backends
 
     @property
     def requests(self) -> Sequence[ChatRequest]:

@@ -20,8 +20,11 @@ from harness.cli.main import command
 from harness.cli.project_files import load_pipeline
 from harness.inference import ChatRequest
 from harness.inference.endpoint import BackendName
+from harness.testing import Script, run_pipeline
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+HAIKU = Script({"producer": ["Steam over the cup\nfills the window of the old\nkitchen."]})
+"""In place of what the guide records."""
 GUIDED_ELSEWHERE = {"rubrics.md"}  # tests/rubric/test_rubrics_guide.py runs what it shows
 
 
@@ -50,9 +53,10 @@ def test_python_runs(
     (tmp_path / "shown.py").write_text(code)
     names: dict[str, Any] = {"__name__": "shown"}
     exec(compile(code, "shown.py", "exec"), names)  # it is meant to be copied
+    fixtures = {"tmp_path": tmp_path, "harness_run": run_pipeline, "harness_recording": HAIKU}
     for name, function in list(names.items()):
         if name.startswith("test_"):
-            function(**dict.fromkeys(inspect.signature(function).parameters, tmp_path))
+            function(**{one: fixtures[one] for one in inspect.signature(function).parameters})
     if any(isinstance(one, Pipeline) for one in names.values()) and "wiggum(" not in code:
         pipeline = load_pipeline("shown.py")
         taken = {one for node in pipeline.nodes.values() for one in node.sources}
