@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from harness.recording import Recording
-    from harness.session import RunResult
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def harness_run(tmp_path: Path) -> partial[RunResult]:
+def harness_run(tmp_path: Path) -> partial[Any]:
     """`run_pipeline`, with the runs' files in `tmp_path / "traces"`."""
     from harness.session import Settings  # noqa: PLC0415
     from harness.testing import run_pipeline  # noqa: PLC0415
@@ -36,7 +32,7 @@ def harness_run(tmp_path: Path) -> partial[RunResult]:
 
 
 @pytest.fixture
-def harness_recording(request: pytest.FixtureRequest) -> Recording:
+def harness_recording(request: pytest.FixtureRequest) -> object:
     """The `Recording` of this test, in a folder `recordings` beside its file."""
     from harness.recording import Recording  # noqa: PLC0415
 

@@ -85,11 +85,7 @@ class Recording:
         self._path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
 
     def check(self) -> None:
-        """That every call had a reply.
-
-        Raises:
-            ScriptMismatch: One had none.
-        """
+        """Raises a `ScriptMismatch` if a call had no reply."""
         if self.mistake is not None:
             raise self.mistake
 

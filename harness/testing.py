@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from textwrap import shorten
 from typing import Any
 
 import orjson
@@ -66,7 +67,7 @@ def run_pipeline(
         named: Inputs.
 
     Raises:
-        ScriptMismatch: A call has no reply, or a reply was not asked for.
+        ScriptMismatch: A call has no reply, or one of a list was not asked for.
         NodeFailed: A node raised.
         InvalidInput: As `Pipeline.run`.
     """
@@ -114,8 +115,8 @@ class Script:
 
         Script({"planner": [["tea", "milk"]], "findings[1]": ["Milk."], "producer": "A note."})
 
-    A call is answered by the entry for its node's call (`findings[1]`), its node (`findings`), or
-    else its role; an evaluator's by `evaluator` alone. An entry is one of these:
+    A call is answered by the entry for its node's call (`findings[1]`), its node (`findings`), its
+    role, or else the producer; an evaluator's by `evaluator` alone. An entry is one of these:
 
     - a list: each call of a node has its replies in order, from the first. So no parallelism
       changes which reply goes where;
@@ -126,7 +127,7 @@ class Script:
     `returns`, which is sent as the JSON that a model would write.
 
     Args:
-        replies: By role or node. Each must be asked for.
+        replies: By role or node. Each one of a list must be asked for.
 
     Attributes:
         backends: What answers, by tag, for `Pipeline.run(backends=…)`.
@@ -136,7 +137,7 @@ class Script:
     def __init__(self, replies: Mapping[str, object]) -> None:
         self._replies = dict(replies)
         self._places: Counter[tuple[str, ...]] = Counter()
-        self._unused = {place: said for name in replies for place, said in _each(replies, name)}
+        self._used: set[tuple[str, ...]] = set()
         self._asked: list[str] = []
         self._backend = ScriptedBackend(self._reply)
         tags = (PRODUCER, *(role for role in (EVALUATOR,) if role in replies))
@@ -154,30 +155,25 @@ class Script:
         return tuple(self._backend.requests)
 
     def check(self) -> None:
-        """That all calls had a reply, and all replies were asked for.
-
-        Raises:
-            ScriptMismatch: One had none, or was not.
-        """
+        """Raises a `ScriptMismatch` if a call had no reply, or a list's was not asked for."""
         if self.mistake is not None:
             raise self.mistake
-        left = [_shortened(repr(said)) for said in self._unused.values()]
-        for name, entry in self._replies.items():
-            left += [f"{name}: {score}" for score in entry.left] if isinstance(entry, Judge) else []
+        left = [repr(said) for place, said in _each(self._replies) if place not in self._used]
         if left:
             raise ScriptMismatch(
-                f"{len(left)} of the script's replies were not asked for: {', '.join(left)}. Each "
-                "call of a node reads a list from its first reply; for one node alone, write its "
-                f"name in place of the role's. {self._calls()}",
+                f"{len(left)} replies of the script were not asked for: "
+                f"{', '.join(map(_short, left))}. Each call of a node reads a list from its first "
+                f"reply; for one node alone, write its name for the role's. {self._calls()}",
                 code="script.unused-replies",
             )
 
     def _reply(self, request: ChatRequest) -> str | ScriptedReply:
         label = node_under_way() or ""
         role, said = request.role or "", request.messages[-1].content
-        self._asked.append(f"{label or 'no node'} ({role or 'no role'}): {_shortened(said)}")
-        node = re.sub(r"\[\d+\]$", "", label)
-        names = (EVALUATOR,) if role == EVALUATOR else (label, node, role)
+        self._asked.append(f"{label or 'no node'} ({role or 'no role'}): {_short(said)}")
+        nodes = (label, re.sub(r"\[\d+\]$", "", label)) if label else ()
+        others = (*nodes, role, PRODUCER)
+        names = (EVALUATOR,) if role == EVALUATOR else tuple(dict.fromkeys(others))
         try:
             name = next((name for name in names if name in self._replies), None)
             if name is None:
@@ -205,7 +201,7 @@ class Script:
                     f"call {number + 1} of '{label}'"
                 )
             entry, place = entry[number], (*place, str(number))
-        self._unused.pop(place, None)
+        self._used.add(place)
         if isinstance(entry, Judge):
             return entry.reply(request, label)
         return _as_sent(entry(request) if callable(entry) else entry, request)
@@ -221,19 +217,15 @@ class Script:
         return f"The calls so far, the last {_SHOWN_CALLS} at most:{first or ' none'}"
 
 
-def _each(entries: Mapping[str, Any], *place: str) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Every reply below an entry, with its place."""
-    entry: Any = entries
-    for name in place:
-        entry = entry[name]
-    match entry:
-        case Mapping():
-            for text in entry:
-                yield from _each(entries, *place, text)
-        case list():
-            yield from (((*place, str(number)), said) for number, said in enumerate(entry))
-        case _:
-            yield place, entry
+def _each(entry: object, *place: str) -> Iterator[tuple[tuple[str, ...], object]]:
+    """The replies of an entry's lists, with their places; the scores that no draft had."""
+    if isinstance(entry, Mapping):
+        for name, below in entry.items():
+            yield from _each(below, *place, name)
+    elif isinstance(entry, list):
+        yield from (((*place, str(number)), said) for number, said in enumerate(entry))
+    elif isinstance(entry, Judge):
+        yield from (((*place, str(number)), said) for number, said in enumerate(entry.left))
 
 
 def _as_sent(reply: object, request: ChatRequest) -> str | ScriptedReply:
@@ -248,8 +240,8 @@ def _as_sent(reply: object, request: ChatRequest) -> str | ScriptedReply:
         return reply
     if request.reply_schema is None:
         raise ScriptMismatch(
-            f"the script has {_shortened(repr(reply))} for a call that asks for a text; write a "
-            f"text, or a ScriptedReply. It asked: {_shortened(request.messages[-1].content)}",
+            f"the script has {_short(repr(reply))} for a call that asks for a text; write a "
+            f"text, or a ScriptedReply. It asked: {_short(request.messages[-1].content)}",
             code="script.not-a-text",
         )
     said = to_jsonable_python(reply)
@@ -298,20 +290,11 @@ class Judge:
         if draft is None or fields is None:
             raise ScriptMismatch(
                 "a Judge answers where drafts are judged by a rubric, and this call asks for "
-                f"something else: {_shortened(asked)}",
+                f"something else: {_short(asked)}",
                 code="script.not-a-judgement",
             )
         scores = self._scores_of(draft[0].partition("\n")[2].rpartition("\n")[0], label)
-        if "score" in fields:
-            # The reply of a call for one dimension does not name it; the prompt does, at its end.
-            names = re.findall(r"[\w-]+", asked[draft.end() :])
-            told = [name for name in names if isinstance(scores, Mapping) and name in scores]
-            return self._judgement(fields, _score(scores, told[0] if told else "of one call"))
-        said = {
-            name: orjson.Fragment(self._judgement(one["properties"], _score(scores, name)))
-            for name, one in fields.items()
-        }
-        return orjson.dumps(said).decode()
+        return judgement_as_json(fields, scores, reason=self._reason, asked=asked[draft.end() :])
 
     def _scores_of(self, draft: str, label: str) -> Scores:
         if callable(self._scores):
@@ -323,16 +306,36 @@ class Judge:
         if number >= len(self._scores):
             raise ScriptMismatch(
                 f"the Judge has scores for {len(self._scores)} drafts, and '{label}' has another "
-                f"one judged: {_shortened(draft)}",
+                f"one judged: {_short(draft)}",
                 code="script.no-scores",
             )
         return self._scores[number]
 
-    def _judgement(self, fields: Mapping[str, Any], score: float) -> str:
-        issues = [{"section": "whole text", "problem": self._reason}]
-        said = {"reason": self._reason, "issues": issues, "score": score}
+
+def judgement_as_json(
+    fields: Mapping[str, Any], scores: Scores, *, reason: str, asked: str = ""
+) -> str:
+    """What an evaluator replies.
+
+    Args:
+        fields: The properties of the reply's schema: of one judgement, or of one for each name.
+        scores: Its scores.
+        reason: Its reason for each of them.
+        asked: The end of the prompt, which names the dimension of a lone judgement.
+    """
+    if "score" in fields:
+        names = re.findall(r"[\w-]+", asked)
+        known = (name for name in names if isinstance(scores, Mapping) and name in scores)
+        score = _score(scores, next(known, "another one"))
+        issues = [{"section": "whole text", "problem": reason}]
+        said = {"reason": reason, "issues": issues, "score": score}
         # What is left are the statements that caps go by.
         return orjson.dumps({name: said.get(name, False) for name in fields}).decode()
+    judged = {
+        name: judgement_as_json(one["properties"], _score(scores, name), reason=reason)
+        for name, one in fields.items()
+    }
+    return orjson.dumps({name: orjson.Fragment(said) for name, said in judged.items()}).decode()
 
 
 def _score(scores: Scores, dimension: str) -> float:
@@ -340,12 +343,11 @@ def _score(scores: Scores, dimension: str) -> float:
         return scores
     if dimension not in scores:
         raise ScriptMismatch(
-            f"the Judge has no score for dimension '{dimension}'; it has: {', '.join(scores)}",
+            f"the Judge has scores for {', '.join(scores)}, and a call asks for {dimension}",
             code="script.no-score",
         )
     return scores[dimension]
 
 
-def _shortened(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]} …"
+def _short(text: str) -> str:
+    return shorten(text, _SHOWN_CHARS, placeholder=" …")

@@ -133,9 +133,9 @@ def test_the_page_of_the_guide_is_fed_from_events(tmp_path: Path) -> None:
     assert sent[0]["headers"] == [(b"content-type", b"text/event-stream")]
     lines = b"".join(one.get("body", b"") for one in sent).decode().strip().split("\n\n")
     told = [json.loads(line.removeprefix("data: ")) for line in lines]
-    kinds = [one["event"] for one in told]
-    assert kinds == ["NodeStarted", "TextPiece", "NodeEnded", "RunDone"]
-    assert told[1]["text"] == told[-1]["result"] == "Frogs leap."
+    kinds = [one["kind"] for one in told]
+    assert kinds == ["node started", "text", "node ended", "done"]
+    assert told[1]["text"] == told[-1]["result"]["result"] == "Frogs leap."
     assert sent[-1] == {"type": "http.response.body"}
 
 

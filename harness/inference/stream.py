@@ -22,56 +22,42 @@ class Told(Generic[T]):
     Args:
         join: Makes one of two that were told under one key.
         most: How many may wait; then the oldest are dropped.
-        missed: Makes what is read in place of so many that were dropped.
+        missed: Makes what is read in place of so many.
     """
 
     def __init__(
-        self,
-        *,
-        join: Callable[[T, T], T],
-        most: int = 1,
-        missed: Callable[[int], T] | None = None,
+        self, join: Callable[[T, T], T], *, most: int = 1, missed: Callable[[int], T] | None = None
     ) -> None:
+        self.news = asyncio.Event()
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._join, self._most, self._missed = join, most, missed
         self._waiting: OrderedDict[object, T] = OrderedDict()
         self._dropped = 0
         self._lock = threading.Lock()
-        self._news = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def tell(self, item: T, *, key: object = None) -> None:
-        """Adds an item; to the waiting one of its key, if it has a key and there is one."""
-        key = object() if key is None else key
+        """Adds an item; to the one of its key, if that is still waiting."""
         with self._lock:
-            loop, self._loop = self._loop, None
-            self._waiting[key] = (
-                self._join(self._waiting[key], item) if key in self._waiting else item
-            )
+            is_first = not self._waiting
+            if key in self._waiting:
+                item = self._join(self._waiting[key], item)
+            self._waiting[object() if key is None else key] = item
             if len(self._waiting) > self._most:
                 self._waiting.popitem(last=False)
                 self._dropped += 1
-        if loop is not None:
-            loop.call_soon_threadsafe(self._news.set)
+        if is_first and self.loop is not None:
+            self.loop.call_soon_threadsafe(self.news.set)
 
     def take(self) -> T | None:
-        """The oldest item; None if none is waiting."""
+        """The oldest item; None if none is waiting, and `news` is then set by the next."""
         with self._lock:
             if self._dropped and self._missed is not None:
                 dropped, self._dropped = self._dropped, 0
                 return self._missed(dropped)
             if self._waiting:
                 return self._waiting.popitem(last=False)[1]
-            self._news.clear()
-            self._loop = asyncio.get_running_loop()
+            self.news.clear()
             return None
-
-    async def wait(self) -> None:
-        """Returns when there may be something to take, or `end` was called."""
-        await self._news.wait()
-
-    def end(self, _task: object) -> None:
-        """Nothing more will be told."""
-        self._news.set()
 
 
 class Stream(Generic[T, R]):
@@ -79,11 +65,11 @@ class Stream(Generic[T, R]):
 
     It is cancelled when nobody reads any further: when an `async with` around it is left, by
     `aclose`, when the reader is cancelled while it waits, or when the last reference goes, as after
-    a `break` out of `async for piece in run.stream(…)`. Only the first two wait for its end.
+    a `break` out of `async for piece in run.stream(…)`, which alone does not wait for its end.
 
     Args:
         main: Begins the work, and must not refer to the stream.
-        told: What `main` tells.
+        told: What it tells.
     """
 
     _task: asyncio.Task[R] | None = None
@@ -100,16 +86,15 @@ class Stream(Generic[T, R]):
         if self._closed:
             raise StopAsyncIteration
         if self._task is None:
+            self._told.loop = asyncio.get_running_loop()
             self._task = asyncio.create_task(self._main())
-            self._task.add_done_callback(self._told.end)
-            # An error that nobody waits for is nobody's.
-            self._task.add_done_callback(_retrieve)
+            self._task.add_done_callback(partial(_wake, self._told.news))
         while (item := self._told.take()) is None:
             if self._task.done():
                 self._task.result()
                 raise StopAsyncIteration
             try:
-                await self._told.wait()
+                await self._told.news.wait()
             except asyncio.CancelledError:
                 await self.aclose()
                 raise
@@ -143,6 +128,12 @@ class Stream(Generic[T, R]):
         return self._task.result()
 
 
+def _wake(news: asyncio.Event, task: asyncio.Task[Any]) -> None:
+    news.set()
+    if not task.cancelled():
+        task.exception()  # an error that nobody waits for is nobody's
+
+
 class TextStream(Stream[str, Completion]):
     """The text of a reply, piece by piece: `async for piece in run.stream("producer", …)`.
 
@@ -154,7 +145,7 @@ class TextStream(Stream[str, Completion]):
     """
 
     def __init__(self, ask: Callable[..., Coroutine[Any, Any, Completion]]) -> None:
-        told = Told[str](join=str.__add__)
+        told = Told[str](str.__add__)
         super().__init__(partial(_listened, ask, told), told)
 
     @property
@@ -176,7 +167,7 @@ async def _listened(
     def hear(text: str) -> None:
         nonlocal chars
         chars += len(text)
-        told.tell(text, key=hear)
+        told.tell(text, key=ask)
 
     try:
         return await ask(on_text=hear)
@@ -185,8 +176,3 @@ async def _listened(
             error.told_chars = chars
             error.add_note(f"the stream had given {chars} characters of the reply before")
         raise
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()

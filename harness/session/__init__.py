@@ -1,20 +1,7 @@
 """The session: configuration, and the one place where the parts are joined and closed."""
 
 from harness.session.chat import chat, chat_sync, embed, open_shim, stream
-from harness.session.events import (
-    EventsMissed,
-    LoopEnded,
-    NodeEnded,
-    NodeStarted,
-    QuestionAsked,
-    RoundEnded,
-    RunDone,
-    RunEvent,
-    RunEvents,
-    TextPiece,
-    VerdictReached,
-    Warned,
-)
+from harness.session.events import RunEvent, RunEvents
 from harness.session.own_loop import refuse_running_loop, run_to_its_end
 from harness.session.pipeline import Pipeline
 from harness.session.rehearsal import Rehearsal, Remake, rehearse
@@ -30,18 +17,11 @@ __all__ = [
     "EarlierRun",
     "EvaluatorDraw",
     "EvaluatorPanel",
-    "EventsMissed",
-    "LoopEnded",
-    "NodeEnded",
-    "NodeStarted",
     "Origin",
     "Pipeline",
-    "QuestionAsked",
     "Rehearsal",
     "Remake",
-    "RoundEnded",
     "Run",
-    "RunDone",
     "RunEvent",
     "RunEvents",
     "RunFiles",
@@ -49,9 +29,6 @@ __all__ = [
     "Separation",
     "Session",
     "Settings",
-    "TextPiece",
-    "VerdictReached",
-    "Warned",
     "chat",
     "chat_sync",
     "embed",

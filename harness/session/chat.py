@@ -183,31 +183,20 @@ def stream(
     return TextStream(partial(chat, model, messages, settings=settings, **options))
 
 
-@overload
 def chat_sync(
     model: str,
     messages: Prompt,
     *,
-    settings: Settings | None = ...,
+    settings: Settings | None = None,
     **options: Unpack[ChatOptions],
-) -> Completion: ...
-@overload
-def chat_sync(
-    model: str,
-    messages: Prompt,
-    *,
-    returns: type[T],
-    settings: Settings | None = ...,
-    **options: Unpack[ChatOptions],
-) -> T: ...
-def chat_sync(model: str, messages: Prompt, **options: Any) -> Any:
+) -> Completion:
     """Asks as `chat` does, from a script without an event loop.
 
     Raises:
         InvalidInput: An event loop is running here, as in a notebook: `await chat(…)` there.
     """
     refuse_running_loop("harness.chat(…)")
-    return run_to_its_end(chat(model, messages, **options))
+    return run_to_its_end(chat(model, messages, settings=settings, **options))
 
 
 async def embed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from pydantic_core import to_jsonable_python
@@ -16,125 +16,66 @@ from harness.trace import Instant, NodeOutput, Record, Sink, SpanEnded, SpanStar
 from harness.trace.node_records import NodeStatus, attempt_status
 from harness.trace.records import Piece
 
+EventKind = Literal[
+    "node started", "node ended", "text", "verdict", "round", "loop ended", "warning", "question",
+    "missed", "done",
+]  # fmt: skip
 _MOST_WAITING = 1_000
 """Events that a slow reader can leave unread. The pieces of one call count as one."""
+_TOLD_OF_A_RESULT = ("run_id", "status", "result", "outputs", "stopped_by", "passed", "duration_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """Something that happened in a run; the kinds are the classes below."""
+    """Something that happened in a run. Fields that its kind does not have are None."""
 
-    def as_json(self) -> str:
-        """One line: `{"event": "NodeStarted", "node": "findings[2]", …}`."""
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
-        said = {"event": type(self).__name__, **said}
-        return orjson.dumps(to_jsonable_python(said, fallback=repr)).decode()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStarted(RunEvent):
-    """A call of a node begins, or a further attempt at it."""
-
-    node: str
-    """Its label: `answer`, `findings[2]`, `answer/brief/findings[2]`."""
-    attempt: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeEnded(RunEvent):
-    """A call of a node has its output, or an attempt has none; a generated item has come."""
-
-    node: str
-    status: NodeStatus
+    kind: EventKind
+    node: str | None = None
+    """The label of the node call that it happened in: `answer`, `findings[2]`."""
+    attempt: int | None = None
+    """Of a node that started: 1 for its first attempt."""
+    status: NodeStatus | None = None
+    """Of a node that ended: a `failed` attempt may be followed by another."""
     output: object = None
-    """As JSON; None without one, and where the run records no texts."""
+    """Of a node that ended, as JSON, where the run records texts; its items come as they are made.
+    What is `reused` has none here."""
     error: str | None = None
     """Why there is no output."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextPiece(RunEvent):
-    """A piece of a model's answer. An evaluator's, and typed replies, are JSON."""
-
-    node: str | None
-    role: str | None
-    model: str
-    """The endpoint's tag."""
-    call: int
-    """The same for the pieces of one answer; a call that is tried again has a new number."""
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictReached(RunEvent):
-    """A draft was judged, in a loop or by `run.evaluate`."""
-
-    node: str | None
-    composite: float
-    passed: bool
-    scores: Mapping[str, float]
-    """By dimension."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundEnded(RunEvent):
-    """A round of a revise loop."""
-
-    node: str | None
-    round: int
-    """From 1."""
-    composite: float
-    passed: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopEnded(RunEvent):
-    """A revise loop has come to a reason to stop."""
-
-    node: str | None
-    stop_reason: str
-    best_round: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Warned(RunEvent):
-    """A warning of the log."""
-
-    node: str | None
-    code: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionAsked(RunEvent):
-    """A node waits for a person's answer, with which the run is resumed."""
-
-    node: str | None
-    key: str
-    text: str | None
-    """None where the run records no texts."""
-    form: str
-    """The kind of answer, in words."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventsMissed(RunEvent):
-    """So many events came too fast for their reader, and were dropped, the oldest first."""
-
-    events: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunDone(RunEvent):
-    """The last event: the run came to its end, as `status` of its result says."""
-
-    result: RunResult
+    role: str | None = None
+    """Of a text: what the model is used as. An evaluator's text, and a typed reply, is JSON."""
+    model: str | None = None
+    """Of a text: the endpoint's tag."""
+    call: int | None = None
+    """Of a text: the same for all pieces of one answer; a further attempt has another number."""
+    text: str | None = None
+    """A piece of an answer; of a question, its words."""
+    round: int | None = None
+    """Of a round, from 1; of a loop that ended, the best one."""
+    composite: float | None = None
+    """Of a verdict or a round."""
+    passed: bool | None = None
+    scores: Mapping[str, float] | None = None
+    """Of a verdict, by dimension."""
+    stop_reason: str | None = None
+    """Of a loop that ended."""
+    code: str | None = None
+    """Of a warning."""
+    message: str | None = None
+    key: str | None = None
+    """Of a question, to answer it by when the run is resumed."""
+    form: str | None = None
+    """Of a question: the kind of answer, in words."""
+    missed: int | None = None
+    """How many events came too fast for the reader, and were dropped."""
+    result: RunResult | None = None
+    """Of the last event, `done`."""
 
     def as_json(self) -> str:
-        """One line, with the result's main fields beside `event`."""
-        names = ("run_id", "status", "result", "outputs", "stopped_by", "passed", "duration_s")
-        said = {name: getattr(self.result, name) for name in names}
-        said = {"event": type(self).__name__, **said}
+        """One line, of the fields that are not None; of the result its main ones."""
+        said = {one.name: getattr(self, one.name) for one in fields(self)}
+        said = {name: value for name, value in said.items() if value is not None}
+        if self.result is not None:
+            said["result"] = {name: getattr(self.result, name) for name in _TOLD_OF_A_RESULT}
         return orjson.dumps(to_jsonable_python(said, fallback=repr)).decode()
 
 
@@ -143,16 +84,14 @@ class RunEvents(Stream[RunEvent, RunResult]):
 
     A run that fails raises after its last event. A run that is left early is cancelled, and can be
     resumed. A slow reader holds up no run: pieces of one call that it has not read are joined, and
-    beyond 1,000 waiting events the oldest give way to an `EventsMissed`.
+    beyond 1,000 waiting events the oldest give way to one that says how many were `missed`.
 
     Args:
         run: Runs the pipeline with this observer.
     """
 
     def __init__(self, run: Callable[[Sink], Coroutine[Any, Any, RunResult]]) -> None:
-        told = Told[RunEvent](
-            join=_joined, most=_MOST_WAITING, missed=lambda number: EventsMissed(events=number)
-        )
+        told = Told[RunEvent](_joined, most=_MOST_WAITING, missed=_missed)
         super().__init__(partial(_told, run, told), told)
 
     @property
@@ -170,14 +109,16 @@ async def _told(
     run: Callable[[Sink], Coroutine[Any, Any, RunResult]], told: Told[RunEvent]
 ) -> RunResult:
     result = await run(_Observer(told))
-    told.tell(RunDone(result=result))
+    told.tell(RunEvent(kind="done", result=result))
     return result
 
 
 def _joined(before: RunEvent, more: RunEvent) -> RunEvent:
-    assert isinstance(before, TextPiece)
-    assert isinstance(more, TextPiece)
-    return replace(before, text=before.text + more.text)
+    return replace(before, text=f"{before.text}{more.text}")
+
+
+def _missed(number: int) -> RunEvent:
+    return RunEvent(kind="missed", missed=number)
 
 
 class _Observer:
@@ -186,7 +127,7 @@ class _Observer:
     hears_text = True
 
     def __init__(self, told: Told[RunEvent]) -> None:
-        self._tell = told.tell
+        self._told = told
         self._open: dict[int, SpanStarted] = {}
         self._attempts: dict[str, int] = {}
 
@@ -194,69 +135,67 @@ class _Observer:
         match record:
             case Piece():
                 call: Any = self._open[record.span].attributes
-                piece = TextPiece(
-                    node=self._node(record.span),
-                    role=call["role"],
-                    model=call["model"],
-                    call=record.span,
-                    text=record.text,
-                )
-                self._tell(piece, key=record.span)
+                asked = {"role": call["role"], "model": call["model"], "call": record.span}
+                self._tell("text", record.span, key=record.span, text=record.text, **asked)
             case SpanStarted():
                 self._open[record.id] = record
                 if record.name == "node":
                     label = str(record.attributes["label"])
                     self._attempts[label] = attempt = self._attempts.get(label, 0) + 1
-                    self._tell(NodeStarted(node=label, attempt=attempt))
+                    self._tell("node started", record.id, attempt=attempt)
             case SpanEnded():
-                self._end(record)
-            case NodeOutput():
+                self._end(record, dict(record.attributes))
+                del self._open[record.id]
+            case NodeOutput() if record.skipped is None:  # else there is an instant, too
+                output = None if record.value is None else orjson.loads(orjson.dumps(record.value))
                 label = _label(record.node, record.item)
-                self._attempts.pop(label, None)
-                if record.skipped is None:  # else there is an instant, too
-                    value = record.value
-                    output = orjson.loads(orjson.dumps(value)) if value is not None else None
-                    self._tell(NodeEnded(node=label, status="done", output=output))
+                self._tell("node ended", node=label, status="done", output=output)
             case Instant():
                 self._note(record, dict(record.attributes))
 
-    def _end(self, record: SpanEnded) -> None:
-        node = self._node(record.id)
-        said: dict[str, Any] = dict(record.attributes)
-        name = self._open.pop(record.id).name
+    def _end(self, record: SpanEnded, said: dict[str, Any]) -> None:
+        name = self._open[record.id].name
         if name == "node" and record.status != "ok":
             status = attempt_status(record)
-            self._tell(NodeEnded(node=str(node), status=status, error=record.error))
+            self._tell("node ended", record.id, status=status, error=record.error)
         elif name == "evaluate" and "composite" in said:
-            judged = {one: said[one] for one in ("composite", "passed", "scores")}
-            self._tell(VerdictReached(node=node, **judged))
+            judged = {name: said[name] for name in ("composite", "passed", "scores")}
+            self._tell("verdict", record.id, **judged)
         elif name == "wiggum" and "stop_reason" in said:
-            stop_reason, best_round = said["stop_reason"], said.get("best_round")
-            self._tell(LoopEnded(node=node, stop_reason=stop_reason, best_round=best_round))
+            reason, best = said["stop_reason"], said.get("best_round")
+            self._tell("loop ended", record.id, stop_reason=reason, round=best)
 
     def _note(self, instant: Instant, said: dict[str, Any]) -> None:
-        node = self._node(instant.span)
         match instant.name:
             case "skip" | "reuse":
                 label = _label(said["node"], said.get("item"))
-                status: NodeStatus = "skipped" if instant.name == "skip" else "reused"
-                self._tell(NodeEnded(node=label, status=status, error=said.get("detail")))
+                status = "skipped" if instant.name == "skip" else "reused"
+                self._tell("node ended", node=label, status=status, error=said.get("detail"))
             case "round":
                 one = {name: said[name] for name in ("round", "composite", "passed")}
-                self._tell(RoundEnded(node=node, **one))
+                self._tell("round", instant.span, **one)
             case "warning":
-                code, message = str(said.get("code")), str(said["message"])
-                self._tell(Warned(node=node, code=code, message=message))
+                one = {name: said.get(name) for name in ("code", "message")}
+                self._tell("warning", instant.span, **one)
             case "question":
-                asked: dict[str, Any] = {name: said.get(name) for name in ("key", "text", "form")}
-                self._tell(QuestionAsked(node=node, **asked))
+                one = {name: said.get(name) for name in ("key", "text", "form")}
+                self._tell("question", instant.span, **one)
 
-    def _node(self, span: int | None) -> str | None:
-        """The label of the node call around a span."""
+    def _tell(
+        self,
+        kind: EventKind,
+        span: int | None = None,
+        *,
+        key: int | None = None,
+        node: str | None = None,
+        **said: Any,  # noqa: ANN401
+    ) -> None:
+        """Tells an event of a node, or of the one around a span."""
         around = self._open.get(span or 0)
         while around is not None and around.name != "node":
             around = self._open.get(around.parent or 0)
-        return None if around is None else str(around.attributes["label"])
+        label = node if around is None else str(around.attributes["label"])
+        self._told.tell(RunEvent(kind=kind, node=label, **said), key=key)
 
 
 def _label(node: str, item: int | None) -> str:

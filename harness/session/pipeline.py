@@ -232,12 +232,12 @@ class Pipeline(Graph):
         """Runs the pipeline as `run_async` does; gives what happens as it happens.
 
             async for event in brief.events(task="…"):
-                if isinstance(event, TextPiece):
+                if event.kind == "text":
                     print(event.text, end="")
 
-        The last event is a `RunDone`. Texts are told as soon as they arrive, also of replies that
-        fail and are tried again; a reply that is kept from an earlier part of the run is not told.
-        See `RunEvents` for slow readers and readers that leave.
+        The last event is `done`. Texts are told as soon as they arrive, also of replies that fail
+        and are tried again; a reply that is kept from an earlier part of the run is not told. See
+        `RunEvents` for slow readers and readers that leave.
 
         Args:
             inputs: By name.

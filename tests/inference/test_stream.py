@@ -137,7 +137,7 @@ def test_a_stream_that_is_never_read_asks_nothing() -> None:
 
 
 def test_a_slow_reader_misses_the_oldest_and_is_told_how_many() -> None:
-    told = Told[str](join=str.__add__, most=3, missed=lambda number: f"{number} missed")
+    told = Told[str](str.__add__, most=3, missed=lambda number: f"{number} missed")
 
     async def main():
         thread = threading.Thread(target=lambda: [told.tell(str(n)) for n in range(10)])
