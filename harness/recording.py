@@ -74,7 +74,7 @@ class Recording:
         endpoints = known_endpoints(settings)
         named = [name for name in settings.trace.secrets if name in os.environ]
         secrets = known_secrets(endpoints.values(), environment=os.environ, named=named)
-        head = {"roles": settings.roles, "models": [*endpoints], "asked": "", "role": ""}
+        head = {"roles": settings.roles, "models": [*endpoints]}
         self._lines = self._lines or [head]
         async with open_shim(settings=settings) as client:
             recorder = _Recorder(client, self._lines, Redactor(secrets))
@@ -90,17 +90,18 @@ class Recording:
             raise self.mistake
 
     def _read(self) -> dict[str, Any]:
-        if not self._path.is_file():
+        try:
+            self._lines = [*map(orjson.loads, self._path.read_bytes().splitlines())]
+            return self._lines[0]
+        except (OSError, ValueError, IndexError) as error:
             raise ScriptMismatch(
-                f"{self._path} is not recorded yet; {_REMEDY}", code="script.no-recording"
-            )
-        self._lines = [*map(orjson.loads, self._path.read_bytes().splitlines())]
-        return self._lines[0]
+                f"{self._path} is no recording ({error}); {_REMEDY}", code="script.no-recording"
+            ) from error
 
     def _find(self, request: ChatRequest) -> Completion:
         """The reply to a call; of several to the same call the next."""
         key = _key(request)
-        replies = [line["reply"] for line in self._lines if line.get("key") == key]
+        replies = [line["reply"] for line in self._lines[1:] if line["key"] == key]
         self._given[key] += 1
         if self._given[key] > len(replies):
             self.mistake = self.mistake or self._missing(request, times=len(replies))
@@ -109,7 +110,7 @@ class Recording:
 
     def _missing(self, request: ChatRequest, *, times: int) -> ScriptMismatch:
         asked = _asked(request)
-        known = [line["asked"] for line in self._lines if line["role"] == request.role]
+        known = [line["asked"] for line in self._lines[1:] if line["role"] == request.role]
         nearest = max(known, key=lambda text: _likeness(text, asked), default="")
         lines = nearest.splitlines(), asked.splitlines()
         diff = [*difflib.unified_diff(*lines, "recorded", "asked", n=1, lineterm="")]

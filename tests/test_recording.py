@@ -85,6 +85,10 @@ def test_a_call_that_was_not_recorded_shows_what_changed_and_how_to_record(recor
         run_pipeline(twice, Recording(recorded.with_name("other.jsonl")), word="Tell me of")
     assert caught.value.code == "script.no-recording"
 
+    recorded.write_text('{"roles": {}')
+    with pytest.raises(ScriptMismatch, match="is no recording"):
+        run_pipeline(twice, Recording(recorded), word="Tell me of")
+
 
 def test_no_secret_is_recorded_and_the_recording_run_hears_what_the_others_will(
     tmp_path, monkeypatch
