@@ -177,14 +177,14 @@ def _cell(message: str) -> str:
 
 GROUPS = {
     "Pipelines and runs": (
-        "Pipeline", "Run", "RunResult", "Skipped", "Retry", "Timeout", "Concurrency", "Cache",
-        "Default",
+        "Pipeline", "Run", "RunResult", "RunEvents", "RunEvent", "Skipped", "Retry", "Timeout",
+        "Concurrency", "Cache", "Default",
     ),
     "The loop and its limits": ("Limits", "WiggumResult", "Round", "rounds_from"),
     "Rubrics": ("load_rubric", "Rubric", "Draft", "Verdict", "Finding", "Grade"),
     "Models": (
-        "chat", "embed", "open_shim", "Message", "ChatRequest", "EmbedRequest",
-        "Completion", "Embeddings", "Usage", "OnCut", "Endpoint",
+        "chat", "chat_sync", "stream", "TextStream", "embed", "open_shim", "Message",
+        "ChatRequest", "EmbedRequest", "Completion", "Embeddings", "Usage", "OnCut", "Endpoint",
         "ScriptedBackend", "ScriptedReply",
     ),
     "Tools and agents": ("Tool", "mcp", "AgentResult", "ToolResult", "ToolCall", "ToolSpec"),
@@ -196,7 +196,7 @@ GROUPS = {
 
 # Where not every public member is for users.
 MEMBERS = {
-    "Pipeline": "    options:\n      members: [node, include, check, run, run_async]\n",
+    "Pipeline": "    options:\n      members: [node, include, check, run, run_async, events]\n",
 }
 
 
@@ -210,6 +210,10 @@ def api() -> str:
         if known:
             parts.append(f"## {title}\n")
             parts += [f"::: {_path(name)}\n{MEMBERS.get(name, '')}" for name in known]
+    tested = ("run_pipeline", "run_pipeline_async", "Script", "Judge")
+    parts += ["## Tests\n", "These are imported from `harness.testing`.\n"]
+    parts += [f"::: harness.testing.{name}\n" for name in tested]
+    parts.append("::: harness.recording.Recording\n")
     return "\n".join(parts)
 
 

@@ -37,6 +37,7 @@
     ├── JournalInvalid          a run's journal cannot be read
     ├── ExportFailed            a collector did not accept a run's spans
     ├── McpServerFailed         a server of tools did not start, or has ended
+    ├── ScriptMismatch          a test's scripted or recorded replies are not those asked for
     └── MemoryStoreFailed
 
 An error carries its facts as attributes. Its message says what happened, to what, and what would
@@ -59,9 +60,11 @@ class HarnessError(Exception):
     Attributes:
         code: An area and a name, such as `call.timeout`, which stay the same when the message is
             reworded. Each class has a default.
+        told_chars: How many characters of the reply a stream had given when its call failed.
     """
 
     code: str = "harness.failed"
+    told_chars: int = 0
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
@@ -600,6 +603,12 @@ class McpServerFailed(HarnessError):
     def __init__(self, message: str, *, server: str) -> None:
         super().__init__(message)
         self.server = server
+
+
+class ScriptMismatch(HarnessError):
+    """In a test, a model was asked something else than its script or recording has replies for."""
+
+    code = "script.mismatch"
 
 
 class MemoryStoreFailed(HarnessError):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from harness import ChatRequest, ScriptedBackend
-
-Scores = float | Mapping[str, float]
-"""One for all dimensions, or by dimension."""
+from harness.testing import Scores, judgement_as_json
 
 
 def judge(*scores: Scores, reason: str = "Nothing is missing.") -> ScriptedBackend:
@@ -31,25 +28,7 @@ def verdict(request: ChatRequest, scores: Scores, *, reason: str = "Nothing is m
 
 def reply_to(schema: Mapping[str, Any], scores: Scores, *, reason: str) -> str:
     """A reply of this JSON Schema: on one dimension, or on several by name."""
-    fields = schema["properties"]
-    if "score" in fields:
-        assert not isinstance(scores, Mapping), "one dimension is asked for, and not by name"
-        return json.dumps(_judgement(fields, scores, reason))
-    return json.dumps(
-        {
-            name: _judgement(
-                one["properties"], scores[name] if isinstance(scores, Mapping) else scores, reason
-            )
-            for name, one in fields.items()
-        }
-    )
-
-
-def _judgement(fields: Mapping[str, Any], score: float, reason: str) -> dict[str, Any]:
-    issues = [{"section": "whole text", "problem": reason}]
-    said: dict[str, Any] = {"reason": reason, "issues": issues, "score": score}
-    # What is left are the statements that caps go by.
-    return {name: said.get(name, False) for name in fields}
+    return judgement_as_json(schema["properties"], scores, reason=reason)
 
 
 def _turns(scores: tuple[Scores, ...]) -> Iterator[Scores]:

@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,8 +20,11 @@ from harness.cli.main import command
 from harness.cli.project_files import load_pipeline
 from harness.inference import ChatRequest
 from harness.inference.endpoint import BackendName
+from harness.testing import Script, run_pipeline
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+HAIKU = Script({"producer": ["Steam over the cup\nfills the window of the old\nkitchen."]})
+"""In place of what the guide records."""
 GUIDED_ELSEWHERE = {"rubrics.md"}  # tests/rubric/test_rubrics_guide.py runs what it shows
 
 
@@ -67,9 +71,10 @@ def test_python_runs(
     (tmp_path / "shown.py").write_text(code)
     names: dict[str, Any] = {"__name__": "shown"}
     exec(compile(code, "shown.py", "exec"), names)  # it is meant to be copied
+    fixtures = {"tmp_path": tmp_path, "harness_run": run_pipeline, "harness_recording": HAIKU}
     for name, function in list(names.items()):
         if name.startswith("test_"):
-            function(**dict.fromkeys(inspect.signature(function).parameters, tmp_path))
+            function(**{one: fixtures[one] for one in inspect.signature(function).parameters})
     if any(isinstance(one, Pipeline) for one in names.values()) and "wiggum(" not in code:
         pipeline = load_pipeline("shown.py")
         taken = {one for node in pipeline.nodes.values() for one in node.sources}
@@ -124,6 +129,32 @@ def test_the_pipeline_of_the_guide_waits_and_goes_on(tmp_path: Path) -> None:
     assert waiting.outputs["summary"] == "Tea.\nTea."
     assert finished.result is True
     assert len(finished.reused) == 4  # chapters, two notes, summary
+
+
+def test_the_page_of_the_guide_is_fed_from_events(tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n([^`]*story = Pipeline.*?)```", guide, re.DOTALL)
+    names: dict[str, Any] = {"__name__": "story"}
+    exec(compile(code, "story.py", "exec"), names)
+    names["story"].events = partial(
+        names["story"].events,
+        settings=Settings(traces=tmp_path / "traces"),
+        backends={"producer": ScriptedBackend(["Frogs leap."])},
+    )
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(names["app"]({}, None, send))
+
+    assert sent[0]["headers"] == [(b"content-type", b"text/event-stream")]
+    lines = b"".join(one.get("body", b"") for one in sent).decode().strip().split("\n\n")
+    told = [json.loads(line.removeprefix("data: ")) for line in lines]
+    kinds = [one["kind"] for one in told]
+    assert kinds == ["node started", "text", "node ended", "done"]
+    assert told[1]["text"] == told[-1]["result"]["result"] == "Frogs leap."
+    assert sent[-1] == {"type": "http.response.body"}
 
 
 @pytest.mark.parametrize("settings", blocks("toml"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,9 +10,10 @@ from typing import Any
 import pytest
 from demo import ROOT, run_demo
 
-from harness import Draft, RunResult, ScriptedBackend, Settings, load_rubric
+from harness import Draft, RunResult, load_rubric
 from harness.cli.project_files import load_pipeline
 from harness.inference import ChatRequest
+from harness.testing import Script, run_pipeline
 
 EXAMPLES = ROOT / "examples"
 DOCUMENTS = EXAMPLES / "documents"
@@ -24,20 +23,15 @@ SAMPLE = (DOCUMENTS / "stock_report.py").read_text(encoding="utf-8")
 FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
 
 
-def run_scripted(name: str, traces: Path, **inputs: str) -> RunResult:
+def run_scripted(name: str, **inputs: str) -> RunResult:
     """An example without a model: of the lines that are shown, the first is chosen."""
 
     def answer(request: ChatRequest) -> str:
         first = request.messages[-1].content.split("\n")[0]
-        return json.dumps({"answer": first}) if request.reply_schema else "It returns."
+        return first if request.reply_schema else "It returns."
 
-    return asyncio.run(
-        load_pipeline(str(EXAMPLES / f"{name}.py")).run_async(
-            inputs,
-            settings=Settings(traces=traces),
-            backends={"producer": ScriptedBackend(answer)},
-        )
-    )
+    pipeline = load_pipeline(str(EXAMPLES / f"{name}.py"))
+    return run_pipeline(pipeline, Script({"producer": answer}), **inputs)
 
 
 def parts_of(markdown: object) -> dict[str, list[str]]:
@@ -54,15 +48,15 @@ def grades(rubric: str, draft: Draft) -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    result = run_scripted("compare", tmp_path_factory.mktemp("compare"))
+def comparison() -> dict[str, list[str]]:
+    result = run_scripted("compare")
     assert result.passed
     return parts_of(result.result)
 
 
 @pytest.fixture(scope="module")
-def review(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    return parts_of(run_scripted("code_review", tmp_path_factory.mktemp("review")).result)
+def review() -> dict[str, list[str]]:
+    return parts_of(run_scripted("code_review").result)
 
 
 def test_each_is_run_by_the_tests_is_under_80_lines_and_stands_in_the_guide() -> None:
@@ -89,7 +83,7 @@ def test_on_the_real_model_all_is_the_same_but_what_it_chooses_or_writes(
     assert (loop["rubric"], loop["unjudged"]) == (rubric, ["useful"]), "a 135M model judges nothing"
     assert loop["rounds"][0]["composite"] > 9
     assert real["models"][0]["name"] == "smollm2-135m"
-    scripted = parts_of(run_scripted(name, tmp_path).result)
+    scripted = parts_of(run_scripted(name).result)
     for title, lines in parts_of(real["result"]).items():
         if title == "In short":
             assert set(lines) == set(scripted[title])
@@ -158,9 +152,9 @@ def test_what_only_one_says_and_what_decides_have_their_places(
     assert set(in_short) <= set(differences)
 
 
-def test_documents_with_nothing_in_common_are_compared_all_the_same(tmp_path: Path) -> None:
+def test_documents_with_nothing_in_common_are_compared_all_the_same() -> None:
     inputs = {"left": "# Tea\n\nSteep it\nfor 3 minutes.", "right": "# Bees\n\nThey dance."}
-    assert parts_of(run_scripted("compare", tmp_path, **inputs).result) == {
+    assert parts_of(run_scripted("compare", **inputs).result) == {
         "In short": [],
         "Where figures differ": [],
         "What both speak of": [],
@@ -168,9 +162,9 @@ def test_documents_with_nothing_in_common_are_compared_all_the_same(tmp_path: Pa
     }
 
 
-def test_a_sentence_whose_nearest_is_nearer_to_another_is_in_no_pair(tmp_path: Path) -> None:
+def test_a_sentence_whose_nearest_is_nearer_to_another_is_in_no_pair() -> None:
     # Nearest to it is what the other document says of a 13B model, which has its own pair.
-    result = run_scripted("compare", tmp_path, left=BIRCH, right=ALDER)
+    result = run_scripted("compare", left=BIRCH, right=ALDER)
     alone = parts_of(result.result)["What only one says"]
     assert "- A: “A 70B model at 4 bits gives 19 tokens per second to a single user.”" in alone
 
@@ -241,8 +235,8 @@ def test_a_review_has_a_section_for_every_function_in_order(review: dict[str, li
         ),
     ],
 )
-def test_the_rules_find(code: str, findings: list[str], tmp_path: Path) -> None:
-    functions: Any = run_scripted("code_review", tmp_path, code=code).outputs["functions"]
+def test_the_rules_find(code: str, findings: list[str]) -> None:
+    functions: Any = run_scripted("code_review", code=code).outputs["functions"]
     assert [finding for function in functions for finding in function.findings] == findings
 
 

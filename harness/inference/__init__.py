@@ -65,6 +65,7 @@ from harness.inference.request import (
     most_tokens_of_messages,
 )
 from harness.inference.retry import RetryPolicy, retry_delay_s
+from harness.inference.stream import TextStream
 from harness.inference.structured import ChatOptions, ReplyType, SchemaKnowledge, chat_request
 from harness.inference.to_its_end import to_its_end
 from harness.inference.tool_offers import ToolKnowledge
@@ -117,6 +118,7 @@ __all__ = [
     "Spent",
     "StructuredMode",
     "TextStore",
+    "TextStream",
     "TokenLogprob",
     "TokenPrice",
     "ToolCall",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from harness.errors import InferenceError, NotOffered
@@ -55,8 +55,8 @@ class ScriptedReply:
     """When left out, the words in and out."""
 
 
-Reply = str | ScriptedReply | InferenceError
-"""A text to answer with, a reply in full, or an error to raise."""
+Reply = str | ScriptedReply | Completion | InferenceError
+"""A text to answer with, a reply in full, another call's, or an error to raise."""
 
 
 class ScriptedBackend:
@@ -111,6 +111,9 @@ class ScriptedBackend:
         if request.on_text and reply.text:
             request.on_text(reply.text)
         done_ns = self._clock()
+        phases = call_phases(sent_ns=sent_ns, first_token_ns=done_ns, done_ns=done_ns)
+        if isinstance(reply, Completion):
+            return replace(reply, sent_ns=sent_ns, first_token_ns=done_ns, phases=phases)
         counted = Usage(
             input_tokens=sum(len(m.content.split()) for m in request.messages),
             output_tokens=len(reply.text.split()),
@@ -125,7 +128,7 @@ class ScriptedBackend:
             usage=reply.usage or counted,
             sent_ns=sent_ns,
             first_token_ns=done_ns,
-            phases=call_phases(sent_ns=sent_ns, first_token_ns=done_ns, done_ns=done_ns),
+            phases=phases,
             model_id=request.model,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from harness.inference.completion import Completion, Embeddings, Usage
@@ -31,6 +32,23 @@ def call_span(request: Request, tracer: Tracer) -> Span:
         prompt_chars=sum(len(message.content) for message in request.messages),
         prompt_sha256=tracer.content(partial(conversation_text, request.messages)),
     )
+
+
+def heard(request: ChatRequest, span: Span) -> ChatRequest:
+    """The call, the pieces of whose answer the listeners of the trace hear too.
+
+    They may hear one attempt after another, so for their sake no attempt is the last.
+    """
+    tracer, on_text = span.tracer, request.on_text
+    if not tracer.hears_text:
+        return request
+
+    def hear(text: str) -> None:
+        tracer.piece(text, span=span.id)
+        if on_text is not None:
+            on_text(text)
+
+    return replace(request, on_text=hear)
 
 
 KvBytes = Callable[[int], int]

@@ -21,7 +21,7 @@ from harness.errors import (
     did_you_mean,
 )
 from harness.inference.backend import Backend
-from harness.inference.call_spans import KvBytes, call_span, record_answer
+from harness.inference.call_spans import KvBytes, call_span, heard, record_answer
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate
@@ -195,6 +195,7 @@ class Client:
         with call_span(request, self.tracer) as span:
             if isinstance(request, ChatRequest):
                 self.tracer.flow("call", source=span.parent, target=span.id)
+                request = heard(request, span)
             if not isinstance(request, ChatRequest):
                 answer = await self._send(request, call)
             elif (known := await self._cached(request, call.line)) is not None:

@@ -1,9 +1,11 @@
 """The session: configuration, and the one place where the parts are joined and closed."""
 
 from harness.session.agent import AgentResult
-from harness.session.chat import chat, embed, open_shim
+from harness.session.chat import chat, chat_sync, embed, open_shim, stream
+from harness.session.events import RunEvent, RunEvents
 from harness.session.mcp_tools import mcp
-from harness.session.pipeline import Pipeline, run_to_its_end
+from harness.session.own_loop import refuse_running_loop, run_to_its_end
+from harness.session.pipeline import Pipeline
 from harness.session.rehearsal import Rehearsal, Remake, rehearse
 from harness.session.result import CallResult, RunFiles, RunResult
 from harness.session.resume import EarlierRun, Origin, only_question, read_earlier_run
@@ -24,6 +26,8 @@ __all__ = [
     "Rehearsal",
     "Remake",
     "Run",
+    "RunEvent",
+    "RunEvents",
     "RunFiles",
     "RunResult",
     "Separation",
@@ -32,6 +36,7 @@ __all__ = [
     "Tool",
     "ToolResult",
     "chat",
+    "chat_sync",
     "embed",
     "load_settings",
     "mcp",
@@ -39,6 +44,8 @@ __all__ = [
     "open_session",
     "open_shim",
     "read_earlier_run",
+    "refuse_running_loop",
     "rehearse",
     "run_to_its_end",
+    "stream",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from harness.inference import (
@@ -15,11 +16,13 @@ from harness.inference import (
     EmbedRequest,
     OnCut,
     Prompt,
+    TextStream,
     as_texts,
     chat_request,
     whole_reply,
 )
 from harness.session.models import describe_endpoints, known_endpoints, open_models
+from harness.session.own_loop import refuse_running_loop, run_to_its_end
 from harness.session.settings import Settings, settings_or_default
 from harness.session.tools import Offered, tool_specs
 from harness.trace import Tracer
@@ -171,6 +174,39 @@ async def chat(
     async with open_shim(model, settings=settings) as shim:
         completion = await whole_reply(shim.chat, request, on_cut=on_cut)
     return completion if reply_type is None else reply_type.parse(completion, endpoint=model)
+
+
+def stream(
+    model: str,
+    messages: Prompt,
+    *,
+    settings: Settings | None = None,
+    **options: Unpack[ChatOptions],
+) -> TextStream:
+    """Asks as `chat` does; gives the text of the answer as it arrives, piece by piece.
+
+        async for piece in harness.stream("qwen", "Why is the sky blue?"):
+            print(piece, end="")
+
+    See `TextStream`, also for what becomes of errors.
+    """
+    return TextStream(partial(chat, model, messages, settings=settings, **options))
+
+
+def chat_sync(
+    model: str,
+    messages: Prompt,
+    *,
+    settings: Settings | None = None,
+    **options: Unpack[ChatOptions],
+) -> Completion:
+    """Asks as `chat` does, from a script without an event loop.
+
+    Raises:
+        InvalidInput: An event loop is running here, as in a notebook: `await chat(…)` there.
+    """
+    refuse_running_loop("harness.chat(…)")
+    return run_to_its_end(chat(model, messages, settings=settings, **options))
 
 
 async def embed(

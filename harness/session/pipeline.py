@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, TypeVar
+from typing import Any
 
 from harness.errors import InvalidInput, PipelineInvalid
 from harness.graph import Asker, Cache, Concurrency, Graph, OnError, Retry, Timeout, graph_inputs
 from harness.inference import Backend, Limits
 from harness.log import warn_renamed
+from harness.session.events import RunEvents
+from harness.session.own_loop import refuse_running_loop, run_to_its_end
 from harness.session.pipeline_run import PipelineRun
 from harness.session.result import RunResult
 from harness.session.resume import Origin
@@ -120,16 +120,7 @@ class Pipeline(Graph):
         Raises:
             InvalidInput: Called where an event loop runs already, as in a notebook.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            raise InvalidInput(
-                "an event loop is running here already, as in a notebook; write "
-                "await pipeline.run_async(…) instead",
-                code="pipeline.event-loop-running",
-            )
+        refuse_running_loop("pipeline.run_async(…)")
         return run_to_its_end(
             self.run_async(
                 inputs,
@@ -237,6 +228,28 @@ class Pipeline(Graph):
             return await run.begin(given)
         return await run.resume(resume, given, answers=answers or {})
 
+    def events(self, inputs: Mapping[str, object] | None = None, /, **options: Any) -> RunEvents:  # noqa: ANN401
+        """Runs the pipeline as `run_async` does; gives what happens as it happens.
+
+            async for event in brief.events(task="…"):
+                if event.kind == "text":
+                    print(event.text, end="")
+
+        The last event is `done`. Texts are told as soon as they arrive, also of replies that fail
+        and are tried again; a reply that is kept from an earlier part of the run is not told. See
+        `RunEvents` for slow readers and readers that leave.
+
+        Args:
+            inputs: By name.
+            options: Inputs, and all that `run_async` takes.
+        """
+        others = options.pop("observers", ())
+
+        def run(observer: Sink) -> Coroutine[Any, Any, RunResult]:
+            return self.run_async(inputs, observers=(*others, observer), **options)
+
+        return RunEvents(run)
+
     def _refuse_inputs_among(self, options: Mapping[str, object]) -> None:
         """An option with the name of an input is ambiguous."""
         known = graph_inputs(self)
@@ -267,54 +280,3 @@ def _check_backends(backends: object) -> None:
             '{"producer": ScriptedBackend(["A reply."])}, for example',
             code="pipeline.backends-invalid",
         )
-
-
-T = TypeVar("T")
-
-_GRACE_S = 1.0
-"""How long tasks may take to end that are cancelled when all is over."""
-
-
-def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns, as `asyncio.run` has it; Ctrl-C cancels it.
-
-    Unlike there, a task that ignores its cancellation does not keep this from returning: a node
-    may, and its run has said so and gone on without it.
-    """
-    runner = asyncio.Runner()
-    task: asyncio.Task[T] | None = None
-
-    async def watched() -> T:
-        nonlocal task
-        task = asyncio.current_task()
-        return await main
-
-    try:
-        return runner.run(watched())
-    except KeyboardInterrupt:
-        # Where Ctrl-C was ignored when it began, as in the background, the runner leaves it as it
-        # is: then it comes from wherever the loop is, and cancels nothing.
-        if task is not None and not task.done() and not task.cancelling():
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                runner.get_loop().run_until_complete(task)
-        raise
-    finally:
-        _close(runner)
-
-
-def _close(runner: asyncio.Runner) -> None:
-    loop = runner.get_loop()
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    if left:
-        _, left = loop.run_until_complete(asyncio.wait(left, timeout=_GRACE_S))
-    if not left:
-        runner.close()
-        return
-    # The runner would wait for them for ever. Of what is destroyed while it is pending the loop
-    # complains; here that is what is wanted.
-    loop.set_exception_handler(lambda _loop, _context: None)
-    asyncio.set_event_loop(None)
-    loop.close()

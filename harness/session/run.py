@@ -23,6 +23,7 @@ from harness.inference import (
     Message,
     OnCut,
     Prompt,
+    TextStream,
     as_messages,
     as_texts,
     chat_request,
@@ -340,7 +341,7 @@ class Run:
     ) -> AgentResult:
         """Has the model that plays a role call tools until it can answer.
 
-        Each call of a tool is a step of the run, named `node/agent[0]`, `node/agent#2[0]` and so
+        Each call of a tool is a step of the run, named `node/agent[0]`, `node/agent2[0]` and so
         on. A resumed run makes no call again that had ended; one that was under way when the run
         was killed is made again. Whatever goes wrong with a call, the model is told. Calls that a
         model asks for in one reply are made side by side.
@@ -397,6 +398,19 @@ class Run:
         answered = (Message("assistant", result.text), Message("user", _IN_FORM))
         form = [*before, *as_messages(task), *answered]
         return replace(result, value=await self.chat(role, form, returns=returns, **options))
+
+    def stream(self, role: str, prompt: Prompt, **options: Unpack[ChatOptions]) -> TextStream:
+        """Asks as `chat` does; gives the text of the answer as it arrives, piece by piece.
+
+            async for piece in (answer := run.stream("producer", task)):
+                print(piece, end="")
+            print(answer.completion.usage)
+
+        A call that has given a piece is not tried again. In a resumed run, a reply that is known
+        comes as one piece. See `TextStream`.
+        """
+        ask: Any = self.chat  # partial takes the first overload for all of them
+        return TextStream(partial(ask, role, prompt, returns=Completion, **options))
 
     async def embed(self, role: str, texts: Sequence[str]) -> Embeddings:
         """Makes vectors of texts, by the model that plays a role.

@@ -23,6 +23,7 @@ from harness.log import log_warning
 from harness.trace.journal_line import encode, seal
 from harness.trace.records import (
     Content,
+    Piece,
     Record,
     SpanEnded,
     SpanStarted,
@@ -280,10 +281,12 @@ class JournalWriter:
 
 
 def _merged(records: Sequence[Record]) -> list[Record]:
-    """The records, with one in place of the two of a span that began and ended among them."""
+    """What is written: one record in place of the two of a span that began and ended among them."""
     merged: list[Record] = []
     begun: dict[int, int] = {}
     for record in records:
+        if type(record) is Piece:
+            continue
         if type(record) is SpanStarted:
             begun[record.id] = len(merged)
         elif type(record) is SpanEnded and record.id in begun:

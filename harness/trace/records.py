@@ -152,6 +152,14 @@ class Content(NamedTuple):
     text: str
 
 
+class Piece(NamedTuple):
+    """A piece of a reply's text, for observers that hear texts; it is never written."""
+
+    span: int
+    """The call's."""
+    text: str
+
+
 class NodeOutput(NamedTuple):
     """What a node returned; on disk before anything that depends on it starts.
 
@@ -194,6 +202,7 @@ Record = (
     | Flow
     | Flows
     | Content
+    | Piece
     | NodeOutput
     | RunEnded
 )
@@ -204,7 +213,7 @@ def last_moment(record: Record) -> int:
     match record:
         case SpanRecord(end_ns=time_ns):
             return time_ns
-        case Content() | NodeOutput() | Flow() | Flows():
+        case Content() | Piece() | NodeOutput() | Flow() | Flows():
             return 0
         case _:
             return record.time_ns

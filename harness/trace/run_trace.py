@@ -83,6 +83,7 @@ class JournalTracer(Tracer):
         self.run_id = started.run_id
         self.part = started.part
         self.redactor = Redactor(options.secrets)
+        self.hears_text = any(getattr(one, "hears_text", False) for one in observers)
         self._options = options
         self._journal = JournalWriter(
             path,

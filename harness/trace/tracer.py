@@ -28,6 +28,7 @@ from harness.trace.records import (
     Flows,
     Instant,
     NodeOutput,
+    Piece,
     Record,
     RunEnded,
     SpanEnded,
@@ -39,7 +40,8 @@ from harness.trace.secrets import Redactor
 from harness.trace.stalls import Stalls
 
 Sink = Callable[[Record], None]
-"""Takes each record as it is made; must not raise."""
+"""Takes each record as it is made; must not raise. If one has a true `hears_text`, each piece of a
+reply is a `Piece`."""
 
 ContentPolicy = Literal["full", "hash", "none"]
 """What is recorded of prompts, completions, drafts and outputs: the texts and their hashes, the
@@ -80,9 +82,11 @@ class Tracer:
     Attributes:
         run_id: Of the run that is recorded; empty if none is.
         stalls: When the process stood still; none are known unless a heartbeat is kept.
+        hears_text: Whether `piece` has listeners.
     """
 
     run_id: str = ""
+    hears_text: bool = False
 
     def __init__(
         self,
@@ -175,6 +179,10 @@ class Tracer:
             self._take(Flows(name, tuple(sources), target))
             self._relieve()
 
+    def piece(self, text: str, *, span: int) -> None:
+        """A piece of the reply to a call, for those who listen."""
+        self._take(Piece(span, text))
+
     def content(self, text: str | Callable[[], str]) -> Text:
         """A text, or a function that makes it later, for an attribute to refer to by its hash.
 
@@ -223,13 +231,7 @@ class Tracer:
     def current_node(self) -> str | None:
         """The label of the node call around the current span; None outside of all."""
         around = _current_span.get()
-        if around is None or around.tracer is not self:
-            return None
-        while around is not None and "node" not in around.attributes:
-            around = around._outer  # noqa: SLF001 - another span
-        if around is None:
-            return None
-        return str(around.attributes.get("label", around.attributes["node"]))
+        return node_under_way() if around is not None and around.tracer is self else None
 
     def _relieve(self) -> None:
         """Called now and then, in case spans are made faster than they can be written."""
@@ -306,6 +308,16 @@ class Span:
 
 
 _current_span: ContextVar[Span | None] = ContextVar("harness_current_span", default=None)
+
+
+def node_under_way() -> str | None:
+    """The label of the node call around the span under way, whichever tracer's; see above."""
+    around = _current_span.get()
+    while around is not None and "node" not in around.attributes:
+        around = around._outer  # noqa: SLF001 - another span
+    if around is None:
+        return None
+    return str(around.attributes.get("label", around.attributes["node"]))
 
 
 def traceparent() -> str | None:

@@ -31,8 +31,7 @@ from harness import Journal, Pipeline, Retry, Run, ScriptedBackend, Timeout, loa
 from harness.analysis import report_of
 from harness.errors import NodeFailed, ServerError, StreamCut
 from harness.inference import Limits
-from harness.session import pipeline as pipeline_module
-from harness.session import run_to_its_end
+from harness.session import own_loop, run_to_its_end
 
 
 @pytest.fixture
@@ -411,7 +410,7 @@ async def stubborn() -> str:
 
 def test_a_pipeline_returns_although_a_node_ignores_its_time_limit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pipeline_module, "_GRACE_S", 0.01)
+    monkeypatch.setattr(own_loop, "_GRACE_S", 0.01)
     began_s = time.monotonic()
     with pytest.raises(NodeFailed) as caught:
         pipeline_of(stubborn, timeout=Timeout(total_s=0.05)).run()
@@ -421,7 +420,7 @@ def test_a_pipeline_returns_although_a_node_ignores_its_time_limit(tmp_path, mon
 
 
 def test_ctrl_c_that_cancels_nothing_leaves_the_coroutine_its_time_to_clean_up(monkeypatch):
-    monkeypatch.setattr(pipeline_module, "_GRACE_S", 0.01)
+    monkeypatch.setattr(own_loop, "_GRACE_S", 0.01)
     ended = []
 
     def interrupt():

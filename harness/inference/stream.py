@@ -1,0 +1,178 @@
+"""What a task tells while it goes on, as an async iterator; and the text of a reply as one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Generic, Self, TypeVar
+
+from harness.errors import HarnessError, InvalidInput
+from harness.inference.completion import Completion
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Told(Generic[T]):
+    """What was told and is not read yet. Any thread may tell.
+
+    Args:
+        join: Makes one of two that were told under one key.
+        most: How many may wait; then the oldest are dropped.
+        missed: Makes what is read in place of so many.
+    """
+
+    def __init__(
+        self, join: Callable[[T, T], T], *, most: int = 1, missed: Callable[[int], T] | None = None
+    ) -> None:
+        self.news = asyncio.Event()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._join, self._most, self._missed = join, most, missed
+        self._waiting: OrderedDict[object, T] = OrderedDict()
+        self._dropped = 0
+        self._lock = threading.Lock()
+
+    def tell(self, item: T, *, key: object = None) -> None:
+        """Adds an item; to the one of its key, if that is still waiting."""
+        with self._lock:
+            is_first = not self._waiting
+            if key in self._waiting:
+                item = self._join(self._waiting[key], item)
+            self._waiting[object() if key is None else key] = item
+            if len(self._waiting) > self._most:
+                self._waiting.popitem(last=False)
+                self._dropped += 1
+        if is_first and self.loop is not None:
+            self.loop.call_soon_threadsafe(self.news.set)
+
+    def take(self) -> T | None:
+        """The oldest item; None if none is waiting, and `news` is then set by the next."""
+        with self._lock:
+            if self._dropped and self._missed is not None:
+                dropped, self._dropped = self._dropped, 0
+                return self._missed(dropped)
+            if self._waiting:
+                return self._waiting.popitem(last=False)[1]
+            self.news.clear()
+            return None
+
+
+class Stream(Generic[T, R]):
+    """What a task tells, by `async for`. The task begins when the first item is asked for.
+
+    It is cancelled when nobody reads any further: when an `async with` around it is left, by
+    `aclose`, when the reader is cancelled while it waits, or when the last reference goes, as after
+    a `break` out of `async for piece in run.stream(…)`, which alone does not wait for its end.
+
+    Args:
+        main: Begins the work, and must not refer to the stream.
+        told: What it tells.
+    """
+
+    _task: asyncio.Task[R] | None = None
+
+    def __init__(self, main: Callable[[], Coroutine[Any, Any, R]], told: Told[T]) -> None:
+        self._main = main
+        self._told = told
+        self._closed = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        if self._closed:
+            raise StopAsyncIteration
+        if self._task is None:
+            self._told.loop = asyncio.get_running_loop()
+            self._task = asyncio.create_task(self._main())
+            self._task.add_done_callback(partial(_wake, self._told.news))
+        while (item := self._told.take()) is None:
+            if self._task.done():
+                self._task.result()
+                raise StopAsyncIteration
+            try:
+                await self._told.news.wait()
+            except asyncio.CancelledError:
+                await self.aclose()
+                raise
+        return item
+
+    async def aclose(self) -> None:
+        """Cancels the task, if it has not ended, and waits for it."""
+        self._closed = True
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        task = self._task
+        if task is not None and not task.done() and not task.get_loop().is_closed():
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
+    @property
+    def _result(self) -> R:
+        if self._task is None or not self._task.done() or self._task.cancelled():
+            raise InvalidInput(
+                "the stream has not come to its end; read it to the end first",
+                code="stream.not-ended",
+            )
+        return self._task.result()
+
+
+def _wake(news: asyncio.Event, task: asyncio.Task[Any]) -> None:
+    news.set()
+    if not task.cancelled():
+        task.exception()  # an error that nobody waits for is nobody's
+
+
+class TextStream(Stream[str, Completion]):
+    """The text of a reply, piece by piece: `async for piece in run.stream("producer", …)`.
+
+    Pieces that arrive before the reader asks for one are joined into one. A call that fails raises
+    where the next piece is asked for; the error's `told_chars` says how much had been given.
+
+    Args:
+        ask: Makes the call; takes `on_text`.
+    """
+
+    def __init__(self, ask: Callable[..., Coroutine[Any, Any, Completion]]) -> None:
+        told = Told[str](str.__add__)
+        super().__init__(partial(_listened, ask, told), told)
+
+    @property
+    def completion(self) -> Completion:
+        """The whole reply, after the last piece.
+
+        Raises:
+            InvalidInput: There are pieces to come.
+            HarnessError: There is none, as the stream has raised.
+        """
+        return self._result
+
+
+async def _listened(
+    ask: Callable[..., Coroutine[Any, Any, Completion]], told: Told[str]
+) -> Completion:
+    chars = 0
+
+    def hear(text: str) -> None:
+        nonlocal chars
+        chars += len(text)
+        told.tell(text, key=ask)
+
+    try:
+        return await ask(on_text=hear)
+    except HarnessError as error:
+        if chars:
+            error.told_chars = chars
+            error.add_note(f"the stream had given {chars} characters of the reply before")
+        raise

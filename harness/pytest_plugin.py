@@ -1,0 +1,41 @@
+"""Fixtures for pytest, which finds this by itself; see `harness.testing`."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--harness-record`."""
+    parser.getgroup("harness").addoption(
+        "--harness-record",
+        action="store_true",
+        help="ask real models, and write what they say to the tests' recordings",
+    )
+
+
+# Imports inside, since every run of pytest loads this file, and most know no pipelines.
+
+
+@pytest.fixture
+def harness_run(tmp_path: Path) -> partial[Any]:
+    """`run_pipeline`, with the runs' files in `tmp_path / "traces"`."""
+    from harness.session import Settings  # noqa: PLC0415
+    from harness.testing import run_pipeline  # noqa: PLC0415
+
+    return partial(run_pipeline, settings=Settings(traces=tmp_path / "traces"))
+
+
+@pytest.fixture
+def harness_recording(request: pytest.FixtureRequest) -> object:
+    """The `Recording` of this test, in a folder `recordings` beside its file."""
+    from harness.recording import Recording  # noqa: PLC0415
+
+    name = re.sub(r"[^\w.-]+", "-", f"{request.path.stem}.{request.node.name}")
+    path = request.path.parent / "recordings" / f"{name.strip('-')}.jsonl"
+    return Recording(path, record=request.config.getoption("--harness-record"))

@@ -1,0 +1,76 @@
+"""Synchronous doors: a coroutine run to its end, in an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from harness.errors import InvalidInput
+
+T = TypeVar("T")
+
+_GRACE_S = 1.0
+"""How long tasks may take to end that are cancelled when all is over."""
+
+
+def refuse_running_loop(instead: str) -> None:
+    """For synchronous doors.
+
+    Raises:
+        InvalidInput: An event loop is running; `instead` is what to await.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise InvalidInput(
+        f"an event loop is running here already, as in a notebook; write await {instead} instead",
+        code="pipeline.event-loop-running",
+    )
+
+
+def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns, as `asyncio.run` has it; Ctrl-C cancels it.
+
+    Unlike there, a task that ignores its cancellation does not keep this from returning: a node
+    may, and its run has said so and gone on without it.
+    """
+    runner = asyncio.Runner()
+    task: asyncio.Task[T] | None = None
+
+    async def watched() -> T:
+        nonlocal task
+        task = asyncio.current_task()
+        return await main
+
+    try:
+        return runner.run(watched())
+    except KeyboardInterrupt:
+        # Where Ctrl-C was ignored when it began, as in the background, the runner leaves it as it
+        # is: then it comes from wherever the loop is, and cancels nothing.
+        if task is not None and not task.done() and not task.cancelling():
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                runner.get_loop().run_until_complete(task)
+        raise
+    finally:
+        _close(runner)
+
+
+def _close(runner: asyncio.Runner) -> None:
+    loop = runner.get_loop()
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        _, left = loop.run_until_complete(asyncio.wait(left, timeout=_GRACE_S))
+    if not left:
+        runner.close()
+        return
+    # The runner would wait for them for ever. Of what is destroyed while it is pending the loop
+    # complains; here that is what is wanted.
+    loop.set_exception_handler(lambda _loop, _context: None)
+    asyncio.set_event_loop(None)
+    loop.close()

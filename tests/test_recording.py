@@ -1,0 +1,182 @@
+"""Recordings of real models, the plugin that makes them, and what a stale one says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from demo import ROOT
+from servers.emulated import TEXT
+from servers.openai_dialects import DIALECTS
+from servers.openai_server import MODEL, OpenAIServer
+
+from harness import Pipeline, Run
+from harness.recording import Recording
+from harness.testing import ScriptMismatch, run_pipeline, run_pipeline_async
+
+ANSWER = "".join(TEXT)
+
+twice = Pipeline("twice")
+
+
+@twice.node
+def cities() -> list[str]:
+    return ["Kraków", "Łódź"]
+
+
+@twice.node(each={"city": "cities"}, models=["producer"])
+async def notes(run: Run, city: str, word: str) -> str:
+    return await run.chat("producer", f"{word} {city}.\nNo more.", temperature=0.5)
+
+
+@pytest.fixture
+def recorded(tmp_path, monkeypatch):
+    """The path of a recording of the pipeline, made against a server over HTTP."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "recordings" / "twice.jsonl"
+
+    async def record():
+        async with OpenAIServer(dialect=DIALECTS["vllm"]) as server:
+            endpoint = {"url": server.url, "backend": "vllm", "model_id": MODEL}
+            monkeypatch.setenv("HARNESS_ENDPOINTS", json.dumps({"writer": endpoint}))
+            return await run_pipeline_async(twice, Recording(path, record=True), word="Tell me of")
+
+    result = asyncio.run(record())
+    monkeypatch.delenv("HARNESS_ENDPOINTS")
+    assert result.outputs["notes"] == [ANSWER.strip()] * 2
+    return path
+
+
+def test_what_was_recorded_is_given_again_without_a_model(recorded) -> None:
+    result = run_pipeline(twice, Recording(recorded), word="Tell me of")
+
+    assert result.outputs["notes"] == [ANSWER.strip()] * 2
+    assert result.spent.calls == 2
+    assert result.spent.output_tokens > 0
+    head, *lines = map(json.loads, recorded.read_bytes().splitlines())
+    assert head["models"] == ["writer"]
+    assert [(one["node"], one["served_by"]) for one in lines] == [
+        ("notes[0]", MODEL),
+        ("notes[1]", MODEL),
+    ]
+    assert "temperature = 0.5" in lines[0]["asked"]
+
+
+def test_a_call_that_was_not_recorded_shows_what_changed_and_how_to_record(recorded) -> None:
+    with pytest.raises(ScriptMismatch) as caught:
+        run_pipeline(twice, Recording(recorded), word="Tell us of")
+    assert caught.value.code == "script.not-recorded"
+    said = str(caught.value)
+    assert "-Tell me of Kraków." in said
+    assert "+Tell us of Kraków." in said
+    assert "--harness-record" in said
+
+    again = Recording(recorded)
+    run_pipeline(twice, again, word="Tell me of")
+    with pytest.raises(ScriptMismatch, match="was recorded 1 times"):
+        run_pipeline(twice, again, word="Tell me of")
+
+    with pytest.raises(ScriptMismatch) as caught:
+        run_pipeline(twice, Recording(recorded.with_name("other.jsonl")), word="Tell me of")
+    assert caught.value.code == "script.no-recording"
+
+    recorded.write_text('{"roles": {}')
+    with pytest.raises(ScriptMismatch, match="is no recording"):
+        run_pipeline(twice, Recording(recorded), word="Tell me of")
+
+
+def test_no_secret_is_recorded_and_the_recording_run_hears_what_the_others_will(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SOME_API_KEY", ANSWER.split()[0] + "-hidden")
+    secret = Pipeline("secret")
+
+    @secret.node
+    async def text(run: Run) -> str:
+        return await run.chat("producer", f"Say {os.environ['SOME_API_KEY']}.")
+
+    async def record():
+        async with OpenAIServer(dialect=DIALECTS["vllm"]) as server:
+            endpoint = {"url": server.url, "backend": "vllm", "model_id": MODEL}
+            monkeypatch.setenv("HARNESS_ENDPOINTS", json.dumps({"writer": endpoint}))
+            await run_pipeline_async(secret, Recording("one.jsonl", record=True))
+
+    asyncio.run(record())
+    assert os.environ["SOME_API_KEY"] not in Path("one.jsonl").read_text()
+    run_pipeline(secret, Recording("one.jsonl"))
+
+
+# --- the plugin -----------------------------------------------------------------------------------
+
+TESTS = """\
+import json
+import sys
+
+from harness import Pipeline, Run
+from harness.testing import Script
+
+ask = Pipeline("ask")
+
+
+@ask.node
+async def text(run: Run) -> str:
+    return await run.chat("producer", "Say something.")
+
+
+def test_scripted(harness_run, tmp_path):
+    result = harness_run(ask, Script({"producer": ["Fine."]}))
+    assert result.outputs["text"] == "Fine."
+    assert result.files.perfetto_trace.is_relative_to(tmp_path)
+
+
+def test_recorded(harness_run, harness_recording):
+    assert harness_run(ask, harness_recording).outputs["text"]
+"""
+
+
+def pytest_in(folder: Path, *words: str, **variables: str) -> str:
+    """What pytest says in a folder, with the plugin as an installed package brings it."""
+    command = [sys.executable, "-m", "pytest", "-p", "harness.pytest_plugin", "-q", *words]
+    environment = {
+        **os.environ,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTHONPATH": str(ROOT),
+        **variables,
+    }
+    done = subprocess.run(  # noqa: PLW1510 - tests may fail
+        command, cwd=folder, env=environment, capture_output=True, text=True
+    )
+    return done.stdout + done.stderr
+
+
+def test_the_plugin_runs_scripts_and_records_where_it_is_told_to(tmp_path) -> None:
+    (tmp_path / "test_ask.py").write_text(TESTS)
+
+    async def record():
+        async with OpenAIServer(dialect=DIALECTS["vllm"]) as server:
+            endpoint = {"url": server.url, "backend": "vllm", "model_id": MODEL}
+            endpoints = json.dumps({"producer": endpoint})
+            return await asyncio.to_thread(
+                pytest_in, tmp_path, "--harness-record", HARNESS_ENDPOINTS=endpoints
+            )
+
+    assert "2 passed" in asyncio.run(record())
+    assert (tmp_path / "recordings" / "test_ask.test_recorded.jsonl").is_file()
+    assert "2 passed" in pytest_in(tmp_path)
+
+
+def test_the_plugin_costs_a_project_without_pipelines_nothing() -> None:
+    program = (
+        "import sys, harness.pytest_plugin\n"
+        "print([name for name in sys.modules if name.startswith('harness.')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "['harness.version', 'harness.pytest_plugin']"
