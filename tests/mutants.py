@@ -45,7 +45,7 @@ MODULES = {
 A_MODULE = 15
 PROCESSOR_S = 60
 WALL_S = 400
-ROOMS = ("harness", "tests", "rubrics", "patterns", "examples", "traces")
+ROOMS = ("harness", "tests", "rubrics", "patterns", "starter", "examples", "traces")
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
