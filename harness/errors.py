@@ -36,6 +36,7 @@
     ├── NodeTimedOut            a pipeline's node took too long
     ├── JournalInvalid          a run's journal cannot be read
     ├── ExportFailed            a collector did not accept a run's spans
+    ├── ScriptMismatch          a test's scripted or recorded replies are not those asked for
     └── MemoryStoreFailed
 
 An error carries its facts as attributes. Its message says what happened, to what, and what would
@@ -585,6 +586,12 @@ class ExportFailed(HarnessError):
         self.address = address
         self.status = status
         self.rejected_spans = rejected_spans
+
+
+class ScriptMismatch(HarnessError):
+    """In a test, a model was asked something else than its script or recording has replies for."""
+
+    code = "script.mismatch"
 
 
 class MemoryStoreFailed(HarnessError):

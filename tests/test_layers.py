@@ -32,6 +32,7 @@ LAYERS = [
     "wiggum",
     "graph",
     "session",
+    "testing",
     "analysis",
     "cli",
     "__main__",

@@ -1,7 +1,7 @@
 """The session: configuration, and the one place where the parts are joined and closed."""
 
 from harness.session.chat import chat, embed, open_shim
-from harness.session.pipeline import Pipeline, run_to_its_end
+from harness.session.pipeline import Pipeline, refuse_running_loop, run_to_its_end
 from harness.session.rehearsal import Rehearsal, Remake, rehearse
 from harness.session.result import CallResult, RunFiles, RunResult
 from harness.session.resume import EarlierRun, Origin, only_question, read_earlier_run
@@ -32,6 +32,7 @@ __all__ = [
     "open_session",
     "open_shim",
     "read_earlier_run",
+    "refuse_running_loop",
     "rehearse",
     "run_to_its_end",
 ]

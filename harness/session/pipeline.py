@@ -120,16 +120,7 @@ class Pipeline(Graph):
         Raises:
             InvalidInput: Called where an event loop runs already, as in a notebook.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            raise InvalidInput(
-                "an event loop is running here already, as in a notebook; write "
-                "await pipeline.run_async(…) instead",
-                code="pipeline.event-loop-running",
-            )
+        refuse_running_loop("pipeline.run_async(…)")
         return run_to_its_end(
             self.run_async(
                 inputs,
@@ -273,6 +264,22 @@ T = TypeVar("T")
 
 _GRACE_S = 1.0
 """How long tasks may take to end that are cancelled when all is over."""
+
+
+def refuse_running_loop(instead: str) -> None:
+    """For synchronous doors.
+
+    Raises:
+        InvalidInput: An event loop is running; `instead` is what to await.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise InvalidInput(
+        f"an event loop is running here already, as in a notebook; write await {instead} instead",
+        code="pipeline.event-loop-running",
+    )
 
 
 def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:

@@ -223,13 +223,7 @@ class Tracer:
     def current_node(self) -> str | None:
         """The label of the node call around the current span; None outside of all."""
         around = _current_span.get()
-        if around is None or around.tracer is not self:
-            return None
-        while around is not None and "node" not in around.attributes:
-            around = around._outer  # noqa: SLF001 - another span
-        if around is None:
-            return None
-        return str(around.attributes.get("label", around.attributes["node"]))
+        return node_under_way() if around is not None and around.tracer is self else None
 
     def _relieve(self) -> None:
         """Called now and then, in case spans are made faster than they can be written."""
@@ -306,6 +300,16 @@ class Span:
 
 
 _current_span: ContextVar[Span | None] = ContextVar("harness_current_span", default=None)
+
+
+def node_under_way() -> str | None:
+    """The label of the node call around the span under way, whichever tracer's; see above."""
+    around = _current_span.get()
+    while around is not None and "node" not in around.attributes:
+        around = around._outer  # noqa: SLF001 - another span
+    if around is None:
+        return None
+    return str(around.attributes.get("label", around.attributes["node"]))
 
 
 def traceparent() -> str | None:

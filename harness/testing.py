@@ -1,0 +1,340 @@
+"""Tests of pipelines without models: replies and scores by script, in place of real ones."""
+
+from __future__ import annotations
+
+import atexit
+import re
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import orjson
+from pydantic_core import to_jsonable_python
+
+from harness.errors import ScriptMismatch
+from harness.inference import Backend, ChatRequest, ScriptedBackend, ScriptedReply, ToolCall
+from harness.inference.call_spans import conversation_text
+from harness.rubric.prompt import FENCED
+from harness.session import Pipeline, RunResult, Settings, refuse_running_loop, run_to_its_end
+from harness.session.roles import EVALUATOR, PRODUCER
+from harness.session.settings import TraceSettings
+from harness.trace.tracer import node_under_way
+
+__all__ = [
+    "Judge",
+    "Script",
+    "ScriptMismatch",
+    "ScriptedReply",
+    "ToolCall",
+    "run_pipeline",
+    "run_pipeline_async",
+]
+
+Scores = float | Mapping[str, float]
+"""One for all dimensions of a rubric, or by dimension."""
+
+_SHOWN_CALLS = 20
+_SHOWN_CHARS = 80
+
+
+def run_pipeline(
+    pipeline: Pipeline,
+    script: Script,
+    inputs: Mapping[str, object] | None = None,
+    /,
+    *,
+    settings: Settings | None = None,
+    **named: object,
+) -> RunResult:
+    """Runs a pipeline on a script: `run_pipeline(brief, Script({"producer": ["A draft."]}))`.
+
+    Reads no `harness.toml` and reaches no network. The run's files go to a temporary folder that
+    lasts as long as the process.
+
+    Args:
+        pipeline: What to run.
+        script: What the models reply, for one run.
+        inputs: By name; this way an input can be called `settings`.
+        settings: In place of the defaults; runs then go to their `traces`.
+        named: Inputs.
+
+    Raises:
+        ScriptMismatch: A call has no reply, or a reply was not asked for.
+        NodeFailed: A node raised.
+        InvalidInput: As `Pipeline.run`.
+    """
+    refuse_running_loop("run_pipeline_async(…)")
+    return run_to_its_end(run_pipeline_async(pipeline, script, inputs, settings=settings, **named))
+
+
+async def run_pipeline_async(
+    pipeline: Pipeline,
+    script: Script,
+    inputs: Mapping[str, object] | None = None,
+    /,
+    *,
+    settings: Settings | None = None,
+    **named: object,
+) -> RunResult:
+    """The same where an event loop is running."""
+    # Nothing that only a timeline, or a run that is killed, would need.
+    quick = TraceSettings(timelines=(), durability="exit", sample_ms=0)
+    chosen = settings or Settings(traces=Path(mkdtemp(dir=_folder())), trace=quick)
+    try:
+        result = await pipeline.run_async(
+            {**(inputs or {}), **named}, settings=chosen, backends=script.backends
+        )
+    except Exception as error:
+        if script.mistake is not None:
+            raise script.mistake from error
+        raise
+    script.check()
+    return result
+
+
+@cache
+def _folder() -> str:
+    folder = mkdtemp(prefix="harness-testing-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+class Script:
+    """What models reply in a test, by role or by node.
+
+        Script({"planner": [["tea", "milk"]], "findings[1]": ["Milk."], "producer": "A note."})
+
+    A call is answered by the entry for its node's call (`findings[1]`), its node (`findings`), or
+    else its role; an evaluator's by `evaluator` alone. An entry is one of these:
+
+    - a list: each call of a node has its replies in order, from the first. So no parallelism
+      changes which reply goes where;
+    - a mapping from texts to entries: the first text that the prompt contains decides;
+    - a function of the request, a `Judge`, or one reply: for every call.
+
+    A reply is a text, a `ScriptedReply`, an error to raise, or a value of the type that the call
+    `returns`, which is sent as the JSON that a model would write.
+
+    Args:
+        replies: By role or node. Each must be asked for.
+
+    Attributes:
+        backends: What answers, by tag, for `Pipeline.run(backends=…)`.
+        mistake: The first call that had no reply; None if there was none.
+    """
+
+    def __init__(self, replies: Mapping[str, object]) -> None:
+        self._replies = dict(replies)
+        self._places: Counter[tuple[str, ...]] = Counter()
+        self._unused = {place: said for name in replies for place, said in _each(replies, name)}
+        self._asked: list[str] = []
+        self._backend = ScriptedBackend(self._reply)
+        tags = (PRODUCER, *(role for role in (EVALUATOR,) if role in replies))
+        self.backends: Mapping[str, Backend] = dict.fromkeys(tags, self._backend)
+        self.mistake: ScriptMismatch | None = None
+
+    @property
+    def requests(self) -> Sequence[ChatRequest]:
+        """Every request so far, in order."""
+        return tuple(self._backend.requests)
+
+    def check(self) -> None:
+        """That all calls had a reply, and all replies were asked for.
+
+        Raises:
+            ScriptMismatch: One had none, or was not.
+        """
+        if self.mistake is not None:
+            raise self.mistake
+        left = [_shortened(repr(said)) for said in self._unused.values()]
+        for name, entry in self._replies.items():
+            left += [f"{name}: {score}" for score in entry.left] if isinstance(entry, Judge) else []
+        if left:
+            raise ScriptMismatch(
+                f"{len(left)} of the script's replies were not asked for: {', '.join(left)}. Each "
+                "call of a node reads a list from its first reply; for one node alone, write its "
+                f"name in place of the role's. {self._calls()}",
+                code="script.unused-replies",
+            )
+
+    def _reply(self, request: ChatRequest) -> str | ScriptedReply:
+        label = node_under_way() or ""
+        role, said = request.role or "", request.messages[-1].content
+        self._asked.append(f"{label or 'no node'} ({role or 'no role'}): {_shortened(said)}")
+        node = re.sub(r"\[\d+\]$", "", label)
+        names = (EVALUATOR,) if role == EVALUATOR else (label, node, role)
+        try:
+            name = next((name for name in names if name in self._replies), None)
+            if name is None:
+                raise self._no_reply(f"there is no entry {' or '.join(map(repr, names))}")
+            return self._said(self._replies[name], request, label, name)
+        except ScriptMismatch as mistake:
+            self.mistake = self.mistake or mistake
+            raise
+
+    def _said(
+        self, entry: object, request: ChatRequest, label: str, *place: str
+    ) -> str | ScriptedReply:
+        if isinstance(entry, Mapping):
+            prompt = conversation_text(request.messages)
+            text = next((text for text in entry if text in prompt), None)
+            if text is None:
+                raise self._no_reply(f"its prompt contains none of {', '.join(map(repr, entry))}")
+            return self._said(entry[text], request, label, *place, text)
+        if isinstance(entry, list):
+            number = self._places[label, *place]
+            self._places[label, *place] += 1
+            if number >= len(entry):
+                raise self._no_reply(
+                    f"'{' … '.join(place)}' has {len(entry)} for each call of a node, and this is "
+                    f"call {number + 1} of '{label}'"
+                )
+            entry, place = entry[number], (*place, str(number))
+        self._unused.pop(place, None)
+        if isinstance(entry, Judge):
+            return entry.reply(request, label)
+        return _as_sent(entry(request) if callable(entry) else entry, request)
+
+    def _no_reply(self, why: str) -> ScriptMismatch:
+        return ScriptMismatch(
+            f"the script has no reply for a call: {why}. {self._calls()}",
+            code="script.no-reply",
+        )
+
+    def _calls(self) -> str:
+        first = "".join(f"\n  {asked}" for asked in self._asked[-_SHOWN_CALLS:])
+        return f"The calls so far, the last {_SHOWN_CALLS} at most:{first or ' none'}"
+
+
+def _each(entries: Mapping[str, Any], *place: str) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Every reply below an entry, with its place."""
+    entry: Any = entries
+    for name in place:
+        entry = entry[name]
+    match entry:
+        case Mapping():
+            for text in entry:
+                yield from _each(entries, *place, text)
+        case list():
+            yield from (((*place, str(number)), said) for number, said in enumerate(entry))
+        case _:
+            yield place, entry
+
+
+def _as_sent(reply: object, request: ChatRequest) -> str | ScriptedReply:
+    """A reply as a model would send it."""
+    if isinstance(reply, BaseException):
+        raise reply
+    if isinstance(reply, ScriptedReply):
+        return reply
+    properties = (request.reply_schema or {}).get("properties")
+    is_wrapped = isinstance(properties, Mapping) and set(properties) == {"answer"}
+    if isinstance(reply, str) and (not is_wrapped or reply.lstrip().startswith("{")):
+        return reply
+    if request.reply_schema is None:
+        raise ScriptMismatch(
+            f"the script has {_shortened(repr(reply))} for a call that asks for a text; write a "
+            f"text, or a ScriptedReply. It asked: {_shortened(request.messages[-1].content)}",
+            code="script.not-a-text",
+        )
+    said = to_jsonable_python(reply)
+    if is_wrapped and not (isinstance(said, dict) and set(said) == {"answer"}):
+        said = {"answer": said}
+    return orjson.dumps(said).decode()
+
+
+class Judge:
+    """An evaluator in a `Script` that needs only scores, whatever the rubric.
+
+    The first draft that a call of a node has judged gets the first scores, another draft the next.
+
+    Args:
+        scores: For each draft one score for all dimensions, or scores by dimension; or a function
+            of the draft.
+        reason: What is said of every dimension, to the reviser too.
+    """
+
+    def __init__(
+        self,
+        scores: Sequence[Scores] | Callable[[str], Scores],
+        *,
+        reason: str = "Nothing is missing.",
+    ) -> None:
+        self._scores = scores
+        self._reason = reason
+        self._drafts: defaultdict[str, list[str]] = defaultdict(list)
+
+    @property
+    def left(self) -> Sequence[Scores]:
+        """The scores that no draft had."""
+        if callable(self._scores):
+            return ()
+        return self._scores[max(map(len, self._drafts.values()), default=0) :]
+
+    def reply(self, request: ChatRequest, label: str) -> str:
+        """A judgement in the shape that the request asks for.
+
+        Raises:
+            ScriptMismatch: It is no request for a judgement, or there are no scores for it.
+        """
+        asked = next((m.content for m in request.messages if m.role == "user"), "")
+        draft = next((one for one in FENCED.finditer(asked) if one[1] == "draft"), None)
+        fields: Any = (request.reply_schema or {}).get("properties")
+        if draft is None or fields is None:
+            raise ScriptMismatch(
+                "a Judge answers where drafts are judged by a rubric, and this call asks for "
+                f"something else: {_shortened(asked)}",
+                code="script.not-a-judgement",
+            )
+        scores = self._scores_of(draft[0].partition("\n")[2].rpartition("\n")[0], label)
+        if "score" in fields:
+            # The reply of a call for one dimension does not name it; the prompt does, at its end.
+            names = re.findall(r"[\w-]+", asked[draft.end() :])
+            told = [name for name in names if isinstance(scores, Mapping) and name in scores]
+            return self._judgement(fields, _score(scores, told[0] if told else "of one call"))
+        said = {
+            name: orjson.Fragment(self._judgement(one["properties"], _score(scores, name)))
+            for name, one in fields.items()
+        }
+        return orjson.dumps(said).decode()
+
+    def _scores_of(self, draft: str, label: str) -> Scores:
+        if callable(self._scores):
+            return self._scores(draft)
+        drafts = self._drafts[label]
+        if draft not in drafts:
+            drafts.append(draft)
+        number = drafts.index(draft)
+        if number >= len(self._scores):
+            raise ScriptMismatch(
+                f"the Judge has scores for {len(self._scores)} drafts, and '{label}' has another "
+                f"one judged: {_shortened(draft)}",
+                code="script.no-scores",
+            )
+        return self._scores[number]
+
+    def _judgement(self, fields: Mapping[str, Any], score: float) -> str:
+        issues = [{"section": "whole text", "problem": self._reason}]
+        said = {"reason": self._reason, "issues": issues, "score": score}
+        # What is left are the statements that caps go by.
+        return orjson.dumps({name: said.get(name, False) for name in fields}).decode()
+
+
+def _score(scores: Scores, dimension: str) -> float:
+    if not isinstance(scores, Mapping):
+        return scores
+    if dimension not in scores:
+        raise ScriptMismatch(
+            f"the Judge has no score for dimension '{dimension}'; it has: {', '.join(scores)}",
+            code="script.no-score",
+        )
+    return scores[dimension]
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]} …"
