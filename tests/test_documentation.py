@@ -20,7 +20,8 @@ from harness.cli.project_files import load_pipeline
 from harness.inference import ChatRequest
 from harness.inference.endpoint import BackendName
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ROOT_PAGES = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")]
+PAGES = [*ROOT_PAGES, *sorted((ROOT / "docs").glob("*.md"))]
 GUIDED_ELSEWHERE = {"rubrics.md"}  # tests/rubric/test_rubrics_guide.py runs what it shows
 
 
@@ -172,5 +173,6 @@ def test_what_it_links_to_is_there(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_files_it_names_are_there(page: Path) -> None:
     named = re.findall(r"`((?:harness|tests|examples)/[\w/.*]*)`", page.read_text(encoding="utf-8"))
-    places = (ROOT, Path(harness.__file__).parent.parent)  # one folder, unless a wheel is tested
+    # The package is elsewhere while a wheel is tested; a new project has the files of starter/.
+    places = (ROOT, ROOT / "starter", Path(harness.__file__).parent.parent)
     assert [one for one in named if not any(list(place.glob(one)) for place in places)] == []
