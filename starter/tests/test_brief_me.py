@@ -1,4 +1,4 @@
-"""The pipeline on scripted replies: no model, no network, a tenth of a second."""
+"""The pipeline on scripted replies: no model and no network is needed."""
 
 from brief_me import brief_me
 from harness.testing import Script, run_pipeline
