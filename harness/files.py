@@ -28,8 +28,8 @@ def make_private(path: Path) -> None:
         os.close(private(str(path), os.O_CREAT))
 
 
-def shipped_directory(room: Literal["rubrics", "patterns"]) -> Path:
-    """The folder of shipped rubrics or patterns.
+def shipped_directory(room: Literal["rubrics", "patterns", "examples/starter"]) -> Path:
+    """The folder of shipped rubrics, of patterns, or of what `harness init` copies.
 
     A wheel carries them inside the package; in a checkout they are beside it.
     """
@@ -72,9 +72,19 @@ def write_whole(path: Path, data: bytes) -> None:
     Raises:
         InvalidInput: It cannot be written.
     """
+    with writing(path), whole_file(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Says that a file of the user's cannot be written.
+
+    Raises:
+        InvalidInput: The block raised an `OSError`.
+    """
     try:
-        with whole_file(path) as file:
-            file.write(data)
+        yield
     except OSError as error:
         said = f"cannot be written ({error.strerror})"
         raise InvalidInput(said, code="file.unwritable", path=path) from error

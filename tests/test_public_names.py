@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from public_api import SNAPSHOT, public_api
 
 import harness
 
@@ -58,3 +59,9 @@ def test_importing_the_library_loads_nothing_heavy() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_what_users_may_build_on_is_as_in_the_snapshot() -> None:
+    assert public_api() == SNAPSHOT.read_text(encoding="utf-8"), (
+        "if that was meant, and CHANGELOG.md says it: .venv/bin/python tests/public_api.py --write"
+    )

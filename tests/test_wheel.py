@@ -64,6 +64,8 @@ def test_the_wheel_holds_the_rooms_and_the_type_marker(wheel: Path) -> None:
     assert "harness/rubric/prompts.yaml" in names
     assert {f"harness/analysis/page/run.{kind}" for kind in ("html", "css", "js")} <= names
     assert "harness/_rooms/patterns/wiggum_loop.py" in names
+    starter = (path for path in (ROOT / "examples/starter").rglob("*") if path.is_file())
+    assert {f"harness/_rooms/{path.relative_to(ROOT)}" for path in starter} <= names
     assert not any(name.startswith(("tests/", "examples/")) for name in names)
 
 

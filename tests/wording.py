@@ -89,10 +89,15 @@ def _template(node: ast.expr) -> str:
     if isinstance(node, ast.JoinedStr):
         return "".join(map(_template, node.values))
     if isinstance(node, ast.FormattedValue):
-        return f"{{{ast.unparse(node.value)}}}"
+        return f"{{{_unparsed(node.value)}}}"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _template(node.left) + _template(node.right)
-    return f"{{{ast.unparse(node)}}}"
+    return f"{{{_unparsed(node)}}}"
+
+
+def _unparsed(node: ast.expr) -> str:
+    # Since Python 3.12, quotes within an f-string are its own.
+    return ast.unparse(node).replace('"', "'")
 
 
 if __name__ == "__main__":

@@ -16,11 +16,13 @@ from harness.version import __version__
 _COMMANDS = {
     "endpoints": ("harness.cli.endpoints:endpoints", "Try out the models that can be reached."),
     "graph": ("harness.cli.graph_command:graph", "Draw a pipeline, and what a run made of it."),
+    "init": ("harness.cli.new_project:init", "Make a project: a pipeline, its rubric, its test."),
     "memory": ("harness.cli.memory:memory", "Put passages into a store, and find them."),
     "models": (
         "harness.cli.models_command:models",
         "Plan which models are in memory, and look.",
     ),
+    "new": ("harness.cli.new_project:new", "Begin a pipeline, a pattern or a rubric."),
     "resume": ("harness.cli.resume_command:resume", "Go on with a run, from where it ended."),
     "rubric": ("harness.cli.rubric_command:rubric", "Check rubrics, and score drafts by them."),
     "run": ("harness.cli.run_command:run", "Run a pipeline file."),

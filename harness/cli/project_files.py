@@ -21,7 +21,11 @@ from harness.files import shipped_directory
 from harness.inference import Endpoint
 from harness.session import Pipeline, Settings, load_settings
 from harness.session.models import known_endpoints
+from harness.session.roles import DEMO_INSTALL
 from harness.session.trust import known_secrets, not_allowed, project_of, refusal_to_run, remember
+
+PIPELINES = Path("pipelines")
+"""Where a project has its own, which are run by name."""
 
 
 def settings_for_calls(
@@ -65,7 +69,7 @@ def endpoints_of(settings: Settings) -> dict[str, Endpoint]:
     if not endpoints:
         raise InvalidInput(
             "there are no endpoints; write [endpoints.<tag>] into harness.toml, "
-            "or set HARNESS_ENDPOINTS",
+            f"set HARNESS_ENDPOINTS, or install the demo's model: {DEMO_INSTALL}",
             code="config.no-endpoints",
         )
     return endpoints
@@ -119,7 +123,9 @@ def _remember(entry: str) -> None:
 
 
 def load_pipeline(target: str) -> Pipeline:
-    """The pipeline of `FILE.py`, `FILE.py:name`, or a shipped pattern's name.
+    """The pipeline of a file, of a name in `pipelines/`, or of a shipped pattern's name.
+
+    `FILE.py:name` says which, where a file has several.
 
     Raises:
         InvalidInput: There is no such file, it cannot be imported, or it has several pipelines.
@@ -153,27 +159,29 @@ def load_pipeline(target: str) -> Pipeline:
 
 def absolute_target(target: str) -> str:
     """The target, from any directory."""
-    file, colon, name = target.partition(":")
-    return f"{Path(file).absolute()}{colon}{name}" if Path(file).is_file() else target
+    found, (_, colon, name) = target_file(target), target.partition(":")
+    if found is None or found.parent == shipped_directory("patterns"):
+        return target
+    return f"{found.absolute()}{colon}{name}"
 
 
 def target_file(target: str) -> Path | None:
     """The file that `load_pipeline` would run; None if there is none."""
     file = target.partition(":")[0]
-    shipped = shipped_directory("patterns") / f"{file}.py"
-    return next((path for path in (Path(file), shipped) if path.is_file()), None)
+    named = (folder / f"{file}.py" for folder in (PIPELINES, shipped_directory("patterns")))
+    return next((path for path in (Path(file), *named) if path.is_file()), None)
 
 
 def _find_file(file: str) -> Path:
     found = target_file(file)
     if found is not None:
         return found
-    path, patterns = Path(file), shipped_directory("patterns")
-    known = {pattern.stem for pattern in patterns.glob("*.py")} | {
-        str(p) for p in path.parent.glob("*.py")
-    }
+    folders = (PIPELINES, shipped_directory("patterns"))
+    known = {path.stem for folder in folders for path in folder.glob("*.py")}
+    known |= {str(path) for path in Path(file).parent.glob("*.py")}
     raise InvalidInput(
-        f"there is no file '{file}', nor a pattern of that name; {did_you_mean(file, known)}",
+        f"there is no file '{file}', nor a pipeline or pattern of that name; "
+        + did_you_mean(file, known),
         code="pipeline.no-file",
     )
 

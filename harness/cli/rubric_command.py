@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -19,7 +18,7 @@ from harness.cli.consoles import failures_told, say, write_json
 from harness.cli.process import UNUSABLE, LazyGroup
 from harness.cli.project_files import refusal_after_asking
 from harness.errors import InvalidInput, Problem, RubricInvalid
-from harness.files import shipped_directory
+from harness.files import shipped_directory, writing
 from harness.rubric import (
     Advice,
     Dimension,
@@ -110,7 +109,7 @@ def schema(output: Path | None) -> None:
     if output is None:
         write_json(_schema())
         return
-    with failures_told(), _writing(output):
+    with failures_told(), writing(output):
         output.write_bytes(_schema())
 
 
@@ -145,41 +144,33 @@ def list_rubrics(config: Path | None, *, as_json: bool) -> None:
 
 @rubric.command()
 @click.argument("name", metavar="NAME|FILE.yaml")
-@click.option("--from", "base", default="synthesis", show_default=True, help="What to copy.")
+@click.option("--from", "base", help="What to copy; a small rubric with comments when left out.")
 @config_option
-def new(name: str, base: str, config: Path | None) -> None:
+def new(name: str, base: str | None, config: Path | None) -> None:
     """Begin a rubric with a copy of another.
 
     A name goes into the directory of rubrics, a path where it says. The schema is put beside it, so
     that editors complete and check it.
     """
+    source_name = base or str(shipped_directory("examples/starter") / "rubrics/brief_me.yaml")
     with failures_told():
         directory = _own_directory(config)
-        source = read_rubric(base, directory=directory, refuse=refusal_after_asking)
+        source = read_rubric(source_name, directory=directory, refuse=refusal_after_asking)
         path = Path(name) if name.endswith((".yaml", ".yml")) else directory / f"{name}.yaml"
         if path.exists():
             raise InvalidInput(
                 "it is there already; choose another name", code="rubric.exists", path=path
             )
-        with _writing(path):
+        with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source.written.path, path)
             path.with_name("rubric.schema.json").write_bytes(_schema())
-    say(f"{path}: a copy of '{base}'; next: harness rubric check {quote(str(path))}")
+    said = f"a copy of '{base}'" if base else "a small rubric with comments"
+    say(f"{path}: {said}; next: harness rubric check {quote(str(path))}")
     if extends := source.rubric.extends:
         say(f"What it does not say is taken from '{extends}', which it extends.")
     if path.parent == directory and path.stem in known_rubrics(directories(directory)[1:]):
         say(f"From now on, '{path.stem}' means this one and not the one that ships.")
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InvalidInput(
-            f"cannot be written ({error.strerror})", code="file.unwritable", path=path
-        ) from error
 
 
 def _own_directory(config: Path | None) -> Path:

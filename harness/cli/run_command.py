@@ -108,7 +108,7 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command()
-@click.argument("target", metavar="FILE.py")
+@click.argument("target", metavar="FILE.py|NAME")
 @click.option("--task", help="Short for --set task=…")
 @click.option(
     "--set",
@@ -139,10 +139,10 @@ def run(
     with_traceback: bool,
     as_json: bool,
 ) -> None:
-    """Run the pipeline in FILE.py, or a shipped pattern by its name.
+    """Run the pipeline in FILE.py, or one by its NAME: of pipelines/, or a shipped pattern.
 
-    FILE.py:NAME says which, where a file has several. A question that a node asks is asked here, if
-    this is a terminal; else the run ends, and harness resume goes on with the answer.
+    FILE.py:PIPELINE says which, where a file has several. A question that a node asks is asked
+    here, if this is a terminal; else the run ends, and harness resume goes on with the answer.
 
     Exit codes: 0 the run finished (whether or not its rubric was met: --json says "passed"), 1 it
     failed, 2 something given is not usable, 3 it was stopped at a limit, 4 it waits for an answer,

@@ -66,7 +66,7 @@ def print_result(result: RunResult, out: Console, console: Console) -> None:
         drawn = [p.suffix for p in (files.chrome_trace, files.perfetto_trace) if p is not None]
         lines = {"files": ", ".join([str(files.journal), *drawn])}
         for what, how in _NEXT.items():
-            lines[what] = f"{_command()} {how} {_journal_name(files.journal)}"
+            lines[what] = f"{command_here()} {how} {_journal_name(files.journal)}"
         for what, line in lines.items():
             told = f"{what:<{_NEXT_WIDTH}}{line}"
             console.print(told, style="dim", highlight=False, markup=False, soft_wrap=True)
@@ -101,12 +101,12 @@ def print_to_do(result: RunResult, console: Console) -> None:
 
 def resume_command(journal: Path) -> str:
     """What to type to go on with a run."""
-    return f"{_command()} resume {_journal_name(journal)}"
+    return f"{command_here()} resume {_journal_name(journal)}"
 
 
 def open_command(journal: Path) -> str:
     """What to type to see a run in Perfetto."""
-    return f"{_command()} {_NEXT['timeline']} {_journal_name(journal)}"
+    return f"{command_here()} {_NEXT['timeline']} {_journal_name(journal)}"
 
 
 def result_as_json(result: RunResult) -> bytes:
@@ -309,13 +309,16 @@ def _spent(spent: Spent) -> str:
     return f"{said}."
 
 
-def _command() -> str:
-    """The command as a user can call it here: its virtual environment may not be active."""
+def command_here(directory: Path | None = None) -> str:
+    """The command as a user can call it in a directory, or in this one.
+
+    Its virtual environment may not be active.
+    """
     if shutil.which("harness"):
         return "harness"
     if Path(sys.argv[0]).name == "__main__.py":
-        return f"{os.path.relpath(sys.executable)} -m harness"
-    return os.path.relpath(sys.argv[0])
+        return f"{os.path.relpath(sys.executable, directory)} -m harness"
+    return os.path.relpath(sys.argv[0], directory)
 
 
 def _journal_name(journal: Path) -> str:

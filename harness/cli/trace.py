@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator
@@ -40,7 +39,7 @@ from harness.cli.consoles import (
     say,
     write_json,
 )
-from harness.cli.process import FAILED, UNUSABLE
+from harness.cli.process import FAILED, UNUSABLE, LazyGroup
 from harness.errors import InvalidInput, did_you_mean
 from harness.trace import TIMELINES, Journal, TimelineFormat
 from harness.trace.run_list import journals_in
@@ -61,50 +60,18 @@ port_option = click.option(
 no_browser_option = click.option("--no-browser", is_flag=True, help="Only say the address.")
 
 
-@click.group()
+_OPEN = {
+    "open": (
+        "harness.cli.trace_open:open_run",
+        "Show a run in the Perfetto UI, served from this machine.",
+    )
+}
+
+
+@click.group(cls=LazyGroup, lazy=_OPEN)
 def trace() -> None:
     """Look into a run: RUN is its id, a part of it, one of its files, or "latest"."""
     log_to_stderr()
-
-
-@trace.command("open")
-@_RUN
-@traces_option
-@port_option
-@no_browser_option
-@click.option(
-    "--span",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Select this span, by its number, and zoom to it.",
-)
-def open_(run: str, traces: Path | None, port: int, span: int | None, *, no_browser: bool) -> None:
-    """Show a run in the Perfetto UI, served from this machine: nothing is uploaded.
-
-    Ends when the tab is closed, or on Ctrl-C.
-    """
-    console = Shown(stderr=True)
-    with _complaints(), tempfile.TemporaryDirectory(prefix="harness-open-") as folder:
-        given = Path(run)
-        is_timeline = given.suffix not in {"", ".jsonl"} and given.exists()
-        timeline = given if is_timeline and span is None else None
-        at: tuple[int, int, str] | None = None
-        if timeline is None:
-            journal = _journal(run, traces)
-            if span is not None:
-                from harness.cli.trace_show import span_shown  # noqa: PLC0415
-
-                found = span_shown(journal, span)
-                track = str(found.attributes.get("track", ""))
-                at = found.start_ns, found.duration_ns, track
-            timeline = Path(folder, journal.path.stem + TIMELINES["perfetto"][0])
-            with console.status("Drawing the timeline …"):
-                TIMELINES["perfetto"][1](journal, timeline)
-        try:
-            show_timeline(timeline, open_browser=not no_browser, port=port, at=at)
-        except KeyboardInterrupt:
-            # The usual way to end it, not a failure.
-            console.print("closed", style="dim")
 
 
 @trace.command()
@@ -139,7 +106,7 @@ def export(
     content: bool,
 ) -> None:
     """Write a run as a timeline, or send it to a collector. The run may still be going."""
-    with _complaints():
+    with complaints():
         journal = _journal(run, traces)
         if form != "otlp" and (endpoint or headers or content):
             raise InvalidInput(
@@ -205,7 +172,7 @@ def report(
 
     targets = Targets(ttft_ns=ttft_ms * 1_000_000, itl_ns=itl_ms * 1_000_000)
     takes_several = last is not None or pipeline is not None
-    with _complaints(as_json=as_json):
+    with complaints(as_json=as_json):
         if takes_several and (run != LATEST or what_if is not None):
             raise InvalidInput(
                 "--last and --pipeline take several runs together; RUN and --what-if are of one",
@@ -233,7 +200,7 @@ def show(span: int, run: str, traces: Path | None, *, as_json: bool) -> None:
     """Show one SPAN, by its number, with its figures and texts: a call's prompt and reply, say."""
     from harness.cli.trace_show import print_span, span_shown  # noqa: PLC0415
 
-    with _complaints(as_json=as_json):
+    with complaints(as_json=as_json):
         found = span_shown(_journal(run, traces), span)
     if as_json:
         write_json(json_object(found))
@@ -249,7 +216,7 @@ def rounds(run: str, traces: Path | None, *, as_json: bool) -> None:
     """Show each round of a run's loops: scores, reasons, candidates, what changed."""
     from harness.cli.rounds import print_rounds, rounds_as_json  # noqa: PLC0415 - imports rubrics
 
-    with _complaints(as_json=as_json):
+    with complaints(as_json=as_json):
         journal = _journal(run, traces)
         if as_json:
             write_json(json_object({"loops": rounds_as_json(journal)}))
@@ -266,7 +233,7 @@ def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
     from harness.analysis import diagnose as findings_of  # noqa: PLC0415
     from harness.cli.trace_report import print_findings  # noqa: PLC0415
 
-    with _complaints(as_json=as_json):
+    with complaints(as_json=as_json):
         findings = findings_of(_journal(run, traces))
     if as_json:
         write_json(json_object(findings))
@@ -285,7 +252,7 @@ def check(run: str, traces: Path | None, *, as_json: bool) -> None:
     """
     from harness.trace.damage import check_journal  # noqa: PLC0415
 
-    with _complaints(as_json=as_json):
+    with complaints(as_json=as_json):
         found = check_journal(find_journal(run, traces))
     if as_json:
         write_json(json_object(_check_fields(found)))
@@ -352,7 +319,7 @@ def _journal(run: str, traces: Path | None) -> Journal:
 
 
 @contextmanager
-def _complaints(*, as_json: bool = False) -> Iterator[None]:
+def complaints(*, as_json: bool = False) -> Iterator[None]:
     """Turns errors into words and exit codes, also for files that cannot be written."""
     try:
         with failures_told(as_json=as_json, of_journals=True):
@@ -417,35 +384,12 @@ def _part(found: FileCheck) -> str:
     return f" (joined part {found.part})" if found.is_joined else f" (part {found.part})"
 
 
-def show_timeline(
-    trace: Path,
-    *,
-    open_browser: bool = True,
-    port: int = 0,
-    at: tuple[int, int, str] | None = None,
-) -> None:
-    """Shows a trace in Perfetto until its tab is closed; Ctrl-C comes out as it is.
-
-    Args:
-        trace: The file.
-        open_browser: Whether to start the browser, or leave the address to the person.
-        port: Where to serve; 0 for any free port.
-        at: Start, duration and track of the slice to select.
-
-    Raises:
-        InvalidInput: There is no such file, the port is taken, or the UI is not installed.
-    """
-    from harness.trace.viewer import TraceViewer  # noqa: PLC0415 - it brings a server
-
-    with TraceViewer(trace, port=port, at=at) as viewer:
-        show_served(viewer, "Perfetto", open_browser=open_browser)
-
-
-def show_served(server: LoopbackServer, what: str, *, open_browser: bool) -> None:
+def show_served(server: LoopbackServer, what: str, *, open_browser: bool, anchor: str = "") -> None:
     """Serves until the last tab is closed; standard error has the address."""
+    url = server.url + anchor
     # Not cleaned of secrets: without its token, the address opens nothing.
-    click.echo(f"{what} at {server.url} (close the tab or press Ctrl-C to stop)", err=True)
+    click.echo(f"{what} at {url} (close the tab or press Ctrl-C to stop)", err=True)
     if open_browser:
         # Some browsers, such as those in a terminal, block their caller until they end.
-        threading.Thread(target=webbrowser.open, args=[server.url], daemon=True).start()
+        threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
     server.serve_until_closed()

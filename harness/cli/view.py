@@ -45,26 +45,44 @@ def view(
     uploaded. Ends when the tab is closed, or on Ctrl-C.
     """
     log_to_stderr()
-    console = Shown(stderr=True)
     with failures_told(of_journals=True):
         journal = find_journal(run, traces)
-        # Reading a long run takes seconds, and several pages may ask.
-        read = lru_cache(maxsize=1)(partial(_page, journal))
-        with console.status("Reading the run …"):
-            page = read(version_of(journal))
-        if output is not None:
-            write_whole(output, html_of(page, nonce=token_urlsafe()))
-            say(output)
+        if output is None:
+            serve_page(journal, port=port, open_browser=not no_browser)
             return
-        with (
-            tempfile.TemporaryDirectory(prefix="harness-view-") as folder,
-            LoopbackServer(partial(_site, journal, read, Path(folder)), port=port) as server,
-        ):
-            try:
-                show_served(server, "The run", open_browser=not no_browser)
-            except KeyboardInterrupt:
-                # The usual way to end it, not a failure.
-                console.print("closed", style="dim")
+        with Shown(stderr=True).status("Reading the run …"):
+            page = _page(journal, version_of(journal))
+        write_whole(output, html_of(page, nonce=token_urlsafe()))
+        say(output)
+
+
+def serve_page(journal: Path, *, port: int, open_browser: bool, anchor: str = "") -> None:
+    """Shows a run's page until its tab is closed, or until Ctrl-C.
+
+    Args:
+        journal: The run's.
+        port: Where to serve; 0 for any free port.
+        open_browser: Whether to start the browser, or leave the address to the person.
+        anchor: What to show first, such as `#call-31`.
+
+    Raises:
+        InvalidInput: The port is taken.
+        JournalInvalid: It cannot be read.
+    """
+    console = Shown(stderr=True)
+    # Reading a long run takes seconds, and several pages may ask.
+    read = lru_cache(maxsize=1)(partial(_page, journal))
+    with console.status("Reading the run …"):
+        read(version_of(journal))
+    with (
+        tempfile.TemporaryDirectory(prefix="harness-view-") as folder,
+        LoopbackServer(partial(_site, journal, read, Path(folder)), port=port) as server,
+    ):
+        try:
+            show_served(server, "The run", open_browser=open_browser, anchor=anchor)
+        except KeyboardInterrupt:
+            # The usual way to end it, not a failure.
+            console.print("closed", style="dim")
 
 
 def _page(journal: Path, _version: str) -> bytes:

@@ -110,8 +110,12 @@ class Connections:
                 db.execute("BEGIN")
                 yield db
             finally:
-                if db.in_transaction:
-                    db.execute("COMMIT")
+                try:
+                    if db.in_transaction:
+                        db.execute("COMMIT")
+                except BaseException:  # in a damaged file, for one
+                    db.close()
+                    raise
                 if len(self._idle) < _IDLE_CONNECTIONS:
                     self._idle.append(db)
                 else:

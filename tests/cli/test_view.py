@@ -92,7 +92,7 @@ def test_where_the_timeline_would_be_it_says_what_is_missing(
 ) -> None:
     monkeypatch.setitem(sys.modules, "viztracer", None)
     _, (_, said) = asked(monkeypatch, tmp_path, "timeline.html")
-    assert b"pip install viztracer" in said
+    assert b"pip install &#x27;wiggum-harness[view]&#x27;" in said
 
 
 @pytest.mark.slow

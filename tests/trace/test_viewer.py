@@ -18,7 +18,7 @@ from harness.trace.viewer import LoopbackServer, TraceViewer
 SHOW = """\
 import sys
 from pathlib import Path
-from harness.cli.trace import show_timeline
+from harness.cli.trace_open import show_timeline
 
 try:
     show_timeline(Path(sys.argv[1]), open_browser=False)

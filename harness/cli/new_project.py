@@ -1,0 +1,164 @@
+"""`harness init` makes a project, `harness new` further files of one.
+
+Both copy `examples/starter/`, a small project that runs and tests itself. No file that is there is
+changed.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from importlib.util import find_spec
+from keyword import iskeyword
+from pathlib import Path
+from shlex import quote
+
+import click
+
+from harness.cli.arguments import json_option
+from harness.cli.consoles import failures_told, json_object, say, write_json
+from harness.cli.process import LazyGroup
+from harness.cli.project_files import PIPELINES
+from harness.cli.run_result import command_here
+from harness.errors import InvalidInput, did_you_mean
+from harness.files import shipped_directory, writing
+from harness.session.roles import DEMO_INSTALL
+from harness.session.settings import demo_endpoint
+
+_NAME = "brief_me"
+"""What the pipeline of `examples/starter/` is called, and its rubric, and its test."""
+_OF_A_PIPELINE = (
+    f"pipelines/{_NAME}.py",
+    f"rubrics/{_NAME}.yaml",
+    "rubrics/rubric.schema.json",
+    f"tests/test_{_NAME}.py",
+    "tests/conftest.py",
+)
+_OF_A_PROJECT = (
+    *_OF_A_PIPELINE,
+    "harness.toml",
+    "README.md",
+    ".gitignore",
+    "traces/.gitkeep",
+)
+_RUBRIC = {"rubric": ("harness.cli.rubric_command:new", "Begin a rubric in rubrics/.")}
+
+
+@click.command()
+@click.argument(
+    "directory", metavar="[DIR]", type=click.Path(path_type=Path, file_okay=False), default="."
+)
+@json_option
+def init(directory: Path, *, as_json: bool) -> None:
+    """Make a project in DIR: a pipeline with its rubric and test, settings, and a place for runs.
+
+    Files that are there stay as they are.
+    """
+    with failures_told(as_json=as_json):
+        made, kept = _copy(_OF_A_PROJECT, directory, _NAME)
+    harness = command_here(directory)
+    python = "python" if harness == "harness" else os.path.relpath(sys.executable, directory)
+    steps = [f"{harness} run {_NAME}", f"{harness} trace open", f"{python} -m pytest"]
+    if directory.resolve() != Path.cwd():
+        steps.insert(0, f"cd {quote(str(directory))}")
+    lacking = {
+        "the demo's model": None if demo_endpoint() else DEMO_INSTALL,
+        "pytest": None if find_spec("pytest") else "pip install pytest",
+    }
+    install = {what: how for what, how in lacking.items() if how}
+    if as_json:
+        said = {"directory": str(directory.resolve()), "made": made, "kept": kept}
+        write_json(json_object({**said, "install": install, "next": steps}))
+        return
+    _tell(made, kept, directory)
+    for what, how in install.items():
+        say(f"Not installed is {what}: {how}")
+    say("Next:")
+    for step in steps:
+        say(f"  {step}")
+
+
+@click.group(cls=LazyGroup, lazy=_RUBRIC)
+def new() -> None:
+    """Begin a pipeline, a pattern or a rubric in this directory."""
+
+
+@new.command()
+@click.argument("name")
+def pipeline(name: str) -> None:
+    """Begin a pipeline in pipelines/, with a rubric and a test of its own."""
+    with failures_told():
+        module = name.replace("-", "_")
+        if not module.isidentifier() or iskeyword(module):
+            raise InvalidInput(
+                f"'{name}' cannot name a pipeline; give letters, digits and underscores, such as "
+                "meeting_notes",
+                code="pipeline.name-invalid",
+            )
+        _refuse_if_there(PIPELINES / f"{module}.py")
+        made, kept = _copy(_OF_A_PIPELINE, Path(), module)
+    _tell(made, kept, Path())
+    say(f"Next: {command_here()} run {module}")
+
+
+@new.command()
+@click.argument("name", required=False)
+def pattern(name: str | None) -> None:
+    """Copy a shipped pattern into pipelines/, to change it; without NAME, list them."""
+    shipped = {path.stem: path for path in sorted(shipped_directory("patterns").glob("*.py"))}
+    if name is None:
+        width = max(map(len, shipped))
+        for stem, path in shipped.items():
+            about = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            first_line = about.partition("\n")[0]
+            say(f"{stem:{width}}  {first_line}")
+        return
+    with failures_told():
+        if name not in shipped:
+            raise InvalidInput(
+                f"no pattern is called '{name}'; {did_you_mean(name, shipped)}",
+                code="pattern.unknown",
+            )
+        path = PIPELINES / f"{name}.py"
+        _refuse_if_there(path)
+        _write(path, shipped[name].read_bytes())
+    say(f"{path}: a copy of the pattern; next: {command_here()} run {name}")
+
+
+def _copy(files: tuple[str, ...], directory: Path, name: str) -> tuple[list[str], list[str]]:
+    """Copies the starter's files under another name; which were made, and which were there."""
+    made, kept = [], []
+    for file in files:
+        source = shipped_directory("examples/starter") / file
+        if not source.exists():
+            source = shipped_directory("rubrics").parent / file
+        text = source.read_text(encoding="utf-8").replace(_NAME, name)
+        text = text.replace(_NAME.replace("_", "-"), name.replace("_", "-"))
+        target = file.replace(_NAME, name)
+        if (directory / target).exists():
+            kept.append(target)
+        else:
+            _write(directory / target, text.encode())
+            made.append(target)
+    return made, kept
+
+
+def _write(path: Path, data: bytes) -> None:
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            file.write(data)
+
+
+def _refuse_if_there(path: Path) -> None:
+    if path.exists():
+        raise InvalidInput(
+            "it is there already; choose another name", code="project.file-exists", path=path
+        )
+
+
+def _tell(made: list[str], kept: list[str], directory: Path) -> None:
+    for word, files in (("made", made), ("kept", kept)):
+        for file in files:
+            say(f"{word}  {directory / file}")
