@@ -7,6 +7,7 @@
     │   ├── RubricInvalid
     │   ├── LabelsInvalid
     │   ├── PipelineInvalid
+    │   ├── ScriptMismatch      a test's scripted or recorded replies are not those asked for
     │   ├── SameModel           producer and evaluator are one model
     │   └── SameFamily          they are of one family, and the settings forbid that
     ├── InferenceError          one call to a model
@@ -36,7 +37,6 @@
     ├── NodeTimedOut            a pipeline's node took too long
     ├── JournalInvalid          a run's journal cannot be read
     ├── ExportFailed            a collector did not accept a run's spans
-    ├── ScriptMismatch          a test's scripted or recorded replies are not those asked for
     └── MemoryStoreFailed
 
 An error carries its facts as attributes. Its message says what happened, to what, and what would
@@ -193,6 +193,12 @@ class PipelineInvalid(InvalidInput):
     """A pipeline has a cycle, an unknown name, or inputs that do not match."""
 
     code = "pipeline.invalid"
+
+
+class ScriptMismatch(InvalidInput):
+    """In a test, models were not asked for the replies that a script or a recording has."""
+
+    code = "script.mismatch"
 
 
 class SameModel(InvalidInput):
@@ -588,12 +594,6 @@ class ExportFailed(HarnessError):
         self.address = address
         self.status = status
         self.rejected_spans = rejected_spans
-
-
-class ScriptMismatch(HarnessError):
-    """In a test, a model was asked something else than its script or recording has replies for."""
-
-    code = "script.mismatch"
 
 
 class MemoryStoreFailed(HarnessError):
