@@ -7,6 +7,7 @@
     │   ├── RubricInvalid
     │   ├── LabelsInvalid
     │   ├── PipelineInvalid
+    │   ├── ScriptMismatch      a test's scripted or recorded replies are not those asked for
     │   ├── SameModel           producer and evaluator are one model
     │   └── SameFamily          they are of one family, and the settings forbid that
     ├── InferenceError          one call to a model
@@ -37,7 +38,6 @@
     ├── JournalInvalid          a run's journal cannot be read
     ├── ExportFailed            a collector did not accept a run's spans
     ├── McpServerFailed         a server of tools did not start, or has ended
-    ├── ScriptMismatch          a test's scripted or recorded replies are not those asked for
     └── MemoryStoreFailed
 
 An error carries its facts as attributes. Its message says what happened, to what, and what would
@@ -194,6 +194,12 @@ class PipelineInvalid(InvalidInput):
     """A pipeline has a cycle, an unknown name, or inputs that do not match."""
 
     code = "pipeline.invalid"
+
+
+class ScriptMismatch(InvalidInput):
+    """In a test, models were not asked for the replies that a script or a recording has."""
+
+    code = "script.mismatch"
 
 
 class SameModel(InvalidInput):
@@ -603,12 +609,6 @@ class McpServerFailed(HarnessError):
     def __init__(self, message: str, *, server: str) -> None:
         super().__init__(message)
         self.server = server
-
-
-class ScriptMismatch(HarnessError):
-    """In a test, a model was asked something else than its script or recording has replies for."""
-
-    code = "script.mismatch"
 
 
 class MemoryStoreFailed(HarnessError):

@@ -95,7 +95,9 @@ class Recording:
             return self._lines[0]
         except (OSError, ValueError, IndexError) as error:
             raise ScriptMismatch(
-                f"{self._path} is no recording ({error}); {_REMEDY}", code="script.no-recording"
+                f"is no recording ({error}); {_REMEDY}",
+                path=self._path,
+                code="script.no-recording",
             ) from error
 
     def _find(self, request: ChatRequest) -> Completion:
@@ -116,8 +118,9 @@ class Recording:
         diff = [*difflib.unified_diff(*lines, "recorded", "asked", n=1, lineterm="")]
         why = f"it was recorded {times} times, and is asked once more" if times else "it is new"
         return ScriptMismatch(
-            f"{self._path} has no reply for a call of {node_under_way()} ({request.role}): {why}; "
-            f"{_REMEDY}\n" + "\n".join(diff[:_DIFF_LINES]),
+            f"has no reply for a call of {node_under_way()} ({request.role}): {why}; {_REMEDY}\n"
+            + "\n".join(diff[:_DIFF_LINES]),
+            path=self._path,
             code="script.not-recorded",
         )
 

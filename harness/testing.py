@@ -315,13 +315,9 @@ class Judge:
 def judgement_as_json(
     fields: Mapping[str, Any], scores: Scores, *, reason: str, asked: str = ""
 ) -> str:
-    """What an evaluator replies.
+    """What an evaluator replies where a schema has these fields: of one judgement, or one a name.
 
-    Args:
-        fields: The properties of the reply's schema: of one judgement, or of one for each name.
-        scores: Its scores.
-        reason: Its reason for each of them.
-        asked: The end of the prompt, which names the dimension of a lone judgement.
+    A lone judgement is of the dimension that the end of the prompt, `asked`, names.
     """
     if "score" in fields:
         names = re.findall(r"[\w-]+", asked)

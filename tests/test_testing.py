@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from pydantic import BaseModel
 
-from harness import Pipeline, Run
+from harness import Pipeline, Retry, Run
 from harness.errors import NodeFailed, RateLimited, ReplyCut
 from harness.inference import Usage
 from harness.rubric import Dimension, Rubric
@@ -154,6 +154,19 @@ def test_a_call_without_a_reply_names_what_was_asked() -> None:
     with pytest.raises(ScriptMismatch) as found:
         run_pipeline(asking(), Script({"producer": [["a"]]}))
     assert found.value.code == "script.not-a-text"
+
+
+def test_a_call_without_a_reply_is_not_made_again() -> None:
+    pipeline = Pipeline("again", retry=Retry(3, first_delay_s=60))
+
+    @pipeline.node
+    async def text(run: Run) -> str:
+        return await run.chat("producer", "Say something.")
+
+    script = Script({"producer": []})
+    with pytest.raises(ScriptMismatch):
+        run_pipeline(pipeline, script)
+    assert len(script.requests) == 1
 
 
 def test_replies_that_were_not_asked_for_are_listed() -> None:

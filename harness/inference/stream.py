@@ -119,7 +119,13 @@ class Stream(Generic[T, R]):
             task.get_loop().call_soon_threadsafe(task.cancel)
 
     @property
-    def _result(self) -> R:
+    def result(self) -> R:
+        """What the task returned, after the last item.
+
+        Raises:
+            InvalidInput: There are items to come.
+            HarnessError: As the stream has raised.
+        """
         if self._task is None or not self._task.done() or self._task.cancelled():
             raise InvalidInput(
                 "the stream has not come to its end; read it to the end first",
@@ -150,13 +156,8 @@ class TextStream(Stream[str, Completion]):
 
     @property
     def completion(self) -> Completion:
-        """The whole reply, after the last piece.
-
-        Raises:
-            InvalidInput: There are pieces to come.
-            HarnessError: There is none, as the stream has raised.
-        """
-        return self._result
+        """The whole reply, after the last piece; see `result`."""
+        return self.result
 
 
 async def _listened(

@@ -82,9 +82,10 @@ class RunEvent:
 class RunEvents(Stream[RunEvent, RunResult]):
     """The events of one run: `async for event in pipeline.events(task="…")`.
 
-    A run that fails raises after its last event. A run that is left early is cancelled, and can be
-    resumed. A slow reader holds up no run: pieces of one call that it has not read are joined, and
-    beyond 1,000 waiting events the oldest give way to one that says how many were `missed`.
+    Afterwards, `result` is the run's. A run that fails raises after its last event. A run that is
+    left early is cancelled, and can be resumed. A slow reader holds up no run: pieces of one call
+    that it has not read are joined, and beyond 1,000 waiting events the oldest give way to one that
+    says how many were `missed`.
 
     Args:
         run: Runs the pipeline with this observer.
@@ -93,16 +94,6 @@ class RunEvents(Stream[RunEvent, RunResult]):
     def __init__(self, run: Callable[[Sink], Coroutine[Any, Any, RunResult]]) -> None:
         told = Told[RunEvent](_joined, most=_MOST_WAITING, missed=_missed)
         super().__init__(partial(_told, run, told), told)
-
-    @property
-    def result(self) -> RunResult:
-        """The run's, after the last event.
-
-        Raises:
-            InvalidInput: It has not ended.
-            HarnessError: There is none, as the stream has raised.
-        """
-        return self._result
 
 
 async def _told(
