@@ -18,6 +18,7 @@ from pipelines import ECHO
 
 from harness import Settings, load_settings
 from harness.cli.project_files import absolute_target, load_pipeline, target_file
+from harness.files import shipped_directory
 
 
 def files(directory: Path) -> dict[str, str]:
@@ -122,7 +123,7 @@ def test_a_new_pipeline_has_its_name_its_rubric_and_its_test(tmp_path: Path) -> 
 
 def test_a_pattern_is_copied_and_the_copy_goes_before_the_one_that_ships(tmp_path: Path) -> None:
     with chdir(tmp_path):
-        assert target_file("wiggum_loop") == ROOT / "patterns/wiggum_loop.py"
+        assert target_file("wiggum_loop") == shipped_directory("patterns") / "wiggum_loop.py"
         assert absolute_target("wiggum_loop") == "wiggum_loop"  # wherever it is installed
 
     assert harness("new", "pattern", "wiggum_loop", cwd=tmp_path).exit_code == 0
