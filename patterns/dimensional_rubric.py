@@ -14,8 +14,9 @@ cost nothing and never drift.
 
 **When not.** For texts that are right or wrong as a whole, such as a number or a class.
 
-**In Perfetto.** Under `wiggum` each `revise` has the dimensions it was made for, and the counter
-of each dimension moves by itself. `harness trace rounds` shows the same as a table.
+**In Perfetto.** Each `revise` has the dimensions that it was made for as its `focus`, and each
+dimension is a counter of its own beside `composite`. `harness trace rounds` shows the same as a
+table.
 """
 
 from dataclasses import dataclass

@@ -7,7 +7,7 @@
     python patterns/gallery.py --readme        # writes README.md anew, and runs nothing
 
 With `--json` the table is one JSON object a line. For a picture, `keep_alive_budget` has two models
-and room for one, and judges are scripted.
+and room for one, and what `SCRIPTED` names has scripted models.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ import base64
 import json
 import os
 import re
+import struct
 import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from harness import (
     ChatRequest,
@@ -58,8 +63,20 @@ GROUPS = {
 }
 JUDGED = {"evaluator_pool", "llm_panel"}
 """Patterns that need an evaluator, and two of them to show what they are about."""
-WIDTH, LOWEST, MOST = 1300, 1600, 640
-"""Of a picture, in pixels: how wide, how far down tracks are drawn, and how much is shown."""
+SCRIPTED = {*JUDGED, "novelty_gate"}
+"""Patterns whose picture is of a run on scripted models: the model's part would hide theirs."""
+WIDTH, LOWEST, MOST, RULER, SCROLL_BAR = 1300, 1600, 1000, 58, 15
+"""In pixels: how wide the window is, how far down tracks are drawn, how much of them is shown, and
+what stands above and beside them."""
+EDGES = """(() => {
+    const tracks = [...document.querySelectorAll('.pf-track')];
+    const edge = (of, side) => of.map(one => one.getBoundingClientRect()[side]);
+    const beside = /^expand_less\\s+(machine|process|gpu|client lag|server (?!keep-al))/;
+    const others = tracks.filter(one => beside.test(one.innerText));
+    return [Math.min(...edge(tracks, 'top')), Math.max(...edge(tracks, 'bottom')),
+            others.length ? Math.min(...edge(others, 'top')) : null];
+})()"""
+"""Of the tracks: where they begin and end, and where those of the machine and its servers begin."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +197,8 @@ def least(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> object:  # noqa
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
-        return schema["enum"][0]
+        choices = schema["enum"]
+        return choices[0] if isinstance(choices[0], str) else max(choices)
     match schema.get("type"):
         case "object":
             return {name: least(one, defs) for name, one in schema.get("properties", {}).items()}
@@ -209,7 +227,7 @@ def for_scripts(one: Entry, settings: Settings) -> Settings:
 
 def for_a_picture(one: Entry, settings: Settings) -> tuple[Settings, Mapping[str, Any] | None]:
     """What a pattern needs for its trace to show what it is about."""
-    if one.file in JUDGED:
+    if one.file in SCRIPTED:
         return for_scripts(one, settings), scripted(delay_s=0.4)
     if one.file != "keep_alive_budget":
         return settings, None
@@ -239,18 +257,55 @@ def take_picture(trace: Path, picture: Path) -> None:
     ):
         threading.Thread(target=viewer.serve_forever, daemon=True).start()
         open_trace(browser, viewer, name=trace.name)
-        edges = "[...document.querySelectorAll('.pf-track')].map(e => e.getBoundingClientRect())"
-        top = browser.evaluate(f"Math.min(...{edges}.map(e => e.top))")
-        bottom = browser.evaluate(f"Math.max(...{edges}.map(e => e.bottom))")
-        assert isinstance(top, int | float)
-        assert isinstance(bottom, int | float)
-        ruler = 58
-        clip = {"x": 0, "y": top - ruler, "width": WIDTH - 15, "scale": 1}
-        clip["height"] = min(bottom - top + ruler, MOST)
-        shot = browser.call("Page.captureScreenshot", clip=clip)
+        top, bottom, beside = browser.evaluate(EDGES)  # type: ignore[misc]
+        clip = {"x": 0, "y": top - RULER, "width": WIDTH - SCROLL_BAR, "scale": 1}
+        clip["height"] = min(beside or bottom, top + MOST) - clip["y"]
+        shot = browser.call("Page.captureScreenshot", clip=clip)["data"]
+        browser.open("about:blank")  # Perfetto's page allows no picture in a data: address
+        width, height, colors = browser.evaluate(f"({PIXELS})({json.dumps(shot)})")  # type: ignore[misc]
+        pixels = np.frombuffer(base64.b64decode(colors), np.uint8).reshape(height, width, 3)
         picture.parent.mkdir(exist_ok=True)
-        picture.write_bytes(base64.b64decode(shot["data"]))
+        picture.write_bytes(png(pixels))
         viewer.shutdown()
+
+
+PIXELS = """async shot => {
+    const file = await fetch(`data:image/png;base64,${shot}`);
+    const image = await createImageBitmap(await file.blob());
+    const canvas = new OffscreenCanvas(image.width, image.height).getContext('2d');
+    canvas.drawImage(image, 0, 0);
+    const {data} = canvas.getImageData(0, 0, image.width, image.height);
+    const colors = [];
+    for (let at = 0; at < data.length; at += 4)
+        colors.push(String.fromCharCode(data[at], data[at + 1], data[at + 2]));
+    return [image.width, image.height, btoa(colors.join(''))];
+}"""
+"""Reads a PNG: its width, its height, and red, green and blue of each pixel in Base64."""
+
+
+def png(pixels: NDArray[np.uint8]) -> bytes:
+    """A PNG with at most 256 colors, which takes half of one with all of them.
+
+    Args:
+        pixels: `(height, width, 3)`.
+    """
+    height, width, _ = pixels.shape
+    codes = pixels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+    colors, index, times = np.unique(codes, return_inverse=True, return_counts=True)
+    channels = np.stack([colors >> 16, colors >> 8 & 255, colors & 255], axis=1).astype(np.int32)
+    palette = channels[np.argsort(times)[-256:]]  # the most frequent; the others become the nearest
+    apart = np.abs(channels[:, None] - palette[None]).sum(axis=2)
+    index = apart.argmin(axis=1)[index]
+    rows = np.insert(index.reshape(height, width).astype(np.uint8), 0, 0, axis=1)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        check = zlib.crc32(kind + data)
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", check)
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
+    parts = [chunk(b"IHDR", header), chunk(b"PLTE", palette.astype(np.uint8).tobytes())]
+    parts += [chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 # --- the page -----------------------------------------------------------------------------------
@@ -275,8 +330,9 @@ Each file says which problem it solves, what it costs, and when not to use it. W
 [`examples/`](../examples/README.md).
 
 This page is made from the files by `python patterns/gallery.py --readme`. The pictures are of
-runs on the demo's model on two shared cores (of `evaluator_pool` and `llm_panel` on scripted
-models), as Perfetto shows them.
+runs on the demo's model on two shared cores, as Perfetto shows them; those of `evaluator_pool`,
+`llm_panel` and `novelty_gate` are of scripted models, that of `keep_alive_budget` is of two models
+with room for one.
 """
 
 

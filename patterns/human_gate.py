@@ -15,8 +15,9 @@ called again. So the question is a node of its own, and asks before anything els
 **When not.** For a question that a rubric can decide, or one that is asked so often that people
 click it away.
 
-**In Perfetto.** `node approved` ends as waiting, and the run with it. The resumed run is a second
-part on the same timeline; the gap between them is the person's.
+**In Perfetto.** `node approved` ends with an instant `question`, and the run with it. The resumed
+run is a second part on the same timeline: `resumed` says how long it was away, `reuse` what was
+not called again.
 """
 
 from harness import Pipeline, Run

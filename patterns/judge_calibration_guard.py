@@ -18,8 +18,9 @@ near the threshold. Without one, no call.
 with an error rate take thirty labels: `harness rubric tune`. `harness rubric noise` measures
 scatter, `harness rubric drift` compares with scores that were kept.
 
-**In Perfetto.** `node judged` has an `evaluate` for each anchor; if the guard refuses, `node
-verdict` is marked as skipped. `borderline` on `evaluate` is what noise may have decided.
+**In Perfetto.** `node judged` has an `evaluate` for each anchor. If the guard refuses, there is an
+instant `skip` in place of `node verdict`. On `evaluate`, `borderline` says whether noise may have
+decided.
 """
 
 from statistics import fmean

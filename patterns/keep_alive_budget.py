@@ -21,8 +21,9 @@ their model must not wait for ever (`max_wait_s`).
 
 **When not.** If both models fit, or a server of yours decides what it keeps.
 
-**In Perfetto.** On `server keep-alive budget` the counter `resident` jumps at each load. Below the
-models, `load` and `unload` with their `reason`; `load` under every call is thrash.
+**In Perfetto.** Look for `loading`: once on the track of each model, however many calls follow. On
+`server keep-alive budget` the counter `resident` falls before it rises again. `loading` under
+every call is thrash.
 """
 
 from harness import Pipeline, Run

@@ -15,8 +15,8 @@ synthesis reads n short results.
 **When not.** If the parts are always the same, they are nodes (`dag_orchestrator`). If a later
 part needs an earlier one, it is a plan (`planner_first`).
 
-**In Perfetto.** `node plan`, then `part[0]`, `part[1]` … in lanes of their own under `node
-results`, then one call that reads them. The longest part is what the synthesis waited for.
+**In Perfetto.** `node plan`, then `results/part[0]`, `results/part[1]` … in lanes of their own,
+then one call that reads them all. The longest part is what the synthesis waited for.
 """
 
 from dataclasses import dataclass

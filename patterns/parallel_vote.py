@@ -14,8 +14,9 @@ has the slots; its prefix cache reads the prompt once.
 **When not.** For free text, which has no majority: score drafts by a rubric (`wiggum_loop`). For
 judgements that must not share a bias: `llm_panel`.
 
-**In Perfetto.** Under `node ballots` n calls of equal length one above the other, or one after the
-other where the model has one slot. The counter `share` says how clear it was.
+**In Perfetto.** `ballots/ballot[0]` to `[4]` in lanes one above the other. Where the model has one
+slot, their calls wait in `queue` and are written one by one. The counter `share` says how clear it
+was.
 """
 
 from collections import Counter

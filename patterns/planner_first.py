@@ -16,8 +16,8 @@ with what was found.
 **When not.** When steps do not need each other, fan them out (`orchestrator_workers`). When the
 steps are always the same, write them down as nodes (`prompt_chain`).
 
-**In Perfetto.** `node plan`, then `node found` with one call for each step, never side by side.
-The plan is the output of its node: `harness trace show` prints it.
+**In Perfetto.** `node plan`, then `node found` with one call for each step, one behind the other.
+`harness view` shows the plan beside its node, and each prompt with what was found before.
 """
 
 from typing import Annotated

@@ -13,8 +13,9 @@ cheap, and it can be wrong, so each branch has to survive a message that is not 
 
 **When not.** If code can choose: by a form field, a language, a length.
 
-**In Perfetto.** `node kind`, then one of the branches; the others are marked `skipped`, with the
-reason. Give branches models of their own by roles, and they get tracks of their own.
+**In Perfetto.** `node kind`, then the branch that ran. The others have no track, only an instant
+`skip` on the run's with the reason. Give branches models of their own by roles, and their calls
+get tracks of their own.
 """
 
 from typing import Literal

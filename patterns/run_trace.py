@@ -14,8 +14,9 @@ journal, line by line, while the run goes on; timelines, reports and resumes are
 
 **When not.** Do not span what takes less than a millisecond: add it up and set it as an attribute.
 
-**In Perfetto.** `count words` and `measure` lie inside their nodes with what was set on them, and
-the counter `words` is on the node's track. Every slice has its number in the journal, `span`.
+**In Perfetto.** `count words` lies inside its node with what was set on it, and the counter
+`words` is on the node's track. `files` is a plain function, so it ran in a thread. Every slice has
+its number in the journal, `span`.
 """
 
 import json
