@@ -185,8 +185,9 @@ GROUPS = {
     "Models": (
         "chat", "embed", "open_shim", "Message", "ChatRequest", "EmbedRequest",
         "Completion", "Embeddings", "Usage", "OnCut", "Endpoint",
-        "ScriptedBackend",
+        "ScriptedBackend", "ScriptedReply",
     ),
+    "Tools and agents": ("Tool", "mcp", "AgentResult", "ToolResult", "ToolCall", "ToolSpec"),
     "Memory": ("MemoryStore", "Passage", "Hit"),
     "Traces": ("RunTrace", "TraceOptions", "JoinedTrace", "Journal", "load_run"),
     "Sessions and settings": ("open_session", "Settings", "load_settings"),

@@ -36,6 +36,7 @@
     ├── NodeTimedOut            a pipeline's node took too long
     ├── JournalInvalid          a run's journal cannot be read
     ├── ExportFailed            a collector did not accept a run's spans
+    ├── McpServerFailed         a server of tools did not start, or has ended
     └── MemoryStoreFailed
 
 An error carries its facts as attributes. Its message says what happened, to what, and what would
@@ -585,6 +586,20 @@ class ExportFailed(HarnessError):
         self.address = address
         self.status = status
         self.rejected_spans = rejected_spans
+
+
+class McpServerFailed(HarnessError):
+    """An MCP server did not start, has ended, or does not keep to the protocol.
+
+    Attributes:
+        server: Its command or its address.
+    """
+
+    code = "mcp.failed"
+
+    def __init__(self, message: str, *, server: str) -> None:
+        super().__init__(message)
+        self.server = server
 
 
 class MemoryStoreFailed(HarnessError):

@@ -24,6 +24,7 @@ PARTS = {
     "llama-server",
     "llmbar",
     "longdocs",
+    "mcp",
     "node",
     "ollama",
     "opentelemetry-proto",

@@ -35,6 +35,8 @@ _OPERATIONS = {
     "schema probe": "chat",
     "embed": "embeddings",
     "recall": "retrieval",
+    "agent": "invoke_agent",
+    "tool": "execute_tool",
 }
 """`gen_ai.operation.name` of our spans."""
 
@@ -186,6 +188,8 @@ class _Run:
             }
         if record.name == "run":
             found["gen_ai.workflow.name"] = ours.get("label")
+        if record.name == "tool":
+            found["gen_ai.tool.name"] = ours.get("tool")
         if self._content:
             for name, (theirs, role) in _TEXTS.items():
                 if text := self._texts.get(str(ours.get(name))):
@@ -278,7 +282,7 @@ def _span_name(span: SpanRecord, model: object) -> str:
     operation = _OPERATIONS.get(span.name)
     if operation is None:
         return label
-    of = label if span.name == "run" else model
+    of = label if span.name in {"run", "tool"} else model
     return f"{operation} {of}" if of else operation
 
 

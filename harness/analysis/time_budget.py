@@ -13,7 +13,7 @@ from harness.trace.records import Instant, SpanRecord
 
 TimeKind = Literal[
     "client lag", "decode", "prefill", "load", "queue", "turn", "room", "failed", "overhead",
-    "retry", "embed", "memory", "code", "place", "between nodes", "start", "end",
+    "retry", "embed", "memory", "tool", "code", "place", "between nodes", "start", "end",
 ]  # fmt: skip
 
 TIME_KINDS: Mapping[TimeKind, str] = {
@@ -29,6 +29,7 @@ TIME_KINDS: Mapping[TimeKind, str] = {
     "retry": "pauses before calls were tried again",
     "embed": "texts were embedded",
     "memory": "passages were remembered or recalled",
+    "tool": "tools were called that an agent's model asked for",
     "code": "the nodes' own code, and what it waited for",
     "place": "nodes waited for one of the pipeline's places",
     "between nodes": "between two nodes",
@@ -53,6 +54,8 @@ _KIND_OF_SPAN: Mapping[str, TimeKind] = {
     "recall": "memory",
     "novelty": "memory",
     "open memory": "memory",
+    "tool": "tool",
+    "mcp start": "tool",
 }
 """Of spans that are neither calls nor phases of one."""
 

@@ -68,6 +68,8 @@ class Node:
     when: When | None = None
     """Whether it runs; always if None."""
     policies: Policies = NO_POLICIES
+    track: str | None = None
+    """Where its calls are drawn; None for a track of its own."""
 
     @property
     def is_mapped(self) -> bool:
@@ -102,7 +104,7 @@ class Node:
         if self.when and name in {one.name for one in self.when.parameters} - own:
             function = self.when.function
         try:
-            return _annotation(inspect.unwrap(function), name)
+            return annotation_of(inspect.unwrap(function), name)
         except (NameError, AttributeError) as error:
             what = "what is returned" if name == "return" else f"'{name}'"
             raise PipelineInvalid(
@@ -134,7 +136,12 @@ class Node:
         )
 
 
-def _annotation(function: Callable[..., object], name: str) -> object:
+def annotation_of(function: Callable[..., object], name: str) -> object:
+    """The type of one parameter, or of `return`; `object` without annotation.
+
+    Raises:
+        NameError: It names something that does not exist; or `AttributeError`.
+    """
     # Caching would keep alive what a closure or an object holds, a whole run perhaps.
     if isinstance(function, FunctionType) and not function.__closure__:
         return _known_annotation(function, name)

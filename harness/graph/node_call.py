@@ -157,11 +157,11 @@ class NodeCall:
 
         The same in every part of the run, as long as the call's inputs and code are the same.
         """
-        self._counts[kind] += 1
+        number = self.count(kind)
         code, inputs = self._call.step.code.digest, self._call.taken.inputs
         said = "\n".join([kind, code, *(f"{name}={value}" for name, value in inputs.items())])
         digest = hashlib.sha256(said.encode()).hexdigest()[:16]
-        return f"{self.label}#{self._counts[kind]}@{digest}"
+        return f"{self.label}#{number}@{digest}"
 
     async def call(self, graph: Graph, inputs: Mapping[str, object]) -> Mapping[str, object]:
         """Runs another graph inside this call, in the same journal; returns its nodes' outputs.
@@ -184,6 +184,7 @@ class NodeCall:
         name: str | None = None,
         max_parallel: int | None = None,
         retry: Retry | None = None,
+        has_track: bool = True,
     ) -> list[Any]:
         """Calls a function for each item, in parallel, each call a step like a node's item.
 
@@ -193,6 +194,7 @@ class NodeCall:
             name: Of the step; the function's by default.
             max_parallel: How many at once; None for any number.
             retry: Of each call.
+            has_track: Whether its calls are drawn on a track of their own, or inside this one.
 
         Returns:
             The results, in the order of the items.
@@ -215,7 +217,8 @@ class NodeCall:
             )
         item = replace(node.parameters[0], source="items", is_mapped=True)
         graph = Graph(self.label)
-        graph.add(replace(node, name=self._numbered(node.name), parameters=(item,)))
+        track = None if has_track else track_of(self._call)
+        graph.add(replace(node, name=self._numbered(node.name), parameters=(item,), track=track))
         graph.check()
         ended = await self._inside(graph, {"items": list(items)}, f"{self.label}/")
         (values,) = _whole(ended).outputs.values()
@@ -281,9 +284,13 @@ class NodeCall:
             if not self._nesting:
                 places.take_again()
 
+    def count(self, kind: str) -> int:
+        """The number of the next step of a kind in this call, from 1."""
+        self._counts[kind] += 1
+        return self._counts[kind]
+
     def _numbered(self, name: str) -> str:
-        self._counts[name] += 1
-        count = self._counts[name]
+        count = self.count(name)
         return name if count == 1 else f"{name}#{count}"
 
 
@@ -426,7 +433,7 @@ async def _attempt(
     tracer.check_written()
     waits = _waits(call, until_ns=tracer.now_ns())
     with tracer.span(
-        "node", track=f"node {path}", label=label, node=path, item=call.item, **waits
+        "node", track=track_of(call), label=label, node=path, item=call.item, **waits
     ) as span:
         _note_attempt(call, attempt, span)
         if needs:
@@ -457,6 +464,11 @@ async def _attempt(
                 await handle.end_attempt()
         value = step.form.check(value)
         return Given(value, step.form.encode(value), span.id)
+
+
+def track_of(call: Call) -> str:
+    """The track of the timeline that a call is drawn on."""
+    return call.step.node.track or f"node {call.state.path}"
 
 
 def _waits(call: Call, *, until_ns: int) -> dict[str, int]:

@@ -1,6 +1,8 @@
 """The session: configuration, and the one place where the parts are joined and closed."""
 
+from harness.session.agent import AgentResult
 from harness.session.chat import chat, embed, open_shim
+from harness.session.mcp_tools import mcp
 from harness.session.pipeline import Pipeline, run_to_its_end
 from harness.session.rehearsal import Rehearsal, Remake, rehearse
 from harness.session.result import CallResult, RunFiles, RunResult
@@ -9,8 +11,10 @@ from harness.session.run import Run
 from harness.session.separation import EvaluatorDraw, EvaluatorPanel, Separation
 from harness.session.session import Session, open_session
 from harness.session.settings import Settings, load_settings
+from harness.session.tools import Tool, ToolResult
 
 __all__ = [
+    "AgentResult",
     "CallResult",
     "EarlierRun",
     "EvaluatorDraw",
@@ -25,9 +29,12 @@ __all__ = [
     "Separation",
     "Session",
     "Settings",
+    "Tool",
+    "ToolResult",
     "chat",
     "embed",
     "load_settings",
+    "mcp",
     "only_question",
     "open_session",
     "open_shim",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from harness.inference import (
     ChatOptions,
@@ -21,6 +21,7 @@ from harness.inference import (
 )
 from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.settings import Settings, settings_or_default
+from harness.session.tools import Offered, tool_specs
 from harness.trace import Tracer
 
 T = TypeVar("T")
@@ -65,6 +66,8 @@ async def chat(
     model: str,
     messages: Prompt,
     *,
+    tools: Sequence[Offered] = ...,
+    tool_choice: Literal["auto", "required"] = ...,
     top_logprobs: int | None = ...,
     on_text: Callable[[str], None] | None = ...,
     settings: Settings | None = ...,
@@ -94,6 +97,8 @@ async def chat(
     messages: Prompt,
     *,
     returns: Any = None,
+    tools: Sequence[Offered] | None = None,
+    tool_choice: Literal["auto", "required"] = "auto",
     max_output_tokens: int | None = None,
     on_cut: OnCut = "error",
     temperature: float = 0.0,
@@ -120,6 +125,9 @@ async def chat(
         messages: A text, or a conversation.
         returns: The type to answer in: a pydantic model, a dataclass, a builtin, or any of these
             annotated. The reply is then a value of it, and else a `Completion`.
+        tools: Functions that the model may ask to be called, in the reply's `tool_calls`. They are
+            not called.
+        tool_choice: Whether the model decides if it asks for a call, or has to.
         max_output_tokens: Where the reply is cut. When left out, where the model's context ends.
         on_cut: What becomes of a reply that was cut, filtered or has no text: `error` raises,
             `keep` takes it as it is, and `continue` asks for the rest, a few times at most, and
@@ -146,6 +154,8 @@ async def chat(
         messages,
         returns=returns,
         stop=stop,
+        tools=tool_specs(tools or ()),
+        tool_choice=tool_choice,
         model=model,
         max_output_tokens=max_output_tokens,
         temperature=temperature,

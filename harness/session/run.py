@@ -23,6 +23,7 @@ from harness.inference import (
     Message,
     OnCut,
     Prompt,
+    as_messages,
     as_texts,
     chat_request,
     whole_reply,
@@ -30,10 +31,13 @@ from harness.inference import (
 from harness.log import warn_renamed
 from harness.memory import Filter, Hits, Mode, Passage, Scalar
 from harness.rubric import Draft, Rubric, Verdict
+from harness.session.agent import AgentResult, run_agent
 from harness.session.demand import CallDemand
 from harness.session.evaluation import ChosenRubric, choose_rubric, evaluate, run_loop
+from harness.session.mcp_tools import ToolSource
 from harness.session.result import CallResult
 from harness.session.session import Session
+from harness.session.tools import Offered, tool_specs
 from harness.trace import Span
 from harness.wiggum import (
     EarlierLoops,
@@ -47,6 +51,7 @@ from harness.wiggum import (
 
 T = TypeVar("T")
 
+_IN_FORM = "Give this answer in the form asked for, and add nothing."
 _TEMPERATURE_AGAIN = 0.3
 """Of a greedy call in a further attempt."""
 
@@ -211,6 +216,17 @@ class Run:
     ) -> str: ...
     @overload
     async def chat(
+        self,
+        role: str,
+        prompt: Prompt,
+        *,
+        tools: Sequence[Offered],
+        tool_choice: Literal["auto", "required"] = ...,
+        on_text: Callable[[str], None] | None = ...,
+        **options: Unpack[ChatOptions],
+    ) -> Completion: ...
+    @overload
+    async def chat(
         self, role: str, prompt: Prompt, *, returns: type[T], **options: Unpack[ChatOptions]
     ) -> T: ...
     # Annotated and Literal forms are types to pydantic, and not `type[T]` to the type checker.
@@ -229,6 +245,8 @@ class Run:
         prompt: Prompt,
         *,
         returns: Any = None,
+        tools: Sequence[Offered] | None = None,
+        tool_choice: Literal["auto", "required"] = "auto",
         max_output_tokens: int | None = None,
         on_cut: OnCut = "error",
         temperature: float = 0.0,
@@ -249,6 +267,9 @@ class Run:
             returns: The type to answer in: a pydantic model, a dataclass, a builtin, or any of
                 these annotated. The server is given its JSON Schema. A text when left out; with
                 `Completion`, the text and all that is known of the call, as `harness.chat` gives.
+            tools: Functions that the model may ask to be called. They are not called: the result is
+                a `Completion`, with `tool_calls`. `agent` calls them.
+            tool_choice: Whether the model decides if it asks for a call, or has to.
             max_output_tokens: Where the reply is cut. When left out, where the model's context or a
                 limit of the run ends it.
             on_cut: What becomes of a reply that was cut, filtered or has no text: `error` raises,
@@ -278,6 +299,8 @@ class Run:
             prompt,
             returns=returns,
             stop=stop,
+            tools=tool_specs(tools or ()),
+            tool_choice=tool_choice,
             model=model,
             role=role,
             max_output_tokens=max_output_tokens,
@@ -298,7 +321,82 @@ class Run:
             except ReplyInvalid as error:
                 self._call.left[key] = error
                 raise
-        return completion if returns is Completion else completion.text.strip()
+        return completion if tools is not None or returns is Completion else completion.text.strip()
+
+    async def agent(
+        self,
+        role: str,
+        task: Prompt,
+        *,
+        tools: Sequence[ToolSource],
+        system: str | None = None,
+        returns: Any = None,  # noqa: ANN401
+        max_steps: int = 10,
+        timeout_s: float | None = None,
+        max_result_chars: int = 10_000,
+        max_output_tokens: int | None = None,
+        temperature: float = 0.0,
+        seed: int | None = None,
+    ) -> AgentResult:
+        """Has the model that plays a role call tools until it can answer.
+
+        Each call of a tool is a step of the run, named `node/agent[0]`, `node/agent#2[0]` and so
+        on. A resumed run makes no call again that had ended; one that was under way when the run
+        was killed is made again. Whatever goes wrong with a call, the model is told. Calls that a
+        model asks for in one reply are made side by side.
+
+        Args:
+            role: As in `chat`.
+            task: A text, or a conversation.
+            tools: Typed functions, `Tool`s and `mcp(…)` servers.
+            system: Goes before the task, as the system's message.
+            returns: The type of the result's `value`: the answer is asked for once more in it.
+            max_steps: Replies of the model at most. Before the last, it is told to answer.
+            timeout_s: Longest that a call of a tool may take, if the tool has no limit of its own.
+            max_result_chars: Of a result; the middle of a longer one is left out.
+            max_output_tokens: As in `chat`, of each reply.
+            temperature: 0 is greedy.
+            seed: Makes sampling repeatable where the server can.
+
+        Raises:
+            InvalidInput: A function cannot be a tool, or a limit is too low.
+            ConfigurationInvalid: No model plays the role, or the extra `mcp` is missing.
+            McpServerFailed: A server did not start.
+            RunLimitReached: A limit of the run ended it; with a higher one it goes on from there.
+            ReplyCut: A reply was cut.
+            InferenceError: A reply failed, or the answer is not of the type asked for.
+        """
+        # Before anything is awaited, so that agents that begin together have different names.
+        number = self._call.count("agents")
+        usable = await self._session.mcp.tools(tools, timeout_s=timeout_s)
+        before = () if system is None else (Message("system", system),)
+        options: ChatOptions = {
+            "max_output_tokens": max_output_tokens,
+            "temperature": temperature,
+            "seed": seed,
+        }
+
+        async def ask(messages: tuple[Message, ...]) -> Completion:
+            specs = tuple(one.spec for one in usable)
+            return await self.chat(role, messages, tools=specs, **options)
+
+        result = await run_agent(
+            ask,
+            usable,
+            (*before, *as_messages(task)),
+            name="agent" if number == 1 else f"agent{number}",
+            call=self._call,
+            tracer=self._session.trace,
+            role=role,
+            max_steps=max_steps,
+            max_result_chars=max_result_chars,
+        )
+        if returns is None or result.stop_reason != "answered":
+            return result
+        # A conversation of its own: few servers take a schema and tools together.
+        answered = (Message("assistant", result.text), Message("user", _IN_FORM))
+        form = [*before, *as_messages(task), *answered]
+        return replace(result, value=await self.chat(role, form, returns=returns, **options))
 
     async def embed(self, role: str, texts: Sequence[str]) -> Embeddings:
         """Makes vectors of texts, by the model that plays a role.

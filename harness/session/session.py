@@ -26,6 +26,7 @@ from harness.log import log_warning, warnings_heard_by
 from harness.residency import KeepAliveBudget
 from harness.session.audit import audit_line
 from harness.session.casting import Casting, ServedModels, warn_of_no_price
+from harness.session.mcp_tools import McpServers
 from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.passages import PassageLibrary
 from harness.session.roles import EVALUATOR, Roles
@@ -63,6 +64,8 @@ class Session:
     replies: KeptReplies
     """Replies for nodes that have not ended, for when the run is resumed."""
     passages: PassageLibrary
+    mcp: McpServers
+    """Servers of tools, shared by all nodes."""
     budget: KeepAliveBudget | None
     """None if no models share memory."""
     rubrics: Path
@@ -203,6 +206,8 @@ async def open_session(
                 warn=partial(casting.warn, tracer=trace),
             )
             stack.push_async_callback(passages.aclose)
+            mcp = McpServers(trace)
+            stack.push_async_callback(mcp.aclose)
             session = Session(
                 trace=trace,
                 client=client,
@@ -211,6 +216,7 @@ async def open_session(
                 meter=meter,
                 replies=replies,
                 passages=passages,
+                mcp=mcp,
                 budget=models.budget,
                 rubrics=settings.rubrics,
                 evaluation=settings.evaluation,

@@ -100,6 +100,8 @@ def journal(tmp_path):
             with trace.span("wiggum", rubric="essay"):
                 with trace.span("recall", query="What?", limit=2) as recall:
                     recall.set(hits=[{"id": "a1", "title": "Abstracts", "score": 0.5}])
+                with trace.span("tool", label="search", tool="search"):
+                    pass
                 evaluate(trace, clock, REPLY, of=draft.id)
                 trace.instant("retry", reason="RateLimited", attempt=1, detail="said 'abstract'")
                 with trace.span("revise", focus=["tone"]) as revise:
@@ -125,6 +127,7 @@ def test_a_run_is_one_trace_with_its_spans_inside_each_other(journal):
         "prefill": "chat claude-9",
         "wiggum": "invoke_workflow essay",
         "retrieval": "wiggum",
+        "execute_tool search": "wiggum",
         "evaluate round 1": "wiggum",
         "revise": "wiggum",
     }

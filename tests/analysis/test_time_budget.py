@@ -142,9 +142,10 @@ def test_a_run_without_nodes_is_divided_as_a_whole():
     spans = [
         span(2, "embed", 0, 300),
         span(3, "recall", 200, 400),
+        span(4, "tool", 300, 450),
         Instant(None, "retry", 1500 * MS, {"delay_s": 0.2}),
     ]
-    assert shares(spans) == {"code": 400, "embed": 300, "retry": 200, "memory": 100}
+    assert shares(spans) == {"code": 350, "embed": 300, "retry": 200, "memory": 100, "tool": 50}
 
 
 def test_attempts_that_failed_are_on_the_path_of_what_went_on_without_them(tmp_path):

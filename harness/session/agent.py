@@ -1,0 +1,268 @@
+"""The agent: a model that calls tools until it can answer.
+
+A straight loop: the model replies, what it asks for is called, the results are handed back. Each
+call of a tool is a step of the run, whose result is in the journal before the model is asked again;
+so a resumed run calls no tool again that had answered. Whatever goes wrong with a call, the model
+is told and may try something else. Code decides when the loop ends, by `next_move`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import orjson
+
+from harness.errors import InvalidInput, NodeTimedOut, RunLimitReached, did_you_mean
+from harness.graph import InProcess, NodeCall, Timeout, Work
+from harness.graph.executor import timed
+from harness.graph.node import RUN_PARAMETER
+from harness.graph.outcome import Log
+from harness.inference import Completion, Message, ToolCall
+from harness.session.tools import ToolFailed, ToolOutcome, ToolResult, UsableTool, cut, text_of
+from harness.trace import Tracer, describe
+
+AgentStop = Literal["answered", "max_steps", "repeating"]
+"""Why an agent ended: with an answer, out of steps, or because its model made the same calls over
+and over, although it was told so."""
+
+SAME_CALLS = 3
+"""So often in a row a model may make the same calls for the same results."""
+_TRACEBACK_CHARS = 5_000
+
+_LAST = "\n\n[No further call is possible. Answer now, with what you know.]"
+_EMPTY = "Your reply was empty. Answer, or call a tool."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentResult:
+    """What came of an agent."""
+
+    text: str
+    """The answer; of an agent that was stopped, the last that it said, perhaps nothing."""
+    stop_reason: AgentStop
+    value: Any = None
+    """The answer in the type asked for; None if there is no answer or no type was asked for."""
+    steps: int
+    """Replies of the model."""
+    calls: tuple[ToolResult, ...]
+    """In the order of the model."""
+    messages: tuple[Message, ...]
+    """The conversation, with which another call can go on. Calls that were not made are left out.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A reply of the model that did not end the loop, and what came of its calls."""
+
+    text: str
+    calls: tuple[ToolCall, ...]
+    results: tuple[ToolResult, ...]
+
+
+Move = AgentStop | Literal["call", "remind", "nudge"]
+"""The end, or what is next: calling the tools, giving the last results again with a word on that,
+or asking for more than an empty reply."""
+
+
+def next_move(steps: Sequence[Step], reply: Completion, *, max_steps: int) -> Move:
+    """What to do after a reply of the model.
+
+    Args:
+        steps: What was before it.
+        reply: The reply.
+        max_steps: Replies at most.
+    """
+    if not reply.tool_calls and reply.text.strip():
+        return "answered"
+    asked, same = _asked(reply.tool_calls), 0
+    if asked and steps and _asked(steps[-1].calls) == asked:
+        if any(one.outcome == "repeated" for one in steps[-1].results):
+            return "repeating"
+        last = [one.text for one in steps[-1].results]
+        for step in reversed(steps):
+            if _asked(step.calls) != asked or [one.text for one in step.results] != last:
+                break
+            same += 1
+    if len(steps) + 1 >= max_steps:
+        return "max_steps"
+    if not asked:
+        return "nudge"
+    return "remind" if same >= SAME_CALLS else "call"
+
+
+def _asked(calls: Sequence[ToolCall]) -> list[tuple[str, object]]:
+    """Calls, the same for two that differ only in how their arguments are written."""
+    asked: list[tuple[str, object]] = []
+    for call in calls:
+        with suppress(orjson.JSONDecodeError):
+            asked.append((call.name, orjson.loads(call.arguments)))
+            continue
+        asked.append((call.name, call.arguments))
+    return asked
+
+
+async def run_agent(
+    ask: Callable[[tuple[Message, ...]], Awaitable[Completion]],
+    tools: Sequence[UsableTool],
+    messages: Sequence[Message],
+    *,
+    name: str,
+    call: NodeCall,
+    tracer: Tracer,
+    role: str,
+    max_steps: int,
+    max_result_chars: int,
+) -> AgentResult:
+    """Has a model call tools until it answers, or there is a reason to stop.
+
+    Args:
+        ask: The model's reply to a conversation.
+        tools: What it may call.
+        messages: The conversation so far.
+        name: Of its calls as steps; an identifier that no other agent of the node's call has.
+        call: The node's call that it is a part of.
+        tracer: Sees the agent, its steps and the calls of tools.
+        role: What the model is used as.
+        max_steps: Replies of the model at most.
+        max_result_chars: Of a result; the middle of a longer one is left out.
+
+    Raises:
+        InvalidInput: A limit is too low.
+        RunLimitReached: A limit of the run ended it.
+        InferenceError: A reply failed.
+    """
+    if max_steps < 1 or max_result_chars < 1:
+        raise InvalidInput(
+            f"max_steps is {max_steps} and max_result_chars {max_result_chars}; each must be 1 or "
+            "more",
+            code="agent.limit-not-positive",
+        )
+    by_name = {one.spec.name: one for one in tools}
+    caller = _Caller(by_name, tracer, max_result_chars)
+    said, steps = list(messages), list[Step]()
+    with tracer.span("agent", label=f"{name} ({role})", role=role) as span:
+        while True:
+            with tracer.span("agent step", label=f"step {len(steps) + 1}", step=len(steps) + 1):
+                reply = await ask(tuple(said))
+                match move := next_move(steps, reply, max_steps=max_steps):
+                    case "answered" | "max_steps" | "repeating":
+                        break
+                    case "call":
+                        items = [caller.item(one) for one in reply.tool_calls]
+                        results = await call.map(caller.step, items, name=name, has_track=False)
+                    case "remind":
+                        results = [_repeated(one) for one in steps[-1].results]
+                    case "nudge":
+                        results = []
+                steps.append(Step(text=reply.text, calls=reply.tool_calls, results=tuple(results)))
+                said += _told(steps[-1], is_last=len(steps) == max_steps - 1)
+        calls = tuple(one for step in steps for one in step.results)
+        span.set(steps=len(steps) + 1, calls=len(calls), stop_reason=move)
+    texts = [one.strip() for one in (*(step.text for step in steps), reply.text)]
+    if texts[-1]:
+        said.append(Message("assistant", reply.text))
+    return AgentResult(
+        text=next(filter(None, reversed(texts)), ""),
+        stop_reason=move,
+        steps=len(texts),
+        calls=calls,
+        messages=tuple(said),
+    )
+
+
+def _repeated(result: ToolResult) -> ToolResult:
+    note = (
+        f"{result.text}\n\n[Not called again: you have made the same call {SAME_CALLS} times in a "
+        "row, and this is its result. Answer, or call something else.]"
+    )
+    return replace(result, text=note, outcome="repeated")
+
+
+def _told(step: Step, *, is_last: bool) -> list[Message]:
+    """What a step adds to the conversation."""
+    told = [Message("assistant", step.text, tool_calls=step.calls)]
+    told += [
+        Message("tool", result.text, answers=call.id)
+        for call, result in zip(step.calls, step.results, strict=True)
+    ] or [Message("user", _EMPTY)]
+    if is_last:
+        # In the last message: templates of some models allow no user after a tool.
+        told[-1] = replace(told[-1], content=told[-1].content + _LAST)
+    return told
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """Calls tools, each call a step of the run."""
+
+    tools: Mapping[str, UsableTool]
+    tracer: Tracer
+    max_result_chars: int
+
+    def code_parts(self) -> tuple[object, ...]:
+        """None: the code of its tool is a part of each item."""
+        return ()
+
+    def item(self, call: ToolCall) -> dict[str, str]:
+        """What a step takes; the same as long as its result holds."""
+        code = self.tools[call.name].code if call.name in self.tools else ""
+        return {"tool": call.name, "arguments": call.arguments, "code": code}
+
+    async def step(self, run: Any, call: dict[str, str]) -> ToolResult:  # noqa: ANN401 - a `Run`
+        """One call, whatever becomes of it."""
+        name, arguments = call["tool"], call["arguments"]
+        outcome: ToolOutcome = "ok"
+        with self.tracer.span(
+            "tool", label=name, tool=name, arguments_sha256=self.tracer.content(arguments)
+        ) as span:
+            try:
+                text = await self._made(run, name, arguments)
+            except ToolFailed as error:
+                text, outcome = f"Error: {error}", error.outcome
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_the_runs_own(error):
+                    raise
+                outcome = "timed out" if isinstance(error, NodeTimedOut) else "failed"
+                text = f"Error: {describe(error)}"
+                where = "".join(traceback.format_exception(error))[-_TRACEBACK_CHARS:]
+                span.set(traceback=self.tracer.excerpt(where))
+            text = cut(text, max_chars=self.max_result_chars)
+            span.set(outcome=outcome, result_sha256=self.tracer.content(text))
+            if outcome in {"failed", "timed out"}:
+                span.status, span.error = "error", text
+        return ToolResult(name=name, arguments=arguments, text=text, outcome=outcome)
+
+    async def _made(self, run: Any, name: str, written: str) -> str:  # noqa: ANN401
+        """The result of a tool as a text; raises what the tool raises, and `ToolFailed`."""
+        tool = self.tools.get(name)
+        if tool is None:
+            known = did_you_mean(name, self.tools)
+            raise ToolFailed(f"there is no tool '{name}'; {known}", outcome="unknown")
+        arguments = tool.read(written)
+        call: NodeCall = run._call  # noqa: SLF001 - what a run is to its node, this is to the run
+        question = tool.question(arguments)
+        if question is not None and not await call.ask(question, bool):
+            refused = "refused by the person who was asked; do not make this call again"
+            raise ToolFailed(refused, outcome="refused")
+        given = {RUN_PARAMETER: run, **arguments} if tool.takes_run else arguments
+        made = InProcess().call(Work(f"{call.label} {name}", tool.function, given))
+        if tool.timeout_s is not None:
+            limit = Timeout(total_s=tool.timeout_s)
+            made = timed(made, limit, pulse=call.pulse, label=call.label, log=Log())
+        return text_of(await made)
+
+
+def _is_the_runs_own(error: BaseException) -> bool:
+    """Whether an error ends the run, and is not for the model to see."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or bool(task.cancelling())  # else the tool ended itself
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_is_the_runs_own, error.exceptions))
+    return isinstance(error, RunLimitReached)

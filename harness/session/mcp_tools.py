@@ -1,0 +1,315 @@
+"""Tools of MCP servers: programs that are started, or addresses, when a run first needs them.
+
+A server is shared by all nodes of a run that name it, and is closed with the run. Only this module
+knows the client (extra `mcp`). What a program writes to its standard error is kept beside the run,
+without secrets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import shlex
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from harness.errors import ConfigurationInvalid, InvalidInput, McpServerFailed, did_you_mean
+from harness.inference import ToolSpec
+from harness.session.tools import Approve, Tool, ToolFailed, UsableTool, tool_specs, usable_tool
+from harness.trace import RunTrace, describe
+
+_CALL_S = 60.0
+_CONNECT_S = 30.0
+_CLOSE_S = 10.0
+_KEPT_BYTES = 1_000_000
+"""Of what a server wrote to its standard error, the end."""
+_CLOSED = -32000
+"""The client's code for a connection that has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class mcp:  # noqa: N801 - read as a word of the list of tools
+    """The tools of an MCP server, for `run.agent(…, tools=[mcp("uvx mcp-server-time")])`.
+
+    Raises:
+        InvalidInput: There is neither a command nor an address, or there are both.
+    """
+
+    command: str | Sequence[str] = ()
+    """Starts the server: a text, or its words. No shell reads it."""
+    _: KW_ONLY
+    url: str | None = None
+    """Of a server that is running (streamable HTTP), in place of a command."""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What the command sees beside `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL` and `TERM`; it sees
+    no other variable."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Sent with each request to the address."""
+    only: Sequence[str] | None = None
+    """Names of the tools to offer; all when left out."""
+    prefix: str = ""
+    """Goes before the tools' names."""
+    timeout_s: float | None = None
+    """Longest that a call may take; when left out the agent's, or else 60 s."""
+    approve: Approve = False
+    """Whether a person is asked before each call; see `Tool`."""
+
+    def __post_init__(self) -> None:
+        if bool(self.words) == (self.url is not None):
+            raise InvalidInput(
+                'mcp() takes a command or an address: mcp("uvx mcp-server-time"), or mcp(url=…)',
+                code="mcp.command-or-url",
+            )
+
+    @property
+    def words(self) -> list[str]:
+        """The command's."""
+        return shlex.split(self.command) if isinstance(self.command, str) else [*self.command]
+
+    @property
+    def name(self) -> str:
+        """For people: its address, or its command."""
+        return self.url or shlex.join(self.words)
+
+
+ToolSource = Callable[..., object] | Tool | mcp
+"""A function, one with what must be said beside it, or a server with tools."""
+
+
+class McpServers:
+    """The MCP servers of a run.
+
+    Args:
+        trace: The run's; shows how long a server took to start.
+        start_s: Longest that a server may take to start: `uvx` and `npx` may download it first.
+    """
+
+    def __init__(self, trace: RunTrace, *, start_s: float = 60.0) -> None:
+        self._trace = trace
+        self._start_s = start_s
+        self._servers: dict[object, _Connection] = {}
+
+    async def tools(
+        self, sources: Sequence[ToolSource], *, timeout_s: float | None
+    ) -> list[UsableTool]:
+        """All tools of these sources, in their order.
+
+        Args:
+            sources: Functions and servers, which are started if they are not running.
+            timeout_s: Of calls of tools that have no limit of their own.
+
+        Raises:
+            InvalidInput: One cannot be a tool, or two have one name.
+            ConfigurationInvalid: The extra `mcp` is not installed.
+            McpServerFailed: A server cannot be used.
+        """
+        usable: list[UsableTool] = []
+        for one in sources:
+            else_s = timeout_s
+            if isinstance(one, mcp):
+                tools = await self._tools_of(one)
+                else_s = timeout_s or _CALL_S
+            else:
+                tools = [usable_tool(one)]
+            usable += [replace(tool, timeout_s=tool.timeout_s or else_s) for tool in tools]
+        tool_specs([one.spec for one in usable])
+        return usable
+
+    async def aclose(self) -> None:
+        """Ends all servers."""
+        await asyncio.gather(*(server.aclose() for server in self._servers.values()))
+
+    async def _connected(self, server: mcp) -> _Connection:
+        """The connection, made now if there is none, or if it has ended."""
+        settings = sorted({**server.env, **server.headers}.items())
+        key = server.name, *settings
+        ended = self._servers.get(key)
+        if ended is None or ended.has_ended:
+            self._servers[key] = _Connection(server, self._trace, self._start_s)
+            if ended is not None:
+                await ended.aclose()
+        connection = self._servers[key]
+        await connection.ready()
+        return connection
+
+    async def _tools_of(self, server: mcp) -> list[UsableTool]:
+        listed = {one.name: one for one in (await self._connected(server)).listed}
+        for name in server.only or ():
+            if name not in listed:
+                raise InvalidInput(
+                    f"the MCP server '{server.name}' has no tool '{name}', which only= names; "
+                    + did_you_mean(name, listed),
+                    code="mcp.tool-unknown",
+                )
+        return [
+            UsableTool(
+                spec=ToolSpec(
+                    name=re.sub(r"[^A-Za-z0-9_-]", "_", server.prefix + name)[:64],
+                    description=one.description or "",
+                    parameters=one.input_schema,
+                ),
+                function=partial(self._call, server, name),
+                takes_run=False,
+                arguments_of=dict,
+                code=f"{server.name} {name}",
+                timeout_s=server.timeout_s,
+                approve=server.approve,
+            )
+            for name, one in listed.items()
+            if server.only is None or name in server.only
+        ]
+
+    async def _call(self, server: mcp, name: str, /, **arguments: object) -> object:
+        connection = await self._connected(server)
+        return await connection.call(name, arguments)
+
+
+class _Connection:
+    """One server, opened and closed by a task of its own, as the client's scopes demand."""
+
+    def __init__(self, server: mcp, trace: RunTrace, start_s: float) -> None:
+        self.listed: list[Any] = []
+        self._server = server
+        self._trace = trace
+        self._start_s = start_s
+        self._client: Any = None
+        self._said = tempfile.TemporaryFile(  # noqa: SIM115 - closed by `_live`
+            "w+", encoding="utf-8", errors="replace"
+        )
+        self._is_ready = asyncio.Event()
+        self._is_over = asyncio.Event()
+        self._failure: McpServerFailed | ConfigurationInvalid | None = None
+        # Not in a task group, which would wrap the run's own errors.
+        self._task = asyncio.create_task(self._live(), name=f"mcp {server.name}")
+
+    @property
+    def has_ended(self) -> bool:
+        return self._task.done() or self._is_over.is_set()
+
+    async def ready(self) -> None:
+        """Waits until the server answers; raises why it cannot."""
+        await self._is_ready.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def call(self, name: str, arguments: dict[str, object]) -> object:
+        """The answer of a tool.
+
+        Raises:
+            ToolFailed: The tool says that it failed.
+            McpServerFailed: The server has ended, or does not keep to the protocol.
+        """
+        from mcp import MCPError  # noqa: PLC0415 - optional
+
+        try:
+            result = await self._client.call_tool(name, arguments)
+        except (MCPError, RuntimeError, ValueError, OSError) as error:
+            if isinstance(error, MCPError) and error.code == _CLOSED:
+                self._is_over.set()  # the next call starts it again
+                raise self._failed("has ended, and is started again when needed", error) from error
+            raise self._failed(f"did not answer '{name}' as it must", error) from error
+        answer = _answer_of(result)
+        if result.is_error:
+            raise ToolFailed(str(answer))
+        return answer
+
+    async def aclose(self) -> None:
+        self._is_over.set()
+        if not self._is_ready.is_set():
+            self._task.cancel()
+        await asyncio.wait([self._task], timeout=_CLOSE_S)
+        self._task.cancel()
+
+    async def _live(self) -> None:
+        name = self._server.name
+        with self._said:
+            try:
+                async with AsyncExitStack() as stack:
+                    with self._trace.span("mcp start", label=f"start {name}", server=name):
+                        async with asyncio.timeout(self._start_s):
+                            await self._open(stack)
+                    self._is_ready.set()
+                    await self._is_over.wait()
+            except ImportError as error:
+                self._failure = ConfigurationInvalid(
+                    f"the client of MCP servers cannot be imported ({error}); pip install "
+                    "'wiggum-harness[mcp]'",
+                    code="mcp.not-installed",
+                )
+            except Exception as error:  # noqa: BLE001 - whatever the client or the server did
+                self._failure = self._failed("cannot be used", error)
+            finally:
+                self._is_ready.set()
+                self._keep_said()
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        import httpx2  # noqa: PLC0415 - optional, as these
+        import mcp as client  # noqa: PLC0415
+        from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
+
+        # It logs what a server gets wrong, which would go to the terminal.
+        if not (log := logging.getLogger("mcp")).hasHandlers():
+            log.addHandler(logging.NullHandler())
+        server = self._server
+        transport: Any
+        if server.url is not None:
+            # Without a limit on reading: the tool's own ends a call.
+            limits = httpx2.Timeout(_CONNECT_S, read=None)
+            http = httpx2.AsyncClient(headers=dict(server.headers), timeout=limits)
+            await stack.enter_async_context(http)
+            transport = streamable_http_client(server.url, http_client=http)
+        else:
+            command, *words = server.words
+            program = client.StdioServerParameters(command=command, args=words, env={**server.env})
+            transport = client.stdio_client(program, errlog=self._said)
+        self._client = await stack.enter_async_context(client.Client(transport))
+        page = await self._client.list_tools()
+        self.listed += page.tools
+        while page.next_cursor:
+            page = await self._client.list_tools(cursor=page.next_cursor)
+            self.listed += page.tools
+
+    def _failed(self, what: str, error: BaseException) -> McpServerFailed:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        told = "it took too long" if isinstance(error, TimeoutError) else str(describe(error))
+        why = " ".join(told.split())
+        *_, last = ["", *self._said_last().strip().splitlines()]
+        name, said = self._server.name, f". It said last: {last.strip():.300}" if last else ""
+        remedy = "its address" if self._server.url else "its command in a terminal"
+        return McpServerFailed(
+            f"the MCP server '{name}' {what} ({why:.300}); try {remedy}{said}", server=name
+        )
+
+    def _said_last(self) -> str:
+        """The end of what the server wrote to its standard error, without secrets."""
+        size = self._said.seek(0, 2)
+        self._said.seek(max(0, size - _KEPT_BYTES))
+        return self._trace.redactor.clean(self._said.read())
+
+    def _keep_said(self) -> None:
+        if (text := self._said_last()).strip():
+            path = self._trace.journal_path
+            with path.with_name(f"{path.stem}.mcp.log").open("a", encoding="utf-8") as log:
+                log.write(f"--- {self._server.name}\n{text}\n")
+
+
+def _answer_of(result: Any) -> object:  # noqa: ANN401 - the client's, which may not be installed
+    """The texts of a result, and in a word what else there was; its value if there is no text."""
+    parts = []
+    for one in result.content:
+        match one.type:
+            case "text":
+                parts.append(one.text)
+            case "resource" if hasattr(one.resource, "text"):
+                parts.append(one.resource.text)
+            case "resource_link":
+                parts.append(f"[a link to {one.uri}]")
+            case kind:
+                parts.append(f"[{kind} of type {getattr(one, 'mime_type', None)} is left out]")
+    return "\n".join(parts) if parts else result.structured_content

@@ -1,0 +1,299 @@
+"""Tools: typed functions that a model may call.
+
+A function's name, docstring and annotations are all that a model is told. What a model asks for is
+checked against the annotations before the function is called, and whatever it is, right or wrong,
+has a text as its answer.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from pydantic import ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import PydanticSerializationError, SchemaError, to_json
+
+from harness.errors import InvalidInput, did_you_mean
+from harness.graph.fingerprint import code_of
+from harness.graph.node import RUN_PARAMETER, annotation_of
+from harness.inference import ToolSpec
+
+Approve = bool | str | Callable[[Mapping[str, object]], bool | str]
+"""Whether a person is asked before a call: always, always with this question, or as a function of
+the arguments says."""
+
+ToolOutcome = Literal["ok", "failed", "timed out", "refused", "invalid", "unknown", "repeated"]
+"""What came of a call: `refused` by a person, `invalid` arguments, an `unknown` tool; `repeated`
+was not called, since the same calls had brought the same results before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """One call of a tool by an agent's model."""
+
+    name: str
+    arguments: str
+    """As the model wrote them."""
+    text: str
+    """The answer that the model was given."""
+    outcome: ToolOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function as a tool, with what its signature cannot say. A plain function needs none.
+
+    Raises:
+        InvalidInput: The function cannot be a tool.
+    """
+
+    function: Callable[..., object]
+    """Plain or async, each parameter annotated. `run: Run` receives the run; no model sees it."""
+    name: str | None = None
+    """The function's when left out."""
+    description: str | None = None
+    """The docstring up to its sections when left out."""
+    timeout_s: float | None = None
+    """Longest that a call may take, people's answers not counted; the agent's when left out."""
+    approve: Approve = False
+
+    def __post_init__(self) -> None:
+        usable_tool(self)
+
+
+class ToolFailed(Exception):
+    """A call that has no result, and why, in words that a model can act upon."""
+
+    def __init__(self, message: str, *, outcome: ToolOutcome = "failed") -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsableTool:
+    """A tool, read and checked."""
+
+    spec: ToolSpec
+    function: Callable[..., object]
+    takes_run: bool
+    arguments_of: Callable[[Mapping[str, object]], dict[str, object]]
+    """The function's arguments from a model's; raises `ToolFailed`."""
+    code: str
+    """The same as long as a call would give the same, as far as its code says."""
+    timeout_s: float | None
+    approve: Approve
+
+    def read(self, arguments: str) -> dict[str, object]:
+        """A model's arguments as the function takes them.
+
+        Raises:
+            ToolFailed: They are not a JSON object, or not what the function takes.
+        """
+        try:
+            given = orjson.loads(arguments.strip() or "{}")
+        except orjson.JSONDecodeError as error:
+            what = f"the arguments are not valid JSON: {error}"
+            raise ToolFailed(what, outcome="invalid") from error
+        if not isinstance(given, dict):
+            raise ToolFailed("the arguments are not a JSON object", outcome="invalid")
+        return self.arguments_of(given)
+
+    def question(self, arguments: Mapping[str, object]) -> str | None:
+        """What a person is asked before a call; None for nothing."""
+        asked = self.approve(arguments) if callable(self.approve) else self.approve
+        if not asked:
+            return None
+        said = ", ".join(f"{name}={value!r:.500}" for name, value in arguments.items())
+        return f"{'May this be called?' if asked is True else asked} {self.spec.name}({said})"
+
+
+Offered = Callable[..., object] | Tool | ToolSpec
+"""What a model may ask to be called: a function, or a description of what is called elsewhere."""
+
+
+def tool_specs(tools: Sequence[Offered]) -> tuple[ToolSpec, ...]:
+    """What a model is told of tools.
+
+    Raises:
+        InvalidInput: One cannot be a tool, or two have one name.
+    """
+    specs = [one if isinstance(one, ToolSpec) else usable_tool(one).spec for one in tools]
+    names = [one.name for one in specs]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise InvalidInput(
+            f"two tools are called '{min(twice)}'; give one another name: Tool(…, name=…), or "
+            "mcp(…, prefix=…)",
+            code="tool.name-twice",
+        )
+    return tuple(specs)
+
+
+# --- a function as a tool -----------------------------------------------------------------------
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def usable_tool(tool: Callable[..., object] | Tool) -> UsableTool:
+    """Reads a function's signature and docstring.
+
+    Raises:
+        InvalidInput: The function cannot be a tool.
+    """
+    if not isinstance(tool, Tool):
+        return usable_tool(Tool(tool))
+    function = inspect.unwrap(tool.function) if callable(tool.function) else tool.function
+    written = getattr(function, "__code__", None)
+    if written is None:
+        raise InvalidInput(
+            f"{tool.function!r:.80} cannot be a tool; give a function written with def; mcp(…) is "
+            "for run.agent alone",
+            code="tool.not-a-function",
+        )
+    name = function.__name__ if tool.name is None else tool.name
+
+    def mistake(what: str, *, code: str) -> InvalidInput:
+        path, line = Path(written.co_filename), written.co_firstlineno
+        return InvalidInput(f"tool '{name}' {what}", code=code, path=path, line=line)
+
+    if not _NAME.fullmatch(name):
+        raise mistake(
+            "has a name that servers refuse; give it one of letters, digits, '_' and '-', 64 at "
+            "most: Tool(…, name=…)",
+            code="tool.name-invalid",
+        )
+    if inspect.isasyncgenfunction(function):
+        raise mistake("yields its result bit by bit; return it as a whole", code="tool.yields")
+    parameters = dict(inspect.signature(tool.function).parameters)
+    takes_run = parameters.pop(RUN_PARAMETER, None) is not None
+    described, of_arguments = _docstring(inspect.getdoc(function) or "")
+    fields: dict[str, Any] = {}
+    for number, one in enumerate(parameters.values()):
+        if one.kind in {one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY}:
+            raise mistake(
+                f"takes '{one}', which cannot be given by name; name each parameter, without '/'",
+                code="tool.parameter-without-name",
+            )
+        if one.annotation is one.empty:
+            raise mistake(
+                f"has no annotation for '{one.name}', by which a model learns what to give; write "
+                f"{one.name}: str, say",
+                code="tool.parameter-unannotated",
+            )
+        try:
+            kind = annotation_of(function, one.name)
+        except (NameError, AttributeError) as error:
+            raise mistake(
+                f"has an annotation of '{one.name}' that cannot be resolved ({error}); import the "
+                "name at run time, not only under TYPE_CHECKING",
+                code="tool.type-unusable",
+            ) from error
+        default = ... if one.default is one.empty else one.default
+        said = Field(default, alias=one.name, description=of_arguments.get(one.name))
+        fields[f"p{number}"] = kind, said  # its own name may be one of pydantic's
+    try:
+        model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+        schema = model.model_json_schema(schema_generator=_Schema)
+    except (PydanticUserError, PydanticUndefinedAnnotation, SchemaError) as error:
+        raise mistake(
+            f"takes a type that JSON cannot give it ({getattr(error, 'message', error)}); use "
+            "texts, numbers, lists, dataclasses or pydantic models",
+            code="tool.type-unusable",
+        ) from error
+    del schema["title"]
+
+    def arguments_of(given: Mapping[str, object]) -> dict[str, object]:
+        try:
+            read = model.model_validate(given)
+        except ValidationError as error:
+            raise ToolFailed(_wrong(error, [*parameters]), outcome="invalid") from error
+        names = zip(model.model_fields, parameters, strict=True)
+        return {name: getattr(read, p) for p, name in names if p in read.model_fields_set}
+
+    description = described if tool.description is None else tool.description
+    return UsableTool(
+        spec=ToolSpec(name=name, description=description, parameters=schema),
+        function=tool.function,
+        takes_run=takes_run,
+        arguments_of=arguments_of,
+        code=code_of(tool.function).digest,
+        timeout_s=tool.timeout_s,
+        approve=tool.approve,
+    )
+
+
+class _Schema(GenerateJsonSchema):
+    """Without titles that repeat names, and without a word on defaults that JSON cannot say."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ANN401, ARG002
+        return False
+
+    def emit_warning(self, kind: Any, detail: str) -> None:  # noqa: ANN401
+        pass
+
+
+_SECTION = re.compile(
+    r"^(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?):\s*$", re.MULTILINE
+)
+_ARGUMENT = re.compile(r"^(\*{0,2}\w+)(?: ?\([^)]*\))?: ?(.*)$")
+
+
+def _docstring(text: str) -> tuple[str, dict[str, str]]:
+    """What stands before its sections, and what it says of each argument (Google's style)."""
+    described, *sections = _SECTION.split(text)
+    arguments: dict[str, str] = {}
+    for title, section in zip(sections[::2], sections[1::2], strict=True):
+        if title.startswith("Arg"):
+            last = None
+            for line in inspect.cleandoc(section).splitlines():
+                if found := _ARGUMENT.match(line):
+                    last = found[1]
+                    arguments[last] = found[2]
+                elif last is not None and line.strip():
+                    arguments[last] += f" {line.strip()}"
+    return described.strip(), arguments
+
+
+def _wrong(error: ValidationError, known: Sequence[str]) -> str:
+    said = []
+    for one in error.errors(include_url=False)[:5]:
+        place = ".".join(map(str, one["loc"]))
+        if one["type"] == "extra_forbidden" and len(one["loc"]) == 1:
+            said.append(f"there is no argument '{place}'; {did_you_mean(place, known)}")
+        else:
+            said.append(f"{place}: {one['msg']}" if place else one["msg"])
+    return "; ".join(said)
+
+
+# --- results as texts ---------------------------------------------------------------------------
+
+
+def text_of(value: object) -> str:
+    """What a model is told of a result: a text as it is, other values as JSON.
+
+    Raises:
+        TypeError: It is a value that JSON cannot say.
+    """
+    if not isinstance(value, str):
+        try:
+            return to_json(value, bytes_mode="base64", inf_nan_mode="strings").decode()
+        except (PydanticSerializationError, ValueError) as error:
+            raise TypeError(f"its result cannot be written as JSON: {error}") from error
+    return value
+
+
+def cut(text: str, *, max_chars: int) -> str:
+    """A text without its middle, if it is too long, and without halves of surrogate pairs."""
+    text = text.encode("utf-8", "replace").decode()
+    missing = len(text) - max_chars
+    if missing <= 0:
+        return text
+    head = max_chars * 2 // 3
+    note = f"\n[… {missing:,} characters are left out here: ask for less, or for a part …]\n"
+    return text[:head] + note + text[head + missing :]

@@ -1,0 +1,216 @@
+"""What a model is told of a function, and how its arguments and results are read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import pytest
+from pydantic import BaseModel, Field
+from session_runs import pipeline_of, refused, run, settings_of
+
+from harness import Completion, Run, ScriptedBackend, ScriptedReply, Tool, ToolCall, ToolSpec, mcp
+from harness.errors import InvalidInput
+from harness.session.tools import ToolFailed, cut, text_of, tool_specs, usable_tool
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+
+@dataclass
+class Place:
+    city: str
+    zip: int = 0
+
+
+class Window(BaseModel):
+    first: int = Field(description="The first line.")
+    last: int | None = None
+
+
+async def search(
+    run: Run,
+    query: str,
+    limit: Annotated[int, Field(ge=1)] = 5,
+    kind: Literal["news", "all"] = "all",
+) -> list[str]:
+    """Finds passages.
+
+    Best first.
+
+    Args:
+        query: What to look for,
+            in any language.
+        limit (int): At most so many.
+
+    Returns:
+        Passages.
+    """
+    return [query] * limit
+
+
+def test_a_model_is_told_of_a_function_by_its_signature_and_docstring() -> None:
+    assert usable_tool(search).spec == ToolSpec(
+        name="search",
+        description="Finds passages.\n\nBest first.",
+        parameters={
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "What to look for, in any language."},
+                "limit": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "default": 5,
+                    "description": "At most so many.",
+                },
+                "kind": {"type": "string", "enum": ["news", "all"], "default": "all"},
+            },
+            "required": ["query"],
+            "additionalProperties": False,
+        },
+    )
+
+
+def test_names_of_pydantic_and_nested_types_are_parameters_as_others_are() -> None:
+    def look(json: str, copy: Place, _where: Window | None = None) -> str:
+        return ""
+
+    tool = usable_tool(Tool(look, name="look-up", description="Looks."))
+
+    assert (tool.spec.name, tool.spec.description) == ("look-up", "Looks.")
+    assert tool.read('{"json": "a", "copy": {"city": "Ulm"}, "_where": {"first": 2}}') == {
+        "json": "a",
+        "copy": Place("Ulm"),
+        "_where": Window(first=2),
+    }
+
+
+def no_annotation(query) -> str: ...
+def star(*words: str) -> str: ...
+def by_place(word: str, /) -> str: ...
+def no_type(make: Callable[[], int]) -> str: ...
+def unknown_type(price: Decimal) -> str: ...
+async def stream(word: str) -> AsyncIterator[str]:
+    yield word
+
+
+@pytest.mark.parametrize(
+    ("tool", "code"),
+    [
+        (no_annotation, "tool.parameter-unannotated"),
+        (star, "tool.parameter-without-name"),
+        (by_place, "tool.parameter-without-name"),
+        (no_type, "tool.type-unusable"),
+        (unknown_type, "tool.type-unusable"),
+        (stream, "tool.yields"),
+        (lambda word: word, "tool.name-invalid"),
+        (print, "tool.not-a-function"),
+        (mcp(url="http://127.0.0.1:1"), "tool.not-a-function"),
+    ],
+    ids=lambda one: getattr(one, "__name__", None),
+)
+def test_a_function_that_cannot_be_a_tool_is_refused_at_its_line(tool: Any, code: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        usable_tool(tool)
+    assert caught.value.code == code
+    if code != "tool.not-a-function":
+        assert caught.value.path is not None
+        assert caught.value.path.name == "test_tools.py"
+        assert caught.value.line == tool.__code__.co_firstlineno
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        tool_specs([search, Tool(search)])
+    assert caught.value.code == "tool.name-twice"
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("{", "not valid JSON"),
+        ("[1]", "not a JSON object"),
+        ("{}", "query: Field required"),
+        ('{"query": "a", "limit": 0}', "limit: Input should be greater than or equal to 1"),
+        ('{"query": "a", "limt": 1}', "there is no argument 'limt'; did you mean 'limit'?"),
+        ('{"query": "a", "run": 1}', "there is no argument 'run'"),
+        ('{"query": "a", "kind": "old"}', "kind: Input should be 'news' or 'all'"),
+    ],
+    ids=["cut", "list", "missing", "out of range", "misspelt", "the run", "no choice"],
+)
+def test_wrong_arguments_are_told_in_words(written: str, told: str) -> None:
+    with pytest.raises(ToolFailed, match=told.replace("?", r"\?")) as caught:
+        usable_tool(search).read(written)
+    assert caught.value.outcome == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ('{"query": "a"}', {"query": "a"}),
+        ('{"query": "a", "limit": "3"}', {"query": "a", "limit": 3}),
+    ],
+    ids=["defaults are the function's", "a number in quotes"],
+)
+def test_arguments_are_read(written: str, read: Mapping[str, object]) -> None:
+    assert usable_tool(search).read(written) == read
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("as it is", "as it is"),
+        (None, "null"),
+        ([Place("Ulm"), Window(first=1)], '[{"city":"Ulm","zip":0},{"first":1,"last":null}]'),
+        ({"b": {1}}, '{"b":[1]}'),
+        (b"\xff", '"_w=="'),
+        (float("nan"), '"NaN"'),
+    ],
+    ids=str,
+)
+def test_results_become_texts(value: object, text: str) -> None:
+    assert text_of(value) == text
+
+
+@pytest.mark.parametrize("value", [object(), np.float32], ids=["object", "class"])
+def test_a_result_that_json_cannot_say_is_an_error(value: object) -> None:
+    with pytest.raises(TypeError, match="cannot be written as JSON"):
+        text_of(value)
+
+
+def test_half_a_character_is_left_out() -> None:
+    assert cut("half \ud800", max_chars=9) == "half ?"
+
+
+def test_the_middle_of_a_long_text_is_left_out() -> None:
+    text = cut("a" * 700 + "b" * 9_000_000 + "c" * 300, max_chars=900)
+    assert text.startswith("a" * 600 + "\n[… 9,000,100 characters are left out here")
+    assert text.endswith("]\n" + "c" * 300)
+
+
+def test_a_chat_with_tools_returns_the_calls_that_the_model_asks_for(tmp_path: Any) -> None:
+    asked = ToolCall("1", "search", '{"query": "tea"}')
+    model = ScriptedBackend([ScriptedReply(tool_calls=(asked,))])
+    seen: list[Completion] = []
+
+    async def answer(run: Run) -> str:
+        tools = [search, ToolSpec(name="weather", description="", parameters={"type": "object"})]
+        seen.append(await run.chat("producer", "Tea?", tools=tools, tool_choice="required"))
+        return ""
+
+    run(pipeline_of(answer), settings_of(tmp_path), backends={"producer": model})
+
+    assert seen[0].tool_calls == (asked,)
+    assert [one.name for one in model.requests[0].tools] == ["search", "weather"]
+    assert model.requests[0].tool_choice == "required"
+
+
+def test_a_server_of_tools_needs_an_agent(tmp_path: Any) -> None:
+    async def answer(run: Run) -> str:
+        await run.chat("producer", "Tea?", tools=[mcp(url="http://127.0.0.1:1")])  # type: ignore[list-item]
+        return ""
+
+    with refused("tool.not-a-function"):
+        run(pipeline_of(answer), settings_of(tmp_path))
