@@ -10,8 +10,8 @@ only buys more of the same.
 more rounds do not cure: too little to go on, or a model that cannot. So the first stall gathers
 more sources, the second samples more candidates, the third ends it. Only a gain resets the count.
 
-**Costs.** At most three loops: each r evaluations and r - 1 revisions, c calls each for c
-candidates.
+**Costs.** At most three loops (`wiggum_loop`), and one more for each that gained before it
+stalled; the third samples four candidates for each revision.
 
 **When not.** With `max_rounds=2` there is nothing to detect.
 

@@ -11,7 +11,7 @@ the worse draft.
 example in the prompt helps at once and costs tokens in every call; training helps later and costs
 once.
 
-**Costs.** Those of the loops, c calls and r - 1 revisions each, and the tokens of one example. The
+**Costs.** Those of its loops (`wiggum_loop`), and the tokens of one example in each prompt. The
 export reads journals and asks no model.
 
 **When not.** If checks alone decide, a model learns to please the checks. Look at some pairs

@@ -40,7 +40,9 @@ from harness import (
     Pipeline,
     RunResult,
     ScriptedBackend,
+    ScriptedReply,
     Settings,
+    ToolCall,
     load_settings,
 )
 from harness.cli.project_files import load_pipeline
@@ -63,8 +65,9 @@ GROUPS = {
 }
 JUDGED = {"evaluator_pool", "llm_panel"}
 """Patterns that need an evaluator, and two of them to show what they are about."""
-SCRIPTED = {*JUDGED, "novelty_gate"}
-"""Patterns whose picture is of a run on scripted models: the model's part would hide theirs."""
+SCRIPTED = {*JUDGED, "novelty_gate", "react_agent", "mcp_tools"}
+"""Patterns whose picture is of a run on scripted models: the demo's model calls no tools, and hides
+what goes on beside it in a second."""
 WIDTH, LOWEST, MOST, RULER, SCROLL_BAR = 1300, 1600, 1000, 58, 15
 """In pixels: how wide the window is, how far down tracks are drawn, how much of them is shown, and
 what stands above and beside them."""
@@ -181,19 +184,29 @@ def scripted(delay_s: float = 0.0) -> dict[str, ScriptedBackend]:
     }
 
 
-def reply(request: ChatRequest) -> str:
-    """The least that a schema takes; else the beginning of the prompt, as a small model would."""
+def reply(request: ChatRequest) -> str | ScriptedReply:
+    """The least that a schema takes, a call of each tool, or the beginning of the prompt."""
     if request.reply_schema is not None:
         schema = request.reply_schema
         return json.dumps(least(schema, schema.get("$defs", {})))
+    if request.tools and request.messages[-1].role == "user":
+        calls = (
+            ToolCall(
+                f"call-{number}", tool.name, json.dumps(least(tool.parameters, {}, "2026-03-01"))
+            )
+            for number, tool in enumerate(request.tools)
+        )
+        return ScriptedReply(tool_calls=tuple(calls))
     words = request.messages[-1].content.split()[:24]
     return f"{' '.join(words).rstrip('.')}."
 
 
-def least(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> object:  # noqa: PLR0911 - a case each
+def least(  # noqa: PLR0911 - a case each
+    schema: Mapping[str, Any], defs: Mapping[str, Any], text: str = "What matters here?"
+) -> object:
     """A value that a JSON Schema allows: few, short, the first of a choice, the highest number."""
     if "$ref" in schema:
-        return least(defs[schema["$ref"].rpartition("/")[2]], defs)
+        return least(defs[schema["$ref"].rpartition("/")[2]], defs, text)
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
@@ -201,16 +214,18 @@ def least(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> object:  # noqa
         return choices[0] if isinstance(choices[0], str) else max(choices)
     match schema.get("type"):
         case "object":
-            return {name: least(one, defs) for name, one in schema.get("properties", {}).items()}
+            return {
+                key: least(one, defs, text) for key, one in schema.get("properties", {}).items()
+            }
         case "array":
             item = schema.get("items", {})
             others = item.get("enum", [])[: schema.get("minItems", 0)]
-            return others or [least(item, defs)] * schema.get("minItems", 0)
+            return others or [least(item, defs, text)] * schema.get("minItems", 0)
         case "number" | "integer":
             return schema.get("maximum", 1)
         case "boolean":
             return False
-    return "What matters here?".ljust(schema.get("minLength", 0), "?")
+    return text.ljust(schema.get("minLength", 0), "?")
 
 
 def for_scripts(one: Entry, settings: Settings) -> Settings:
@@ -331,8 +346,8 @@ Each file says which problem it solves, what it costs, and when not to use it. W
 
 This page is made from the files by `python patterns/gallery.py --readme`. The pictures are of
 runs on the demo's model on two shared cores, as Perfetto shows them; those of `evaluator_pool`,
-`llm_panel` and `novelty_gate` are of scripted models, that of `keep_alive_budget` is of two models
-with room for one.
+`llm_panel`, `novelty_gate`, `react_agent` and `mcp_tools` are of scripted models, that of
+`keep_alive_budget` is of two models with room for one.
 """
 
 

@@ -10,7 +10,7 @@ With one model there is nothing to decide. Give `reader` one of its own, and roo
     reader = "reader"
 
     [budget]
-    capacity = "200 MB"
+    capacity = "6 GiB"     # less than both need together
 
 **Problem.** Two models, room for one. Written one text after the other, each text loads both.
 

@@ -27,7 +27,9 @@ from harness import (
     NodeFailed,
     RunResult,
     ScriptedBackend,
+    ScriptedReply,
     Settings,
+    ToolCall,
     load_run,
 )
 from harness.analysis.training import TrainingRows
@@ -47,6 +49,10 @@ _spec.loader.exec_module(gallery)
 
 CATALOGUE = gallery.catalogue()
 ALL = [pytest.param(one, id=one.file) for one in CATALOGUE]
+QUICK = [
+    pytest.param(one, id=one.file, marks=pytest.mark.slow if one.file == "mcp_tools" else ())
+    for one in CATALOGUE
+]
 ON_THE_DEMO = [
     pytest.param(one, id=one.file) for one in CATALOGUE if one.file not in gallery.JUDGED
 ]
@@ -59,7 +65,7 @@ class Ran:
         self,
         name: str,
         traces: Path,
-        producer: Callable[[ChatRequest], str] = gallery.reply,
+        producer: Callable[[ChatRequest], str | ScriptedReply] = gallery.reply,
         *,
         settings: Settings | None = None,
         evaluator: ScriptedBackend | None = None,
@@ -91,7 +97,7 @@ def test_every_name_of_the_series_and_of_the_field_has_a_pattern() -> None:
     series = ["a1", "a2", "a3", "a4", "b1", "b2", "b3", "b4", "c1", "c2", "c3", "c5", "d1"]
     series += ["f1", "f2", "f3", "g1", "g4"]
     field = ["prompt chain", "router", "parallel vote", "human gate", "map-reduce", "llm panel"]
-    field += ["orchestrator-workers", "evaluator-optimizer"]
+    field += ["orchestrator-workers", "evaluator-optimizer", "react agent", "tools over mcp"]
     assert [name for name in [*series, *field] if name not in names] == []
 
 
@@ -108,7 +114,7 @@ def test_the_page_is_made_of_the_files_as_they_are() -> None:
     )
 
 
-@pytest.mark.parametrize("one", ALL)
+@pytest.mark.parametrize("one", QUICK)
 def test_it_finishes_on_scripted_models(one: Any, tmp_path: Path) -> None:
     settings = gallery.for_scripts(one, Settings(traces=tmp_path))
     row = gallery.row(one, settings, gallery.scripted())
@@ -349,6 +355,36 @@ def test_every_document_is_read_once_and_whole(tmp_path: Path) -> None:
     documents = sys.modules["harness_pipeline_map_reduce"].DOCUMENTS
     assert len(ran.prompts) == 6 + 2 + 1
     assert [sum(one in prompt for prompt in ran.prompts) for one in documents] == [1] * 6
+
+
+def test_the_agent_is_given_what_its_tools_said_and_then_answers(tmp_path: Path) -> None:
+    ran = Ran("react_agent", tmp_path)
+    assert [call.rpartition(": ")[2] for call in ran.output["calls"]] == ["49", "in stock, 3 days"]
+    assert ran.output["stopped"] == "answered"
+    assert len(ran.prompts) == 2
+
+
+def test_the_agent_is_ended_after_so_many_steps(tmp_path: Path) -> None:
+    numbers = iter(range(1, 99))
+
+    def calls(_: ChatRequest) -> ScriptedReply:
+        arguments = json.dumps({"article": "desk", "count": next(numbers)})
+        return ScriptedReply(tool_calls=(ToolCall("call", "price", arguments),))
+
+    ran = Ran("react_agent", tmp_path, calls, max_steps=4)
+    assert ran.output["stopped"] == "max_steps"
+    assert len(ran.prompts) == 4
+
+
+@pytest.mark.slow
+def test_a_tool_of_another_program_is_called(tmp_path: Path) -> None:
+    def counts(request: ChatRequest) -> str | ScriptedReply:
+        if request.messages[-1].role == "tool":
+            return f"{request.messages[-1].content} days."
+        arguments = json.dumps({"first": "2026-03-01", "last": "2026-11-27"})
+        return ScriptedReply(tool_calls=(ToolCall("call", "days_between", arguments),))
+
+    assert Ran("mcp_tools", tmp_path, counts).output["text"] == "271 days."
 
 
 # --- observability, improvement -----------------------------------------------------------------
