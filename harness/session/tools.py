@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,9 +63,10 @@ class Tool:
     timeout_s: float | None = None
     """Longest that a call may take, people's answers not counted; the agent's when left out."""
     approve: Approve = False
+    usable: UsableTool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        usable_tool(self)
+        object.__setattr__(self, "usable", _read(self))
 
 
 class ToolFailed(Exception):
@@ -141,13 +142,18 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def usable_tool(tool: Callable[..., object] | Tool) -> UsableTool:
-    """Reads a function's signature and docstring.
+    """A function as a tool, with the code that it has now.
 
     Raises:
         InvalidInput: The function cannot be a tool.
     """
-    if not isinstance(tool, Tool):
-        return usable_tool(Tool(tool))
+    tool = tool if isinstance(tool, Tool) else Tool(tool)
+    # Not when it is made: what it refers to may be defined further down.
+    return replace(tool.usable, code=code_of(tool.function).digest)
+
+
+def _read(tool: Tool) -> UsableTool:
+    """Reads a function's signature and docstring."""
     function = inspect.unwrap(tool.function) if callable(tool.function) else tool.function
     written = getattr(function, "__code__", None)
     if written is None:
@@ -222,7 +228,7 @@ def usable_tool(tool: Callable[..., object] | Tool) -> UsableTool:
         function=tool.function,
         takes_run=takes_run,
         arguments_of=arguments_of,
-        code=code_of(tool.function).digest,
+        code="",
         timeout_s=tool.timeout_s,
         approve=tool.approve,
     )
