@@ -1,11 +1,22 @@
-"""The Wiggum loop (C1): evaluate, send back what failed, revise, keep the best round.
+"""C1 Wiggum Loop (evaluator-optimizer, self-refine): evaluate, revise what failed, keep the best.
 
     harness run wiggum_loop
     harness run wiggum_loop --task "…" --set source=@notes.md --set rubric=my_rubric.yaml
 
-The producer drafts and revises; the rubric's checks score every draft, and so does an evaluator
-model if one is configured. What comes back is the best draft that was evaluated, with the reason
-why the loop ended.
+**Problem.** The first draft is rarely the best that a model can write, and “improve it” makes
+another text, not a better one.
+
+**Forces.** A revision can be worse than what it replaces, so the best round is kept, not the last.
+Feedback must say what failed, and the judge must not be the author. Somebody must stop: code does,
+by scores and limits, and says why.
+
+**Costs.** 1 call for the draft, then for each further round c for c candidates; with an evaluator
+1 more for each of r rounds. At most r = `rounds`; a draft that passes at once costs 1 or 2 calls.
+
+**When not.** Without a rubric that tells good from bad: the loop raises what it is scored by.
+
+**In Perfetto.** `wiggum` with `evaluate`, `revise`, `evaluate` …; arrows lead from each draft to
+its verdict and on to the revision. The counter `composite` rises, or the loop was for nothing.
 """
 
 from harness import Pipeline, Run

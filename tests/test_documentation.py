@@ -24,7 +24,7 @@ from harness.inference.endpoint import BackendName
 from harness.testing import Script, run_pipeline
 
 ROOT_PAGES = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")]
-PAGES = [*ROOT_PAGES, *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*ROOT_PAGES, *sorted((ROOT / "docs").glob("*.md")), ROOT / "patterns" / "README.md"]
 HAIKU = Script({"producer": ["Steam over the cup\nfills the window of the old\nkitchen."]})
 """In place of what the guide records."""
 GUIDED_ELSEWHERE = {"rubrics.md"}  # tests/rubric/test_rubrics_guide.py runs what it shows

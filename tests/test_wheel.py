@@ -63,7 +63,9 @@ def test_the_wheel_holds_the_rooms_and_the_type_marker(wheel: Path) -> None:
     assert "harness/_rooms/rubrics/brief.yaml" in names
     assert "harness/rubric/prompts.yaml" in names
     assert {f"harness/analysis/page/run.{kind}" for kind in ("html", "css", "js")} <= names
-    assert "harness/_rooms/patterns/wiggum_loop.py" in names
+    patterns = {path.name for path in (ROOT / "patterns").glob("*.py")} - {"gallery.py"}
+    shipped = {Path(name).name for name in names if name.startswith("harness/_rooms/patterns/")}
+    assert shipped == patterns | {"README.md"}, "neither pictures nor what takes them"
     starter = (path for path in (ROOT / "examples/starter").rglob("*") if path.is_file())
     assert {f"harness/_rooms/{path.relative_to(ROOT)}" for path in starter} <= names
     assert not any(name.startswith(("tests/", "examples/")) for name in names)

@@ -1,0 +1,65 @@
+"""B3 Dual-Backend Memory Store (hybrid search): words and meaning find a passage, side by side.
+
+    harness run dual_backend_memory
+    harness run dual_backend_memory --set question="…" --set document=@notes.md --memory memory
+
+**Problem.** Search by words misses a passage that says it otherwise. Search by vectors misses
+names, numbers and error codes. Which of them fails, you learn too late.
+
+**Forces.** Two indexes must not disagree about what exists: SQLite holds the passages, both
+indexes are made from it. Two scores must become one: a sum of shares, not of ranks. Short of
+memory, or while passages are still being embedded, words alone answer, and say so (`fallback`).
+
+**Costs.** 1 call. A recall takes some milliseconds and no model; vectors take 1 KB a passage.
+
+**When not.** When everything fits into the prompt, put it there.
+
+**In Perfetto.** Three spans `recall`, each with its `mode` and its hits: id, rank, the BM25 score
+and the cosine. A hit of `hybrid` that only one of the two found has no score of the other.
+"""
+
+from harness import Pipeline, Run
+
+QUESTION = "The service will not come up again after error E4711. What should I try?"
+DOCUMENT = """\
+# Runbook
+
+## E4711
+The license file is missing. Copy it to /etc/app and try again.
+
+## It does not restart
+Stop the leftover worker first: it still holds the port. Then start the service anew.
+
+## Slow answers
+Look at the queue. If it grows, add a worker.
+
+## Backups
+They are made at night and kept for thirty days.
+"""
+
+dual_backend_memory = Pipeline("dual-backend-memory")
+
+
+@dual_backend_memory.node
+async def passages(run: Run, document: str = DOCUMENT) -> int:
+    """Keeps the document, a passage for each section; returns how many there are."""
+    return len(await run.remember(document, source="runbook"))
+
+
+@dual_backend_memory.node
+async def found(run: Run, passages: int, question: str = QUESTION) -> dict[str, list[str]]:
+    """The titles that each index finds, and both together."""
+    titles = {}
+    for mode in ("lexical", "vector", "hybrid"):
+        hits = await run.recall(question, limit=min(2, passages), mode=mode)
+        titles[mode] = [hit.title for hit in hits]
+    return titles
+
+
+@dual_backend_memory.node(models=["producer"])
+async def answer(run: Run, found: dict[str, list[str]], question: str = QUESTION) -> str:
+    """From what both found together."""
+    hits = await run.recall(question, limit=len(found["hybrid"]))
+    notes = "\n\n".join(hit.text for hit in hits)
+    asked = f"{notes}\n\n{question} Answer in two sentences in the words of the text."
+    return await run.chat("producer", asked, max_output_tokens=70, on_cut="keep")
