@@ -106,7 +106,8 @@ def pipeline(name: str) -> None:
 @click.argument("name", required=False)
 def pattern(name: str | None) -> None:
     """Copy a shipped pattern into pipelines/, to change it; without NAME, list them."""
-    shipped = {path.stem: path for path in sorted(shipped_directory("patterns").glob("*.py"))}
+    files = sorted(shipped_directory("patterns").glob("*.py"))
+    shipped = {path.stem: path for path in files if path.stem != "gallery"}  # in a checkout
     if name is None:
         width = max(map(len, shipped))
         for stem, path in shipped.items():
