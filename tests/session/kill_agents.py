@@ -3,9 +3,9 @@
     python tests/session/kill_agents.py DIRECTORY RUNS
 
 Each run has two agents side by side, whose scripted models ask for several calls in a reply; each
-call is written down when it has ended. A run is killed (SIGKILL) several times and ends in its own
+call is written down when it begins. A run is killed (SIGKILL) several times and ends in its own
 time at last. Then its outputs are those of a run that nobody killed, and no call was made again
-that had ended well before a kill.
+whose result was in the journal when the run was killed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,15 @@ import os
 import random
 import sys
 import time
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from kill_and_resume import DIRECTORY, journals, resumable, wait_for
 
 from harness import Pipeline, Run, ScriptedBackend, ScriptedReply, Settings, ToolCall
-from harness.trace import Journal
+from harness.trace import Journal, NodeOutput
 
 STEPS, CALLS = 5, 3
-MARGIN_S = 0.1
-"""A call that ended so shortly before a kill may not be in the journal yet."""
 KILLS = 4
 LOG = DIRECTORY / "calls.jsonl"
 
@@ -36,10 +33,9 @@ agents = Pipeline("agents")
 
 async def work(agent: str, step: int, n: int) -> str:
     """Works a little."""
-    await asyncio.sleep(0.02 + 0.02 * n)
-    line = {"call": [agent, step, n], "ended_s": time.monotonic()}
     with LOG.open("a", encoding="utf-8") as log:
-        log.write(json.dumps(line) + "\n")
+        log.write(json.dumps({"agent": agent, "step": step, "n": n}) + "\n")
+    await asyncio.sleep(0.02 + 0.02 * n)
     return f"{agent}{step}{n}"
 
 
@@ -81,6 +77,12 @@ def fork_run(name: str, resume: Path | None) -> int:
     return process
 
 
+def results_in(path: Path | None) -> set[str]:
+    """The arguments of the calls whose results a journal has."""
+    outputs = () if path is None else Journal(path).items(NodeOutput)
+    return {one.value["arguments"] for one in outputs if "/agent" in one.node}
+
+
 def main(runs: int) -> None:
     """Forks each part of a run from this process, which has imported everything already."""
     DIRECTORY.mkdir(parents=True, exist_ok=True)
@@ -89,29 +91,25 @@ def main(runs: int) -> None:
     life_s = time.monotonic() - began_s
     whole = (DIRECTORY / "whole.json").read_text(encoding="utf-8")
     chance = random.Random(0)
-    tally = {"kills": 0, "calls": 0, "cut": 0, "again": 0, "other_outputs": 0, "parts": 0}
+    tally = {"kills": 0, "calls": 0, "kept": 0, "again": 0, "other_outputs": 0, "parts": 0}
     for number in range(runs):
-        name, kills, resume = f"killed-{number}", list[float](), None
-        LOG.write_text("", encoding="utf-8")
-        while len(kills) < KILLS:
-            process = fork_run(name, resume)
-            if wait_for(process, at_most_s=chance.uniform(0.3, 0.9) * life_s):
+        name, resume, kept = f"killed-{number}", None, set[str]()
+        made: set[str] = set()
+        for life in range(KILLS + 1):
+            LOG.write_text("", encoding="utf-8")
+            at_most_s = None if life == KILLS else chance.uniform(0.3, 0.9) * life_s
+            has_ended = wait_for(fork_run(name, resume), at_most_s=at_most_s)
+            calls = LOG.read_text(encoding="utf-8").splitlines()
+            tally["again"] += len(kept.intersection(calls))
+            tally["calls"] += len(calls)
+            made.update(calls)
+            if has_ended:
                 break
-            kills.append(time.monotonic())
+            tally["kills"] += 1
             resume = resumable(name)
-        else:
-            wait_for(fork_run(name, resume))
-        ended = defaultdict(list)
-        for line in LOG.read_text(encoding="utf-8").splitlines():
-            said = json.loads(line)
-            ended[tuple(said["call"])].append(said["ended_s"])
-        assert len(ended) == 2 * STEPS * CALLS
-        for times_s in ended.values():
-            cut = sum(any(0 <= kill - one < MARGIN_S for kill in kills) for one in times_s)
-            tally["cut"] += min(cut, len(times_s) - 1)
-            tally["again"] += max(0, len(times_s) - 1 - cut)
-        tally["kills"] += len(kills)
-        tally["calls"] += sum(map(len, ended.values()))
+            kept = results_in(resume)
+        assert len(made) == 2 * STEPS * CALLS
+        tally["kept"] += len(kept)
         tally["parts"] = max(tally["parts"], Journal(journals(name)[0]).parts)
         tally["other_outputs"] += (DIRECTORY / f"{name}.json").read_text("utf-8") != whole
     print(json.dumps(tally))

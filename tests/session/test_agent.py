@@ -545,3 +545,4 @@ def test_killed_agents_end_as_others_do_and_make_no_call_again(tmp_path):
     tally = json.loads(ended.stdout)
     assert tally["kills"] >= 12
     assert tally["parts"] >= 3
+    assert tally["kept"] > 50
