@@ -68,7 +68,7 @@ JUDGED = {"evaluator_pool", "llm_panel"}
 SCRIPTED = {*JUDGED, "novelty_gate", "react_agent", "mcp_tools"}
 """Patterns whose picture is of a run on scripted models: the demo's model calls no tools, and hides
 what goes on beside it in a second."""
-WIDTH, LOWEST, MOST, RULER, SCROLL_BAR = 1300, 1600, 1000, 58, 15
+WIDTH, LOWEST, MOST, RULER, SCROLL_BAR = 1300, 1600, 1060, 58, 15
 """In pixels: how wide the window is, how far down tracks are drawn, how much of them is shown, and
 what stands above and beside them."""
 EDGES = """(() => {

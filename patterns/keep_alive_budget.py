@@ -21,9 +21,9 @@ their model must not wait for ever (`max_wait_s`).
 
 **When not.** If both models fit, or a server of yours decides what it keeps.
 
-**In Perfetto.** Look for `loading`: once on the track of each model, however many calls follow. On
-`server keep-alive budget` the counter `resident` falls before it rises again. `loading` under
-every call is thrash.
+**In Perfetto.** Each model has a slice `loading` of its own, in its lowest lane: one is as it
+should be, one for each call is thrash. On `server keep-alive budget` the counter `resident` falls
+before it rises again.
 """
 
 from harness import Pipeline, Run

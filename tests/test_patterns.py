@@ -114,6 +114,12 @@ def test_the_page_is_made_of_the_files_as_they_are() -> None:
     )
 
 
+def test_each_has_a_picture_that_loads_quickly() -> None:
+    sizes = {path.stem: path.stat().st_size for path in gallery.PICTURES.glob("*.png")}
+    assert sizes.keys() == {one.file for one in CATALOGUE}
+    assert [name for name, size in sizes.items() if size > 45_000] == []
+
+
 @pytest.mark.parametrize("one", QUICK)
 def test_it_finishes_on_scripted_models(one: Any, tmp_path: Path) -> None:
     settings = gallery.for_scripts(one, Settings(traces=tmp_path))
@@ -138,18 +144,16 @@ def test_what_needs_a_judge_says_what_to_configure(name: str, tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.skipif(not VLLM_URL, reason="HARNESS_TEST_VLLM_URL names no running vLLM")
 @pytest.mark.parametrize("name", sorted(gallery.JUDGED))
-def test_what_needs_a_judge_is_judged_by_a_real_vllm(name: str, tmp_path: Path) -> None:
+def test_judges_judge_what_a_model_of_a_real_vllm_wrote(name: str, tmp_path: Path) -> None:
+    # The other way round it takes minutes: so small a judge fills its reply with white space.
     (one,) = [one for one in CATALOGUE if one.file == name]
     served = httpx.get(f"{VLLM_URL}/v1/models").json()["data"][0]["id"]
-    judges = {
-        tag: Endpoint(tag=tag, backend="vllm", url=f"{VLLM_URL}/v1", model_id=served)
-        for tag in ("judge-a", "judge-b")
-    }
-    settings = gallery.for_scripts(one, Settings(traces=tmp_path, endpoints=judges))
-    writer = {"producer": ScriptedBackend(gallery.reply)}
-    row = gallery.row(one, settings, writer)
+    writer = Endpoint(tag="producer", backend="vllm", url=f"{VLLM_URL}/v1", model_id=served)
+    settings = Settings(traces=tmp_path, endpoints={"producer": writer})
+    judges = {tag: judge(9) for tag in ("judge-a", "judge-b")}
+    row = gallery.row(one, gallery.for_scripts(one, settings), judges)
     assert row.is_ok, row.outcome
-    assert row.calls >= 2
+    assert row.calls >= (2 if name == "evaluator_pool" else 3), "near the threshold, judges repeat"
 
 
 # --- models -------------------------------------------------------------------------------------
