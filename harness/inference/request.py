@@ -101,8 +101,11 @@ Prompt = str | Message | Mapping[str, object] | Sequence[Message | Mapping[str, 
 
 A message may be a dictionary, `{"role": "user", "content": "…"}`, whose content is a text or a list
 of parts: texts, `Image`s, `{"type": "text", "text": "…"}`, and
-`{"type": "image_url", "image_url": {"url": "…"}}`. Images are sent before the text.
+`{"type": "image_url", "image_url": {"url": "…"}}`. Images are sent before the text. It may have
+OpenAI's `tool_calls`, or as a tool's message `tool_call_id`.
 """
+
+_KEYS = {"role", "content", "tool_calls", "tool_call_id"}
 
 
 def as_messages(prompt: Prompt) -> tuple[Message, ...]:
@@ -139,14 +142,32 @@ def as_texts(texts: str | Iterable[str]) -> tuple[str, ...]:
 def _message(given: object) -> Message:
     if isinstance(given, Message):
         return given
-    if not isinstance(given, Mapping) or set(given) != {"role", "content"}:
+    if not isinstance(given, Mapping) or not {"role", "content"} <= set(given) <= _KEYS:
         raise _no_message(given)
+    calls = tuple(map(_tool_call, given.get("tool_calls") or ()))
     content, images = given["content"], tuple[Image, ...]()
+    if content is None and calls:
+        content = ""
     if isinstance(content, list | tuple):
         parts = [*map(_part, content)]
         content = "".join(part for part in parts if isinstance(part, str))
         images = tuple(part for part in parts if isinstance(part, Image))
-    return Message(given["role"], content, images=images)
+    return Message(
+        given["role"], content, images=images, tool_calls=calls, answers=given.get("tool_call_id")
+    )
+
+
+def _tool_call(given: object) -> ToolCall:
+    match given:
+        case ToolCall():
+            return given
+        case {"id": str(id_), "function": {"name": str(name), "arguments": str(arguments)}}:
+            return ToolCall(id_, name, arguments)
+    raise InvalidInput(
+        f"not a call of a tool: {given!r:.80}; give a ToolCall, or "
+        '{"id": "…", "function": {"name": "…", "arguments": "{…}"}}',
+        code="request.not-a-tool-call",
+    )
 
 
 def _part(part: object) -> str | Image:

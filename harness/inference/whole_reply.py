@@ -44,18 +44,25 @@ async def whole_reply(
     completion = await ask(request)
     if on_cut == "keep":
         return completion
+    asked = 0
     for _ in range(_MOST_CALLS_FOR_THE_REST if on_cut == "continue" else 0):
         if completion.finish_reason != "length" or not completion.text.strip():
             break
         if completion.tool_calls or completion.tools == "typed":
             break  # a call, or what may become one: its arguments are nothing to go on with
         completion = await _continued(ask, request, completion)
-    check_whole(completion, endpoint=request.model)
+        asked += 1
+    check_whole(completion, endpoint=request.model, asked_for_rest=asked)
     return completion
 
 
-def check_whole(completion: Completion, *, endpoint: str) -> None:
+def check_whole(completion: Completion, *, endpoint: str, asked_for_rest: int = 0) -> None:
     """That a reply is all that the model had to say.
+
+    Args:
+        completion: The reply.
+        endpoint: Who gave it.
+        asked_for_rest: How often more of it was asked for.
 
     Raises:
         ReplyCut: It is not.
@@ -65,8 +72,12 @@ def check_whole(completion: Completion, *, endpoint: str) -> None:
     has_said = completion.tool_calls or completion.text.strip()
     if reason == "stop" or (reason == "tool_calls" and has_said):
         return
+    after = f", also after {asked_for_rest} calls for the rest" if asked_for_rest > 1 else ""
     kind, why = {
-        "length": (ReplyCut, "was cut before its end; raise max_output_tokens, ask for less"),
+        "length": (
+            ReplyCut,
+            f"was cut before its end{after}; raise max_output_tokens, ask for less",
+        ),
         "content_filter": (
             ReplyFiltered,
             "was stopped by the provider's filter; reword the request",

@@ -94,6 +94,21 @@ def test_a_prompt_may_be_a_text_a_message_or_what_other_libraries_take(prompt):
     assert as_messages(prompt) == (Message("user", "Hello."),)
 
 
+def test_a_prompt_may_hold_calls_of_tools_as_openai_has_them():
+    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    read = as_messages(
+        [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": "An owl.", "tool_call_id": "call_1"},
+        ]
+    )
+    looked = Message("assistant", "", tool_calls=(ToolCall("call_1", "look", "{}"),))
+    assert read == (looked, Message("tool", "An owl.", answers="call_1"))
+    with pytest.raises(InvalidInput) as caught:
+        as_messages({"role": "assistant", "content": "", "tool_calls": [{"name": "look"}]})
+    assert caught.value.code == "request.not-a-tool-call"
+
+
 def test_tools_and_calls_of_them_are_part_of_a_prompts_estimate():
     plain = request()
     tool = ToolSpec("look", "Looks at an owl. " * 30, {"type": "object", "properties": {}})

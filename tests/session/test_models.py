@@ -20,6 +20,7 @@ from harness.errors import EndpointUnreachable, NodeFailed
 from harness.inference import (
     ChatRequest,
     Endpoint,
+    Message,
     ScriptedBackend,
     as_messages,
 )
@@ -103,6 +104,27 @@ def test_one_line_asks_one_model(tmp_path):
     assert said.text == "".join(heard) == ANSWER
     assert value == City(city="Kraków", owls=3)
     assert (vectors.shape[0], vectors.dtype) == (2, "float32")
+
+
+def test_one_line_offers_tools_and_a_second_one_answers_their_calls(tmp_path):
+    def nests(tree: str = "oak") -> int:
+        """How many there are."""
+        return 3
+
+    async def use(server):
+        chosen = settings(tmp_path, {"main": vllm(server.url, tools="native")})
+        asked = await chat("main", "How many?", tools=[nests], settings=chosen)
+        told = [
+            {"role": "user", "content": "How many?"},
+            Message("assistant", asked.text, tool_calls=asked.tool_calls),
+            *({"role": "tool", "content": "3", "tool_call_id": one.id} for one in asked.tool_calls),
+        ]
+        return asked, await chat("main", told, tools=[nests], settings=chosen), chats(server)
+
+    asked, said, requests = serving(use)
+    assert {one.name for one in asked.tool_calls} == {"nests"}
+    assert (asked.tools, said.text) == ("native", ANSWER)
+    assert requests[0].body["tools"][0]["function"]["description"] == "How many there are."
 
 
 # --- many calls -----------------------------------------------------------------------------------

@@ -165,6 +165,12 @@ def test_json_is_gone_on_with_from_its_last_letter_and_without_its_grammar():
     assert [one.reply_schema for one in writer.requests] == [{"type": "object"}, None]
 
 
+def test_a_reply_without_an_end_is_an_error_that_says_how_often_more_was_asked_for():
+    endless = Ending(["and so on "] * 9, *["length"] * 9)
+    with pytest.raises(ReplyCut, match="also after 4 calls for the rest"):
+        asyncio.run(whole_reply(endless.chat, asked(), on_cut="continue"))
+
+
 CALL = (ToolCall("a", "look", '{"at": "ow'),)
 
 
