@@ -14,8 +14,8 @@ memory, or while passages are still being embedded, words alone answer, and say 
 
 **When not.** When everything fits into the prompt, put it there.
 
-**In Perfetto.** Three spans `recall`, each with its `mode` and its hits: id, rank, the BM25 score
-and the cosine. A hit of `hybrid` that only one of the two found has no score of the other.
+**In Perfetto.** A span `recall` for each `mode`, with its hits: id, rank, the BM25 score and the
+cosine. A hit of `hybrid` without a BM25 score was found by its meaning alone.
 """
 
 from harness import Pipeline, Run
