@@ -243,9 +243,7 @@ def _models_for(needed_roles: Mapping[str, str], roles: Roles) -> set[str]:
         try:
             tags.add(roles.model(role))
         except ConfigurationInvalid as error:
-            raise ConfigurationInvalid(
-                f"{who} needs '{role}': {error}", code="roles.unassigned"
-            ) from error
+            raise ConfigurationInvalid(f"{who} needs '{role}': {error}", code=error.code) from error
     return tags
 
 

@@ -33,6 +33,8 @@ PLAYED = {
     "who bears its name": (roles("producer", "evaluator"), "evaluator", "evaluator"),
     "the only one beside a pool": (roles("a", "b", "c", evaluator=("b", "c")), "producer", "a"),
     "the producer, for want of others": (roles("a"), "planner", "a"),
+    "the producer, where others have models": (roles("a", "b", producer="a"), "reader", "a"),
+    "one nearly named like another": (roles("a", "planner2", producer="a"), "planner2", "planner2"),
 }
 
 
@@ -50,6 +52,14 @@ REFUSED = {
     "an unclear producer": (lambda: roles("a", "b").model("producer"), "roles.unassigned", "a, b"),
     "one in the pool": (
         lambda: roles("qwen", evaluator=("qwen", "qwem")), "roles.endpoint-unknown", "'qwen'",
+    ),
+    "a misspelt evaluator": (
+        lambda: roles("producer", "evaluator").model("evalutor"), "roles.misspelt", "'evaluator'?",
+    ),
+    "one like a role of the settings": (
+        lambda: roles("a", "b", producer="a", translator="b").model("transaltor"),
+        "roles.misspelt",
+        "'translator'?",
     ),
     "several planners": (
         lambda: roles("a", "b", planner=("a", "b")), "roles.several-endpoints", "'planner'",
