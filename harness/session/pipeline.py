@@ -169,7 +169,8 @@ class Pipeline(Graph):
             limits: What the whole run may take, over all its parts. Each goes before the same limit
                 of the run to resume, of the pipeline, and of the settings.
             settings: In place of those of the directory and the environment.
-            backends: Ready-made backends by tag, beside those of the settings.
+            backends: Ready-made backends by tag, beside those of the settings. One whose tag is a
+                role's name plays that role, whatever the settings say.
             observers: Receive each record of the run as it happens.
             origin: Where the pipeline is from, for `harness resume`.
             named: Inputs.

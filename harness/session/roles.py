@@ -161,6 +161,24 @@ class Roles:
             )
 
 
+def with_backends(
+    assigned: Mapping[str, str | tuple[str, ...]], backends: Collection[str]
+) -> dict[str, str | tuple[str, ...]]:
+    """`[roles]` where backends are given in code: one whose tag is a role's name plays that role.
+
+    A pool stays as it is if backends for all of it are given.
+    """
+    cast = dict(assigned)
+    for role, tags in assigned.items():
+        if role not in backends:
+            continue
+        if isinstance(tags, str):
+            cast[role] = role
+        elif not set(tags) <= set(backends):
+            cast[role] = (role,)  # still a pool, as a panel needs
+    return cast
+
+
 def _meant(role: str, known: Collection[str]) -> str | None:
     """The known role that a name is nearly, but not exactly."""
     near = difflib.get_close_matches(role, sorted(known), n=1, cutoff=0.8)

@@ -322,6 +322,19 @@ def test_a_role_that_the_producers_model_plays_is_told_once_where_others_are_giv
     assert [one.message.split("'")[1] for one in result.warnings] == told
 
 
+def test_a_backend_given_in_code_goes_before_the_files_model(tmp_path):
+    async def text(run: Run) -> str:
+        return await run.chat("producer", "x")
+
+    path = tmp_path / "harness.toml"
+    path.write_text(f'traces = "traces"\n[roles]\nproducer = "qwen"\n{ENDPOINTS}')
+    settings = load_settings(path, environment={})
+    backends = {"producer": ScriptedBackend(["By script."])}
+    assert run(pipeline_of(text, models=["producer"]), settings, backends=backends).result == (
+        "By script."
+    )
+
+
 def test_a_misspelt_role_that_no_node_declares_is_refused_at_its_call(tmp_path):
     async def judged(run: Run) -> str:
         return await run.chat("evalutor", "Is it good?")
