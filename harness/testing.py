@@ -312,18 +312,18 @@ class Judge:
     The first draft that a call of a node has judged gets the first scores, another draft the next.
 
     Args:
-        scores: For each draft one score for all dimensions, or scores by dimension; or a function
-            of the draft.
+        scores: One score for all dimensions, or scores by dimension: of every draft, or in a list
+            for each draft; or a function of the draft.
         reason: What is said of every dimension, to the reviser too.
     """
 
     def __init__(
         self,
-        scores: Sequence[Scores] | Callable[[str], Scores],
+        scores: Scores | Sequence[Scores] | Callable[[str], Scores],
         *,
         reason: str = "Nothing is missing.",
     ) -> None:
-        self._scores = scores
+        self._scores = (lambda _: scores) if isinstance(scores, float | int | Mapping) else scores
         self._reason = reason
         self._drafts: defaultdict[str, list[str]] = defaultdict(list)
 

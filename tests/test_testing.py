@@ -288,6 +288,13 @@ def test_a_judge_scores_by_dimension_and_its_reason_reaches_the_reviser(judge) -
     assert "Too short." in revision.messages[-1].content
 
 
+@pytest.mark.parametrize("scores", [9, {"clear": 9, "useful": 9}], ids=["one", "by dimension"])
+def test_a_judge_can_have_one_score_for_all_drafts(scores) -> None:
+    script = Script({"producer": {"": "A draft."}, "evaluator": Judge(scores)})
+    result = run_pipeline(loop(), script, task="Write.")
+    assert [one.verdict.composite for one in result.loops[0].rounds] == [9]
+
+
 def test_a_judge_scores_by_the_draft_itself() -> None:
     judge = Judge(lambda draft: 9 if "better" in draft else 4)
     script = Script({"producer": ["A draft.", "A better one."], "evaluator": judge})
