@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -68,7 +68,7 @@ class Recording:
                 role: tuple(tags) if isinstance(tags, list) else tags
                 for role, tags in head["roles"].items()
             }
-            yield roles, dict.fromkeys(head["models"], ScriptedBackend(self._find))
+            yield roles, _backends(head["models"], roles, ScriptedBackend(self._find))
             return
         settings = load_settings(environment=os.environ)
         endpoints = known_endpoints(settings)
@@ -78,7 +78,7 @@ class Recording:
         self._lines = self._lines or [head]
         async with open_shim(settings=settings) as client:
             recorder = _Recorder(client, self._lines, Redactor(secrets))
-            yield settings.roles, dict.fromkeys(endpoints, recorder)
+            yield settings.roles, _backends(endpoints, settings.roles, recorder)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # Not in the order of the replies, which differs from time to time.
         lines = [head, *sorted(self._lines[1:], key=lambda line: str(line["node"]))]
@@ -149,6 +149,20 @@ class _Recorder(ScriptedBackend):
         cleaned: Any = self._redactor.clean_values(line)
         self._lines.append({"key": _key(request), **cleaned})
         return _reply(cleaned["reply"], request)
+
+
+def _backends(
+    tags: Iterable[str], roles: Mapping[str, RoleTags], backend: Backend
+) -> dict[str, Backend]:
+    """The backend for each endpoint, but for one that bears the name of another's role.
+
+    As a backend that is given in code it would play the role.
+    """
+    return {
+        tag: backend
+        for tag in tags
+        if not isinstance(played_by := roles.get(tag, tag), str) or played_by == tag
+    }
 
 
 def _reply(said: Mapping[str, Any], request: ChatRequest) -> Completion:

@@ -18,6 +18,7 @@ import orjson
 from pydantic_core import to_jsonable_python
 
 from harness.errors import ScriptMismatch
+from harness.graph import Asker, Question
 from harness.inference import Backend, ChatRequest, ScriptedBackend, ScriptedReply, ToolCall
 from harness.inference.call_spans import conversation_text
 from harness.recording import Recording
@@ -52,6 +53,8 @@ def run_pipeline(
     /,
     *,
     settings: Settings | None = None,
+    answers: Mapping[str, object] | None = None,
+    asker: Asker | None = None,
     **named: object,
 ) -> RunResult:
     """Runs a pipeline on a script: `run_pipeline(brief, Script({"producer": ["A draft."]}))`.
@@ -64,15 +67,22 @@ def run_pipeline(
         script: What the models reply, for one run.
         inputs: By name; this way an input can be called `settings`.
         settings: In place of the defaults; runs then go to their `traces`.
+        answers: What a person says to each question: by its key, its text, or the node that asks,
+            also inside an agent. Without an answer, the run ends as waiting.
+        asker: Answers what `answers` do not.
         named: Inputs.
 
     Raises:
-        ScriptMismatch: A call has no reply, or one of a list was not asked for.
+        ScriptMismatch: A call has no reply, or one of a list, or an answer, was not asked for.
         NodeFailed: A node raised.
         InvalidInput: As `Pipeline.run`.
     """
     refuse_running_loop("run_pipeline_async(…)")
-    return run_to_its_end(run_pipeline_async(pipeline, script, inputs, settings=settings, **named))
+    return run_to_its_end(
+        run_pipeline_async(
+            pipeline, script, inputs, settings=settings, answers=answers, asker=asker, **named
+        )
+    )
 
 
 async def run_pipeline_async(
@@ -82,25 +92,71 @@ async def run_pipeline_async(
     /,
     *,
     settings: Settings | None = None,
+    answers: Mapping[str, object] | None = None,
+    asker: Asker | None = None,
     **named: object,
 ) -> RunResult:
     """The same where an event loop is running."""
     # Nothing that only a timeline, or a run that is killed, would need.
     quick = TraceSettings(timelines=(), durability="exit", sample_ms=0)
     chosen = settings or Settings(traces=Path(mkdtemp(dir=_folder())), trace=quick)
+    person = _Person(answers or {}, asker)
     try:
         async with script.opened() as (roles, backends):
             result = await pipeline.run_async(
                 {**(inputs or {}), **named},
                 settings=chosen.model_copy(update={"roles": {**chosen.roles, **roles}}),
                 backends=backends,
+                asker=person,
             )
+            person.check()
             script.check()
     except Exception as error:
         if script.mistake not in (None, error):
             raise script.mistake from error
         raise
     return result
+
+
+class _Person:
+    """Answers a run's questions by name; the asker answers the others."""
+
+    def __init__(self, answers: Mapping[str, object], asker: Asker | None) -> None:
+        self._answers = answers
+        self._asker = asker
+        self._asked: list[Question] = []
+        self._left = set(answers)
+        self._mistake: ScriptMismatch | None = None
+
+    def __call__(self, question: Question) -> object:
+        self._asked.append(question)
+        node = re.split(r"[/\[]", question.node)[0]
+        names = (question.key, question.text, question.node, node)
+        name = next((name for name in names if name in self._answers), None)
+        if name is None:
+            return self._asker(question) if self._asker else None
+        self._left.discard(name)
+        if question.problem:
+            # Not raised here: an agent would tell its model.
+            self._mistake = self._mistake or ScriptMismatch(
+                f"the answer to '{question.key}' ({_short(question.text)}) cannot be used: "
+                f"{question.problem}",
+                code="script.answer-invalid",
+            )
+            return None
+        return self._answers[name]
+
+    def check(self) -> None:
+        """Raises a `ScriptMismatch` if an answer cannot be used, or was not asked for."""
+        if self._mistake is not None:
+            raise self._mistake
+        if self._left:
+            left = ", ".join(map(repr, sorted(self._left)))
+            asked = "; ".join(f"{one.key}: {_short(one.text)}" for one in self._asked)
+            raise ScriptMismatch(
+                f"no question was asked for the answers {left}; asked were: {asked or 'none'}",
+                code="script.unused-answers",
+            )
 
 
 @cache
@@ -256,18 +312,18 @@ class Judge:
     The first draft that a call of a node has judged gets the first scores, another draft the next.
 
     Args:
-        scores: For each draft one score for all dimensions, or scores by dimension; or a function
-            of the draft.
+        scores: One score for all dimensions, or scores by dimension: of every draft, or in a list
+            for each draft; or a function of the draft.
         reason: What is said of every dimension, to the reviser too.
     """
 
     def __init__(
         self,
-        scores: Sequence[Scores] | Callable[[str], Scores],
+        scores: Scores | Sequence[Scores] | Callable[[str], Scores],
         *,
         reason: str = "Nothing is missing.",
     ) -> None:
-        self._scores = scores
+        self._scores = (lambda _: scores) if isinstance(scores, float | int | Mapping) else scores
         self._reason = reason
         self._drafts: defaultdict[str, list[str]] = defaultdict(list)
 

@@ -67,6 +67,15 @@ def test_what_was_recorded_is_given_again_without_a_model(recorded) -> None:
     assert "temperature = 0.5" in lines[0]["asked"]
 
 
+def test_an_endpoint_that_bears_the_name_of_anothers_role_does_not_play_it(recorded) -> None:
+    head, *replies = recorded.read_text().splitlines(keepends=True)
+    said = {"roles": {"producer": "writer"}, "models": ["producer", "writer"]}
+    recorded.write_text("".join([json.dumps({**json.loads(head), **said}), "\n", *replies]))
+
+    result = run_pipeline(twice, Recording(recorded), word="Tell me of")
+    assert [one.name for one in result.models] == ["writer"]
+
+
 def test_a_call_that_was_not_recorded_shows_what_changed_and_how_to_record(recorded) -> None:
     with pytest.raises(ScriptMismatch) as caught:
         run_pipeline(twice, Recording(recorded), word="Tell us of")

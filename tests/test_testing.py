@@ -7,8 +7,9 @@ import asyncio
 import pytest
 from pydantic import BaseModel
 
-from harness import Pipeline, Retry, Run
+from harness import Pipeline, Retry, Run, Tool
 from harness.errors import NodeFailed, RateLimited, ReplyCut
+from harness.graph import Question
 from harness.inference import Usage
 from harness.rubric import Dimension, Rubric
 from harness.testing import (
@@ -16,6 +17,7 @@ from harness.testing import (
     Script,
     ScriptedReply,
     ScriptMismatch,
+    ToolCall,
     run_pipeline,
     run_pipeline_async,
 )
@@ -186,6 +188,80 @@ def test_there_is_a_door_for_code_that_runs_in_an_event_loop() -> None:
     assert asyncio.run(_run_it()).result == "'Fine.'"
 
 
+# --- people ---------------------------------------------------------------------------------------
+
+release = Pipeline("release")
+
+
+@release.node
+async def ship(run: Run, title: str) -> str:
+    return f"{title}: {await run.ask('Ship it?', returns=bool)}"
+
+
+@release.node(models=["producer"])
+async def pay(run: Run) -> str:
+    def pay(euros: int) -> str:
+        return f"{euros} paid."
+
+    result = await run.agent("producer", "Pay 9.", tools=[Tool(pay, approve=True)])
+    return result.calls[0].outcome
+
+
+PAY_9 = ScriptedReply(tool_calls=(ToolCall(id="1", name="pay", arguments='{"euros": 9}'),))
+
+
+def paying() -> Script:
+    return Script({"pay": [PAY_9, "Done."]})
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"ship": True, "pay": "no"},
+        {"Ship it?": "yes", "May this be called? pay(euros=9)": False},
+        {"ship/ask": "y", "pay/agent[0]/ask": False},
+    ],
+    ids=["by node", "by text", "by key"],
+)
+def test_a_person_answers_by_what_is_asked(named) -> None:
+    result = run_pipeline(release, paying(), title="Tea", answers=named)
+    assert result.outputs == {"ship": "Tea: True", "pay": "refused"}
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+def test_an_asker_answers_the_other_questions(is_async) -> None:
+    async def later(question: Question) -> bool:
+        return question.node != "ship"
+
+    def now(question: Question) -> bool:
+        return question.node != "ship"
+
+    asker = later if is_async else now
+    result = run_pipeline(release, paying(), title="Tea", answers={"ship": True}, asker=asker)
+    assert result.outputs == {"ship": "Tea: True", "pay": "ok"}
+
+
+def test_a_question_without_an_answer_waits() -> None:
+    script = Script({"pay": [PAY_9]})
+    result = run_pipeline(release, script, title="Tea", answers={"ship": True})
+    assert [one.node for one in result.questions] == ["pay/agent[0]"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "said"),
+    [
+        ({"shop": True}, "script.unused-answers", "ship/ask: Ship it?"),
+        ({"pay": "perhaps"}, "script.answer-invalid", "perhaps"),
+    ],
+    ids=["to no question", "in no usable form"],
+)
+def test_an_answer_that_does_not_fit_is_an_error(answers, code, said) -> None:
+    with pytest.raises(ScriptMismatch) as found:
+        run_pipeline(release, paying(), title="Tea", answers=answers)
+    assert found.value.code == code
+    assert said in str(found.value)
+
+
 # --- the judge ------------------------------------------------------------------------------------
 
 
@@ -210,6 +286,13 @@ def test_a_judge_scores_by_dimension_and_its_reason_reaches_the_reviser(judge) -
     assert (first.verdict.vector, second.verdict.composite) == ({"clear": 4, "useful": 9}, 9)
     revision = [one for one in script.requests if one.role == "producer"][-1]
     assert "Too short." in revision.messages[-1].content
+
+
+@pytest.mark.parametrize("scores", [9, {"clear": 9, "useful": 9}], ids=["one", "by dimension"])
+def test_a_judge_can_have_one_score_for_all_drafts(scores) -> None:
+    script = Script({"producer": {"": "A draft."}, "evaluator": Judge(scores)})
+    result = run_pipeline(loop(), script, task="Write.")
+    assert [one.verdict.composite for one in result.loops[0].rounds] == [9]
 
 
 def test_a_judge_scores_by_the_draft_itself() -> None:

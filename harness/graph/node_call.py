@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -32,8 +33,8 @@ from harness.trace import Span, Tracer
 Answers = Mapping[tuple[str, str], object]
 """Answers of people, by the key and the text of the question."""
 
-Asker = Callable[[Question], Awaitable[object | None]]
-"""Asks a person at once; returns None if nobody answers."""
+Asker = Callable[[Question], Awaitable[object | None] | object | None]
+"""Asks a person at once; returns None if nobody answers. If it is plain, the run waits for it."""
 
 
 class Watcher(Protocol):
@@ -266,7 +267,8 @@ class NodeCall:
         if asker is None:
             return None
         with self.pulse.doing("ask"):
-            return await asker(question)
+            answer = asker(question)
+            return await answer if inspect.isawaitable(answer) else answer
 
     async def _inside(self, graph: Graph, values: Mapping[str, object], prefix: str) -> Execution:
         """Runs a graph inside the call, which lends its place to the graph's nodes."""

@@ -187,6 +187,25 @@ class Casting:
         for warning in self._on_panel():
             self.warn(warning, tracer)
 
+    def model(self, role: str, tracer: Tracer) -> str:
+        """Tag of the endpoint that a call for a role asks.
+
+        Warns, once, where `[roles]` leaves the role to the producer's.
+
+        Raises:
+            ConfigurationInvalid: There is none, or the role is misspelt.
+        """
+        tag = self.roles.model(role)
+        if self.roles.lacks(role):
+            notice = Notice(
+                code="roles.played-by-producer",
+                message=f"no model plays '{role}', so the producer's does; name one under [roles] "
+                "in harness.toml",
+            )
+            if notice not in self.warnings:
+                self.warn(notice, tracer)
+        return tag
+
     def warn(self, notice: Notice, tracer: Tracer) -> None:
         """Adds a warning to the log, the timeline, and the result."""
         self.warnings.append(notice)

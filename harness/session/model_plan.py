@@ -240,7 +240,7 @@ def _asked(demand: Mapping[str, Demand], players: Players) -> dict[str, tuple[st
                     players.roles.model(role)
                 except ConfigurationInvalid as error:
                     raise ConfigurationInvalid(
-                        f"node '{node}' needs '{role}': {error}", code="roles.unassigned"
+                        f"node '{node}' needs '{role}': {error}", code=error.code
                     ) from error
     return asked
 

@@ -165,11 +165,13 @@ class Pipeline(Graph):
             resume: A run to go on with: its id or a part of it, `latest`, or one of its files.
             answers: To the questions of the run to resume: by the question's key, or by the node's
                 name if it asked one question only.
-            asker: Asks a person at once; without one, the run ends as waiting.
+            asker: Asks a person at once: a function of the `Question`, plain or async. Without one,
+                or if it returns None, the run ends as waiting.
             limits: What the whole run may take, over all its parts. Each goes before the same limit
                 of the run to resume, of the pipeline, and of the settings.
             settings: In place of those of the directory and the environment.
-            backends: Ready-made backends by tag, beside those of the settings.
+            backends: Ready-made backends by tag, beside those of the settings. One whose tag is a
+                role's name plays that role, whatever the settings say.
             observers: Receive each record of the run as it happens.
             origin: Where the pipeline is from, for `harness resume`.
             named: Inputs.

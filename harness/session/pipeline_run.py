@@ -18,7 +18,6 @@ from harness.graph import (
     Execution,
     Graph,
     NodeCall,
-    Question,
     bind_inputs,
     doubtful_inputs,
     execute,
@@ -205,15 +204,6 @@ class PipelineRun:
     async def _execute(self, session: Session, part: _Part) -> Execution:
         earlier, trace, deadline_ns = part.earlier, session.trace, session.meter.deadline_ns
 
-        answers = dict(part.answers)
-
-        async def ask(question: Question) -> object | None:
-            # A second attempt of the node asks again, and finds the answer.
-            answer = await self.asker(question) if self.asker is not None else None
-            if answer is not None:
-                answers[question.key, question.text] = answer
-            return answer
-
         forecaster = await self._forecaster(session)
 
         def run_of(call: NodeCall) -> Run:
@@ -239,8 +229,8 @@ class PipelineRun:
                 max_parallel=self.max_parallel,
                 earlier=earlier.outputs if earlier else None,
                 cache=cache,
-                answers=answers,
-                asker=ask,
+                answers=part.answers,
+                asker=self.asker,
                 deadline_s=None if deadline_ns is None else _deadline_s(deadline_ns),
                 watcher=forecaster,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from harness.errors import ConfigurationInvalid, did_you_mean
 from harness.inference import Endpoint
@@ -22,8 +22,8 @@ class Roles:
 
     The endpoint that `[roles]` names for a role plays it, else the endpoint whose tag is the role's
     name, else the producer's. Without a name, the only endpoint is the producer. The evaluator must
-    be named: a model does not evaluate by accident. From a pool, evaluators are chosen when the run
-    begins.
+    be named: a model does not evaluate by accident, nor does the producer's for a misspelt role.
+    From a pool, evaluators are chosen when the run begins.
 
     Args:
         endpoints: By tag.
@@ -104,9 +104,18 @@ class Roles:
         """Tag of the endpoint that plays a role.
 
         Raises:
-            ConfigurationInvalid: None does.
+            ConfigurationInvalid: None does, or the role has no model and nearly the name of another
+                role.
         """
-        tag = self.evaluator if role == EVALUATOR else self._named(role) or self.producer
+        named = self.evaluator if role == EVALUATOR else self._named(role)
+        meant = None if named else _meant(role, {*_KNOWN_ROLES, *self._given})
+        if meant:
+            raise ConfigurationInvalid(
+                f"no model plays the role '{role}'; did you mean '{meant}'? If not, name its model "
+                "under [roles] in harness.toml",
+                code="roles.misspelt",
+            )
+        tag = named or (None if role == EVALUATOR else self.producer)
         if tag is None:
             if not self._endpoints:
                 raise ConfigurationInvalid(
@@ -127,6 +136,10 @@ class Roles:
             )
         return tag
 
+    def lacks(self, role: str) -> bool:
+        """Whether `[roles]` has models for others, so that the producer's plays it by default."""
+        return bool(self._given) and role not in (PRODUCER, EVALUATOR) and not self._named(role)
+
     def _named(self, role: str) -> str | None:
         return self._assigned.get(role) or (role if role in self._endpoints else None)
 
@@ -139,10 +152,34 @@ class Roles:
             )
 
     def _refuse_misspelt(self, role: str, assigned: Mapping[str, object]) -> None:
-        meant = difflib.get_close_matches(role, _KNOWN_ROLES, n=1, cutoff=0.8)
-        if meant and meant[0] not in (role, *assigned):
+        meant = _meant(role, _KNOWN_ROLES)
+        if meant and meant not in assigned:
             # Otherwise a typing error would silently leave the evaluator out.
             raise ConfigurationInvalid(
-                f"no pipeline asks for a role '{role}'; did you mean '{meant[0]}'?",
+                f"no pipeline asks for a role '{role}'; did you mean '{meant}'?",
                 code="roles.misspelt",
             )
+
+
+def with_backends(
+    assigned: Mapping[str, str | tuple[str, ...]], backends: Collection[str]
+) -> dict[str, str | tuple[str, ...]]:
+    """`[roles]` where backends are given in code: one whose tag is a role's name plays that role.
+
+    A pool stays as it is if backends for all of it are given.
+    """
+    cast = dict(assigned)
+    for role, tags in assigned.items():
+        if role not in backends:
+            continue
+        if isinstance(tags, str):
+            cast[role] = role
+        elif not set(tags) <= set(backends):
+            cast[role] = (role,)  # still a pool, as a panel needs
+    return cast
+
+
+def _meant(role: str, known: Collection[str]) -> str | None:
+    """The known role that a name is nearly, but not exactly."""
+    near = difflib.get_close_matches(role, sorted(known), n=1, cutoff=0.8)
+    return near[0] if near and role not in known else None

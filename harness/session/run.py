@@ -263,7 +263,8 @@ class Run:
         """Asks the model that plays a role.
 
         Args:
-            role: `producer`, `planner`, or any name under `[roles]`.
+            role: `producer`, `planner`, or any name under `[roles]`. The producer's model plays a
+                role that has none, unless its name is nearly that of another.
             prompt: A text, or a conversation.
             returns: The type to answer in: a pydantic model, a dataclass, a builtin, or any of
                 these annotated. The server is given its JSON Schema. A text when left out; with
@@ -288,14 +289,14 @@ class Run:
                 word that was cut is told again.
 
         Raises:
-            ConfigurationInvalid: No model plays the role.
+            ConfigurationInvalid: No model plays the role, or it is misspelt.
             SameModel: By the server's word it is the model that it must not be.
             SameFamily: The same of a relative, where those are refused.
             RunLimitReached: The run's limits leave no room for it.
             ReplyCut: The reply was cut; `ReplyFiltered` and `ReplyEmpty` are kinds of it.
             InferenceError: There is no reply, or it is not of the type asked for.
         """
-        model = self._session.roles.model(role)
+        model = self._session.casting.model(role, self._session.trace)
         request, reply_type = chat_request(
             prompt,
             returns=returns,
@@ -419,12 +420,12 @@ class Run:
         """Makes vectors of texts, by the model that plays a role.
 
         Raises:
-            ConfigurationInvalid: No model plays the role.
+            ConfigurationInvalid: No model plays the role, or it is misspelt.
             RunLimitReached: The run's limits leave no room for it.
             NotOffered: Its server does not embed.
             InferenceError: There are no vectors.
         """
-        model = self._session.roles.model(role)
+        model = self._session.casting.model(role, self._session.trace)
         request = EmbedRequest(model=model, role=role, texts=as_texts(texts))
         self._asks(model)
         with self._call.pulse.doing("call"):

@@ -29,7 +29,7 @@ from harness.session.casting import Casting, ServedModels, warn_of_no_price
 from harness.session.mcp_tools import McpServers
 from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.passages import PassageLibrary
-from harness.session.roles import EVALUATOR, Roles
+from harness.session.roles import EVALUATOR, Roles, with_backends
 from harness.session.settings import WORDLLAMA, EvaluationSettings, MemorySettings, Settings
 from harness.session.trust import known_secrets, secret_variables
 from harness.trace import (
@@ -114,7 +114,8 @@ async def open_session(
         name: The pipeline's.
         task: What the run is for, for the audit log.
         environment: Holds the API keys that endpoints name.
-        backends: Ready-made backends by tag, beside those of the settings.
+        backends: Ready-made backends by tag, beside those of the settings. One whose tag is a
+            role's name plays that role, whatever the settings say.
         observers: Receive each record of the run as it happens.
         limits: Of the whole run; each goes before the same limit of the settings.
         needed_roles: Roles that must have a usable model before the block begins, and who needs
@@ -133,6 +134,8 @@ async def open_session(
     """
     # 1. Mistakes that the settings alone show, before there is a run.
     endpoints = known_endpoints(settings, backends)
+    roles = with_backends(settings.roles, backends or {})
+    settings = settings.model_copy(update={"roles": roles})
     casting = Casting(endpoints, settings, produces=produces)
     needed = casting.required | _models_for(needed_roles or {}, casting.roles)
     needed |= _embedder_of(settings.memory, endpoints)
@@ -243,9 +246,7 @@ def _models_for(needed_roles: Mapping[str, str], roles: Roles) -> set[str]:
         try:
             tags.add(roles.model(role))
         except ConfigurationInvalid as error:
-            raise ConfigurationInvalid(
-                f"{who} needs '{role}': {error}", code="roles.unassigned"
-            ) from error
+            raise ConfigurationInvalid(f"{who} needs '{role}': {error}", code=error.code) from error
     return tags
 
 

@@ -299,3 +299,47 @@ def test_a_panel_of_one_model_twice_is_warned_of(tmp_path):
     (said,) = [one.message for one in warnings if one.code == "panel.same-model"]
     assert "'e'" in said
     assert "'f'" in said
+
+
+# --- roles without a model -----------------------------------------------------------------------
+
+
+async def reads_and_plans(run: Run) -> None:
+    for role in ("producer", "reader", "reader", "planner"):
+        await run.chat(role, "x")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [({"producer": "a"}, ["reader", "planner"]), ({}, [])], ids=["some", "none"]
+)
+def test_a_role_that_the_producers_model_plays_is_told_once_where_others_are_given(
+    tmp_path, given, told
+):
+    backends = {given.get("producer", "producer"): ScriptedBackend(["A reply."] * 4)}
+    settings = Settings(traces=tmp_path, roles=given)
+    result = run(pipeline_of(reads_and_plans), settings, backends=backends)
+    assert [one.code for one in result.warnings] == ["roles.played-by-producer"] * len(told)
+    assert [one.message.split("'")[1] for one in result.warnings] == told
+
+
+def test_a_backend_given_in_code_goes_before_the_files_model(tmp_path):
+    async def text(run: Run) -> str:
+        return await run.chat("producer", "x")
+
+    path = tmp_path / "harness.toml"
+    path.write_text(f'traces = "traces"\n[roles]\nproducer = "qwen"\n{ENDPOINTS}')
+    settings = load_settings(path, environment={})
+    backends = {"producer": ScriptedBackend(["By script."])}
+    assert run(pipeline_of(text, models=["producer"]), settings, backends=backends).result == (
+        "By script."
+    )
+
+
+def test_a_misspelt_role_that_no_node_declares_is_refused_at_its_call(tmp_path):
+    async def judged(run: Run) -> str:
+        return await run.chat("evalutor", "Is it good?")
+
+    backend = ScriptedBackend(["Very."])
+    with refused("roles.misspelt"):
+        run(pipeline_of(judged), Settings(traces=tmp_path), backends={"producer": backend})
+    assert backend.requests == []

@@ -227,6 +227,7 @@ MISTAKES = {
     "no input": (answering(), {}, "pipeline.input-missing"),
     "a role without a model": (needing("evaluator"), {}, "roles.unassigned"),
     "a misspelt role": (idle(), {"roles": {"evaluater": "producer"}}, "roles.misspelt"),
+    "a node that misspells one": (needing("evalutor"), {}, "roles.misspelt"),
     "a missing key": (idle(), {"endpoints": {"a": KEYLESS}}, "endpoint.key-not-set"),
     "a missing file": (idle(), {"endpoints": {"a": FILELESS}}, "model.file-invalid"),
     "an unknown embedder": (idle(), {"memory": {"embedder": "w"}}, "memory.embedder-unknown"),

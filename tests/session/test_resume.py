@@ -346,13 +346,18 @@ def test_an_answer_is_kept_although_the_part_that_it_was_given_to_failed(setting
     assert resume(pipeline, settings).result == "this one"
 
 
-def test_an_asker_is_asked_at_once_and_until_the_answer_can_be_one(settings):
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+def test_an_asker_is_asked_at_once_and_until_the_answer_can_be_one(settings, is_async):
     asked = []
 
-    async def asker(question):
+    def plain(question):
         asked.append(question)
         return "maybe" if len(asked) == 1 else "y"
 
+    async def waiting(question):
+        return plain(question)
+
+    asker = waiting if is_async else plain
     assert run(asking(Calls()), settings, asker=asker).result == "shipped."
     assert [bool(one.problem) for one in asked] == [False, True]
 

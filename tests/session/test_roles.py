@@ -10,7 +10,7 @@ from session_runs import refused
 
 from harness.inference import Endpoint
 from harness.session.demand import Demand, Players
-from harness.session.roles import Roles
+from harness.session.roles import Roles, with_backends
 from harness.session.separation import (
     ComparedModels,
     EvaluatorPool,
@@ -33,12 +33,33 @@ PLAYED = {
     "who bears its name": (roles("producer", "evaluator"), "evaluator", "evaluator"),
     "the only one beside a pool": (roles("a", "b", "c", evaluator=("b", "c")), "producer", "a"),
     "the producer, for want of others": (roles("a"), "planner", "a"),
+    "the producer, where others have models": (roles("a", "b", producer="a"), "reader", "a"),
+    "one nearly named like another": (roles("a", "planner2", producer="a"), "planner2", "planner2"),
 }
 
 
 @pytest.mark.parametrize(("cast", "role", "tag"), PLAYED.values(), ids=PLAYED)
 def test_a_role_is_played_by_one_endpoint(cast, role, tag):
     assert cast.model(role) == tag
+
+
+IN_CODE = {
+    "before the settings": (
+        {"producer": "w", "planner": "w"}, ["producer"], {"producer": "producer", "planner": "w"},
+    ),
+    "beside them": ({"producer": "w"}, ["w", "planner"], {"producer": "w"}),
+    "in place of a pool": (
+        {"evaluator": ("a", "b")}, ["evaluator", "a"], {"evaluator": ("evaluator",)},
+    ),
+    "as the whole pool": (
+        {"evaluator": ("evaluator", "a")}, ["evaluator", "a"], {"evaluator": ("evaluator", "a")},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("assigned", "backends", "cast"), IN_CODE.values(), ids=IN_CODE)
+def test_a_backend_given_in_code_plays_the_role_that_it_is_called_by(assigned, backends, cast):
+    assert with_backends(assigned, backends) == cast
 
 
 REFUSED = {
@@ -50,6 +71,14 @@ REFUSED = {
     "an unclear producer": (lambda: roles("a", "b").model("producer"), "roles.unassigned", "a, b"),
     "one in the pool": (
         lambda: roles("qwen", evaluator=("qwen", "qwem")), "roles.endpoint-unknown", "'qwen'",
+    ),
+    "a misspelt evaluator": (
+        lambda: roles("producer", "evaluator").model("evalutor"), "roles.misspelt", "'evaluator'?",
+    ),
+    "one like a role of the settings": (
+        lambda: roles("a", "b", producer="a", translator="b").model("transaltor"),
+        "roles.misspelt",
+        "'translator'?",
     ),
     "several planners": (
         lambda: roles("a", "b", planner=("a", "b")), "roles.several-endpoints", "'planner'",
