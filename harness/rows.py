@@ -31,8 +31,7 @@ TEXTS = frozenset({".md", ".markdown", ".txt", ".rst"})
 TABLES = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
 
 _STDIN_PATH = Path("standard input")
-_WHOLE = {"draft", "sources"}
-"""Columns whose objects are no columns with points."""
+_WHOLE = frozenset({"draft", "sources"})
 _ROW_GROUP = 1_000
 
 
@@ -154,7 +153,10 @@ def _files_under(directory: Path, endings: AbstractSet[str]) -> list[Path]:
 
 
 def read_rows(
-    names: Iterable[str], *, columns: Mapping[str, str] | None = None
+    names: Iterable[str],
+    *,
+    columns: Mapping[str, str] | None = None,
+    whole: AbstractSet[str] = _WHOLE,
 ) -> Iterator[Row | InvalidInput]:
     """The rows of files, directories, patterns and standard input (JSON Lines), in order.
 
@@ -164,6 +166,7 @@ def read_rows(
     Args:
         names: As for `files_named`.
         columns: What a column is called there, by its name here.
+        whole: Columns whose objects are no columns with points.
 
     Raises:
         InvalidInput: A file is missing, or no row has such a column.
@@ -175,7 +178,7 @@ def read_rows(
             if isinstance(row, InvalidInput):
                 yield row
                 continue
-            fields = dict(_flat(row.fields))
+            fields = dict(_flat(row.fields, whole))
             seen |= fields.keys()
             # A name that another column gets is no longer that of its own.
             named = {
@@ -195,11 +198,13 @@ def read_rows(
             )
 
 
-def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(
+    fields: Mapping[str, Any], whole: AbstractSet[str], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
     for name, value in fields.items():
         column = prefix + name
-        if isinstance(value, dict) and column not in _WHOLE:
-            yield from _flat(value, f"{column}.")
+        if isinstance(value, dict) and column not in whole:
+            yield from _flat(value, whole, f"{column}.")
         else:
             yield column, value
 
@@ -394,6 +399,13 @@ class RowFile:
         """
         cells = (row.get(name) for name in self._columns)
         self._write(_csv_line(cells) if self._is_csv else orjson.dumps(row) + b"\n")
+
+    def clear(self) -> None:
+        """Removes all rows."""
+        os.ftruncate(self._file.fileno(), 0)
+        self.rows = []
+        if self._is_csv:
+            self._write(_csv_line(self._columns))
 
     def drop_last(self) -> None:
         """Removes the last row, of a file of JSON Lines."""

@@ -1,6 +1,7 @@
 """The session: configuration, and the one place where the parts are joined and closed."""
 
 from harness.session.agent import AgentResult
+from harness.session.batch import BatchResult, BatchScores, RowFailure
 from harness.session.chat import chat, chat_sync, embed, open_shim, stream
 from harness.session.events import RunEvent, RunEvents
 from harness.session.mcp_tools import mcp
@@ -17,6 +18,8 @@ from harness.session.tools import Tool, ToolResult
 
 __all__ = [
     "AgentResult",
+    "BatchResult",
+    "BatchScores",
     "CallResult",
     "EarlierRun",
     "EvaluatorDraw",
@@ -25,6 +28,7 @@ __all__ = [
     "Pipeline",
     "Rehearsal",
     "Remake",
+    "RowFailure",
     "Run",
     "RunEvent",
     "RunEvents",
