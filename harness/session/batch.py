@@ -19,7 +19,7 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 import numpy as np
 import orjson
@@ -542,7 +542,9 @@ class Batch:
         """What may be written of a row: without secrets."""
         data = orjson.dumps(row, default=str)
         read = orjson.loads(data)
-        return dict(self._redactor.clean_values(read) if self._redactor.finds_any(data) else read)
+        if self._redactor.finds_any(data):
+            read = self._redactor.clean_values(read)
+        return cast("dict[str, Any]", read)
 
     @cached_property
     def _redactor(self) -> Redactor:
