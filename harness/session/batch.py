@@ -24,7 +24,7 @@ from typing import Any, Optional, cast
 import numpy as np
 import orjson
 
-from harness.errors import HarnessError, InvalidInput, NodeFailed
+from harness.errors import HarnessError, InvalidInput, NodeFailed, did_you_mean
 from harness.files import read_text, write_whole
 from harness.graph import Graph, Skipped, bind_inputs, graph_inputs
 from harness.graph.graph import returned
@@ -161,6 +161,13 @@ class _Given:
     def inputs(self) -> dict[str, object]:
         """The columns that are inputs, and what is set for all, with the row's columns in it."""
         own = {name: value for name, value in self.row.fields.items() if name in self.names}
+        if not own and not any(_COLUMN.search(str(one)) for one in self.more.values()):
+            # With defaults for all inputs, every row would be the same.
+            raise self.row.refusal(
+                f"none of its columns ({', '.join(self.row.fields)}) is an input "
+                f"({', '.join(sorted(self.names))}); say --columns INPUT=COLUMN",
+                code="batch.no-input",
+            )
         return own | {name: self._filled(name, value) for name, value in self.more.items()}
 
     def _filled(self, name: str, value: object) -> object:
@@ -252,6 +259,12 @@ class Batch:
         seed: int,
     ) -> int:
         names = frozenset(graph_inputs(self.pipeline))
+        if unknown := sorted(every.keys() - names):
+            raise InvalidInput(
+                f"'{unknown[0]}' is not an input of pipeline '{self.pipeline.name}'; "
+                f"{did_you_mean(unknown[0], names)}",
+                code="pipeline.unknown-input",
+            )
         found = list(_rows_of(inputs, columns, names))
         if not found:
             raise InvalidInput("there is no row", code="row.no-rows")
@@ -711,7 +724,9 @@ def _rows_of(
         inputs = [inputs]
     for number, one in enumerate(inputs, start=1):
         if isinstance(one, Mapping):
-            yield Row(fields=dict(one), path=Path("inputs"), line=number)
+            ours = {theirs: mine for mine, theirs in columns.items()}
+            fields = {ours.get(name, name): value for name, value in one.items()}
+            yield Row(fields=fields, path=Path("inputs"), line=number)
         elif isinstance(one, str | Path):
             yield from read_rows([str(one)], columns=columns, whole=whole)
         else:

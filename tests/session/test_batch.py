@@ -338,3 +338,18 @@ def test_secrets_are_in_no_file_of_a_batch(tmp_path, monkeypatch):
     batch(words_pipeline(Calls()), [{"task": "plumeria-41-secret"}], tmp_path, backend=same)
     (line,) = lines(tmp_path / "out.jsonl")
     assert "plumeria-41" not in json.dumps(line)
+
+
+def test_a_row_whose_columns_are_no_inputs_is_refused_though_all_have_defaults(tmp_path):
+    defaults = Pipeline("defaults")
+    defaults.node(lambda task="tea": task, name="step")
+    with pytest.raises(InvalidInput, match="--columns INPUT=COLUMN"):
+        batch(defaults, [{"drink": "milk"}], tmp_path)
+    done = batch(defaults, [{"drink": "milk"}], tmp_path, columns={"task": "drink"})
+    assert [*done.outputs.values()] == ["milk"]
+
+
+def test_an_input_of_every_row_must_be_one(tmp_path):
+    with pytest.raises(InvalidInput) as refused:
+        batch(words_pipeline(Calls()), ROWS, tmp_path, every={"tsak": "tea"})
+    assert refused.value.code == "pipeline.unknown-input"
