@@ -400,13 +400,6 @@ class RowFile:
         cells = (row.get(name) for name in self._columns)
         self._write(_csv_line(cells) if self._is_csv else orjson.dumps(row) + b"\n")
 
-    def clear(self) -> None:
-        """Removes all rows."""
-        os.ftruncate(self._file.fileno(), 0)
-        self.rows = []
-        if self._is_csv:
-            self._write(_csv_line(self._columns))
-
     def drop_last(self) -> None:
         """Removes the last row, of a file of JSON Lines."""
         self._file.seek(0)

@@ -28,7 +28,8 @@ from harness.cli.run_command import run_options
 from harness.cli.run_result import spent_line
 from harness.inference import Limits
 from harness.session import run_to_its_end
-from harness.session.batch import ROWS, Batch, BatchRehearsal, BatchResult, BatchScores
+from harness.session.batch import Batch, BatchRehearsal, BatchResult, BatchScores
+from harness.session.batch_files import ROWS
 
 _SHOWN = 5
 _MOST = 20

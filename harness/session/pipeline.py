@@ -12,7 +12,8 @@ from harness.graph import Asker, Cache, Concurrency, Graph, OnError, Retry, Time
 from harness.inference import Backend, Limits
 from harness.log import warn_renamed
 from harness.rubric import Rubric
-from harness.session.batch import Batch, BatchResult, Inputs
+from harness.session.batch import Batch, BatchResult
+from harness.session.batch_rows import Inputs
 from harness.session.events import RunEvents
 from harness.session.own_loop import refuse_running_loop, run_to_its_end
 from harness.session.pipeline_run import PipelineRun
