@@ -310,6 +310,20 @@ def _pyarrow() -> Any:  # noqa: ANN401 - it has no types
     return pyarrow
 
 
+def check_output(path: Path, endings: AbstractSet[str]) -> None:
+    """Checks that rows can be written to a file of this name.
+
+    Raises:
+        InvalidInput: Its ending is none of these.
+        ConfigurationInvalid: It is Parquet, and pyarrow is missing.
+    """
+    if path.suffix.lower() not in endings:
+        said = f"rows are written as {' or '.join(sorted(endings))}"
+        raise InvalidInput(said, code="row.output-unknown", path=path)
+    if path.suffix.lower() == ".parquet":
+        _pyarrow()
+
+
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes a `.jsonl` or `.parquet` file, which is there once it is whole; none without rows.
 
@@ -321,9 +335,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         InvalidInput: Its ending is another, or it cannot be written.
         ConfigurationInvalid: It is Parquet, and pyarrow is missing.
     """
-    if path.suffix.lower() not in {".jsonl", ".parquet"}:
-        said = "rows are written as .jsonl or .parquet"
-        raise InvalidInput(said, code="row.output-unknown", path=path)
+    check_output(path, {".jsonl", ".parquet"})
     pyarrow = _pyarrow() if path.suffix.lower() == ".parquet" else None
     left = iter(rows)
     group = list(islice(left, _ROW_GROUP))
@@ -367,8 +379,7 @@ class RowFile:
         self.path = path
         self._is_csv = path.suffix.lower() == ".csv"
         self._columns = [*columns, *more] if self._is_csv else list(columns)
-        if not self._is_csv and path.suffix.lower() != ".jsonl":
-            raise self._refusal("rows are written as .jsonl or .csv", code="row.output-unknown")
+        check_output(path, {".csv", ".jsonl"})
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b", buffering=0)

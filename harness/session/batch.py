@@ -26,7 +26,7 @@ from harness.graph import Graph, Skipped
 from harness.graph.graph import returned
 from harness.graph.state import Call, State, Taken, digest_of_value, label_of, plan_of
 from harness.inference import Backend, Limits
-from harness.rows import Row
+from harness.rows import Row, check_output
 from harness.rubric import Rubric
 from harness.rubric.calibration.agreement import Resamples, estimate
 from harness.session.batch_files import ROWS, SCORES, BatchFiles, Made
@@ -136,6 +136,8 @@ class Batch:
                 'records no outputs; set content = "full" under [trace]',
                 code="batch.no-texts",
             )
+        if output is not None:
+            check_output(output, {".csv", ".jsonl", ".parquet"})
         self._pipeline = pipeline
         self._output = output
         self._rows = BatchRows(
@@ -195,7 +197,12 @@ class Batch:
             name=ROWS, each={"row": "digests"}, when=lambda row: row in table.given, models=roles
         )(rows)
         if rubric is not None:
-            graph.node(name=SCORES, each={"row": "digests", "output": ROWS})(scores)
+            is_judged = any(not one.optional for one in rubric.judged)
+            graph.node(
+                name=SCORES,
+                each={"row": "digests", "output": ROWS},
+                models=["evaluator"] if is_judged else None,
+            )(scores)
         return graph
 
     async def run(self) -> BatchResult:

@@ -126,3 +126,12 @@ def test_progress_is_told_now_and_then_without_a_terminal(project: Path) -> None
     told = [line for line in done.stderr.splitlines() if line.startswith("rows ")]
     assert 2 <= len(told) <= 21
     assert " left" in told[0]
+
+
+def test_one_row_is_shown_by_its_label(project: Path) -> None:
+    harness("batch", "echo.py", "drinks.csv", "--output", "out.jsonl", cwd=project)
+    row = harness("trace", "show", "rows[2]", "latest", cwd=project)
+    assert "rows[2]/echo/shout" in row.stdout
+    assert "rows[1]" not in row.stdout
+    node = harness("trace", "show", "rows[2]/echo/shout", "latest", cwd=project)
+    assert "rows[2] / rows[2]/echo/shout" in node.text

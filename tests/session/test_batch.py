@@ -353,3 +353,24 @@ def test_an_input_of_every_row_must_be_one(tmp_path):
     with pytest.raises(InvalidInput) as refused:
         batch(words_pipeline(Calls()), ROWS, tmp_path, every={"tsak": "tea"})
     assert refused.value.code == "pipeline.unknown-input"
+
+
+def test_a_rubric_that_needs_a_judge_is_refused_before_any_row_is_run(tmp_path):
+    (tmp_path / "one.yaml").write_text(ONE_QUESTION)
+    calls = Calls()
+    with pytest.raises(InvalidInput, match="evaluator"):
+        batch(
+            words_pipeline(calls),
+            ROWS,
+            tmp_path,
+            evaluate="one",
+            settings=settings_of(tmp_path, rubrics=tmp_path),
+        )
+    assert not calls.made
+
+
+def test_an_output_of_an_unknown_kind_is_refused_before_any_row_is_run(tmp_path):
+    calls = Calls()
+    with pytest.raises(InvalidInput) as refused:
+        batch(words_pipeline(calls), ROWS, tmp_path, output="out.txt")
+    assert (refused.value.code, calls.made) == ("row.output-unknown", [])
