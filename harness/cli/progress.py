@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import threading
 import time
 from collections import Counter
@@ -21,6 +20,7 @@ from rich.text import Text
 from harness.cli.consoles import say
 from harness.trace import Instant, Record, SpanEnded, SpanStarted
 from harness.trace.node_records import NodeStatus, attempt_status
+from harness.trace.records import node_of_all
 
 CallStatus = NodeStatus | Literal["running"]
 
@@ -40,9 +40,6 @@ _DETAILS: dict[CallStatus, str] = {
     "skipped": "skipped",
     "reused": "done before",
 }
-
-_INSTANCE = re.compile(r"\[\d+\]|#\d+")
-"""The part of a nested pipeline's path that differs between its calls; they are shown as one."""
 
 _SHOWN = ("load", "evaluate", "revise")
 """Spans to name while they are open."""
@@ -417,7 +414,7 @@ class RunState:
         self._node(said).set((str(said.get("node")), said.get("item")), status)
 
     def _node(self, said: dict[str, Any]) -> NodeState:
-        name = _INSTANCE.sub("", str(said.get("node")))
+        name = node_of_all(str(said.get("node")))
         return self.nodes.setdefault(name, NodeState(self._clock))
 
     def _node_around(self, span: SpanStarted) -> str:

@@ -8,7 +8,6 @@ table changes: new rows get the next numbers, rows that are gone are skipped.
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ from harness.session.settings import Settings
 from harness.session.trust import known_secrets
 from harness.trace import NodeOutput, Record, Sink
 from harness.trace.journal_reader import JOURNAL_SUFFIX
+from harness.trace.records import node_of_all
 from harness.trace.run_trace import is_going
 from harness.trace.secrets import Redactor
 
@@ -267,7 +267,7 @@ class Batch:
                 if isinstance(one, NodeOutput)
             }
             nodes.update(
-                re.sub(r"\[\d+\]", "", label.partition("/")[2])
+                node_of_all(label.partition("/")[2])
                 for label in labels - reused
                 if "/" in label and label.partition("/")[0] in again
             )

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command import harness
+from command import NOBODY, harness
 from pipelines import ECHO
 
 PICKY = """\
@@ -135,3 +135,17 @@ def test_one_row_is_shown_by_its_label(project: Path) -> None:
     assert "rows[1]" not in row.stdout
     node = harness("trace", "show", "rows[2]/echo/shout", "latest", cwd=project)
     assert "rows[2] / rows[2]/echo/shout" in node.text
+
+
+def test_the_report_has_a_line_for_each_node_and_not_for_each_row(project: Path) -> None:
+    (project / "asks.py").write_text(
+        'from harness import Pipeline, Run\nasks = Pipeline("asks")\n\n'
+        "@asks.node\nasync def step(run: Run, task: str) -> str:\n"
+        '    return await run.chat("producer", task)\n'
+    )
+    nobody = {"producer": {"backend": "llamacpp", "url": NOBODY, "model_id": "none"}}
+    command = ("batch", "asks.py", "drinks.csv", "--output", "out.jsonl")
+    failed = harness(*command, cwd=project, endpoints=nobody)
+    assert (failed.exit_code, "All: out.failures.jsonl" in failed.stdout) == (1, True)
+    report = harness("trace", "report", "latest", "--json", cwd=project).json
+    assert [one["name"] for one in report["nodes"]] == ["rows/asks/step"]
