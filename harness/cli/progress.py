@@ -41,6 +41,8 @@ _DETAILS: dict[CallStatus, str] = {
     "reused": "done before",
 }
 
+_BEGUN_LINES = 3
+"""Of a line that was printed and has no end yet."""
 _SHOWN = ("load", "evaluate", "revise")
 """Spans to name while they are open."""
 
@@ -73,14 +75,14 @@ class Progress:
             redirect_stderr=False,
         )
         self._is_terminal = console.is_terminal
+        self._above = _Above(console)
         self._redirected = ExitStack()
 
     def __enter__(self) -> Progress:
         if self._is_terminal:
-            above = _Above(self._live.console)
-            self._redirected.callback(above.end)
-            self._redirected.enter_context(redirect_stderr(above))
-            self._redirected.enter_context(redirect_stdout(above))
+            self._redirected.callback(self._above.end)
+            self._redirected.enter_context(redirect_stderr(self._above))
+            self._redirected.enter_context(redirect_stdout(self._above))
             self._live.start()
         return self
 
@@ -116,7 +118,12 @@ class Progress:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The picture at this moment."""
         with self._lock:
-            yield self._picture(options.height or console.size.height)
+            height, width = options.height or console.size.height, console.size.width
+            most = min(_BEGUN_LINES, height // 10)
+            if most and (begun := Text.from_ansi(self._above.begun)[-most * width :]):
+                yield begun
+                height -= -(-len(begun) // width)
+            yield self._picture(height)
 
     def _picture(self, height: int) -> RenderableType:
         state = self._state
@@ -154,12 +161,16 @@ class Progress:
 
 
 class _Above(io.TextIOBase):
-    """Prints whole lines above a live picture: half a line would be drawn over."""
+    """Prints whole lines above a live picture: half a line would be drawn over.
+
+    Attributes:
+        begun: The line that has no end yet, such as an answer that is streamed.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self.rich_proxied_file = console.file  # otherwise the console would write here too
-        self._begun = ""
+        self.begun = ""
         self._lock = threading.Lock()
 
     def isatty(self) -> bool:
@@ -167,14 +178,14 @@ class _Above(io.TextIOBase):
 
     def write(self, text: str) -> int:
         with self._lock:
-            *lines, self._begun = f"{self._begun}{text}".split("\n")
+            *lines, self.begun = f"{self.begun}{text}".split("\n")
         for line in lines:
             self._console.print(Text.from_ansi(line), soft_wrap=True)
         return len(text)
 
     def end(self) -> None:
         """Prints an unfinished line."""
-        if self._begun:
+        if self.begun:
             self.write("\n")
 
 
@@ -392,7 +403,7 @@ class RunState:
                 over = [number for number, loop in self.loops.items() if loop.is_over]
                 for number in over[:-_LOOPS]:
                     del self.loops[number]
-            case "load" if ended.status == "ok":
+            case "load" if ended.status == "ok" and "model" in said:
                 self.resident[str(said.get("model"))] = None
             case "unload":
                 self.resident.pop(str(said.get("model")), None)

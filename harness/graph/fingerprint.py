@@ -327,7 +327,8 @@ _NOT_OF_THE_CLASS = frozenset(
         *("__protocol_attrs__", "__non_callable_proto_members__"),
         *("__callable_proto_members_only__", "__mutable_keys__", "__readonly_keys__"),
         *("_member_map_", "_value2member_map_", "_hashable_values_", "_unhashable_values_"),
-        "_unhashable_values_map_",
+        # of flags, made of the members; Python 3.11.2 has no `_singles_mask_` yet
+        *("_unhashable_values_map_", "_singles_mask_", "_all_bits_", "_flag_mask_", "_inverted_"),
     }
 )
 _ADDRESS = re.compile("0x[0-9a-fA-F]+")

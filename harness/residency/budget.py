@@ -37,6 +37,8 @@ class _Queued:
     call: WaitingCall
     is_granted: bool = False
     error: Exception | None = None
+    awaits_load: bool = False
+    """Whether its span says so."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -218,6 +220,7 @@ class KeepAliveBudget:
         """Waits until something has changed for the call; the span says for what."""
         queued.changed.clear()
         load = self._residents.load_of(queued.call.model)
+        queued.awaits_load = load is not None
         if load is not None:
             # The load has its own span; this is the call's share of it.
             span = self._tracer.span("load", source="measured", waits_for=load)
@@ -298,6 +301,9 @@ class KeepAliveBudget:
         self._refuse_what_cannot_fit()
         self._report()
         self._consider()
+        for queued in self._queue.values():
+            if queued.awaits_load and self._residents.load_of(queued.call.model) is None:
+                queued.changed.set()  # loaded, and not its turn: from now on it waits for a place
 
     def _ask_again_at(self, until_ns: int | None, now_ns: int) -> None:
         if self._alarm is not None:

@@ -7,11 +7,11 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from harness.errors import NodeFailed, Notice
+from harness.errors import HarnessError, NodeFailed, Notice
 from harness.graph import (
     Answers,
     Asker,
@@ -25,6 +25,7 @@ from harness.graph import (
 )
 from harness.inference import NOTHING, Backend, Limits, merged
 from harness.inference.reply_store import OUTPUT_CACHE, StoredOutputs
+from harness.rubric.load import load_rubric_file
 from harness.session.demand import Forecaster, Players, demand_of, last_asked
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
@@ -121,7 +122,8 @@ class PipelineRun:
         if earlier.is_finished:
             result = await result_if_nothing_to_do(graph, values, earlier)
             if result is not None:
-                return result
+                changed = await asyncio.to_thread(_changed_rubrics, earlier, self.settings.rubrics)
+                return replace(result, warnings=(*result.warnings, *changed))
         return await self._run(
             _Part(
                 inputs=values,
@@ -314,6 +316,27 @@ async def _remember_again(session: Session, earlier: EarlierRun) -> None:
                 "whole text",
             )
             session.casting.warn(notice, session.trace)
+
+
+def _changed_rubrics(earlier: EarlierRun, rubrics: Path) -> list[Notice]:
+    """Rubrics of the user's that are not as they were; a node's code does not tell of them."""
+    judged = {loop.rubric: loop.rubric_sha256 for loop in earlier.loops.ended}
+    notices = []
+    for name, sha256 in judged.items():
+        try:
+            path = rubrics / f"{name}.yaml"
+            changed = load_rubric_file(path, directory=rubrics).sha256 != sha256
+        except HarnessError:
+            continue  # given as a path, or shipped; or it has a mistake now
+        if changed:
+            notices.append(
+                Notice(
+                    code="resume.rubric-changed",
+                    message=f"rubric '{name}' has changed, and texts that were judged by it are "
+                    "kept as they are; to judge anew, begin a new run: harness run",
+                )
+            )
+    return notices
 
 
 def _deadline_s(deadline_ns: int) -> float:

@@ -336,6 +336,7 @@ class Run:
         timeout_s: float | None = None,
         max_result_chars: int = 10_000,
         max_output_tokens: int | None = None,
+        on_cut: OnCut = "error",
         temperature: float = 0.0,
         seed: int | None = None,
     ) -> AgentResult:
@@ -356,6 +357,7 @@ class Run:
             timeout_s: Longest that a call of a tool may take, if the tool has no limit of its own.
             max_result_chars: Of a result; the middle of a longer one is left out.
             max_output_tokens: As in `chat`, of each reply.
+            on_cut: As in `chat`, for a reply that is cut.
             temperature: 0 is greedy.
             seed: Makes sampling repeatable where the server can.
 
@@ -373,6 +375,7 @@ class Run:
         before = () if system is None else (Message("system", system),)
         options: ChatOptions = {
             "max_output_tokens": max_output_tokens,
+            "on_cut": on_cut,
             "temperature": temperature,
             "seed": seed,
         }

@@ -215,11 +215,10 @@ def _climb(
                 trial = put({**{key: c.text for key, c in taken.items()}, section: one.text})
             except InvalidInput:
                 continue
-            if trial == text:
-                continue
             checked = check(replace(base, text=trial, cut=one.cut))
             means[section, one.number] = checked.mean
-            if checked.rank > rank or (checked.rank == rank and section in undecided):
+            may_differ = checked.rank == rank and section in undecided and trial != text
+            if checked.rank > rank or may_differ:
                 gained.append((section, one.number))
                 better.append((checked.rank, -one.number, one, trial))
         if better:

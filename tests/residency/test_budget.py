@@ -446,6 +446,22 @@ async def test_who_waits_for_a_load_shows_which_it_is_and_one_load_is_in_the_tra
     assert [r.attributes["waits_for"] for r in loads if r is not load] == [load.id] * 3
 
 
+@virtually
+async def test_who_waits_for_a_place_when_the_load_is_over_shows_that():
+    records = []
+    tracer = Tracer(records.append, clock=loop_ns)
+    async with Machine(10, a=6, b=6).lending(tracer, a={"slots": 1}) as budget:
+        first, second = Call(budget, "a"), Call(budget, "a")
+        await first.began.wait()
+        await until_idle()
+        await first.end()
+        await second.end()
+
+    waits = [r for r in records if isinstance(r, SpanStarted) and "track" not in r.attributes]
+    assert [r.name for r in waits][-3:] == ["load", "load", "queue"]
+    assert waits[-1].attributes["reason"] == "slots: all 1 of 'a' are taken"
+
+
 # --- several devices ----------------------------------------------------------------------------
 
 

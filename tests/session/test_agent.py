@@ -198,6 +198,16 @@ def test_an_agent_that_never_answers_returns_the_last_that_it_said(tmp_path):
     assert (result.text, result.stop_reason) == ("I will add.", "max_steps")
 
 
+def test_a_cut_answer_is_an_error_unless_it_may_be_kept(tmp_path):
+    cut = ScriptedReply(text="It is", finish_reason="length")
+
+    with refused("call.reply-cut"):
+        agent_run(tmp_path, [cut], [add])
+    _, result, _ = agent_run(tmp_path, [cut], [add], on_cut="keep")
+
+    assert (result.text, result.stop_reason) == ("It is", "answered")
+
+
 def test_the_same_call_over_and_over_is_answered_without_it_and_then_ends_the_agent(tmp_path):
     calls.made.clear()
     again = asks(("add", '{"a": 1, "b": 2}')), asks(("add", '{"b":2,"a":1}'))

@@ -72,6 +72,15 @@ def chain(calls, *, ending="!", fails=False):
     return pipeline
 
 
+RUBRIC = """
+title: Own
+purpose: Short.
+pass_at: 8
+dimensions:
+  - { name: length, checks: [{ check: words, min: 1, max: 9 }] }
+"""
+
+
 def test_what_was_done_is_not_done_again(settings):
     calls = Calls()
     failed = fail(chain(calls, fails=True), settings, {"text": "a b"}).result
@@ -119,6 +128,26 @@ def test_a_finished_run_is_not_begun_again_and_gives_its_result(settings):
     assert set(again.reused) == {"words", "loud[0]", "loud[1]", "joined"}
     assert again.files == first.files
     assert {path: path.read_bytes() for path in settings.traces.iterdir()} == files
+
+
+def test_a_finished_run_says_that_a_rubric_has_changed_since(settings, tmp_path):
+    path = tmp_path / "rubrics" / "own.yaml"
+    path.parent.mkdir()
+    path.write_text(RUBRIC)
+    settings = settings.model_copy(update={"rubrics": path.parent})
+
+    async def text(run: Run) -> str:
+        return (await run.wiggum("Write.", rubric="own")).text
+
+    pipeline, models = pipeline_of(text), {"producer": ScriptedBackend(["Two words."])}
+    first = run(pipeline, settings, backends=models)
+    same = run(pipeline, settings, backends=models, resume=first.run_id)
+    path.write_text(RUBRIC.replace("max: 9", "max: 5"))
+    changed = run(pipeline, settings, backends=models, resume=first.run_id)
+
+    assert "resume.rubric-changed" not in codes(same.warnings)
+    assert "resume.rubric-changed" in codes(changed.warnings)
+    assert changed.result == first.result
 
 
 def test_python_runs_resume_too_and_an_input_of_that_name_stays_one(tmp_path, monkeypatch):

@@ -57,8 +57,8 @@ def test_the_best_candidate_of_each_section_is_taken_and_the_others_say_why_not(
     (draft,) = selection.finalists
     assert draft.text == "# One\n\ngood\n\n# Two\n\nbad\n"
     outcomes = [one.outcome for one in selection.tried]
-    assert outcomes == ["outdone", "taken", "unusable", "unusable", "no_gain", "no_gain", "no_gain"]
-    assert [one.checked for one in selection.tried] == [1, 2, None, None, 0, 2, 2]
+    assert outcomes == ["outdone", "taken", "no_gain", "unusable", "no_gain", "no_gain", "no_gain"]
+    assert [one.checked for one in selection.tried] == [1, 2, 0, None, 0, 2, 2]
     assert [(one.section, one.section_index) for one in selection.tried[-2:]] == [("Two", 1)] * 2
 
 
@@ -138,7 +138,7 @@ def test_the_record_has_every_candidate_and_an_arrow_from_the_one_that_was_taken
     assert len({request.seed for request in asked}) == len(asked) == 3
     written = list(journal_of(records, tmp_path / "run.jsonl").items())
     told = [r for r in written if isinstance(r, Instant) and r.name == "candidate"]
-    assert [one.attributes["outcome"] for one in told] == ["unusable", "taken", "outdone"]
+    assert [one.attributes["outcome"] for one in told] == ["no_gain", "taken", "outdone"]
     assert [one.attributes["seed"] for one in told] == sorted(request.seed for request in asked)
     (arrow,) = (r for r in records if isinstance(r, Flows) and r.name == "candidate")
     spans = {r.id: r for r in written if isinstance(r, SpanRecord)}
@@ -167,6 +167,12 @@ def test_a_loop_whose_candidates_have_no_text_ends_after_its_first_round():
     assert len(world.evaluated) == 1
 
 
+def test_a_loop_whose_candidates_all_repeat_the_draft_ends_on_a_plateau():
+    result, _ = loop(["bad", "bad"])
+
+    assert (result.stop_reason, len(result.rounds)) == ("plateau", 1)
+
+
 def test_a_loop_whose_candidates_gain_nothing_ends_on_a_plateau():
     """A finding about the whole draft is revised by edits, and these are not asked for again."""
     result, world = loop(
@@ -187,7 +193,7 @@ def test_one_failed_candidate_does_not_end_the_loop():
 def test_one_call_at_a_time_ends_with_the_first_candidate_that_the_checks_find_nothing_in():
     result, world = loop(["bad", "good", "poor"], at_once=1)
 
-    assert [one.outcome for one in result.rounds[1].tried] == ["unusable", "taken"]
+    assert [one.outcome for one in result.rounds[1].tried] == ["no_gain", "taken"]
     assert len([one for one in world.requests if one.role == "producer"]) == 2
 
 
