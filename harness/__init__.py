@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from harness.rubric.checks import Grade
     from harness.session import (
         AgentResult,
+        BatchResult,
+        BatchScores,
         Pipeline,
+        RowFailure,
         Run,
         RunEvent,
         RunEvents,
@@ -58,6 +61,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentResult",
+    "BatchResult",
+    "BatchScores",
     "Cache",
     "ChatRequest",
     "Completion",
@@ -85,6 +90,7 @@ __all__ = [
     "ReplyCut",
     "Retry",
     "Round",
+    "RowFailure",
     "Rubric",
     "Run",
     "RunEvent",
@@ -145,7 +151,10 @@ _HOMES = {
     "rubric.checks": ("Grade",),
     "session": (
         "AgentResult",
+        "BatchResult",
+        "BatchScores",
         "Pipeline",
+        "RowFailure",
         "Run",
         "RunEvent",
         "RunEvents",

@@ -31,8 +31,7 @@ TEXTS = frozenset({".md", ".markdown", ".txt", ".rst"})
 TABLES = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
 
 _STDIN_PATH = Path("standard input")
-_WHOLE = {"draft", "sources"}
-"""Columns whose objects are no columns with points."""
+_WHOLE = frozenset({"draft", "sources"})
 _ROW_GROUP = 1_000
 
 
@@ -154,7 +153,10 @@ def _files_under(directory: Path, endings: AbstractSet[str]) -> list[Path]:
 
 
 def read_rows(
-    names: Iterable[str], *, columns: Mapping[str, str] | None = None
+    names: Iterable[str],
+    *,
+    columns: Mapping[str, str] | None = None,
+    whole: AbstractSet[str] = _WHOLE,
 ) -> Iterator[Row | InvalidInput]:
     """The rows of files, directories, patterns and standard input (JSON Lines), in order.
 
@@ -164,6 +166,7 @@ def read_rows(
     Args:
         names: As for `files_named`.
         columns: What a column is called there, by its name here.
+        whole: Columns whose objects are no columns with points.
 
     Raises:
         InvalidInput: A file is missing, or no row has such a column.
@@ -175,7 +178,7 @@ def read_rows(
             if isinstance(row, InvalidInput):
                 yield row
                 continue
-            fields = dict(_flat(row.fields))
+            fields = dict(_flat(row.fields, whole))
             seen |= fields.keys()
             # A name that another column gets is no longer that of its own.
             named = {
@@ -195,11 +198,13 @@ def read_rows(
             )
 
 
-def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(
+    fields: Mapping[str, Any], whole: AbstractSet[str], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
     for name, value in fields.items():
         column = prefix + name
-        if isinstance(value, dict) and column not in _WHOLE:
-            yield from _flat(value, f"{column}.")
+        if isinstance(value, dict) and column not in whole:
+            yield from _flat(value, whole, f"{column}.")
         else:
             yield column, value
 
@@ -305,6 +310,20 @@ def _pyarrow() -> Any:  # noqa: ANN401 - it has no types
     return pyarrow
 
 
+def check_output(path: Path, endings: AbstractSet[str]) -> None:
+    """Checks that rows can be written to a file of this name.
+
+    Raises:
+        InvalidInput: Its ending is none of these.
+        ConfigurationInvalid: It is Parquet, and pyarrow is missing.
+    """
+    if path.suffix.lower() not in endings:
+        said = f"rows are written as {' or '.join(sorted(endings))}"
+        raise InvalidInput(said, code="row.output-unknown", path=path)
+    if path.suffix.lower() == ".parquet":
+        _pyarrow()
+
+
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes a `.jsonl` or `.parquet` file, which is there once it is whole; none without rows.
 
@@ -316,9 +335,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         InvalidInput: Its ending is another, or it cannot be written.
         ConfigurationInvalid: It is Parquet, and pyarrow is missing.
     """
-    if path.suffix.lower() not in {".jsonl", ".parquet"}:
-        said = "rows are written as .jsonl or .parquet"
-        raise InvalidInput(said, code="row.output-unknown", path=path)
+    check_output(path, {".jsonl", ".parquet"})
     pyarrow = _pyarrow() if path.suffix.lower() == ".parquet" else None
     left = iter(rows)
     group = list(islice(left, _ROW_GROUP))
@@ -362,8 +379,7 @@ class RowFile:
         self.path = path
         self._is_csv = path.suffix.lower() == ".csv"
         self._columns = [*columns, *more] if self._is_csv else list(columns)
-        if not self._is_csv and path.suffix.lower() != ".jsonl":
-            raise self._refusal("rows are written as .jsonl or .csv", code="row.output-unknown")
+        check_output(path, {".csv", ".jsonl"})
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b", buffering=0)

@@ -27,7 +27,7 @@ from harness.trace.calls import (
 from harness.trace.intervals import depths, without
 from harness.trace.journal_reader import Journal
 from harness.trace.node_records import CriticalPath, critical_path, place_wait_ns
-from harness.trace.records import Instant, OpenSpan, RunState, SpanRecord, title
+from harness.trace.records import Instant, OpenSpan, RunState, SpanRecord, node_of_all, title
 from harness.wiggum import LOOP_RECORDS, RecordedLoop, recorded_loops
 
 
@@ -57,6 +57,7 @@ class RunReport:
     """All, those answered from the cache included."""
     models: tuple[CallGroup, ...]
     nodes: tuple[CallGroup, ...]
+    """A nested pipeline's nodes over all calls of it."""
     roles: tuple[CallGroup, ...]
     speed_limits: tuple[SpeedLimit, ...]
     """Of models that the machine's own processor computed."""
@@ -120,7 +121,7 @@ def report_of(
         duration_ns=run.duration_ns,
         calls=call_group(calls),
         models=group_calls(calls, by=lambda call: call.model),
-        nodes=group_calls(calls, by=lambda call: call.node),
+        nodes=group_calls(calls, by=lambda call: call.node and node_of_all(call.node)),
         roles=group_calls(calls, by=lambda call: call.role),
         speed_limits=speed_limits_of(asked, seen.instants),
         asides=asides_of(seen.asides),

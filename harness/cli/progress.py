@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import threading
 import time
 from collections import Counter
@@ -18,8 +17,10 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from harness.cli.consoles import say
 from harness.trace import Instant, Record, SpanEnded, SpanStarted
 from harness.trace.node_records import NodeStatus, attempt_status
+from harness.trace.records import node_of_all
 
 CallStatus = NodeStatus | Literal["running"]
 
@@ -29,15 +30,16 @@ _LOOPS = 4
 _BESIDE_NODES = 3
 """Lines below the nodes and loops: the summary, the models, and a free one."""
 
+_LINES = 20
+"""Calls from which progress is told where there is no terminal, so many times."""
+_SILENT_S = 30
+
 _DETAILS: dict[CallStatus, str] = {
     "failed": "failed",
     "waiting": "waiting for an answer",
     "skipped": "skipped",
     "reused": "done before",
 }
-
-_INSTANCE = re.compile(r"\[\d+\]|#\d+")
-"""The part of a nested pipeline's path that differs between its calls; they are shown as one."""
 
 _BEGUN_LINES = 3
 """Of a line that was printed and has no end yet."""
@@ -54,10 +56,13 @@ class Progress:
     Args:
         console: Nothing is drawn unless it is a terminal.
         nodes: The names of the pipeline's nodes, in order.
+        told: A mapped node. Where there is no terminal, a line now and then says how far it is.
     """
 
-    def __init__(self, console: Console, nodes: Iterable[str]) -> None:
+    def __init__(self, console: Console, nodes: Iterable[str], *, told: str | None = None) -> None:
         self._state = RunState(nodes)
+        self._told = told
+        self._told_of, self._told_s = 0, time.monotonic()
         # One thread brings records, another draws the picture.
         self._lock = threading.Lock()
         self._spinner = Spinner("dots")
@@ -99,6 +104,16 @@ class Progress:
         """Takes one record of the run."""
         with self._lock:
             self._state.take(record)
+            if self._told is not None and not self._is_terminal and type(record) is SpanEnded:
+                self._tell(self._state.nodes[self._told])
+
+    def _tell(self, node: NodeState) -> None:
+        now_s = time.monotonic()
+        part = node.ended * _LINES // max(1, node.total)
+        if node.total >= _LINES and (part > self._told_of or now_s > self._told_s + _SILENT_S):
+            self._told_of, self._told_s = part, now_s
+            said = [f"{self._told} {_count(node)}", _details(node).plain, _pace(node)]
+            say("  ".join(filter(None, [*said, _calls_line(self._state)])), err=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The picture at this moment."""
@@ -190,7 +205,22 @@ def _details(node: NodeState) -> Text:
 
 
 def _seconds(node: NodeState) -> str:
-    return "" if node.seconds is None else f"{node.seconds:.1f} s"
+    if node.seconds is None:
+        return ""
+    return "  ".join(filter(None, [f"{node.seconds:.1f} s", _pace(node)]))
+
+
+def _pace(node: NodeState) -> str:
+    """How quickly the items of a mapped node end, and how long the others will take."""
+    if not node.made or not node.seconds or node.ended >= node.total:
+        return ""
+    rate = node.made / node.seconds
+    left_s = (node.total - node.ended) / rate
+    pace = f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min"
+    for unit, size_s in (("h", 3600), ("min", 60)):
+        if left_s >= 2 * size_s:
+            return f"{pace}, {left_s / size_s:.0f} {unit} left"
+    return f"{pace}, {left_s:.0f} s left"
 
 
 def _summary(nodes: list[NodeState]) -> str:
@@ -256,6 +286,16 @@ class NodeState:
     def expect(self, items: int) -> None:
         """Adds items, done or to come."""
         self._items += items
+
+    @property
+    def made(self) -> int:
+        """Calls that were made and are over."""
+        return self.counts["done"] + self.counts["failed"]
+
+    @property
+    def ended(self) -> int:
+        """Those, and calls that need not be made."""
+        return self.made + self.counts["reused"] + self.counts["skipped"]
 
     @property
     def is_over(self) -> bool:
@@ -385,7 +425,7 @@ class RunState:
         self._node(said).set((str(said.get("node")), said.get("item")), status)
 
     def _node(self, said: dict[str, Any]) -> NodeState:
-        name = _INSTANCE.sub("", str(said.get("node")))
+        name = node_of_all(str(said.get("node")))
         return self.nodes.setdefault(name, NodeState(self._clock))
 
     def _node_around(self, span: SpanStarted) -> str:

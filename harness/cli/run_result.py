@@ -60,7 +60,7 @@ def print_result(result: RunResult, out: Console, console: Console) -> None:
     _print_end(result, console)
     for warning in result.warnings:
         console.print(f"Warning: {warning}", style="yellow", markup=False, soft_wrap=True)
-    console.print(_spent_line(result), highlight=False, soft_wrap=True)
+    console.print(spent_line(result), highlight=False, soft_wrap=True)
     files = result.files
     if files.journal.is_file():
         drawn = [p.suffix for p in (files.chrome_trace, files.perfetto_trace) if p is not None]
@@ -176,7 +176,7 @@ def _as_json(output: object) -> object:
             return to_jsonable_python(output)
 
 
-def _spent_line(result: RunResult) -> str:
+def spent_line(result: RunResult) -> str:
     """What the run took, in all its parts."""
     spent = result.spent
     told = [_spent(spent)]

@@ -192,16 +192,19 @@ def report(
 
 
 @trace.command()
-@click.argument("span", type=click.IntRange(min=1))
+@click.argument("span")
 @_RUN
 @traces_option
 @json_option
-def show(span: int, run: str, traces: Path | None, *, as_json: bool) -> None:
-    """Show one SPAN, by its number, with its figures and texts: a call's prompt and reply, say."""
+def show(span: str, run: str, traces: Path | None, *, as_json: bool) -> None:
+    """Show one SPAN, by its number, with its figures and texts: a call's prompt and reply, say.
+
+    A node's call can be named by its label too: 'findings[2]', or a row of a batch, 'rows[17]'.
+    """
     from harness.cli.trace_show import print_span, span_shown  # noqa: PLC0415
 
     with complaints(as_json=as_json):
-        found = span_shown(_journal(run, traces), span)
+        found = span_shown(_journal(run, traces), int(span) if span.isdecimal() else span)
     if as_json:
         write_json(json_object(found))
     else:

@@ -40,8 +40,8 @@ class SpanShown:
     """By the attribute without its ending: `prompt`, `reply`, `draft`."""
 
 
-def span_shown(journal: Journal, number: int) -> SpanShown:
-    """Looks a span up by its number.
+def span_shown(journal: Journal, wanted: int | str) -> SpanShown:
+    """Looks a span up by its number, or the last call of a node by its label.
 
     Raises:
         InvalidInput: The run has no such span.
@@ -49,17 +49,16 @@ def span_shown(journal: Journal, number: int) -> SpanShown:
     """
     titles: dict[int, tuple[str, int | None]] = {}
     found: SpanRecord | None = None
-    parts = []
+    parts: list[SpanRecord] = []
     for span in journal.spans():
-        if found is None:
-            titles[span.id] = title(span), span.parent
-        if span.id == number:
-            found = span
-        elif span.parent == number:
+        titles[span.id] = title(span), span.parent
+        if span.id == wanted or (span.name == "node" and title(span) == wanted):
+            found, parts = span, []
+        elif found is not None and span.parent == found.id:
             parts.append(span)
     if found is None:
         raise InvalidInput(
-            f"the run has no span {number}; a slice's arguments have its number as `span`",
+            f"the run has no span {wanted}; a slice's arguments have its number as `span`",
             code="trace.no-such-span",
         )
     origin_ns = journal.started.time_ns
@@ -71,7 +70,7 @@ def span_shown(journal: Journal, number: int) -> SpanShown:
         if name.endswith(_TEXT) and str(value) in texts
     }
     return SpanShown(
-        span=number,
+        span=found.id,
         name=found.name,
         title=title(found),
         status=found.status,

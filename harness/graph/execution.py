@@ -190,11 +190,12 @@ class _Running:
         }
         # Their circular references would keep them alive until the next garbage collection.
         self._schedule.states.clear()
-        log = self._shared.log
+        # Told once, of the whole run: ten thousand nested graphs would copy it as often.
+        log = self._shared.log if self._parent is None else Log()
         return Execution(
             outputs={name: one for name, one in wholes.items() if type(one) is not Blocked},
             failures=tuple(self._failures),
-            skips=(*log.skips, *self._unnoticed()),
+            skips=(*log.skips, *self._unnoticed(log)),
             questions=tuple(self._questions),
             reused=tuple(log.reused),
             renamed=dict(log.renamed),
@@ -202,9 +203,9 @@ class _Running:
             stopped_by=self._stopped_by,
         )
 
-    def _unnoticed(self) -> Iterator[NodeSkip]:
+    def _unnoticed(self, log: Log) -> Iterator[NodeSkip]:
         noticed = {one.node for one in self._failures}
-        for one in self._shared.log.failed_inside:
+        for one in log.failed_inside:
             if one.node not in noticed:
                 noticed.add(one.node)
                 said = describe(one.error)

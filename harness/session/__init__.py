@@ -1,6 +1,8 @@
 """The session: configuration, and the one place where the parts are joined and closed."""
 
 from harness.session.agent import AgentResult
+from harness.session.batch import BatchResult, BatchScores
+from harness.session.batch_rows import RowFailure
 from harness.session.chat import chat, chat_sync, embed, open_shim, stream
 from harness.session.events import RunEvent, RunEvents
 from harness.session.mcp_tools import mcp
@@ -17,6 +19,8 @@ from harness.session.tools import Tool, ToolResult
 
 __all__ = [
     "AgentResult",
+    "BatchResult",
+    "BatchScores",
     "CallResult",
     "EarlierRun",
     "EvaluatorDraw",
@@ -25,6 +29,7 @@ __all__ = [
     "Pipeline",
     "Rehearsal",
     "Remake",
+    "RowFailure",
     "Run",
     "RunEvent",
     "RunEvents",

@@ -11,6 +11,9 @@ from harness.errors import InvalidInput, PipelineInvalid
 from harness.graph import Asker, Cache, Concurrency, Graph, OnError, Retry, Timeout, graph_inputs
 from harness.inference import Backend, Limits
 from harness.log import warn_renamed
+from harness.rubric import Rubric
+from harness.session.batch import Batch, BatchResult
+from harness.session.batch_rows import Inputs
 from harness.session.events import RunEvents
 from harness.session.own_loop import refuse_running_loop, run_to_its_end
 from harness.session.pipeline_run import PipelineRun
@@ -251,6 +254,68 @@ class Pipeline(Graph):
             return self.run_async(inputs, observers=(*others, observer), **options)
 
         return RunEvents(run)
+
+    async def batch(
+        self,
+        inputs: Inputs,
+        *,
+        output: str | Path | None = None,
+        columns: Mapping[str, str] | None = None,
+        every: Mapping[str, object] | None = None,
+        evaluate: str | Path | Rubric | None = None,
+        sample: int | None = None,
+        seed: int = 0,
+        max_parallel: int | None = 16,
+        limits: Limits | None = None,
+        settings: Settings | None = None,
+        backends: Mapping[str, Backend] | None = None,
+        observers: Sequence[Sink] = (),
+    ) -> BatchResult:
+        """Runs the pipeline once for each row, all as one run; a row that fails stops no other.
+
+        With an output, the same call goes on with the rows that have none yet: after a kill, with
+        other rows, with a changed pipeline. A row is known by its inputs and its `id`.
+
+        Args:
+            inputs: CSV, JSON Lines or Parquet files, texts, folders of them; or mappings. Columns
+                are inputs by name; those that are none are kept beside the output.
+            output: A `.jsonl`, `.csv` or `.parquet` file, to which rows are added as they end. The
+                failures go beside it, into `OUTPUT.failures.jsonl`, and `OUTPUT.batch` names the
+                run.
+            columns: What a column is called there, by the input's name.
+            every: Inputs of every row. `{column}` stands for what the row has, and a text that
+                begins with `@` for that file, which with a column is looked for beside the table.
+            evaluate: A rubric that scores every output.
+            sample: Only so many rows, drawn by the seed.
+            seed: A larger sample by the same seed holds the smaller one.
+            max_parallel: How many calls of nodes run at once, over all rows.
+            limits: Of the whole batch, over all its parts; the pipeline's own do not apply.
+            settings: As for `run_async`, as are the next two.
+            backends: Ready-made backends by tag.
+            observers: Receive each record of the run.
+
+        Raises:
+            InvalidInput: One of the first 100 rows does not fit the pipeline, the output is not of
+                this batch, or something else given is not usable; nothing was run.
+        """
+        _check_limits(limits)
+        _check_backends(backends)
+        batch = Batch(
+            self,
+            inputs,
+            output=None if output is None else Path(output),
+            columns=columns,
+            every=every,
+            evaluate=evaluate,
+            sample=sample,
+            seed=seed,
+            max_parallel=max_parallel,
+            limits=limits,
+            settings=settings_or_default(settings),
+            backends=backends,
+            observers=observers,
+        )
+        return await batch.run()
 
     def _refuse_inputs_among(self, options: Mapping[str, object]) -> None:
         """An option with the name of an input is ambiguous."""

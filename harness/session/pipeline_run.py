@@ -104,13 +104,18 @@ class PipelineRun:
         )
 
     async def resume(
-        self, run: str | Path, inputs: Mapping[str, object], *, answers: Mapping[str, object]
+        self,
+        run: str | Path | EarlierRun,
+        inputs: Mapping[str, object],
+        *,
+        answers: Mapping[str, object],
     ) -> RunResult:
         """Goes on with a run."""
         graph = self.graph
         graph.check()
-        path = find_journal(run, lambda: self.settings.traces)
-        earlier = read_earlier_run(path)
+        earlier = run
+        if not isinstance(earlier, EarlierRun):
+            earlier = read_earlier_run(find_journal(earlier, lambda: self.settings.traces))
         values, given = inputs_now(graph, inputs, earlier)
         answered = match_answers(answers, earlier.questions)
         if earlier.is_finished:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from harness.graph import Execution, Graph, Work, execute
+from harness.graph import Execution, Graph, NodeCall, Work, execute
 from harness.graph.node_call import Suspended
-from harness.session.result import RunFiles, RunResult, result_notices, result_of
+from harness.session.result import CallResult, RunFiles, RunResult, result_notices, result_of
 from harness.session.resume import (
     EarlierRun,
     inputs_now,
@@ -30,7 +31,7 @@ async def result_if_nothing_to_do(
         earlier: The run.
     """
     no_calls = _NoCalls()
-    ended = await _rehearsed(graph, inputs, earlier, no_calls)
+    ended = await rehearsed(graph, inputs, earlier, no_calls)
     if no_calls.was_asked or ended.status != "finished":
         return None
     return _from_journal(graph, ended, earlier)
@@ -75,7 +76,7 @@ async def rehearse(graph: Graph, inputs: Mapping[str, object], earlier: EarlierR
         InvalidInput: As from the run itself.
     """
     values, _ = inputs_now(graph, inputs, earlier)
-    ended = await _rehearsed(graph, values, earlier, _NoCalls())
+    ended = await rehearsed(graph, values, earlier)
     reasons = {one.node: one.reason for one in ended.reruns}
     kept = frozenset(ended.reused)
     called: set[str] = set()
@@ -107,31 +108,61 @@ async def rehearse(graph: Graph, inputs: Mapping[str, object], earlier: EarlierR
     )
 
 
-async def _rehearsed(
-    graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun, no_calls: _NoCalls
+async def rehearsed(
+    graph: Graph,
+    inputs: Mapping[str, object],
+    earlier: EarlierRun,
+    no_calls: _NoCalls | None = None,
+    *,
+    through: str | None = None,
 ) -> Execution:
+    """How a resumed run would begin: what it would reuse, and what would be made again.
+
+    Args:
+        graph: The pipeline now.
+        inputs: The value of every input now.
+        earlier: The run.
+        no_calls: Notes whether a call would be made.
+        through: A mapped node that does no more than call a pipeline: its calls are made, and those
+            of the pipeline's nodes are not.
+    """
     return await execute(
         graph,
         inputs,
-        run_of=lambda _call: None,
+        run_of=_Through,
         tracer=Tracer(),
-        executor=no_calls,
+        executor=no_calls or _NoCalls(through),
         earlier=earlier.outputs,
     )
 
 
+class _Through:
+    """The run as a node has it that only calls a pipeline."""
+
+    def __init__(self, call: NodeCall) -> None:
+        self._call = call
+
+    async def call(self, pipeline: Graph, /, **inputs: object) -> CallResult:
+        outputs = await self._call.call(pipeline, inputs)
+        return CallResult(outputs=outputs, result=outputs.get(pipeline.result_node))
+
+
 class _NoCalls:
-    """An executor that makes no calls.
+    """An executor that makes no calls, but those of the items of one node.
 
     Attributes:
-        was_asked: Whether it was asked to make one.
+        was_asked: Whether it was asked to make another.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, through: str | None = None) -> None:
         self.was_asked = False
+        self._through = f"{through}["
 
-    async def call(self, work: Work) -> object:  # noqa: ARG002 - as the protocol has it
+    async def call(self, work: Work) -> object:
         """See `Executor.call`."""
+        if work.label.startswith(self._through) and "/" not in work.label:
+            made: Any = work.function(**work.arguments)
+            return await made
         self.was_asked = True
         # No error: no policy tries it again, puts a default in its place, or ends the run.
         raise Suspended

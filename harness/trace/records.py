@@ -10,6 +10,7 @@ long run has millions of records.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -237,6 +238,14 @@ def title(span: SpanRecord | SpanStarted) -> str:
     """What people call a span: its label, or else its name."""
     label = span.attributes.get("label")
     return str(label) if label else span.name
+
+
+_INSTANCE = re.compile(r"\[\d+\]|#\d+")
+
+
+def node_of_all(path: str) -> str:
+    """A node's path without what differs between the calls around it: `rows/brief/answer`."""
+    return _INSTANCE.sub("", path)
 
 
 def figures(attributes: Attributes) -> Iterator[tuple[str, str]]:

@@ -6,25 +6,38 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
-SCRIPT = Path(__file__).with_name("kill_and_resume.py")
-TESTS = SCRIPT.parents[1]
+TESTS = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_killed_runs_end_as_others_do_and_ask_nothing_twice(tmp_path):
     # make test-nightly kills 200 runs.
-    ended = subprocess.run(
-        [sys.executable, SCRIPT, tmp_path, "4", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env={**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS / 'inference'}"},
-    )
+    ended = run_script("kill_and_resume.py", tmp_path, 4)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     tally = json.loads(ended.stdout)
     assert tally["sound"]
     assert tally["kills"] >= 4
     assert max(map(int, tally["parts"])) >= 3
+
+
+@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_killed_batches_lose_no_row_and_pay_none_twice(tmp_path, kills):
+    ended = run_script("kill_batches.py", tmp_path, kills)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    tally = json.loads(ended.stdout)
+    assert tally["sound"]
+    assert tally["kills"] >= kills
+    assert tally["parts"] >= 3
+
+
+def run_script(name, tmp_path, count):
+    return subprocess.run(
+        [sys.executable, TESTS / "session" / name, tmp_path, str(count), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{TESTS.parent}:{TESTS}:{TESTS / 'inference'}"},
+    )

@@ -1,0 +1,219 @@
+"""`harness batch`: a pipeline over the rows of tables, or over the texts of a folder."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+
+import click
+
+from harness.cli.arguments import config_option, read_pairs, role_option
+from harness.cli.consoles import (
+    LogFormat,
+    Shown,
+    failures_told,
+    json_object,
+    log_to_stderr,
+    say,
+    write_json,
+)
+from harness.cli.process import FAILED, STOPPED
+from harness.cli.progress import Progress
+from harness.cli.project_files import load_pipeline, settings_for_calls
+from harness.cli.run_command import run_options
+from harness.cli.run_result import spent_line
+from harness.inference import Limits
+from harness.session import run_to_its_end
+from harness.session.batch import Batch, BatchRehearsal, BatchResult, BatchScores
+from harness.session.batch_files import ROWS
+
+_SHOWN = 5
+_MOST = 20
+
+
+@click.command(short_help="Run a pipeline over the rows of a table.")
+@click.argument("target", metavar="FILE.py|NAME")
+@click.argument("inputs", nargs=-1, required=True)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="A .jsonl, .csv or .parquet file that gets each row's output. The same command goes on.",
+)
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An input of every row. {COLUMN} stands for what the row has, and @ reads a file: "
+    "document=@{path}. May be repeated.",
+)
+@click.option(
+    "--columns",
+    multiple=True,
+    metavar="OURS=THEIRS",
+    help="What a column is called there, by the input's name. May be repeated.",
+)
+@click.option("--evaluate", metavar="RUBRIC", help="Score every output by this rubric.")
+@click.option("--sample", type=click.IntRange(min=1), help="Only so many rows, drawn by chance.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Draws the sample; more holds less."
+)
+@click.option(
+    "--max-parallel",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="How many calls of nodes run at once, over all rows.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be made, and do nothing.")
+@config_option
+@role_option
+@run_options
+def batch(
+    *,
+    target: str,
+    inputs: tuple[str, ...],
+    output: Path,
+    assignments: tuple[str, ...],
+    columns: tuple[str, ...],
+    evaluate: str | None,
+    sample: int | None,
+    seed: int,
+    max_parallel: int,
+    dry_run: bool,
+    config: Path | None,
+    roles: tuple[str, ...],
+    memory: Path | None,
+    limits: Limits,
+    log_format: LogFormat,
+    with_traceback: bool,
+    as_json: bool,
+) -> None:
+    """Run the pipeline in FILE.py, or by NAME, once for each row of INPUTS.
+
+    INPUTS are CSV, JSON Lines and Parquet files, texts, folders and patterns of them, and - for
+    JSON Lines from standard input. Columns are inputs by name; a text has its file as {path}. All
+    rows are one run. Limits are for the whole batch.
+
+    The same command goes on after Ctrl-C, a kill, with other rows or with a changed pipeline: rows
+    whose inputs and code are the same are kept. Exit codes: 0 every row has an output, 1 a row
+    failed, 2 something given is not usable, 3 it was stopped at a limit, 130 interrupted, 143
+    terminated.
+    """
+    log_to_stderr(log_format)
+    with failures_told(as_json=as_json):
+        given_roles = read_pairs(roles, option="--role", form="role=tag")
+        settings = settings_for_calls(
+            config, roles=given_roles, memory=memory and memory.absolute()
+        )
+        progress = Progress(Shown(stderr=True), [ROWS], told=ROWS)
+        made = Batch(
+            load_pipeline(target),
+            inputs,
+            settings=settings,
+            output=output,
+            columns=read_pairs(columns, option="--columns", form="ours=theirs"),
+            every=read_pairs(assignments, option="--set", form="name=value"),
+            evaluate=evaluate,
+            sample=sample,
+            seed=seed,
+            max_parallel=max_parallel,
+            limits=limits,
+            observers=[progress.observe],
+        )
+        if dry_run:
+            foreseen = run_to_its_end(made.rehearsal())
+            if as_json:
+                write_json(json_object(asdict(foreseen)))
+            else:
+                say("\n".join(_foreseen(foreseen)))
+            return
+        try:
+            with progress:
+                result = run_to_its_end(made.run())
+        except KeyboardInterrupt:
+            say(f"What is done is kept; the same command goes on with {output}.", err=True)
+            raise
+    if with_traceback:
+        for failed in result.run.failures[:1]:
+            say("".join(traceback.format_exception(failed.error)), err=True)
+    if as_json:
+        write_json(json_object(_as_json(result)))
+    else:
+        say("\n".join(_told(result)))
+    if result.run.status == "stopped":
+        sys.exit(STOPPED)
+    if result.failures:
+        sys.exit(FAILED)
+
+
+def _told(result: BatchResult) -> Iterator[str]:
+    done, failed = len(result.outputs), len(result.failures)
+    kept = f", {result.kept:,} of them from before" if result.kept else ""
+    if result.run.had_finished:
+        kept = ": nothing was left to do"
+    yield f"{done:,} of {result.rows:,} rows have their output in {result.output}{kept}."
+    if failed:
+        yield f"{failed:,} failed; the same command tries them again. All: {result.failures_file}"
+        for one in islice(result.failures, _SHOWN):
+            line = "" if one.line is None else f":{one.line}"
+            yield f"  {one.file}{line}: {one.reason}"
+        if failed > _SHOWN:
+            yield f"  … and {failed - _SHOWN:,} more"
+    if result.run.stopped_by is not None:
+        yield f"Stopped: {result.run.stopped_by}. The same command goes on with a higher limit."
+    if result.scores is not None:
+        yield from _scores(result.scores)
+    yield spent_line(result.run)
+    yield from (f"Warning: {one}" for one in result.run.warnings)
+    yield f"The run: {result.run.files.journal}"
+
+
+def _scores(scores: BatchScores) -> Iterator[str]:
+    low, high = scores.mean_within
+    least, most = scores.passed_within
+    yield (
+        f"By '{scores.rubric}', {scores.passed:,} of {scores.scored:,} passed "
+        f"({scores.passed / scores.scored:.0%}; with 95 % confidence {least:.0%} to {most:.0%}). "
+        f"Mean {scores.mean:.2f} ({low:.2f} to {high:.2f})."
+    )
+    names = ("lowest", "lower quartile", "median", "upper quartile", "highest")
+    yield "  ".join(f"{n} {q:.2f}" for n, q in zip(names, scores.quantiles, strict=True))
+    yield "  ".join(f"{name} {mean:.2f}" for name, mean in scores.dimensions.items())
+
+
+def _foreseen(found: BatchRehearsal) -> Iterator[str]:
+    yield f"Kept: {found.kept:,}. To be made: {found.new:,} new, {len(found.again):,} again."
+    for label, reason in islice(found.again.items(), _MOST):
+        yield f"  {label}: {reason}"
+    if len(found.again) > _MOST:
+        yield f"  … and {len(found.again) - _MOST:,} more"
+    for node, calls in found.nodes.items():
+        yield f"  {node}: {calls:,} calls of these rows were made, and would be made again"
+    if found.refused:
+        yield f"{found.refused:,} rows do not fit the pipeline."
+
+
+def _as_json(result: BatchResult) -> dict[str, object]:
+    run = result.run
+    return {
+        "run_id": run.run_id,
+        "status": run.status,
+        "rows": result.rows,
+        "done": len(result.outputs),
+        "kept": result.kept,
+        "had_finished": run.had_finished,
+        "failures": [asdict(one) for one in result.failures],
+        "stopped_by": run.stopped_by,
+        "output": str(result.output),
+        "failures_file": result.failures_file and str(result.failures_file),
+        "scores": result.scores and asdict(result.scores),
+        "spent": asdict(run.spent),
+        "warnings": [asdict(one) for one in run.warnings],
+        "journal": str(run.files.journal),
+    }

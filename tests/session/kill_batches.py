@@ -1,0 +1,195 @@
+"""Kills batches at random moments, runs them again, and counts what a server was asked.
+
+    python tests/session/kill_batches.py DIRECTORY KILLS [--json]
+
+A batch of rows with two calls each is killed (SIGKILL) until it comes to its end before its kill
+does; then the next one begins, until there were enough kills. Of each batch:
+
+- its output has each row once, with what an uninterrupted batch gives;
+- no call that the server had answered was sent again, but those that may have been under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from servers.emulated import Answer, Asked, Emulated, event
+
+from harness import Pipeline, Run, Settings
+
+DIRECTORY = Path(sys.argv[1])
+ROWS = [{"id": f"row {n}", "task": f"task {n}"} for n in range(60)]
+MARGIN_S = 0.25
+"""As in `kill_and_resume.py`."""
+PARALLEL = 16
+MODEL = "writer"
+
+two = Pipeline("two")
+
+
+@two.node
+async def first(run: Run, task: str) -> str:
+    return await run.chat("producer", f"first {task}")
+
+
+@two.node
+async def second(run: Run, first: str) -> str:
+    return await run.chat("producer", f"second {first}")
+
+
+class Server(Emulated):
+    """Says again what it is told; writes down each reply."""
+
+    def __init__(self, log: int) -> None:
+        super().__init__()
+        self._log = log
+
+    async def respond(self, asked: Asked, answer: Answer) -> None:
+        if not asked.path.endswith("/chat/completions"):
+            await answer.json({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+            return
+        body: Any = asked.body
+        said = body["messages"][-1]["content"]
+        await asyncio.sleep(0.01)
+        head = {"id": "1", "object": "chat.completion.chunk", "model": MODEL}
+        tokens = {"prompt_tokens": 4, "completion_tokens": 4, "total_tokens": 8}
+        await answer.start("text/event-stream")
+        for choice in (
+            {"index": 0, "delta": {"role": "assistant", "content": said}, "finish_reason": None},
+            {"index": 0, "delta": {}, "finish_reason": "stop"},
+        ):
+            await answer.send(event({**head, "choices": [choice]}))
+        await answer.send(event({**head, "choices": [], "usage": tokens}))
+        await answer.send(b"data: [DONE]\n\n")
+        await answer.end()
+        line = {"said": said, "ended_s": time.monotonic()}
+        os.write(self._log, json.dumps(line).encode() + b"\n")
+
+
+def main(kills: int, *, as_json: bool) -> None:
+    DIRECTORY.mkdir(parents=True, exist_ok=True)
+    tempfile.tempdir = str(DIRECTORY)
+    log = DIRECTORY / "replies.jsonl"
+    server, root = start_server(log)
+    chance = random.Random(0)
+    tally = {"batches": 0, "kills": 0, "parts": 0, "lost": 0, "twice": 0, "wrong": 0, "again": 0}
+    try:
+        life_s = -time.monotonic()
+        wait_for(fork_batch(root, "whole"))
+        life_s += time.monotonic()
+        while tally["kills"] < kills:
+            name, killed, offset = f"batch {tally['batches']}", list[float](), log.stat().st_size
+            while not wait_for(
+                fork_batch(root, name),
+                at_most_s=chance.uniform(0.1, 0.9) * life_s
+                if tally["kills"] + len(killed) < kills
+                else None,
+            ):
+                killed.append(time.monotonic())
+            with log.open("rb") as file:
+                file.seek(offset)
+                replies = [json.loads(line) for line in file]
+            tally["batches"] += 1
+            tally["kills"] += len(killed)
+            tally["parts"] = max(tally["parts"], len(killed) + 1)
+            add_up(tally, name, replies, killed)
+    finally:
+        os.kill(server, signal.SIGTERM)
+        os.waitpid(server, 0)
+    said = {**tally, "sound": not any(tally[one] for one in ("lost", "twice", "wrong", "again"))}
+    print(json.dumps(said) if as_json else "\n".join(f"{n:8} {one}" for n, one in said.items()))
+    sys.exit(not said["sound"])
+
+
+def add_up(
+    tally: dict[str, int], name: str, replies: list[dict[str, Any]], kills: list[float]
+) -> None:
+    lines = [
+        json.loads(line) for line in (DIRECTORY / name / "out.jsonl").read_bytes().splitlines()
+    ]
+    found = {line["id"]: line["output"] for line in lines}
+    tally["lost"] += len(ROWS) - len(found)
+    tally["twice"] += len(lines) - len(found)
+    tally["wrong"] += sum(
+        found.get(row["id"]) != f"second first {row['task']}" for row in ROWS if row["id"] in found
+    )
+    by_call = defaultdict(list)
+    for reply in replies:
+        by_call[reply["said"]].append(reply["ended_s"])
+    again = 0
+    for ended in by_call.values():
+        cut = sum(any(0 <= kill - one < MARGIN_S for kill in kills) for one in ended)
+        again += max(0, len(ended) - 1 - cut)
+    # A process that stood still, for a disk or a processor, had read none of its calls' replies.
+    tally["again"] += max(0, again - PARALLEL * len(kills))
+
+
+def start_server(log: Path) -> tuple[int, str]:
+    """The server's process, and its address."""
+    read_end, write_end = os.pipe()
+    process = os.fork()
+    if process == 0:
+
+        async def serve() -> None:
+            async with Server(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)) as server:
+                os.write(write_end, f"{server.root}\n".encode())
+                await asyncio.Event().wait()
+
+        asyncio.run(serve())
+    with os.fdopen(read_end) as pipe:
+        return process, pipe.readline().strip()
+
+
+def fork_batch(root: str, name: str) -> int:
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            output = DIRECTORY / name / "out.jsonl"
+            done = asyncio.run(
+                two.batch(ROWS, output=output, max_parallel=PARALLEL, settings=settings(root, name))
+            )
+            status = len(done.failures)
+        finally:
+            os._exit(status)
+    return process
+
+
+def settings(root: str, name: str) -> Settings:
+    return Settings.model_validate(
+        {
+            "roles": {"producer": MODEL},
+            "endpoints": {MODEL: {"tag": MODEL, "url": f"{root}/v1", "model_id": MODEL}},
+            "traces": DIRECTORY / name / "traces",
+            "trace": {"timelines": [], "sample_ms": 0},
+        }
+    )
+
+
+def wait_for(process: int, *, at_most_s: float | None = None) -> bool:
+    """Whether a process has come to its end in time; else it is killed."""
+    until_s = time.monotonic() + (at_most_s or 600)
+    while time.monotonic() < until_s:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            if os.waitstatus_to_exitcode(status):
+                raise RuntimeError("a batch that nobody killed failed; see above")
+            return True
+        time.sleep(0.001)
+    os.kill(process, signal.SIGKILL)
+    _, status = os.waitpid(process, 0)
+    return os.WIFEXITED(status)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[2]), as_json="--json" in sys.argv)
