@@ -45,6 +45,8 @@ class Sampled:
     """Where its counters are drawn: `server <tag>`, `machine`, `gpu0`, …"""
     called: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at the first call to it: a server that the run does not use is left alone."""
+    latest: dict[str, float] = field(default_factory=dict)
+    """Its readings by name, each as last sampled."""
 
 
 @asynccontextmanager
@@ -75,12 +77,14 @@ async def sampling(
 
 async def _sample(server: Sampled, *, tracer: Tracer, every_s: float) -> None:
     await server.called.wait()
-    written: dict[str, float] = {}
     try:
         while True:
-            for reading in await server.source.read():
-                if reading.value != written.get(reading.name):
-                    written[reading.name] = reading.value
+            readings = await server.source.read()
+            if not readings:
+                server.latest.clear()  # what was true of it may not be any more
+            for reading in readings:
+                if reading.value != server.latest.get(reading.name):
+                    server.latest[reading.name] = reading.value
                     tracer.counter(
                         reading.name, reading.value, unit=reading.unit, track=server.track
                     )
