@@ -296,27 +296,16 @@ class Endpoint(BaseModel):
         return self
 
     @property
-    def replicas(self) -> tuple[Self, ...]:
-        """The same with each address of `urls` alone; itself, if it has one server."""
+    def replicas(self) -> dict[str, Self]:
+        """The same with each of `urls` alone, by host, port and path; else itself, by ""."""
         if not self.urls:
-            return (self,)
-        return tuple(self.model_copy(update={"url": url, "urls": ()}) for url in self.urls)
-
-    @property
-    def replica_names(self) -> tuple[str, ...]:
-        """Host, port and path of each of `urls`, as traces show them: no credentials, no `/v1`."""
-        addresses = [httpx.URL(url) for url in self.urls]
-        return tuple(
-            address.netloc.decode("ascii") + address.path.rstrip("/").removesuffix("/v1")
-            for address in addresses
-        )
+            return {"": self}
+        return {_name(url): self.model_copy(update={"url": url, "urls": ()}) for url in self.urls}
 
     def _check_replicas(self) -> None:
-        names = self.replica_names
-        if twice := {name for name in names if names.count(name) > 1}:
+        if len(self.replicas) < len(self.urls):
             raise Mistake(
-                f"'urls' has {min(twice)} twice; each is to be a server of its own",
-                code="endpoint.urls-twice",
+                "'urls' has one server twice; each is to be another", code="endpoint.urls-twice"
             )
         if self.urls and self.manage:
             raise Mistake(
@@ -347,6 +336,12 @@ class Endpoint(BaseModel):
 def _either(names: Iterable[str]) -> str:
     *others, last = (f"'{name}'" for name in sorted(names))
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def _name(url: str) -> str:
+    """What traces call a server: no credentials, no `/v1`."""
+    address = httpx.URL(url)
+    return address.netloc.decode("ascii") + address.path.rstrip("/").removesuffix("/v1")
 
 
 def _check_address(url: str) -> None:

@@ -147,12 +147,8 @@ class Gate:
         alone = len(self._replicas) == 1
         order = (0,) if alone else preference(stable_prefix(request), self._names)
         priority = request.priority if isinstance(request, ChatRequest) else 0
-        waiter = _Waiter(
-            order,
-            tried,
-            (-priority, next(self._numbers)),
-            asyncio.get_running_loop().create_future(),
-        )
+        rank = (-priority, next(self._numbers))
+        waiter = _Waiter(order, tried, rank, asyncio.get_running_loop().create_future())
         self._replicas[order[0]].waiting += 1
         if self._served(waiter, self._states()):
             return waiter.place.result()
@@ -176,8 +172,7 @@ class Gate:
                 raise
 
     def _states(self) -> list[ReplicaState]:
-        now_ns = self._tracer.now_ns()
-        return [replica.state(now_ns) for replica in self._replicas]
+        return [replica.state(self._tracer.now_ns()) for replica in self._replicas]
 
     def _served(self, waiter: _Waiter, states: Sequence[ReplicaState]) -> bool:
         """Gives it a place if there is one for it."""

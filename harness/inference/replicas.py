@@ -103,31 +103,28 @@ def choice(
     untried = [one for one in order if one not in tried] or order
     usable = [one for one in untried if not states[one].is_out] or untried
     home = usable[0]
-    away: ReplicaReason = "load" if home == order[0] else "failed over"
-    at_home: ReplicaReason = "prefix" if home == order[0] else "failed over"
-
     calm = [one for one in usable if not _is_pressed(one, usable, states)]
-    is_new = 0 if home == order[0] else 1  # of the load of its home, where it does not wait
+    is_new = int(home != order[0])  # of the load of its home, where it does not wait
     bound = most_for_one([states[one].load + is_new * (one == home) for one in usable])
     stays = home in calm and states[home].load + is_new <= bound
-    if stays and states[home].has_place:
-        return home, at_home
-    for other in calm:
-        # While it may wait at home, only one that does nothing takes it from there.
-        fits = states[other].load == 0 if stays else states[other].load + 1 <= bound
-        if other != home and fits and states[other].has_place:
-            return other, away
-    # Rather too many calls than a place that nobody has.
-    return (home, at_home) if states[home].has_place else None
+    # While it may wait at home, only one that does nothing takes it from there.
+    most = 0 if stays else bound - 1
+    others = [one for one in calm if one != home and states[one].load <= most]
+    others = [one for one in others if states[one].has_place]
+    if states[home].has_place and (stays or not others):
+        number = home
+    elif others:
+        number = others[0]
+    else:
+        return None
+    return number, "failed over" if is_new else "prefix" if number == home else "load"
 
 
 def _is_pressed(one: int, usable: Sequence[int], states: Sequence[ReplicaState]) -> bool:
     """Whether a server's own queue or KV cache is fuller than the others'."""
-    waiting = [states[other].server_waiting for other in usable]
-    kv_shares = [states[other].kv_share for other in usable]
-    return states[one].server_waiting > most_for_one(waiting) or (
-        states[one].kv_share >= FULL_KV > min(kv_shares)
-    )
+    most = most_for_one([states[other].server_waiting for other in usable])
+    least_kv = min(states[other].kv_share for other in usable)
+    return states[one].server_waiting > most or states[one].kv_share >= FULL_KV > least_kv
 
 
 def is_replicas_fault(error: HarnessError) -> bool:

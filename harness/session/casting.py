@@ -118,9 +118,7 @@ class Casting:
                 answers = [
                     (endpoint, name, group.create_task(_word_on(replica, environment)))
                     for endpoint in asked
-                    for replica, name in zip(
-                        endpoint.replicas, endpoint.replica_names or ("",), strict=True
-                    )
+                    for name, replica in endpoint.replicas.items()
                 ]
             said: dict[str, ModelMetadata] = {}
             for endpoint, name, answer in answers:

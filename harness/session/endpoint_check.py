@@ -114,7 +114,7 @@ async def check_endpoints(
     chosen = [endpoints[tag] for tag in dict.fromkeys(tags or endpoints)]
     checks = []
     for endpoint in chosen:
-        for replica, name in zip(endpoint.replicas, endpoint.replica_names or ("",), strict=True):
+        for name, replica in endpoint.replicas.items():
             check = await _check(replica, settings, environment, progress)
             checks.append(replace(check, tag=f"{check.tag} {name}".rstrip()))
     return checks

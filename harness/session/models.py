@@ -219,8 +219,7 @@ async def open_models(
         for tag, one in opened.items():
             is_scripted = one.endpoint.backend == "scripted"
             ones = one.replicas or (one,)
-            servers = [sampled[of.server] for of in ones if of.server in sampled]
-            called = [server.called for server in servers]
+            called = [sampled[of.server].called for of in ones if of.server in sampled]
             gate = Gate(
                 max_parallel=one.endpoint.max_parallel,
                 max_queue=one.endpoint.max_queue,
@@ -380,9 +379,8 @@ def _to_sample(opened: Iterable[OpenedEndpoint]) -> dict[str, Sampled]:
             continue
         source = metrics_source(one.endpoint, one.backend, api_key=one.api_key)
         if source is not None:
-            sampled[one.server] = Sampled(
-                source=source, track=" ".join(filter(None, ("server", one.endpoint.tag, one.name)))
-            )
+            track = f"server {one.endpoint.tag} {one.name}".rstrip()
+            sampled[one.server] = Sampled(source=source, track=track)
     return sampled
 
 
@@ -473,15 +471,10 @@ def open_endpoint(
         ModelFileInvalid: Its file is missing or not a GGUF.
     """
     if endpoint.urls:
-        for replica in endpoint.replicas:
+        for replica in endpoint.replicas.values():
             api_key_of(replica, environment)  # before any of them holds anything
-        each = tuple(
-            replace(
-                open_endpoint(replica, environment=environment, cached=cached, clock=clock),
-                name=name,
-            )
-            for replica, name in zip(endpoint.replicas, endpoint.replica_names, strict=True)
-        )
+        how = partial(open_endpoint, environment=environment, cached=cached, clock=clock)
+        each = tuple(replace(how(one), name=name) for name, one in endpoint.replicas.items())
         return replace(each[0], endpoint=endpoint, name="", replicas=each)
     api_key = api_key_of(endpoint, environment)
     control_key = control_key_of(endpoint, environment)

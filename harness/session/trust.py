@@ -319,7 +319,7 @@ def known_secrets(
             )
     values = secret_values(environment, named=secret_variables(endpoints, named=named))
     for endpoint in endpoints:
-        for one in endpoint.replicas:
+        for one in endpoint.replicas.values():
             if one.url is not None:
                 values.update(_credentials(one.url))
     return frozenset(values)

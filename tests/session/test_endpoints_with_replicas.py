@@ -157,7 +157,7 @@ def test_a_key_goes_to_a_replica_only_if_it_may(tmp_path):
 def test_credentials_in_every_address_are_secrets():
     one = Endpoint(tag="m", urls=["http://h/v1", "http://user:pass-word@g/v1"])
     assert "pass-word" in known_secrets([one], environment={}, named=())
-    assert one.replica_names == ("h", "g")
+    assert [*one.replicas] == ["h", "g"]
 
 
 def test_a_model_at_one_of_the_replicas_is_the_same_model():
@@ -173,7 +173,7 @@ def test_each_replica_is_tried_out():
     async def use(a, b):
         endpoint = endpoint_of(a, b)
         found = await check_endpoints(Settings(), {"m": endpoint}, environment={})
-        return [(one.tag, one.reachable) for one in found], endpoint.replica_names
+        return [(one.tag, one.reachable) for one in found], [*endpoint.replicas]
 
     checks, names = with_two(use)
     assert checks == [(f"m {name}", True) for name in names]
