@@ -109,14 +109,11 @@ def choice(
     stays = home in calm and states[home].load + is_new <= bound
     # While it may wait at home, only one that does nothing takes it from there.
     most = 0 if stays else bound - 1
-    others = [one for one in calm if one != home and states[one].load <= most]
-    others = [one for one in others if states[one].has_place]
-    if states[home].has_place and (stays or not others):
-        number = home
-    elif others:
-        number = others[0]
-    else:
+    fit = [one for one in calm if one != home and states[one].load <= most]
+    others = [one for one in fit if states[one].has_place]
+    if not states[home].has_place and not others:
         return None
+    number = home if states[home].has_place and (stays or not others) else others[0]
     return number, "failed over" if is_new else "prefix" if number == home else "load"
 
 

@@ -271,8 +271,8 @@ def _replica(one: OpenedEndpoint, sampled: Mapping[str, Sampled]) -> Replica:
     if one.server is None:
         return Replica()
     slots = slots_source(one.endpoint, api_key=one.api_key)
-    server = sampled.get(one.server)
-    return Replica(name=one.name, slots=slots, counters=server.latest if server else {})
+    latest = sampled[one.server].latest if one.server in sampled else {}
+    return Replica(name=one.name, slots=slots, counters=latest)
 
 
 def _log_notice(notice: Notice) -> None:

@@ -46,7 +46,7 @@ class Sampled:
     called: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at the first call to it: a server that the run does not use is left alone."""
     latest: dict[str, float] = field(default_factory=dict)
-    """Its readings by name, each as last sampled."""
+    """Its readings by name, as last sampled; none while it does not answer."""
 
 
 @asynccontextmanager
@@ -77,14 +77,15 @@ async def sampling(
 
 async def _sample(server: Sampled, *, tracer: Tracer, every_s: float) -> None:
     await server.called.wait()
+    written: dict[str, float] = {}
     try:
         while True:
             readings = await server.source.read()
-            if not readings:
-                server.latest.clear()  # what was true of it may not be any more
+            server.latest.clear()
+            server.latest.update({one.name: one.value for one in readings})
             for reading in readings:
-                if reading.value != server.latest.get(reading.name):
-                    server.latest[reading.name] = reading.value
+                if reading.value != written.get(reading.name):
+                    written[reading.name] = reading.value
                     tracer.counter(
                         reading.name, reading.value, unit=reading.unit, track=server.track
                     )
