@@ -46,7 +46,7 @@ from servers.fault_proxy import FaultProxy
 
 KEY = "BENCH_REPLICAS_KEY"
 SLOWER = 5
-SOURCE_CHARS = 2_400
+SOURCE_CHARS = 1_200
 AT_ONCE = 2
 SHARE_AIM, MAKESPAN_AIM = 0.95, 1.3
 

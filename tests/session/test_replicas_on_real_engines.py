@@ -23,12 +23,12 @@ pytestmark = pytest.mark.slow
 def test_two_servers_keep_as_much_of_the_prefix_cache_as_one():
     async def main():
         async with engines(1) as [alone]:
-            share_one = await cached_share(alone, loops=4)
+            share_one = await cached_share(alone, loops=3)
         async with engines(2) as both:
-            return share_one, await cached_share(*both, loops=4)
+            return share_one, await cached_share(*both, loops=3)
 
     share_one, share_two = asyncio.run(main())
-    assert share_one > 0.5
+    assert share_one > 0.4
     assert share_two >= SHARE_AIM * share_one
 
 
