@@ -17,6 +17,7 @@
     │   ├── ContextOverflow
     │   ├── Overloaded
     │   │   └── RateLimited
+    │   ├── QueueFull           as many calls wait here as `max_queue` allows
     │   ├── CallTimeout
     │   ├── StreamCut
     │   ├── ReplyTooLarge
@@ -294,6 +295,12 @@ class RateLimited(Overloaded):
     """The account, not the server, is at its limit (HTTP 429)."""
 
     code = "call.rate-limited"
+
+
+class QueueFull(InferenceError):
+    """As many calls wait for a place at the endpoint as its `max_queue` allows."""
+
+    code = "call.queue-full"
 
 
 TimeLimit = Literal[

@@ -59,6 +59,8 @@ class RunReport:
     nodes: tuple[CallGroup, ...]
     """A nested pipeline's nodes over all calls of it."""
     roles: tuple[CallGroup, ...]
+    replicas: tuple[CallGroup, ...]
+    """Of endpoints with `urls`; a name is the model's tag and the server's address."""
     speed_limits: tuple[SpeedLimit, ...]
     """Of models that the machine's own processor computed."""
     asides: tuple[Aside, ...]
@@ -123,6 +125,10 @@ def report_of(
         models=group_calls(calls, by=lambda call: call.model),
         nodes=group_calls(calls, by=lambda call: call.node and node_of_all(call.node)),
         roles=group_calls(calls, by=lambda call: call.role),
+        replicas=group_calls(
+            (call for call in calls if "replica" in call.attributes),
+            by=lambda call: f"{call.model} {call.attributes['replica']}",
+        ),
         speed_limits=speed_limits_of(asked, seen.instants),
         asides=asides_of(seen.asides),
         goodput=goodput_of(asked, targets=targets or Targets(), run_ns=run.duration_ns),

@@ -47,7 +47,7 @@ def settings_for_calls(
         settings = settings.model_copy(update={"seed": seed})
     named = [name for name in settings.trace.secrets if name in os.environ]
     hide(known_secrets(settings.endpoints.values(), environment=os.environ, named=named))
-    for endpoint in settings.endpoints.values():
+    for endpoint in (one for each in settings.endpoints.values() for one in each.replicas.values()):
         for refusal in not_allowed(endpoint, os.environ):
             what, _, folder = refusal.entry.partition(" ")
             name, _, host = what.partition("@")

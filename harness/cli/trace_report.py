@@ -228,7 +228,13 @@ def _rows(report: RunReport) -> Iterator[tuple[Text, CallGroup]]:
     """All groups of calls with their titles; a role only if no node made just its calls."""
     of_nodes = [replace(group, name=None) for group in report.nodes]
     roles = [group for group in report.roles if replace(group, name=None) not in of_nodes]
-    for kind, groups in (("model", report.models), ("node", report.nodes), ("role", roles)):
+    kinds = (
+        ("model", report.models),
+        ("replica", report.replicas),
+        ("node", report.nodes),
+        ("role", roles),
+    )
+    for kind, groups in kinds:
         for group in groups:
             yield Text(f"no {kind}" if group.name is None else f"{kind} {group.name}"), group
 

@@ -13,7 +13,7 @@ from harness.inference.completion import (
     Usage,
 )
 from harness.inference.endpoint import FILE_BACKENDS, MACHINE, Endpoint
-from harness.inference.gate import Gate, Lease
+from harness.inference.gate import Gate, Lease, Replica
 from harness.inference.images import Image
 from harness.inference.limits import NOTHING, Limits, Spent, merged
 from harness.inference.meter import Charges, Meter, TokenPrice, token_prices
@@ -24,6 +24,7 @@ from harness.inference.model_identity import (
     metadata_from,
     model_identity,
     relation_of,
+    serve_alike,
     served_identity,
     server_address,
 )
@@ -107,6 +108,7 @@ __all__ = [
     "Provider",
     "Reading",
     "Relation",
+    "Replica",
     "ReplyCache",
     "ReplyType",
     "Request",
@@ -146,6 +148,7 @@ __all__ = [
     "relation_of",
     "reply_identity",
     "retry_delay_s",
+    "serve_alike",
     "served_identity",
     "served_metadata",
     "server_address",

@@ -33,7 +33,7 @@ from harness.inference.retry import another_may_answer, retry_delay_s
 from harness.inference.structured import SchemaKnowledge
 from harness.inference.time_limits import Deadline, timed_out
 from harness.inference.tool_offers import ToolKnowledge, check_typed, read_offered
-from harness.trace import Tracer
+from harness.trace import Span, Tracer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,8 @@ class Line:
     backend: Backend
     """Not closed by the client."""
     gate: Gate
+    others: tuple[Backend, ...] = ()
+    """Of the endpoint's further replicas, in the order that the gate has them."""
     schemas: SchemaKnowledge | None = None
     """What its server does with schemas; None if it is not asked."""
     tools: ToolKnowledge | None = None
@@ -167,16 +169,22 @@ class Client:
                 tag, limit_s = line.endpoint.tag, line.endpoint.timeout_s
                 deadline = Deadline(limit_s, clock=self.tracer.now_ns, outer=whole)
                 call = _Call(line, admission, caller, deadline)
+                moves = 0
                 if tried:
                     self._instant("fallback", *tried[-1], to=tag)
                     asked = replace(asked, model=tag)
                 for attempt in count(1):
+                    failed_before = len(call.tried)
                     try:
                         answer = await self._attempt(asked, call)
                     except HarnessError as error:
                         if listener is not None and listener.told:
                             raise
-                        delay_s = self._delay_s(error, attempt, call)
+                        delay_s = self._delay_s(error, attempt - moves, call)
+                        if failed_before < len(call.tried) <= len(line.others):
+                            moves, delay_s = moves + 1, 0.0  # another replica is asked at once
+                        else:
+                            call.tried.clear()
                         if delay_s is None:
                             if not _another_is_asked(error, lines, is_first=not tried):
                                 raise
@@ -197,12 +205,12 @@ class Client:
                 self.tracer.flow("call", source=span.parent, target=span.id)
                 request = heard(request, span)
             if not isinstance(request, ChatRequest):
-                answer = await self._send(request, call)
+                answer = await self._send(request, call, span)
             elif (known := await self._cached(request, call.line)) is not None:
                 answer = known
             else:
                 schemas, tools, mode = call.line.schemas, call.line.tools, None
-                ask, offered = partial(self._send, call=call), request
+                ask, offered = partial(self._send, call=call, span=span), request
                 while True:
                     if tools is not None:
                         offered = await tools.offer(request, ask, tracer=self.tracer)
@@ -210,7 +218,7 @@ class Client:
                     if offered.reply_schema is not None and schemas is not None:
                         wanted, mode = await schemas.fit(offered, ask, tracer=self.tracer)
                     try:
-                        answer = await self._send(wanted, call)
+                        answer = await self._send(wanted, call, span)
                         break
                     except ServerError as error:
                         if tools is not None and tools.learn(error, wanted):
@@ -226,14 +234,19 @@ class Client:
                 check_typed(request, answer)
             return answer
 
-    async def _send(self, request: Request, call: _Call) -> Any:  # noqa: ANN401
+    async def _send(self, request: Request, call: _Call, span: Span) -> Any:  # noqa: ANN401
         """One request, when the gate and the meter let it through; its time begins here."""
         line, deadline = call.line, call.deadline
         if line.error is not None:
             # Else each call would leave its frames in the one error, and what they hold with them.
             raise line.error.with_traceback(None)
         # 4. Gate
-        async with line.gate.passed(request), self._metered(request, call) as sending:
+        async with (
+            line.gate.passed(request, tried=call.tried) as place,
+            self._metered(request, call) as sending,
+        ):
+            if place.name:
+                span.set(replica=place.name, replica_reason=place.reason)
             sent = request if sending is None else sending.request
             deadline.begin()
             left_s = deadline.left_s
@@ -243,7 +256,7 @@ class Client:
                 sent = replace(sent, timeout_s=left_s)
             # 5. Provider
             with call.caller.sending():
-                answer = await _asked(line.backend, sent)
+                answer = await _asked((line.backend, *line.others)[place.replica], sent)
             if sending is not None:
                 sending.answer = answer
             return answer
@@ -328,6 +341,8 @@ class _Call:
     admission: Admission[Any] | None
     caller: Caller
     deadline: Deadline
+    tried: set[int] = field(default_factory=set)
+    """The endpoint's replicas that have failed it."""
 
 
 def _another_is_asked(error: HarnessError, lines: Sequence[Line], *, is_first: bool) -> bool:

@@ -108,6 +108,9 @@ class Endpoint(BaseModel):
     """How it is spoken to."""
     url: str | None = None
     """Base address, with its `/v1` where the server speaks OpenAI's protocol."""
+    urls: tuple[str, ...] = ()
+    """Base addresses of several servers with the same model, in place of `url`: calls that begin
+    alike go to the same one, and one that fails is left out for a while."""
     model_id: str = ""
     """The name the server knows the model by; the tag when left out."""
     path: Path | None = None
@@ -172,8 +175,11 @@ class Endpoint(BaseModel):
     """Whether replies are streamed, whoever asks: only so is the time to the first token measured.
     False for servers, or ways to them, that cannot."""
     max_parallel: int | None = Field(default=None, ge=1)
-    """Calls to it at one time; further ones wait here for their turn. When left out, as many as its
-    server has slots, where it says that (llama-server does)."""
+    """Calls to it at one time, of `urls` to each; further ones wait here for their turn. When left
+    out, as many as its server has slots, where it says that (llama-server does)."""
+    max_queue: int | None = Field(default=None, ge=0)
+    """Calls that may wait here for their turn; a further one fails at once (`QueueFull`), or goes
+    to `fallback`. None for any number."""
     retry: RetryPolicy = RetryPolicy()
     """How often a call that failed is made again: `{max_attempts = 4, base_s = 0.5, cap_s = 8}`."""
     fallback: tuple[str, ...] = ()
@@ -215,6 +221,13 @@ class Endpoint(BaseModel):
         if "max_concurrency" in filled:
             filled.setdefault("max_parallel", filled.pop("max_concurrency"))
             warn_renamed("max_concurrency", "max_parallel", endpoint=filled.get("tag"))
+        if filled.get("urls") and isinstance(filled["urls"], list | tuple):
+            if filled.get("url") not in (None, filled["urls"][0]):
+                raise Mistake(
+                    "'url' and 'urls' are both given; write all addresses into 'urls'",
+                    code="endpoint.url-and-urls",
+                )
+            filled["url"] = filled["urls"][0]
         filled.setdefault("backend", "openai" if filled.get("path") is None else "embedded")
         filled.setdefault("model_id", filled.get("tag", ""))
         if filled.get("repeatable"):
@@ -263,7 +276,9 @@ class Endpoint(BaseModel):
                 code="endpoint.path-of-server",
             )
         elif self.url is not None:
-            _check_address(self.url)
+            for url in self.urls or (self.url,):
+                _check_address(url)
+            self._check_replicas()
         elif self.backend not in {"litellm", "scripted"}:
             raise Mistake(
                 f"backend '{self.backend}' needs 'url', such as http://127.0.0.1:8000/v1",
@@ -279,6 +294,25 @@ class Endpoint(BaseModel):
             raise Mistake("an endpoint cannot be its own fallback", code="endpoint.own-fallback")
         self._refuse_stray_settings()
         return self
+
+    @property
+    def replicas(self) -> dict[str, Self]:
+        """The same with each of `urls` alone, by host, port and path; else itself, by ""."""
+        if not self.urls:
+            return {"": self}
+        return {_name(url): self.model_copy(update={"url": url, "urls": ()}) for url in self.urls}
+
+    def _check_replicas(self) -> None:
+        if len(self.replicas) < len(self.urls):
+            raise Mistake(
+                "'urls' has one server twice; each is to be another", code="endpoint.urls-twice"
+            )
+        if self.urls and self.manage:
+            raise Mistake(
+                "the budget loads and unloads the model of one server; set 'manage' to false, or "
+                "give each of 'urls' an endpoint of its own",
+                code="endpoint.urls-managed",
+            )
 
     def made_repeatable(self) -> Self:
         """The same, so that equal calls get equal replies; as it is where that cannot be had."""
@@ -302,6 +336,12 @@ class Endpoint(BaseModel):
 def _either(names: Iterable[str]) -> str:
     *others, last = (f"'{name}'" for name in sorted(names))
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def _name(url: str) -> str:
+    """What traces call a server: no credentials, no `/v1`."""
+    address = httpx.URL(url)
+    return address.netloc.decode("ascii") + address.path.rstrip("/").removesuffix("/v1")
 
 
 def _check_address(url: str) -> None:

@@ -56,6 +56,8 @@ class ModelIdentity:
     """Of its file, or of its weights if the server tells it."""
     server: str | None = None
     """The address it is served at, the same however it was written."""
+    replicas: frozenset[str] = frozenset()
+    """Such addresses, if there are several."""
     served: str | None = None
     """The model that the server says it serves; for a path, its last part that says something."""
 
@@ -68,6 +70,11 @@ class ModelIdentity:
     def tells_weights(self) -> bool:
         """Whether its names say more than a made-up name: a family or a size."""
         return any(name.has_size or family_of(name) for name in self.names)
+
+    def shares_server(self, other: ModelIdentity) -> bool:
+        """Whether one server may answer for both."""
+        mine, theirs = self.replicas | {self.server}, other.replicas | {other.server}
+        return bool((mine & theirs) - {None})
 
     @property
     def low_bit(self) -> bool:
@@ -120,6 +127,7 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
         or next((name.quantization for name in (*names, own) if name.quantization), None),
         fingerprint=file_fingerprint(endpoint.path) if endpoint.path else _told(endpoint, said),
         server=_address(endpoint),
+        replicas=frozenset(map(server_address, endpoint.urls)),
         served=_served(said) if endpoint.path is None else None,
     )
 
@@ -134,6 +142,7 @@ def served_identity(endpoint: Endpoint, model_id: str) -> ModelIdentity:
         family=declared_family(endpoint.family) or first_family([name]),
         quantization=name.quantization,
         server=_address(endpoint),
+        replicas=frozenset(map(server_address, endpoint.urls)),
     )
 
 
@@ -148,10 +157,24 @@ def relation_of(one: ModelIdentity, other: ModelIdentity) -> Relation:
     return "family" if one.family == other.family else "different"
 
 
+def serve_alike(one: ModelMetadata, other: ModelMetadata) -> bool:
+    """Whether two servers have the same model, by what they say of it."""
+    if one.fingerprint is not None and one.fingerprint == other.fingerprint:
+        return True
+    if len({one.quantization, other.quantization} - {None}) > 1:
+        return False
+    mine, theirs = (
+        [name for name in map(parse_model_name, (said.path or "", *said.names)) if name.words]
+        for said in (one, other)
+    )
+    alike = any(same_weights(*pair) for pair in product(mine, theirs))
+    return alike or _served(one) == _served(other)
+
+
 def _are_same(one: ModelIdentity, other: ModelIdentity) -> bool:
     if one.fingerprint is not None and one.fingerprint == other.fingerprint:
         return True
-    if one.server is not None and one.server == other.server and one.called == other.called:
+    if one.shares_server(other) and one.called == other.called:
         return True  # whatever it is called
     return any(same_weights(*pair) for pair in product(one.names, other.names))
 

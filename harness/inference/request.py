@@ -254,6 +254,8 @@ class ChatRequest:
     """Whether the last message is the beginning of the reply, and the rest is asked for."""
     timeout_s: float | None = None
     """Longest that the call may take, if less than the endpoint's."""
+    priority: int = 0
+    """Of calls that wait here for a place at one endpoint, the highest goes first."""
     on_text: Callable[[str], None] | None = field(default=None, compare=False, repr=False)
     """Told each piece of the answer as it arrives, reasoning left out. A call that has told one is
     not tried again."""
@@ -365,6 +367,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
     "reply_schema": (Mapping, "a JSON Schema, as a mapping"),
     "tools": (Sequence, "a sequence of tools"),
     "top_logprobs": _WHOLE,
+    "priority": _WHOLE,
     "timeout_s": (Real, "a number of seconds"),
     "on_text": (Callable, "a function of one text"),
 }
@@ -372,7 +375,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
 _PARTS: Mapping[str, type] = {"messages": Message, "texts": str, "stop": str, "tools": ToolSpec}
 """What the items of sequences are; a text alone is not a sequence."""
 _NEVER_NONE = frozenset(
-    {"model", "messages", "texts", "temperature", "frequency_penalty", "stop", "tools"}
+    {"model", "messages", "texts", "temperature", "frequency_penalty", "stop", "tools", "priority"}
 )
 
 

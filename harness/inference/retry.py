@@ -14,6 +14,7 @@ from harness.errors import (
     EndpointUnreachable,
     HarnessError,
     Overloaded,
+    QueueFull,
     ServerError,
     StreamCut,
 )
@@ -68,7 +69,7 @@ def another_may_answer(error: HarnessError) -> bool:
     A mistake that a person has to correct must be seen, not covered up by another model's answer.
     """
     match error:
-        case EndpointUnreachable() | Overloaded() | StreamCut() | CallTimeout():
+        case EndpointUnreachable() | Overloaded() | StreamCut() | CallTimeout() | QueueFull():
             return True
         case ServerError():
             return error.status is None or error.status >= 500

@@ -127,6 +127,7 @@ class ChatOptions(TypedDict, total=False):
     seed: int | None
     stop: Sequence[str]
     timeout_s: float | None
+    priority: int
 
 
 def chat_request(

@@ -17,6 +17,7 @@ from harness.inference import (
     ModelMetadata,
     Spent,
     relation_of,
+    serve_alike,
     served_identity,
     served_metadata,
     tells_model,
@@ -94,28 +95,42 @@ class Casting:
         return self.roles.in_use
 
     async def ask_servers(self, tracer: Tracer, *, environment: Mapping[str, str]) -> None:
-        """Asks servers which models they serve, if there are models to compare.
+        """Asks servers which models they serve, if there are models or replicas to compare.
 
         Where a server does not answer within seconds, the settings count.
 
         Args:
             tracer: The run's.
             environment: Holds the API keys that endpoints name.
+
+        Raises:
+            ConfigurationInvalid: Replicas of an endpoint serve different models.
         """
         producer, judges = self.roles.producer, self._judges()
-        if producer is None or not judges:
-            return
-        reachable = self.models.reachable(producer, *judges)
-        asked = [endpoint for endpoint in reachable if tells_model(endpoint)]
+        reachable = self.models.reachable(producer, *judges) if producer and judges else ()
+        in_use = [self.models.endpoints[tag] for tag in sorted(self.required)]
+        compared = {one.tag: one for one in (*reachable, *in_use) if one.urls or one in reachable}
+        asked = [endpoint for endpoint in compared.values() if tells_model(endpoint)]
         if not asked:
             return
         with tracer.span("ask servers", models=[endpoint.tag for endpoint in asked]) as span:
             async with asyncio.TaskGroup() as group:
-                answers = {
-                    endpoint.tag: group.create_task(_word_on(endpoint, environment))
+                answers = [
+                    (endpoint, name, group.create_task(_word_on(replica, environment)))
                     for endpoint in asked
-                }
-            said = {tag: word for tag, answer in answers.items() if (word := answer.result())}
+                    for name, replica in endpoint.replicas.items()
+                ]
+            said: dict[str, ModelMetadata] = {}
+            for endpoint, name, answer in answers:
+                word = answer.result()
+                if word is not None:
+                    first = said.setdefault(endpoint.tag, word)
+                    if not serve_alike(first, word):
+                        raise ConfigurationInvalid(
+                            f"the replica {name} of endpoint '{endpoint.tag}' serves another model "
+                            "than the first that answered; give it an endpoint of its own",
+                            code="endpoint.replicas-differ",
+                        )
             span.set(told=list(said))
         self.models.take_word(said)
 
@@ -352,8 +367,7 @@ class ServedModels:
         *,
         evaluator: str,
     ) -> None:
-        at_one_address = found.server is not None and found.server == other.server
-        if not found.tells_weights and not at_one_address:
+        if not found.tells_weights and not found.shares_server(other):
             return
         relation = relation_of(found, other)
         both = f"{what}; it and the {other_role}'s '{other.called}'"

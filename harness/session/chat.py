@@ -113,6 +113,7 @@ async def chat(
     stop: Sequence[str] = (),
     top_logprobs: int | None = None,
     timeout_s: float | None = None,
+    priority: int = 0,
     on_text: Callable[[str], None] | None = None,
     settings: Settings | None = None,
 ) -> Any:
@@ -144,6 +145,7 @@ async def chat(
         stop: Texts that end the reply.
         top_logprobs: Of each token, the log probability and those of so many alternatives.
         timeout_s: Longest that it may take, if less than the endpoint's.
+        priority: Makes no difference to one call alone.
         on_text: Told each piece of the answer as it arrives; where the rest was asked for, the
             word that was cut is told again.
         settings: In place of those of the directory and the environment.
@@ -169,6 +171,7 @@ async def chat(
         seed=seed,
         top_logprobs=top_logprobs,
         timeout_s=timeout_s,
+        priority=priority,
         on_text=on_text,
     )
     async with open_shim(model, settings=settings) as shim:

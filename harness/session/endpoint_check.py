@@ -112,7 +112,12 @@ async def check_endpoints(
                 code="endpoint.unknown",
             )
     chosen = [endpoints[tag] for tag in dict.fromkeys(tags or endpoints)]
-    return [await _check(endpoint, settings, environment, progress) for endpoint in chosen]
+    checks = []
+    for endpoint in chosen:
+        for name, replica in endpoint.replicas.items():
+            check = await _check(replica, settings, environment, progress)
+            checks.append(replace(check, tag=f"{check.tag} {name}".rstrip()))
+    return checks
 
 
 async def _check(

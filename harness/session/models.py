@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from harness.inference import (
     Gate,
     Host,
     Line,
+    Replica,
     ReplyCache,
     Request,
     SchemaKnowledge,
@@ -182,7 +183,8 @@ async def open_models(
                                 message=f"'{tag}' cannot stand in for '{stood_in_for}': {error}",
                             )
                         )
-            stack.push_async_callback(one.backend.aclose)
+            for replica in one.replicas or (one,):
+                stack.push_async_callback(replica.backend.aclose)
             if one.host is not None:
                 stack.push_async_callback(one.host.aclose)
             opened[tag] = one
@@ -216,19 +218,20 @@ async def open_models(
         lines = {}
         for tag, one in opened.items():
             is_scripted = one.endpoint.backend == "scripted"
-            called = sampled[one.server].called if one.server in sampled else None
+            ones = one.replicas or (one,)
+            called = [sampled[of.server].called for of in ones if of.server in sampled]
             gate = Gate(
                 max_parallel=one.endpoint.max_parallel,
-                slots=None
-                if one.server is None
-                else slots_source(one.endpoint, api_key=one.api_key),
+                max_queue=one.endpoint.max_queue,
+                replicas=[_replica(of, sampled) for of in ones],
                 lease=_lease(one, budget=budget if tag in tenants else None, called=called),
                 tracer=tracer,
             )
             lines[tag] = Line(
                 endpoint=one.endpoint,
-                backend=one.backend,
+                backend=ones[0].backend,
                 gate=gate,
+                others=tuple(of.backend for of in ones[1:]),
                 schemas=None if is_scripted else known[tag][0],
                 tools=None if is_scripted else known[tag][1],
                 identity=one.identity,
@@ -239,16 +242,16 @@ async def open_models(
 
 
 def _lease(
-    one: OpenedEndpoint, *, budget: KeepAliveBudget | None, called: asyncio.Event | None
+    one: OpenedEndpoint, *, budget: KeepAliveBudget | None, called: Collection[asyncio.Event]
 ) -> Lease | None:
     """What a call to an endpoint holds while it is made; None for nothing.
 
     Args:
         one: The endpoint.
         budget: Lends its model; None where the model is not the budget's.
-        called: Set when the first call is sent, for the sampling of its server.
+        called: Set when the first call is sent, for the sampling of its servers.
     """
-    if budget is None and called is None:
+    if budget is None and not called:
         return None
     context_tokens = one.endpoint.context_tokens if one.endpoint.path is not None else None
 
@@ -256,11 +259,20 @@ def _lease(
     async def held(request: Request) -> AsyncIterator[None]:
         lease = budget and budget.lease_for(request, context_tokens=context_tokens)
         async with lease or nullcontext():
-            if called is not None:
-                called.set()
+            for server in called:
+                server.set()
             yield
 
     return held
+
+
+def _replica(one: OpenedEndpoint, sampled: Mapping[str, Sampled]) -> Replica:
+    """One of the servers behind an endpoint, for its gate."""
+    if one.server is None:
+        return Replica()
+    slots = slots_source(one.endpoint, api_key=one.api_key)
+    latest = sampled[one.server].latest if one.server in sampled else {}
+    return Replica(name=one.name, slots=slots, counters=latest)
 
 
 def _log_notice(notice: Notice) -> None:
@@ -362,12 +374,13 @@ def _open_budget(
 def _to_sample(opened: Iterable[OpenedEndpoint]) -> dict[str, Sampled]:
     """The servers that have counters, by address; each once, on the track of its first tag."""
     sampled: dict[str, Sampled] = {}
-    for one in opened:
+    for one in (replica for each in opened for replica in each.replicas or (each,)):
         if one.server is None or one.server in sampled:
             continue
         source = metrics_source(one.endpoint, one.backend, api_key=one.api_key)
         if source is not None:
-            sampled[one.server] = Sampled(source=source, track=f"server {one.endpoint.tag}")
+            track = f"server {one.endpoint.tag} {one.name}".rstrip()
+            sampled[one.server] = Sampled(source=source, track=track)
     return sampled
 
 
@@ -432,6 +445,10 @@ class OpenedEndpoint:
     """What its replies are cached by; None for never."""
     error: HarnessError | None = None
     """What is wrong with it; None where it can be used."""
+    name: str = ""
+    """Of a replica, as traces show it."""
+    replicas: tuple[OpenedEndpoint, ...] = ()
+    """Of an endpoint with `urls`, each; it is itself the first of them."""
 
 
 def open_endpoint(
@@ -453,6 +470,12 @@ def open_endpoint(
         ConfigurationInvalid: It cannot be used as it is written down, or a key may not be sent.
         ModelFileInvalid: Its file is missing or not a GGUF.
     """
+    if endpoint.urls:
+        for replica in endpoint.replicas.values():
+            api_key_of(replica, environment)  # before any of them holds anything
+        how = partial(open_endpoint, environment=environment, cached=cached, clock=clock)
+        each = tuple(replace(how(one), name=name) for name, one in endpoint.replicas.items())
+        return replace(each[0], endpoint=endpoint, name="", replicas=each)
     api_key = api_key_of(endpoint, environment)
     control_key = control_key_of(endpoint, environment)
     # Files are read first: as long as they can be wrong, there is nothing to close.

@@ -258,6 +258,7 @@ class Run:
         seed: int | None = None,
         stop: Sequence[str] = (),
         timeout_s: float | None = None,
+        priority: int = 0,
         on_text: Callable[[str], None] | None = None,
     ) -> Any:
         """Asks the model that plays a role.
@@ -285,6 +286,7 @@ class Run:
             seed: Makes sampling repeatable where the server can.
             stop: Texts that end the reply.
             timeout_s: Longest that it may take, if less than the endpoint's.
+            priority: Of calls that wait here for one endpoint, the highest goes first.
             on_text: Told each piece of the answer as it arrives; where the rest was asked for, the
                 word that was cut is told again.
 
@@ -313,6 +315,7 @@ class Run:
             frequency_penalty=frequency_penalty,
             seed=seed,
             timeout_s=timeout_s,
+            priority=priority,
             on_text=on_text,
         )
         key = (role, request.messages)

@@ -45,6 +45,8 @@ class Sampled:
     """Where its counters are drawn: `server <tag>`, `machine`, `gpu0`, …"""
     called: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at the first call to it: a server that the run does not use is left alone."""
+    latest: dict[str, float] = field(default_factory=dict)
+    """Its readings by name, as last sampled; none while it does not answer."""
 
 
 @asynccontextmanager
@@ -78,7 +80,10 @@ async def _sample(server: Sampled, *, tracer: Tracer, every_s: float) -> None:
     written: dict[str, float] = {}
     try:
         while True:
-            for reading in await server.source.read():
+            readings = await server.source.read()
+            server.latest.clear()
+            server.latest.update({one.name: one.value for one in readings})
+            for reading in readings:
                 if reading.value != written.get(reading.name):
                     written[reading.name] = reading.value
                     tracer.counter(

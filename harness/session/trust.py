@@ -319,8 +319,9 @@ def known_secrets(
             )
     values = secret_values(environment, named=secret_variables(endpoints, named=named))
     for endpoint in endpoints:
-        if endpoint.url is not None:
-            values.update(_credentials(endpoint.url))
+        for one in endpoint.replicas.values():
+            if one.url is not None:
+                values.update(_credentials(one.url))
     return frozenset(values)
 
 

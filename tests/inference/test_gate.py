@@ -4,7 +4,7 @@ import pytest
 from clients import client_of
 
 from harness.errors import StreamCut
-from harness.inference import ChatRequest, ScriptedBackend, as_messages
+from harness.inference import ChatRequest, Replica, ScriptedBackend, as_messages
 from harness.trace import (
     ManualClock,
     SpanEnded,
@@ -134,7 +134,7 @@ def test_without_a_limit_of_its_own_there_are_as_many_places_as_the_server_says(
 
     async def main():
         held = Held()
-        limited = client_of(held, gate={"slots": ask_the_server})
+        limited = client_of(held, gate={"replicas": [Replica(slots=ask_the_server)]})
         calls = await calls_to(limited, "abcd")
         assert (held.begun, asked) == (begun, [1])
         for name in "abcd":

@@ -101,6 +101,7 @@ ANOTHER = [
 THE_SAME = [
     {"role": "evaluator"},
     {"timeout_s": 9.0},
+    {"priority": 1},
     {"on_text": str},
     {"on_piece": list},
     {"on_taken": list},
