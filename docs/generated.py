@@ -177,7 +177,7 @@ def _cell(message: str) -> str:
 
 GROUPS = {
     "Pipelines and runs": (
-        "Pipeline", "Run", "RunResult", "RunEvents", "RunEvent", "Skipped", "Retry", "Timeout",
+        "Pipeline", "Run", "RunResult", "RunEvents", "RunEvent", "Skipped", "Question", "Retry", "Timeout",
         "Concurrency", "Cache", "Default",
     ),
     "The loop and its limits": ("Limits", "WiggumResult", "Round", "rounds_from"),

@@ -13,7 +13,7 @@ from harness.version import __version__
 
 if TYPE_CHECKING:
     from harness.errors import HarnessError, NodeFailed, Notice, ReplyCut
-    from harness.graph import Cache, Concurrency, Default, Retry, Skipped, Timeout
+    from harness.graph import Cache, Concurrency, Default, Question, Retry, Skipped, Timeout
     from harness.inference import (
         ChatRequest,
         Completion,
@@ -87,6 +87,7 @@ __all__ = [
     "OnCut",
     "Passage",
     "Pipeline",
+    "Question",
     "ReplyCut",
     "Retry",
     "Round",
@@ -128,7 +129,7 @@ __all__ = [
 
 _HOMES = {
     "errors": ("HarnessError", "NodeFailed", "Notice", "ReplyCut"),
-    "graph": ("Cache", "Concurrency", "Default", "Retry", "Skipped", "Timeout"),
+    "graph": ("Cache", "Concurrency", "Default", "Question", "Retry", "Skipped", "Timeout"),
     "inference": (
         "ChatRequest",
         "Completion",
