@@ -35,7 +35,8 @@ def test_two_servers_keep_as_much_of_the_prefix_cache_as_one():
 def test_a_slow_server_gets_as_much_as_it_can_do():
     async def main():
         async with engines(2) as both:
-            return await against_fixed_splits(*both, calls=24)
+            # The slow one may have the last call: of few calls, that is much of the whole.
+            return await against_fixed_splits(*both, calls=48)
 
     assert asyncio.run(main())["makespan_relative"] <= MAKESPAN_AIM
 
