@@ -177,15 +177,16 @@ def _cell(message: str) -> str:
 
 GROUPS = {
     "Pipelines and runs": (
-        "Pipeline", "Run", "RunResult", "RunEvents", "RunEvent", "Skipped", "Question", "Retry", "Timeout",
-        "Concurrency", "Cache", "Default",
+        "Pipeline", "Run", "RunResult", "RunEvents", "RunEvent", "Skipped", "Question",
+        "Retry", "Timeout", "Concurrency", "Cache", "Default", "BatchResult", "BatchScores",
+        "RowFailure",
     ),
     "The loop and its limits": ("Limits", "WiggumResult", "Round", "rounds_from"),
     "Rubrics": ("load_rubric", "Rubric", "Draft", "Verdict", "Finding", "Grade"),
     "Models": (
         "chat", "chat_sync", "stream", "TextStream", "embed", "open_shim", "Message",
         "ChatRequest", "EmbedRequest", "Completion", "Embeddings", "Usage", "OnCut", "Endpoint",
-        "ScriptedBackend", "ScriptedReply",
+        "Image", "ScriptedBackend", "ScriptedReply",
     ),
     "Tools and agents": ("Tool", "mcp", "AgentResult", "ToolResult", "ToolCall", "ToolSpec"),
     "Memory": ("MemoryStore", "Passage", "Hit"),
@@ -196,7 +197,8 @@ GROUPS = {
 
 # Where not every public member is for users.
 MEMBERS = {
-    "Pipeline": "    options:\n      members: [node, include, check, run, run_async, events]\n",
+    "Pipeline": "    options:\n      members: [node, include, check, run, run_async, events, "
+    "batch]\n",
 }
 
 
