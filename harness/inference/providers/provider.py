@@ -14,6 +14,7 @@ from harness.inference.endpoint import Endpoint
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.providers.counters import MetricsSource, Reading
 from harness.inference.providers.pages import ServerFacts, ServerPages
+from harness.inference.providers.serving import Launch, Serving
 from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.request import ChatRequest, JsonSchema
 from harness.trace import Clock, monotonic
@@ -184,6 +185,8 @@ class Provider:
     telemetry_name: str = ""
     """What OpenTelemetry calls it, if that is not its backend's name."""
     remedies: Remedies = field(default_factory=dict)
+    launch: Callable[[Serving], Launch] | None = None
+    """How it is started; None where that is not for us to say."""
 
     # Ways to it.
     connect: Callable[[Endpoint, Access], Backend] | None = None
