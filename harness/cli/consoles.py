@@ -68,14 +68,18 @@ def say(what: object = "", *, err: bool = False, nl: bool = True) -> None:
     click.echo(_harmless(text) if is_terminal else text, err=err, nl=nl)
 
 
-def write_json(data: bytes) -> None:
-    """Prints one JSON document on standard output."""
-    sys.stdout.buffer.write(clean_json(data))
+def write_json(*documents: bytes) -> None:
+    """Prints JSON documents on standard output."""
+    redactor = _redactor()
+    sys.stdout.buffer.writelines(_cleaned(one, redactor) for one in documents)
 
 
 def clean_json(data: bytes) -> bytes:
     """A JSON document without secrets."""
-    redactor = _redactor()
+    return _cleaned(data, _redactor())
+
+
+def _cleaned(data: bytes, redactor: Redactor) -> bytes:
     if redactor.finds_any(data):
         cleaned = redactor.clean_values(orjson.loads(data))
         indent = orjson.OPT_INDENT_2 if b"\n" in data[:-1] else 0

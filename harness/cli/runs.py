@@ -47,10 +47,9 @@ def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bo
         return
     with failures_told(as_json=as_json):
         directory = traces_directory(traces)
-        lines = list_runs(directory)[-limit:]
+        lines = list_runs(directory, latest=limit or None)
     if as_json:
-        for line in lines:
-            write_json(orjson.dumps(line.model_dump()) + b"\n")
+        write_json(*(orjson.dumps(line.model_dump()) + b"\n" for line in lines))
     elif not lines:
         say(f"there is no run yet, by {directory / AUDIT_LOG}", err=True)
     else:

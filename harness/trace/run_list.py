@@ -6,8 +6,10 @@ than once: each end adds a line under the same id, about the whole run so far, a
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,16 +24,16 @@ from harness.trace.journal_reader import (
     Journal,
     journal_of,
     part_of,
-    paths_beside,
 )
 from harness.trace.records import RunEnded, RunStarted
-from harness.trace.run_trace import TIMELINES, is_going
+from harness.trace.run_trace import ID_TIME, TIMELINES, is_going
 
 AUDIT_LOG = "runs.jsonl"
 """The file's name, beside the journals."""
 LATEST = "latest"
 
 _TAIL_BYTES = 4096
+_ID = re.compile(r"\d{8}T\d{6}Z-")
 
 
 class AuditLine(BaseModel):
@@ -71,13 +73,26 @@ class AuditLine(BaseModel):
         return value or ()
 
 
-def list_runs(directory: Path) -> list[AuditLine]:
-    """Every run in a directory, oldest first: ended, killed or still going.
+def list_runs(directory: Path, *, latest: int | None = None) -> list[AuditLine]:
+    """The runs in a directory, oldest first: ended, killed or still going.
+
+    Args:
+        directory: Where runs land.
+        latest: Only so many, the last ones; all if None. It reads no more than these need.
 
     Raises:
         InvalidInput: The audit log cannot be read.
     """
-    return _with_unended(_latest(read_audit_log(directory / AUDIT_LOG)), directory)
+    ended: dict[object, AuditLine] = {}
+    for number, line in enumerate(read_audit_log(directory / AUDIT_LOG)):
+        # The last line of a run counts; one without an id is a run of its own.
+        ended.setdefault(number if line.run_id is None else line.run_id, line)
+        if len(ended) == latest:
+            break
+    listed = [*reversed(ended.values())]
+    since = _began(min(line.timestamp or "" for line in listed)) if len(ended) == latest else ""
+    listed = _with_unended(listed, directory, since=since)
+    return listed if latest is None else listed[-latest:]
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -90,7 +105,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def read_audit_log(path: Path) -> Iterator[AuditLine]:
-    """The lines of an audit log, oldest first; none if there is no such file yet.
+    """The lines of an audit log, the latest first; none if there is no such file yet.
 
     A line that is not a run is left out with a warning, so that it does not hide all others.
 
@@ -99,18 +114,24 @@ def read_audit_log(path: Path) -> Iterator[AuditLine]:
     """
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.strip() or not line.endswith(b"\n"):
-                    continue
-                try:
-                    yield AuditLine.model_validate_json(line)
-                except ValidationError:
-                    log_warning(
-                        "not a run, and left out",
-                        code="audit.line-skipped",
-                        path=str(path),
-                        line=number,
-                    )
+            if not os.fstat(file.fileno()).st_size:
+                return
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+                end = text.rfind(b"\n")  # what comes after it was cut off
+                while end != -1:
+                    start = text.rfind(b"\n", 0, end)
+                    line = text[start + 1 : end]
+                    try:
+                        if line.strip():
+                            yield AuditLine.model_validate_json(line)
+                    except ValidationError:
+                        log_warning(
+                            "not a run, and left out",
+                            code="audit.line-skipped",
+                            path=str(path),
+                            line=text[: start + 1].count(b"\n") + 1,
+                        )
+                    end = start
     except FileNotFoundError:
         return
     except OSError as error:
@@ -119,22 +140,29 @@ def read_audit_log(path: Path) -> Iterator[AuditLine]:
         ) from error
 
 
-def _latest(lines: Iterable[AuditLine]) -> list[AuditLine]:
-    """Only the last line of each run; a line without an id counts as a run of its own."""
-    latest: dict[object, AuditLine] = {}
-    for number, line in enumerate(lines):
-        key = number if line.run_id is None else line.run_id
-        latest.pop(key, None)
-        latest[key] = line
-    return list(latest.values())
+def _began(timestamp: str) -> str:
+    """When a run began, as its id says it; empty if that is unknown, and so before all others."""
+    try:
+        return f"{datetime.fromisoformat(timestamp).astimezone(UTC):{ID_TIME}}"
+    except ValueError:
+        return ""
 
 
-def _with_unended(listed: list[AuditLine], directory: Path) -> list[AuditLine]:
-    """Adds a line for each run that was killed or is still going, placed by when it began."""
-    for path in sorted(directory.glob(f"*{JOURNAL_SUFFIX}")):
-        beside = [one for one in paths_beside(path) if part_of(one, path)]
+def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> list[AuditLine]:
+    """Adds a line for each run that was killed or is still going, placed by when it began.
+
+    Of runs that are named by their ids, only those that began at `since` or later.
+    """
+    parts: dict[Path, list[Path]] = {}
+    for name in sorted(os.listdir(directory)) if directory.is_dir() else ():  # noqa: PTH208 - names
+        is_before = _ID.match(name) is not None and name < since
+        if name.endswith(JOURNAL_SUFFIX) and not is_before:
+            file = directory / name
+            parts.setdefault(journal_of(file), []).append(file)
+    for path, files in parts.items():
         try:
-            if journal_of(path) != path or _has_end([path, *beside][-1]):
+            last = max(files, key=lambda file: part_of(file, path) or 0)
+            if path not in files or _has_end(last):
                 continue
             journal = Journal(path)
             if journal.ended is not None:

@@ -43,6 +43,9 @@ from harness.trace.tracer import ContentPolicy, RecordMaker, Sink, Tracer, descr
 
 TimelineFormat = Literal["chrome", "perfetto"]
 
+ID_TIME = "%Y%m%dT%H%M%SZ"
+"""How a run's id begins: the time in UTC."""
+
 TIMELINES: dict[TimelineFormat, tuple[str, Callable[[Journal, Path], None]]] = {
     "chrome": (".json", write_chrome_trace),
     "perfetto": (".pftrace", write_perfetto_trace),
@@ -357,7 +360,7 @@ class JoinedTrace(JournalTracer):
 def new_run_id(wall_ns: int) -> str:
     """A new run's id, unique and sortable by time."""
     moment = datetime.fromtimestamp(wall_ns // 1_000_000_000, tz=UTC)
-    return f"{moment:%Y%m%dT%H%M%SZ}-{token_hex(6)}"
+    return f"{moment:{ID_TIME}}-{token_hex(6)}"
 
 
 def _boot_id_of(clock: Clock) -> str | None:

@@ -31,7 +31,7 @@ def test_entries_are_appended_a_line_each_and_read_back(path):
     task = b"two\ncaf\xe9".decode("utf-8", "surrogateescape")
     append_line(path, line_of(run_id="another", task=task))
 
-    first, second = read_audit_log(path)
+    second, first = read_audit_log(path)
     assert (first.run_id, first.task, first.final) == (ENTRY["run_id"], "Über 概要", "PASS")
     assert (first.wiggum_scores, first.input_tokens, first.stop_reason) == ((6.0, 8.5), 100, None)
     assert first.model_dump()["tool_calls"] == []  # further fields are kept
@@ -69,8 +69,8 @@ def test_what_is_no_whole_line_of_a_run_is_left_out(path):
     with capture_logs() as logs:
         assert [line.run_id for line in read_audit_log(path)] == [ENTRY["run_id"]] * 3
     assert [(log["code"], log["line"]) for log in logs] == [
-        ("audit.line-skipped", 2),
         ("audit.line-skipped", 4),
+        ("audit.line-skipped", 2),
     ]
 
 
@@ -81,3 +81,26 @@ def test_a_killed_run_whose_journal_is_damaged_does_not_hide_the_others(path):
     (path.parent / "20260103T030405Z-01.jsonl").write_bytes(b"".join(lines))
 
     assert [line.run_id for line in list_runs(path.parent)] == [ENTRY["run_id"]]
+
+
+def begin_run(folder, run_id, wall_ns):
+    folder.joinpath(f"{run_id}.jsonl").write_bytes(
+        encode(RunStarted(SCHEMA_VERSION, run_id, "essay", 0, wall_ns, 1))
+    )
+
+
+def test_the_latest_runs_are_those_of_the_whole_list(path):
+    """Ended in another order than they began, killed before and among them, and of no known id."""
+    for day, run_id in enumerate(("20260101T000000Z-k", "20260103T000000Z-k", "mine")):
+        begin_run(path.parent, run_id, (1767225600 + 2 * day * 86_400) * 10**9)
+    for day in (2, 4, 1, 5):
+        run_id = f"2026010{day}T120000Z-e"
+        timestamp = f"2026-01-0{day}T12:00:00+00:00"
+        append_line(path, line_of(run_id=run_id, timestamp=timestamp))
+
+    whole = [line.run_id for line in list_runs(path.parent)]
+
+    assert len(whole) == 7
+    for latest in range(1, 9):
+        found = list_runs(path.parent, latest=latest)
+        assert [line.run_id for line in found] == whole[-latest:]
