@@ -445,6 +445,10 @@ def _explain(problem: Any) -> Notice:  # noqa: ANN401 - pydantic's ErrorDetails,
         near = did_you_mean(str(name), _fields_at(tuple(owner)))
         return Notice(code="config.unknown-setting", message=f"'{where}' is not a setting; {near}")
     message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "literal_error":
+        offered = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
+        given = str(problem["input"])
+        message = f"'{given}' is not one of its values; {did_you_mean(given, offered)}"
     said = Notice(
         code="config.setting-invalid", message=f"{where}: {message}" if where else message
     )

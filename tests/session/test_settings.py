@@ -127,13 +127,13 @@ RESERVE = "[budget.devices.gpu0]\ncapacity = '1 GiB'\nreserve = '1 GiB'\n"
 INVALID = {
     "[endpoints.a]\nurl = 'h:8000'\n": (1, "http"),
     "[endpoints.a]\nbackend = 'vllm'\n": (1, "'url'"),
-    "\n[endpoints.a]\nurl = 'http://h'\nbackend = 'vlm'\n": (4, "'vllm'"),
+    "\n[endpoints.a]\nurl = 'http://h'\nbackend = 'vlm'\n": (4, "did you mean 'vllm'"),
     "[budget]\ncapacity = 'lots'\n": (2, "8 GiB"),
     "[budget]\n[budget.devices.machine]\ncapacity = '1 GiB'\n": (1, "[budget]"),
     RESERVE: (1, "nothing"),
     "[limits]\n\nmax_cost_usd = nan\n": (3, "greater than 0"),
     "[roles]\nevaluator = [1]\n": (2, "roles.evaluator"),
-    "[separation]\nsame_family = 'maybe'\n": (2, "'refuse' or 'allow'"),
+    "[separation]\nsame_family = 'maybe'\n": (2, "allow, refuse"),
 }
 
 
