@@ -19,6 +19,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
+    """Cuts off the frames of harness where a node failed: the node's own error is chained."""
+    if call.excinfo is None or call.excinfo.typename != "NodeFailed":
+        return
+    own, frame = Path(__file__).parent, call.excinfo.tb
+    while frame.tb_next is not None:
+        if own in Path(frame.tb_next.tb_frame.f_code.co_filename).parents:
+            frame.tb_next = None
+            return
+        frame = frame.tb_next
+
+
 # Imports inside, since every run of pytest loads this file, and most know no pipelines.
 
 

@@ -180,6 +180,17 @@ def test_the_plugin_runs_scripts_and_records_where_it_is_told_to(tmp_path) -> No
     assert "2 passed" in pytest_in(tmp_path)
 
 
+def test_a_failed_node_is_shown_without_the_frames_of_harness(tmp_path) -> None:
+    (tmp_path / "test_ask.py").write_text(TESTS.replace('"Fine."', "KeyError('x')"))
+
+    said = pytest_in(tmp_path, "-k", "scripted")
+
+    assert "NodeFailed: node 'text' failed" in said
+    assert "KeyError('x')" in said
+    assert "result = harness_run(ask" in said
+    assert "pipeline_run.py" not in said
+
+
 def test_the_plugin_costs_a_project_without_pipelines_nothing() -> None:
     program = (
         "import sys, harness.pytest_plugin\n"
