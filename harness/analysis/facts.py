@@ -56,7 +56,7 @@ class Server:
     file: str | None = None
     """Name of the GGUF file of a model."""
     device: str = MACHINE
-    """Whose memory its model takes: the machine's own, or a GPU's."""
+    """Whose memory its model takes: the machine's own, or a GPU's; empty for that of several."""
     max_parallel: int | None = None
     drop: tuple[str, ...] = ()
     fallback: tuple[str, ...] = ()
@@ -443,7 +443,7 @@ def _server(said: Attributes) -> Server:
         context_tokens=_whole(said.get("context_tokens"), default=4096),
         threads=_whole(said.get("threads"), default=None),
         file=_text_or_none(said.get("file")),
-        device=str(said.get("device", MACHINE)),
+        device=_text_or_none(said.get("device", MACHINE)) or "",
         max_parallel=_whole(said.get("max_parallel", said.get("max_concurrency")), default=None),
         drop=_texts_in(said.get("drop")),
         fallback=_texts_in(said.get("fallback")),

@@ -232,8 +232,7 @@ def _room_for_all(observed: Observed) -> tuple[str, ...]:
     """The capacity, by device, that would have held all, where the needs are known."""
     needs: dict[str, dict[str, int]] = {}
     for load in observed.loads:
-        if load.need_bytes:
-            device = observed.server(load.model).device
+        if load.need_bytes and (device := observed.server(load.model).device):
             needs.setdefault(device, {})[load.model] = load.need_bytes
     return tuple(
         f"give all of them room: [{_TABLES.get(device, f'budget.devices.{device}')}] capacity = "

@@ -5,7 +5,10 @@ No machine reaches the bounds; one that is far slower has another bottleneck. GB
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import ceil
 from typing import Final, Literal
 
 from harness.errors import InvalidInput
@@ -173,6 +176,30 @@ def split_footprint(
             compute_bytes=compute if first > 0 else ends,
         ),
         gpu_share=gpu_weights / weights.passed_bytes if weights.passed_bytes else 0.0,
+    )
+
+
+def dealt_footprints(
+    header: GgufHeader, loading: Loading, *, shares: Collection[float]
+) -> tuple[Footprint, ...]:
+    """The memory of a model on each of several GPUs that have all its layers together.
+
+    As llama.cpp deals them out (`tensor_split`, `LLAMA_SPLIT_MODE_LAYER`): of n layers, the output
+    being the last, layer i, from 0, goes to the first GPU with which the shares add up to more than
+    i / n of all. Compute buffers are as in `split_footprint`.
+    """
+    compute = compute_bytes(header, loading) + GPU_CONTEXT_BYTES
+    weights, caches = header.weights, layer_cache_bytes(header, loading)
+    drafts = [0] * (header.block_count - len(weights.layer_bytes))
+    sizes = [*weights.layer_bytes, *drafts, weights.output_bytes + weights.shared_bytes]
+    *_, whole = ends = [*accumulate(shares, initial=0.0)]
+    return tuple(
+        Footprint(
+            weights_bytes=sum(sizes[start:end]),
+            kv_bytes=sum(caches[start:end]),
+            compute_bytes=compute if start < end else 0,
+        )
+        for start, end in pairwise(ceil(end / whole * len(sizes)) for end in ends)
     )
 
 

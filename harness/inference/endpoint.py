@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Literal, Self
 
 import httpx
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic.types import PositiveFloat
 
 from harness.errors import Mistake
 from harness.hardware import CacheType, parse_bytes
@@ -52,8 +53,10 @@ MANAGED_BACKENDS: frozenset[BackendName] = frozenset(
 )
 """Servers that can be told to load a model and to let it go."""
 
-MACHINE = "machine"
-"""The device of models that are in the machine's own memory."""
+MACHINE, AUTO = "machine", "auto"
+"""The machine's own memory, as a device; and the device that is chosen when a session opens."""
+
+GPU_NAME = re.compile(r"gpu\d+")
 
 SamplingField = Literal[
     "temperature",
@@ -136,9 +139,12 @@ class Endpoint(BaseModel):
     """Layers that the GPU named by `device` computes, the others being the processor's, for a model
     that is loaded from a file; all of them when left out. Part of a model on a GPU is slow: a
     smaller model that fits whole is nearly always faster."""
-    device: str = Field(default=MACHINE, min_length=1)
+    device: str | dict[str, PositiveFloat] = MACHINE
     """Whose memory the model takes: `machine`, or a GPU's name under `[budget.devices]`, such as
-    `gpu0`. Says what the budget counts, not where a server puts it."""
+    `gpu0`. Of a server it says what the budget counts, not where the server puts the model. A model
+    from a file may also have `auto`, the GPU with the most room if the whole model fits there and
+    else `machine`; or a list, such as `["gpu0", "gpu1"]`: these hold its layers together, as many
+    each, or by shares: `{gpu0 = 3, gpu1 = 1}`."""
     manage: bool = False
     """Whether the budget may have the server load the model and let it go. Models from files are
     always the budget's. Other clients of that server would find the model gone."""
@@ -239,6 +245,32 @@ class Endpoint(BaseModel):
     def _as_bytes(cls, value: object) -> object:
         return parse_bytes(value) if isinstance(value, str) else value
 
+    @field_validator("device", mode="before")
+    @classmethod
+    def _check_device(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, list | tuple):
+            value = dict.fromkeys(map(str, value), 1.0)
+        names = [*value] if isinstance(value, dict) else [str(value)]
+        if info.data.get("backend") not in FILE_BACKENDS:
+            if len(names) != 1 or value == AUTO:
+                raise Mistake(
+                    "'auto' and several devices are for a model that harness loads from a file; "
+                    "name the one whose memory the server's model takes",
+                    code="endpoint.device-of-server",
+                )
+        elif value not in (MACHINE, AUTO) and not (names and all(map(GPU_NAME.fullmatch, names))):
+            raise Mistake(
+                f"'{', '.join(names)}' is no device for a model from a file; write 'machine', "
+                "'auto', a GPU such as 'gpu0', or several, such as [\"gpu0\", \"gpu1\"]",
+                code="endpoint.device-unknown",
+            )
+        elif len(names) > 1 and info.data.get("gpu_layers") is not None:
+            raise Mistake(
+                "several GPUs hold all layers together; leave out 'gpu_layers', or name one GPU",
+                code="endpoint.gpu-layers-of-several",
+            )
+        return names[0] if len(names) == 1 else value
+
     @field_validator("keep_alive")
     @classmethod
     def _as_duration(cls, value: str | float | None) -> str | float | None:
@@ -301,6 +333,12 @@ class Endpoint(BaseModel):
         if not self.urls:
             return {"": self}
         return {_name(url): self.model_copy(update={"url": url, "urls": ()}) for url in self.urls}
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """By device, GPUs by number, how much of the layers it has in proportion to the others."""
+        shares = {self.device: 1.0} if isinstance(self.device, str) else self.device
+        return dict(sorted(shares.items(), key=lambda one: (len(one[0]), one[0])))
 
     def _check_replicas(self) -> None:
         if len(self.replicas) < len(self.urls):

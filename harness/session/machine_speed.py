@@ -50,7 +50,7 @@ async def machine_speed_recorded(
         file = endpoint.path
         if file is None and endpoint.url and "device" in endpoint.model_fields_set:
             file = await file_of(endpoint)
-        if file is None or endpoint.gpu_layers is not None:
+        if file is None or endpoint.gpu_layers is not None or len(endpoint.shares) > 1:
             continue
         with suppress(ModelFileInvalid):
             header = read_gguf_header(file)

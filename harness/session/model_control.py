@@ -159,7 +159,7 @@ async def _look(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen
         tag=endpoint.tag,
         backend=endpoint.backend,
         model=endpoint.model_id if endpoint.path is None else endpoint.path.name,
-        device=endpoint.device,
+        device=", ".join(endpoint.shares),
         control=_control(endpoint),
         pin=endpoint.pin,
         priority=endpoint.priority,

@@ -55,6 +55,7 @@ from harness.session.tenancy import (
     file_footprint,
     is_managed,
     kv_bytes_of,
+    placed,
     tenant_of,
 )
 from harness.session.trust import api_key_of, control_key_of, known_secrets, not_allowed
@@ -91,7 +92,7 @@ def known_endpoints(
         endpoints[demo.tag] = demo
     if settings.seed is not None:
         endpoints = {tag: endpoint.made_repeatable() for tag, endpoint in endpoints.items()}
-    return endpoints
+    return placed(endpoints, settings)
 
 
 def describe_endpoints(endpoints: Mapping[str, Endpoint], tracer: Tracer) -> None:
@@ -105,6 +106,8 @@ def describe_endpoints(endpoints: Mapping[str, Endpoint], tracer: Tracer) -> Non
         )
         if endpoint.path is not None:
             said["file"] = endpoint.path.name
+        if "device" in endpoint.model_fields_set:
+            said["device"] = endpoint.device  # even the default, which "auto" may have become
         tracer.instant("endpoint", model=tag, **said)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 
-from harness.errors import ConfigurationInvalid, InferenceError
+from harness.errors import ConfigurationInvalid, HarnessError, InferenceError
 from harness.hardware import (
     Footprint,
     first_gpu_layer,
@@ -17,6 +18,7 @@ from harness.hardware import (
     split_footprint,
 )
 from harness.hardware.gpus import read_gpus
+from harness.hardware.speed import dealt_footprints
 from harness.inference import (
     FILE_BACKENDS,
     MACHINE,
@@ -27,9 +29,12 @@ from harness.inference import (
     provider_of,
     server_address,
 )
+from harness.inference.endpoint import AUTO, GPU_NAME
 from harness.inference.providers.server_host import CLEARING_UP_S
 from harness.residency import Device, Need, Tenant
-from harness.session.settings import BudgetSettings, DeviceSettings
+from harness.residency.placement import Where, place
+from harness.session.roles import EVALUATOR
+from harness.session.settings import BudgetSettings, DeviceSettings, Settings
 
 _DISK_BYTES_PER_S = 1_000_000_000
 """Of a common disk: a guess, until a load was measured."""
@@ -95,13 +100,13 @@ def slots_of(endpoint: Endpoint) -> int | None:
 
 
 def is_split(endpoint: Endpoint) -> bool:
-    """Whether only a part of its layers is on its device, and the processor computes the others.
+    """Whether several devices compute its layers.
 
     Raises:
         ModelFileInvalid: The file is missing or not a GGUF.
     """
-    if endpoint.path is None or endpoint.device == MACHINE:
-        return False
+    if endpoint.path is None or endpoint.device == MACHINE or endpoint.gpu_layers is None:
+        return len(endpoint.shares) > 1
     return first_gpu_layer(read_gguf_header(endpoint.path), endpoint.gpu_layers) > 0
 
 
@@ -141,24 +146,62 @@ async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
 
 
 async def _need_of(endpoint: Endpoint, host: Host) -> Need:
-    if endpoint.need_bytes is not None:
-        return {endpoint.device: endpoint.need_bytes}
-    if endpoint.path is not None and endpoint.device != MACHINE:
-        header = read_gguf_header(endpoint.path)
-        split = split_footprint(
-            header, loading_of(endpoint, header), gpu_layers=endpoint.gpu_layers
-        )
-        return {endpoint.device: split.gpu.total_bytes, MACHINE: split.machine.total_bytes}
-    footprint, ask = file_footprint(endpoint), provider_of(endpoint).footprint
-    if footprint is None and ask is not None:
-        footprint = await ask(endpoint, host)
-    if footprint is None:
+    if (need := _need_written(endpoint)) is not None:
+        return need
+    ask = provider_of(endpoint).footprint
+    if ask is None or (footprint := await ask(endpoint, host)) is None:
         raise ConfigurationInvalid(
             f"endpoint '{endpoint.tag}' is managed, and its server does not say how much memory "
             'its model takes; give it need = "6 GiB"',
             code="budget.need-unknown",
         )
-    return {endpoint.device: footprint.total_bytes}
+    return dict.fromkeys(endpoint.shares, footprint.total_bytes)
+
+
+def _need_written(endpoint: Endpoint) -> Need | None:
+    """What it takes by its table or its file; None where only its server knows."""
+    shares = endpoint.shares
+    if endpoint.need_bytes is not None:
+        whole = sum(shares.values())
+        return {name: int(endpoint.need_bytes * share / whole) for name, share in shares.items()}
+    if endpoint.path is None:
+        return None
+    header = read_gguf_header(endpoint.path)
+    loading = loading_of(endpoint, header)
+    if endpoint.device == MACHINE:
+        return {MACHINE: gguf_footprint(header, loading).total_bytes}
+    split = split_footprint(header, loading, gpu_layers=endpoint.gpu_layers)
+    dealt = dealt_footprints(header, loading, shares=shares.values())
+    parts = (*(dealt if len(shares) > 1 else (split.gpu,)), split.machine)
+    return {name: part.total_bytes for name, part in zip([*shares, MACHINE], parts, strict=True)}
+
+
+def placed(
+    endpoints: Mapping[str, Endpoint], settings: Settings, *, may_split: bool = False
+) -> dict[str, Endpoint]:
+    """The endpoints, "auto" being a device; a server's model counts if its `need` is written."""
+    named = settings.roles.get(EVALUATOR, EVALUATOR)
+    judges = (named,) if isinstance(named, str) else named
+    auto = [one for one in endpoints.values() if one.device == AUTO]
+    auto.sort(key=lambda one: (not (one.pin or one.tag in judges), -one.priority))
+    if not auto:
+        return dict(endpoints)
+    gpus = [gpu.name for gpu in read_gpus() if gpu.capacity_bytes]
+    devices = {one.name: one for one in devices_of(settings.budget, named=gpus)}
+    found = place(
+        {one.tag: partial(_need_on, one) for one in auto},
+        {name: one for name, one in devices.items() if name == MACHINE or GPU_NAME.fullmatch(name)},
+        taken=[_need_on(one, one.device) for one in endpoints.values() if one.device != AUTO],
+        may_split=may_split,
+    )
+    chosen = {one.tag: one.model_copy(update={"device": found[one.tag]}) for one in auto}
+    return {**endpoints, **chosen}
+
+
+def _need_on(endpoint: Endpoint, where: Where) -> Need:
+    with suppress(HarnessError):  # what is wrong with its file is said when it is opened
+        return _need_written(endpoint.model_copy(update={"device": where})) or {}
+    return {}
 
 
 _SHARE_OF_MACHINE = 0.8

@@ -235,6 +235,22 @@ def test_errors_come_first_and_then_what_took_the_most_time(tmp_path: Path) -> N
     assert (findings[1].lost_ns or 0) > (findings[2].lost_ns or 0)
 
 
+@pytest.mark.parametrize(
+    ("device", "table"),
+    [("gpu0", "[budget.devices.gpu0]"), ({"gpu0": 1.0, "gpu1": 1.0}, None)],
+    ids=["one", "several"],
+)
+def test_room_for_all_is_advised_on_a_device_that_is_one(
+    tmp_path: Path, device: object, table: str | None
+) -> None:
+    journal = planted.swap_thrash(device=device).journal(tmp_path)
+
+    (found,) = [one for one in diagnose(journal).findings if one.rule == "swap-thrash"]
+
+    assert ("give all of them room" in str(found)) == (table is not None)
+    assert table is None or table in str(found)
+
+
 @pytest.mark.parametrize("backend", get_args(BackendName))
 def test_every_backend_gets_flags_of_its_own_or_none(backend: str) -> None:
     server = Server(tag="s", backend=backend, threads=2)

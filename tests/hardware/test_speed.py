@@ -12,6 +12,7 @@ from harness.hardware.gguf import weights_of
 from harness.hardware.speed import (
     BANDWIDTHS,
     GPU_CONTEXT_BYTES,
+    dealt_footprints,
     decode_limit_tokens_per_s,
     fit,
     layers_that_fit,
@@ -121,6 +122,31 @@ def test_a_model_that_is_on_the_gpu_leaves_little_here(demo):
     assert split.machine.weights_bytes == INPUT
     assert split.machine.compute_bytes < whole.compute_bytes / 10
     assert split.speedup() == pytest.approx(10)  # looking up a row of the input costs nothing
+
+
+# llama.cpp: the first GPU with which the shares add up to more than layer / 31, the output's 30.
+DEALT = {
+    "as many each": ((1, 1), (16, 14), 1),
+    "three quarters": ((3, 1), (24, 6), 1),
+    "as GiB, the last too small": ((14.5, 24.0, 0.1), (12, 18, 0), 1),
+    "as GiB, the first too small": ((0.1, 24.0), (1, 29), 1),
+    "all on one": ((7,), (30,), 0),
+}
+
+
+@pytest.mark.parametrize(("shares", "layers", "output"), DEALT.values(), ids=DEALT)
+def test_layers_are_dealt_out_to_several_gpus_by_their_shares(demo, shares, layers, output):
+    parts = dealt_footprints(demo, Loading(context_tokens=4096), shares=shares)
+    assert [one.weights_bytes for one in parts] == [
+        count * LAYER + (gpu == output) * (NORM + INPUT) for gpu, count in enumerate(layers)
+    ]
+    assert [one.kv_bytes for one in parts] == [count * CACHE for count in layers]
+    alone = split_footprint(demo, Loading(context_tokens=4096), gpu_layers=None).gpu
+    assert sum(one.weights_bytes + one.kv_bytes for one in parts) == (
+        alone.weights_bytes + alone.kv_bytes
+    )
+    computes = [alone.compute_bytes if count else 0 for count in layers]
+    assert [one.compute_bytes for one in parts] == computes
 
 
 def test_a_matrix_of_its_own_for_the_output_is_not_in_two_places():

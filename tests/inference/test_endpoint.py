@@ -18,6 +18,7 @@ from harness.inference import (
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.inference.providers.litellm import LiteLLMBackend
 from harness.inference.providers.llama_cpp_python import LlamaCppPython
+from harness.inference.providers.model_files import gpu_fields
 from harness.inference.providers.ollama import OllamaWire
 from harness.inference.providers.openai_wire import OpenAIWire
 from harness.inference.providers.triton import TritonWire
@@ -54,6 +55,24 @@ GGUF = "missing.gguf"
         ({"url": URL, "backend": "ollma"}, "literal_error"),
         ({"url": URL, "modelid": "x"}, "extra_forbidden"),
         ({"url": URL, "timeout_s": 0}, "greater_than"),
+        ({"url": URL, "device": "auto"}, "endpoint.device-of-server"),
+        ({"url": URL, "device": ["gpu0", "gpu1"]}, "endpoint.device-of-server"),
+        *(
+            ({"path": GGUF, "device": device}, "endpoint.device-unknown")
+            for device in (
+                "gpu",
+                "a100",
+                "",
+                [],
+                ["gpu0", "machine"],
+                ["auto", "gpu1"],
+                ["gpu0", 1],
+            )
+        ),
+        (
+            {"path": GGUF, "gpu_layers": 9, "device": ["gpu0", "gpu1"]},
+            "endpoint.gpu-layers-of-several",
+        ),
     ],
     ids=str,
 )
@@ -89,6 +108,30 @@ def test_what_is_left_out_follows_and_its_backend_connects_to_nothing_yet(
     assert type(connect(endpoint)) is connected
 
 
+ONE, MANY = "LLAMA_SPLIT_MODE_NONE", "LLAMA_SPLIT_MODE_LAYER"
+DEVICES = {
+    "machine": ("machine", {}),
+    "auto": ("auto", {}),
+    "gpu1": ("gpu1", {"main_gpu": 1, "split_mode": ONE}),
+    "one of a list": (["gpu2"], {"main_gpu": 2, "split_mode": ONE}),
+    "a list": (
+        ["gpu2", "gpu0"],
+        {"main_gpu": 2, "split_mode": MANY, "tensor_split": [1.0, 0.0, 1.0]},
+    ),
+    "shares": (
+        {"gpu1": 3, "gpu0": 1},
+        {"main_gpu": 1, "split_mode": MANY, "tensor_split": [1.0, 3.0]},
+    ),
+}
+
+
+@pytest.mark.parametrize(("device", "fields"), DEVICES.values(), ids=DEVICES)
+def test_llama_cpp_is_told_which_gpus_and_how_much_of_the_layers_each_has(device, fields):
+    endpoint = Endpoint.model_validate({"tag": "small", "path": GGUF, "device": device})
+
+    assert gpu_fields(endpoint) == fields
+
+
 @pytest.mark.parametrize(
     ("written", "sent"),
     [
@@ -110,6 +153,7 @@ def test_a_model_is_kept_for_a_duration_of_gos_or_for_seconds(written, sent):
     [
         {"path": GGUF, "context_tokens": 8192, "slots": 2, "threads": 2, "embeddings": True},
         {"path": GGUF, "backend": "llama-cpp-python", "context_tokens": 512, "threads": 2},
+        {"path": GGUF, "device": ["gpu0", "gpu1"]},
         {"url": URL, "backend": "ollama", "context_tokens": 8192, "keep_alive": "10m"},
         {"url": URL, "backend": "triton", "prompt_template": "plain", "model_id": "org/Model"},
         {"url": URL, "backend": "vllm", "embeddings": True, "structured": "enforced"},

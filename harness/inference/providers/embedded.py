@@ -30,7 +30,7 @@ from harness.inference.providers import llamacpp
 from harness.inference.providers.counters import MetricsSource
 from harness.inference.providers.model_files import (
     EngineHost,
-    gpu_of,
+    gpu_fields,
     load_error,
     warn_of_context,
 )
@@ -167,10 +167,10 @@ class EmbeddedLlamaCpp:
             )
         if url := answer.get("url"):
             return cast("str", url)
-        number, gpus = gpu_of(self._endpoint), cast("int", answer["gpus"])
-        if number is not None and number >= gpus:
+        gpus = cast("int", answer["gpus"])
+        if cast("int", fields.get("main_gpu", -1)) >= gpus:
             raise LoadFailed(
-                f"its device is '{self._endpoint.device}', and of GPUs llama.cpp sees "
+                f"its device is '{', '.join(self._endpoint.shares)}', and of GPUs llama.cpp sees "
                 f"{gpus or 'none'}; install the xllamacpp that is built for yours, or set device "
                 "to 'machine'",
                 endpoint=self._endpoint.tag,
@@ -326,16 +326,11 @@ def _params(endpoint: Endpoint, loading: Loading) -> Fields:
 
 
 def _placement(endpoint: Endpoint) -> Fields:
-    """Which layers a GPU computes, and which GPU; llama.cpp places the others itself."""
-    number = gpu_of(endpoint)
-    layers = endpoint.gpu_layers
-    if number is None:
-        return {} if layers is None else {"n_gpu_layers": layers}
-    return {
-        "n_gpu_layers": _ALL_LAYERS if layers is None else layers,
-        "main_gpu": number,
-        "split_mode": "LLAMA_SPLIT_MODE_NONE",
-    }
+    """Which layers GPUs compute, and which GPUs; llama.cpp places the others itself."""
+    gpus, layers = gpu_fields(endpoint), endpoint.gpu_layers
+    if layers is None:
+        return {**gpus, "n_gpu_layers": _ALL_LAYERS} if gpus else {}
+    return {**gpus, "n_gpu_layers": layers}
 
 
 def _loading(endpoint: Endpoint, _header: GgufHeader) -> Loading:

@@ -86,6 +86,8 @@ def _set(params: Any, name: str, value: Any) -> None:  # noqa: ANN401 - as above
     *way, last = name.split(".")
     holder = reduce(getattr, way, params)
     known = getattr(holder, last)
+    if last == "tensor_split":  # takes only a list of its own length
+        value = [*value, *known[len(value) :]]
     setattr(holder, last, type(known)[value] if isinstance(known, Enum) else value)
 
 

@@ -51,7 +51,7 @@ from harness.inference.endpoint import Endpoint
 from harness.inference.providers.error_replies import shorten
 from harness.inference.providers.model_files import (
     EngineHost,
-    gpu_of,
+    gpu_fields,
     load_error,
     type_number,
     warn_of_context,
@@ -543,19 +543,18 @@ def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp 
 
 
 def _placement(library: Any, endpoint: Endpoint) -> dict[str, Any]:  # noqa: ANN401 - as above
-    """Which layers a GPU computes, and which GPU; without one they are the processor's."""
-    layers = {"n_gpu_layers": -1 if endpoint.gpu_layers is None else endpoint.gpu_layers}
-    number = gpu_of(endpoint)
-    if number is None:
-        return layers
-    if not library.llama_supports_gpu_offload():
+    """Which layers GPUs compute, and which GPUs; without one they are the processor's."""
+    gpus = gpu_fields(endpoint)
+    if gpus and not library.llama_supports_gpu_offload():
         raise LoadFailed(
-            f"its device is '{endpoint.device}', and llama-cpp-python was built without support "
-            "for GPUs; build it with (CMAKE_ARGS=-DGGML_CUDA=on for NVIDIA's), or set device to "
-            "'machine'",
+            f"its device is '{', '.join(endpoint.shares)}', and llama-cpp-python was built without "
+            "support for GPUs; build it with (CMAKE_ARGS=-DGGML_CUDA=on for NVIDIA's), or set "
+            "device to 'machine'",
             endpoint=endpoint.tag,
         )
-    return {**layers, "main_gpu": number, "split_mode": library.LLAMA_SPLIT_MODE_NONE}
+    if gpus:
+        gpus["split_mode"] = getattr(library, gpus["split_mode"])
+    return {**gpus, "n_gpu_layers": -1 if endpoint.gpu_layers is None else endpoint.gpu_layers}
 
 
 class StopTexts:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from harness.errors import HarnessError, LoadFailed, ModelFileInvalid
 from harness.hardware import (
@@ -35,7 +34,6 @@ def warn_of_context(endpoint: Endpoint, header: GgufHeader) -> None:
 
 
 _NUMBERS = {one.name.lower(): number for number, one in TENSOR_FORMATS.items()}
-_GPU = re.compile(r"gpu(\d+)")
 
 
 def type_number(cache_type: CacheType) -> int:
@@ -43,10 +41,15 @@ def type_number(cache_type: CacheType) -> int:
     return _NUMBERS[cache_type]
 
 
-def gpu_of(endpoint: Endpoint) -> int | None:
-    """The number of the GPU that the endpoint's model is for: 1 for `gpu1`; None for no such."""
-    found = _GPU.fullmatch(endpoint.device)
-    return int(found[1]) if found else None
+def gpu_fields(endpoint: Endpoint) -> dict[str, Any]:
+    """Which GPUs have its layers, in llama.cpp's words; empty for none."""
+    shares = {int(name[3:]): part for name, part in endpoint.shares.items() if name[:3] == "gpu"}
+    last = max(shares, default=-1)
+    if len(shares) < 2:
+        return {"main_gpu": last, "split_mode": "LLAMA_SPLIT_MODE_NONE"} if shares else {}
+    by_number = [shares.get(number, 0.0) for number in range(last + 1)]
+    # The first means nothing to llama.cpp then; `embedded_child` looks whether it is there.
+    return {"main_gpu": last, "split_mode": "LLAMA_SPLIT_MODE_LAYER", "tensor_split": by_number}
 
 
 def machine_memory_bytes() -> int:

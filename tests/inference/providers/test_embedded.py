@@ -10,11 +10,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+import xllamacpp
 from real_engines import HELLO, children, loaded, request, small_endpoint
 
 from harness.errors import LoadFailed, ServerError, StreamCut
 from harness.inference import connect
-from harness.inference.providers import embedded
+from harness.inference.providers import embedded, embedded_child
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
 slow = pytest.mark.slow
@@ -154,3 +155,16 @@ def test_a_model_that_names_no_pooling_is_loaded_on_one_core():
         asyncio.run(main())
     finally:
         os.sched_setaffinity(0, cores)
+
+
+def test_the_engine_takes_a_split_over_gpus_and_says_that_there_are_none():
+    endpoint = small_endpoint(device={"gpu0": 1.0, "gpu2": 3.0})
+    params = xllamacpp.CommonParams()
+
+    for name, value in embedded._placement(endpoint).items():
+        embedded_child._set(params, name, value)
+
+    assert (params.n_gpu_layers, params.split_mode.name) == (-2, "LLAMA_SPLIT_MODE_LAYER")
+    assert [params.tensor_split[number] for number in range(4)] == [1.0, 0.0, 3.0, 0.0]
+    with pytest.raises(LoadFailed, match=r"'gpu0, gpu2', and of GPUs llama\.cpp sees none"):
+        asyncio.run(connect(endpoint).load())

@@ -6,7 +6,7 @@ import pytest
 from real_engines import HELLO, needs_package, request, with_model
 from real_engines import small_endpoint as endpoint_of
 
-from harness.errors import CallTimeout, ContextOverflow, ServerError, StreamCut
+from harness.errors import CallTimeout, ContextOverflow, LoadFailed, ServerError, StreamCut
 from harness.inference import EmbedRequest
 from harness.inference.providers.llama_cpp_python import LlamaCppPython
 
@@ -196,3 +196,21 @@ def test_a_text_longer_than_the_model_was_trained_for_is_refused(tmp_path):
     with pytest.raises(ContextOverflow) as caught:
         embedded("a river " * 20, path=path)
     assert caught.value.context_tokens == 16
+
+
+def test_a_split_over_gpus_is_taken_where_there_may_be_some(monkeypatch):
+    import llama_cpp
+
+    endpoint = small_endpoint(device={"gpu0": 1.0, "gpu1": 3.0})
+    with pytest.raises(LoadFailed, match="'gpu0, gpu1', and llama-cpp-python was built without"):
+        asyncio.run(LlamaCppPython(endpoint).load())
+
+    # Then it has all layers on the processor, which is all that there is.
+    monkeypatch.setattr(llama_cpp, "llama_supports_gpu_offload", lambda: True)
+
+    async def placed(model):
+        llama = model._engine._llama
+        return [*llama.tensor_split], llama.model_params.split_mode
+
+    split = with_model(placed, BACKEND, device=endpoint.device)
+    assert split == ([1.0, 3.0], llama_cpp.LLAMA_SPLIT_MODE_LAYER)
