@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from harness.analysis import report_of
 from harness.cli.arguments import config_option, json_option, read_pairs, role_option
 from harness.cli.consoles import (
     Shown,
@@ -29,6 +30,7 @@ from harness.cli.project_files import endpoints_of, load_pipeline, settings_for_
 from harness.cli.tables import cell, print_columns
 from harness.errors import HarnessError
 from harness.hardware import format_bytes
+from harness.hardware.speed import GPU_SPEEDUP
 from harness.inference import Endpoint
 from harness.residency import HostReport
 from harness.session import run_to_its_end
@@ -41,7 +43,8 @@ from harness.session.model_control import (
     unload_model,
 )
 from harness.session.model_plan import ModelPlan, PlannedDevice, PlannedModel, plan_models
-from harness.session.settings import Settings
+from harness.session.settings import Settings, write_lines
+from harness.trace import Journal
 
 
 @click.group()
@@ -59,13 +62,16 @@ def models() -> None:
 @config_option
 @role_option
 @json_option
-def plan(*, target: str, config: Path | None, roles: tuple[str, ...], as_json: bool) -> None:
+@click.option("--write", is_flag=True, help="Write the proposed devices into the settings file.")
+def plan(
+    *, target: str, config: Path | None, roles: tuple[str, ...], as_json: bool, write: bool
+) -> None:
     """Show what each model of the pipeline in FILE.py takes, and how often it will be loaded.
 
     FILE.py:NAME says which, where a file has several; a shipped pattern goes by its name. Nothing
     is loaded. A server is asked how large its model is only if the endpoint has manage = true and
     no need. The order of calls is from the models=[…] of nodes or from the last run; with neither,
-    loads are not predicted.
+    loads are not predicted. Better devices for models from files are proposed.
 
     Exit codes: 0 shown, with or without warnings; 2 a run would be refused, since a model that it
     needs can never fit or is no model, or an argument is not usable.
@@ -75,13 +81,24 @@ def plan(*, target: str, config: Path | None, roles: tuple[str, ...], as_json: b
         settings = settings_for_calls(config, roles=given_roles)
         pipeline = load_pipeline(target)
         with Shown(stderr=True).status("finding out what the models take"):
-            made = run_to_its_end(plan_models(pipeline, settings, environment=os.environ))
+            made = run_to_its_end(
+                plan_models(pipeline, settings, environment=os.environ, endures=_endures)
+            )
     if as_json:
         write_json(json_object(made))
     else:
         print_plan(made, results())
+    if write and made.proposals:
+        with failures_told(as_json=as_json):
+            write_lines(config, made.proposals)
     if made.refusals:
         sys.exit(UNUSABLE)
+
+
+def _endures(journal: Journal, nodes: Collection[str]) -> bool:
+    change = ", ".join(f"{node}*{GPU_SPEEDUP:g}" for node in nodes)
+    told = report_of(journal, what_if=change).what_if
+    return told is not None and told.gain_ns >= 0
 
 
 @models.command("list", short_help="Which models are in memory now.")
@@ -201,6 +218,8 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
     for device in plan.devices:
         _line(_of_device(device), console)
     _line(_predicted(plan), console)
+    for tag, line in plan.proposals.items():
+        _line(f"proposed: [endpoints.{tag}] {line}", console)
     for note in plan.notes:
         _line(note, console, style="dim")
     _print_problems(plan.models, console)

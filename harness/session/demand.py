@@ -118,18 +118,18 @@ def latest_journals(traces: Path) -> Iterator[Journal]:
             continue
 
 
-def last_asked(traces: Path, pipeline: str) -> dict[str, tuple[str, ...]]:
-    """By node, the roles that its calls asked in the pipeline's last run that ended well.
+def last_asked(traces: Path, pipeline: str) -> tuple[dict[str, tuple[str, ...]], Journal | None]:
+    """By node, the roles that its calls asked in the pipeline's last run that ended well; that run.
 
     Of a node's items, the one that asked the most. A node that asked no model stands there too.
     """
     for journal in latest_journals(traces):
         if journal.started.name == pipeline and journal.ended and journal.ended.status == "ok":
             try:
-                return _asked_in(journal.spans())
+                return _asked_in(journal.spans()), journal
             except (JournalInvalid, OSError):
                 continue
-    return {}
+    return {}, None
 
 
 def _asked_in(spans: Iterable[SpanRecord]) -> dict[str, tuple[str, ...]]:

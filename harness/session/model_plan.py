@@ -7,7 +7,8 @@ nodes declare or asked in the last run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, groupby
 from typing import Final, Literal
@@ -21,7 +22,8 @@ from harness.errors import (
 )
 from harness.graph import Graph
 from harness.hardware import Footprint, format_bytes
-from harness.inference import FILE_BACKENDS, Endpoint, provider_of
+from harness.inference import FILE_BACKENDS, MACHINE, Endpoint, provider_of
+from harness.inference.endpoint import AUTO
 from harness.residency import Device, Strand, Tenant, check_fits, planned_loads
 from harness.residency.ledger import capacity_table
 from harness.session.casting import Casting
@@ -34,10 +36,11 @@ from harness.session.tenancy import (
     devices_of,
     file_footprint,
     is_managed,
+    placed,
     slots_of,
     tenant_of,
 )
-from harness.trace import Tracer
+from harness.trace import Journal, Tracer
 
 TURNS: Final = 4
 """How often a node is taken to alternate between the roles that it declares."""
@@ -76,21 +79,16 @@ class PlannedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedDevice:
+class PlannedDevice(Device):
     """Memory of the budget."""
 
-    name: str
-    """`machine`, `gpu0`, …"""
-    capacity_bytes: int
-    """What the budget may use of it, the reserve included."""
-    reserve_bytes: int
     wanted_bytes: int
     """What the models of the plan take there, all of them together."""
 
     @property
     def has_room(self) -> bool:
         """Whether all of them can be in memory at once."""
-        return self.wanted_bytes <= self.capacity_bytes - self.reserve_bytes
+        return self.wanted_bytes <= self.room_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +102,8 @@ class ModelPlan:
     """Those that the pipeline asks come first."""
     loads: int | None
     """How often models will be loaded; None if not predicted."""
+    proposals: Mapping[str, str]
+    """By tag, the line of `harness.toml` that gives a model a better device, and why."""
     notes: tuple[str, ...]
     """What the prediction rests on, or why it is missing."""
     warnings: tuple[Notice, ...]
@@ -112,7 +112,11 @@ class ModelPlan:
 
 
 async def plan_models(
-    graph: Graph, settings: Settings, *, environment: Mapping[str, str]
+    graph: Graph,
+    settings: Settings,
+    *,
+    environment: Mapping[str, str],
+    endures: Callable[[Journal, Collection[str]], bool] = lambda *_: False,
 ) -> ModelPlan:
     """What a run of the pipeline would do with its models.
 
@@ -126,6 +130,7 @@ async def plan_models(
         graph: The pipeline.
         settings: Say who plays what, and how much memory there is.
         environment: Holds the keys that endpoints name.
+        endures: Whether a run would have ended as soon with these nodes' models on the processor.
 
     Raises:
         PipelineInvalid: The pipeline has a mistake.
@@ -147,7 +152,7 @@ async def plan_models(
         roles=casting.roles,
         embedder=None if embedder == WORDLLAMA else embedder,
     )
-    seen = await asyncio.to_thread(last_asked, settings.traces, graph.name)
+    seen, last = await asyncio.to_thread(last_asked, settings.traces, graph.name)
     demand = demand_of(graph, seen)
     unknown = [name for name, one in demand.items() if one.source == "unknown"]
     roles = _roles(_asked(demand, players), casting, endpoints, all_of_them=bool(unknown))
@@ -171,7 +176,20 @@ async def plan_models(
         counted = planned_loads(strands, devices=memory.devices, tenants=memory.tenants)
         loads = {tag: counted[tag] for tag in memory.tenants}
 
-    # 4. All of it side by side.
+    # 4. Where they would be better off.
+    slow = {}
+    for tag, tenant in memory.tenants.items():
+        nodes = [name for name, one in demand.items() if tag in one.uses(players)]
+        has_run = nodes and seen.keys() >= {*nodes}
+        fits = tenant.need_bytes <= memory.devices[MACHINE].room_bytes
+        if last and has_run and fits and EVALUATOR not in roles[tag] and endures(last, nodes):
+            said = "', '".join(nodes)
+            slow[tag] = f"ten times slower, '{said}' would not have delayed the last run"
+    sized = {tag: endpoints[tag] for tag in roles if memory.sizes[tag].error is None}
+    proposals = dict(_proposals(sized, settings, slow))
+    unseen = ["no run of it ended well: which models may be slow is unknown"] if proposals else []
+
+    # 5. All of it side by side.
     models = tuple(
         _planned_model(endpoints[tag], played, memory, loads=loads) for tag, played in roles.items()
     )
@@ -180,7 +198,8 @@ async def plan_models(
         devices=tuple(_planned_device(device, models) for device in memory.devices.values()),
         models=models,
         loads=None if loads is None else sum(loads.values()),
-        notes=tuple(_notes(demand, uses, unknown, casting)),
+        proposals=proposals,
+        notes=(*_notes(demand, uses, unknown, casting), *([] if last else unseen)),
         warnings=tuple(_on_turns(uses, memory)),
         refusals=refusals,
     )
@@ -358,6 +377,23 @@ def _uses(demand: Demand, players: Players, memory: _Memory) -> tuple[str, ...]:
     fitting = tuple(tag for tag in uses if tag in memory.tenants and memory.never(tag) is None)
     is_alternating = demand.source == "declared" and len(set(uses)) > 1
     return fitting * TURNS if is_alternating else fitting
+
+
+def _proposals(
+    endpoints: Mapping[str, Endpoint], settings: Settings, slow: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Lines for models from files. Those in `slow`, with their nodes, may be on the processor."""
+    free = [one for one in endpoints.values() if one.path and one.gpu_layers is None]
+    free.sort(key=lambda one: one.device == MACHINE)  # of equals, one that has a GPU keeps it
+    asked = {one.tag: MACHINE if one.tag in slow else AUTO for one in free}
+    moved = {one.tag: one.model_copy(update={"device": asked[one.tag]}) for one in free}
+    better = placed({**moved, **endpoints, **moved}, settings, may_split=True)
+    for one in free:
+        device = better[one.tag].device
+        if device != one.device:
+            is_whole = isinstance(device, str) and device != MACHINE
+            why = slow.get(one.tag, "whole" if is_whole else "no GPU has room for all of it")
+            yield one.tag, f"device = {json.dumps(device).replace(':', ' =')}  # {why}"
 
 
 def _notes(

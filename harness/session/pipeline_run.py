@@ -251,7 +251,7 @@ class PipelineRun:
         if budget is None:
             return None
         # The run's own journal has not ended, and so is passed over.
-        seen = await asyncio.to_thread(last_asked, self.settings.traces, self.graph.name)
+        seen, _ = await asyncio.to_thread(last_asked, self.settings.traces, self.graph.name)
         players = Players(roles=session.roles, embedder=session.passages.model)
         return Forecaster(
             self.graph, demand_of(self.graph, seen), players=players, expect=budget.expect

@@ -11,6 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -26,6 +27,7 @@ from pydantic import (
 )
 
 from harness.errors import ConfigurationInvalid, InvalidInput, Mistake, Notice, did_you_mean
+from harness.files import read_text, whole_file, writing
 from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint, Limits
 from harness.log import log_warning
@@ -498,6 +500,39 @@ def _line_of(location: tuple[str, ...], text: str) -> int | None:
         if here == location[: len(here)] and len(here) > best[0]:
             best = (len(here), number)
     return best[1]
+
+
+def write_lines(path: Path | None, lines: Mapping[str, str]) -> None:
+    """Writes `key = value  # why` into the tables of endpoints, by tag; all else stays as it is.
+
+    Raises:
+        InvalidInput: The file cannot be read or written, or an endpoint has no table of its own.
+    """
+    path = path or Path(SETTINGS_FILE)
+    text = read_text("the settings", path)
+    for tag, line in lines.items():
+        wanted, key = tomllib.loads(text), line.partition(" ")[0]
+        wanted.get("endpoints", {}).get(tag, {}).update(tomllib.loads(line))
+        number = _line_of(("endpoints", tag, key), text) or 0
+        rows = ["", *text.splitlines(keepends=True)]
+        before = rf"""^(\s*){key}\s*=\s*("[^"]*"|'[^']*'|\[[^]#]*\]|{{[^}}#]*}})"""
+        said = line.partition("  #")[0]
+        rows[number], found = re.subn(before, rf"\1{said}", rows[number])
+        if not found:
+            rows.insert(number + 1, line + ("\r\n" if rows[number].endswith("\r\n") else "\n"))
+        text = "".join(rows)
+        with suppress(tomllib.TOMLDecodeError):
+            if tomllib.loads(text) == wanted:
+                continue
+        raise InvalidInput(
+            f"[endpoints.{tag}] is missing, or too unusual to be changed; write {said} by hand",
+            path=path,
+            code="config.not-written",
+        )
+    file = path.resolve()
+    with writing(path), whole_file(file) as whole:
+        whole.write(text.encode())
+        os.fchmod(whole.fileno(), file.stat().st_mode)
 
 
 def _key_parts(key: str) -> tuple[str, ...]:

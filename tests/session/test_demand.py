@@ -344,7 +344,7 @@ def test_a_runs_budget_is_told_what_the_last_run_asked(tmp_path):
         "first: planner; second: evaluator producer evaluator < first; ...",
         None,  # without a budget there is no forecast
     ]
-    assert last_asked(settings.traces, "one")["first"] == ("planner",)
+    assert last_asked(settings.traces, "one")[0]["first"] == ("planner",)
 
 
 def test_runs_of_others_and_runs_that_failed_show_nothing(tmp_path):
@@ -355,9 +355,9 @@ def test_runs_of_others_and_runs_that_failed_show_nothing(tmp_path):
     settings = settings_of(tmp_path)
     fail(pipeline_of(node), settings, backends=Watched().backends)
     run(pipeline_of(first, name="other"), settings, backends=Watched().backends)
-    assert last_asked(settings.traces, "one") == {}
-    assert last_asked(settings.traces, "other") == {"first": ("producer",)}
-    assert last_asked(tmp_path / "none", "one") == {}
+    assert last_asked(settings.traces, "one") == ({}, None)
+    assert last_asked(settings.traces, "other")[0] == {"first": ("producer",)}
+    assert last_asked(tmp_path / "none", "one") == ({}, None)
 
 
 # --- what it is good for --------------------------------------------------------------------------

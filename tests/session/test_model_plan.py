@@ -12,9 +12,11 @@ from session_runs import codes, pipeline_of, run
 from harness import Pipeline, Run, ScriptedBackend, Settings, load_settings
 from harness.cli.project_files import load_pipeline
 from harness.hardware import Loading, format_bytes, gguf_footprint, parse_bytes, read_gguf_header
+from harness.hardware.speed import GPU_CONTEXT_BYTES
 from harness.session.model_plan import plan_models
-from harness.session.settings import demo_endpoint
-from harness.trace import Journal
+from harness.session.models import describe_endpoints, known_endpoints
+from harness.session.settings import demo_endpoint, write_lines
+from harness.trace import Journal, Tracer
 
 ROOT = Path(__file__).parents[2]
 NOBODY = "http://127.0.0.1:9"
@@ -169,6 +171,123 @@ def test_a_model_of_which_a_part_is_on_a_gpu_is_split(plan_of):
     row = rows(plan)["producer"]
     assert row.fit == "split"
     assert row.need["gpu0"] > row.need["machine"] > 0
+
+
+def test_several_gpus_hold_a_model_together_layer_by_layer(plan_of):
+    two = GPU + GPU.replace("gpu0", "gpu1")
+    plan = plan_of(TURNS, head=two, producer={**SMALL, "device": ["gpu1", "gpu0"]}, planner=JUDGE)
+    row = rows(plan)["producer"]
+    assert (row.fit, [*row.need]) == ("split", ["gpu0", "gpu1", "machine"])
+    assert min(row.need["gpu0"], row.need["gpu1"]) > GPU_CONTEXT_BYTES > row.need["machine"] > 0
+    assert plan.proposals["producer"] == 'device = "gpu0"  # whole'
+
+
+# --- which device ---------------------------------------------------------------------------------
+
+AUTO = {**SMALL, "device": "auto"}
+BOTH = {"writer": AUTO, "judge": AUTO}
+CHOSEN = {
+    "by order": ("", {"writer": AUTO, "other": AUTO}, {"writer": "gpu0", "other": "machine"}),
+    "the evaluator first": ("", BOTH, {"writer": "machine", "judge": "gpu0"}),
+    "what is pinned as well": (
+        "",
+        {"writer": {**AUTO, "pin": True}, "judge": AUTO},
+        {"writer": "gpu0", "judge": "machine"},
+    ),
+    "the highest priority": (
+        "",
+        {"writer": AUTO, "other": {**AUTO, "priority": 2}},
+        {"writer": "machine", "other": "gpu0"},
+    ),
+    "beside another on the GPU": (
+        "",
+        {"writer": AUTO, "other": ON_GPU},
+        {"writer": "machine", "other": "gpu0"},
+    ),
+    "beside a server's": (
+        "",
+        {"writer": AUTO, "other": {**JUDGE, "device": "gpu0", "need": "300 MiB"}},
+        {"writer": "machine", "other": "gpu0"},
+    ),
+    "never on what only a server knows": (
+        GPU.replace("gpu0", "a100"),
+        {"writer": AUTO, "other": ON_GPU},
+        {"writer": "machine", "other": "gpu0"},
+    ),
+    "never over several": (
+        GPU.replace("gpu0", "gpu1"),
+        {"writer": {**AUTO, "context_tokens": 32768}},
+        {"writer": "machine"},
+    ),
+    "the file is missing": ("", {"writer": {**AUTO, "path": "no.gguf"}}, {"writer": "gpu0"}),
+}
+
+
+@pytest.mark.parametrize(("more", "endpoints", "chosen"), CHOSEN.values(), ids=CHOSEN)
+def test_auto_is_decided_when_a_session_opens(tmp_path, more, endpoints, chosen):
+    roles = {"evaluator": "judge"} if "judge" in endpoints else {}
+    found = known_endpoints(settings_of(tmp_path, head=GPU + more, roles=roles, **endpoints))
+    assert {tag: one.device for tag, one in found.items()} == chosen
+    records = []
+    describe_endpoints(found, Tracer(records.append))
+    said = {one.attributes["model"]: one.attributes["device"] for one in records}
+    assert said == chosen
+
+
+BIG = {**SMALL, "context_tokens": 32768}
+TWO_GPUS = (GPU + GPU.replace("gpu0", "gpu1")).replace("1 GiB", "1500 MiB")
+WHOLE = 'device = "gpu0"  # whole'
+NO_ROOM = 'device = "machine"  # no GPU has room for all of it'
+SLOW = "device = \"machine\"  # ten times slower, 'plan' would not have delayed the last run"
+DEALT = 'device = {"gpu0" = 1.4, "gpu1" = 1.4}  # no GPU has room for all of it'
+PROPOSED = {
+    "nothing, without a GPU": ("", SMALL, SMALL, (), {}),
+    "nothing, where one of two has it": (GPU, ON_GPU, SMALL, (), {}),
+    "the GPU, for the first": (GPU, SMALL, SMALL, (), {"planner": WHOLE}),
+    "the GPU, for what fits": (
+        GPU,
+        SMALL,
+        {**WIDE, "device": "gpu0"},
+        (),
+        {"producer": WHOLE, "planner": NO_ROOM},
+    ),
+    "the GPU, for what may not be slow": (
+        GPU,
+        SMALL,
+        ON_GPU,
+        ("plan",),
+        {"producer": WHOLE, "planner": SLOW},
+    ),
+    "several, for one too large": (TWO_GPUS, BIG, JUDGE, (), {"producer": DEALT}),
+    "not where one is whole": (TWO_GPUS, BIG, SMALL, (), {"planner": WHOLE}),
+    "not for a missing file": (GPU, {**SMALL, "path": "no.gguf"}, JUDGE, (), {}),
+    "not where layers are counted": (GPU, {**SMALL, "gpu_layers": 4}, JUDGE, (), {}),
+}
+
+
+@pytest.mark.parametrize("case", PROPOSED)
+def test_a_better_device_is_proposed_once_and_kept(tmp_path, case):
+    head, producer, planner, slow, expected = PROPOSED[case]
+    settings = settings_of(tmp_path, head=head, producer=producer, planner=planner)
+    replies = {tag: ScriptedBackend(["a"]) for tag in ("planner", "producer")}
+    run(TURNS, Settings(traces=settings.traces), backends=replies)
+
+    def plan_now(settings):
+        endures = lambda _journal, nodes: set(nodes) <= set(slow)  # noqa: E731 - short
+        plan = asyncio.run(plan_models(TURNS, settings, environment={}, endures=endures))
+        assert plan.notes == ()
+        return plan.proposals
+
+    found = plan_now(settings)
+    assert found == expected
+    write_lines(tmp_path / "harness.toml", found)
+    assert plan_now(load_settings(tmp_path / "harness.toml", environment={})) == {}
+
+
+def test_without_a_run_it_is_unknown_what_may_be_slow(plan_of):
+    plan = plan_of(TURNS, head=GPU, producer=SMALL, planner=SMALL)
+    assert [*plan.proposals] == ["planner"]
+    assert any("is unknown" in note for note in plan.notes)
 
 
 # --- how often what is loaded ---------------------------------------------------------------------

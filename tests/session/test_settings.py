@@ -14,6 +14,7 @@ from harness import chat
 from harness.errors import ConfigurationInvalid
 from harness.inference import Endpoint, Limits
 from harness.session import Settings, load_settings
+from harness.session.settings import write_lines
 
 FULL = """\
 traces = "runs"
@@ -134,6 +135,13 @@ INVALID = {
     "[limits]\n\nmax_cost_usd = nan\n": (3, "greater than 0"),
     "[roles]\nevaluator = [1]\n": (2, "roles.evaluator"),
     "[separation]\nsame_family = 'maybe'\n": (2, "allow, refuse"),
+    "[endpoints.a]\npath = 'm.gguf'\ndevice = 'gpux'\n": (3, "'auto'"),
+    "[endpoints.a]\nurl = 'http://h'\n\ndevice = ['gpu0', 'gpu1']\n": (4, "loads from a file"),
+    "[endpoints.a]\npath = 'm.gguf'\ngpu_layers = 9\ndevice = ['gpu0', 'gpu1']\n": (
+        4,
+        "leave out 'gpu_layers'",
+    ),
+    "[endpoints.a]\npath = 'm.gguf'\ndevice = {gpu0 = 1, gpu1 = 0}\n": (3, "greater than 0"),
 }
 
 
@@ -229,3 +237,73 @@ def test_a_setting_of_an_older_release_is_read_with_a_warning(tmp_path, text):
         settings = read(tmp_path, text)
     assert settings.model_dump(include={name: set(table) for name, table in now.items()}) == now
     assert [log["code"] for log in logs] == [code]
+
+
+FILE = """\
+# All of it.
+[endpoints.small]   # a GGUF
+path = 'small.gguf'
+device = 'auto'   # at the start
+
+[endpoints."llama-3.1"]\r
+path = "models/llama.gguf"\r
+
+[endpoints]
+other = {path = "m.gguf"}
+[budget]
+capacity = "6 GiB"
+"""
+ON_GPU = 'device = "gpu0"'
+WRITTEN = {
+    "in place, its comment kept": (
+        {"small": f"{ON_GPU}  # whole"},
+        "device = 'auto'   # at the start",
+        f"{ON_GPU}   # at the start",
+    ),
+    "a new line, with its reason": (
+        {"llama-3.1": f"{ON_GPU}  # whole"},
+        '[endpoints."llama-3.1"]\r\n',
+        f'[endpoints."llama-3.1"]\r\n{ON_GPU}  # whole\r\n',
+    ),
+    "shares": (
+        {"small": 'device = {"gpu0" = 3.0, "gpu1" = 1.5}'},
+        "'auto'",
+        '{"gpu0" = 3.0, "gpu1" = 1.5}',
+    ),
+}
+
+
+@pytest.mark.parametrize(("lines", "before", "after"), WRITTEN.values(), ids=WRITTEN)
+def test_a_line_is_written_and_all_else_stays_as_it_is(tmp_path, lines, before, after):
+    path, link = tmp_path / "harness.toml", tmp_path / "link.toml"
+    path.write_bytes(FILE.encode())
+    path.chmod(0o640)
+    link.symlink_to(path)
+    for _ in range(2):  # the second time it is there already
+        write_lines(link, lines)
+        assert path.read_bytes().decode() == FILE.replace(before, after)
+    assert (link.is_symlink(), path.stat().st_mode & 0o777) == (True, 0o640)
+    assert len([*tmp_path.iterdir()]) == 2
+
+
+UNUSUAL = {
+    "no table": "",
+    "another's table": "[endpoints.b]\npath = 'm'\n",
+    "a table in a line": "[endpoints]\na = {path = 'm'}\n",
+    "dotted keys": "[endpoints]\na.path = 'm'\n",
+    "a quoted key": "[endpoints.a]\npath = 'm'\n\"device\" = 'auto'\n",
+    "a value on several lines": "[endpoints.a]\npath = 'm'\ndevice = [\n'gpu0', 'gpu1']\n",
+    "a table within a text": 't = """\n[endpoints.a]\n"""\n[endpoints.b]\npath = \'m\'\n',
+}
+
+
+@pytest.mark.parametrize("text", UNUSUAL.values(), ids=UNUSUAL)
+def test_what_is_written_in_an_unusual_way_is_left_to_a_person(tmp_path, text):
+    path = tmp_path / "harness.toml"
+    path.write_text(f"# unusual\n{text}")
+    with refused("config.not-written") as caught:
+        write_lines(path, {"a": f"{ON_GPU}  # whole"})
+    assert f"write {ON_GPU} by hand" in str(caught.value)
+    assert path.read_text() == f"# unusual\n{text}"
+    with refused("file.unreadable"):
+        write_lines(tmp_path / "none.toml", {"a": ON_GPU})
