@@ -12,7 +12,9 @@ from session_runs import codes, pipeline_of, run
 from harness import Pipeline, Run, ScriptedBackend, Settings, load_settings
 from harness.cli.project_files import load_pipeline
 from harness.hardware import Loading, format_bytes, gguf_footprint, parse_bytes, read_gguf_header
+from harness.hardware.gpus import Gpu
 from harness.hardware.speed import GPU_CONTEXT_BYTES
+from harness.session import tenancy
 from harness.session.model_plan import plan_models
 from harness.session.models import describe_endpoints, known_endpoints
 from harness.session.settings import demo_endpoint, write_lines
@@ -107,6 +109,14 @@ def planned(graph, settings):
 def plan_of(tmp_path):
     """A plan, by the settings' words."""
     return lambda graph, **how: planned(graph, settings_of(tmp_path, **how))
+
+
+@pytest.fixture(autouse=True)
+def gpus(monkeypatch):
+    """What the driver tells, whatever this machine has; none at first."""
+    found = []
+    monkeypatch.setattr(tenancy, "read_gpus", lambda: tuple(found))
+    return found
 
 
 def rows(plan):
@@ -232,6 +242,15 @@ def test_auto_is_decided_when_a_session_opens(tmp_path, more, endpoints, chosen)
     describe_endpoints(found, Tracer(records.append))
     said = {one.attributes["model"]: one.attributes["device"] for one in records}
     assert said == chosen
+
+
+def test_gpus_of_the_driver_need_no_table(tmp_path, gpus):
+    gpus += [
+        Gpu(name="gpu0", capacity_bytes=None, memory_bytes_per_s=None),  # shares the machine's
+        Gpu(name="gpu1", capacity_bytes=1 << 30, memory_bytes_per_s=None),
+    ]
+    found = known_endpoints(settings_of(tmp_path, writer=AUTO, other=AUTO))
+    assert [one.device for one in found.values()] == ["gpu1", "machine"]
 
 
 BIG = {**SMALL, "context_tokens": 32768}
