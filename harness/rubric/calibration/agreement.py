@@ -44,16 +44,9 @@ class Agreement:
     name: str
     drafts: int
     estimates: Mapping[str, Estimate]
-    """`pearson`, `spearman`; `kappa`, Cohen's with quadratic weights; `alpha`, Krippendorff's on an
-    interval scale; `offset`, the mean of evaluator minus people; `slope`, by how much the
-    evaluator's score rises with a point of people's."""
-    kendall: float
-    """Kendall's tau-b."""
-    kendall_within: float
-    """The mean of the groups' own."""
-    groups_within: tuple[int, int]
-    """Over how many groups that is, of how many with two drafts or more: where people or the
-    evaluator give all the same, it is undefined."""
+    """`pearson`, `spearman`; `kappa`, Cohen's with quadratic weights; `offset`, the mean of
+    evaluator minus people; `slope`, by how much the evaluator's score rises with a point of
+    people's."""
     top: tuple[float, float]
     """The share of drafts to which the evaluator, and people, give the highest score."""
     is_frozen: bool
@@ -129,15 +122,10 @@ def agreement(
     found = linear(resamples, both, x, y)
     # A resample keeps the ranks that its drafts have among all.
     found["spearman"] = linear(resamples, both, rank(x), rank(y))["pearson"]
-    within = _kendall_within(x, y, resamples.codes[both])
-    known = within[~np.isnan(within)]
     return Agreement(
         name=name,
         drafts=len(x),
         estimates={one: estimate(v, confidence=confidence) for one, v in found.items()},
-        kendall=float(library("scipy.stats").kendalltau(x, y).statistic) if len(x) > 1 else np.nan,
-        kendall_within=float(known.mean()) if len(known) else np.nan,
-        groups_within=(len(known), len(within)),
         top=(float(np.mean(y >= highest)), float(np.mean(x >= highest))) if len(x) else (0, 0),
         is_frozen=len(y) > 1 and bool(np.all(y == y[0])),
         length_bias=np.nan if np.isnan(lengths).any() else _pearson(rank(y - x), rank(lengths)),
@@ -176,22 +164,9 @@ def linear(
             # The mean square of the differences against what two scorers with these scores would
             # have by chance: with quadratic weights, kappa needs no table.
             "kappa": 1 - squares / (vx + vy + apart),
-            "alpha": 1 - squares / (vx + vy + apart / 2) * (2 * n - 1) / (2 * n),
             "offset": my - mx,
             "slope": np.where(vx > 0, cov / vx, np.nan),
         }
-
-
-def _kendall_within(x: Values, y: Values, groups: NDArray[np.int64]) -> Values:
-    """Tau-b of each group of two drafts or more; NaN where a side is constant."""
-    order = np.argsort(groups, kind="stable")
-    found = []
-    for place in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
-        if len(place) > 1:
-            dx, dy = (np.sign(v[place][:, None] - v[place]) for v in (x, y))
-            untied = np.abs(dx).sum() * np.abs(dy).sum()
-            found.append((dx * dy).sum() / np.sqrt(untied) if untied else np.nan)
-    return np.asarray(found, dtype=float)
 
 
 def _pearson(x: Values, y: Values) -> float:
@@ -266,13 +241,9 @@ class PairAgreement:
     """Cohen's with people, where the first draft was shown first."""
     unreadable: int
     """Judgements without a preference."""
-    kappa_swapped: float
-    """Cohen's with people, where the second draft was shown first. This and what follows is NaN if
-    it never was."""
-    kappa_orders: float
-    """Cohen's, between the orders."""
     consistent: float
-    """The share of pairs with the same preference in both orders."""
+    """The share of pairs with the same preference in both orders. This and what follows is NaN if
+    the second draft was never shown first."""
     first_share: float
     """How often the draft shown first is preferred: half of the time without a bias."""
 
@@ -300,17 +271,14 @@ def pair_agreement(
     sums = resamples.sums(np.column_stack([np.ones(len(truth)), right]))
     preferred = max(1, np.isin([one, other], ["a", "b"]).sum())
     first = ((one == "a").sum() + (other == "b").sum()) / preferred
-    of_orders = cohen_kappa(truth, other), cohen_kappa(one, other), np.mean(one == other), first
-    known = [np.nan] * 4 if swapped is None else [float(value) for value in of_orders]
+    of_orders = (np.mean(one == other), first) if swapped is not None else (np.nan, np.nan)
     return PairAgreement(
         pairs=len(truth),
         accuracy=estimate(sums[:, 1] / sums[:, 0], confidence=confidence),
         kappa=cohen_kappa(truth, one),
         unreadable=int((one == "").sum() + (other == "").sum() * (swapped is not None)),
-        kappa_swapped=known[0],
-        kappa_orders=known[1],
-        consistent=known[2],
-        first_share=known[3],
+        consistent=float(of_orders[0]),
+        first_share=float(of_orders[1]),
     )
 
 
