@@ -48,12 +48,7 @@ class _Remark:
 
 
 def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[Advice, ...]:
-    """What may not be meant, in the order of the lines.
-
-    Args:
-        rubric: What to look at.
-        written: Where its values stand, as `read_rubric` gives it.
-    """
+    """What may not be meant, in the order of the lines."""
     found = _on_cut_texts(written) if written else []
     for remark in _remarks(rubric):
         where = written.at(remark.place) if written else None

@@ -119,14 +119,7 @@ def _without_grid(deviation: float, grid: float) -> float:
 def scatter_of(
     noise: Noise, rubric: Rubric, *, judges: int = 1, combine: Combine = "mean"
 ) -> Scatter:
-    """What a measured noise says of the composites by a rubric.
-
-    Args:
-        noise: As measured.
-        rubric: Its weights, and the step of its scale.
-        judges: How many evaluators a panel has.
-        combine: How their judgements become one.
-    """
+    """What a measured noise says of the composites by a rubric."""
     total = sum(Fraction(str(d.weight)) for d in rubric.dimensions)
     moves = [Fraction(str(d.weight)) * Fraction(str(rubric.scale.step)) for d in rubric.judged]
     # The greatest common divisor of fractions.
@@ -154,9 +147,7 @@ class _File(BaseModel):
 def measured_noise(evaluator: str, composites: Sequence[Sequence[float]]) -> Noise:
     """The noise of repeated judgements.
 
-    Args:
-        evaluator: Who judged.
-        composites: For each draft, the composites of its judgements.
+    `composites` has for each draft those of its judgements.
 
     Raises:
         InvalidInput: No draft was judged twice.

@@ -149,13 +149,8 @@ def decide(
 ) -> Stop | Revise:
     """The next step after the last round's verdict.
 
-    Args:
-        rounds: All so far, at least one.
-        limits: What the loop may take.
-        policy: What to revise, and when to stop.
-        spent: What the loop took so far.
-        most_tokens: What a revision and its evaluation take at most; called only under a limit of
-            tokens, since it has to build the prompts.
+    `most_tokens` says what a revision and its evaluation take at most. It is called only under a
+    limit of tokens, since it has to build the prompts.
     """
     # 1. Is there nothing to gain? This goes before the limits: it says more.
     if rounds[-1].verdict.passed:
@@ -181,13 +176,7 @@ def decide(
 def decide_on_draft(
     text: str, rounds: Sequence[Round], *, tried: Sequence[Tried] = ()
 ) -> Stop | None:
-    """Stops the loop at a revision without text, or one that was evaluated before.
-
-    Args:
-        text: The revision; empty if no candidate was taken.
-        rounds: All so far.
-        tried: The candidates, if there were several.
-    """
+    """Stops the loop at a revision without text, or one that was evaluated before."""
     if not text.strip() and any(one.outcome == "no_gain" for one in tried):
         detail = f"none of {len(tried)} candidates raised what the checks score"
         return Stop(reason="plateau", detail=detail)

@@ -76,11 +76,7 @@ class Resamples:
         self._times = np.vstack([np.ones(count), times])
 
     def sums(self, features: Values) -> Values:
-        """`(1 + draws, k)`: sums over the drafts there are, then over those of each resample.
-
-        Args:
-            features: `(drafts, k)`.
-        """
+        """`(1 + draws, k)`: sums of `(drafts, k)` over these drafts, then over each resample."""
         by_group = np.zeros((self._times.shape[1], features.shape[1]))
         np.add.at(by_group, self.codes, features)
         return np.asarray(self._times @ by_group)
@@ -106,14 +102,8 @@ def agreement(
 ) -> Agreement:
     """How an evaluator agrees with people on one dimension.
 
-    Args:
-        name: Of the dimension.
-        evaluator: `(drafts,)`, NaN where missing.
-        people: `(drafts, raters)`, NaN where missing.
-        resamples: Of these drafts.
-        highest: The scale's highest score.
-        lengths: `(drafts,)`, NaN where unknown.
-        confidence: Of the intervals.
+    `evaluator` and `lengths` are `(drafts,)`, `people` are `(drafts, raters)`, NaN where missing;
+    `highest` is the scale's highest score.
     """
     rank = library("scipy.stats").rankdata
     mean = mean_of(people)
@@ -190,11 +180,7 @@ def discrimination(
 ) -> Estimate:
     """The area under the ROC curve: how often an accepted draft outscores a rejected one.
 
-    Args:
-        scores: `(drafts,)`; of two equal ones, each counts as higher by half.
-        accepted: By people.
-        resamples: Of these drafts.
-        confidence: Of the interval.
+    Of two equal scores, each counts as higher by half.
     """
     return estimate(auc(scores, accepted, resamples=resamples), confidence=confidence)
 
@@ -258,12 +244,8 @@ def pair_agreement(
 ) -> PairAgreement:
     """How an evaluator agrees with people on pairs of drafts.
 
-    Args:
-        people: Which they prefer: "a", "b" or "tie".
-        judged: Which the evaluator prefers, shown `a` first; "" if it did not say.
-        swapped: The same, shown `b` first; None if it was not asked so.
-        resamples: Of these pairs.
-        confidence: Of the interval.
+    Preferences are "a", "b" or "tie", and "" if the evaluator did not say. For `judged` it was
+    shown `a` first, for `swapped` `b`; that is None if it was not asked so.
     """
     truth, one = np.array(people), np.array(judged)
     other = one if swapped is None else np.array(swapped)

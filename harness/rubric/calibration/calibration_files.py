@@ -130,9 +130,7 @@ class Calibration(_Record):
     def differences(self, rubric: Rubric, evaluator: str) -> tuple[str, ...]:
         """What is not as it was calibrated, in words; empty if the claim holds.
 
-        Args:
-            rubric: What drafts are judged by now.
-            evaluator: By whom; empty if by code alone.
+        The evaluator is empty where code alone judges.
         """
         found = []
         if rubric.sha256 != self.rubric_sha256:
@@ -153,11 +151,6 @@ def prompts_digest(rubric: Rubric) -> str:
 
 def write_pass_at(file: RubricFile, value: float, *, load: Callable[[Path], Rubric]) -> Rubric:
     """Writes a threshold into a rubric's file; all else in it stays, comments too.
-
-    Args:
-        file: The rubric.
-        value: Its threshold.
-        load: Reads a rubric's file.
 
     Raises:
         InvalidInput: The rubric ships with the program, the file cannot be written, or other values

@@ -77,11 +77,7 @@ def paired(
 ) -> list[Pair]:
     """The labeled drafts of which both have scores.
 
-    Args:
-        first: Labels with scores, told by id.
-        second: The same drafts with other scores; they need no labels.
-        rubrics: By which either was scored. What people decide goes by the first.
-        accept_at: As for `tune`.
+    Those of `second` need no labels: what people decide goes by `first` and its rubric.
 
     Raises:
         InvalidInput: Labels or texts differ, or no draft has both scores.

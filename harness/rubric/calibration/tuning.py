@@ -162,13 +162,9 @@ def tune(
 ) -> Tuning:
     """What labels say of a rubric and its evaluator.
 
-    Args:
-        drafts: As read.
-        rubric: Makes composites of scores, and says which drafts no threshold accepts.
-        aim: The error rate that is asked for.
-        accept_at: Where people did not decide: the mean of their scores from which they accept.
-        attempts: Earlier looks at labels.
-        generator: For bootstrap and power.
+    The rubric makes composites of scores, and says which drafts no threshold accepts. Where people
+    did not decide, they accept from a mean of `accept_at` on. `attempts` are earlier looks at
+    labels.
 
     Raises:
         InvalidInput: No draft has both scores and labels.

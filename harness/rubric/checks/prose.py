@@ -148,9 +148,7 @@ _SENTENCE_END = re.compile(
 def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
     """What is missing at a section's end, or None. Whether its code is whole is not checked.
 
-    Args:
-        section: A section that needs a text.
-        leads_over: Whether subsections follow, which its last sentence may announce.
+    `leads_over` says whether subsections follow, which its last sentence may announce.
     """
     if not section.body.strip():
         return Notice(code="check.section-empty", message="this section has no text")
