@@ -95,13 +95,8 @@ async def execute(
 class _Running:
     """One run of one graph.
 
-    Args:
-        graph: The graph.
-        inputs: The value of every input.
-        shared: The surroundings, the same for nested graphs.
-        prefix: Goes before its nodes' names.
-        parent: The call that it is nested in.
-        watcher: Told of the progress.
+    `shared` is the same for nested graphs, `prefix` goes before its nodes' names, and `parent` is
+    the call that it is nested in.
     """
 
     def __init__(
@@ -427,12 +422,7 @@ class _Running:
 class _Calls:
     """The calls of one run of one graph: a task each, begun when there is a place for it.
 
-    Args:
-        run: Makes a call, and notes how it ended.
-        places: How many may be under way, over all graphs.
-        depth: In how many calls the graph is nested.
-        clock: Tells since when a call waits.
-        log: Knows what was left behind.
+    `depth` says in how many calls the graph is nested.
     """
 
     def __init__(

@@ -118,10 +118,7 @@ class Node:
     def moved(self, name: str, sources: Mapping[str, str], policies: Policies) -> Node:
         """The same node in another graph.
 
-        Args:
-            name: Its name there.
-            sources: The names of its sources there, where they differ.
-            policies: Its policies there.
+        `sources` has the names that its sources have there, where they differ.
         """
 
         def there(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:

@@ -140,9 +140,7 @@ class Drawing:
 def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
     """What there is to draw.
 
-    Args:
-        graph: Checked before, so it has no cycle.
-        run: One of its runs.
+    The graph was checked before, so it has no cycle.
     """
     needs = {name: graph.dependencies(node) for name, node in graph.nodes.items()}
     layers: dict[str, int] = {}
@@ -338,9 +336,7 @@ def _duration(time_ns: int) -> str:
 def as_text(drawing: Drawing, *, width: int = 100) -> str:
     """Lines that end with a newline each.
 
-    Args:
-        drawing: The graph.
-        width: Columns after which a line goes on in the next one.
+    A line goes on in the next one after `width` columns.
     """
     lines = [_headline(drawing), *filter(None, [_run_line(drawing.run)])]
     if drawing.boxes:

@@ -99,10 +99,7 @@ class ValueForm:
             raise TypeError(f"its output cannot be written to the journal: {why}") from error
 
     def restore(self, data: object) -> object:
-        """The value that `encode` wrote.
-
-        Args:
-            data: The JSON, or what `orjson.loads` makes of it.
+        """The value that `encode` wrote, of its bytes or of what `orjson.loads` makes of them.
 
         Raises:
             TypeError: It is not of the annotation, which may have changed.
@@ -350,11 +347,7 @@ def dump_plain(value: object) -> bytes:
 
 
 def load_plain(data: object) -> object:
-    """The value that `dump_plain` wrote.
-
-    Args:
-        data: The bytes, or what `orjson.loads` makes of them.
-    """
+    """The value that `dump_plain` wrote, of its bytes or of what `orjson.loads` makes of them."""
     value = orjson.loads(data) if isinstance(data, bytes) else data
     return json.loads(value[_WRAPPED]) if _is_wrapped(value) else value
 

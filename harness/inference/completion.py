@@ -177,11 +177,6 @@ def as_vectors(
 ) -> NDArray[np.float32]:
     """The rows as `(count, d) float32`, with `d` at least 1 and nothing in it but finite numbers.
 
-    Args:
-        rows: One per text, in the texts' order.
-        endpoint: Tag of the endpoint that sent them.
-        count: How many texts there were.
-
     Raises:
         ServerError: They are something else.
     """

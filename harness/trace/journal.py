@@ -55,12 +55,8 @@ _BACKLOG = 50_000
 class JournalWriter:
     """Writes records to a new file.
 
-    Args:
-        path: The file; it must not exist.
-        maker: Makes records of entries.
-        redactor: Cleans every line.
-        durability: When records are on the disk.
-        observers: Called with each record as it is written, from the writing thread.
+    It must not exist. `observers` are called with each record as it is written, from the writing
+    thread.
 
     Raises:
         OSError: The file cannot be created.

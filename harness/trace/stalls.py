@@ -31,9 +31,6 @@ class Stalls:
     """The stalls of one event loop, as far back as calls that are under way may need them.
 
     Beats come from its thread; any thread may ask.
-
-    Args:
-        clock: The run's time.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -61,9 +58,8 @@ class Stalls:
     def falsify(self, measured: Interval, *, from_sending: bool = False) -> bool:
         """Whether a duration that was measured may be wrong by more than a tenth.
 
-        Args:
-            measured: What began and ended when something was seen to arrive.
-            from_sending: It began when this process had sent something instead.
+        It began when something was seen to arrive or, `from_sending`, when this process had sent
+        something.
         """
         doubt_ns = self._early_ns(measured.end_ns)
         if not from_sending:
