@@ -4,7 +4,7 @@ Deterministic and pure: no model, no file, no clock. What is kept is kept charac
 """
 
 from harness.compress.condense import Condensed, condense, condense_around
-from harness.compress.edits import Edits, edits_in, splice
+from harness.compress.edits import edits_in, splice
 from harness.compress.evidence import condense_toward
 from harness.compress.markdown import (
     Excerpt,
@@ -17,7 +17,6 @@ from harness.compress.markdown import (
 
 __all__ = [
     "Condensed",
-    "Edits",
     "Excerpt",
     "Section",
     "condense",

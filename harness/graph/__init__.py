@@ -2,9 +2,9 @@
 
 from harness.graph.execution import execute
 from harness.graph.executor import Executor, InProcess, Work
-from harness.graph.graph import Graph, Input, bind_inputs, doubtful_inputs, graph_inputs
-from harness.graph.node import Combine, Node, Parameter, When
-from harness.graph.node_call import Answers, Asker, NodeCall, Watcher
+from harness.graph.graph import Graph, bind_inputs, doubtful_inputs, graph_inputs
+from harness.graph.node import Parameter
+from harness.graph.node_call import Answers, Asker, NodeCall
 from harness.graph.outcome import (
     Execution,
     NodeFailure,
@@ -19,17 +19,15 @@ from harness.graph.policies import (
     Concurrency,
     Default,
     OnError,
-    Policies,
     Retry,
     Timeout,
 )
-from harness.graph.reuse import Earlier, OutputCache
+from harness.graph.reuse import Earlier
 
 __all__ = [
     "Answers",
     "Asker",
     "Cache",
-    "Combine",
     "Concurrency",
     "Default",
     "Earlier",
@@ -37,23 +35,17 @@ __all__ = [
     "Executor",
     "Graph",
     "InProcess",
-    "Input",
-    "Node",
     "NodeCall",
     "NodeFailure",
     "NodeSkip",
     "OnError",
-    "OutputCache",
     "Parameter",
-    "Policies",
     "Question",
     "Rerun",
     "Retry",
     "RunStatus",
     "Skipped",
     "Timeout",
-    "Watcher",
-    "When",
     "Work",
     "bind_inputs",
     "doubtful_inputs",

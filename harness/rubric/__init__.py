@@ -6,7 +6,6 @@ from harness.rubric.draft import Draft, Finding
 from harness.rubric.evaluator import Evaluator, Rescore
 from harness.rubric.judge import Ask
 from harness.rubric.load import (
-    PRESETS,
     RubricFile,
     at_any_threshold,
     directories,
@@ -27,7 +26,6 @@ from harness.rubric.noise import (
 from harness.rubric.rubric import (
     Cap,
     Dimension,
-    JudgeMode,
     Prompts,
     Rubric,
     Scale,
@@ -36,29 +34,24 @@ from harness.rubric.rubric import (
 )
 from harness.rubric.verdict import (
     Checked,
-    Combine,
     DimensionScore,
     Judges,
     Shortened,
-    SingleJudgement,
     Verdict,
     half_up,
     reach_verdict,
 )
 
 __all__ = [
-    "PRESETS",
     "Advice",
     "Ask",
     "Cap",
     "Checked",
-    "Combine",
     "Dimension",
     "DimensionScore",
     "Draft",
     "Evaluator",
     "Finding",
-    "JudgeMode",
     "Judges",
     "Noise",
     "Prompts",
@@ -70,7 +63,6 @@ __all__ = [
     "Scatter",
     "Shortened",
     "Shortening",
-    "SingleJudgement",
     "Verdict",
     "advice_on",
     "at_any_threshold",

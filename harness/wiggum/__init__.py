@@ -1,6 +1,6 @@
 """The Wiggum loop: evaluate, send back what failed, revise, keep the best round."""
 
-from harness.inference import NOTHING, Limits, Spent
+from harness.inference import Limits
 from harness.wiggum.loop import WiggumResult, check_rounds, lengthened, revise_until_met
 from harness.wiggum.loop_meter import LoopLimits, LoopMeter
 from harness.wiggum.policy import (
@@ -15,7 +15,7 @@ from harness.wiggum.policy import (
     decide_on_draft,
     next_revision,
 )
-from harness.wiggum.ratchet import Candidate, Selection, Tried, best_of
+from harness.wiggum.ratchet import Candidate, Tried, best_of
 from harness.wiggum.record import (
     LOOP_RECORDS,
     EarlierLoops,
@@ -35,7 +35,6 @@ from harness.wiggum.sampling import Place, first_seed, sample
 
 __all__ = [
     "LOOP_RECORDS",
-    "NOTHING",
     "STOPPED_SINCE",
     "Candidate",
     "EarlierLoops",
@@ -50,8 +49,6 @@ __all__ = [
     "Revision",
     "RevisionMode",
     "Round",
-    "Selection",
-    "Spent",
     "Stop",
     "StopReason",
     "Tried",
