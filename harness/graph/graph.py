@@ -266,12 +266,10 @@ class Graph:
         """
         earlier = self.nodes.get(node.name)
         if earlier is not None:
-            raise PipelineInvalid(
+            raise node.mistake(
                 f"pipeline '{self.name}' has two nodes called '{node.name}'; the first is on line "
                 f"{earlier.line}",
                 code="pipeline.duplicate-node",
-                path=node.path,
-                line=node.line,
             )
         self.nodes[node.name] = node
         for source in node.sources:
@@ -279,12 +277,10 @@ class Graph:
         cycle = self._cycle_through(node)
         if cycle:
             self._remove(node)
-            raise PipelineInvalid(
+            raise node.mistake(
                 f"node '{node.name}' closes a cycle: {' → '.join(cycle)}; a parameter that bears a "
                 "node's name waits for that node, so rename one of them",
                 code="pipeline.cycle",
-                path=node.path,
-                line=node.line,
             )
 
     def _remove(self, node: Node) -> None:
@@ -323,22 +319,18 @@ def _check_output(node: Node, graph: Graph) -> None:
     try:
         form = value_form(annotation)
     except TypeError as error:
-        raise PipelineInvalid(
+        raise node.mistake(
             f"the output of node '{node.name}' has to be in the run's journal: {error}",
             code="pipeline.output-not-recordable",
-            path=node.path,
-            line=node.line,
         ) from error
     on_error = node.policies.over(graph.policies).on_error
     if isinstance(on_error, Default):
         try:
             form.encode(form.check(on_error.value))
         except TypeError as error:
-            raise PipelineInvalid(
+            raise node.mistake(
                 f"node '{node.name}' has on_error=Default({on_error.value!r}): {error}",
                 code="pipeline.default-does-not-fit",
-                path=node.path,
-                line=node.line,
             ) from error
 
 
@@ -350,22 +342,18 @@ def _check_edge(source: Node, node: Node, parameter: Parameter) -> None:
     if parameter.is_mapped:
         item = item_of(produced)
         if item is None:
-            raise PipelineInvalid(
+            raise node.mistake(
                 f"each= of node '{node.name}' maps over '{source.name}', which returns "
                 f"{described(produced)} and not a list",
                 code="pipeline.maps-no-list",
-                path=node.path,
-                line=node.line,
             )
         produced = item
     if not fits(produced, wanted):
         what = "gives items that are" if parameter.is_mapped else "returns"
-        raise PipelineInvalid(
+        raise node.mistake(
             f"node '{node.name}' takes '{parameter.name}' as {described(wanted)}, and "
             f"'{source.name}' {what} {described(produced)}; make the annotations agree",
             code="pipeline.types-disagree",
-            path=node.path,
-            line=node.line,
         )
 
 
@@ -477,12 +465,10 @@ def _default(graph: Graph, item: Input) -> object:
     node = item.node
     # A misspelled edge looks like a missing input.
     others = graph.nodes.keys() - {node.name}
-    raise PipelineInvalid(
+    raise node.mistake(
         f"node '{node.name}' needs '{item.name}', which is neither given nor the name of a node; "
         "give it" + (f", or name a node; {did_you_mean(item.name, others)}" if others else ""),
         code="pipeline.input-missing",
-        path=node.path,
-        line=node.line,
     )
 
 

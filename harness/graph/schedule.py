@@ -155,12 +155,10 @@ class Schedule:
         if type(values) in _NO_VALUES:
             return source  # type: ignore[return-value]  # only a node's output can be these
         if not isinstance(values, list | tuple):
-            raise PipelineInvalid(
+            raise state.step.node.mistake(
                 f"each= maps over '{parameter.source}', which gave {type(values).__name__} and "
                 "not a list",
                 code="pipeline.maps-no-list",
-                path=state.step.node.path,
-                line=state.step.node.line,
             )
         # A copy, since other nodes that take the list may change it.
         return ListSource([*values], [digest_of_value(value) for value in values])
@@ -341,12 +339,10 @@ def count_items(state: State) -> int | None:
             for name, total in zip(names, totals, strict=True)
             if total is not None
         )
-        raise PipelineInvalid(
+        raise node.mistake(
             f"each= walks lists side by side, and they differ in length: {listed}; to take each "
             'with each, say combine="product"',
             code="pipeline.lengths-differ",
-            path=node.path,
-            line=node.line,
         )
     return known[0] if len(known) == len(totals) else None
 
