@@ -120,7 +120,7 @@ async def _measure(given: Given, repeats: int) -> _Measured:
         rubric=rubric,
         noise=found,
         scatter=scatter(session, found, rubric),
-        file=_keep(found, rubric, given.chosen.directory),
+        file=write_noise(found, rubric, directory=given.chosen.directory),
         verdicts=verdicts,
         failed=failed,
     )
@@ -147,18 +147,6 @@ def _refuse_unasked(rubric: Rubric, verdicts: Mapping[str, Verdict]) -> None:
         "--sources",
         code="noise.no-sources",
     )
-
-
-def _keep(found: Noise, rubric: Rubric, directory: Path) -> Path:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        return write_noise(found, rubric, directory=directory)
-    except OSError as error:
-        raise InvalidInput(
-            f"the noise file cannot be written ({error.strerror})",
-            code="file.unwritable",
-            path=directory,
-        ) from error
 
 
 def _print_measured(measured: _Measured, console: Console) -> None:
