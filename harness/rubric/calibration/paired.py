@@ -45,11 +45,6 @@ class Difference:
     second: float
     difference: Estimate
 
-    @property
-    def higher(self) -> str:
-        """Which side; or that the labels cannot tell."""
-        return self.difference.higher
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:

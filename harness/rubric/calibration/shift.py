@@ -30,11 +30,6 @@ class Moved:
     offset: Estimate
     """The mean of second minus first."""
 
-    @property
-    def higher(self) -> str:
-        """Which judging; or that the drafts cannot tell."""
-        return self.offset.higher
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SameRate:
