@@ -115,7 +115,6 @@ scripts = st.builds(
     policy=st.builds(
         LoopPolicy,
         noise=st.sampled_from([0.0, 0.0, 0.5, 2.0]),
-        patience=st.integers(1, 4),
         revise_from=st.sampled_from(["best", "best", "last"]),
         rescore=st.sampled_from(["all", "all", "changed"]),
     ),
