@@ -16,7 +16,6 @@ from zlib import crc32
 import orjson
 
 from harness.trace.records import (
-    Attributes,
     Content,
     CounterSet,
     Flow,
@@ -49,7 +48,6 @@ _CLASSES = {kind: record for record, kind in _KINDS.items()}
 _LINE, _CRC = b',"line":', b',"crc":'
 _SEAL = re.compile(rb"%b(\d+)%b(\d+)\}\n?\Z" % (_LINE, _CRC))
 _NO_DEFAULT = object()
-_NO_ATTRIBUTES: Attributes = {}
 _FIELDS = {record: itemgetter(*record._fields) for record in _KINDS}
 _DEFAULTS: dict[type[Record], tuple[object, ...]] = {
     record: tuple(record._field_defaults.get(name, _NO_DEFAULT) for name in record._fields)
