@@ -7,7 +7,6 @@ from harness.compress.condense import Condensed, condense, condense_around
 from harness.compress.edits import edits_in, splice
 from harness.compress.evidence import condense_toward
 from harness.compress.markdown import (
-    Excerpt,
     Section,
     matter_of,
     passages_of,
@@ -17,7 +16,6 @@ from harness.compress.markdown import (
 
 __all__ = [
     "Condensed",
-    "Excerpt",
     "Section",
     "condense",
     "condense_around",

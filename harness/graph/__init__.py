@@ -3,7 +3,6 @@
 from harness.graph.execution import execute
 from harness.graph.executor import Executor, InProcess, Work
 from harness.graph.graph import Graph, bind_inputs, doubtful_inputs, graph_inputs
-from harness.graph.node import Parameter
 from harness.graph.node_call import Answers, Asker, NodeCall
 from harness.graph.outcome import (
     Execution,
@@ -39,7 +38,6 @@ __all__ = [
     "NodeFailure",
     "NodeSkip",
     "OnError",
-    "Parameter",
     "Question",
     "Rerun",
     "Retry",

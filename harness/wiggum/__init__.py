@@ -6,14 +6,8 @@ from harness.wiggum.loop_meter import LoopLimits, LoopMeter
 from harness.wiggum.policy import (
     STOPPED_SINCE,
     LoopPolicy,
-    Revise,
     Round,
-    Stop,
-    StopReason,
     best_round,
-    decide,
-    decide_on_draft,
-    next_revision,
 )
 from harness.wiggum.ratchet import Candidate, Tried, best_of
 from harness.wiggum.record import (
@@ -30,7 +24,7 @@ from harness.wiggum.record import (
     texts_of,
     verdict_attributes,
 )
-from harness.wiggum.reviser import Reviser, Revision, RevisionMode
+from harness.wiggum.reviser import Reviser, RevisionMode
 from harness.wiggum.sampling import Place, first_seed, sample
 
 __all__ = [
@@ -44,25 +38,18 @@ __all__ = [
     "LoopPolicy",
     "Place",
     "RecordedLoop",
-    "Revise",
     "Reviser",
-    "Revision",
     "RevisionMode",
     "Round",
-    "Stop",
-    "StopReason",
     "Tried",
     "WiggumResult",
     "best_of",
     "best_round",
     "check_rounds",
-    "decide",
-    "decide_on_draft",
     "earlier_loops",
     "first_seed",
     "lengthened",
     "loop_key",
-    "next_revision",
     "reasons_in",
     "recorded_loops",
     "restored_rounds",

@@ -5,16 +5,8 @@ import pytest
 from harness.inference import Spent
 from harness.inference.limits import NOTHING
 from harness.rubric import DimensionScore, Verdict
-from harness.wiggum import (
-    LoopLimits,
-    LoopPolicy,
-    Revise,
-    Round,
-    Stop,
-    decide,
-    decide_on_draft,
-    next_revision,
-)
+from harness.wiggum import LoopLimits, LoopPolicy, Round
+from harness.wiggum.policy import Revise, Stop, decide, decide_on_draft, next_revision
 
 
 def score(name: str, points: float, reason: str = "because") -> DimensionScore:
