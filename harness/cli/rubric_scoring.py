@@ -42,14 +42,6 @@ from harness.rubric import Rubric, Verdict
 from harness.session.settings import EvaluationSettings
 
 
-def _number(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
-    """As `float`, refused in the same words as a rubric's numbers."""
-    try:
-        return None if given is None else float(given)
-    except ValueError:
-        raise click.BadParameter(f"'{given}' is not a number, such as 8 or 7.5") from None
-
-
 @click.command(short_help="Score drafts by a rubric.")
 @of_drafts
 @click.option(
@@ -66,8 +58,8 @@ def _number(_: click.Context, __: click.Parameter, given: str | None) -> float |
 )
 @click.option(
     "--pass-at",
+    type=float,
     metavar="NUMBER",
-    callback=_number,
     help="Another threshold: say what it would change, without asking a model again.",
 )
 @click.option("--checks-only", is_flag=True, help="Ask no model.")
