@@ -14,7 +14,6 @@ Python's `json` writes: `{"$json": "[NaN]"}`.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import json
 import math
@@ -31,7 +30,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, RootModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from harness.graph.annotations import described, without_names
+from harness.graph.annotations import described, remembered, without_names
 
 _EXACT = (str, int, float, bool, type(None))
 _NOT_FROM_JSON = frozenset(
@@ -158,19 +157,14 @@ class ValueForm:
         return data
 
 
+@remembered
 def value_form(annotation: object) -> ValueForm:
     """The form of an annotation, made once; many nodes share one.
 
     Raises:
         TypeError: As `ValueForm`.
     """
-    try:
-        return _shared_form(annotation)
-    except TypeError:  # it may only have no hash
-        return ValueForm(annotation)
-
-
-_shared_form = functools.lru_cache(maxsize=1024)(ValueForm)
+    return ValueForm(annotation)
 
 
 def digest(data: bytes) -> str:
