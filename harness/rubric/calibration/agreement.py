@@ -175,18 +175,11 @@ def _ceiling(people: Values, evaluator: Values) -> tuple[float, float]:
     return float(person), float(machine)
 
 
-def discrimination(
-    scores: Values, accepted: NDArray[np.bool_], *, resamples: Resamples, confidence: float
-) -> Estimate:
-    """The area under the ROC curve: how often an accepted draft outscores a rejected one.
-
-    Of two equal scores, each counts as higher by half.
-    """
-    return estimate(auc(scores, accepted, resamples=resamples), confidence=confidence)
-
-
 def auc(scores: Values, accepted: NDArray[np.bool_], *, resamples: Resamples) -> Values:
-    """`(1 + draws,)`: as `discrimination`, of the drafts there are, then of each resample."""
+    """`(1 + draws,)`: of these drafts, then of each resample, the area under the ROC curve.
+
+    How often an accepted draft outscores a rejected one; of two equal scores, each does by half.
+    """
     values, place = np.unique(scores, return_inverse=True)
     features = np.zeros((len(scores), 2 * len(values)))
     features[np.arange(len(scores)), place + len(values) * accepted] = 1

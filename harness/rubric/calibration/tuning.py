@@ -16,7 +16,8 @@ from harness.rubric.calibration.agreement import (
     Estimate,
     Resamples,
     agreement,
-    discrimination,
+    auc,
+    estimate,
     reliability,
 )
 from harness.rubric.calibration.bounds import (
@@ -222,10 +223,12 @@ def tune(
         grouped=len(held) - len(counted),
         dropped=dropped,
         agreements=tuple(_agreements(scored, rubric, resamples, aim.confidence)),
-        discrimination=discrimination(
-            np.array([one.composite for one in scored]),
-            np.array([one.accept for one in scored]),
-            resamples=resamples,
+        discrimination=estimate(
+            auc(
+                np.array([one.composite for one in scored]),
+                np.array([one.accept for one in scored]),
+                resamples=resamples,
+            ),
             confidence=aim.confidence,
         ),
         reliability={name: by for name, all_ in samples.items() if (by := reliability(all_))},

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from harness.rubric.calibration.agreement import (
     Resamples,
     agreement,
+    auc,
     cohen_kappa,
-    discrimination,
+    estimate,
     pair_agreement,
     reliability,
 )
@@ -127,12 +128,8 @@ def test_discrimination_is_the_share_of_pairs_in_order():
     generator = np.random.default_rng(2)
     scores = generator.integers(0, 8, 80).astype(float)
     accepted = generator.random(80) < scores / 8
-    found = discrimination(
-        scores,
-        accepted,
-        resamples=Resamples([str(n) for n in range(80)], generator),
-        confidence=0.9,
-    )
+    resamples = Resamples([str(n) for n in range(80)], generator)
+    found = estimate(auc(scores, accepted, resamples=resamples), confidence=0.9)
     good, bad = scores[accepted], scores[~accepted]
     pairs = np.sign(np.subtract.outer(good, bad)) / 2 + 0.5
 
