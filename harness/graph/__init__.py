@@ -18,6 +18,7 @@ from harness.graph.policies import (
     Concurrency,
     Default,
     OnError,
+    Policies,
     Retry,
     Timeout,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "NodeFailure",
     "NodeSkip",
     "OnError",
+    "Policies",
     "Question",
     "Rerun",
     "Retry",

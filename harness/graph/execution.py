@@ -65,19 +65,11 @@ async def execute(
 ) -> Execution:
     """Runs every node once, a mapped node once per item; a failed node is part of the result.
 
-    Args:
-        graph: Checked before; see `Graph.check`.
-        inputs: The value of every input, from `bind_inputs`.
-        run_of: Makes the `run` of the nodes that take one.
-        tracer: Records every call, and its output.
-        executor: Makes the calls; in this process by default.
-        max_parallel: How many may be under way at once; None for any number.
-        earlier: Outputs of earlier parts of the run, which are not made again.
-        cache: Outputs of other runs, for nodes with a `Cache`.
-        answers: Answers of people to questions of earlier parts.
-        asker: Reaches a person at once.
-        deadline_s: After so many seconds the run stops what is still going.
-        watcher: Told of the progress.
+    The graph was checked before, and `inputs` has the value of every input, from `bind_inputs`.
+    `run_of` makes the `run` of the nodes that take one. Outputs of `earlier` parts of the run are
+    not made again; `cache` has those of other runs, for nodes with a `Cache`. `answers` are of
+    people to questions of earlier parts, and an `asker` reaches a person at once. After
+    `deadline_s` the run stops what is still going.
     """
     shared = Shared(
         run_of=run_of,

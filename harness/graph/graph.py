@@ -42,16 +42,10 @@ class NodeOptions(TypedDict, total=False):
 class Graph:
     """A set of nodes, checked as each is added.
 
-    Args:
-        name: What runs of it are called.
-        retry: As for `node`, for nodes that do not say; so are the next four.
-        timeout: As for `node`.
-        cache: As for `node`.
-        concurrency: As for `node`.
-        on_error: As for `node`.
-        fail_fast: Whether the first failure ends the run, not only what depends on it. A failure
-            inside a node (`run.call`, `run.map`) counts only if the node fails too.
-        result: The node whose output is the result of a run; the last one if None.
+    Policies are as for `node`, for nodes that do not say. With `fail_fast`, the first failure ends
+    the run, not only what depends on it; a failure inside a node (`run.call`, `run.map`) counts
+    only if the node fails too. The result is the output of the node of that name, the last one if
+    None.
 
     Attributes:
         nodes: By name, in the order of definition.
@@ -407,12 +401,10 @@ def _agreed(first: Input, second: Input) -> Input:
     if other.annotation not in (chosen.annotation, *_ANY) or (
         other.has_default and other.parameter.default != chosen.parameter.default
     ):
-        raise PipelineInvalid(
+        raise second.node.mistake(
             f"nodes '{first.node.name}' and '{second.node.name}' take the input '{first.name}' "
             "with different types or defaults; give both the same, or rename one",
             code="pipeline.inputs-disagree",
-            path=second.node.path,
-            line=second.node.line,
         )
     return chosen
 
