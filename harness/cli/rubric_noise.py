@@ -15,13 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.consoles import (
-    failures_told,
-    json_object,
-    log_to_stderr,
-    results,
-    write_json,
-)
+from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
 from harness.cli.process import FAILED
 from harness.cli.rubric_batch import Given, not_judged, of_drafts, progress
 from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput

@@ -13,22 +13,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.cli.consoles import (
-    failures_told,
-    json_object,
-    log_to_stderr,
-    results,
-    write_json,
-)
+from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
 from harness.cli.process import FAILED
-from harness.cli.rubric_batch import (
-    LISTED,
-    Batch,
-    Given,
-    not_judged,
-    of_drafts,
-    score_drafts,
-)
+from harness.cli.rubric_batch import LISTED, Batch, Given, not_judged, of_drafts, score_drafts
 from harness.cli.verdicts import (
     decision,
     passes_at,

@@ -12,14 +12,7 @@ import numpy as np
 from rich.table import Table
 
 from harness.cli.arguments import json_option, share
-from harness.cli.consoles import (
-    failures_told,
-    json_object,
-    log_to_stderr,
-    results,
-    say,
-    write_json,
-)
+from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, say, write_json
 from harness.cli.process import FAILED
 from harness.cli.rubric_batch import (
     LISTED,

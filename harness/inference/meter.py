@@ -24,12 +24,7 @@ from harness.inference.limits import (
     refusal,
     seconds_left,
 )
-from harness.inference.request import (
-    ChatRequest,
-    EmbedRequest,
-    most_prompt_tokens,
-    most_tokens_in,
-)
+from harness.inference.request import ChatRequest, EmbedRequest, most_prompt_tokens, most_tokens_in
 from harness.trace import Clock, Tracer
 
 N = TypeVar("N", int, float)

@@ -21,13 +21,7 @@ from harness.errors import ReplyInvalid, ServerError
 from harness.inference.call_spans import token_counts
 from harness.inference.completion import Completion, ToolMode
 from harness.inference.reply_in_progress import CallPiece, tool_calls
-from harness.inference.request import (
-    ChatRequest,
-    JsonSchema,
-    Message,
-    ToolSpec,
-    called_names,
-)
+from harness.inference.request import ChatRequest, JsonSchema, Message, ToolSpec, called_names
 from harness.inference.structured import Ask, FoundOnce, json_in
 from harness.trace import Tracer
 

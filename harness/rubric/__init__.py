@@ -15,26 +15,9 @@ from harness.rubric.load import (
     read_rubric,
     with_prompts,
 )
-from harness.rubric.noise import (
-    Noise,
-    Scatter,
-    load_noise,
-    measured_noise,
-    scatter_of,
-    write_noise,
-)
-from harness.rubric.rubric import (
-    Dimension,
-    Prompts,
-    Rubric,
-    rubric_schema,
-)
-from harness.rubric.verdict import (
-    Checked,
-    DimensionScore,
-    Verdict,
-    reach_verdict,
-)
+from harness.rubric.noise import Noise, Scatter, load_noise, measured_noise, scatter_of, write_noise
+from harness.rubric.rubric import Dimension, Prompts, Rubric, rubric_schema
+from harness.rubric.verdict import Checked, DimensionScore, Verdict, reach_verdict
 
 __all__ = [
     "Advice",

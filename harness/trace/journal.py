@@ -21,14 +21,7 @@ from typing import Literal
 
 from harness.log import log_warning
 from harness.trace.journal_line import encode, seal
-from harness.trace.records import (
-    Content,
-    Piece,
-    Record,
-    SpanEnded,
-    SpanStarted,
-    joined,
-)
+from harness.trace.records import Content, Piece, Record, SpanEnded, SpanStarted, joined
 from harness.trace.secrets import Redactor
 from harness.trace.tracer import Entry, RecordMaker, Sink, describe
 

@@ -3,12 +3,7 @@
 from harness.inference import Limits
 from harness.wiggum.loop import WiggumResult, check_rounds, lengthened, revise_until_met
 from harness.wiggum.loop_meter import LoopLimits, LoopMeter
-from harness.wiggum.policy import (
-    STOPPED_SINCE,
-    LoopPolicy,
-    Round,
-    best_round,
-)
+from harness.wiggum.policy import STOPPED_SINCE, LoopPolicy, Round, best_round
 from harness.wiggum.ratchet import Candidate, Tried, best_of
 from harness.wiggum.record import (
     LOOP_RECORDS,

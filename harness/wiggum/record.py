@@ -19,15 +19,7 @@ from pydantic_core import from_json
 
 from harness.errors import InvalidInput
 from harness.rubric import Rubric, Verdict
-from harness.trace import (
-    Attributes,
-    Instant,
-    Journal,
-    NodeOutput,
-    SpanRecord,
-    SpanStatus,
-    Tracer,
-)
+from harness.trace import Attributes, Instant, Journal, NodeOutput, SpanRecord, SpanStatus, Tracer
 from harness.wiggum.policy import Round
 
 LOOP_RECORDS = frozenset({"wiggum", "node", "evaluate", "round", "stop"})

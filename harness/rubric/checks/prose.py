@@ -12,16 +12,7 @@ from pydantic import Field
 from harness.compress import Section
 from harness.errors import Notice
 from harness.rubric.checks.base import NO_TEXT, Check, Grade, Phrase, quoted, share_without
-from harness.rubric.draft import (
-    Draft,
-    Finding,
-    Value,
-    numbers,
-    phrase_pattern,
-    stems,
-    terms,
-    value,
-)
+from harness.rubric.draft import Draft, Finding, Value, numbers, phrase_pattern, stems, terms, value
 from harness.rubric.draft import Language as DraftLanguage
 
 
