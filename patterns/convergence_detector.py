@@ -6,7 +6,7 @@
 **Problem.** A loop that does not get better still costs a round each time. Raising `max_rounds`
 only buys more of the same.
 
-**Forces.** One flat round is chance, two in a row are not (`patience`). A stall has causes that
+**Forces.** One flat round is chance, two in a row are not. A stall has causes that
 more rounds do not cure: too little to go on, or a model that cannot. So the first stall gathers
 more sources, the second samples more candidates, the third ends it. Only a gain resets the count.
 

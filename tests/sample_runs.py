@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 from harness.trace import Journal, Record, RunStarted, SpanRecord
-from harness.trace.journal_line import decode, encode
+from harness.trace.journal_line import decode, encode, seal
 
 STARTED = RunStarted(
     schema=1, run_id="20260102T030405Z-00", name="essay", wall_ns=0, time_ns=0, process_id=1
@@ -24,9 +24,14 @@ def span(
     return SpanRecord(number, parent, name, start_ns, end_ns, status, None, attributes)
 
 
+def sealed(*records: Record, first: int = 1) -> bytes:
+    """The lines of these records, which stand in a file from line `first` on."""
+    return b"".join(seal(encode(one), number) for number, one in enumerate(records, start=first))
+
+
 def write_journal(path: Path, *records: Record, started: RunStarted = STARTED) -> Journal:
     """A journal of these records, read back."""
-    path.write_bytes(b"".join(encode(record) for record in (started, *records)))
+    path.write_bytes(sealed(started, *records))
     return Journal(path)
 
 

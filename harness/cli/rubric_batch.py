@@ -208,10 +208,8 @@ def as_file_name(tag: str) -> str:
 def score_drafts(given: Given, *, samples: int | None, output: Path | None) -> Batch:
     """Has drafts scored; after Ctrl-C or an error it says what is kept.
 
-    Args:
-        given: The drafts.
-        samples: How often each is judged, if that is fixed.
-        output: The file that has some of the scores, and gets the others.
+    `samples` is how often each is judged, if that is fixed; `output` has some of the scores, and
+    gets the others.
 
     Raises:
         InvalidInput: The file has something else.
@@ -289,10 +287,7 @@ def _checks_alone(chosen: ChosenRubric) -> ChosenRubric:
 class Batch:
     """Drafts on their way to their scores.
 
-    Args:
-        given: The drafts.
-        samples: How often each is judged, if that is fixed.
-        kept: The file that has some of the scores, and gets the others.
+    `kept` has some of the scores, and gets the others.
 
     Attributes:
         verdicts: By draft, as they come.
@@ -499,9 +494,7 @@ def progress(
 ) -> Iterator[Callable[[str, Verdict | HarnessError], None]]:
     """Tells how far a batch is: in a line of a terminal; elsewhere, in a line now and then.
 
-    Args:
-        given: The drafts.
-        before: How many were scored before.
+    `before` counts those that were scored before.
     """
     total, done, failed = len(given.drafts), before, 0
     began_s = told_s = time.monotonic()

@@ -122,7 +122,8 @@ def _agreement(found: Comparison) -> Table:
         for kind, one in by.items():
             apart = one.difference
             interval = f"{apart.value:+.2f} ({apart.low:+.2f} to {apart.high:+.2f})"
-            table.add_row(name, kind, f"{one.first:.2f}", f"{one.second:.2f}", interval, one.higher)
+            means = f"{one.first:.2f}", f"{one.second:.2f}"
+            table.add_row(name, kind, *means, interval, apart.higher)
     return table
 
 

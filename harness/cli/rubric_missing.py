@@ -42,15 +42,8 @@ def completed(
 ) -> Completed:
     """The drafts, after the evaluator has judged those without scores.
 
-    Args:
-        drafts: As read.
-        chosen: What they are judged by.
-        labels: Where they were read.
-        samples: How often each is judged; as often as near the threshold if None.
-        output: Where scores are kept; beside the labels if None.
-        max_parallel: How many are judged at one time.
-        config: The settings.
-        roles: Go before those of the settings.
+    `samples` is how often each is judged, as near the threshold if None; scores are kept in
+    `output`, beside the labels if None.
 
     Raises:
         ConfigurationInvalid: No draft has scores, and there is no evaluator.

@@ -15,13 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.consoles import (
-    failures_told,
-    json_object,
-    log_to_stderr,
-    results,
-    write_json,
-)
+from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
 from harness.cli.process import FAILED
 from harness.cli.rubric_batch import Given, not_judged, of_drafts, progress
 from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput
@@ -120,7 +114,7 @@ async def _measure(given: Given, repeats: int) -> _Measured:
         rubric=rubric,
         noise=found,
         scatter=scatter(session, found, rubric),
-        file=_keep(found, rubric, given.chosen.directory),
+        file=write_noise(found, rubric, directory=given.chosen.directory),
         verdicts=verdicts,
         failed=failed,
     )
@@ -147,18 +141,6 @@ def _refuse_unasked(rubric: Rubric, verdicts: Mapping[str, Verdict]) -> None:
         "--sources",
         code="noise.no-sources",
     )
-
-
-def _keep(found: Noise, rubric: Rubric, directory: Path) -> Path:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        return write_noise(found, rubric, directory=directory)
-    except OSError as error:
-        raise InvalidInput(
-            f"the noise file cannot be written ({error.strerror})",
-            code="file.unwritable",
-            path=directory,
-        ) from error
 
 
 def _print_measured(measured: _Measured, console: Console) -> None:

@@ -14,8 +14,7 @@ import click
 from harness.cli.arguments import config_option
 from harness.cli.consoles import failures_told, json_object, say, write_json
 from harness.cli.project_files import refusal_after_asking
-from harness.errors import InvalidInput
-from harness.files import read_text
+from harness.files import read_text, writing
 from harness.inference import Message
 from harness.rubric import (
     DimensionScore,
@@ -151,10 +150,5 @@ def _copy(rubric: Rubric, path: Path) -> None:
     for name, template in rubric.prompts.own.items():
         before, after = re.split(rf"^{name}:.*\n(?:(?: .*)?\n)*", text, flags=re.MULTILINE)
         text = f"{before}{name}: |\n{indent(template, '  ')}\n\n{after}"
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise InvalidInput(
-            f"cannot be written ({error.strerror})", code="file.unwritable", path=path
-        ) from error
+    with writing(path), path.open("x", encoding="utf-8") as file:
+        file.write(text)

@@ -13,22 +13,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from harness.cli.consoles import (
-    failures_told,
-    json_object,
-    log_to_stderr,
-    results,
-    write_json,
-)
+from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
 from harness.cli.process import FAILED
-from harness.cli.rubric_batch import (
-    LISTED,
-    Batch,
-    Given,
-    not_judged,
-    of_drafts,
-    score_drafts,
-)
+from harness.cli.rubric_batch import LISTED, Batch, Given, not_judged, of_drafts, score_drafts
 from harness.cli.verdicts import (
     decision,
     passes_at,
@@ -40,14 +27,6 @@ from harness.cli.verdicts import (
 from harness.errors import InvalidInput
 from harness.rubric import Rubric, Verdict
 from harness.session.settings import EvaluationSettings
-
-
-def _number(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
-    """As `float`, refused in the same words as a rubric's numbers."""
-    try:
-        return None if given is None else float(given)
-    except ValueError:
-        raise click.BadParameter(f"'{given}' is not a number, such as 8 or 7.5") from None
 
 
 @click.command(short_help="Score drafts by a rubric.")
@@ -66,8 +45,8 @@ def _number(_: click.Context, __: click.Parameter, given: str | None) -> float |
 )
 @click.option(
     "--pass-at",
+    type=float,
     metavar="NUMBER",
-    callback=_number,
     help="Another threshold: say what it would change, without asking a model again.",
 )
 @click.option("--checks-only", is_flag=True, help="Ask no model.")

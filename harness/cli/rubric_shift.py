@@ -12,14 +12,7 @@ import numpy as np
 from rich.table import Table
 
 from harness.cli.arguments import json_option, share
-from harness.cli.consoles import (
-    failures_told,
-    json_object,
-    log_to_stderr,
-    results,
-    say,
-    write_json,
-)
+from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, say, write_json
 from harness.cli.process import FAILED
 from harness.cli.rubric_batch import (
     LISTED,
@@ -223,7 +216,7 @@ def _moved(found: Shift, sides: list[_Side]) -> Table:
             name if one.drafts == found.drafts else f"{name} ({one.drafts} drafts)",
             *(f"{mean:.2f}" for mean in one.means),
             f"{one.offset.value:+.2f} ({one.offset.low:+.2f} to {one.offset.high:+.2f})",
-            one.higher,
+            one.offset.higher,
             " → ".join(f"{deviation:.2f}" for deviation in one.deviations),
         )
     return table
@@ -262,7 +255,7 @@ def _about(found: Shift, sides: list[_Side], given: Given, confidence: float) ->
 def _as_json(
     found: Shift, sides: list[_Side], given: Given, failed: Mapping[str, HarnessError]
 ) -> dict[str, object]:
-    moved = {name: {**asdict(one), "higher": one.higher} for name, one in found.moved.items()}
+    moved = {name: asdict(one) | {"higher": one.offset.higher} for name, one in found.moved.items()}
     return {
         "rubric": given.rubric.id,
         "rubric_sha256": given.rubric.sha256,

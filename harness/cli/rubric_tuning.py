@@ -16,13 +16,7 @@ from rich.table import Table
 
 from harness.analysis.threshold_costs import LoopCosts, ThresholdCosts, costs_at, loops_by
 from harness.cli.arguments import config_option, read_pairs, role_option, share
-from harness.cli.consoles import (
-    failures_told,
-    json_object,
-    log_to_stderr,
-    results,
-    write_json,
-)
+from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
 from harness.cli.process import FAILED
 from harness.cli.project_files import refusal_after_asking
 from harness.cli.rubric_batch import max_parallel_option, not_judged

@@ -56,11 +56,7 @@ def print_summary(
 ) -> None:
     """Prints what many drafts have in common: the scores by dimension, and what failed them.
 
-    Args:
-        verdicts: By draft; at least one.
-        rubric: Its rubric.
-        console: Where to.
-        decided: Whether passing is known.
+    `decided` says whether passing is known.
     """
     many = len(verdicts)
     composites = {name: verdict.composite for name, verdict in verdicts.items()}
@@ -139,10 +135,7 @@ def remarks(
 ) -> Iterator[str]:
     """What was not judged and why, and who judged the rest.
 
-    Args:
-        verdict: On one draft.
-        rubric: Its rubric.
-        unasked: Why no model was asked, if so.
+    `unasked` says why no model was asked, if so.
     """
     if verdict.gates:
         yield (

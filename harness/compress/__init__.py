@@ -4,21 +4,12 @@ Deterministic and pure: no model, no file, no clock. What is kept is kept charac
 """
 
 from harness.compress.condense import Condensed, condense, condense_around
-from harness.compress.edits import Edits, edits_in, splice
+from harness.compress.edits import edits_in, splice
 from harness.compress.evidence import condense_toward
-from harness.compress.markdown import (
-    Excerpt,
-    Section,
-    matter_of,
-    passages_of,
-    sections_of,
-    sentences_of,
-)
+from harness.compress.markdown import Section, matter_of, passages_of, sections_of, sentences_of
 
 __all__ = [
     "Condensed",
-    "Edits",
-    "Excerpt",
     "Section",
     "condense",
     "condense_around",

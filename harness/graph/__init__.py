@@ -2,9 +2,8 @@
 
 from harness.graph.execution import execute
 from harness.graph.executor import Executor, InProcess, Work
-from harness.graph.graph import Graph, Input, bind_inputs, doubtful_inputs, graph_inputs
-from harness.graph.node import Combine, Node, Parameter, When
-from harness.graph.node_call import Answers, Asker, NodeCall, Watcher
+from harness.graph.graph import Graph, bind_inputs, doubtful_inputs, graph_inputs
+from harness.graph.node_call import Answers, Asker, NodeCall
 from harness.graph.outcome import (
     Execution,
     NodeFailure,
@@ -23,13 +22,12 @@ from harness.graph.policies import (
     Retry,
     Timeout,
 )
-from harness.graph.reuse import Earlier, OutputCache
+from harness.graph.reuse import Earlier
 
 __all__ = [
     "Answers",
     "Asker",
     "Cache",
-    "Combine",
     "Concurrency",
     "Default",
     "Earlier",
@@ -37,14 +35,10 @@ __all__ = [
     "Executor",
     "Graph",
     "InProcess",
-    "Input",
-    "Node",
     "NodeCall",
     "NodeFailure",
     "NodeSkip",
     "OnError",
-    "OutputCache",
-    "Parameter",
     "Policies",
     "Question",
     "Rerun",
@@ -52,8 +46,6 @@ __all__ = [
     "RunStatus",
     "Skipped",
     "Timeout",
-    "Watcher",
-    "When",
     "Work",
     "bind_inputs",
     "doubtful_inputs",

@@ -36,7 +36,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _remembered(function: Callable[P, R]) -> Callable[P, R]:
+def remembered(function: Callable[P, R]) -> Callable[P, R]:
     """Caches a function by annotation: large graphs have few different ones."""
     known = lru_cache(maxsize=1024)(function)
 
@@ -50,7 +50,7 @@ def _remembered(function: Callable[P, R]) -> Callable[P, R]:
     return ask
 
 
-@_remembered
+@remembered
 def fits(produced: object, wanted: object) -> bool:
     """Whether a value of the first annotation may be given to a parameter of the second.
 
@@ -78,7 +78,7 @@ def _fits(produced: object, wanted: object) -> bool:
     return _classes_fit(_class_of(produced), _class_of(wanted)) and _arguments_fit(produced, wanted)
 
 
-@_remembered
+@remembered
 def item_of(annotation: object) -> object:
     """The annotation of one item of what has items in a fixed order: lists, tuples, streams.
 
@@ -102,7 +102,7 @@ def item_of(annotation: object) -> object:
     return object if inspect.isabstract(cls) or hasattr(cls, "__getitem__") else None
 
 
-@_remembered
+@remembered
 def asks_for(annotation: object, cls: type) -> bool:
     """Whether an annotation names a class: alone, or as a member of a union.
 

@@ -106,9 +106,7 @@ def _parsed(source: str) -> _Parsed:
 class _Writer:
     """Walks a function's syntax tree and writes its text.
 
-    Args:
-        outer: The global names that it reads.
-        variables: Local names, which do not count.
+    `outer` has the global names that it reads. Local `variables` do not count.
     """
 
     def __init__(self, *, outer: Set[str], variables: Set[str]) -> None:

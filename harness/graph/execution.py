@@ -65,19 +65,11 @@ async def execute(
 ) -> Execution:
     """Runs every node once, a mapped node once per item; a failed node is part of the result.
 
-    Args:
-        graph: Checked before; see `Graph.check`.
-        inputs: The value of every input, from `bind_inputs`.
-        run_of: Makes the `run` of the nodes that take one.
-        tracer: Records every call, and its output.
-        executor: Makes the calls; in this process by default.
-        max_parallel: How many may be under way at once; None for any number.
-        earlier: Outputs of earlier parts of the run, which are not made again.
-        cache: Outputs of other runs, for nodes with a `Cache`.
-        answers: Answers of people to questions of earlier parts.
-        asker: Reaches a person at once.
-        deadline_s: After so many seconds the run stops what is still going.
-        watcher: Told of the progress.
+    The graph was checked before, and `inputs` has the value of every input, from `bind_inputs`.
+    `run_of` makes the `run` of the nodes that take one. Outputs of `earlier` parts of the run are
+    not made again; `cache` has those of other runs, for nodes with a `Cache`. `answers` are of
+    people to questions of earlier parts, and an `asker` reaches a person at once. After
+    `deadline_s` the run stops what is still going.
     """
     shared = Shared(
         run_of=run_of,
@@ -95,13 +87,8 @@ async def execute(
 class _Running:
     """One run of one graph.
 
-    Args:
-        graph: The graph.
-        inputs: The value of every input.
-        shared: The surroundings, the same for nested graphs.
-        prefix: Goes before its nodes' names.
-        parent: The call that it is nested in.
-        watcher: Told of the progress.
+    `shared` is the same for nested graphs, `prefix` goes before its nodes' names, and `parent` is
+    the call that it is nested in.
     """
 
     def __init__(
@@ -427,12 +414,7 @@ class _Running:
 class _Calls:
     """The calls of one run of one graph: a task each, begun when there is a place for it.
 
-    Args:
-        run: Makes a call, and notes how it ended.
-        places: How many may be under way, over all graphs.
-        depth: In how many calls the graph is nested.
-        clock: Tells since when a call waits.
-        log: Knows what was left behind.
+    `depth` says in how many calls the graph is nested.
     """
 
     def __init__(

@@ -188,11 +188,7 @@ does not count as its own time."""
 
 
 class Pulse:
-    """The signs of life of one call of a node, which count for the calls around it too.
-
-    Args:
-        around: The pulse of the call that it is nested in.
-    """
+    """The signs of life of one call of a node, which count for the calls around it too."""
 
     def __init__(self, around: Pulse | None = None) -> None:
         self._around = around

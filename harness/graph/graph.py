@@ -42,16 +42,10 @@ class NodeOptions(TypedDict, total=False):
 class Graph:
     """A set of nodes, checked as each is added.
 
-    Args:
-        name: What runs of it are called.
-        retry: As for `node`, for nodes that do not say; so are the next four.
-        timeout: As for `node`.
-        cache: As for `node`.
-        concurrency: As for `node`.
-        on_error: As for `node`.
-        fail_fast: Whether the first failure ends the run, not only what depends on it. A failure
-            inside a node (`run.call`, `run.map`) counts only if the node fails too.
-        result: The node whose output is the result of a run; the last one if None.
+    Policies are as for `node`, for nodes that do not say. With `fail_fast`, the first failure ends
+    the run, not only what depends on it; a failure inside a node (`run.call`, `run.map`) counts
+    only if the node fails too. The result is the output of the node of that name, the last one if
+    None.
 
     Attributes:
         nodes: By name, in the order of definition.
@@ -266,12 +260,10 @@ class Graph:
         """
         earlier = self.nodes.get(node.name)
         if earlier is not None:
-            raise PipelineInvalid(
+            raise node.mistake(
                 f"pipeline '{self.name}' has two nodes called '{node.name}'; the first is on line "
                 f"{earlier.line}",
                 code="pipeline.duplicate-node",
-                path=node.path,
-                line=node.line,
             )
         self.nodes[node.name] = node
         for source in node.sources:
@@ -279,12 +271,10 @@ class Graph:
         cycle = self._cycle_through(node)
         if cycle:
             self._remove(node)
-            raise PipelineInvalid(
+            raise node.mistake(
                 f"node '{node.name}' closes a cycle: {' → '.join(cycle)}; a parameter that bears a "
                 "node's name waits for that node, so rename one of them",
                 code="pipeline.cycle",
-                path=node.path,
-                line=node.line,
             )
 
     def _remove(self, node: Node) -> None:
@@ -323,22 +313,18 @@ def _check_output(node: Node, graph: Graph) -> None:
     try:
         form = value_form(annotation)
     except TypeError as error:
-        raise PipelineInvalid(
+        raise node.mistake(
             f"the output of node '{node.name}' has to be in the run's journal: {error}",
             code="pipeline.output-not-recordable",
-            path=node.path,
-            line=node.line,
         ) from error
     on_error = node.policies.over(graph.policies).on_error
     if isinstance(on_error, Default):
         try:
             form.encode(form.check(on_error.value))
         except TypeError as error:
-            raise PipelineInvalid(
+            raise node.mistake(
                 f"node '{node.name}' has on_error=Default({on_error.value!r}): {error}",
                 code="pipeline.default-does-not-fit",
-                path=node.path,
-                line=node.line,
             ) from error
 
 
@@ -350,22 +336,18 @@ def _check_edge(source: Node, node: Node, parameter: Parameter) -> None:
     if parameter.is_mapped:
         item = item_of(produced)
         if item is None:
-            raise PipelineInvalid(
+            raise node.mistake(
                 f"each= of node '{node.name}' maps over '{source.name}', which returns "
                 f"{described(produced)} and not a list",
                 code="pipeline.maps-no-list",
-                path=node.path,
-                line=node.line,
             )
         produced = item
     if not fits(produced, wanted):
         what = "gives items that are" if parameter.is_mapped else "returns"
-        raise PipelineInvalid(
+        raise node.mistake(
             f"node '{node.name}' takes '{parameter.name}' as {described(wanted)}, and "
             f"'{source.name}' {what} {described(produced)}; make the annotations agree",
             code="pipeline.types-disagree",
-            path=node.path,
-            line=node.line,
         )
 
 
@@ -419,12 +401,10 @@ def _agreed(first: Input, second: Input) -> Input:
     if other.annotation not in (chosen.annotation, *_ANY) or (
         other.has_default and other.parameter.default != chosen.parameter.default
     ):
-        raise PipelineInvalid(
+        raise second.node.mistake(
             f"nodes '{first.node.name}' and '{second.node.name}' take the input '{first.name}' "
             "with different types or defaults; give both the same, or rename one",
             code="pipeline.inputs-disagree",
-            path=second.node.path,
-            line=second.node.line,
         )
     return chosen
 
@@ -477,12 +457,10 @@ def _default(graph: Graph, item: Input) -> object:
     node = item.node
     # A misspelled edge looks like a missing input.
     others = graph.nodes.keys() - {node.name}
-    raise PipelineInvalid(
+    raise node.mistake(
         f"node '{node.name}' needs '{item.name}', which is neither given nor the name of a node; "
         "give it" + (f", or name a node; {did_you_mean(item.name, others)}" if others else ""),
         code="pipeline.input-missing",
-        path=node.path,
-        line=node.line,
     )
 
 

@@ -93,6 +93,10 @@ class Node:
         """The nodes and inputs that it needs, those of its `when` included."""
         return tuple(dict.fromkeys(one.source for one in self.everything_taken))
 
+    def mistake(self, message: str, *, code: str) -> PipelineInvalid:
+        """An error that names its file and line."""
+        return PipelineInvalid(message, code=code, path=self.path, line=self.line)
+
     def annotation(self, name: str) -> object:
         """The type of a parameter, of its `when` too, or of `return`; `object` without annotation.
 
@@ -107,21 +111,16 @@ class Node:
             return annotation_of(inspect.unwrap(function), name)
         except (NameError, AttributeError) as error:
             what = "what is returned" if name == "return" else f"'{name}'"
-            raise PipelineInvalid(
+            raise self.mistake(
                 f"the annotation of {what} in node '{self.name}' cannot be resolved "
                 f"({error}); import the name at run time, not only under TYPE_CHECKING",
                 code="pipeline.annotation-unresolved",
-                path=self.path,
-                line=self.line,
             ) from error
 
     def moved(self, name: str, sources: Mapping[str, str], policies: Policies) -> Node:
         """The same node in another graph.
 
-        Args:
-            name: Its name there.
-            sources: The names of its sources there, where they differ.
-            policies: Its policies there.
+        `sources` has the names that its sources have there, where they differ.
         """
 
         def there(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:

@@ -78,12 +78,6 @@ Nested = Callable[["NodeCall", Graph, Mapping[str, object], str], Awaitable[Exec
 class NodeCall:
     """One call of a node, as the node sees it.
 
-    Args:
-        call: The call.
-        shared: The surroundings of all calls.
-        nested: Runs a graph inside it.
-        parent: The call that it is nested in.
-
     Attributes:
         label: Its name: `findings[2]`, `answer/brief/findings[2]`.
         pulse: Its signs of life.
@@ -189,13 +183,7 @@ class NodeCall:
     ) -> list[Any]:
         """Calls a function for each item, in parallel, each call a step like a node's item.
 
-        Args:
-            function: Plain or async, with one parameter, and `run` if it likes.
-            items: The arguments.
-            name: Of the step; the function's by default.
-            max_parallel: How many at once; None for any number.
-            retry: Of each call.
-            has_track: Whether its calls are drawn on a track of their own, or inside this one.
+        Without `has_track`, its calls are drawn inside this one.
 
         Returns:
             The results, in the order of the items.
@@ -356,12 +344,8 @@ async def perform(
 ) -> Given:
     """Calls a node until it gives a valid output, as often as its policy allows.
 
-    Args:
-        call: The call, with what it takes.
-        shared: The surroundings.
-        handle: Behind its `run`, and its time limits; None if it has neither.
-        parent: The call that it is nested in.
-        on_item: Told each item as it comes; None unless the node generates them for others.
+    `handle` is behind its `run` and its time limits, None if it has neither. `on_item` is told each
+    item as it comes, and is None unless the node generates them for others.
 
     Raises:
         CallFailed: No attempt gave one.

@@ -41,27 +41,16 @@ SeenStatus = NodeStatus | Literal["not run"]
 class NodeSeen:
     """What a run made of a node, over all its items and nested nodes."""
 
-    status: SeenStatus
-    items: int
+    status: SeenStatus = "not run"
+    items: int = 0
     """1 for a node that is not mapped, 0 for one that was not run."""
-    busy_ns: int
+    busy_ns: int = 0
     """How long at least one of its items was under way."""
-    calls: int
+    calls: int = 0
     """Of models."""
-    input_tokens: int
-    output_tokens: int
-    is_critical: bool
-
-
-_NOT_RUN = NodeSeen(
-    status="not run",
-    items=0,
-    busy_ns=0,
-    calls=0,
-    input_tokens=0,
-    output_tokens=0,
-    is_critical=False,
-)
+    input_tokens: int = 0
+    output_tokens: int = 0
+    is_critical: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +129,7 @@ class Drawing:
 def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
     """What there is to draw.
 
-    Args:
-        graph: Checked before, so it has no cycle.
-        run: One of its runs.
+    The graph was checked before, so it has no cycle.
     """
     needs = {name: graph.dependencies(node) for name, node in graph.nodes.items()}
     layers: dict[str, int] = {}
@@ -162,7 +149,7 @@ def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
                 kind=_kind(graph.nodes[name]),
                 when=_condition(graph.nodes[name].when),
                 roles=graph.nodes[name].policies.over(graph.policies).models or (),
-                seen=run.nodes.get(name, _NOT_RUN) if run else None,
+                seen=run.nodes.get(name, NodeSeen()) if run else None,
             )
             for name in sorted(graph.nodes, key=layers.__getitem__)
         ),
@@ -338,9 +325,7 @@ def _duration(time_ns: int) -> str:
 def as_text(drawing: Drawing, *, width: int = 100) -> str:
     """Lines that end with a newline each.
 
-    Args:
-        drawing: The graph.
-        width: Columns after which a line goes on in the next one.
+    A line goes on in the next one after `width` columns.
     """
     lines = [_headline(drawing), *filter(None, [_run_line(drawing.run)])]
     if drawing.boxes:

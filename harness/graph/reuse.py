@@ -40,9 +40,8 @@ class OutputCache(Protocol):
 class Earlier:
     """Outputs by node and item, of a run's journal or of a call's earlier attempts.
 
-    Args:
-        outputs: In the order of the journal: of two for one call, the later counts.
-        codes: For each digest of a node's code, the digests of its parts.
+    Of two outputs for one call, the later counts. `codes` has for each digest of a node's code the
+    digests of its parts.
     """
 
     def __init__(
@@ -60,9 +59,7 @@ class Earlier:
     def find(self, call: Call, path: str | None = None) -> Found | str | None:
         """The output of a call as it was; why it does not hold; None if there is none.
 
-        Args:
-            call: The call.
-            path: Of its node when the output was made; None for the path it has now.
+        `path` is that of its node when the output was made, if it had another.
         """
         output = self._outputs.get((path or call.state.path, call.item))
         if output is None:
@@ -73,9 +70,7 @@ class Earlier:
         """The nodes of a graph that had another name: their paths then, by their paths now.
 
         A new node is one that is gone if both have the same code, and no other such node has it.
-
-        Args:
-            codes: The digests of the code of all nodes of the graph, by path.
+        `codes` has the digests of all nodes' code, by path.
         """
         before = self._codes_by_graph.get(next(iter(codes), "").rpartition("/")[0], {})
         gone = _by_code({path: code for path, code in before.items() if path not in codes})
@@ -127,14 +122,9 @@ def _restored(output: NodeOutput, form: ValueForm) -> Found | str:
 class Outputs:
     """Finds and writes the outputs of one graph's calls.
 
-    Args:
-        tracer: Writes the journal.
-        log: Collects which calls were reused, and which were made again.
-        earlier: Outputs of earlier parts of the run; None in its first part.
-        cache: Outputs of other runs, for nodes with a `Cache`.
-        attempts: Outputs of earlier attempts of the call that the graph is nested in; None if that
-            is called only once.
-        renamed: The paths that renamed nodes had in earlier parts, by their paths now.
+    `earlier` is None in the run's first part. `attempts` has outputs of earlier attempts of the
+    call that the graph is nested in, and is None if that is called only once. `renamed` has the
+    paths that renamed nodes had in earlier parts, by their paths now.
     """
 
     def __init__(

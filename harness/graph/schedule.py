@@ -34,14 +34,10 @@ _NO_VALUES = (Blocked, Skipped)
 class Schedule:
     """Says which calls can begin, as it is told how others ended.
 
-    Args:
-        plan: The nodes.
-        inputs: The values of the graph's inputs.
-        start: Called for each node or item that can begin.
-        on_skip: Told of each call that is left out: node, item, reason, the call that caused it.
-        on_total: Told the number of items of a mapped node, once it is known.
-        on_end: Told of every node, and every item of a mapped node, that has an outcome.
-        prefix: Goes before the nodes' names.
+    `start` is called for each node or item that can begin; `on_skip` for each that is left out,
+    with the reason and the call that caused it; `on_total` with the number of items of a mapped
+    node, once it is known; `on_end` for every node, and every item of a mapped node, that has an
+    outcome. `prefix` goes before the nodes' names.
 
     Attributes:
         states: By node.
@@ -85,11 +81,8 @@ class Schedule:
     def settle(self, state: State, item: int | None, outcome: object, digest: str) -> None:
         """Notes how a call ended, and begins what can begin now.
 
-        Args:
-            state: Of its node.
-            item: None for a node that is not mapped.
-            outcome: Its output, `Skipped` or `Blocked`.
-            digest: Of its output.
+        `outcome` is its output, `Skipped` or `Blocked`; `item` is None for a node that is not
+        mapped.
         """
         if item is None:
             self._settle_whole(state, outcome, digest)
@@ -162,12 +155,10 @@ class Schedule:
         if type(values) in _NO_VALUES:
             return source  # type: ignore[return-value]  # only a node's output can be these
         if not isinstance(values, list | tuple):
-            raise PipelineInvalid(
+            raise state.step.node.mistake(
                 f"each= maps over '{parameter.source}', which gave {type(values).__name__} and "
                 "not a list",
                 code="pipeline.maps-no-list",
-                path=state.step.node.path,
-                line=state.step.node.line,
             )
         # A copy, since other nodes that take the list may change it.
         return ListSource([*values], [digest_of_value(value) for value in values])
@@ -348,12 +339,10 @@ def count_items(state: State) -> int | None:
             for name, total in zip(names, totals, strict=True)
             if total is not None
         )
-        raise PipelineInvalid(
+        raise node.mistake(
             f"each= walks lists side by side, and they differ in length: {listed}; to take each "
             'with each, say combine="product"',
             code="pipeline.lengths-differ",
-            path=node.path,
-            line=node.line,
         )
     return known[0] if len(known) == len(totals) else None
 

@@ -366,9 +366,6 @@ class Places:
 
     Nested calls go first, so that calls that have begun end before others begin. A waiting call
     costs one entry in a queue, and no task.
-
-    Args:
-        limit: How many at once; None for any number.
     """
 
     __slots__ = ("_count", "_free", "_waiting")
@@ -381,9 +378,7 @@ class Places:
     def take(self, start: Callable[[], object], *, depth: int = 0) -> None:
         """Calls `start` when there is a place; `give_back` must follow.
 
-        Args:
-            start: Begins a call.
-            depth: In how many others that call is nested.
+        `depth` says in how many others that call is nested.
         """
         if self._free is None:
             start()

@@ -14,7 +14,6 @@ Python's `json` writes: `{"$json": "[NaN]"}`.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import json
 import math
@@ -31,7 +30,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, RootModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from harness.graph.annotations import described, without_names
+from harness.graph.annotations import described, remembered, without_names
 
 _EXACT = (str, int, float, bool, type(None))
 _NOT_FROM_JSON = frozenset(
@@ -99,10 +98,7 @@ class ValueForm:
             raise TypeError(f"its output cannot be written to the journal: {why}") from error
 
     def restore(self, data: object) -> object:
-        """The value that `encode` wrote.
-
-        Args:
-            data: The JSON, or what `orjson.loads` makes of it.
+        """The value that `encode` wrote, of its bytes or of what `orjson.loads` makes of them.
 
         Raises:
             TypeError: It is not of the annotation, which may have changed.
@@ -161,19 +157,14 @@ class ValueForm:
         return data
 
 
+@remembered
 def value_form(annotation: object) -> ValueForm:
     """The form of an annotation, made once; many nodes share one.
 
     Raises:
         TypeError: As `ValueForm`.
     """
-    try:
-        return _shared_form(annotation)
-    except TypeError:  # it may only have no hash
-        return ValueForm(annotation)
-
-
-_shared_form = functools.lru_cache(maxsize=1024)(ValueForm)
+    return ValueForm(annotation)
 
 
 def digest(data: bytes) -> str:
@@ -350,11 +341,7 @@ def dump_plain(value: object) -> bytes:
 
 
 def load_plain(data: object) -> object:
-    """The value that `dump_plain` wrote.
-
-    Args:
-        data: The bytes, or what `orjson.loads` makes of them.
-    """
+    """The value that `dump_plain` wrote, of its bytes or of what `orjson.loads` makes of them."""
     value = orjson.loads(data) if isinstance(data, bytes) else data
     return json.loads(value[_WRAPPED]) if _is_wrapped(value) else value
 

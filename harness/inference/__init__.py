@@ -9,11 +9,10 @@ from harness.inference.completion import (
     Phase,
     StructuredMode,
     TokenLogprob,
-    ToolMode,
     Usage,
 )
 from harness.inference.endpoint import FILE_BACKENDS, MACHINE, Endpoint
-from harness.inference.gate import Gate, Lease, Replica
+from harness.inference.gate import Gate, Replica
 from harness.inference.images import Image
 from harness.inference.limits import NOTHING, Limits, Spent, merged
 from harness.inference.meter import Charges, Meter, TokenPrice, token_prices
@@ -94,7 +93,6 @@ __all__ = [
     "Image",
     "JsonSchema",
     "KeptReplies",
-    "Lease",
     "Limits",
     "Line",
     "Message",
@@ -125,7 +123,6 @@ __all__ = [
     "TokenPrice",
     "ToolCall",
     "ToolKnowledge",
-    "ToolMode",
     "ToolSpec",
     "Usage",
     "as_messages",

@@ -139,7 +139,7 @@ def _timings(completion: Completion, span: Span) -> Iterator[Record]:
         if phase.name == "decode" and itl is not None:
             if is_wrong:
                 unreliable.add("itl_mean_ns")
-            if stalls.falsify_gaps(time, longest_ns=itl.max_ns or itl.p95_ns):
+            if stalls.falsify_gaps(time, longest_ns=itl.max_ns):
                 unreliable |= {"itl_p95_ns", "itl_p99_ns", "itl_max_ns"}
         yield SpanRecord(
             id=span.tracer.new_id(),
@@ -156,7 +156,6 @@ def _timings(completion: Completion, span: Span) -> Iterator[Record]:
             unreliable.add("ttft_ns")
     if itl is not None:
         span.set(itl_mean_ns=itl.mean_ns, itl_p95_ns=itl.p95_ns)
-        if itl.max_ns is not None:
-            span.set(itl_p99_ns=itl.p99_ns, itl_max_ns=itl.max_ns)
+        span.set(itl_p99_ns=itl.p99_ns, itl_max_ns=itl.max_ns)
     if unreliable:
         span.set(unreliable=sorted(unreliable))

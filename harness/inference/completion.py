@@ -85,10 +85,9 @@ class InterTokenLatency:
     """Their mean."""
     p95_ns: int
     """The wait that 95 of 100 do not exceed."""
-    p99_ns: int | None = None
-    max_ns: int | None = None
-    """The longest: a hole in the stream, which means hide. This and the one above are unknown of
-    replies that were kept by earlier versions."""
+    p99_ns: int
+    max_ns: int
+    """The longest: a hole in the stream, which means hide."""
 
 
 def inter_token_latency(token_ns: Sequence[int]) -> InterTokenLatency | None:
@@ -176,11 +175,6 @@ def as_vectors(
     rows: Sequence[Sequence[float]], *, endpoint: str, count: int
 ) -> NDArray[np.float32]:
     """The rows as `(count, d) float32`, with `d` at least 1 and nothing in it but finite numbers.
-
-    Args:
-        rows: One per text, in the texts' order.
-        endpoint: Tag of the endpoint that sent them.
-        count: How many texts there were.
 
     Raises:
         ServerError: They are something else.

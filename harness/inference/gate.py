@@ -80,14 +80,9 @@ class _Waiter:
 class Gate:
     """Lets so many calls through at one time; the others wait, the highest priority first.
 
-    A call's time limits begin when it is sent: the wait is not part of them.
-
-    Args:
-        max_parallel: How many calls, at each replica; None for as many as its server has slots.
-        max_queue: How many calls may wait; None for any number.
-        replicas: The servers that answer.
-        lease: Held by each call that was let through; None for nothing.
-        tracer: Sees the waits.
+    A call's time limits begin when it is sent: the wait is not part of them. `max_parallel` counts
+    at each replica, and is None for as many as its server has slots; `max_queue` says how many
+    calls may wait. A `lease` is held by each call that was let through.
     """
 
     def __init__(
@@ -118,10 +113,8 @@ class Gate:
     ) -> AsyncIterator[Place]:
         """Begins when the call may be sent, and gives its place back at the end.
 
-        Args:
-            request: The call.
-            tried: The replicas that have failed it, which are avoided; this one is added if it
-                fails, too.
+        `tried` has the replicas that have failed it, which are avoided; this one is added if it
+        fails, too.
 
         Raises:
             QueueFull: It would have to wait, and so many do already.

@@ -164,12 +164,7 @@ def left_of(limits: Limits, *, spent: Spent, held: Room) -> tuple[int | None, fl
 def refusal(limits: Limits, *, model: str, need: Room, spent: Spent, held: Room) -> Refusal | None:
     """What keeps a call from being sent; None if it fits.
 
-    Args:
-        limits: Of the caller.
-        model: The tag of its endpoint.
-        need: What the call takes at most.
-        spent: What was taken so far.
-        held: What calls under way, or calls that follow, may still take.
+    `held` is what calls under way, or calls that follow, may still take.
     """
     left, left_usd = left_of(limits, spent=spent, held=held)
     if left is not None and need.tokens > left:

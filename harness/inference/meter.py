@@ -24,12 +24,7 @@ from harness.inference.limits import (
     refusal,
     seconds_left,
 )
-from harness.inference.request import (
-    ChatRequest,
-    EmbedRequest,
-    most_prompt_tokens,
-    most_tokens_in,
-)
+from harness.inference.request import ChatRequest, EmbedRequest, most_prompt_tokens, most_tokens_in
 from harness.trace import Clock, Tracer
 
 N = TypeVar("N", int, float)
@@ -56,15 +51,8 @@ class Meter:
 
     A call reserves an estimate from above, and is settled with its server's count. Where that is
     more, the limit is overrun by the calls under way when it was reached, and no more. Every
-    request counts: schema probes, retries and fallbacks too.
-
-    Args:
-        limits: Of all calls together.
-        prices: By the endpoint's tag; they go before what a reply says that it cost.
-        before: What earlier parts of the run took.
-        clock: In nanoseconds.
-        began_ns: When this part of the run began, by that clock.
-        tracer: Sees the waits.
+    request counts: schema probes, retries and fallbacks too. `prices` are by the endpoint's tag,
+    and go before what a reply says that it cost. `before` is what earlier parts of the run took.
     """
 
     def __init__(
@@ -190,9 +178,6 @@ class Meter:
         """What is left of the limits for a part that goes on behind what it took before.
 
         A limit of which nothing is left is left out: the next call is refused here, and told why.
-
-        Args:
-            before: What that part took already.
         """
         limits, spent = self.limits, self.spent
         usd = (before.cost_usd or 0.0) - (spent.cost_usd or 0.0)
@@ -340,8 +325,7 @@ class TokenPrice:
 class Charges:
     """Tells what calls take. Tokens that no server counted are estimated from above, by length.
 
-    Args:
-        prices: By the endpoint's tag; they go before what a reply says that it cost.
+    `prices` are as for `Meter`.
     """
 
     def __init__(self, prices: Mapping[str, TokenPrice]) -> None:

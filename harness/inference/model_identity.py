@@ -88,9 +88,8 @@ class ModelIdentity:
 def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) -> ModelIdentity:
     """Which model an endpoint calls, as far as that is known without a call.
 
-    Args:
-        endpoint: Its `family`, if set, overrules every other source.
-        metadata: From its file, or from its server.
+    The endpoint's `family`, if set, overrules every other source. `metadata` is from its file or
+    its server.
 
     Raises:
         ModelFileInvalid: Its file cannot be read.

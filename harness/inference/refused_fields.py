@@ -39,9 +39,7 @@ _OTHER_NAMES: Mapping[str, str] = {"max_tokens": "max_completion_tokens"}
 class RefusedFields:
     """What is not sent to one model.
 
-    Args:
-        known: Fields known to be refused.
-        droppable: Fields that a call can do without.
+    A call can do without those that are `droppable`.
     """
 
     def __init__(
@@ -70,10 +68,6 @@ class RefusedFields:
 
         Where a request is refused for something else, what it was sent without may never have been
         what was wrong: it is forgotten again, and a later call finds it out anew if need be.
-
-        Args:
-            error: What the call ended in.
-            sent: The fields it was made with.
         """
         if not isinstance(error, ServerError) or error.status not in {400, 422}:
             return False

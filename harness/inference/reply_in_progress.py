@@ -36,10 +36,8 @@ class CallPiece:
 class ReplyInProgress:
     """Gathers the pieces of one reply.
 
-    Args:
-        request: What is being answered.
-        clock: The caller's clock; the request is taken to be sent now, unless `sent` is called.
-        arrived: Told that a piece has come, for the time limits.
+    The request is taken to be sent now, unless `sent` is called. `arrived` is told that a piece has
+    come, for the time limits.
     """
 
     def __init__(
@@ -239,13 +237,6 @@ def call_phases(
     phase, marked derived: if queueing and prefill were reported (vLLM), it was overhead; if prefill
     alone (llama-server, Ollama), it was queueing; else, even where queueing was reported (TGI), it
     was prefill. With nothing reported all of it counts as prefill, and a queue may hide in it.
-
-    Args:
-        sent_ns: When the request was sent.
-        first_token_ns: When the first token arrived; None if none was seen to.
-        done_ns: When the reply was whole.
-        reported: What the server says.
-        came_whole: Whether the reply came in one piece.
     """
     known = reported or ServerTimings()
     decoding: PhaseSource = "measured"

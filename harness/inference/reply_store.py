@@ -53,10 +53,8 @@ OUTPUT_CACHE = "outputs.sqlite"
 class ReplyCache:
     """Replies to calls that are meant to be answered alike every time: greedy or seeded ones.
 
-    It does not notice when a server comes to serve other weights by the same name.
-
-    Args:
-        store: Keeps them; closed with the cache.
+    It does not notice when a server comes to serve other weights by the same name. The store is
+    closed with it.
     """
 
     def __init__(self, store: TextStore) -> None:
@@ -89,14 +87,8 @@ class KeptReplies:
     journal, and is deleted when the run is finished.
 
     Of two calls of one node that are the same, each has its own reply, in the order they were made.
-    A reply that holds a secret is not kept.
-
-    Args:
-        endpoints: By tag.
-        resumed: Whether there may be replies of earlier parts.
-        is_wanted: Whether any are to be kept.
-        trace: The run's record: a reply is kept once its cost is written there.
-        warn: Told why nothing can be kept.
+    A reply that holds a secret is not kept. `resumed` says whether there may be replies of earlier
+    parts, `is_wanted` whether any are to be kept. A reply is kept once its cost is in the `trace`.
 
     Attributes:
         used_again: How many replies came from earlier parts.
@@ -132,12 +124,7 @@ class KeptReplies:
 
     @asynccontextmanager
     async def slot(self, request: ChatRequest, *, label: str) -> AsyncIterator[Slot]:
-        """The place of one call's reply, which an earlier part of the run may have filled.
-
-        Args:
-            request: The call.
-            label: The node's call: `findings[2]`.
-        """
+        """The place of one call's reply, which an earlier part of the run may have filled."""
         slot = Slot()
         store = self._file.opened() if self._is_wanted else None
         if store is None:
@@ -221,12 +208,8 @@ class Slot:
 class StoredOutputs:
     """Outputs of nodes over many runs, for nodes with a `Cache`; see `harness.graph.OutputCache`.
 
-    Args:
-        path: The file, opened when a node first asks for an output. Where it cannot be opened,
-            nodes are called as without it.
-        warn: Told, once, why it cannot be opened.
-        clean: Takes secrets out of a text; an output that holds any is not kept.
-        wall_s: Unix time, in seconds.
+    The file is opened when a node first asks for an output. Where it cannot be, `warn` is told
+    once, and nodes are called as without it. An output that holds a secret is not kept.
     """
 
     def __init__(
@@ -358,10 +341,7 @@ def _read_completion(text: str | None) -> Completion | None:
 def _answer_again(known: Completion, request: ChatRequest, *, asked_ns: int) -> Completion:
     """The same reply, without what the call that it is from took and cost.
 
-    Args:
-        known: The reply.
-        request: What it answers now; its listener is told.
-        asked_ns: By the caller's clock.
+    The listener of the request is told.
     """
     if request.on_text and known.text:
         request.on_text(known.text)
@@ -391,11 +371,8 @@ class TextStore:
 
     It grows until the file is deleted. Not for network drives, on which SQLite's write-ahead log
     does not work. One thread reads and writes, so that no call waits for another. An error after
-    the file was opened fails no call: it is logged once, and the model is asked.
-
-    Args:
-        path: The file, made if missing; None to keep everything in memory.
-        clean: Takes secrets out of a text; a text that holds any is not kept.
+    the file was opened fails no call: it is logged once, and the model is asked. Without a path
+    everything stays in memory. A text that `clean` takes a secret out of is not kept.
 
     Raises:
         ConfigurationInvalid: The file cannot be opened, or is something else.

@@ -43,16 +43,10 @@ def retry_delay_s(
 ) -> float | None:
     """How long to wait before the next attempt, in seconds; None to give up.
 
-    Full jitter (Brooker 2015, "Exponential Backoff And Jitter"): the wait is drawn evenly from
-    zero to the bound. A server that says how long to wait is obeyed instead. There is no further
-    attempt if the wait would use up the call's time.
-
-    Args:
-        error: What ended the attempt.
-        attempt: Which attempt that was, counted from 1.
-        policy: The limits.
-        jitter: Drawn from [0, 1).
-        left_s: What is left of the call's time.
+    Full jitter (Brooker 2015, "Exponential Backoff And Jitter"): the wait is drawn evenly from zero
+    to the bound. A server that says how long to wait is obeyed instead. There is no further attempt
+    if the wait would use up the call's time. `attempt` counts from 1, `jitter` is drawn from [0,
+    1), and `left_s` is what is left of the call's time.
     """
     if attempt >= policy.max_attempts or not _may_pass(error):
         return None

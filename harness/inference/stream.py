@@ -19,10 +19,8 @@ R = TypeVar("R")
 class Told(Generic[T]):
     """What was told and is not read yet. Any thread may tell.
 
-    Args:
-        join: Makes one of two that were told under one key.
-        most: How many may wait; then the oldest are dropped.
-        missed: Makes what is read in place of so many.
+    `join` makes one of two that were told under one key. Beyond `most` that wait the oldest are
+    dropped, and `missed` makes what is read in place of so many.
     """
 
     def __init__(
@@ -66,10 +64,7 @@ class Stream(Generic[T, R]):
     It is cancelled when nobody reads any further: when an `async with` around it is left, by
     `aclose`, when the reader is cancelled while it waits, or when the last reference goes, as after
     a `break` out of `async for piece in run.stream(…)`, which alone does not wait for its end.
-
-    Args:
-        main: Begins the work, and must not refer to the stream.
-        told: What it tells.
+    `main` must not refer to the stream.
     """
 
     _task: asyncio.Task[R] | None = None
@@ -145,9 +140,6 @@ class TextStream(Stream[str, Completion]):
 
     Pieces that arrive before the reader asks for one are joined into one. A call that fails raises
     where the next piece is asked for; the error's `told_chars` says how much had been given.
-
-    Args:
-        ask: Makes the call; takes `on_text`.
     """
 
     def __init__(self, ask: Callable[..., Coroutine[Any, Any, Completion]]) -> None:

@@ -66,9 +66,6 @@ class ReplyType(Generic[T]):
     Servers enforce objects, not every one enforces a bare list or number. So a type whose schema is
     not an object travels as `{"answer": …}` and is unwrapped again.
 
-    Args:
-        python_type: A pydantic model, a dataclass, a builtin, or any of these annotated.
-
     Raises:
         ConfigurationInvalid: It is no type, or one without a JSON Schema.
     """
@@ -139,12 +136,6 @@ def chat_request(
 ) -> tuple[ChatRequest, ReplyType[Any] | None]:
     """A call as people write it, and the type that its reply is to be read as, if one is given.
 
-    Args:
-        prompt: A text, or a conversation.
-        returns: The type to answer in; None and `Completion` ask for none.
-        stop: Texts that end the reply; a lone one too.
-        fields: Of the `ChatRequest`.
-
     Raises:
         InvalidInput: An argument cannot be used.
         ConfigurationInvalid: The type has no JSON Schema.
@@ -201,8 +192,7 @@ class FoundOnce(Generic[T]):
 class SchemaKnowledge:
     """What one model's server does with schemas, found out once; its tags share it.
 
-    Args:
-        mode: What is known without a probe.
+    `mode` is what is known without a probe.
     """
 
     def __init__(self, mode: StructuredMode | None = None) -> None:
@@ -217,11 +207,6 @@ class SchemaKnowledge:
 
         Where the server does not enforce schemas, the model is told of it in words, at the very end
         of the prompt.
-
-        Args:
-            request: The call.
-            ask: Sends the probe, where one is needed.
-            tracer: Sees the probe.
         """
         mode = await self._mode.found(partial(self._probe, request, ask, tracer))
         if mode == "enforced":

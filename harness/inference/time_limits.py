@@ -22,10 +22,7 @@ _MEANINGS: dict[TimeLimit, str] = {
 class Deadline:
     """When a call must be over. Its time begins to run when it is first sent.
 
-    Args:
-        seconds: What it has.
-        clock: In nanoseconds.
-        outer: Of what it is a part of, and ends with.
+    `outer` is of what it is a part of, and ends with.
     """
 
     def __init__(self, seconds: float, *, clock: Clock, outer: Deadline | None = None) -> None:
@@ -54,11 +51,8 @@ class TimeLimits:
     """The block in which one request has to come to its end.
 
     At its start the first token is awaited, if it is to have a time of its own; from the first
-    `token_arrived` on, the next one.
-
-    Args:
-        endpoint: Sets the limits.
-        timeout_s: The call's own limit for the whole of it, where that is shorter.
+    `token_arrived` on, the next one. `timeout_s` is the call's own limit for the whole of it, where
+    that is shorter.
 
     Raises:
         CallTimeout: On leaving the block: one of them was over, and it says which.
@@ -104,10 +98,7 @@ class TimeLimits:
 def timed_out(limit: TimeLimit, endpoint: Endpoint, *, total_s: float | None = None) -> CallTimeout:
     """The error that says which limit of an endpoint was over.
 
-    Args:
-        limit: Which.
-        endpoint: Has it.
-        total_s: What was left for the whole call, where that was less than the endpoint's.
+    `total_s` is what was left for the whole call, where that was less than the endpoint's.
     """
     seconds = total_s if limit == "timeout_s" and total_s is not None else getattr(endpoint, limit)
     return CallTimeout(

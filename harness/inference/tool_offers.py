@@ -21,13 +21,7 @@ from harness.errors import ReplyInvalid, ServerError
 from harness.inference.call_spans import token_counts
 from harness.inference.completion import Completion, ToolMode
 from harness.inference.reply_in_progress import CallPiece, tool_calls
-from harness.inference.request import (
-    ChatRequest,
-    JsonSchema,
-    Message,
-    ToolSpec,
-    called_names,
-)
+from harness.inference.request import ChatRequest, JsonSchema, Message, ToolSpec, called_names
 from harness.inference.structured import Ask, FoundOnce, json_in
 from harness.trace import Tracer
 
@@ -48,10 +42,8 @@ _REFUSED = re.compile(
 class ToolKnowledge:
     """What one model's server does with tools; its tags share it.
 
-    Args:
-        mode: What is known without a probe.
-        requires_calls: Whether the server can make the model call a tool; where it cannot, the
-            typed way does.
+    Where the server cannot make the model call a tool (not `requires_calls`), the typed way
+    does.
     """
 
     def __init__(self, mode: ToolMode | None = None, *, requires_calls: bool = True) -> None:
@@ -63,11 +55,6 @@ class ToolKnowledge:
 
         With tools and a schema at once, the typed way has the schema for the type of its answer.
         Natively, the model is told of it in words: many servers refuse the two together.
-
-        Args:
-            request: The call.
-            ask: Sends the probe, where one is needed.
-            tracer: Sees the probe.
         """
         if not (request.tools or any(message.role == "tool" for message in request.messages)):
             return request

@@ -59,11 +59,6 @@ async def whole_reply(
 def check_whole(completion: Completion, *, endpoint: str, asked_for_rest: int = 0) -> None:
     """That a reply is all that the model had to say.
 
-    Args:
-        completion: The reply.
-        endpoint: Who gave it.
-        asked_for_rest: How often more of it was asked for.
-
     Raises:
         ReplyCut: It is not.
         RunLimitReached: It is not, since a limit left it too little room.

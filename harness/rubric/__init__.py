@@ -6,7 +6,6 @@ from harness.rubric.draft import Draft, Finding
 from harness.rubric.evaluator import Evaluator, Rescore
 from harness.rubric.judge import Ask
 from harness.rubric.load import (
-    PRESETS,
     RubricFile,
     at_any_threshold,
     directories,
@@ -16,66 +15,30 @@ from harness.rubric.load import (
     read_rubric,
     with_prompts,
 )
-from harness.rubric.noise import (
-    Noise,
-    Scatter,
-    load_noise,
-    measured_noise,
-    scatter_of,
-    write_noise,
-)
-from harness.rubric.rubric import (
-    Cap,
-    Dimension,
-    JudgeMode,
-    Prompts,
-    Rubric,
-    Scale,
-    Shortening,
-    rubric_schema,
-)
-from harness.rubric.verdict import (
-    Checked,
-    Combine,
-    DimensionScore,
-    Judges,
-    Shortened,
-    SingleJudgement,
-    Verdict,
-    half_up,
-    reach_verdict,
-)
+from harness.rubric.noise import Noise, Scatter, load_noise, measured_noise, scatter_of, write_noise
+from harness.rubric.rubric import Dimension, Prompts, Rubric, rubric_schema
+from harness.rubric.verdict import Checked, DimensionScore, Verdict, reach_verdict
 
 __all__ = [
-    "PRESETS",
     "Advice",
     "Ask",
-    "Cap",
     "Checked",
-    "Combine",
     "Dimension",
     "DimensionScore",
     "Draft",
     "Evaluator",
     "Finding",
-    "JudgeMode",
-    "Judges",
     "Noise",
     "Prompts",
     "Refuse",
     "Rescore",
     "Rubric",
     "RubricFile",
-    "Scale",
     "Scatter",
-    "Shortened",
-    "Shortening",
-    "SingleJudgement",
     "Verdict",
     "advice_on",
     "at_any_threshold",
     "directories",
-    "half_up",
     "known_rubrics",
     "load_noise",
     "load_rubric",

@@ -48,12 +48,7 @@ class _Remark:
 
 
 def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[Advice, ...]:
-    """What may not be meant, in the order of the lines.
-
-    Args:
-        rubric: What to look at.
-        written: Where its values stand, as `read_rubric` gives it.
-    """
+    """What may not be meant, in the order of the lines."""
     found = _on_cut_texts(written) if written else []
     for remark in _remarks(rubric):
         where = written.at(remark.place) if written else None
@@ -90,7 +85,6 @@ def _remarks(rubric: Rubric) -> Iterator[_Remark]:
     yield from _on_threshold(rubric)
     yield from _on_other_thresholds(rubric)
     yield from _on_settings(rubric)
-    yield from _on_forbidden_phrases(rubric)
     yield from _on_contradictions(rubric)
     for index, dimension in enumerate(rubric.dimensions):
         place = ("dimensions", index)
@@ -162,28 +156,6 @@ def _on_settings(rubric: Rubric) -> Iterator[_Remark]:
             what="every dimension needs sources, so a draft without any cannot be scored",
             remedy="add a dimension that needs none",
         )
-
-
-def _on_forbidden_phrases(rubric: Rubric) -> Iterator[_Remark]:
-    """The evaluator repeats what anchors say, and a reviser what the evaluator says."""
-    forbidden = {
-        phrase
-        for dimension in rubric.dimensions
-        for check in dimension.checks
-        if isinstance(check, Excludes)
-        for phrase in check.phrases
-    }
-    for index, dimension in enumerate(rubric.dimensions):
-        for score, anchor in dimension.anchors.items():
-            for phrase in sorted(forbidden):
-                if phrase_pattern(phrase).search(anchor):
-                    yield _Remark(
-                        place=("dimensions", index, "anchors", f"{score:g}"),
-                        code="rubric.anchor-says-forbidden",
-                        what=f"this anchor says '{phrase}', which 'excludes' forbids: a revision "
-                        "may take the words from it",
-                        remedy="say it in other words",
-                    )
 
 
 def _on_contradictions(rubric: Rubric) -> Iterator[_Remark]:

@@ -40,13 +40,9 @@ from harness.rubric.verdict import (
 class Evaluator:
     """Scores drafts by one rubric.
 
-    Args:
-        rubric: What to score by.
-        ask: Reaches the evaluator models.
-        models: Tags of their endpoints. Several judge as a panel.
-        combine: How a panel's judgements become one.
-        noise: Measured standard deviation of the composites that one draft gets when each of them
-            judges it once: how near to the threshold is too near to tell.
+    Several models judge as a panel. `noise` is the measured standard deviation of the composites
+    that one draft gets when each of them judges it once: how near to the threshold is too near to
+    tell.
 
     Raises:
         ConfigurationInvalid: The rubric needs a judge and there is no evaluator model.
@@ -276,11 +272,7 @@ class Rescore:
 class _Settled:
     """What of a verdict is settled before a model is asked, and what is left to ask.
 
-    Args:
-        rubric: What is scored by.
-        draft: What is scored. Its checks run here.
-        rescore: Judge only this again; everything if None.
-        has_judges: Whether there are models to ask.
+    The checks run here. `has_judges` says whether there are models to ask.
 
     Attributes:
         asked: The dimensions that models must judge; empty if a gate is shut.
@@ -357,11 +349,8 @@ def is_undecided(
 ) -> bool:
     """Whether another judgement could turn the outcome: near the threshold, chance decides.
 
-    Args:
-        verdict: What the judgements amount to.
-        judgements: Of each judge, one or more. How severe a judge is beside others is no noise.
-        rubric: Its threshold and floors.
-        noise: Measured standard deviation of a composite for which each judge is heard once.
+    `judgements` are by judge: how severe one is beside others is no noise. `noise` is the measured
+    standard deviation of a composite for which each judge is heard once.
     """
     near = rubric.repeat_within if noise is None else _DEVIATIONS * noise
     composites = [[one.composite for one in of_judge] for of_judge in judgements]
@@ -383,10 +372,8 @@ def _half_width(
 ) -> float:
     """Of the interval around what values amount to.
 
-    Args:
-        values: Of each judge, one or more.
-        near: The half width when each judge is heard once.
-        is_measured: Whether that is known, so that these few values say nothing more.
+    `near` is that when each judge is heard once; if it was measured, these few values say nothing
+    more.
     """
     width = near / math.sqrt(max(map(len, values)))
     repeated = [of_judge for of_judge in values if len(of_judge) > 1]

@@ -15,15 +15,7 @@ from pydantic_core import ErrorDetails
 
 from harness.errors import Mistake, Notice, did_you_mean
 from harness.rubric.checks import CHECKS
-from harness.rubric.rubric import (
-    FILLED_IN,
-    Cap,
-    Dimension,
-    Prompts,
-    Rubric,
-    Scale,
-    Shortening,
-)
+from harness.rubric.rubric import FILLED_IN, Cap, Dimension, Prompts, Rubric, Scale, Shortening
 
 NOTHING = Notice(
     code="rubric.nothing-given",

@@ -60,12 +60,8 @@ class Case:
 async def judge(case: Case, *, ask: Ask, model: str, sample: int) -> Opinion:
     """A model's opinion, on every dimension of the case or none.
 
-    Args:
-        case: What to judge.
-        ask: Reaches the model.
-        model: Tag of its endpoint.
-        sample: 0 for its likeliest opinion, which is not averaged with others. From 1 on, one that
-            chance has a part in: the same for the same number, where the server can.
+    `sample` is 0 for its likeliest opinion, which is not averaged with others. From 1 on, chance
+    has a part in it: the same for the same number, where the server can.
 
     Raises:
         EvaluatorAbstained: A dimension has no score that could be read, even after a repair.

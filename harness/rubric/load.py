@@ -56,11 +56,8 @@ def load_rubric(name: str, *, directory: Path = _OWN, refuse: Refuse | None = No
 def load_rubric_file(path: Path, *, directory: Path = _OWN, refuse: Refuse | None = None) -> Rubric:
     """Reads one rubric.
 
-    Args:
-        path: The file.
-        directory: Where a rubric that it extends is looked for by name, after the file's own folder
-            and before the rubrics that ship.
-        refuse: As in `load_rubric`.
+    A rubric that it extends is looked for by name in the file's own folder, in `directory`, and
+    among the rubrics that ship.
 
     Raises:
         RubricInvalid: The file, or one that it extends, is missing, not YAML, or breaks a rule.
@@ -116,9 +113,7 @@ def _read(
 def with_prompts(rubric: Rubric, prompts: str | Path | Mapping[str, str]) -> Rubric:
     """The rubric with other prompts; those that are not given stay as they are.
 
-    Args:
-        rubric: The rubric.
-        prompts: Templates by name, or the path of their file.
+    They are templates by name, or the path of their file.
 
     Raises:
         RubricInvalid: There is no such file, or it or a template has mistakes.
@@ -269,22 +264,12 @@ ENDINGS = (".yaml", ".yml")
 
 
 def directories(directory: Path) -> tuple[Path, ...]:
-    """Where to look, in order.
-
-    Args:
-        directory: The user's own rubrics; it need not exist.
-    """
+    """Where to look: the user's own rubrics, whose folder need not exist, then those that ship."""
     return directory, shipped_directory("rubrics")
 
 
 def find_rubric(name: str, places: Sequence[Path], *, besides: Path | None = None) -> Path | None:
-    """The first file of this name.
-
-    Args:
-        name: Without ending.
-        places: Where to look.
-        besides: A file to leave out.
-    """
+    """The first file of this name, which has no ending; `besides` is left out."""
     for place in places:
         for ending in ENDINGS:
             path = place / f"{name}{ending}"
@@ -331,10 +316,8 @@ _OF_CHECKING = frozenset({"checks", "caps", "gate"})
 def base_of(own: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path | None:
     """The file that one extends; None when it extends nothing.
 
-    Args:
-        own: What the file holds.
-        chain: The files that led to this one; the last is itself.
-        places: Where a name is looked for, after the file's own folder.
+    `chain` has the files that led to this one, the last itself. A name is looked for in the file's
+    own folder, then in `places`.
 
     Raises:
         RubricInvalid: There is no such rubric, or they extend each other in a circle, or too many.
@@ -542,10 +525,7 @@ def validated(
 ) -> tuple[Rubric | None, list[Problem]]:
     """The rubric, or what is wrong with it.
 
-    Args:
-        written: Its values, merged with those it extends.
-        path: The file, whose lines the problems name, and from whose folder checks take files.
-        refuse: Says whether a check's code may be run.
+    Problems name the lines of `path`, and checks take files from its folder.
     """
     context = {"directories": [path.parent], "refuse": refuse}
     values = {k: v for k, v in written.plain().items() if k not in FILLED_IN}

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from secrets import token_hex
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import InvalidInput
+from harness.files import write_whole
 from harness.rubric.rubric import Rubric
 from harness.rubric.verdict import Combine
 
@@ -96,14 +96,14 @@ class Scatter:
         difference = _without_grid(self.deviation * math.sqrt(2), self.grid)
         return 2 * statistics.NormalDist(0, difference).cdf((steps + 0.5) * self.grid) - 1
 
-    def repeatability(self, *, share: float = 0.95) -> float:
-        """How far apart two composites lie at most, in this share of the cases or more.
+    def repeatability(self) -> float:
+        """How far apart two composites lie at most, in 95 % of the cases or more.
 
-        The repeatability limit of ISO 5725-6, 2.8 standard deviations for 95 %, on the grid.
+        The repeatability limit of ISO 5725-6, 2.8 standard deviations, on the grid.
         """
         if self.deviation == 0:
             return 0.0
-        limit = statistics.NormalDist().inv_cdf((1 + share) / 2)
+        limit = statistics.NormalDist().inv_cdf(0.975)
         exact = limit * _without_grid(self.deviation * math.sqrt(2), self.grid)
         return max(0, math.ceil(round(exact / self.grid - 0.5, 9))) * self.grid
 
@@ -119,14 +119,7 @@ def _without_grid(deviation: float, grid: float) -> float:
 def scatter_of(
     noise: Noise, rubric: Rubric, *, judges: int = 1, combine: Combine = "mean"
 ) -> Scatter:
-    """What a measured noise says of the composites by a rubric.
-
-    Args:
-        noise: As measured.
-        rubric: Its weights, and the step of its scale.
-        judges: How many evaluators a panel has.
-        combine: How their judgements become one.
-    """
+    """What a measured noise says of the composites by a rubric."""
     total = sum(Fraction(str(d.weight)) for d in rubric.dimensions)
     moves = [Fraction(str(d.weight)) * Fraction(str(rubric.scale.step)) for d in rubric.judged]
     # The greatest common divisor of fractions.
@@ -154,9 +147,7 @@ class _File(BaseModel):
 def measured_noise(evaluator: str, composites: Sequence[Sequence[float]]) -> Noise:
     """The noise of repeated judgements.
 
-    Args:
-        evaluator: Who judged.
-        composites: For each draft, the composites of its judgements.
+    `composites` has for each draft those of its judgements.
 
     Raises:
         InvalidInput: No draft was judged twice.
@@ -211,34 +202,22 @@ def write_noise(noise: Noise, rubric: Rubric, *, directory: Path) -> Path:
     """Keeps a measurement, beside those of other evaluators by the same rubric.
 
     Raises:
-        InvalidInput: The file is no noise file.
-        OSError: It cannot be written.
+        InvalidInput: The file is no noise file, or cannot be written.
     """
     path = noise_path(rubric, directory)
     file = _read(path)
     others = file.measured if file and file.rubric_sha256 == rubric.sha256 else ()
     kept = [one for one in others if one.evaluator != noise.evaluator]
     content = _File(rubric_sha256=rubric.sha256, measured=(*kept, noise))
-    partial = path.with_name(f".{path.name}.{token_hex(4)}.partial")
-    try:
-        partial.write_text(content.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(path, content.model_dump_json(indent=2).encode() + b"\n")
     return path
 
 
 def _read(path: Path) -> _File | None:
     try:
-        text = path.read_text(encoding="utf-8")
+        return _File.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except UnicodeDecodeError as error:
-        raise InvalidInput(
-            "this is not a noise file: it is no text", code="noise.file-invalid", path=path
-        ) from error
-    try:
-        return _File.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])

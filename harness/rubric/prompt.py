@@ -54,11 +54,7 @@ def judge_messages(
 ) -> tuple[Message, ...]:
     """The conversation that asks for a judgement on some of a rubric's dimensions.
 
-    Args:
-        rubric: All its judged dimensions are told, so that calls differ only in their last lines.
-        dimensions: Those to judge; at least one.
-        draft: What is judged.
-        shown: What is shown of it and its sources; that they were shortened, the model is told.
+    All judged dimensions of the rubric are told, so that calls differ only in their last lines.
     """
     prompts = rubric.prompts
     asked = prompts.message("judge", **_judge_values(rubric, dimensions, draft, shown))
@@ -98,14 +94,7 @@ def _source_text(rubric: Rubric, number: int, text: str, mark: str) -> str:
 def repair_messages(
     rubric: Rubric, dimensions: Sequence[Dimension], *, asked: Sequence[Message], reply: str
 ) -> tuple[Message, ...]:
-    """The conversation so far, and a request for what could not be read.
-
-    Args:
-        rubric: What is judged by.
-        dimensions: Those whose judgement is missing.
-        asked: What the model was asked.
-        reply: What it said.
-    """
+    """The conversation so far, and a request for what could not be read."""
     # Some templates have no turn without text.
     said = reply.strip()[-_REPLY_SHOWN_CHARS:] or "(no answer)"
     wanted = rubric.prompts.filled("judge_repair", **_asked(rubric, dimensions))
@@ -113,12 +102,7 @@ def repair_messages(
 
 
 def prompt_sha256(rubric: Rubric, calls: Iterable[Sequence[Dimension]]) -> str:
-    """Digest of everything the evaluator is told except task, sources and draft.
-
-    Args:
-        rubric: What is judged by.
-        calls: The dimensions that each call asks for.
-    """
+    """Digest of everything the evaluator is told except task, sources and draft."""
     nothing = Draft(text="", task="")
     told = [
         message.content
@@ -223,10 +207,7 @@ class Shown:
 def shown(rubric: Rubric, draft: Draft, *, sections: Collection[int] = ()) -> Shown:
     """The draft and its sources; if they are too long, without what says least.
 
-    Args:
-        rubric: Says how long is too long.
-        draft: What is to be judged.
-        sections: The sections to judge again, which stay whole even over the limit.
+    `sections` are judged again, and stay whole even over the limit.
     """
     room, over, focus = _room(rubric, draft), rubric.shorten.evaluate_over, focus_of(rubric, draft)
     if sections:

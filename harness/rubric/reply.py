@@ -60,13 +60,9 @@ def read_reply(
 ) -> dict[str, Judgement]:
     """The judgements in a reply, by dimension; missing ones are left out.
 
-    Args:
-        text: What the model said. Never raises.
-        rubric: Its dimensions and scale.
-        dimensions: Those that were asked for; for one alone, the reply need not give the name.
-        draft: What is judged. JSON in the draft, its task or its sources is a quotation and no
-            judgement.
-        cut: Whether the reply broke off, so that its last number may not be whole.
+    Never raises. Of one dimension alone, the reply need not give the name. JSON in the draft, its
+    task or its sources is a quotation and no judgement. `cut` says whether the reply broke off, so
+    that its last number may not be whole.
     """
     if cut:
         text = text.rstrip("0123456789./ \t")

@@ -431,11 +431,7 @@ def _mistake(
 ) -> InitErrorDetails:
     """A rule that is broken between fields; the place is for the line in the file.
 
-    Args:
-        message: What is wrong.
-        place: The field's.
-        code: Of the problem.
-        line: Of the field's text, counted from 0.
+    `line` is that of the field's text, counted from 0.
     """
     error = PydanticCustomError(code, "{message}", {"message": message, "line": line})
     return InitErrorDetails(type=error, loc=place, input=None)

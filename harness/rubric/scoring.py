@@ -87,12 +87,8 @@ def judged_score(
 ) -> DimensionScore:
     """The score of a dimension by a model's judgement.
 
-    Args:
-        dimension: What was judged.
-        judgement: What the model said.
-        draft: What was judged.
-        held: The caps that apply by a check.
-        expected: The mean of the scores that it could have given, by their probabilities.
+    `held` are the caps that apply by a check, and `expected` is the mean of the scores that it
+    could have given, by their probabilities.
     """
     score = DimensionScore(
         name=dimension.name,

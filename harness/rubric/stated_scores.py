@@ -79,11 +79,8 @@ def judgements_in_lines(
 ) -> dict[str, Judgement]:
     """The judgements that the lines of a text state; for each dimension the last with a score.
 
-    Args:
-        text: A reply, or what is left of it without its JSON.
-        labels: Finds dimensions by name.
-        scale: Where scores are.
-        alone: The dimension, if only one was asked for: its score needs no name.
+    `text` is a reply, or what is left of it without its JSON. `alone` is the dimension, if only one
+    was asked for: its score needs no name.
     """
     reading = _Reading(labels, scale, alone)
     start = 0
@@ -371,9 +368,8 @@ _SUFFIX = "score|rating|grade|evaluation"
 class Labels:
     """Finds the dimensions of a rubric by their names.
 
-    Args:
-        names: Of all dimensions, even those that were not asked for: their scores must not be
-            taken for another's.
+    It knows them all, even those that were not asked for: their scores must not be taken for
+    another's.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

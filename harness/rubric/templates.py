@@ -104,10 +104,7 @@ def shipped_prompts() -> Mapping[PromptName, str]:
 def filled(template: str, values: Mapping[str, str | bool], *, before: Collection[str] = ()) -> str:
     """The template with its fields replaced.
 
-    Args:
-        template: Without mistakes.
-        values: One for each field; flags are true or false.
-        before: It ends before the first paragraph that has one of these.
+    It ends before the first paragraph that has a field of `before`.
     """
     paragraphs = [
         _said(paragraph, values)

@@ -191,12 +191,7 @@ def reach_verdict(
 ) -> Verdict:
     """The verdict that scores amount to.
 
-    Args:
-        rubric: Weights, floors and threshold.
-        scores: One for each dimension that is not in `unjudged`.
-        unjudged: Dimensions left out.
-        carried: Dimensions with an earlier verdict's score.
-        judges: Who judged; with `majority` and a `pass_share`, more than half of them must pass it.
+    By `majority`, more than half of the judges must pass it.
 
     Raises:
         EvaluationFailed: All dimensions were left out.

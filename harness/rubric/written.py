@@ -79,9 +79,7 @@ _BEGIN = "begin with 'title: …', or with a copy: harness rubric new"
 def read_written(path: Path, *, begin: str = _BEGIN) -> tuple[Written, tuple[Problem, ...]]:
     """The mapping that a file holds, and the names in it that stand twice.
 
-    Args:
-        path: The file.
-        begin: What to do if it holds nothing.
+    `begin` says what to do if it holds nothing.
 
     Raises:
         RubricInvalid: It is missing, or is no mapping in YAML.

@@ -437,12 +437,9 @@ def cost_of(calls: Sequence[Call], endpoints: Iterable[Instant], *, run_ns: int)
     """Adds up what calls and machines cost.
 
     A machine is paid for the whole run, busy or not, if it was called at all, and once for each
-    endpoint with a price: of two endpoints on one machine, only one should have it.
-
-    Args:
-        calls: All of a run's, embeddings included, but not replies from the cache of calls.
-        endpoints: The `endpoint` instants, which hold the prices.
-        run_ns: How long the run took.
+    endpoint with a price: of two endpoints on one machine, only one should have it. The calls are
+    all of a run's, embeddings included, but not replies from the cache. The `endpoint` instants
+    hold the prices.
     """
     prices = {str(one.attributes.get("model")): _Prices.of(one.attributes) for one in endpoints}
     models = tuple(

@@ -1,10 +1,9 @@
 """Checks the files of a run for damage, and leaves in them what can be trusted.
 
 `check_journal` reads every line as readers do and goes on where they would stop. `salvage_run`
-keeps the records that can be trusted: those whose line's checksum holds or, in a journal of a
-version that wrote none, those that can be read. Lines are numbered, so that missing ones are known
-too. An output is trusted only if no line is lost between the beginning of its call and the output
-itself: it might hold what the call remembered, or how its loops ended.
+keeps the records that can be trusted: those whose line's checksum holds. Lines are numbered, so
+that missing ones are known too. An output is trusted only if no line is lost between the beginning
+of its call and the output itself: it might hold what the call remembered, or how its loops ended.
 """
 
 from __future__ import annotations
@@ -358,12 +357,10 @@ def _trusted(path: Path) -> tuple[dict[int, Record], list[range]]:
 def _lines(path: Path) -> Iterator[tuple[int, Record | None]]:
     """The number and record of each line; the record is None if it cannot be trusted."""
     with path.open("rb") as file:
-        has_seals = any(sealed_number(line) is not None for line in file)
-        file.seek(0)
-        for place, line in enumerate(file, start=1):
+        for line in file:
             if not line.endswith(b"\n"):
                 return  # cut off by a crash, as the journals of killed runs are
-            number = sealed_number(line) if has_seals else place
+            number = sealed_number(line)
             try:
                 yield number or 0, None if number is None else decode(line)
             except ValueError:

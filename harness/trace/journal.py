@@ -21,14 +21,7 @@ from typing import Literal
 
 from harness.log import log_warning
 from harness.trace.journal_line import encode, seal
-from harness.trace.records import (
-    Content,
-    Piece,
-    Record,
-    SpanEnded,
-    SpanStarted,
-    joined,
-)
+from harness.trace.records import Content, Piece, Record, SpanEnded, SpanStarted, joined
 from harness.trace.secrets import Redactor
 from harness.trace.tracer import Entry, RecordMaker, Sink, describe
 
@@ -55,12 +48,8 @@ _BACKLOG = 50_000
 class JournalWriter:
     """Writes records to a new file.
 
-    Args:
-        path: The file; it must not exist.
-        maker: Makes records of entries.
-        redactor: Cleans every line.
-        durability: When records are on the disk.
-        observers: Called with each record as it is written, from the writing thread.
+    It must not exist. `observers` are called with each record as it is written, from the writing
+    thread.
 
     Raises:
         OSError: The file cannot be created.

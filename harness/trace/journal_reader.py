@@ -337,9 +337,7 @@ def _sound_lines(path: Path) -> int:
 class JournalFile:
     """One file's records, with the two ends of each span joined.
 
-    Args:
-        path: Read as it is now, without what is appended later.
-        lines: How many to read, if not all.
+    It is read as it is now, without what is appended later, and up to `lines` if that is given.
 
     Raises:
         JournalInvalid: It is not a journal, or a newer version wrote it.

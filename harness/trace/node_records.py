@@ -82,9 +82,6 @@ _Key = tuple[str, int | None]
 def node_records(journal: Journal) -> tuple[NodeRecord, ...]:
     """Reads a journal twice, and keeps no output of it.
 
-    Args:
-        journal: Of a run that ended, was killed, or is still going.
-
     Returns:
         One for each call of a node, in the order in which they are first heard of.
 
@@ -237,10 +234,7 @@ def critical_path(
 ) -> CriticalPath:
     """Looks for it from its end.
 
-    Args:
-        nodes: The `node` spans.
-        flows: The run's; those called `output` say who waited for whom.
-        run: From its first record to its last.
+    `nodes` are the `node` spans. The flows called `output` say who waited for whom.
     """
     steps = []
     free_ns = run.start_ns

@@ -192,9 +192,8 @@ def _has_end(path: Path) -> bool:
 def find_journal(run: str | Path, directory: Callable[[], Path]) -> Path:
     """The journal of a run.
 
-    Args:
-        run: `latest`; a run's id, or any part of it; or a file of the run.
-        directory: Tells where runs land; not asked for a file.
+    `run` is `latest`, an id, any part of one, or a file of the run. `directory` tells where runs
+    land, and is not asked for a file.
 
     Raises:
         InvalidInput: There is no such run, or more than one could be meant.

@@ -387,9 +387,6 @@ class RunLock:
     An advisory lock on the journal's file (`man 2 flock`): everyone can still read and write it.
     Where files cannot be locked, as in some network directories, the run goes on without it.
 
-    Args:
-        journal: The run's journal.
-
     Raises:
         InvalidInput: The run is held already.
         OSError: The journal cannot be opened.

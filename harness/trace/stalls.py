@@ -8,6 +8,7 @@ much.
 from __future__ import annotations
 
 from bisect import bisect_right
+from operator import attrgetter
 
 from harness.trace.calls import Interval
 from harness.trace.clock import Clock
@@ -31,9 +32,6 @@ class Stalls:
     """The stalls of one event loop, as far back as calls that are under way may need them.
 
     Beats come from its thread; any thread may ask.
-
-    Args:
-        clock: The run's time.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -61,9 +59,8 @@ class Stalls:
     def falsify(self, measured: Interval, *, from_sending: bool = False) -> bool:
         """Whether a duration that was measured may be wrong by more than a tenth.
 
-        Args:
-            measured: What began and ended when something was seen to arrive.
-            from_sending: It began when this process had sent something instead.
+        It began when something was seen to arrive or, `from_sending`, when this process had sent
+        something.
         """
         doubt_ns = self._early_ns(measured.end_ns)
         if not from_sending:
@@ -73,8 +70,8 @@ class Stalls:
     def falsify_gaps(self, measured: Interval, *, longest_ns: int) -> bool:
         """The same of the longest wait between two of the arrivals in this time."""
         stalls = self._known()
-        first = bisect_right(stalls, measured.start_ns - _AFTERWARDS_NS, key=_end)
-        until = bisect_right(stalls, measured.end_ns, key=_start)
+        first = bisect_right(stalls, measured.start_ns - _AFTERWARDS_NS, key=attrgetter("end_ns"))
+        until = bisect_right(stalls, measured.end_ns, key=attrgetter("start_ns"))
         return any(one.duration_ns > _MOST_DOUBT * longest_ns for one in stalls[first:until])
 
     @property
@@ -91,7 +88,7 @@ class Stalls:
 
     def _begun_by(self, time_ns: int) -> Interval | None:
         stalls = self._known()
-        at = bisect_right(stalls, time_ns, key=_start)
+        at = bisect_right(stalls, time_ns, key=attrgetter("start_ns"))
         return stalls[at - 1] if at else None
 
     def _known(self) -> list[Interval]:
@@ -100,11 +97,3 @@ class Stalls:
         if last_ns is None or overdue_ns < LEAST_STALL_NS:
             return self._stalls
         return [*self._stalls, Interval(start_ns=last_ns, end_ns=last_ns + BEAT_NS + overdue_ns)]
-
-
-def _start(stall: Interval) -> int:
-    return stall.start_ns
-
-
-def _end(stall: Interval) -> int:
-    return stall.end_ns

@@ -69,8 +69,7 @@ class _Slice:
 class Lanes:
     """Gives each span its lane. Keeps four bytes a span, and the open slices.
 
-    Args:
-        root_track: The track of spans for which neither they nor a span around them name one.
+    `root_track` is that of spans for which neither they nor a span around them name one.
     """
 
     def __init__(self, root_track: str) -> None:

@@ -74,10 +74,7 @@ class Text:
 class Tracer:
     """Takes down what happens.
 
-    Args:
-        sink: Where records go; by default nowhere, so that code may trace unconditionally.
-        clock: The time.
-        content: What is recorded of texts.
+    Records go to the `sink`; by default nowhere, so that code may trace unconditionally.
 
     Attributes:
         run_id: Of the run that is recorded; empty if none is.

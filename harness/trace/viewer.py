@@ -78,14 +78,9 @@ class LoopbackServer(ThreadingHTTPServer):
 
     Use it as a context manager, or call `server_close`. Other accounts on this machine can reach
     any loopback address, so only a browser that was given `url` gets an answer. A page keeps the
-    server going with `new EventSource("/harness-alive")`.
-
-    Args:
-        site: Makes the site, `/` among its paths, for a nonce that scripts need to be run.
-        port: Where to serve; 0 for any free port.
-        first_page_s: How long to wait for a first page.
-        grace_s: How long to wait after the last page has gone: it may only be reloading.
-        clock: Times the waits.
+    server going with `new EventSource("/harness-alive")`. `site` makes the site, `/` among its
+    paths, for a nonce that scripts need to be run. Port 0 is any free one. It waits `first_page_s`
+    for a first page, and `grace_s` after the last has gone, which may only be reloading.
 
     Raises:
         InvalidInput: The port is taken.
@@ -169,10 +164,8 @@ class LoopbackServer(ThreadingHTTPServer):
 class TraceViewer(LoopbackServer):
     """Serves the Perfetto UI with one trace in it.
 
-    Args:
-        trace: A `.json`, `.json.gz` or `.pftrace`, read again for each page.
-        at: The slice to select and zoom to: its start and duration in nanoseconds, and its track.
-        options: As for `LoopbackServer`.
+    The trace is read again for each page. `at` is the slice to select and zoom to: its start and
+    duration in nanoseconds, and its track.
 
     Raises:
         InvalidInput: There is no such file, the port is taken, or the UI is not installed.

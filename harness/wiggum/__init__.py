@@ -1,21 +1,10 @@
 """The Wiggum loop: evaluate, send back what failed, revise, keep the best round."""
 
-from harness.inference import NOTHING, Limits, Spent
+from harness.inference import Limits
 from harness.wiggum.loop import WiggumResult, check_rounds, lengthened, revise_until_met
 from harness.wiggum.loop_meter import LoopLimits, LoopMeter
-from harness.wiggum.policy import (
-    STOPPED_SINCE,
-    LoopPolicy,
-    Revise,
-    Round,
-    Stop,
-    StopReason,
-    best_round,
-    decide,
-    decide_on_draft,
-    next_revision,
-)
-from harness.wiggum.ratchet import Candidate, Selection, Tried, best_of
+from harness.wiggum.policy import STOPPED_SINCE, LoopPolicy, Round, best_round
+from harness.wiggum.ratchet import Candidate, Tried, best_of
 from harness.wiggum.record import (
     LOOP_RECORDS,
     EarlierLoops,
@@ -30,12 +19,11 @@ from harness.wiggum.record import (
     texts_of,
     verdict_attributes,
 )
-from harness.wiggum.reviser import Reviser, Revision, RevisionMode
+from harness.wiggum.reviser import Reviser, RevisionMode
 from harness.wiggum.sampling import Place, first_seed, sample
 
 __all__ = [
     "LOOP_RECORDS",
-    "NOTHING",
     "STOPPED_SINCE",
     "Candidate",
     "EarlierLoops",
@@ -45,27 +33,18 @@ __all__ = [
     "LoopPolicy",
     "Place",
     "RecordedLoop",
-    "Revise",
     "Reviser",
-    "Revision",
     "RevisionMode",
     "Round",
-    "Selection",
-    "Spent",
-    "Stop",
-    "StopReason",
     "Tried",
     "WiggumResult",
     "best_of",
     "best_round",
     "check_rounds",
-    "decide",
-    "decide_on_draft",
     "earlier_loops",
     "first_seed",
     "lengthened",
     "loop_key",
-    "next_revision",
     "reasons_in",
     "recorded_loops",
     "restored_rounds",

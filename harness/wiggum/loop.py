@@ -82,18 +82,9 @@ async def revise_until_met(
 ) -> WiggumResult:
     """Evaluates, revises what failed, and keeps the best round.
 
-    Args:
-        first_draft: Evaluated as round 1.
-        evaluator: Scores each draft; asks through the meter.
-        reviser: Writes the next one; asks through the meter.
-        meter: Has the limits, and counts what the loop takes.
-        tracer: Records every evaluation and revision.
-        policy: What to revise, and when to stop.
-        draft_span: The span in which the first draft was written, for the trace's arrows.
-        first_drafts: The candidates that the first draft was chosen from.
-        finalists: How many drafts the evaluator scores in a round, at most.
-        rounds: What this loop had before it was cut off: it goes on behind them.
-        key: See `loop_key`.
+    `draft_span` is where the first draft was written, for the trace's arrows, and `first_drafts`
+    has the candidates that it was chosen from. `rounds` are those that the loop had before it was
+    cut off: it goes on behind them. For `key`, see `loop_key`.
 
     Raises:
         InvalidInput: The rounds are of another draft or another rubric.
@@ -305,10 +296,8 @@ class _Loop:
     ) -> None:
         """Adds the round of a draft: of several finalists, of the one with the highest verdict.
 
-        Args:
-            revision: What to evaluate.
-            step: What it was made for; None for the first draft.
-            written_in: The id of the span that it was written in.
+        `step` is None for the first draft; `written_in` is the id of the span that it was written
+        in.
         """
         drafting = self.meter.lap()
         earlier = {one.draft for one in self.rounds}

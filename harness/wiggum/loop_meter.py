@@ -80,14 +80,8 @@ class LoopLimits(Limits):
 class LoopMeter:
     """The meter of one loop inside a run: a call that does not fit is refused, and does not wait.
 
-    Its time runs from when it is made.
-
-    Args:
-        ask: Reaches the models.
-        limits: Of the loop.
-        clock: In nanoseconds.
-        charges: Those of the run's meter, if there is one: what it has learned of the models holds
-            here too.
+    Its time runs from when it is made. `charges` are those of the run's meter: what it has learned
+    of the models holds here too.
     """
 
     def __init__(
@@ -155,9 +149,7 @@ class LoopMeter:
     def check_room(self, tokens: int, *, what: str) -> None:
         """That calls which are of no use without each other fit together, before the first is sent.
 
-        Args:
-            tokens: What they take at most.
-            what: They are, as the beginning of a message.
+        `what` begins the message.
 
         Raises:
             LimitReached: They may not.

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.errors import InvalidInput
 from harness.inference.limits import NOTHING, LimitName, Spent
 from harness.rubric import DimensionScore, Verdict
 from harness.wiggum.loop_meter import LoopLimits
@@ -61,6 +60,10 @@ STOPPED_SINCE: Mapping[str, str] = {
 """The same in words, as the end of a sentence."""
 
 
+_PATIENCE = 2
+"""After so many revisions in a row without a gain a loop stops."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """An evaluated draft. A draft that was not evaluated is never a round."""
@@ -90,34 +93,17 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopPolicy:
-    """What a loop revises, and when going on is of no use.
-
-    Raises:
-        InvalidInput: A number is out of its range.
-    """
+    """What a loop revises, and when going on is of no use."""
 
     focus_below: float = 7.0
     """Dimensions under this score are revised."""
     noise: float = 0.0
     """How far two composites of one draft may lie apart, in points; a gain up to this is none."""
-    patience: int = 2
-    """After how many revisions in a row without a gain the loop stops; 1 or more."""
     revise_from: Literal["best", "last"] = "best"
     """Which round's draft is revised."""
     rescore: Literal["all", "changed"] = "all"
     """Whether a revision is judged in every dimension, or only in those it was made for, while the
     others keep their scores. Before a draft passes, it is judged in all."""
-
-    def __post_init__(self) -> None:
-        if not self.noise >= 0:
-            raise InvalidInput(
-                f"noise is {self.noise:g}; it cannot be less than 0", code="loop.noise-negative"
-            )
-        if self.patience < 1:
-            raise InvalidInput(
-                f"patience is {self.patience}; it must be 1 or more",
-                code="loop.patience-not-positive",
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,13 +135,8 @@ def decide(
 ) -> Stop | Revise:
     """The next step after the last round's verdict.
 
-    Args:
-        rounds: All so far, at least one.
-        limits: What the loop may take.
-        policy: What to revise, and when to stop.
-        spent: What the loop took so far.
-        most_tokens: What a revision and its evaluation take at most; called only under a limit of
-            tokens, since it has to build the prompts.
+    `most_tokens` says what a revision and its evaluation take at most. It is called only under a
+    limit of tokens, since it has to build the prompts.
     """
     # 1. Is there nothing to gain? This goes before the limits: it says more.
     if rounds[-1].verdict.passed:
@@ -163,7 +144,7 @@ def decide(
     if same := _same_scores(rounds):
         detail = f"round {rounds[-1].number} scored as round {same.number} in every dimension"
         return Stop(reason="cycle", detail=detail)
-    gains = _last_gains(rounds, policy.patience)
+    gains = _last_gains(rounds)
     if gains and all(gain < -policy.noise for gain in gains):
         return Stop(reason="regression")
     if gains and all(gain <= policy.noise for gain in gains):
@@ -181,13 +162,7 @@ def decide(
 def decide_on_draft(
     text: str, rounds: Sequence[Round], *, tried: Sequence[Tried] = ()
 ) -> Stop | None:
-    """Stops the loop at a revision without text, or one that was evaluated before.
-
-    Args:
-        text: The revision; empty if no candidate was taken.
-        rounds: All so far.
-        tried: The candidates, if there were several.
-    """
+    """Stops the loop at a revision without text, or one that was evaluated before."""
     if not text.strip() and any(one.outcome == "no_gain" for one in tried):
         detail = f"none of {len(tried)} candidates raised what the checks score"
         return Stop(reason="plateau", detail=detail)
@@ -251,13 +226,13 @@ def _same_scores(rounds: Sequence[Round]) -> Round | None:
     return next((one for one in before if one.verdict.vector == last.verdict.vector), None)
 
 
-def _last_gains(rounds: Sequence[Round], patience: int) -> list[float]:
+def _last_gains(rounds: Sequence[Round]) -> list[float]:
     """What each of the last revisions gained over the best round before them; empty if too few."""
-    if len(rounds) <= patience:
+    if len(rounds) <= _PATIENCE:
         return []
-    best = best_round(rounds[:-patience]).verdict
+    best = best_round(rounds[:-_PATIENCE]).verdict
     gains = []
-    for one in rounds[-patience:]:
+    for one in rounds[-_PATIENCE:]:
         *kind, composite = one.verdict.rank
         *best_kind, best_composite = best.rank
         # With a gate shut, the composite is of other dimensions.

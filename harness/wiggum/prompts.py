@@ -301,13 +301,9 @@ def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: i
 
     Sources are whole as long as they fit: fragments of many mislead a small model more than the
     whole of one. If the nearest source alone is too long, its nearest passages are shown. If all
-    sources fit they stay in their order, so that prompts begin alike for a prefix cache.
-
-    Args:
-        sources: All there are.
-        to: What they should bear on. A later text only decides between sources that are equally
-            near to the earlier ones.
-        limit_chars: How long the result may be, about.
+    sources fit they stay in their order, so that prompts begin alike for a prefix cache. A later
+    text of `to` only decides between sources that are equally near to the earlier ones. The result
+    is about `limit_chars` long at most.
     """
     every = list(dict.fromkeys(sources))
     if sum(len(source) for source in every) <= limit_chars:

@@ -96,16 +96,9 @@ def select(
     """Takes, for one section after the other, the candidate that the checks rank highest.
 
     A candidate is taken only if the rank of the draft rises with it; in an `undecided` section, it
-    is enough that the rank does not fall. So the result never ranks below `base`.
-
-    Args:
-        base: The draft that is revised.
-        candidates: Several for each section.
-        put: Makes a draft of the base and the texts of candidates.
-        check: Scores a draft by the checks alone.
-        undecided: Sections that were criticized by a model: checks cannot tell whether they gained.
-        finalists: The greatest number of drafts to return. The second is made of the second-best
-            candidates, and so on.
+    is enough that the rank does not fall. So the result never ranks below `base`. A model
+    criticized the `undecided` sections: checks cannot tell whether they gained. The second finalist
+    is made of the second-best candidates, and so on.
     """
     found = [
         _climb(base, candidates, put=put, check=check, undecided=undecided, place=place)
@@ -124,11 +117,7 @@ def best_of(
 ) -> Selection:
     """Takes the first drafts that the checks rank highest; of equals, the one sampled first.
 
-    Args:
-        drafts: Whole drafts.
-        base: The task and the sources; its text does not count.
-        check: Scores a draft by the checks alone.
-        finalists: The greatest number of drafts to return.
+    The text of `base` does not count.
     """
     usable = [one for one in drafts if one.text]
     scores = {
@@ -162,13 +151,7 @@ def best_of(
 def with_winner(
     tried: Iterable[Tried], *, winner: Finalist, scored: Iterable[Finalist]
 ) -> tuple[Tried, ...]:
-    """The record after the evaluator preferred another finalist than the checks did.
-
-    Args:
-        tried: All candidates.
-        winner: The round's draft.
-        scored: All drafts that the evaluator scored.
-    """
+    """The record after the evaluator preferred another finalist than the checks did."""
     taken = {(one.section, one.number) for one in winner.taken}
     seen = {(one.section, one.number) for draft in scored for one in draft.taken}
 

@@ -19,15 +19,7 @@ from pydantic_core import from_json
 
 from harness.errors import InvalidInput
 from harness.rubric import Rubric, Verdict
-from harness.trace import (
-    Attributes,
-    Instant,
-    Journal,
-    NodeOutput,
-    SpanRecord,
-    SpanStatus,
-    Tracer,
-)
+from harness.trace import Attributes, Instant, Journal, NodeOutput, SpanRecord, SpanStatus, Tracer
 from harness.wiggum.policy import Round
 
 LOOP_RECORDS = frozenset({"wiggum", "node", "evaluate", "round", "stop"})
@@ -129,9 +121,8 @@ class RecordedLoop:
 def recorded_loops(records: Iterable[object]) -> tuple[RecordedLoop, ...]:
     """The loops among the records of a journal, in the order in which they began.
 
-    Args:
-        records: Those of other kinds are skipped. Without the `round` instants, loops have no
-            `rounds`; without the `node` spans, no `node`.
+    Records of other kinds are skipped. Without the `round` instants, loops have no `rounds`;
+    without the `node` spans, no `node`.
 
     Raises:
         JournalInvalid: The journal is damaged.
@@ -226,15 +217,7 @@ def rounds_from(journal: Journal, *, loop: int = 0) -> tuple[Round, ...]:
 def loop_key(
     call_key: str, *, task: str, rubric: Rubric, sources: Sequence[str], draft: str | None
 ) -> str:
-    """What a loop is known by in every part of a run.
-
-    Args:
-        call_key: Of the node's call: `NodeCall.key`.
-        task: With the rest, what the loop is about.
-        rubric: What drafts are measured by.
-        sources: What they may rest on.
-        draft: The first draft, if it was given.
-    """
+    """What a loop is known by in every part of a run."""
     about = json.dumps([task, rubric.sha256, list(sources), draft])
     return f"{call_key}-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
 
@@ -259,10 +242,7 @@ def earlier_loops(
 ) -> EarlierLoops:
     """Reads the loops of a run that is resumed.
 
-    Args:
-        journal: The run's.
-        outputs: What its nodes gave.
-        lost: Whether records are missing, so that rounds may be: open loops then begin again.
+    `lost` says whether records are missing, so that rounds may be: open loops then begin again.
 
     Raises:
         JournalInvalid: The journal is damaged.

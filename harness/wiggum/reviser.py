@@ -76,25 +76,12 @@ class Revision:
 class Reviser:
     """Revises the drafts of a loop with the producer model.
 
-    It has no state: the same rounds lead to the same prompts.
-
-    Args:
-        ask: Reaches the model.
-        model: Tag of the producer's endpoint.
-        requirements: What the rubric asks of a draft. Every prompt has all of it, so that a draft
-            does not lose on one dimension what it gains on another.
-        max_output_tokens: The most room for a call. A short section gets less, about twice its
-            length; so does everything, if this is None.
-        mode: What is written again.
-        shorten_over: A draft of more characters is shown as an outline, with what has to change in
-            full.
-        prompts: What the model is told; as it ships if None.
-        candidates: How often each call is made at most; with more than one, `check` chooses.
-        finalists: How many drafts made of the candidates are offered to the evaluator.
-        at_once: How many calls the model answers side by side; None if that is not known.
-        first_seed: What the seeds of the calls are counted from.
-        check: Scores a draft by the rubric's checks alone.
-        tracer: Gets a span for each candidate, if there are several.
+    It has no state: the same rounds lead to the same prompts. Every prompt has all `requirements`,
+    so that a draft does not lose on one dimension what it gains on another. A call has at most
+    `max_output_tokens` of room; a short section gets less, about twice its length, and so does
+    everything if this is None. A draft of more characters than `shorten_over` is shown as an
+    outline, with what has to change in full. Of several candidates `check` chooses. `at_once` is
+    how many calls the model answers side by side, None if that is not known.
 
     Attributes:
         prompts: What it asks, and what a first draft is asked for by.
@@ -138,10 +125,7 @@ class Reviser:
     ) -> Revision:
         """The next draft.
 
-        Args:
-            draft: The draft of one of the rounds.
-            focus: The dimensions that failed.
-            rounds: All so far, at least one. Their number seeds the sampling.
+        `rounds` are all so far, at least one; their number seeds the sampling.
 
         Raises:
             InferenceError: The model gave no revision, or failed at one of several sections.

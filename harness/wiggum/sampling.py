@@ -50,15 +50,10 @@ async def sample(
 ) -> tuple[Candidate, ...]:
     """The candidates of all places, in order.
 
-    Args:
-        places: What they are for.
-        times: How many there are for each place, at most: after one that is enough, no other is
-            asked for.
-        at_once: How many calls the model answers side by side. Beyond these, calls wait for each
-            other, place after place: the prompts of one place begin with the same sources. None to
-            make all calls at once.
-        ask: Reaches the model.
-        tracer: Gets a span for each candidate, if there are several.
+    There are at most `times` for each place: after one that is enough, no other is asked for.
+    `at_once` is how many calls the model answers side by side. Beyond these, calls wait for each
+    other, place after place, since the prompts of one place begin with the same sources. None makes
+    all calls at once.
 
     Raises:
         InferenceError: All calls failed; or one did, where each is made once.

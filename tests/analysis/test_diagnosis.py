@@ -343,18 +343,3 @@ def test_a_cancelled_run_has_no_findings_for_it(tmp_path: Path) -> None:
     diagnosis = diagnose(run.journal(tmp_path, ended="cancelled"))
 
     assert (diagnosis.status, diagnosis.findings) == ("cancelled", ())
-
-
-@pytest.mark.parametrize(("name", "value"), [("prompt_sha256", {"a": [1]}), ("ttft_ns", -1)])
-def test_an_attribute_that_was_damaged_ends_no_diagnosis(
-    tmp_path: Path, name: str, value: object
-) -> None:
-    # Journals of earlier versions have no checksums.
-    recorded = (RECORDED / "cold_start.jsonl").read_text().splitlines()
-    lines = [json.loads(line) for line in recorded]
-    for line in lines:
-        if name in line.get("attributes", {}):
-            line["attributes"][name] = value
-    damaged = tmp_path / "damaged.jsonl"
-    damaged.write_text("".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines))
-    assert diagnose(Journal(damaged)).status == "ok"

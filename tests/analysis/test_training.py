@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from harness.analysis.training import TrainingRows
-from harness.rubric import DimensionScore, Judges, Shortened, Verdict
+from harness.rubric import DimensionScore, Verdict
+from harness.rubric.verdict import Judges, Shortened
 from harness.trace import Journal, RunTrace, TraceOptions
 from harness.wiggum import Round, Tried
 from harness.wiggum.record import record_round

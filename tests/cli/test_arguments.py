@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+from sample_runs import sealed
 
 from harness.cli.arguments import find_journal
 from harness.errors import ConfigurationInvalid, InvalidInput
 from harness.trace import RunStarted
-from harness.trace.journal_line import encode
 
 FIRST, SECOND = "20260101T000000Z-aaaaaaaaaaaa", "20260202T000000Z-bbbbbbbbbbbb"
-BEGUN = encode(RunStarted(1, FIRST, "essay", 0, 0, 1))
+BEGUN = sealed(RunStarted(1, FIRST, "essay", 0, 0, 1))
 
 
 def write(directory: Path, contents: dict[str, bytes]) -> None:

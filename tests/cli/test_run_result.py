@@ -19,7 +19,7 @@ from harness.cli.run_result import print_failure, print_result, result_as_json
 from harness.inference import Spent
 from harness.session import RunResult
 from harness.trace import Journal
-from harness.wiggum import StopReason
+from harness.wiggum.policy import StopReason
 
 GOOD = "The server must read the weights from disk before it can process the prompt, in 8 s or so."
 

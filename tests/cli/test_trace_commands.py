@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from command import NOBODY, Done, harness
 from pipelines import ECHO
+from sample_runs import sealed
 
 from harness.trace import RunEnded, RunStarted, RunTrace, SpanStarted
-from harness.trace.journal_line import encode
 
 RUN_ID = "20260101T000000Z-aaaaaaaaaaaa"
 
@@ -31,7 +31,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with killed, killed.span("run"), killed.span("node", label="slow"):
         pass
     lines = killed.journal_path.read_bytes().splitlines(keepends=True)
-    whole = lines[0] + b'{"kind":"begin","id":1,"parent":null,"name":"run","time_ns":5}\n{"ki'
+    whole = lines[0] + sealed(SpanStarted(1, None, "run", 5), first=2) + b'{"ki'
     killed.journal_path.with_stem("killed").write_bytes(whole)
     for path in (killed.journal_path, *killed.timeline_paths.values()):
         path.unlink()
@@ -73,9 +73,9 @@ def test_runs_that_were_killed_or_still_go_on_are_listed_too(tmp_path: Path) -> 
         assert listed() == {ended.stem: "DONE", going.run_id: "GOING"}
     going.journal_path.unlink()
     other = ended.with_stem(RUN_ID)
-    other.write_bytes(encode(RunStarted(1, other.stem, "killed", 0, 0, 1)))
+    other.write_bytes(sealed(RunStarted(1, other.stem, "killed", 0, 0, 1)))
     resumed = RunStarted(1, ended.stem, "echo", 0, 0, 1, joined_ns=2_000_000_000, part=1)
-    ended.with_suffix(".1.jsonl").write_bytes(encode(resumed))  # and killed again
+    ended.with_suffix(".1.jsonl").write_bytes(sealed(resumed))  # and killed again
     assert list(listed().items()) == [(other.stem, "KILLED"), (ended.stem, "KILLED")]
 
 
@@ -204,11 +204,11 @@ def parts(tmp_path: Path) -> Path:
     """The journal of a run that was killed, resumed, and then had to wait."""
     started = RunStarted(1, RUN_ID, "essay", 0, 0, 1)
     journal = tmp_path / f"{RUN_ID}.jsonl"
-    journal.write_bytes(encode(started) + encode(SpanStarted(1, None, "run", 2_000_000_000)))
+    journal.write_bytes(sealed(started, SpanStarted(1, None, "run", 2_000_000_000)))
     second = started._replace(joined_ns=2_000_000_000, part=1)
     ended = RunEnded(1_000_000_000, "waiting")
-    journal.with_suffix(".1.jsonl").write_bytes(encode(second) + encode(ended))
-    journal.with_suffix(".7-00.jsonl").write_bytes(encode(second._replace(parent=1, joined_ns=0)))
+    journal.with_suffix(".1.jsonl").write_bytes(sealed(second, ended))
+    journal.with_suffix(".7-00.jsonl").write_bytes(sealed(second._replace(parent=1, joined_ns=0)))
     return journal
 
 
@@ -240,7 +240,7 @@ def test_a_report_and_a_diagnosis_are_of_all_parts(parts: Path) -> None:
     [
         pytest.param(b'{"ki', "killed in its first line, or not a journal\n", id="half a line"),
         pytest.param(
-            encode(RunStarted(1, "r", "essay", 0, 0, 1)) + b'{"kind":"end","id":1,"time_ns":"a"}\n',
+            sealed(RunStarted(1, "r", "essay", 0, 0, 1)) + b'{"kind":"end","id":1,"time_ns":"a"}\n',
             "damaged\nrecords: 1 run\nline 2: ",
             id="damaged",
         ),

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_documents import documents
 
-from harness.compress import Excerpt, passages_of, sections_of, sentences_of
-from harness.compress.markdown import blocks_of, sentence_pieces
+from harness.compress import passages_of, sections_of, sentences_of
+from harness.compress.markdown import Excerpt, blocks_of, sentence_pieces
 from harness.errors import InvalidInput
 
 # --- sections and blocks -----------------------------------------------------------------------

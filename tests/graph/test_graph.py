@@ -12,7 +12,8 @@ from graph_runs import outputs_of, step
 from pydantic import BaseModel
 
 from harness.errors import PipelineInvalid
-from harness.graph import Graph, Parameter, Retry, bind_inputs, graph_inputs
+from harness.graph import Graph, Retry, bind_inputs, graph_inputs
+from harness.graph.node import Parameter
 
 HERE = Path(__file__)
 

@@ -12,6 +12,7 @@ from graphs_to_draw import UGLY, brief, brief_in_its_run, fan, random_graph, rec
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from sample_runs import sealed
 
 from harness.graph import Graph
 from harness.graph.picture import (
@@ -22,7 +23,6 @@ from harness.graph.picture import (
     run_seen,
 )
 from harness.trace import Journal, NodeOutput, RunEnded, RunStarted, SpanRecord
-from harness.trace.journal_line import encode
 
 SEED = st.integers(0, 2**32 - 1)
 
@@ -117,7 +117,7 @@ def test_what_the_run_had_and_the_graph_has_not_is_told():
 def seen_in(tmp_path, *records):
     path = tmp_path / "run.jsonl"
     started = RunStarted(1, "20260102T030405Z-00", "g", 0, 0, 1)
-    path.write_bytes(b"".join(map(encode, [started, *records, RunEnded(100, "ok")])))
+    path.write_bytes(sealed(started, *records, RunEnded(100, "ok")))
     return run_seen(Journal(path))
 
 

@@ -199,7 +199,7 @@ WHOLE = Completion(
     first_token_ns=2,
     phases=(Phase(name="decode", start_ns=2, end_ns=3, source="measured"),),
     model_id="served-name",
-    itl=InterTokenLatency(mean_ns=1, p95_ns=2),
+    itl=InterTokenLatency(mean_ns=1, p95_ns=2, p99_ns=3, max_ns=4),
     cost_usd=0.01,
     logprobs=(TokenLogprob(token="Good", logprob=-0.1, top=(("Bad", float("-inf")),)),),
     structured="enforced",

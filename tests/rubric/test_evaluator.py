@@ -29,7 +29,7 @@ from harness.errors import (
     LimitReached,
 )
 from harness.inference import ScriptedBackend, most_prompt_tokens
-from harness.rubric import Cap, Dimension, Draft, Evaluator, Finding, Rescore, Scale
+from harness.rubric import Dimension, Draft, Evaluator, Finding, Rescore
 from harness.rubric.checks import (
     Excludes,
     Finished,
@@ -40,6 +40,7 @@ from harness.rubric.checks import (
     Words,
 )
 from harness.rubric.prompt import prompt_sha256
+from harness.rubric.rubric import Cap, Scale
 from harness.rubric.scoring import checked_score
 
 GROUNDED = Dimension(name="grounded", judge="Do the sources say so?", needs_sources=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import RubricInvalid
-from harness.rubric import Dimension, Scale, load_rubric, load_rubric_file
+from harness.rubric import Dimension, load_rubric, load_rubric_file
 from harness.rubric.checks import Excludes, Finished, Words
-from harness.rubric.rubric import Shortening
+from harness.rubric.rubric import Scale, Shortening
 
 GOOD = """\
 # An essay.

@@ -8,17 +8,10 @@ import pytest
 from rubric.judged import rubric
 
 from harness.errors import InvalidInput
-from harness.rubric import (
-    Dimension,
-    Noise,
-    Scale,
-    half_up,
-    load_noise,
-    measured_noise,
-    scatter_of,
-    write_noise,
-)
+from harness.rubric import Dimension, Noise, load_noise, measured_noise, scatter_of, write_noise
 from harness.rubric.checks import Words
+from harness.rubric.rubric import Scale
+from harness.rubric.verdict import half_up
 
 RUBRIC = rubric()
 LESS_THAN_NONE = (

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import InvalidInput
-from harness.rubric import Cap, Dimension, Draft, Rubric, Shortening, with_prompts
+from harness.rubric import Dimension, Draft, Rubric, with_prompts
 from harness.rubric.checks import Words
 from harness.rubric.prompt import Shown, judge_messages, prompt_sha256, repair_messages, shown
+from harness.rubric.rubric import Cap, Shortening
 from harness.rubric.templates import OF_JUDGING, shipped_prompts
 
 CLEAR = Dimension(

@@ -6,8 +6,9 @@ import pytest
 from rubric.judged import rubric
 
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
-from harness.rubric import Cap, Dimension, Draft, Evaluator, Scale
+from harness.rubric import Dimension, Draft, Evaluator
 from harness.rubric.prompt import MOST_ISSUES, REASON_CHARS, scores_of
+from harness.rubric.rubric import Cap, Scale
 from harness.session.settings import demo_endpoint
 
 pytestmark = pytest.mark.slow

@@ -13,9 +13,11 @@ import yaml
 from rubric.replies.drafts import DRAFTS
 
 from harness.inference.reply_in_progress import ReasoningSplitter, split_unopened
-from harness.rubric import Dimension, Draft, Rubric, Scale, half_up
+from harness.rubric import Dimension, Draft, Rubric
 from harness.rubric.prompt import Shown, judge_messages
 from harness.rubric.reply import read_reply
+from harness.rubric.rubric import Scale
+from harness.rubric.verdict import half_up
 
 FOLDER = Path(__file__).parent / "replies"
 MISSED = {

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.rubric import Cap, Dimension, Draft, Rubric, Scale, half_up
+from harness.rubric import Dimension, Draft, Rubric
 from harness.rubric.reply import read_reply
+from harness.rubric.rubric import Cap, Scale
 from harness.rubric.scoring import Issue
+from harness.rubric.verdict import half_up
 
 RELEVANCE = Dimension(name="relevance", judge="Does it answer?", anchors={9: "Yes.", 3: "No."})
 DEPTH = Dimension(name="depth", judge="Is it deep?")

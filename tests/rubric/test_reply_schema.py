@@ -3,9 +3,10 @@ import json
 import jsonschema
 import pytest
 
-from harness.rubric import Cap, Dimension, Rubric, Scale
+from harness.rubric import Dimension, Rubric
 from harness.rubric.checks import Words
 from harness.rubric.prompt import reply_schema, rule_keys, scores_of
+from harness.rubric.rubric import Cap, Scale
 
 CLEAR = Dimension(name="clear", judge="Is it clear?")
 USEFUL = Dimension(

@@ -11,7 +11,8 @@ from rubric.judged import CLEAR, DRAFT, alone, rubric
 
 from harness.compress import sections_of
 from harness.inference import ScriptedBackend, TokenLogprob
-from harness.rubric import Cap, Evaluator, Scale
+from harness.rubric import Evaluator
+from harness.rubric.rubric import Cap, Scale
 from harness.rubric.scoring import section_named
 
 REPLY = '{"reason": "Of 4 parts, 2.", "issues": [], "score": 4}'

@@ -11,18 +11,11 @@ from rubric.judged import CLEAR, DRAFT, LENGTH, USEFUL, alone, judge, rubric, sa
 
 from harness.errors import CallTimeout, EvaluatorAbstained, LimitReached, ServerError
 from harness.inference import ScriptedBackend
-from harness.rubric import (
-    DimensionScore,
-    Draft,
-    Evaluator,
-    Finding,
-    Scale,
-    half_up,
-    measured_noise,
-    reach_verdict,
-)
+from harness.rubric import DimensionScore, Draft, Evaluator, Finding, measured_noise, reach_verdict
 from harness.rubric.evaluator import is_undecided
+from harness.rubric.rubric import Scale
 from harness.rubric.scoring import Opinion, combined, samples_of
+from harness.rubric.verdict import half_up
 
 UNREADABLE = ["Nine.", "Nine!"]
 

@@ -7,17 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import EvaluationFailed
-from harness.rubric import (
-    Dimension,
-    DimensionScore,
-    Judges,
-    Rubric,
-    Scale,
-    Shortened,
-    half_up,
-    reach_verdict,
-)
+from harness.rubric import Dimension, DimensionScore, Rubric, reach_verdict
 from harness.rubric.checks import GroundedNumbers, Words
+from harness.rubric.rubric import Scale
+from harness.rubric.verdict import Judges, Shortened, half_up
 
 
 def rubric(*dimensions: Dimension, **fields) -> Rubric:

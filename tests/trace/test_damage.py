@@ -1,5 +1,5 @@
 import pytest
-from sample_runs import STARTED, write_journal
+from sample_runs import STARTED, sealed, write_journal
 
 from harness.errors import JournalInvalid
 from harness.trace import Flow, Instant, Journal, RunEnded, SpanEnded, SpanRecord, SpanStarted
@@ -49,15 +49,14 @@ def test_of_a_killed_run_it_says_what_was_open_and_how_much_of_a_line_there_is(p
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        pytest.param(b'{"kind":"end","id":1,"time_ns":"a"}\n', "line-invalid", id="a text"),
-        pytest.param(encode(SpanEnded(4 * 10**12, 5)), "line-invalid", id="a wild id"),
-        pytest.param(encode(STARTED), "second-run", id="two runs"),
-        pytest.param(encode(SpanEnded(2, 5)), "end-without-beginning", id="only an end"),
+        pytest.param(encode(Instant(None, "x", 5)), "line-invalid", id="no checksum"),
+        pytest.param(sealed(STARTED, first=2), "second-run", id="two runs"),
+        pytest.param(sealed(SpanEnded(2, 5), first=2), "end-without-beginning", id="only an end"),
     ],
 )
 def test_a_damaged_line_is_named_and_the_rest_looked_at(path, line, code):
     later = [Instant(None, "x", 5), RunEnded(6, "ok")]
-    path.write_bytes(encode(STARTED) + line + b"".join(map(encode, later)))
+    path.write_bytes(sealed(STARTED) + line + sealed(*later, first=3))
 
     found = check_journal(path)
 
@@ -97,9 +96,9 @@ def test_what_readers_refuse_is_damaged(path):
     ("content", "found"),
     [
         pytest.param(b"", [("journal.empty", None)], id="empty"),
-        pytest.param(encode(RUN), [("journal.no-run", 1)], id="no run"),
+        pytest.param(sealed(RUN), [("journal.no-run", 1)], id="no run"),
         pytest.param(
-            encode(STARTED._replace(schema=2)), [("journal.newer-version", 1)], id="newer"
+            sealed(STARTED._replace(schema=2)), [("journal.newer-version", 1)], id="newer"
         ),
     ],
 )

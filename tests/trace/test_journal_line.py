@@ -45,18 +45,6 @@ OF_TYPE = {
     "Attributes": st.dictionaries(st.text(), JSON_VALUES),
 }
 """By a field's annotation, what may be in it."""
-ODD = {
-    "int": ["a", [1], {"a": 1}, 1.5, True, 2**63, 2**64],
-    "str": [1, True, ["a"], {"a": 1}],
-    "float": ["a", [1]],
-    "object": [],
-    "SpanStatus": [1, "fine", ["ok"], {}],
-    "RunEnd": [1, "fine", "unfinished", ["ok"], {}],
-    "tuple[int, ...]": [1, "a", [0], [1, -7], [True], [[1]], {"a": 1}],
-    "Mapping[str, str]": [1, "a", [1], {"a": 1}, {"a": None}],
-    "Attributes": [1, "a", [1]],
-}
-"""The same of what must not."""
 WHOLE = [
     RunStarted(1, "20260102T030405Z-00", "essay", 5, 6, 7, 8, 9, "9e63", 2),
     SpanStarted(1, 2, "chat", 3, {"a": 1}),
@@ -80,6 +68,10 @@ def annotations(record: NamedTuple) -> dict[str, tuple[str, bool]]:
     return {name: (one.removesuffix(" | None"), one.endswith("None")) for name, one in said.items()}
 
 
+def reread(line: bytes) -> NamedTuple:
+    return decode(seal(line, 3))
+
+
 @KINDS
 @given(data=st.data())
 def test_a_record_reads_back_as_it_was_written(whole, data):
@@ -93,39 +85,23 @@ def test_a_record_reads_back_as_it_was_written(whole, data):
 
     assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
     assert line.startswith(line_start(type(record)))
-    for written in (line, seal(line, 3)):
-        assert decode(written) == record
-        assert type(decode(written)) is type(record)
-
-
-@KINDS
-def test_a_field_that_is_not_of_its_type_is_named(whole):
-    said = json.loads(encode(whole))
-    assert decode(encode(whole)) == whole
-    for name, (kind, is_optional) in annotations(whole).items():
-        odd = [*ODD[kind], *([] if is_optional or kind == "object" else [None])]
-        if name in {"id", "parent", "span", "source", "target"}:
-            odd += [0, -7]
-        for value in odd:
-            with pytest.raises(ValueError, match=f"^{name} of a '{said['kind']}' cannot be "):
-                decode(json.dumps(said | {name: value}).encode())
+    assert reread(line) == record
+    assert type(reread(line)) is type(record)
 
 
 @KINDS
 def test_a_field_that_a_later_version_added_is_left_out(whole):
     later = json.loads(encode(whole)) | {"energy_j": 12}
 
-    assert decode(json.dumps(later).encode()) == whole
+    assert reread(json.dumps(later).encode() + b"\n") == whole
 
 
-def test_what_is_as_usual_is_not_written_and_lines_of_earlier_versions_are_read():
+def test_what_is_as_usual_is_not_written():
     assert encode(SpanEnded(3, 8)) == b'{"kind":"end","id":3,"time_ns":8}\n'
-    long = b'{"kind":"end","id":4,"time_ns":6,"status":"ok","error":null,"attributes":{}}'
-    assert decode(long) == SpanEnded(4, 6)
     # Of an output, nothing is a value.
     output = b'{"kind":"output","node":"plan","item":2,"value":null}\n'
     assert encode(NodeOutput("plan", 2, None)) == output
-    assert decode(output) == NodeOutput("plan", 2, None)
+    assert reread(output) == NodeOutput("plan", 2, None)
 
 
 def test_a_value_that_is_encoded_already_stands_as_it_is():
@@ -133,13 +109,13 @@ def test_a_value_that_is_encoded_already_stands_as_it_is():
     # A lone surrogate takes the way on which values are looked at one by one.
     for skipped, read in ((None, None), ("no \ud800", "no ?")):
         output = NodeOutput("plan", None, value, skipped=skipped)
-        assert decode(encode(output)) == NodeOutput("plan", None, {"a": [1, 2]}, skipped=read)
+        assert reread(encode(output)) == NodeOutput("plan", None, {"a": [1, 2]}, skipped=read)
 
 
 def test_a_record_with_odd_values_keeps_everything_else():
     odd = {"score": float("nan"), "seed": 2**70, "model": "ü", "kind": {1}}
 
-    assert decode(encode(SpanStarted(3, None, "chat \ud800", 5, odd))) == SpanStarted(
+    assert reread(encode(SpanStarted(3, None, "chat \ud800", 5, odd))) == SpanStarted(
         3, None, "chat ?", 5, {"score": None, "seed": str(2**70), "model": "ü", "kind": "{1}"}
     )
 
@@ -152,6 +128,7 @@ def test_a_record_with_odd_values_keeps_everything_else():
         pytest.param(b"{}", id="no kind"),
         pytest.param(b'{"kind":["run"]}', id="kind is no text"),
         pytest.param(b'{"kind":"end","id":1}', id="field missing"),
+        pytest.param(b'{"kind":"end","id":1,"time_ns":2}', id="no checksum"),
         pytest.param(b'{"kind":"end","id":1,"time_ns":2}}', id="more than an object"),
         pytest.param(b"\xff", id="not UTF-8"),
     ],

@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_runs import journal_lines
+from sample_runs import journal_lines, sealed
 
 from harness.analysis import diagnose, report_of
 from harness.analysis.otlp_spans import otlp_spans
@@ -28,7 +28,6 @@ from harness.trace import (
     load_run,
 )
 from harness.trace.damage import check_journal
-from harness.trace.journal_line import encode
 
 SECOND_NS = 1_000_000_000
 HOUR_NS = 3600 * SECOND_NS
@@ -36,7 +35,7 @@ NEW_YEAR_NS = 1_767_225_600 * SECOND_NS
 
 
 def write(path, *records):
-    path.write_bytes(b"".join(map(encode, records)))
+    path.write_bytes(sealed(*records))
 
 
 # --- by hand ---------------------------------------------------------------------------------
@@ -131,7 +130,7 @@ def test_a_further_part_that_was_killed_leaves_the_run_without_an_end(resumed):
 
 @pytest.mark.parametrize("length", [0, 1, 60])
 def test_what_a_kill_cut_off_is_left_out_of_any_part(resumed, length):
-    torn = encode(SECOND._replace(part=2))[:length]
+    torn = sealed(SECOND._replace(part=2))[:length]
     for part in (resumed, resumed.with_suffix(".1.jsonl")):
         with part.open("ab") as file:
             file.write(torn)
@@ -150,10 +149,10 @@ def test_what_a_kill_cut_off_is_left_out_of_any_part(resumed, length):
     ("content", "code", "line"),
     [
         pytest.param(b"nonsense\n", "journal.invalid", 1, id="nonsense"),
-        pytest.param(encode(SECOND._replace(schema=2)), "journal.newer-version", 1, id="newer"),
-        pytest.param(encode(SECOND._replace(part=2)), "journal.invalid", 1, id="another part"),
+        pytest.param(sealed(SECOND._replace(schema=2)), "journal.newer-version", 1, id="newer"),
+        pytest.param(sealed(SECOND._replace(part=2)), "journal.invalid", 1, id="another part"),
         pytest.param(
-            encode(SECOND) + b"nonsense\n" + encode(Flow("x", 1, 1)),
+            sealed(SECOND) + b"nonsense\n" + sealed(Flow("x", 1, 1), first=3),
             "journal.invalid",
             2,
             id="damaged",

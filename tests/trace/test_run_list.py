@@ -1,8 +1,8 @@
 import pytest
+from sample_runs import sealed
 from structlog.testing import capture_logs
 
 from harness.trace import AUDIT_LOG, Instant, RunStarted, append_line, dump_json, list_runs
-from harness.trace.journal_line import encode
 from harness.trace.records import SCHEMA_VERSION
 from harness.trace.run_list import read_audit_log
 
@@ -77,7 +77,7 @@ def test_what_is_no_whole_line_of_a_run_is_left_out(path):
 def test_a_killed_run_whose_journal_is_damaged_does_not_hide_the_others(path):
     append_line(path, line_of())
     started = RunStarted(SCHEMA_VERSION, "20260103T030405Z-01", "essay", 0, 0, 1)
-    lines = [encode(started), b"{}\n", encode(Instant(None, "resumed", 5))]
+    lines = [sealed(started), b"{}\n", sealed(Instant(None, "resumed", 5), first=3)]
     (path.parent / "20260103T030405Z-01.jsonl").write_bytes(b"".join(lines))
 
     assert [line.run_id for line in list_runs(path.parent)] == [ENTRY["run_id"]]

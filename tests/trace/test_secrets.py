@@ -18,7 +18,7 @@ from harness.trace import (
     TraceOptions,
     load_run,
 )
-from harness.trace.journal_line import decode, encode
+from harness.trace.journal_line import decode, encode, seal
 from harness.trace.secrets import REDACTED, secret_values
 
 PLAIN = "correct-horse-battery"
@@ -41,7 +41,7 @@ def forms(secret):
 def in_a_line(attributes, *secrets):
     """Attributes as they are read back from a line of a journal that was cleaned."""
     line = Redactor(secrets).clean_line(encode(Instant(None, "x", 1, attributes)))
-    return decode(line).attributes
+    return decode(seal(line, 1)).attributes
 
 
 # --- texts -----------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_a_line_stays_json_and_a_record_and_holds_no_secret(secrets, texts, numb
 
     line = Redactor(secrets).clean_line(encode(record))
 
-    cleaned = decode(line)
+    cleaned = decode(seal(line, 1))
     assert (line.count(b"\n"), line[-1:]) == (1, b"\n")
     assert (cleaned.span, cleaned.time_ns) == (3, number)
     for secret in secrets:

@@ -19,7 +19,7 @@ from harness.errors import CallTimeout, EvaluatorAbstained, InferenceError, Stre
 from harness.inference import Charges, ChatRequest, Completion, Message, TokenPrice, Usage
 from harness.rubric import Checked, Dimension, DimensionScore, Draft, Finding, Rubric, reach_verdict
 from harness.trace import Journal, ManualClock, Record, RunStarted, Tracer
-from harness.trace.journal_line import encode
+from harness.trace.journal_line import encode, seal
 from harness.trace.records import SCHEMA_VERSION
 from harness.wiggum import (
     LoopLimits,
@@ -244,5 +244,5 @@ def digest_choice(text: str, choices: Sequence):
 def journal_of(records: Sequence[Record], path: Path) -> Journal:
     """The journal that a run with these records leaves."""
     started = RunStarted(SCHEMA_VERSION, "20260101T000000Z-000000000000", "test", 0, 0, 1)
-    path.write_bytes(b"".join(encode(record) for record in (started, *records)))
+    path.write_bytes(b"".join(seal(encode(one), n) for n, one in enumerate((started, *records), 1)))
     return Journal(path)

@@ -22,7 +22,8 @@ from scripted_loops import (
 from harness.errors import HarnessError
 from harness.rubric import Draft
 from harness.trace import Instant
-from harness.wiggum import LoopLimits, LoopPolicy, StopReason, rounds_from
+from harness.wiggum import LoopLimits, LoopPolicy, rounds_from
+from harness.wiggum.policy import StopReason
 
 points = st.integers(0, 20).map(lambda halves: halves / 2)
 middling = st.integers(8, 14).map(lambda halves: halves / 2)
@@ -115,7 +116,6 @@ scripts = st.builds(
     policy=st.builds(
         LoopPolicy,
         noise=st.sampled_from([0.0, 0.0, 0.5, 2.0]),
-        patience=st.integers(1, 4),
         revise_from=st.sampled_from(["best", "best", "last"]),
         rescore=st.sampled_from(["all", "all", "changed"]),
     ),

@@ -7,8 +7,9 @@ from itertools import takewhile
 import pytest
 
 from harness.inference import Charges, ChatRequest, Completion, ScriptedBackend
-from harness.rubric import Dimension, Draft, Evaluator, Rubric, Shortening
+from harness.rubric import Dimension, Draft, Evaluator, Rubric
 from harness.rubric.checks import SectionWords
+from harness.rubric.rubric import Shortening
 from harness.session import Pipeline, Run, Settings
 from harness.session.settings import TraceSettings
 from harness.trace import Tracer, monotonic

@@ -8,7 +8,8 @@ from scripted_loops import FIRST, PARTED, World, journal_of, run_loop, scores
 
 from harness.errors import InvalidInput
 from harness.inference import Spent
-from harness.rubric import DimensionScore, Finding, Judges, Shortened, Verdict
+from harness.rubric import DimensionScore, Finding, Verdict
+from harness.rubric.verdict import Judges, Shortened
 from harness.trace import (
     Content,
     Instant,

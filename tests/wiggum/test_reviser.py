@@ -11,7 +11,8 @@ from harness.compress import sections_of
 from harness.errors import CallTimeout, ReplyInvalid
 from harness.inference import ScriptedBackend, most_prompt_tokens
 from harness.rubric import DimensionScore, Draft, Finding, Verdict
-from harness.wiggum import Reviser, Revision, Round
+from harness.wiggum import Reviser, Round
+from harness.wiggum.reviser import Revision
 
 TEXT = """\
 # Parts

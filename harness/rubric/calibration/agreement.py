@@ -44,16 +44,9 @@ class Agreement:
     name: str
     drafts: int
     estimates: Mapping[str, Estimate]
-    """`pearson`, `spearman`; `kappa`, Cohen's with quadratic weights; `alpha`, Krippendorff's on an
-    interval scale; `offset`, the mean of evaluator minus people; `slope`, by how much the
-    evaluator's score rises with a point of people's."""
-    kendall: float
-    """Kendall's tau-b."""
-    kendall_within: float
-    """The mean of the groups' own."""
-    groups_within: tuple[int, int]
-    """Over how many groups that is, of how many with two drafts or more: where people or the
-    evaluator give all the same, it is undefined."""
+    """`pearson`, `spearman`; `kappa`, Cohen's with quadratic weights; `offset`, the mean of
+    evaluator minus people; `slope`, by how much the evaluator's score rises with a point of
+    people's."""
     top: tuple[float, float]
     """The share of drafts to which the evaluator, and people, give the highest score."""
     is_frozen: bool
@@ -83,11 +76,7 @@ class Resamples:
         self._times = np.vstack([np.ones(count), times])
 
     def sums(self, features: Values) -> Values:
-        """`(1 + draws, k)`: sums over the drafts there are, then over those of each resample.
-
-        Args:
-            features: `(drafts, k)`.
-        """
+        """`(1 + draws, k)`: sums of `(drafts, k)` over these drafts, then over each resample."""
         by_group = np.zeros((self._times.shape[1], features.shape[1]))
         np.add.at(by_group, self.codes, features)
         return np.asarray(self._times @ by_group)
@@ -113,14 +102,8 @@ def agreement(
 ) -> Agreement:
     """How an evaluator agrees with people on one dimension.
 
-    Args:
-        name: Of the dimension.
-        evaluator: `(drafts,)`, NaN where missing.
-        people: `(drafts, raters)`, NaN where missing.
-        resamples: Of these drafts.
-        highest: The scale's highest score.
-        lengths: `(drafts,)`, NaN where unknown.
-        confidence: Of the intervals.
+    `evaluator` and `lengths` are `(drafts,)`, `people` are `(drafts, raters)`, NaN where missing;
+    `highest` is the scale's highest score.
     """
     rank = library("scipy.stats").rankdata
     mean = mean_of(people)
@@ -129,15 +112,10 @@ def agreement(
     found = linear(resamples, both, x, y)
     # A resample keeps the ranks that its drafts have among all.
     found["spearman"] = linear(resamples, both, rank(x), rank(y))["pearson"]
-    within = _kendall_within(x, y, resamples.codes[both])
-    known = within[~np.isnan(within)]
     return Agreement(
         name=name,
         drafts=len(x),
         estimates={one: estimate(v, confidence=confidence) for one, v in found.items()},
-        kendall=float(library("scipy.stats").kendalltau(x, y).statistic) if len(x) > 1 else np.nan,
-        kendall_within=float(known.mean()) if len(known) else np.nan,
-        groups_within=(len(known), len(within)),
         top=(float(np.mean(y >= highest)), float(np.mean(x >= highest))) if len(x) else (0, 0),
         is_frozen=len(y) > 1 and bool(np.all(y == y[0])),
         length_bias=np.nan if np.isnan(lengths).any() else _pearson(rank(y - x), rank(lengths)),
@@ -176,22 +154,9 @@ def linear(
             # The mean square of the differences against what two scorers with these scores would
             # have by chance: with quadratic weights, kappa needs no table.
             "kappa": 1 - squares / (vx + vy + apart),
-            "alpha": 1 - squares / (vx + vy + apart / 2) * (2 * n - 1) / (2 * n),
             "offset": my - mx,
             "slope": np.where(vx > 0, cov / vx, np.nan),
         }
-
-
-def _kendall_within(x: Values, y: Values, groups: NDArray[np.int64]) -> Values:
-    """Tau-b of each group of two drafts or more; NaN where a side is constant."""
-    order = np.argsort(groups, kind="stable")
-    found = []
-    for place in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
-        if len(place) > 1:
-            dx, dy = (np.sign(v[place][:, None] - v[place]) for v in (x, y))
-            untied = np.abs(dx).sum() * np.abs(dy).sum()
-            found.append((dx * dy).sum() / np.sqrt(untied) if untied else np.nan)
-    return np.asarray(found, dtype=float)
 
 
 def _pearson(x: Values, y: Values) -> float:
@@ -210,22 +175,11 @@ def _ceiling(people: Values, evaluator: Values) -> tuple[float, float]:
     return float(person), float(machine)
 
 
-def discrimination(
-    scores: Values, accepted: NDArray[np.bool_], *, resamples: Resamples, confidence: float
-) -> Estimate:
-    """The area under the ROC curve: how often an accepted draft outscores a rejected one.
-
-    Args:
-        scores: `(drafts,)`; of two equal ones, each counts as higher by half.
-        accepted: By people.
-        resamples: Of these drafts.
-        confidence: Of the interval.
-    """
-    return estimate(auc(scores, accepted, resamples=resamples), confidence=confidence)
-
-
 def auc(scores: Values, accepted: NDArray[np.bool_], *, resamples: Resamples) -> Values:
-    """`(1 + draws,)`: as `discrimination`, of the drafts there are, then of each resample."""
+    """`(1 + draws,)`: of these drafts, then of each resample, the area under the ROC curve.
+
+    How often an accepted draft outscores a rejected one; of two equal scores, each does by half.
+    """
     values, place = np.unique(scores, return_inverse=True)
     features = np.zeros((len(scores), 2 * len(values)))
     features[np.arange(len(scores)), place + len(values) * accepted] = 1
@@ -266,13 +220,9 @@ class PairAgreement:
     """Cohen's with people, where the first draft was shown first."""
     unreadable: int
     """Judgements without a preference."""
-    kappa_swapped: float
-    """Cohen's with people, where the second draft was shown first. This and what follows is NaN if
-    it never was."""
-    kappa_orders: float
-    """Cohen's, between the orders."""
     consistent: float
-    """The share of pairs with the same preference in both orders."""
+    """The share of pairs with the same preference in both orders. This and what follows is NaN if
+    the second draft was never shown first."""
     first_share: float
     """How often the draft shown first is preferred: half of the time without a bias."""
 
@@ -287,12 +237,8 @@ def pair_agreement(
 ) -> PairAgreement:
     """How an evaluator agrees with people on pairs of drafts.
 
-    Args:
-        people: Which they prefer: "a", "b" or "tie".
-        judged: Which the evaluator prefers, shown `a` first; "" if it did not say.
-        swapped: The same, shown `b` first; None if it was not asked so.
-        resamples: Of these pairs.
-        confidence: Of the interval.
+    Preferences are "a", "b" or "tie", and "" if the evaluator did not say. For `judged` it was
+    shown `a` first, for `swapped` `b`; that is None if it was not asked so.
     """
     truth, one = np.array(people), np.array(judged)
     other = one if swapped is None else np.array(swapped)
@@ -300,17 +246,14 @@ def pair_agreement(
     sums = resamples.sums(np.column_stack([np.ones(len(truth)), right]))
     preferred = max(1, np.isin([one, other], ["a", "b"]).sum())
     first = ((one == "a").sum() + (other == "b").sum()) / preferred
-    of_orders = cohen_kappa(truth, other), cohen_kappa(one, other), np.mean(one == other), first
-    known = [np.nan] * 4 if swapped is None else [float(value) for value in of_orders]
+    of_orders = (np.mean(one == other), first) if swapped is not None else (np.nan, np.nan)
     return PairAgreement(
         pairs=len(truth),
         accuracy=estimate(sums[:, 1] / sums[:, 0], confidence=confidence),
         kappa=cohen_kappa(truth, one),
         unreadable=int((one == "").sum() + (other == "").sum() * (swapped is not None)),
-        kappa_swapped=known[0],
-        kappa_orders=known[1],
-        consistent=known[2],
-        first_share=known[3],
+        consistent=float(of_orders[0]),
+        first_share=float(of_orders[1]),
     )
 
 

@@ -126,9 +126,7 @@ class Steps:
 def steps_of(scores: NDArray[np.float64], wrong: NDArray[np.bool_]) -> Steps:
     """The steps of one label set, one for every distinct score.
 
-    Args:
-        scores: By draft; `-inf` for one that no threshold accepts.
-        wrong: Whether people reject it.
+    A draft that no threshold accepts scores `-inf`; those that people reject are `wrong`.
     """
     values, place = np.unique(-scores, return_inverse=True)
     accepted = np.cumsum(np.bincount(place, minlength=len(values)))

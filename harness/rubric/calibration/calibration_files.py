@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.errors import InvalidInput, RubricInvalid
-from harness.files import shipped_directory, write_whole
+from harness.files import shipped_directory, write_whole, writing
 from harness.rubric.calibration.bounds import Aim, AtThreshold
 from harness.rubric.load import RubricFile
 from harness.rubric.noise import Noise
@@ -130,9 +130,7 @@ class Calibration(_Record):
     def differences(self, rubric: Rubric, evaluator: str) -> tuple[str, ...]:
         """What is not as it was calibrated, in words; empty if the claim holds.
 
-        Args:
-            rubric: What drafts are judged by now.
-            evaluator: By whom; empty if by code alone.
+        The evaluator is empty where code alone judges.
         """
         found = []
         if rubric.sha256 != self.rubric_sha256:
@@ -154,11 +152,6 @@ def prompts_digest(rubric: Rubric) -> str:
 def write_pass_at(file: RubricFile, value: float, *, load: Callable[[Path], Rubric]) -> Rubric:
     """Writes a threshold into a rubric's file; all else in it stays, comments too.
 
-    Args:
-        file: The rubric.
-        value: Its threshold.
-        load: Reads a rubric's file.
-
     Raises:
         InvalidInput: The rubric ships with the program, the file cannot be written, or other values
             would change too.
@@ -174,17 +167,16 @@ def write_pass_at(file: RubricFile, value: float, *, load: Callable[[Path], Rubr
     trial = path.with_name(f".{path.stem}.{token_hex(4)}.partial{path.suffix}")
     wanted = _values(file.rubric) | {"pass_at": value}
     try:
-        trial.write_bytes(_with_pass_at(path.read_bytes().decode(), value).encode())
-        copymode(path, trial)
-        if _values_in(trial, load) != wanted:
-            raise InvalidInput(
-                f"the threshold cannot be put into it; write pass_at: {value:g} yourself",
-                code="tune.threshold-not-written",
-                path=path,
-            )
-        trial.replace(path)
-    except OSError as error:
-        raise _unwritable(path, error) from error
+        with writing(path):
+            trial.write_bytes(_with_pass_at(path.read_bytes().decode(), value).encode())
+            copymode(path, trial)
+            if _values_in(trial, load) != wanted:
+                raise InvalidInput(
+                    f"the threshold cannot be put into it; write pass_at: {value:g} yourself",
+                    code="tune.threshold-not-written",
+                    path=path,
+                )
+            trial.replace(path)
     finally:
         trial.unlink(missing_ok=True)
     return load(path)
@@ -212,8 +204,3 @@ def _with_pass_at(text: str, value: float) -> str:
     line_end = "\r\n" if "\r\n" in text else "\n"
     before = text[:end] if text[:end].endswith("\n") else text[:end] + line_end
     return f"{before}pass_at: {value:g}{line_end}{text[end:]}"
-
-
-def _unwritable(path: Path, error: OSError) -> InvalidInput:
-    said = f"cannot be written ({error.strerror})"
-    return InvalidInput(said, code="file.unwritable", path=path)

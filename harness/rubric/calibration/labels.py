@@ -185,11 +185,7 @@ def read_labels(
 ) -> Labels:
     """The labels of a file.
 
-    Args:
-        path: See `read_rows`.
-        rubric: Names the dimensions, and its scale bounds their scores.
-        columns: The file's name of a column, by its name here.
-        least: What the file must have: labels, or at least scores.
+    `columns` has the file's name of a column by its name here; `least` is what the file must have.
 
     Raises:
         InvalidInput: The file cannot be read, or has no labels.

@@ -45,11 +45,6 @@ class Difference:
     second: float
     difference: Estimate
 
-    @property
-    def higher(self) -> str:
-        """Which side; or that the labels cannot tell."""
-        return self.difference.higher
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -77,11 +72,7 @@ def paired(
 ) -> list[Pair]:
     """The labeled drafts of which both have scores.
 
-    Args:
-        first: Labels with scores, told by id.
-        second: The same drafts with other scores; they need no labels.
-        rubrics: By which either was scored. What people decide goes by the first.
-        accept_at: As for `tune`.
+    Those of `second` need no labels: what people decide goes by `first` and its rubric.
 
     Raises:
         InvalidInput: Labels or texts differ, or no draft has both scores.

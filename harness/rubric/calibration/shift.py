@@ -30,11 +30,6 @@ class Moved:
     offset: Estimate
     """The mean of second minus first."""
 
-    @property
-    def higher(self) -> str:
-        """Which judging; or that the drafts cannot tell."""
-        return self.offset.higher
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SameRate:
@@ -76,13 +71,7 @@ def shift(
 ) -> Shift:
     """What the second judging changes for the drafts that are in both; at least one.
 
-    Args:
-        first: By draft.
-        second: By draft.
-        rubric: Both are by it.
-        groups: What a draft shares with others, such as a source; one without is independent.
-        confidence: Of the intervals.
-        generator: Draws their resamples.
+    `groups` has what a draft shares with others, such as a source; one without is independent.
     """
     names = [name for name in first if name in second]
     pairs = [(first[name], second[name]) for name in names]

@@ -16,7 +16,8 @@ from harness.rubric.calibration.agreement import (
     Estimate,
     Resamples,
     agreement,
-    discrimination,
+    auc,
+    estimate,
     reliability,
 )
 from harness.rubric.calibration.bounds import (
@@ -162,13 +163,9 @@ def tune(
 ) -> Tuning:
     """What labels say of a rubric and its evaluator.
 
-    Args:
-        drafts: As read.
-        rubric: Makes composites of scores, and says which drafts no threshold accepts.
-        aim: The error rate that is asked for.
-        accept_at: Where people did not decide: the mean of their scores from which they accept.
-        attempts: Earlier looks at labels.
-        generator: For bootstrap and power.
+    The rubric makes composites of scores, and says which drafts no threshold accepts. Where people
+    did not decide, they accept from a mean of `accept_at` on. `attempts` are earlier looks at
+    labels.
 
     Raises:
         InvalidInput: No draft has both scores and labels.
@@ -226,10 +223,12 @@ def tune(
         grouped=len(held) - len(counted),
         dropped=dropped,
         agreements=tuple(_agreements(scored, rubric, resamples, aim.confidence)),
-        discrimination=discrimination(
-            np.array([one.composite for one in scored]),
-            np.array([one.accept for one in scored]),
-            resamples=resamples,
+        discrimination=estimate(
+            auc(
+                np.array([one.composite for one in scored]),
+                np.array([one.accept for one in scored]),
+                resamples=resamples,
+            ),
             confidence=aim.confidence,
         ),
         reliability={name: by for name, all_ in samples.items() if (by := reliability(all_))},

@@ -12,16 +12,7 @@ from pydantic import Field
 from harness.compress import Section
 from harness.errors import Notice
 from harness.rubric.checks.base import NO_TEXT, Check, Grade, Phrase, quoted, share_without
-from harness.rubric.draft import (
-    Draft,
-    Finding,
-    Value,
-    numbers,
-    phrase_pattern,
-    stems,
-    terms,
-    value,
-)
+from harness.rubric.draft import Draft, Finding, Value, numbers, phrase_pattern, stems, terms, value
 from harness.rubric.draft import Language as DraftLanguage
 
 
@@ -148,9 +139,7 @@ _SENTENCE_END = re.compile(
 def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
     """What is missing at a section's end, or None. Whether its code is whole is not checked.
 
-    Args:
-        section: A section that needs a text.
-        leads_over: Whether subsections follow, which its last sentence may announce.
+    `leads_over` says whether subsections follow, which its last sentence may announce.
     """
     if not section.body.strip():
         return Notice(code="check.section-empty", message="this section has no text")

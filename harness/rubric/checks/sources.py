@@ -169,9 +169,7 @@ class Name:
 def names_in(sentence: str, *, nouns_have_capitals: bool = False) -> Iterator[Name]:
     """The names in a sentence, identifiers in backticks first; some may come more than once.
 
-    Args:
-        sentence: What to search.
-        nouns_have_capitals: Whether a capital at the beginning of a word tells nothing.
+    With `nouns_have_capitals`, one at the beginning of a word tells nothing.
     """
     for span in _CODE_SPAN.findall(sentence):
         parts = tuple(identifier_parts(span))

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from harness.rubric.calibration.agreement import (
     Resamples,
     agreement,
+    auc,
     cohen_kappa,
-    discrimination,
+    estimate,
     pair_agreement,
     reliability,
 )
@@ -50,7 +51,6 @@ def test_statistics_are_those_of_their_definitions(seed, count):
         "pearson": line.rvalue,
         "spearman": stats.spearmanr(people, evaluator).statistic,
         "kappa": quadratic_kappa(people, evaluator),
-        "alpha": interval_alpha(people, evaluator),
         "offset": np.mean(evaluator - people),
         "slope": line.slope,
     }
@@ -64,14 +64,6 @@ def quadratic_kappa(one, other):
     by_chance = np.outer(table.sum(axis=1), table.sum(axis=0))
     weights = np.subtract.outer(np.arange(11), np.arange(11)) ** 2
     return 1 - (weights * table).sum() / (weights * by_chance).sum()
-
-
-def interval_alpha(one, other):
-    """By all pairs of values."""
-    values = np.concatenate([one, other])
-    by_chance = np.subtract.outer(values, values) ** 2
-    n = len(values)
-    return 1 - np.mean((one - other) ** 2) / (by_chance.sum() / (n * (n - 1)))
 
 
 def test_intervals_are_as_wide_as_groups_that_are_alike_make_them():
@@ -100,18 +92,6 @@ def test_missing_scores_are_left_out():
 
     assert found.drafts == 2
     assert found.estimates["offset"].value == pytest.approx(-0.75)
-
-
-def test_kendall_within_groups_says_over_how_many_it_is():
-    groups = ["a", "a", "a", "b", "b", "c", "c", "d"]
-    people = [1, 2, 3, 5, 5, 7, 8, 9]
-    evaluator = [1, 3, 2, 4, 6, 8, 7, 9]
-    found = of(evaluator, people, groups=groups)
-    in_a = stats.kendalltau([1, 2, 3], [1, 3, 2]).statistic
-
-    assert found.groups_within == (2, 3)  # in b, people gave the same twice
-    assert found.kendall_within == pytest.approx((in_a - 1) / 2)
-    assert found.kendall == pytest.approx(stats.kendalltau(people, evaluator).statistic)
 
 
 def test_the_ceiling_is_one_person_against_the_others():
@@ -148,12 +128,8 @@ def test_discrimination_is_the_share_of_pairs_in_order():
     generator = np.random.default_rng(2)
     scores = generator.integers(0, 8, 80).astype(float)
     accepted = generator.random(80) < scores / 8
-    found = discrimination(
-        scores,
-        accepted,
-        resamples=Resamples([str(n) for n in range(80)], generator),
-        confidence=0.9,
-    )
+    resamples = Resamples([str(n) for n in range(80)], generator)
+    found = estimate(auc(scores, accepted, resamples=resamples), confidence=0.9)
     good, bad = scores[accepted], scores[~accepted]
     pairs = np.sign(np.subtract.outer(good, bad)) / 2 + 0.5
 

@@ -79,8 +79,8 @@ def test_a_better_evaluator_is_named_on_whichever_side_it_stands():
     one, other = compared(good, bad).agreement, compared(bad, good).agreement
 
     for name, kind in (("clear", "pearson"), ("clear", "kappa"), ("composite", "auc")):
-        assert one[name][kind].higher == "first"
-        assert other[name][kind].higher == "second"
+        assert one[name][kind].difference.higher == "first"
+        assert other[name][kind].difference.higher == "second"
         difference = one[name][kind].difference
         assert difference.value == pytest.approx(-other[name][kind].difference.value)
         assert difference.low < difference.value < difference.high < 0
@@ -93,7 +93,7 @@ def test_scores_that_are_the_same_cannot_be_told_apart():
     for by in found.values():
         for one in by.values():
             assert (one.difference.value, one.difference.low, one.difference.high) == (0, 0, 0)
-            assert one.higher == "cannot tell"
+            assert one.difference.higher == "cannot tell"
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_evaluators_that_are_equally_good_are_rarely_told_apart():
     told = []
     for seed in range(60):
         first, second = drawn(80, 1.0, 1.0, seed=seed)
-        told.append(compared(first, second).agreement["clear"]["pearson"].higher)
+        told.append(compared(first, second).agreement["clear"]["pearson"].difference.higher)
 
     # By a 90 % interval, one of ten; sixty draws allow for twice as many.
     assert told.count("cannot tell") >= 48

@@ -36,7 +36,7 @@ def test_an_offset_and_the_threshold_that_undoes_it_are_found_with_their_interva
     for name in ("clear", "composite"):
         moved = found.moved[name]
         assert moved.offset.low < 0.8 < moved.offset.high
-        assert moved.higher == "second"
+        assert moved.offset.higher == "second"
         assert moved.means[1] - moved.means[0] == pytest.approx(moved.offset.value)
     same = found.same_rate
     assert same.threshold.low <= 7.8 <= same.threshold.high
