@@ -85,7 +85,7 @@ def test_a_killed_run_whose_journal_is_damaged_does_not_hide_the_others(path):
 
 def begin_run(folder, run_id, wall_ns):
     folder.joinpath(f"{run_id}.jsonl").write_bytes(
-        encode(RunStarted(SCHEMA_VERSION, run_id, "essay", 0, wall_ns, 1))
+        sealed(RunStarted(SCHEMA_VERSION, run_id, "essay", 0, wall_ns, 1))
     )
 
 
