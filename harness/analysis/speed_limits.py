@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.hardware.speed import decode_limit_tokens_per_s, step_bytes
+from harness.hardware.rates import decode_limit_tokens_per_s, step_bytes
 from harness.trace.calls import Call, Interval
 from harness.trace.intervals import length_ns, mean_depths
 from harness.trace.records import Instant

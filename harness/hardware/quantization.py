@@ -223,4 +223,4 @@ def is_below_evaluator_floor(packing: int | str | None) -> bool:
     if label is None or "MXFP4" in label.upper():
         return False
     bits = label_bits(label)
-    return bits is not None and bits < WEIGHT_FORMATS[EVALUATOR_FLOOR].bits_per_weight
+    return bits is not None and bits < 8

@@ -16,6 +16,7 @@ from harness.hardware import (
     read_gguf_header,
     split_footprint,
 )
+from harness.hardware.device import machine_memory_bytes
 from harness.hardware.gpus import read_gpus
 from harness.inference import (
     FILE_BACKENDS,
@@ -23,7 +24,6 @@ from harness.inference import (
     Endpoint,
     Host,
     loading_of,
-    machine_memory_bytes,
     provider_of,
     server_address,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from typing import Protocol
@@ -47,11 +46,6 @@ def gpu_of(endpoint: Endpoint) -> int | None:
     """The number of the GPU that the endpoint's model is for: 1 for `gpu1`; None for no such."""
     found = _GPU.fullmatch(endpoint.device)
     return int(found[1]) if found else None
-
-
-def machine_memory_bytes() -> int:
-    """All the memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def load_error(
