@@ -30,7 +30,7 @@ _SAFETENSORS_CACHES: Final[dict[KvBits, BlockFormat]] = {
     8: BlockFormat(name="FP8", block_elements=1, block_bytes=1),
     4: BlockFormat(name="NVFP4", block_elements=16, block_bytes=9),
 }
-_PROMPT_TOKENS_AT_ONCE: Final = 512
+_PROMPT_TOKENS_AT_ONCE: Final[dict[Packing, int]] = {"gguf": 512, "safetensors": 8192}
 _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([BM])", re.IGNORECASE | re.ASCII)
 
 
@@ -60,8 +60,8 @@ class ModelShape:
     """Whether the cache is known to the byte; else it is usually smaller."""
     context_limit: int | None
     """Tokens it was trained for; None if unknown."""
-    source: GgufHeader | SafetensorsModel | None = None
-    """What it was read from; None if it was given by hand."""
+    source: GgufHeader | SafetensorsModel
+    """What it was read from, or made of by hand."""
 
     @property
     def layers(self) -> int:
@@ -102,10 +102,10 @@ class ModelShape:
     ) -> Footprint:
         """The memory it takes in its server, over all devices together.
 
-        As `gguf_footprint` or `safetensors_footprint` has it; by hand, or with a quantization that
-        it does not come in, the weights are estimated. Raises as `token_kv_bytes`.
+        As `gguf_footprint` or `safetensors_footprint` has it; the weights are an estimate with a
+        quantization that it does not come in. Raises as `token_kv_bytes`.
         """
-        if isinstance(self.source, GgufHeader) and self.packing == "gguf":
+        if isinstance(self.source, GgufHeader):
             cache_type = CACHE_TYPES[kv_bits]
             loading = Loading(
                 context_tokens=context_tokens,
@@ -114,23 +114,16 @@ class ModelShape:
                 cache_type_v=cache_type,
             )
             made = gguf_footprint(self.source, loading)
-        elif isinstance(self.source, SafetensorsModel) and self.packing == "safetensors":
-            made = safetensors_footprint(
-                self.source, context_tokens=context_tokens, sequences=sequences
-            )
-            kv_bytes = made.kv_bytes * self.token_kv_bytes(kv_bits) // (self.token_kv_bytes() or 1)
-            made = replace(made, kv_bytes=kv_bytes)
-        else:
-            width = max((layer.heads * layer.key_length for layer in self.caches), default=0)
-            made = Footprint(
-                weights_bytes=0,
-                kv_bytes=sequences * self.sequence_kv_bytes(context_tokens, kv_bits),
-                # Of a usual layer, in f32: the feed-forward is 3.5 times as wide as the model,
-                # which has 4 heads for each key-value head.
-                compute_bytes=_PROMPT_TOKENS_AT_ONCE * 4 * (3 * 14 + 5 * 4) * width,
-                kv_is_exact=self.exact_caches,
-            )
-        return replace(made, weights_bytes=self.weight_bytes)
+            return replace(made, weights_bytes=self.weight_bytes)
+        made = safetensors_footprint(
+            self.source,
+            context_tokens=context_tokens,
+            sequences=sequences,
+            batch_tokens=_PROMPT_TOKENS_AT_ONCE[self.packing],
+        )
+        whole_bytes = self.token_kv_bytes() or 1
+        kv_bytes = made.kv_bytes * self.token_kv_bytes(kv_bits) // whole_bytes
+        return replace(made, weights_bytes=self.weight_bytes, kv_bytes=kv_bytes)
 
     def quantized(self, name: str, *, packing: Packing, bits: float) -> ModelShape:
         """The same with weights of so many bits each, scales included: an estimate."""
@@ -213,43 +206,37 @@ def shape_by_hand(
     kv_heads: int,
     head_dim: int,
     bits: float = 16,
-    active: str | None = None,
+    active: str = "",
     quantization: str = "F16",
     packing: Packing = "safetensors",
 ) -> ModelShape:
-    """A model of so many parameters, such as `7B` or `135M`.
-
-    Args:
-        size: All its parameters.
-        layers: How many layers keep keys and values.
-        kv_heads: Of each layer.
-        head_dim: Elements of a head's key, and of its value.
-        bits: Of each weight, scales included.
-        active: The parameters that one token uses, if it has experts.
-        quantization: What the bits are called.
-        packing: The kind of its file.
+    """A model of so many parameters, such as `7B`, of which a token uses all or the active ones.
 
     Raises:
         InvalidInput: A size is of another form.
     """
     parameters = parse_parameters(size)
     used = parse_parameters(active) if active else parameters
-    cache = LayerCache(heads=kv_heads, key_length=head_dim, value_length=head_dim)
-    return ModelShape(
-        title=size,
-        family="",
+    width = 4 * kv_heads * head_dim  # as is usual, and so is the feed-forward layer's
+    model = SafetensorsModel(
+        architecture="",
+        name=size,
+        dtype=None,
         quantization=quantization,
-        packing=packing,
         parameters=parameters,
         active_parameters=used,
-        weight_bytes=round(parameters * bits / 8),
-        passed_bytes=round(parameters * bits / 8),
-        active_bytes=round(used * bits / 8),
         expert_share=used / parameters,
-        caches=(cache,) * layers,
+        tensor_bytes=round(parameters * bits / 8),
+        file_bytes=round(parameters * bits / 8),
+        block_count=layers,
+        context_length=0,
+        embedding_length=width,
+        feed_forward_length=7 * width // 2,
+        vocabulary_size=0,
+        caches=(LayerCache(heads=kv_heads, key_length=head_dim, value_length=head_dim),) * layers,
         exact_caches=False,
-        context_limit=None,
     )
+    return replace(_of_safetensors(model), packing=packing)
 
 
 def parse_parameters(size: str) -> int:

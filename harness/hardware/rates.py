@@ -1,12 +1,13 @@
 """How quickly a model can answer on a device, and what that costs: one function for each formula.
 
-Decoding reads all weights that a token passes for each token, and the KV cache of each sequence;
-prefill multiplies each prompt token with all of them. The first is bound by the memory's bandwidth,
-the second by the processor. GB are 10**9 bytes, rates are per second, money is dollars.
+Decoding reads, for each token, all weights that it passes and the KV cache of its sequence; prefill
+multiplies each prompt token with all of them. The first is bound by the memory's bandwidth, the
+second by the processor. GB are 10**9 bytes.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -36,7 +37,73 @@ USUAL: Final = Factors(bandwidth=0.6, compute=0.5)
 bandwidth-limited", arXiv, 2026-05-28). For compute a half is a guess."""
 
 
-# --- decode ---------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """The speed of a model on a device."""
+
+    model: ModelShape
+    device: Device
+    kv_bits: KvBits = 16
+    factors: Factors = CEILING
+
+    def weight_bytes(self, sequences: int) -> int:
+        """Weights that a step of B sequences reads: each brings its own choice of experts.
+
+        W - (W - A) * (1 - k/E)**(B - 1), for A bytes of one token and W of all experts, if choices
+        are independent. A dense model reads A whatever B.
+        """
+        model = self.model
+        idle = (1 - model.expert_share) ** (sequences - 1) if model.expert_share < 1 else 1.0
+        return round(model.passed_bytes - (model.passed_bytes - model.active_bytes) * idle)
+
+    def step_s(self, *, tokens: int, sequences: int = 1) -> float:
+        """Seconds for one token of each of B sequences of so many tokens so far: the ITL.
+
+        max((weights + B * KV bytes) / bandwidth, 2 * N * B / F) + overhead, for N active parameters
+        and F operations a second.
+        """
+        factors, device = self.factors, self.device
+        moved = self.weight_bytes(sequences)
+        moved += sequences * self.model.sequence_kv_bytes(tokens, self.kv_bits)
+        moving_s = moved / (device.memory_bytes_per_s * factors.bandwidth)
+        rate = self.prefill_tokens_per_s
+        return max(moving_s, sequences / rate if rate else 0.0) + factors.overhead_s
+
+    def decode_tokens_per_s(self, *, tokens: int, sequences: int = 1) -> float:
+        """Tokens a second of all B sequences together: B / `step_s`."""
+        return sequences / self.step_s(tokens=tokens, sequences=sequences)
+
+    @property
+    def prefill_tokens_per_s(self) -> float | None:
+        """Prompt tokens a second: F / (2 * N); None if the processor's speed is unknown.
+
+        As in Kaplan et al. 2020, "Scaling laws for neural language models", section 2.1. Attention
+        itself is left out, which long prompts notice.
+        """
+        flops = self.device.flops_per_s
+        return flops and flops * self.factors.compute / (2 * self.model.active_parameters)
+
+    def prefill_s(self, tokens: int, *, cached: int = 0) -> float | None:
+        """Seconds to read a prompt, without what a prefix cache has of it; weights are read once.
+
+        None if the processor's speed is unknown.
+        """
+        rate, factors = self.prefill_tokens_per_s, self.factors
+        if rate is None:
+            return None
+        reading_s = self.model.active_bytes / (self.device.memory_bytes_per_s * factors.bandwidth)
+        return max((tokens - cached) / rate, reading_s) + factors.overhead_s
+
+    def saturation(self, *, tokens: int, least_gain: float = 0.1) -> int:
+        """The batch from which doubling it gains less than `least_gain`; 2**16 at most.
+
+        There the KV caches or the processor cost what the weights' reading did.
+        """
+        for sequences in (1 << power for power in range(16)):
+            one, two = (self.step_s(tokens=tokens, sequences=n * sequences) for n in (1, 2))
+            if 2 * one < (1 + least_gain) * two:
+                return sequences
+        return 1 << 16
 
 
 def step_bytes(weight_bytes: int, *, sequences: int, tokens: int, token_bytes: int) -> int:
@@ -47,69 +114,9 @@ def step_bytes(weight_bytes: int, *, sequences: int, tokens: int, token_bytes: i
     return weight_bytes + sequences * tokens * token_bytes
 
 
-def move_s(size: float, *, bytes_per_s: float) -> float:
-    """Seconds to move so many bytes, at least: size / bandwidth."""
-    return size / _positive(bytes_per_s, "a bandwidth")
-
-
 def decode_limit_tokens_per_s(weight_bytes: int, *, kv_bytes: int = 0, bytes_per_s: float) -> float:
     """Tokens a second of one request, at most: bandwidth / (weight bytes + KV bytes)."""
     return bytes_per_s / _positive(weight_bytes + kv_bytes, "a step's bytes")
-
-
-def batch_weight_bytes(model: ModelShape, sequences: int) -> int:
-    """Weights that a step of so many sequences reads: each brings its own choice of experts.
-
-    An expert stays idle with (1 - k/E)**B, if choices are independent: W - (W - A) * (1 - k/E)**(B
-    - 1), for A bytes of one token and W of all experts. A dense model reads A whatever B.
-    """
-    idle = (1 - model.expert_share) ** (sequences - 1) if model.expert_share < 1 else 1.0
-    return round(model.passed_bytes - (model.passed_bytes - model.active_bytes) * idle)
-
-
-def step_s(
-    model: ModelShape,
-    device: Device,
-    *,
-    tokens: int,
-    sequences: int = 1,
-    kv_bits: KvBits = 16,
-    factors: Factors = CEILING,
-) -> float:
-    """Seconds for one token of each of B sequences: the ITL.
-
-    max((weights + B * KV bytes) / bandwidth, 2 * N * B / F) + overhead, for N active parameters and
-    F operations a second. `tokens` are those of each sequence so far.
-    """
-    moved = batch_weight_bytes(model, sequences)
-    moved += sequences * model.sequence_kv_bytes(tokens, kv_bits)
-    moving_s = move_s(moved, bytes_per_s=device.memory_bytes_per_s * factors.bandwidth)
-    computing_s = 0.0
-    if device.flops_per_s:
-        flops = device.flops_per_s * factors.compute
-        computing_s = 2 * model.active_parameters * sequences / flops
-    return max(moving_s, computing_s) + factors.overhead_s
-
-
-def decode_tokens_per_s(
-    model: ModelShape,
-    device: Device,
-    *,
-    tokens: int,
-    sequences: int = 1,
-    kv_bits: KvBits = 16,
-    factors: Factors = CEILING,
-) -> float:
-    """Tokens a second of all B sequences together: B / `step_s`."""
-    one_s = step_s(
-        model, device, tokens=tokens, sequences=sequences, kv_bits=kv_bits, factors=factors
-    )
-    return sequences / one_s
-
-
-def weights_per_sequence(weight_bytes: int, *, sequences: int) -> float:
-    """Bytes of weights moved for each token of a batch: weights / sequences."""
-    return weight_bytes / _positive(sequences, "a batch")
 
 
 GAIN_PER_DOUBLING: Final = ((0.8, 0.9), (0.4, 0.5), (0.2, 0.3), (0.1, 0.15), (0.05, 0.1))
@@ -117,65 +124,15 @@ GAIN_PER_DOUBLING: Final = ((0.8, 0.9), (0.4, 0.5), (0.2, 0.3), (0.1, 0.15), (0.
 
 
 def batching_gain(sequences: int) -> tuple[float, float]:
-    """How many times the throughput of one a batch usually has, least and most.
+    """How many times the throughput of one a batch was seen to have, least and most.
 
-    By `GAIN_PER_DOUBLING`, whole doublings; from 32 on it is taken to be saturated.
+    By `GAIN_PER_DOUBLING`, whole doublings; from 32 on it is saturated.
     """
-    least = most = 1.0
-    for low, high in GAIN_PER_DOUBLING[: sequences.bit_length() - 1]:
-        least, most = least * (1 + low), most * (1 + high)
-    return least, most
+    gains = GAIN_PER_DOUBLING[: sequences.bit_length() - 1]
+    return math.prod(1 + low for low, _ in gains), math.prod(1 + high for _, high in gains)
 
 
-def saturation(
-    model: ModelShape, device: Device, *, tokens: int, kv_bits: KvBits = 16, least_gain: float = 0.1
-) -> int:
-    """The batch from which doubling it gains less than `least_gain`, by the limits; 2**16 at most.
-
-    There the KV caches or the processor cost what the weights' reading did.
-    """
-    sequences = 1
-    while sequences < 1 << 16:
-        now, twice = (
-            decode_tokens_per_s(model, device, tokens=tokens, sequences=count, kv_bits=kv_bits)
-            for count in (sequences, 2 * sequences)
-        )
-        if twice < (1 + least_gain) * now:
-            break
-        sequences *= 2
-    return sequences
-
-
-# --- prefill, and requests ------------------------------------------------------------------------
-
-
-def prefill_tokens_per_s(
-    model: ModelShape, device: Device, *, factors: Factors = CEILING
-) -> float | None:
-    """Prompt tokens a second: F / (2 * N), for F operations a second and N active parameters.
-
-    As in Kaplan et al. 2020, "Scaling laws for neural language models", section 2.1; attention
-    itself is left out, which long prompts notice. None if the processor's speed is unknown.
-    """
-    if device.flops_per_s is None:
-        return None
-    return device.flops_per_s * factors.compute / (2 * model.active_parameters)
-
-
-def prefill_s(
-    model: ModelShape, device: Device, *, tokens: int, cached: int = 0, factors: Factors = CEILING
-) -> float | None:
-    """Seconds to read a prompt, without what a prefix cache has of it; weights are read once.
-
-    None if the processor's speed is unknown.
-    """
-    rate = prefill_tokens_per_s(model, device, factors=factors)
-    if rate is None:
-        return None
-    reading_s = move_s(
-        model.active_bytes, bytes_per_s=device.memory_bytes_per_s * factors.bandwidth
-    )
-    return max((tokens - cached) / rate, reading_s) + factors.overhead_s
+# --- requests -------------------------------------------------------------------------------------
 
 
 def ttft_s(prefill_s: float, step_s: float, *, queue: float = 0) -> float:
@@ -189,7 +146,7 @@ def mean_queue(rate_per_s: float, prefill_s: float) -> float:
     For rho = rate * prefill (Pollaczek-Khinchine, service of constant length); infinite from 1 on.
     """
     rho = rate_per_s * prefill_s
-    return rho / (2 * (1 - rho)) if rho < 1 else float("inf")
+    return rho / (2 * (1 - rho)) if rho < 1 else math.inf
 
 
 def requests_per_s(step_s: float, prefill_s: float, *, sequences: int, output_tokens: int) -> float:
@@ -202,17 +159,7 @@ def requests_per_s(step_s: float, prefill_s: float, *, sequences: int, output_to
 
 def mixed_itl_s(step_s: float, prefill_s: float, *, sequences: int, output_tokens: int) -> float:
     """The ITL when others' prompts are read meanwhile: step + (B - 1) * prefill / output tokens."""
-    return step_s + (sequences - 1) * prefill_s / _positive(output_tokens, "a reply")
-
-
-def goodput(tokens_within_targets: float, seconds: float) -> float:
-    """Tokens a second of the requests that met their targets."""
-    return tokens_within_targets / _positive(seconds, "a time")
-
-
-def efficiency(goodput: float, throughput: float) -> float:
-    """Goodput / throughput: the share of the work that was in time."""
-    return goodput / _positive(throughput, "a throughput")
+    return step_s + (sequences - 1) * prefill_s / output_tokens
 
 
 # --- what fits ------------------------------------------------------------------------------------
@@ -245,7 +192,7 @@ def fit(
 
 def load_limit_s(file_bytes: int, *, bytes_per_s: tuple[float, ...]) -> float:
     """Seconds to load a model, at least: file / the slowest on the way, such as disk and PCIe."""
-    return move_s(file_bytes, bytes_per_s=min(bytes_per_s))
+    return file_bytes / _positive(min(bytes_per_s), "a bandwidth")
 
 
 # --- speculative decoding -------------------------------------------------------------------------
@@ -260,15 +207,11 @@ def speculative_speedup(acceptance: float, *, drafted: int, cost: float) -> floa
     Leviathan et al. 2023, "Fast inference from transformers via speculative decoding", theorem 3.8.
     The cost is a share of the large model's step: of its active bytes.
     """
-    kept = drafted + 1 if acceptance == 1 else (1 - acceptance ** (drafted + 1)) / (1 - acceptance)
-    return kept / (drafted * cost + 1)
+    return sum(acceptance**n for n in range(drafted + 1)) / (drafted * cost + 1)
 
 
 def break_even_acceptance(*, drafted: int, cost: float) -> float | None:
-    """The acceptance from which it pays, `LEAST_ACCEPTANCE` or more; None if it never does.
-
-    `speculative_speedup` rises with the acceptance.
-    """
+    """The acceptance from which it pays, `LEAST_ACCEPTANCE` or more; None if it never does."""
     for percent in range(100):
         if speculative_speedup(percent / 100, drafted=drafted, cost=cost) >= 1:
             return max(percent / 100, LEAST_ACCEPTANCE)
@@ -283,13 +226,8 @@ def usd_per_million_tokens(usd_per_hour: float, *, tokens_per_s: float, busy: fl
     return usd_per_hour / _positive(tokens_per_s * busy * 3600, "tokens of an hour") * 10**6
 
 
-def usd_per_day(usd_per_hour: float) -> float:
-    """24 hours, idle ones included."""
-    return 24 * usd_per_hour
-
-
 def owned_usd_per_hour(
-    price_usd: float, *, years: float, watts: float = 0, usd_per_kwh: float = 0
+    price_usd: float, *, years: float, watts: float, usd_per_kwh: float
 ) -> float:
     """Price / hours of its life, and its power."""
     return price_usd / (_positive(years, "a life") * 365 * 24) + watts / 1000 * usd_per_kwh

@@ -10,34 +10,23 @@ from harness.hardware.device import Device, device_by_hand
 from harness.hardware.model_shape import shape_by_hand
 from harness.hardware.offload import offload_speedup
 from harness.hardware.rates import (
-    CEILING,
     Factors,
-    batch_weight_bytes,
+    Rates,
     batching_gain,
     break_even_acceptance,
     break_even_tokens_per_day,
     decode_limit_tokens_per_s,
-    decode_tokens_per_s,
-    efficiency,
     fit,
-    goodput,
     load_limit_s,
     mean_queue,
     mixed_itl_s,
-    move_s,
     owned_usd_per_hour,
-    prefill_s,
-    prefill_tokens_per_s,
     requests_per_s,
-    saturation,
     sequences_that_fit,
     speculative_speedup,
     step_bytes,
-    step_s,
     ttft_s,
-    usd_per_day,
     usd_per_million_tokens,
-    weights_per_sequence,
 )
 
 GB, GIB = 10**9, 2**30
@@ -54,6 +43,10 @@ SEVENTY = {"layers": 80, "head_dim": 128}
 WITHOUT_GROUPS = shape_by_hand("70B", **SEVENTY, kv_heads=64, bits=8)
 GROUPED = shape_by_hand("70B", **SEVENTY, kv_heads=8, bits=8)
 MIXTURE = shape_by_hand("8B", **EVEN, active="2B", bits=8)
+
+
+def on(model, device=H100, **how):
+    return Rates(model=model, device=device, **how)
 
 
 def gb(size, bits):
@@ -83,24 +76,23 @@ FIGURES = {
         1000 / decode_limit_tokens_per_s(70 * GB, bytes_per_s=3350 * GB),
         20.9,
     ),
-    "3: the same by shape and device": (1000 * step_s(GROUPED, H100, tokens=0), 20.9),
+    "3: the same by shape and device": (1000 * on(GROUPED).step_s(tokens=0), 20.9),
     "3: a batch of 10 with 4,000 tokens, GB": (
         step_bytes(70 * GB, sequences=10, tokens=4000, token_bytes=2_600_000) / GB,
         174,
     ),
-    "3: that batch, ms of a step": (1000 * move_s(174 * GB, bytes_per_s=3350 * GB), 52),
+    "3: that batch, ms of a step": (1000 * load_limit_s(174 * GB, bytes_per_s=(3350 * GB,)), 52),
     "3: that batch by shape, ms (2,621,440 bytes, not 2.6 MB)": (
-        1000 * step_s(WITHOUT_GROUPS, H100, tokens=4000, sequences=10),
+        1000 * on(WITHOUT_GROUPS).step_s(tokens=4000, sequences=10),
         52.2,
     ),
-    "3: weights for each of 10": (weights_per_sequence(70 * GB, sequences=10), 7 * GB),
     "3: two in a batch, least": (batching_gain(2)[0], 1.8),
     "3: four, most": (batching_gain(4)[1], 1.9 * 1.5),
     "3: eight, least": (batching_gain(8)[0], 1.8 * 1.4 * 1.2),
     "3: sixteen, most": (batching_gain(16)[1], 1.9 * 1.5 * 1.3 * 1.15),
     "3: thirty-two, least": (batching_gain(32)[0], 1.8 * 1.4 * 1.2 * 1.1 * 1.05),
     "3: saturated from then on": (batching_gain(512)[0], batching_gain(32)[0]),
-    "3: 2 of 8 experts, bytes of one token": (batch_weight_bytes(MIXTURE, 1), 2 * GB),
+    "3: 2 of 8 experts, bytes of one token": (on(MIXTURE).weight_bytes(1), 2 * GB),
     "3: all experts are in memory": (MIXTURE.weight_bytes, 8 * GB),
     "3: 4 GB at 20 GB/s, s": (load_limit_s(4 * GB, bytes_per_s=(64 * GB, 20 * GB)), 0.2),
     "3: Amdahl, half": (offload_speedup(0.5), 1.82),
@@ -118,9 +110,6 @@ FIGURES = {
         usd_per_million_tokens(8.42, tokens_per_s=1000, busy=0.5),
         2 * 2.339,
     ),
-    "4: goodput of 600 tokens in time in 10 s": (goodput(600, 10), 60),
-    "4: of 80 in all": (efficiency(60, 80), 0.75),
-    "a day at $8.42/h": (usd_per_day(8.42), 202.08),
     "owned for $2,000, 3 years, 400 W at $0.30": (
         owned_usd_per_hour(2000, years=3, watts=400, usd_per_kwh=0.30),
         0.0761 + 0.12,
@@ -129,13 +118,13 @@ FIGURES = {
         break_even_tokens_per_day(10, managed_usd_per_million=2.5),
         4_000_000,
     ),
-    "prefill of 7B at 989.4 TFLOP/s, tokens/s": (prefill_tokens_per_s(SEVEN, H100), 70_671),
+    "prefill of 7B at 989.4 TFLOP/s, tokens/s": (on(SEVEN).prefill_tokens_per_s, 70_671),
     "prefill of 7,067 tokens, half of them cached, s": (
-        prefill_s(SEVEN, H100, tokens=7067, cached=3533),
+        on(SEVEN).prefill_s(7067, cached=3533),
         0.05,
     ),
     "a short prompt takes as long as the weights": (
-        prefill_s(SEVEN, H100, tokens=1),
+        on(SEVEN).prefill_s(1),
         14 / 3350,
     ),
     "TTFT after three prompts": (ttft_s(0.5, 0.02, queue=3), 2.02),
@@ -165,31 +154,30 @@ def test_a_draft_as_dear_as_the_model_never_pays():
 
 
 def test_what_a_machine_reaches_of_the_limits_changes_them():
-    slower = Factors(bandwidth=0.5, compute=0.25, overhead_s=0.001)
+    slower = on(GROUPED, factors=Factors(bandwidth=0.5, compute=0.25, overhead_s=0.001))
     at = {"tokens": 1000, "sequences": 4}
-    limit_s = step_s(GROUPED, H100, **at)
-    assert step_s(GROUPED, H100, **at, factors=slower) == pytest.approx(2 * limit_s + 0.001)
-    assert decode_tokens_per_s(GROUPED, H100, **at) == pytest.approx(4 / limit_s)
-    limit = prefill_tokens_per_s(GROUPED, H100, factors=CEILING)
-    assert prefill_tokens_per_s(GROUPED, H100, factors=slower) == limit / 4
+    limit_s = on(GROUPED).step_s(**at)
+    assert slower.step_s(**at) == pytest.approx(2 * limit_s + 0.001)
+    assert on(GROUPED).decode_tokens_per_s(**at) == pytest.approx(4 / limit_s)
+    assert slower.prefill_tokens_per_s == on(GROUPED).prefill_tokens_per_s / 4
 
 
 def test_a_large_batch_is_bound_by_the_processor_if_its_speed_is_known():
-    unknown = replace(H100, flops_per_s=None)
-    assert step_s(GROUPED, H100, tokens=0, sequences=1000) == pytest.approx(140e12 / 989.4e12)
-    assert step_s(GROUPED, unknown, tokens=0, sequences=1000) < 0.03
-    assert prefill_s(GROUPED, unknown, tokens=1000) is None
-    assert 100 < saturation(GROUPED, H100, tokens=0) < 1000
+    unknown = on(GROUPED, device=replace(H100, flops_per_s=None))
+    assert on(GROUPED).step_s(tokens=0, sequences=1000) == pytest.approx(140e12 / 989.4e12)
+    assert unknown.step_s(tokens=0, sequences=1000) < 0.03
+    assert unknown.prefill_s(1000) is None
+    assert 100 < on(GROUPED).saturation(tokens=0) < 1000
     # At long contexts the caches are what costs.
-    assert saturation(WITHOUT_GROUPS, H100, tokens=32_000) <= 8
+    assert on(WITHOUT_GROUPS).saturation(tokens=32_000) <= 8
 
 
 def test_more_sequences_wake_more_experts_but_never_more_than_there_are():
-    sizes = [batch_weight_bytes(MIXTURE, count) for count in (1, 2, 4, 64)]
+    sizes = [on(MIXTURE).weight_bytes(count) for count in (1, 2, 4, 64)]
     assert sizes == sorted(sizes)
     assert sizes[1] == (8 - 6 * 0.75) * GB
     assert sizes[-1] == pytest.approx(8 * GB, rel=1e-6)
-    assert batch_weight_bytes(SEVEN, 64) == SEVEN.active_bytes
+    assert on(SEVEN).weight_bytes(64) == SEVEN.active_bytes
 
 
 @pytest.mark.parametrize(
@@ -217,7 +205,7 @@ NOTHING = {"weight_bytes": 0, "overhead_bytes": 0, "sequence_bytes": 0}
 @pytest.mark.parametrize(
     ("nonsense", "code"),
     [
-        (lambda: move_s(1, bytes_per_s=0), "model.not-positive"),
+        (lambda: load_limit_s(1, bytes_per_s=(0,)), "model.not-positive"),
         (lambda: decode_limit_tokens_per_s(0, bytes_per_s=1), "model.not-positive"),
         (lambda: sequences_that_fit(1, **NOTHING), "model.not-positive"),
         (lambda: usd_per_million_tokens(1, tokens_per_s=0), "model.not-positive"),
