@@ -6,6 +6,7 @@ A device's figures come from a table, from this machine, or from a person.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from harness.errors import InvalidInput
@@ -52,15 +53,18 @@ def machine_memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def this_gpu(name: str, *, like: Device | None = None) -> Device:
-    """A GPU of this machine, by its driver; `like` is its product's, for what that does not tell.
+def this_gpu(name: str, *, known: Callable[[str], Device | None]) -> Device:
+    """A GPU of this machine, by its driver; `known` finds a product, for what that does not tell.
 
     Raises:
         InvalidInput: There is no such GPU, or it does not tell enough.
     """
     gpus = read_gpus()
     gpu = next((one for one in gpus if one.name == name), None)
-    if gpu is None or (not gpu.capacity_bytes and like is None):
+    like = known(gpu.product) if gpu else None
+    memory = gpu and (gpu.capacity_bytes or (like and like.memory_bytes))
+    speed = gpu and (gpu.memory_bytes_per_s or (like and like.memory_bytes_per_s))
+    if gpu is None or not memory or not speed:
         found = ", ".join(one.name for one in gpus) or "none"
         raise InvalidInput(
             f"'{name}' is not seen by NVIDIA's driver here (found: {found}); install the extra "
@@ -68,9 +72,9 @@ def this_gpu(name: str, *, like: Device | None = None) -> Device:
             code="advise.no-such-gpu",
         )
     return Device(
-        name=name,
-        memory_bytes=gpu.capacity_bytes or (like.memory_bytes if like else 0),
-        memory_bytes_per_s=gpu.memory_bytes_per_s or (like.memory_bytes_per_s if like else 0),
+        name=like.name if like else name,
+        memory_bytes=memory,
+        memory_bytes_per_s=speed,
         flops_per_s=like.flops_per_s if like else None,
         link=like.link if like else "",
         count=sum(one.product == gpu.product for one in gpus),
