@@ -5,11 +5,12 @@ It reads nothing and runs nothing. Each speed is what to expect, beside its uppe
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from harness.errors import InvalidInput, did_you_mean
 from harness.hardware import Footprint, format_bytes
@@ -89,7 +90,8 @@ class Wanted:
     """The only one to consider."""
 
 
-class Option(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
     """A model with one packing of its weights and its cache."""
 
     quantization: str | None
@@ -104,7 +106,8 @@ class Option(NamedTuple):
     fit: Fit
 
 
-class Figure(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Figure:
     """What to expect, its upper bound (None for a figure that is no speed), and how it is found."""
 
     name: str
@@ -181,12 +184,12 @@ def advise(
     # 2. What each is started with, and what that gives.
     models = []
     for number, (one, some, (way, n)) in enumerate(zip(wanted, ways, placed, strict=True)):
-        row = _runtime(way.rates.model, device, tables, only=one.runtime)
+        row = _runtime(one, way.rates.model, device, tables, in_turns=placement == "in turns")
         is_beside = placement == "whole" and len(wanted) > 1
         replicas = device.count // parallel if len(wanted) == 1 else 1
         taken = round(way.total_bytes(n) / together.memory_bytes + 0.005, 2)
         serving = Serving(
-            model=one.model,
+            model=way.file(one.model),
             context_tokens=one.load.context_tokens,
             sequences=max(n, 1),
             kv_bits=way.rates.kv_bits,
@@ -194,11 +197,13 @@ def advise(
             gpu_layers=None if n else way.layers_in(room),
             tensor_parallel=parallel,
             replicas=replicas,
-            gpu_share=taken if is_beside and device.is_gpu else None,
+            gpu_share=taken if is_beside and row.packing == "safetensors" else None,
             port=_FIRST_PORT + number if len(wanted) > 1 else None,
         )
-        figures = dict(_figures(one.load, way, max(n, 1), room, tables))
-        figures |= _costs(one, figures, replace(device, count=parallel), tables, usd_per_hour)
+        figures = dict(_figures(one.load, way, n, room, tables))
+        figures |= (
+            {} if not n else _costs(one, figures, device, tables, usd_per_hour, replicas=replicas)
+        )
         models.append(
             ModelAdvice(
                 role=one.role,
@@ -207,7 +212,7 @@ def advise(
                 chosen=way.option(one.load, room),
                 sequences=n,
                 runtime=row,
-                launch=_launch(row, serving, launches),
+                launch=_launch(row, serving, launches, in_turns=placement == "in turns"),
                 figures=tuple(figures.values()),
                 notes=tuple(_notes(one, way, n, row=row, replicas=replicas, tables=tables)),
             )
@@ -246,6 +251,13 @@ class _Way:
         """With so many at once, one at least."""
         kv_bytes = max(sequences, 1) * self.footprint.kv_bytes
         return self.footprint.weights_bytes + self.overhead_bytes + kv_bytes
+
+    def file(self, model: str) -> str:
+        """The model as it was given, or the file that it has to come in."""
+        is_there = self.is_given and self.rates.model.family
+        if is_there or self.rates.model.packing != "gguf":
+            return model
+        return f"{model.removesuffix('.gguf')}-{self.rates.model.quantization}.gguf"
 
     def layers_in(self, room: int) -> int:
         share = (room - self.overhead_bytes) / (self.total_bytes(1) - self.overhead_bytes)
@@ -288,9 +300,9 @@ def _ways(wanted: Wanted, device: Device, tables: Tables, factors: Factors) -> l
         and row.bits * shape.parameters < 0.97 * 8 * shape.weight_bytes
         and row.nominal_bits >= floor
     ]
-    packings: list[tuple[ModelShape, KvBits]] = [(shape, 16), (shape, 8)]
+    bits: tuple[KvBits, ...] = (16, 8)
     found = []
-    for model, kv_bits in (*packings, *((one, kv_bits) for one in coarser for kv_bits in (8, 16))):
+    for model, kv_bits in itertools.product((shape, *coarser), bits):
         try:
             taken = model.footprint(context_tokens=wanted.load.context_tokens, kv_bits=kv_bits)
         except InvalidInput:  # heads too narrow for a packed cache
@@ -342,12 +354,15 @@ def _said(
             f"processor, at about {rate:.1f} tokens/s."
         )
     way, one = next((way, one) for (way, n), one in zip(placed, wanted, strict=True) if not n)
+    slow = replace(way.rates, device=tables.device("ddr"))
     need, share = way.total_bytes(1), min(room / way.total_bytes(1), 1)
+    rate = offload_speedup(share) * slow.decode_tokens_per_s(tokens=one.load.prompt_tokens)
     return (
         f"{one.role} does not fit: {format_bytes(need)} at {way.rates.model.quantization} with one "
         f"sequence, of {format_bytes(room)}. With {share:.0%} of it on a GPU it is "
-        f"{offload_speedup(share):.1f} times as quick as on the processor, whole 10 times: all or "
-        f"nothing. Take a smaller model, or {-(-need // room)} such devices."
+        f"{offload_speedup(share):.1f} times as quick as on the processor, about {rate:.1f} "
+        f"tokens/s; whole, 10 times: all or nothing. Take a smaller model, or {-(-need // room)} "
+        "such devices."
     )
 
 
@@ -357,7 +372,7 @@ def _said(
 def _figures(
     load: Load, way: _Way, n: int, room: int, tables: Tables
 ) -> Iterator[tuple[str, Figure]]:
-    """Sizes, and speeds with n sequences at once."""
+    """Sizes, and speeds with n sequences at once; those of a split model have no formula here."""
     rates, taken = way.rates, way.footprint
     model, device, option = rates.model, rates.device, way.option(load, room)
     least, most = batching_gain(n)
@@ -394,8 +409,8 @@ def _figures(
         "sequences that fit": option.sequences,
         "a batch saturates at": rates.saturation(tokens=load.context_tokens),
     }
-    limits = _speeds(load, replace(rates, factors=CEILING), n)
-    for name, value in (sizes | _speeds(load, rates, n)).items():
+    limits = _speeds(load, replace(rates, factors=CEILING), n) if n else {}
+    for name, value in (sizes | (_speeds(load, rates, n) if n else {})).items():
         row = tables.figures[name]
         yield name, Figure(name, value, limits.get(name), row.unit, row.formula.format(**said))
 
@@ -434,8 +449,10 @@ def _short(number: float) -> str:
 # --- what to start --------------------------------------------------------------------------------
 
 
-def _runtime(model: ModelShape, device: Device, tables: Tables, *, only: str | None) -> RuntimeRow:
-    rows = tables.runtimes
+def _runtime(
+    wanted: Wanted, model: ModelShape, device: Device, tables: Tables, *, in_turns: bool
+) -> RuntimeRow:
+    rows, only = tables.runtimes, wanted.runtime
     if only is not None:
         named = {key.lower(): row for row in rows.values() for key in (row.backend, row.name)}
         if only.lower() in named:
@@ -443,25 +460,34 @@ def _runtime(model: ModelShape, device: Device, tables: Tables, *, only: str | N
         raise InvalidInput(
             f"'{only}' is not a runtime; {did_you_mean(only, rows)}", code="advise.runtime-unknown"
         )
-    for row in rows.values():
-        if row.packing == model.packing and (device.is_gpu or row.device == "any"):
-            return row
-    raise InvalidInput(
-        f"no runtime serves {model.title} ({model.packing}) without a GPU; give a GGUF file",
-        code="advise.no-runtime",
-    )
+    usable = [
+        row
+        for row in rows.values()
+        if row.packing == model.packing and row.device in {"any", "gpu" if device.is_gpu else "cpu"}
+    ]
+    if not usable:
+        raise InvalidInput(
+            f"no runtime serves {model.title} ({model.packing}) without a GPU; give a GGUF file",
+            code="advise.no-runtime",
+        )
+    return min(usable, key=lambda row: in_turns and not row.unloads)
 
 
-def _launch(row: RuntimeRow, serving: Serving, launches: Mapping[str, Launcher]) -> Launch | None:
+def _launch(
+    row: RuntimeRow, serving: Serving, launches: Mapping[str, Launcher], *, in_turns: bool
+) -> Launch | None:
     if row.backend in launches:
-        return launches[row.backend](serving)
-    if not row.command:
+        made = launches[row.backend](serving)
+    elif row.command:
+        fields = {"context_tokens": serving.context_tokens, "sequences": serving.sequences}
+        command = Setting(row.command.format(model=serving.model, **fields), row.why)
+        dialect = Setting(f'backend = "{row.backend}"', "its dialect")
+        made = Launch(command=(command,), endpoint=(dialect,))
+    else:
         return None
-    said = row.command.format(
-        model=serving.model, context_tokens=serving.context_tokens, sequences=serving.sequences
-    )
-    dialect = Setting(f'backend = "{row.backend}"', "its dialect")
-    return Launch(command=(Setting(said, row.why),), endpoint=(dialect,))
+    managed = Setting("manage = true", "the budget loads it and lets it go")
+    by_budget = in_turns and row.unloads and made.command
+    return replace(made, endpoint=(*made.endpoint, managed)) if by_budget else made
 
 
 def _notes(
@@ -474,7 +500,7 @@ def _notes(
         why = ": noise in scores poisons the loop, and no rubric mends it" if floor == 8 else ""
         yield f"{shape.quantization} is too coarse for {wanted.role}: {floor:g} bits or more{why}"
     if not way.is_given:
-        yield f"get it as {way.rates.model.quantization}: there is no room for it as it is"
+        yield f"get it as {way.rates.model.quantization}; its size is an estimate"
     if way.rates.kv_bits < 16:
         yield f"{way.rates.kv_bits} bits in the KV cache in place of 16 cost less than 1 %"
     if shape.context_limit and load.context_tokens > shape.context_limit:
@@ -516,10 +542,12 @@ def _costs(
     device: Device,
     tables: Tables,
     usd_per_hour: float | None,
+    *,
+    replicas: int,
 ) -> dict[str, Figure]:
     """By the hour, busy or not; tokens are those of replies, their prompts included."""
     load, goodput = wanted.load, figures.get("goodput")
-    most = (goodput and goodput.value) or figures["decode together"].value
+    most = replicas * ((goodput and goodput.value) or figures["decode together"].value)
     busy = 1.0 if load.rate_per_s is None else min(load.rate_per_s * load.output_tokens / most, 1)
     hours = {"given": usd_per_hour} if usd_per_hour else {}
     managed = []
@@ -607,7 +635,7 @@ def shape_of_run(tag: str, instants: Iterable[Instant]) -> ModelShape:
     packed = re.search(r"I?Q\d\w*|B?F16", str(said.get("file")).upper())
     label = packed[0] if packed else "Q8_0"
     bits = (label_bits(label) or 8) + 0.5  # scales
-    return shape_by_hand(
+    made = shape_by_hand(
         f"{8e-9 * said['active_bytes'] / bits:.3f}B",
         layers=1,
         kv_heads=1,
@@ -616,6 +644,7 @@ def shape_of_run(tag: str, instants: Iterable[Instant]) -> ModelShape:
         quantization=label,
         packing="gguf",
     )
+    return replace(made, title=tag, family="of the run")
 
 
 def _high(values: list[int]) -> int:

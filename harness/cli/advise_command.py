@@ -13,7 +13,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.analysis.serving_advice import Load, ModelAdvice, Wanted, loads_of, shape_of_run
+from harness.analysis.serving_advice import (
+    Advice,
+    Figure,
+    Load,
+    ModelAdvice,
+    Wanted,
+    loads_of,
+    shape_of_run,
+)
 from harness.analysis.serving_advice import advise as advise_on
 from harness.cli.arguments import config_option, find_journal, json_option, read_pairs
 from harness.cli.consoles import failures_told, json_object, results, write_json
@@ -25,6 +33,7 @@ from harness.hardware.gpus import read_gpus
 from harness.hardware.model_shape import ModelShape, read_model_shape
 from harness.hardware.tables import Tables, read_tables
 from harness.inference.providers import PROVIDERS
+from harness.inference.providers.serving import Launch
 from harness.session import load_settings
 from harness.trace.calls import calls_of
 from harness.trace.journal_reader import Journal
@@ -35,6 +44,8 @@ _ONLY = "model"
 _MANY = 8
 """Users from which a model that is given by its size is taken to be served in 16 bits."""
 _NOTES = 3
+_FIRST = {"decode alone", "decode together", "first token in the queue", "goodput"}
+"""How many notes, and which figures, the first screen has; and whatever is in dollars."""
 
 
 @click.command()
@@ -96,16 +107,8 @@ def advise(
         )
     if as_json:
         write_json(json_object(found))
-        return
-    console = results()
-    _say(
-        f"{found.device.name}: {format_bytes(found.device.memory_bytes)} at "
-        f"{found.device.memory_bytes_per_s / 1e9:,.0f} GB/s ({found.device.source})",
-        console,
-    )
-    _say(found.said, console, "bold")
-    for model in found.models:
-        _print_model(model, console, explain=explain, is_only=len(found.models) == 1)
+    else:
+        _print_advice(found, results(), explain=explain)
 
 
 # --- what is asked --------------------------------------------------------------------------------
@@ -198,59 +201,71 @@ def _asked(run: str) -> list[tuple[str, tuple[str, ...], Load, Sequence[Instant]
 # --- what is shown --------------------------------------------------------------------------------
 
 
-def _print_model(model: ModelAdvice, console: Console, *, explain: bool, is_only: bool) -> None:
-    name = "" if is_only else f"{model.role}: "
-    table = Table(title=f"{name}{model.title}", title_justify="left")
-    for column in ("weights in", "KV cache in", "weights", "KV cache", "fit", "alone", "together"):
-        table.add_column(column, justify="left" if column.endswith("in") else "right")
+def _print_advice(advice: Advice, console: Console, *, explain: bool) -> None:
+    device = advice.device
+    source = f" ({device.source})" if explain or device.source.startswith("speed") else ""
+    size, speed = format_bytes(device.memory_bytes), device.memory_bytes_per_s / 1e9
+    _say(f"{device.name}: {size} at {speed:,.0f} GB/s{source}. {advice.said}", console)
+    for model in advice.models:
+        _print_model(model, console, explain=explain)
+    roles = [f'{one.role} = "{one.role}"' for one in advice.models if one.role != _ONLY]
+    lines = ["", "[roles]", *roles] if roles else []
+    for model in advice.models:
+        if model.launch is not None:
+            lines += ["", f"[endpoints.{model.role}]", *(one.text for one in model.launch.endpoint)]
+    _say("\nharness.toml:" + "\n".join(lines), console, "cyan")
+
+
+def _print_model(model: ModelAdvice, console: Console, *, explain: bool) -> None:
+    row, launch = model.runtime, model.launch or Launch(command=(), endpoint=())
+    name = "" if model.role == _ONLY else f"{model.role}: "
+    table = Table(title=f"\n{name}{model.title}", title_justify="left", title_style="bold")
+    for column in ("", "weights", "KV cache", "sequence", "fit", "alone", "together"):
+        table.add_column(column)
     for one in model.options:
-        table.add_row(
-            f"{one.quantization or 'its packing'}{' <' * (one == model.chosen)}",
-            f"{one.kv_bits} bits",
-            format_bytes(one.weight_bytes),
-            f"{format_bytes(one.sequence_bytes)} each",
-            f"{one.sequences} ({one.fit})",
-            f"{digits(one.alone_tokens_per_s)} tokens/s",
-            f"{digits(one.together_tokens_per_s)} tokens/s",
-        )
-    console.print()
+        if explain or one.kv_bits == 16 or one == model.chosen:
+            table.add_row(
+                "->" if one == model.chosen else "",
+                f"{one.quantization or 'as it is'}, {format_bytes(one.weight_bytes)}",
+                f"{one.kv_bits} bits",
+                format_bytes(one.sequence_bytes),
+                f"{one.sequences} ({one.fit})",
+                f"{digits(one.alone_tokens_per_s)} tokens/s",
+                f"{digits(one.together_tokens_per_s)} tokens/s",
+            )
     console.print(table)
-    row = model.runtime
-    _say(f"{row.name}: {row.why}. Against it: {row.against}.", console)
+    against = f" Against it: {row.against}." if explain else ""
+    _say(f"{row.name}: {row.why}.{against}", console)
     for note in model.notes[: None if explain else _NOTES]:
         _say(f"- {note}", console)
-    if model.launch is not None:
-        _print_launch(model, console, explain=explain)
-    shown = Table.grid(padding=(0, 2))
-    for figure in model.figures:
-        limit, unit = figure.ceiling, figure.unit
-        if explain or limit is not None or unit == "$":
-            bound = "" if limit in (None, figure.value) else f"at best {_shown(limit, unit)}"
-            formula = Text(f"= {figure.formula}" if explain else "", style="dim")
-            shown.add_row(figure.name, _shown(figure.value, unit), bound, formula)
-    console.print(shown)
-
-
-def _print_launch(model: ModelAdvice, console: Console, *, explain: bool) -> None:
-    launch = model.launch
-    assert launch is not None
-    if launch.command:
-        _say(" ".join(one.text for one in launch.command), console, "bold green")
-    endpoint = "\n".join(one.text for one in launch.endpoint)
-    role = "" if model.role == _ONLY else f'[roles]\n{model.role} = "{model.role}"\n'
-    _say(f"{role}[endpoints.{model.role}]\n{endpoint}", console, "cyan")
-    for one in (*launch.command, *launch.endpoint) if explain else ():
-        _say(f"{one.text}: {one.reason}", console, "dim")
     for missing in launch.missing:
         _say(f"- it has no setting for {missing}", console)
+    if launch.command:
+        _say(" ".join(one.text for one in launch.command), console, "bold green")
+    if not explain:
+        shown = (one for one in model.figures if one.name in _FIRST or one.unit == "$")
+        _say(", ".join(f"{one.name} {_figure(one)}" for one in shown), console)
+        return
+    for setting in (*launch.command, *launch.endpoint):
+        _say(f"  {setting.text}: {setting.reason}", console, "dim")
+    for figure in model.figures:
+        _say(f"{figure.name}: {_figure(figure)} = {figure.formula}", console)
 
 
-def _shown(value: float | None, unit: str) -> str:
-    if value is None or unit == "B":
-        return format_bytes(round(value or 0))
+def _figure(figure: Figure) -> str:
+    limit = figure.ceiling
+    bound = "" if limit in (None, figure.value) else f" (at best {_shown(limit, figure.unit)})"
+    return _shown(figure.value, figure.unit) + bound
+
+
+def _shown(value: float, unit: str) -> str:
+    if unit == "B":
+        return format_bytes(round(value))
+    if unit == "$":
+        return f"${dollars(value)}"
     if unit == "s" and value < 1:
         return f"{1000 * value:,.3g} ms"
-    return f"${dollars(value)}" if unit == "$" else f"{digits(value)} {unit}".rstrip()
+    return f"{value:,.0f} {unit}".rstrip() if value == int(value) else f"{digits(value)} {unit}"
 
 
 def _say(said: str, console: Console, style: str = "") -> None:

@@ -105,9 +105,11 @@ class RuntimeRow(Row):
 
     backend: str
     packing: str
-    device: Literal["any", "gpu"]
+    device: Literal["any", "cpu", "gpu"]
     least_users: PositiveInt
     most_users: PositiveInt | None = None
+    unloads: bool = False
+    """Whether harness can have it load a model and let it go."""
     why: str
     against: str
     command: str = ""

@@ -50,7 +50,7 @@ def advised(
         ],
         replace(device, count=count),
         tables=TABLES,
-        launches={"llamacpp": launch, "vllm": launch},
+        launches={"llamacpp": launch, "ollama": launch, "vllm": launch},
         **how,
     )  # fmt: skip
 
@@ -65,7 +65,7 @@ PRODUCER, JUDGE = ("producer", "8B", "Q4_K_M"), ("evaluator", "8B", "Q8_0")
         # The cache is packed first.
         ([PRODUCER, JUDGE], "24 GiB", 16, "whole", [("Q4_K_M", 8, 16), ("Q8_0", 8, 16)]),
         # Then the weights, no further than the floors.
-        ([("producer", "8B", "Q8_0")], "8 GiB", 4, "whole", [("Q5_K_M", 8, 4)]),
+        ([("producer", "8B", "Q8_0")], "8 GiB", 4, "whole", [("Q5_K_M", 16, 4)]),
         # Then fewer are served at once.
         ([JUDGE], "12 GiB", 16, "whole", [("Q8_0", 8, 13)]),
         ([PRODUCER, JUDGE], "12 GiB", 2, "in turns", [("Q4_K_M", 16, 2), ("Q8_0", 16, 2)]),
@@ -116,6 +116,13 @@ def test_the_runtime_is_that_of_the_files_kind_unless_one_is_asked_for():
     crowd = advised(PRODUCER, users=64, prompt_tokens=8000).models[0].notes
     assert any("vLLM is better" in note for note in crowd)
     assert any("LMCache" in note for note in crowd)
+
+
+def test_models_that_take_turns_are_for_the_budget_to_load():
+    for model in advised(PRODUCER, JUDGE, memory="12 GiB").models:
+        assert (model.runtime.name, model.launch is not None) == ("Ollama", True)
+        assert model.launch is not None
+        assert model.launch.endpoint[-1].text == "manage = true"
 
 
 def test_a_judge_below_its_floor_is_told_of_and_a_producer_is_not():
