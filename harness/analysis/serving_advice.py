@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from harness.errors import InvalidInput, did_you_mean
 from harness.hardware import Footprint, format_bytes
+from harness.hardware.data_tables import RuntimeRow, Tables
 from harness.hardware.device import Device
 from harness.hardware.model_shape import KvBits, ModelShape, parse_parameters, shape_by_hand
 from harness.hardware.offload import GPU_CONTEXT_BYTES, offload_speedup
@@ -37,7 +38,6 @@ from harness.hardware.rates import (
     ttft_s,
     usd_per_million_tokens,
 )
-from harness.hardware.tables import RuntimeRow, Tables
 from harness.inference.providers.serving import Launch, Serving, Setting
 from harness.trace.calls import Call
 from harness.trace.intervals import depths

@@ -28,10 +28,10 @@ from harness.cli.consoles import failures_told, json_object, results, write_json
 from harness.cli.tables import digits, dollars
 from harness.errors import InvalidInput, did_you_mean
 from harness.hardware import format_bytes, parse_bytes
+from harness.hardware.data_tables import Tables, read_tables
 from harness.hardware.device import Device, device_by_hand, this_gpu, this_machine
 from harness.hardware.gpus import read_gpus
 from harness.hardware.model_shape import ModelShape, read_model_shape
-from harness.hardware.tables import Tables, read_tables
 from harness.inference.providers import PROVIDERS
 from harness.inference.providers.serving import Launch
 from harness.session import load_settings

@@ -10,10 +10,10 @@ import pytest
 
 from harness.analysis.serving_advice import Advice, Load, Wanted, advise, loads_of, shape_of_run
 from harness.errors import InvalidInput
+from harness.hardware.data_tables import read_tables
 from harness.hardware.device import device_by_hand
 from harness.hardware.model_shape import ModelShape
 from harness.hardware.rates import Factors
-from harness.hardware.tables import read_tables
 from harness.inference.providers.serving import Launch, Serving, Setting
 from harness.trace.calls import calls_of
 from harness.trace.journal_reader import Journal

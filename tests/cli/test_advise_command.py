@@ -47,7 +47,7 @@ def test_json_has_the_figures_and_the_settings_with_their_reasons(project: Path)
     [producer, judge] = json.loads(advise(project, *TWO, "--json").stdout)["models"]
     assert producer["chosen"]["quantization"] == "Q4_1"
     assert [one["name"] for one in judge["figures"]][:2] == ["weights", "KV cache of a token"]
-    assert judge["launch"]["command"][0][0].startswith("llama-server")
+    assert judge["launch"]["command"][0]["text"].startswith("llama-server")
 
 
 def test_a_run_is_the_load_of_its_models(project: Path) -> None:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 KV_TYPES: Final = {16: "f16", 8: "q8_0", 4: "q4_0"}
 """What llama.cpp calls an element of the KV cache, by its bits."""
@@ -68,7 +68,8 @@ class Serving:
     """None for the server's usual one."""
 
 
-class Setting(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Setting:
     """One flag of a command line or one line of `harness.toml`, and its reason."""
 
     text: str

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.errors import InvalidInput
-from harness.hardware.tables import read_tables
+from harness.hardware.data_tables import read_tables
 
 
 @pytest.fixture(scope="module")
