@@ -23,12 +23,10 @@ from harness.hardware.rates import (
     CEILING,
     USUAL,
     Factors,
-    Fit,
     Rates,
     batching_gain,
     break_even_acceptance,
     break_even_tokens_per_day,
-    fit,
     load_limit_s,
     mean_queue,
     mixed_itl_s,
@@ -103,7 +101,6 @@ class Option:
     alone_tokens_per_s: float
     together_tokens_per_s: float
     """Of the users that fit."""
-    fit: Fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +191,7 @@ def advise(
             sequences=max(n, 1),
             kv_bits=way.rates.kv_bits,
             on_gpu=device.is_gpu,
-            gpu_layers=None if n else way.layers_in(room),
+            gpu_layers=None if n or not device.is_gpu else way.layers_in(room),
             tensor_parallel=parallel,
             replicas=replicas,
             gpu_share=taken if is_beside and row.packing == "safetensors" else None,
@@ -280,13 +277,6 @@ class _Way:
             sequences=sequences,
             alone_tokens_per_s=self.rates.decode_tokens_per_s(tokens=tokens),
             together_tokens_per_s=self.rates.decode_tokens_per_s(tokens=tokens, sequences=n),
-            fit=fit(
-                weight_bytes=taken.weights_bytes,
-                kv_bytes=load.users * taken.kv_bytes,
-                overhead_bytes=self.overhead_bytes,
-                gpu_bytes=room,
-                machine_bytes=room,
-            ),
         )
 
 
@@ -341,28 +331,31 @@ def _said(
     taken = f"{taken} of {format_bytes(room)}"
     if placement == "whole":
         return f"{'All fit together' if len(wanted) > 1 else 'It fits'}, whole: {taken}."
+    pairs = [(way, n, one) for (way, n), one in zip(placed, wanted, strict=True)]
+    slow, bus = tables.device("ddr"), tables.devices["pcie-4-x16-sustained"].device
+    is_gpu = pairs[0][0].rates.device.is_gpu
     if placement == "in turns":
-        pairs = zip(placed, wanted, strict=True)
-        sizes = {way.footprint.weights_bytes: (way.rates, one.role) for (way, _), one in pairs}
-        bus = tables.devices["pcie-4-x16-sustained"].device.memory_bytes_per_s
-        change_s = load_limit_s(max(sizes), bytes_per_s=(bus,))
-        rates, role = sizes[min(sizes)]
-        rate = replace(rates, device=tables.device("ddr")).decode_tokens_per_s(tokens=0)
+        small, _, least = min(pairs, key=lambda pair: pair[0].footprint.weights_bytes)
+        size = max(way.footprint.weights_bytes for way, _, _ in pairs)
+        change_s = load_limit_s(size, bytes_per_s=(bus.memory_bytes_per_s,))
+        rate = replace(small.rates, device=slow).decode_tokens_per_s(tokens=0)
+        other = f" Or put {least.role} on the processor, at about {rate:.1f} tokens/s."
         return (
             f"Together they want {taken}; each fits alone. Let them take turns, which the budget "
-            f"plans (manage = true): a change takes {change_s:.1f} s or more. Or put {role} on the "
-            f"processor, at about {rate:.1f} tokens/s."
+            f"plans: a change takes {change_s:.1f} s or more.{other if is_gpu else ''}"
         )
-    way, one = next((way, one) for (way, n), one in zip(placed, wanted, strict=True) if not n)
-    slow = replace(way.rates, device=tables.device("ddr"))
+    way, _, one = next(pair for pair in pairs if not pair[1])
     need, share = way.total_bytes(1), min(room / way.total_bytes(1), 1)
-    rate = offload_speedup(share) * slow.decode_tokens_per_s(tokens=one.load.prompt_tokens)
+    gain = offload_speedup(share)
+    rate = gain * replace(way.rates, device=slow).decode_tokens_per_s(tokens=0)
+    split = (
+        f" With {share:.0%} of it on the GPU it is {gain:.1f} times as quick as on the processor, "
+        f"about {rate:.1f} tokens/s; whole, 10 times: all or nothing."
+    )
     return (
         f"{one.role} does not fit: {format_bytes(need)} at {way.rates.model.quantization} with one "
-        f"sequence, of {format_bytes(room)}. With {share:.0%} of it on a GPU it is "
-        f"{offload_speedup(share):.1f} times as quick as on the processor, about {rate:.1f} "
-        f"tokens/s; whole, 10 times: all or nothing. Take a smaller model, or {-(-need // room)} "
-        "such devices."
+        f"sequence, of {format_bytes(room)}.{split if is_gpu else ''} Take a smaller model, or "
+        f"{-(-need // room)} such devices."
     )
 
 
@@ -375,31 +368,24 @@ def _figures(
     """Sizes, and speeds with n sequences at once; those of a split model have no formula here."""
     rates, taken = way.rates, way.footprint
     model, device, option = rates.model, rates.device, way.option(load, room)
-    least, most = batching_gain(n)
     said = {
+        "load": load,
+        "model": model,
+        "rates": rates,
         "parameters": _short(model.parameters),
-        "bits": f"{8 * taken.weights_bytes / max(model.parameters, 1):.3g}",
-        "kv_bits": rates.kv_bits,
-        "layers": model.layers,
-        "context": f"{load.context_tokens:,}",
+        "active": _short(model.active_parameters),
+        "bits": 8 * taken.weights_bytes / max(model.parameters, 1),
+        "n": n,
+        "others": n - 1,
+        "gain": "{:.1f} to {:.1f}".format(*batching_gain(n)),
+        "bandwidth": f"{_short(device.memory_bytes_per_s)}B/s",
+        "flops": f"{_short(device.flops_per_s)}FLOP/s" if device.flops_per_s else "unknown",
         "room": format_bytes(room),
         "weights": format_bytes(taken.weights_bytes),
         "buffers": format_bytes(way.overhead_bytes),
         "kv": format_bytes(taken.kv_bytes),
-        "n": n,
-        "others": n - 1,
-        "least": f"{least:.1f}",
-        "most": f"{most:.1f}",
-        "active": format_bytes(model.active_bytes),
-        "step_weights": format_bytes(rates.weight_bytes(n)),
-        "bandwidth": f"{_short(device.memory_bytes_per_s)}B/s",
-        "parameters_active": _short(model.active_parameters),
-        "flops": f"{_short(device.flops_per_s)}FLOP/s" if device.flops_per_s else "unknown",
-        "prompt": f"{load.prompt_tokens:,}",
-        "output": f"{load.output_tokens:,}",
-        "uncached": f"{1 - load.shared:.0%}",
-        "ttft": f"{load.ttft_s:g}",
-        "itl": f"{load.itl_s:g}",
+        "read_alone": format_bytes(model.active_bytes),
+        "read_together": format_bytes(rates.weight_bytes(n)),
     }
     sizes = {
         "weights": taken.weights_bytes,
@@ -479,8 +465,10 @@ def _launch(
     if row.backend in launches:
         made = launches[row.backend](serving)
     elif row.command:
-        fields = {"context_tokens": serving.context_tokens, "sequences": serving.sequences}
-        command = Setting(row.command.format(model=serving.model, **fields), row.why)
+        said = row.command
+        for name in ("model", "context_tokens", "sequences"):
+            said = said.replace(f"{{{name}}}", str(getattr(serving, name)))
+        command = Setting(said, row.why)
         dialect = Setting(f'backend = "{row.backend}"', "its dialect")
         made = Launch(command=(command,), endpoint=(dialect,))
     else:
@@ -569,8 +557,7 @@ def _costs(
             "hour": f"{hour:.3g}",
             "busy_rate": f"{most:.3g}",
             "busy": f"{busy:.0%}",
-            "output": load.output_tokens,
-            "calls": load.calls,
+            "load": load,
             "managed": f"{like}, ${price:.3g}; at most {_short(most * 86_400)}tokens a day",
         }
         million = usd_per_million_tokens(hour, tokens_per_s=most, busy=busy)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -24,7 +26,7 @@ from harness.analysis.serving_advice import (
 )
 from harness.analysis.serving_advice import advise as advise_on
 from harness.cli.arguments import config_option, find_journal, json_option, read_pairs
-from harness.cli.consoles import failures_told, json_object, results, write_json
+from harness.cli.consoles import failures_told, json_object, results, say, write_json
 from harness.cli.tables import digits, dollars
 from harness.errors import InvalidInput, did_you_mean
 from harness.hardware import format_bytes, parse_bytes
@@ -160,7 +162,7 @@ def _wanted(
 
     def shape_of(model: str) -> ModelShape:
         path = Path(model)
-        is_path = path.exists() or path.suffix in {".gguf", ".json"}
+        is_path = path.exists() or path.suffix in {".gguf", ".json"} or "/" in model
         return read_model_shape(path) if is_path else tables.shape(model, packing)
 
     found = []
@@ -220,7 +222,7 @@ def _print_model(model: ModelAdvice, console: Console, *, explain: bool) -> None
     row, launch = model.runtime, model.launch or Launch(command=(), endpoint=())
     name = "" if model.role == _ONLY else f"{model.role}: "
     table = Table(title=f"\n{name}{model.title}", title_justify="left", title_style="bold")
-    for column in ("", "weights", "KV cache", "sequence", "fit", "alone", "together"):
+    for column in ("", "weights", "KV cache", "of a sequence", "at once", "alone", "together"):
         table.add_column(column)
     for one in model.options:
         if explain or one.kv_bits == 16 or one == model.chosen:
@@ -229,7 +231,7 @@ def _print_model(model: ModelAdvice, console: Console, *, explain: bool) -> None
                 f"{one.quantization or 'as it is'}, {format_bytes(one.weight_bytes)}",
                 f"{one.kv_bits} bits",
                 format_bytes(one.sequence_bytes),
-                f"{one.sequences} ({one.fit})",
+                f"{one.sequences:,}",
                 f"{digits(one.alone_tokens_per_s)} tokens/s",
                 f"{digits(one.together_tokens_per_s)} tokens/s",
             )
@@ -283,7 +285,7 @@ def _print_table(tables: Tables, name: str) -> None:
             _say(f"{title}: {', '.join(rows)}", results())
         return
     rows = [row.model_dump() for row in found[name].values()]
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row.values()))
-    results().print(table)
+    writer = csv.DictWriter(lines := io.StringIO(), rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    say(lines.getvalue(), nl=False)

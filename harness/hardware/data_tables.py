@@ -196,9 +196,11 @@ def read_tables(own: Mapping[str, Path] | None = None) -> Tables:
         InvalidInput: There is no such table, or a row is not usable: file, line and remedy.
     """
     own = own or {}
-    for name in own.keys() - _KINDS.keys():
+    replaceable = _KINDS.keys() - {"figures"}  # formulas have names for the numbers in them
+    for name in own.keys() - replaceable:
         raise InvalidInput(
-            f"'{name}' is not a table; {did_you_mean(name, _KINDS)}", code="advise.table-unknown"
+            f"'{name}' is not a table of rows to add; {did_you_mean(name, replaceable)}",
+            code="advise.table-unknown",
         )
     tables: dict[str, Any] = {}
     for name, kind in _KINDS.items():

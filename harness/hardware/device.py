@@ -83,12 +83,7 @@ def this_gpu(name: str, *, known: Callable[[str], Device | None]) -> Device:
 
 
 def device_by_hand(memory: str, *, bandwidth: str | None = None, like: Device) -> Device:
-    """A device of so much memory, such as `24 GiB`; what is not given is as of `like`.
-
-    Args:
-        memory: Its size.
-        bandwidth: Its memory's, in a second: `1008 GB`.
-        like: One of about that size.
+    """A device of so much memory, `24 GiB`, and speed, `1008 GB`; the rest is as of `like`.
 
     Raises:
         ValueError: A size has another form.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from harness.errors import InvalidInput
 from harness.hardware.device import Device
@@ -106,19 +106,6 @@ class Rates:
         return 1 << 16
 
 
-def step_bytes(weight_bytes: int, *, sequences: int, tokens: int, token_bytes: int) -> int:
-    """Bytes moved for one token of each sequence: weights + sequences * tokens * bytes of a token.
-
-    With experts, only the weights of active ones count. A token's bytes are those in the KV cache.
-    """
-    return weight_bytes + sequences * tokens * token_bytes
-
-
-def decode_limit_tokens_per_s(weight_bytes: int, *, kv_bytes: int = 0, bytes_per_s: float) -> float:
-    """Tokens a second of one request, at most: bandwidth / (weight bytes + KV bytes)."""
-    return bytes_per_s / _positive(weight_bytes + kv_bytes, "a step's bytes")
-
-
 GAIN_PER_DOUBLING: Final = ((0.8, 0.9), (0.4, 0.5), (0.2, 0.3), (0.1, 0.15), (0.05, 0.1))
 """Least and most gain of throughput, as seen, when a batch doubles from 1 to 2, to 4, and on."""
 
@@ -130,9 +117,6 @@ def batching_gain(sequences: int) -> tuple[float, float]:
     """
     gains = GAIN_PER_DOUBLING[: sequences.bit_length() - 1]
     return math.prod(1 + low for low, _ in gains), math.prod(1 + high for _, high in gains)
-
-
-# --- requests -------------------------------------------------------------------------------------
 
 
 def ttft_s(prefill_s: float, step_s: float, *, queue: float = 0) -> float:
@@ -162,9 +146,6 @@ def mixed_itl_s(step_s: float, prefill_s: float, *, sequences: int, output_token
     return step_s + (sequences - 1) * prefill_s / output_tokens
 
 
-# --- what fits ------------------------------------------------------------------------------------
-
-
 def sequences_that_fit(
     capacity_bytes: int, *, weight_bytes: int, overhead_bytes: int, sequence_bytes: int
 ) -> int:
@@ -173,29 +154,10 @@ def sequences_that_fit(
     return max(int(room // _positive(sequence_bytes, "a sequence's bytes")), 0)
 
 
-Fit = Literal["whole", "cache spills", "partly", "not at all"]
-"""On the GPU is everything; or the weights but not all of the KV cache, slower at long contexts; or
-some layers, 5 to 10 times slower; or there is not enough memory in both together."""
-
-
-def fit(
-    *, weight_bytes: int, kv_bytes: int, overhead_bytes: int, gpu_bytes: int, machine_bytes: int
-) -> Fit:
-    """How a model fits, by the bytes free on the GPU and in the machine."""
-    over = weight_bytes + kv_bytes + overhead_bytes - gpu_bytes
-    if over <= 0:
-        return "whole"
-    if over > machine_bytes:
-        return "not at all"
-    return "cache spills" if over <= kv_bytes else "partly"
-
-
 def load_limit_s(file_bytes: int, *, bytes_per_s: tuple[float, ...]) -> float:
     """Seconds to load a model, at least: file / the slowest on the way, such as disk and PCIe."""
     return file_bytes / _positive(min(bytes_per_s), "a bandwidth")
 
-
-# --- speculative decoding -------------------------------------------------------------------------
 
 LEAST_ACCEPTANCE: Final = 0.55
 """Below 0.5 to 0.6 it is worse than nothing, whatever the formula: checking a draft costs too."""
@@ -216,9 +178,6 @@ def break_even_acceptance(*, drafted: int, cost: float) -> float | None:
         if speculative_speedup(percent / 100, drafted=drafted, cost=cost) >= 1:
             return max(percent / 100, LEAST_ACCEPTANCE)
     return None
-
-
-# --- money ----------------------------------------------------------------------------------------
 
 
 def usd_per_million_tokens(usd_per_hour: float, *, tokens_per_s: float, busy: float = 1.0) -> float:

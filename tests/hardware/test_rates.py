@@ -15,8 +15,6 @@ from harness.hardware.rates import (
     batching_gain,
     break_even_acceptance,
     break_even_tokens_per_day,
-    decode_limit_tokens_per_s,
-    fit,
     load_limit_s,
     mean_queue,
     mixed_itl_s,
@@ -24,7 +22,6 @@ from harness.hardware.rates import (
     requests_per_s,
     sequences_that_fit,
     speculative_speedup,
-    step_bytes,
     ttft_s,
     usd_per_million_tokens,
 )
@@ -72,15 +69,7 @@ FIGURES = {
         ),
         4,
     ),
-    "3: 70 GB on an H100, ms of a token": (
-        1000 / decode_limit_tokens_per_s(70 * GB, bytes_per_s=3350 * GB),
-        20.9,
-    ),
-    "3: the same by shape and device": (1000 * on(GROUPED).step_s(tokens=0), 20.9),
-    "3: a batch of 10 with 4,000 tokens, GB": (
-        step_bytes(70 * GB, sequences=10, tokens=4000, token_bytes=2_600_000) / GB,
-        174,
-    ),
+    "3: 70 GB on an H100, ms of a token": (1000 * on(GROUPED).step_s(tokens=0), 20.9),
     "3: that batch, ms of a step": (1000 * load_limit_s(174 * GB, bytes_per_s=(3350 * GB,)), 52),
     "3: that batch by shape, ms (2,621,440 bytes, not 2.6 MB)": (
         1000 * on(WITHOUT_GROUPS).step_s(tokens=4000, sequences=10),
@@ -180,25 +169,6 @@ def test_more_sequences_wake_more_experts_but_never_more_than_there_are():
     assert on(SEVEN).weight_bytes(64) == SEVEN.active_bytes
 
 
-@pytest.mark.parametrize(
-    ("gpu_gb", "machine_gb", "how"),
-    [
-        pytest.param(20, 0, "whole", id="all of it"),
-        pytest.param(16, 32, "cache spills", id="the weights, and some of the cache"),
-        pytest.param(8, 32, "partly", id="some of the weights"),
-        pytest.param(8, 4, "not at all", id="nowhere"),
-    ],
-)
-def test_how_a_model_fits_is_told(gpu_gb, machine_gb, how):
-    assert how == fit(
-        weight_bytes=14 * GB,
-        kv_bytes=5 * GB,
-        overhead_bytes=1 * GB,
-        gpu_bytes=gpu_gb * GB,
-        machine_bytes=machine_gb * GB,
-    )
-
-
 NOTHING = {"weight_bytes": 0, "overhead_bytes": 0, "sequence_bytes": 0}
 
 
@@ -206,11 +176,10 @@ NOTHING = {"weight_bytes": 0, "overhead_bytes": 0, "sequence_bytes": 0}
     ("nonsense", "code"),
     [
         (lambda: load_limit_s(1, bytes_per_s=(0,)), "model.not-positive"),
-        (lambda: decode_limit_tokens_per_s(0, bytes_per_s=1), "model.not-positive"),
         (lambda: sequences_that_fit(1, **NOTHING), "model.not-positive"),
         (lambda: usd_per_million_tokens(1, tokens_per_s=0), "model.not-positive"),
     ],
-    ids=["bandwidth", "weights", "tokens", "speed"],
+    ids=["bandwidth", "tokens", "speed"],
 )
 def test_what_says_nothing_is_refused(nonsense, code):
     with pytest.raises(InvalidInput) as caught:
