@@ -43,6 +43,7 @@ from harness.trace.records import Instant, SpanRecord
 
 _ONLY = "model"
 """The role of a model that has none."""
+_POSITIVE = click.FloatRange(0, min_open=True)
 _MANY = 8
 """Users from which a model that is given by its size is taken to be served in 16 bits."""
 _NOTES = 3
@@ -59,13 +60,13 @@ _FIRST = {"decode alone", "decode together", "first token in the queue", "goodpu
 @click.option("--users", type=click.IntRange(1), help="Sequences at once: 1.")
 @click.option("--prompt", "prompt_tokens", type=click.IntRange(1), help="Its tokens: 2000.")
 @click.option("--output", "output_tokens", type=click.IntRange(1), help="Its tokens: 500.")
-@click.option("--rate", "rate_per_s", type=float, help="Requests that come in a second.")
-@click.option("--ttft", "ttft_s", type=float, help="Seconds to the first token, at most: 2.")
-@click.option("--itl", "itl_s", type=float, help="Seconds between tokens, at most: 0.05.")
+@click.option("--rate", "rate_per_s", type=_POSITIVE, help="Requests that come in a second.")
+@click.option("--ttft", "ttft_s", type=_POSITIVE, help="Seconds to the first token, at most: 2.")
+@click.option("--itl", "itl_s", type=_POSITIVE, help="Seconds between tokens, at most: 0.05.")
 @click.option("--run", metavar="RUN", help="Take load and models from a run or a batch.")
 @click.option("--quantization", help="Of a model that is given by its size.")
 @click.option("--runtime", help="The only one to consider, of --tables runtimes.")
-@click.option("--price", type=float, help="Dollars an hour of such a device.")
+@click.option("--price", type=_POSITIVE, help="Dollars an hour of such a device.")
 @click.option("--table", "own", multiple=True, metavar="NAME=FILE", help="Adds, replaces rows.")
 @click.option("--tables", "shown", is_flag=False, flag_value="", help="Show one, or their names.")
 @click.option("--explain", is_flag=True, help="All figures with their formulas, all reasons.")

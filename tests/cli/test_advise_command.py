@@ -79,6 +79,7 @@ def test_tables_are_shown_with_own_rows(project: Path) -> None:
         (("none.gguf",), "none.gguf: cannot be opened"),
         (("8X",), "'8X' is not a number of parameters"),
         (("8B", "--memory", "much"), "'much' is not a size"),
+        (("8B", "--rate", "0"), "Invalid value for '--rate'"),
         (("8B", "--device", "h10"), "did you mean 'h100'"),
         (("8B", "--device", "gpu7"), "'gpu7' is not seen"),
         (("8B", "--runtime", "vlm"), "'vlm' is not a runtime"),
