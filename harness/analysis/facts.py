@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from sys import intern
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from harness.analysis.finding import Found, said_ns
 from harness.analysis.speed_limits import SpeedLimit, speed_limits_of
 from harness.analysis.time_budget import TimeShare, TimeSpent
 from harness.analysis.what_if import Schedule
 from harness.inference.providers import PROVIDERS, Aim, Provider
+from harness.inference.providers.serving import Serving
 from harness.trace.calls import PHASES, Call, Interval, calls_of
 from harness.trace.intervals import depths, length_ns, parts_within, union
 from harness.trace.journal_reader import Item, Journal
@@ -73,6 +74,32 @@ class Server:
         useful = (c for c in changes if self.threads is not None or "{threads}" not in c)
         return tuple(map(self.filled, useful))
 
+    def restart(self, name: str, value: int, *, at_once: float | None, longest: int) -> str | None:
+        """What its provider starts it with for this value of a field of `Serving`; None for none.
+
+        `at_once` and `longest` are what the run shows of a server whose settings it does not know.
+        """
+        provider = provider_named(self.backend)
+        if provider.launch is None:
+            return None
+        if self.is_in_process:
+            at_once, longest = self.slots, self.context_tokens
+        serving = Serving(model=self.tag, context_tokens=longest)
+        values: list[dict[str, Any]] = [{name: value}, {name: 2 * value}]
+        to_be, other = (provider.launch(replace(serving, **one)) for one in values)
+        where, settings = f"restart {provider.title} with ", to_be.command
+        if not settings:
+            where = self.filled("under [endpoints.{tag}] in harness.toml, with path ({file}): ")
+            settings = to_be.endpoint
+        # Some servers have a setting that grows with another.
+        changed = [one.text for one in settings if one not in {*other.command, *other.endpoint}]
+        if not changed:
+            return None
+        notes = [f"now {at_once:.0f}"] if name == "sequences" and at_once else []
+        if not self.is_in_process and (name == "context_tokens" or len(changed) > 1):
+            notes.append(f"for calls of {value if name == 'context_tokens' else longest} tokens")
+        return where + " ".join(changed) + (f" ({'; '.join(notes)})" if notes else "")
+
     def filled(self, change: str) -> str:
         """A change's text, with what it names of the endpoint filled in."""
         return change.format(
@@ -81,7 +108,6 @@ class Server:
             context_tokens=self.context_tokens,
             threads=f"now {self.threads}",
             file=f"to {self.file}" if self.file else "to its GGUF file",
-            max_parallel=f"now {self.max_parallel}" if self.max_parallel else "as it stands",
         )
 
 
@@ -215,6 +241,12 @@ class Observed:
     def server(self, tag: str) -> Server:
         """An endpoint; of one that the run does not describe, the tag alone is known."""
         return self.servers.get(tag) or Server(tag=tag)
+
+    def longest_call(self, model: str) -> int:
+        """Tokens of its longest prompt and reply together, in whole blocks of 256."""
+        calls = self.by_model().get(model, ())
+        longest = ((c.count("input_tokens") or 0) + (c.count("output_tokens") or 0) for c in calls)
+        return -(-max(longest, default=0) // 256) * 256
 
     def outlived(self, time_ns: int) -> bool:
         """Whether the run was resumed later: what failed or was cut off by then was done again."""

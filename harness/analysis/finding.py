@@ -64,6 +64,24 @@ class Evidence:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a change does to one figure, computed from the run: see the rule's functions."""
+
+    figure: str
+    before: float
+    after: float
+    unit: Literal["s", "tokens/s", "calls", "%"]
+
+    def __str__(self) -> str:
+        """For people: `time to first token 4.1 s -> about 0.6 s`."""
+        before, after = (
+            said_ns(value * 1e9) if self.unit == "s" else f"{round(value, 1):g} {self.unit}"
+            for value in (self.before, self.after)
+        )
+        return f"{self.figure} {before} -> about {after}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What a rule saw; `rules.RULES` adds what it means and what to change."""
@@ -78,6 +96,10 @@ class Found:
     case: str = ""
     first: tuple[str, ...] = ()
     """Changes that were computed from this run; they come before the others."""
+    wanted: tuple[str, int] | None = None
+    """What the server is to be started with: a field of `Serving`, and its value."""
+    expected: Expected | None = None
+    """Of what is wanted; if that is nothing, of the first change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +119,8 @@ class Finding:
     lost_ns: int | None = None
     """The run's time that it took up, which is the most that mending it can save; None where it
     cannot be told."""
+    expected: Expected | None = None
+    """Stands in `move` too, after the change that it is of; None where it cannot be computed."""
 
 
 def counted(count: float, noun: str, several: str = "") -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from harness.analysis.facts import Observed, Server
-from harness.analysis.finding import Finding, Found, Layer
+from harness.analysis.finding import Expected, Finding, Found, Layer
 from harness.analysis.rules_client import (
     client_lag,
     idle_device,
@@ -102,6 +102,7 @@ class Rule:
         usual = Advice(self.meaning, self.layer, self.moves)
         advice = self.cases.get(found.case, usual)
         server = observed.server(found.server or found.model or "")
+        move, expected = _moves(found, advice.moves, server, observed)
         return Finding(
             rule=code,
             severity=found.severity,
@@ -110,16 +111,40 @@ class Rule:
             evidence=found.evidence,
             meaning=advice.meaning,
             layer=advice.layer,
-            move=(*found.first, *_moves(advice.moves, server)),
+            move=move,
             lost_ns=None if found.lost_ns is None else round(found.lost_ns),
+            expected=expected,
         )
 
 
-def _moves(moves: tuple[str | Aim, ...], server: Server) -> tuple[str, ...]:
-    said: list[str] = []
+_AIMS = {
+    "sequences": Aim.ANSWER_MORE_AT_ONCE,
+    "kv_bits": Aim.MORE_KV_ROOM,
+    "context_tokens": Aim.LONGER_CONTEXT,
+}
+"""What a new value of a field of `Serving` is for."""
+
+
+def _moves(
+    found: Found, moves: tuple[str | Aim, ...], server: Server, observed: Observed
+) -> tuple[tuple[str, ...], Expected | None]:
+    """What to change, and what the change that the rule has computed is expected to do."""
+    restart = None
+    if found.wanted:
+        at_once = found.evidence.figures.get("answered_at_once")
+        longest = observed.longest_call(server.tag)
+        restart = server.restart(*found.wanted, at_once=at_once, longest=longest)
+    said = list(found.first)
     for move in moves:
-        said += server.remedies(move) if isinstance(move, Aim) else [server.filled(move)]
-    return tuple(said)
+        changes = server.remedies(move) if isinstance(move, Aim) else (server.filled(move),)
+        if restart and found.wanted and move == _AIMS[found.wanted[0]]:
+            changes = (restart, *changes[1:])
+        said += changes
+    subject = restart if found.wanted else said[0]
+    if subject not in said or found.expected is None:
+        return tuple(said), None
+    said[said.index(subject)] += f": {found.expected}"
+    return tuple(said), found.expected
 
 
 _OTHER_ERROR = Advice(
@@ -482,10 +507,7 @@ RULES: Mapping[str, Rule] = {
         max_concurrency,
         "The endpoint's own limit: max_parallel keeps calls here that its server might have begun.",
         "L6",
-        (
-            "raise max_parallel in [endpoints.{tag}] ({max_parallel}) until the server queues",
-            "leave it out for a server of your own: one that batches has its own queue",
-        ),
+        ("leave it out for a server of your own: one that batches has its own queue",),
         slows_replies=False,
     ),
     "max-parallel": Rule(

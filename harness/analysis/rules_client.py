@@ -16,7 +16,7 @@ from harness.analysis.facts import (
     tells_of_queues,
     ttft,
 )
-from harness.analysis.finding import MOST_SPANS, Evidence, Found, counted, named, said_ns
+from harness.analysis.finding import MOST_SPANS, Evidence, Expected, Found, counted, named, said_ns
 from harness.analysis.rules_prompts import needed_replies
 from harness.analysis.rules_waiting import FULL_KV
 from harness.analysis.what_if import Change
@@ -86,8 +86,14 @@ def serial_client(observed: Observed) -> Found | None:
             else f" All at once they could have saved up to {observed.said(lost_ns)}."
         ),
         evidence=Evidence.of(independent, serial_calls=len(alone), independent_calls=at_once),
+        expected=None if in_process else _shorter(observed, lost_ns),
         lost_ns=None if in_process else lost_ns,
     )
+
+
+def _shorter(observed: Observed, gain_ns: float) -> Expected:
+    run_s = observed.run.duration_ns / 1e9
+    return Expected("the run", run_s, run_s - gain_ns / 1e9, "s")
 
 
 def _needed_or_paused(observed: Observed, calls: Sequence[Call]) -> Iterator[set[int]]:
@@ -128,6 +134,8 @@ def max_concurrency(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
     certain = tells_of_queues(observed, calls) or server.is_in_process
     limit = server.max_parallel
     longest_ns = max(turn.duration_ns for turn in turns)
+    at_once = max(depth for _, depth in depths(calls))
+    now = "" if limit is None else f" (now {limit})"
     return Found(
         severity="warning" if certain else "hint",
         seen=f"{len(waited)} of {len(calls)} calls to '{model}' waited here for their turn, up to "
@@ -143,6 +151,10 @@ def max_concurrency(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
             longest_wait_s=longest_ns / 1e9,
             **({} if limit is None else {"max_parallel": limit}),
         ),
+        first=(
+            f"max_parallel = {at_once} under [endpoints.{model}]{now}, if so many are answered",
+        ),
+        expected=Expected("longest wait for a turn", longest_ns / 1e9, 0.0, "s"),
         lost_ns=lost_ns,
     )
 
@@ -259,6 +271,7 @@ def max_parallel(observed: Observed) -> Found | None:
             figures={"waiting_node_calls": len(waits), "max_parallel": places},
         ),
         first=(f"max_parallel={places + most} in Pipeline(…), or None for no limit",),
+        expected=_shorter(observed, gain_ns),
         lost_ns=gain_ns,
     )
 

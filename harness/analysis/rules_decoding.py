@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from harness.analysis.facts import Observed, decoding, per_model
-from harness.analysis.finding import Evidence, Found, counted, said_ns
+from harness.analysis.finding import Evidence, Expected, Found, counted, said_ns
 from harness.analysis.speed_limits import SpeedLimit
 from harness.trace.calls import Call
 from harness.trace.intervals import common, length_ns, mean_depths
@@ -98,6 +98,9 @@ def kv_pressure(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
             replies_many=with_more,
             replies_few=with_fewer,
         ),
+        wanted=("kv_bits", 8),
+        # The same tokens in elements of half the size.
+        expected=Expected("use of a 16-bit KV cache", 100 * highest, 50 * highest, "%"),
         lost_ns=lost_ns,
     )
 
@@ -173,6 +176,10 @@ def _slow_alone(
         return None
     shares = {}
     known = ""
+    expected = None
+    if limit is not None and limit.bound == "bandwidth":
+        half = limit.with_weights(limit.weight_bytes // 2)
+        expected = Expected("speed of a reply", limit.tokens_per_s, half, "tokens/s")
     if limit is not None:
         shares["memory_share"] = limit.memory_share
         known = f" It wrote at {limit.memory_share:.0%} of what memory allows"
@@ -185,6 +192,8 @@ def _slow_alone(
         f"to themselves; {said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}."
         + known,
         evidence=Evidence.of(alone, calls_alone=len(alone), itl_median_ms=itl_ns / 1e6, **shares),
+        first=() if expected is None else ("use weights of half the size",),
+        expected=expected,
         lost_ns=lost_ns,
     )
 

@@ -7,7 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Sequence
 
 from harness.analysis.facts import Observed, per_model
-from harness.analysis.finding import MOST_SPANS, Evidence, Found, counted, named, said_ns
+from harness.analysis.finding import MOST_SPANS, Evidence, Expected, Found, counted, named, said_ns
+from harness.inference.providers.error_replies import context_overflow
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns
 
@@ -124,7 +125,25 @@ def failed_calls(observed: Observed) -> Found | None:
         seen=f"{counted(sum(final.values()), 'call')} failed for good; {count} of '{model}' with "
         f"this: {shown[-1].error}",
         evidence=Evidence.of(shown, failed_calls=sum(final.values())),
+        wanted=(wanted := _context_for(shown) if kind == "ContextOverflow" else None),
+        expected=Expected("such failures", count, 0, "calls") if wanted else None,
     )
+
+
+def _context_for(calls: Sequence[Call]) -> tuple[str, int] | None:
+    """For each prompt and the reply that was allowed; None where they are unsaid.
+
+    A server that refuses a prompt says how long it is.
+    """
+    needed = []
+    for call in calls:
+        room, asked = call.count("max_output_tokens"), call.count("input_tokens")
+        if asked is None:
+            asked = context_overflow(call.error or "", endpoint=call.model).prompt_tokens
+        if asked is None or room is None:
+            return None
+        needed.append(asked + room)
+    return "context_tokens", -(-max(needed) // 256) * 256
 
 
 def failed_run(observed: Observed) -> Found | None:
@@ -255,6 +274,8 @@ def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Fo
         seen=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' ended where "
         "the model's context did.",
         evidence=Evidence.of(cut, cut_replies=len(cut), replies=len(calls)),
+        wanted=(wanted := _context_for(cut)),
+        expected=Expected("cut replies", len(cut), 0, "calls") if wanted else None,
     )
 
 

@@ -17,7 +17,7 @@ from harness.analysis.facts import (
     queues_in_server,
     tells_of_queues,
 )
-from harness.analysis.finding import Evidence, Found, said_ns
+from harness.analysis.finding import Evidence, Expected, Found, said_ns
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns, mean_depths
 
@@ -161,6 +161,9 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
             prefix_share=prefix_share,
             shared_share=shared_share,
         ),
+        expected=_cached_before(
+            (call, like.shared_share - like.prefix_share) for call, like in drifted
+        ),
         lost_ns=lost_ns,
     )
 
@@ -211,6 +214,7 @@ def uncached_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
         f"the one answered just before, and {_cached(same)}. Reading it again took "
         f"{observed.said(lost_ns)}.",
         evidence=Evidence.of((call for call, _ in same), prompts=len(same), prefix_share=share),
+        expected=_cached_before((call, like.prefix_share) for call, like in same),
         lost_ns=lost_ns,
     )
 
@@ -304,6 +308,14 @@ def _read_again_ns(shares: Iterable[tuple[Call, float]]) -> float:
     calls, parts = zip(*shares, strict=True) if (shares := [*shares]) else ((), ())
     reading = [part for call in calls for part in call.phases.get("prefill", ())]
     return length_ns(reading) * (statistics.fmean(parts) if parts else 0.0)
+
+
+def _cached_before(shares: Iterable[tuple[Call, float]]) -> Expected:
+    """Without the time that reading these shares of the prompts took; medians."""
+    read = [((call.ttft_ns or 0) / 1e9, call.phase_ns("prefill") * s / 1e9) for call, s in shares]
+    before_s = statistics.median(ttft_s for ttft_s, _ in read)
+    after_s = statistics.median(max(0.0, ttft_s - again_s) for ttft_s, again_s in read)
+    return Expected("time to first token of these calls", before_s, after_s, "s")
 
 
 def _compared(

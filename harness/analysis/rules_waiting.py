@@ -20,7 +20,8 @@ from harness.analysis.facts import (
     ttft,
     waits_before_sending,
 )
-from harness.analysis.finding import Evidence, Found, named, said_ns
+from harness.analysis.finding import Evidence, Expected, Found, named, said_ns
+from harness.inference.providers import Aim
 from harness.trace.calls import Call, Interval, percentiles_of
 from harness.trace.intervals import common, depths, length_ns, parts_within, without
 
@@ -61,6 +62,9 @@ def cold_start(observed: Observed) -> Found | None:
         seen=f"The first call to {named(load.model for load in firsts)} waited for the model to "
         f"be loaded ({observed.said(lost_ns)}), before a token of its prompt was read.",
         evidence=Evidence.of(firsts, loads=len(firsts), longest_load_s=longest.duration_ns / 1e9),
+        expected=Expected("wait of the first call for the model", lost_ns / 1e9, 0.0, "s")
+        if observed.server(longest.model).remedies(Aim.KEEP_LOADED)
+        else None,
         lost_ns=lost_ns,
     )
 
@@ -182,7 +186,8 @@ def swap_thrash(observed: Observed) -> Found | None:
             again, loads=len(observed.loads), models=len(loads), reloads=len(again)
         ),
         server=taking_turns[0],
-        first=_room_for_all(observed),
+        first=(room := _room_for_all(observed)),
+        expected=Expected("time of the reloads", lost_ns / 1e9, 0.0, "s") if room else None,
         lost_ns=lost_ns,
     )
 
@@ -293,6 +298,10 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
         one.model == model and one.bound == "compute" for one in observed.limits
     )
     case = "at its limit" if computes_all_it_can else ""
+    wanted, expected = ("sequences", _most_at_once(calls)), _with_places(calls, queues, queued)
+    if kv_is_full:  # in elements of half the size, twice as many fit
+        wanted = ("kv_bits", 8)
+        expected = Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls")
     return Found(
         severity="warning" if certain else "hint",
         case="KV cache full" if kv_is_full else case,
@@ -309,8 +318,36 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
             queue_max_s=max(waits) / 1e9,
             **({} if waiting is None else {"waiting_max": waiting}),
         ),
+        wanted=wanted,
+        expected=expected,
         lost_ns=lost_ns,
     )
+
+
+def _with_places(
+    calls: Sequence[Call], queues: Mapping[int, Interval], queued: Sequence[Call]
+) -> Expected:
+    """With a place for each call that was there at once; the median of those that queued.
+
+    Prompts that are there together are read together: the first tokens come when all of them have
+    been read, which takes as long as one after the other did. Calls are taken to come when they
+    did; what the writing of replies takes from reading is not counted.
+    """
+    waiting = [(one.start_ns, call) for call in calls if (one := ttft(call))]
+    waiting.sort(key=lambda pair: pair[0])
+    first_ns: dict[int, int] = {}
+    now_ns = 0
+    while waiting:
+        now_ns = max(now_ns, waiting[0][0])
+        together = [pair for pair in waiting if pair[0] <= now_ns]
+        waiting = waiting[len(together) :]
+        now_ns += sum((call.ttft_ns or 0) for _, call in together)
+        now_ns -= sum(queues[call.id].duration_ns for _, call in together if call.id in queues)
+        first_ns |= {call.id: now_ns - sent_ns for sent_ns, call in together}
+    before_ns = statistics.median(call.ttft_ns or 0 for call in queued)
+    after_ns = statistics.median(first_ns.get(call.id, 0) for call in queued)
+    figure = "time to first token of the calls that queued"
+    return Expected(figure, before_ns / 1e9, min(before_ns, after_ns) / 1e9, "s")
 
 
 @per_model

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.hardware.speed import decode_limit_tokens_per_s, step_bytes
 from harness.trace.calls import Call, Interval
 from harness.trace.intervals import length_ns, mean_depths
 from harness.trace.records import Instant
@@ -176,10 +175,7 @@ def _limit(
     company = [depth_of[call.id] for call in timed]
     rates = [_tokens_per_s(call) for call in timed]
     memory = [
-        decode_limit_tokens_per_s(
-            step_bytes(weight_bytes, sequences=round(n), tokens=1, token_bytes=cache_bytes),
-            bytes_per_s=device.memory_bytes_per_s,
-        )
+        device.memory_bytes_per_s / (weight_bytes + round(n) * cache_bytes)
         for cache_bytes, n in zip(caches, company, strict=True)
     ]
     least = _LEAST_PROMPT_TOKENS_OF_GPU if device.cores is None else _LEAST_PROMPT_TOKENS

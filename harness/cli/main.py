@@ -14,6 +14,7 @@ from harness.cli.process import FAILED, INTERRUPTED, LazyGroup, steady_streams
 from harness.version import __version__
 
 _COMMANDS = {
+    "advise": ("harness.cli.advise_command:advise", "Say what fits, how quick it can be, and how."),
     "batch": ("harness.cli.batch_command:batch", "Run a pipeline over the rows of a table."),
     "endpoints": ("harness.cli.endpoints:endpoints", "Try out the models that can be reached."),
     "graph": ("harness.cli.graph_command:graph", "Draw a pipeline, and what a run made of it."),

@@ -30,7 +30,7 @@ from harness.cli.project_files import endpoints_of, load_pipeline, settings_for_
 from harness.cli.tables import cell, print_columns
 from harness.errors import HarnessError
 from harness.hardware import format_bytes
-from harness.hardware.speed import GPU_SPEEDUP
+from harness.hardware.offload import GPU_SPEEDUP
 from harness.inference import Endpoint
 from harness.residency import HostReport
 from harness.session import run_to_its_end

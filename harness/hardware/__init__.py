@@ -13,8 +13,9 @@ from harness.hardware.footprint import (
     prompt_kv_bytes,
 )
 from harness.hardware.gguf import GgufHeader, gguf_header_from_values, read_gguf_header
+from harness.hardware.offload import first_gpu_layer, split_footprint
 from harness.hardware.quantization import CacheType, file_type_name, is_below_evaluator_floor
-from harness.hardware.speed import first_gpu_layer, load_limit_s, split_footprint
+from harness.hardware.rates import load_limit_s
 
 __all__ = [
     "CacheType",

@@ -33,8 +33,9 @@ class GgufHeader:
     """`general.name`, or else the name of the file."""
     file_type: int
     """`general.file_type`; see `file_type_name`."""
+    parameters: int
+    """Over all parts of a split model, as are the bytes; 0 if a server does not say."""
     tensor_bytes: int
-    """Over all parts of a split model, as is `file_bytes`."""
     file_bytes: int
     block_count: int
     """Layers."""
@@ -106,6 +107,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
     )
     return _header(
         keys,
+        parameters=sum(file.elements for file in files),
         tensor_bytes=sum(file.tensor_bytes for file in files),
         file_bytes=sum(file.file_bytes for file in files),
         weights=weights,
@@ -131,18 +133,22 @@ def gguf_header_from_values(
         values={key: _told(value) for key, value in values.items()},
         values_end=None,
         tensors={},
+        elements=0,
         file_bytes=tensor_bytes,
     )
     keys = model_keys(file)
     return _header(
         keys,
+        parameters=file.count("general.parameter_count", default=0),
         tensor_bytes=tensor_bytes,
         file_bytes=tensor_bytes,
         weights=even_weights(tensor_bytes, layers=keys.layers),
     )
 
 
-def _header(keys: ModelKeys, *, tensor_bytes: int, file_bytes: int, weights: Weights) -> GgufHeader:
+def _header(
+    keys: ModelKeys, *, parameters: int, tensor_bytes: int, file_bytes: int, weights: Weights
+) -> GgufHeader:
     embedding_length = keys.count("embedding_length")
 
     # By default: as many key-value heads as heads, each as wide as its share of the embedding.
@@ -167,6 +173,7 @@ def _header(keys: ModelKeys, *, tensor_bytes: int, file_bytes: int, weights: Wei
         architecture=keys.architecture,
         name=keys.file.text("general.name", default=keys.file.path.stem),
         file_type=keys.file.count("general.file_type", default=UNKNOWN_FILE_TYPE),
+        parameters=parameters,
         tensor_bytes=tensor_bytes,
         file_bytes=file_bytes,
         block_count=keys.layers,

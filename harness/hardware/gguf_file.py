@@ -63,6 +63,8 @@ class GgufFile:
     """Byte after the last value; None if they come from a server."""
     tensors: dict[str, int]
     """Bytes of each tensor by its own type, without the padding between them."""
+    elements: int
+    """Of all its tensors; 0 if a server reports it."""
     file_bytes: int
 
     @property
@@ -199,11 +201,13 @@ def _parse(cursor: _Cursor) -> GgufFile:
 
     # 3. The tensors, which must fit into the rest of the file.
     tensors: dict[str, int] = {}
+    elements = 0
     for _ in range(tensor_count):
-        name, size = _read_tensor(cursor)
+        name, size, count = _read_tensor(cursor)
         if name in tensors:
             raise cursor.invalid(f"the tensor '{name}' comes a second time; {_DAMAGED}")
         tensors[name] = size
+        elements += count
     tensor_bytes = sum(tensors.values())
     left = len(cursor.data) - cursor.at
     if tensor_bytes > left:
@@ -215,6 +219,7 @@ def _parse(cursor: _Cursor) -> GgufFile:
         values=values,
         values_end=values_end,
         tensors=tensors,
+        elements=elements,
         file_bytes=len(cursor.data),
     )
 
@@ -266,7 +271,8 @@ def _skip_strings(cursor: _Cursor, length: int) -> None:
     cursor.take(end - cursor.at)
 
 
-def _read_tensor(cursor: _Cursor) -> tuple[str, int]:
+def _read_tensor(cursor: _Cursor) -> tuple[str, int, int]:
+    """Its name, its bytes and its elements."""
     name = cursor.text()
     dimensions: int = cursor.number(_U32)
     if dimensions > _MAX_DIMENSIONS:
@@ -283,7 +289,7 @@ def _read_tensor(cursor: _Cursor) -> tuple[str, int]:
     except ValueError as error:
         raise cursor.invalid(f"tensor '{name}': {error}; {_DAMAGED}") from error
     cursor.number(_U64)  # where it lies among the tensors
-    return name, row_bytes * math.prod(shape[1:])
+    return name, row_bytes * math.prod(shape[1:]), math.prod(shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,8 @@ class Gpu:
     memory_bytes_per_s: int | None
     """Nominal, from the width of its bus and the highest clock of its memory, which moves data
     twice a cycle."""
+    product: str = ""
+    """Such as `NVIDIA H100 80GB HBM3`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,7 @@ class Gpus:
         mhz = self._told(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM)
         return Gpu(
             name=f"gpu{number}",
+            product=str(self._told(nvml.nvmlDeviceGetName, handle) or ""),
             capacity_bytes=None if memory is None else int(memory.total),
             memory_bytes_per_s=bits * mhz * 2 * 10**6 // 8 if bits and mhz else None,
         )

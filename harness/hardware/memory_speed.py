@@ -1,4 +1,7 @@
-"""How fast this machine reads its memory, which limits decoding: measured, not looked up."""
+"""How fast this machine reads its memory, and multiplies: measured, not looked up.
+
+The first limits decoding, the second the reading of prompts.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ _BYTES: Final = 128 << 20
 """Far more than a processor's caches hold, and little beside a model."""
 _ROUNDS: Final = 3
 _ROUND_S: Final = 0.05
+_WIDTH: Final = 1024
 
 
 def core_count() -> int:
@@ -30,6 +34,22 @@ def memory_bytes_per_s() -> float:
     cores = core_count()
     parts = [np.ones(_BYTES // 8 // cores, dtype=np.int64) for _ in range(cores)]
     return max(_round(parts) for _ in range(_ROUNDS))
+
+
+@cache
+def products_per_s() -> float:
+    """Floating-point operations a second of f32 matrix products on all cores, at the best of three.
+
+    Takes a tenth of a second, once a process.
+    """
+    factor = np.ones((_WIDTH, _WIDTH), dtype=np.float32)
+
+    def once_s() -> float:
+        start_s = time.perf_counter()
+        np.matmul(factor, factor)
+        return time.perf_counter() - start_s
+
+    return 2 * _WIDTH**3 / min(once_s() for _ in range(_ROUNDS))
 
 
 def _round(parts: list[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> float:

@@ -154,48 +154,6 @@ def cache_format(cache_type: str) -> BlockFormat:
     return block
 
 
-_GB: Final = 10**9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightFormat:
-    """A common quantization, with published sizes."""
-
-    bits_per_weight: float
-    """Nominal; scales and some tensors take more."""
-    size_7b_bytes: int
-    """Of a model of 7 billion parameters."""
-    size_13b_bytes: int
-    """Of a model of 13 billion parameters."""
-    least_loss: float
-    """Share of quality lost against FP16, at best."""
-    most_loss: float
-    """The same at worst."""
-    meant_for: str
-
-
-def _format(
-    bits: float, gb_7b: float, gb_13b: float, loss: tuple[float, float], meant_for: str
-) -> WeightFormat:
-    return WeightFormat(
-        bits_per_weight=bits,
-        size_7b_bytes=round(gb_7b * _GB),
-        size_13b_bytes=round(gb_13b * _GB),
-        least_loss=loss[0],
-        most_loss=loss[1],
-        meant_for=meant_for,
-    )
-
-
-WEIGHT_FORMATS: Final[dict[str, WeightFormat]] = {
-    "F16": _format(16, 14.0, 26.0, (0, 0), "evaluators on vLLM, highest fidelity"),
-    "Q8_0": _format(8, 7.7, 14.4, (0.001, 0.003), "evaluators, as the lowest"),
-    "Q5_K_M": _format(5.5, 5.3, 9.8, (0.005, 0.01), "good producers on 8 GB; code"),
-    "Q4_K_M": _format(4.5, 4.4, 8.1, (0.01, 0.025), "producers"),
-    "Q3_K_M": _format(3.5, 3.5, 6.4, (0.04, 0.08), "nothing if it can be helped; no evaluator"),
-}
-"""By file type, best first."""
-
 EVALUATOR_FLOOR: Final = "Q8_0"
 """The coarsest quantization of an evaluator: below it scores are too noisy for the loop, whatever
 the rubric. A producer may be at Q4_K_M, since the loop corrects it."""
@@ -223,4 +181,4 @@ def is_below_evaluator_floor(packing: int | str | None) -> bool:
     if label is None or "MXFP4" in label.upper():
         return False
     bits = label_bits(label)
-    return bits is not None and bits < WEIGHT_FORMATS[EVALUATOR_FLOOR].bits_per_weight
+    return bits is not None and bits < 8

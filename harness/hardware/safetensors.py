@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeGuard
 
@@ -18,7 +18,7 @@ import orjson
 from harness.errors import InvalidInput, ModelFileInvalid, did_you_mean
 from harness.hardware.footprint import Footprint
 from harness.hardware.gguf_caches import LayerCache, layer_token_bytes
-from harness.hardware.quantization import BlockFormat
+from harness.hardware.quantization import BlockFormat, label_bits
 
 KvCacheDtype = Literal["auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"]
 
@@ -46,6 +46,10 @@ _RECURRENT: Final = frozenset(
     {"attn_layer_period", "full_attention_interval", "hybrid_override_pattern", "ssm_cfg"}
 )
 _ENCODER: Final = ("bert", "roberta")
+_EXPERTS_USED: Final = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
+_UNGATED: Final = frozenset(
+    {"bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "opt", "phi", "starcoder2"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +64,14 @@ class SafetensorsModel:
     """Of its weights before quantization, such as `bfloat16`."""
     quantization: str | None
     """Such as `awq` or `gptq-4bit`; None if not quantized."""
+    parameters: int
+    """As the configuration describes them, norms and biases left out: within 2 %."""
+    active_parameters: int
+    """Those that one token is multiplied with: without the input's table and idle experts."""
+    expert_share: float
+    """Of a layer's experts, those that one token uses; 1 for a dense model."""
     tensor_bytes: int
-    """Over all files, as is `file_bytes`."""
+    """Over all files, as is `file_bytes`; estimated by `configured_model`."""
     file_bytes: int
     block_count: int
     """Layers."""
@@ -85,22 +95,42 @@ def read_safetensors_model(folder: Path) -> SafetensorsModel:
     Raises:
         ModelFileInvalid: A file is missing, cut or damaged, or it is no language model.
     """
-    config = read_model_config(folder / "config.json")
+    model = configured_model(folder / "config.json")
     files = _tensor_files(folder)
-    tensor_bytes = sum(sum(read_safetensors_file(path).values()) for path in files)
+    return replace(
+        model,
+        tensor_bytes=sum(sum(read_safetensors_file(path).values()) for path in files),
+        file_bytes=sum(path.stat().st_size for path in files),
+    )
+
+
+def configured_model(path: Path) -> SafetensorsModel:
+    """Reads a `config.json` alone: bytes are parameters * bits / 8, without scales.
+
+    Raises:
+        ModelFileInvalid: It is missing, damaged, or no language model's.
+    """
+    config = read_model_config(path)
     layers = config.count("num_hidden_layers", "n_layer", "num_layers", "n_layers")
     # A small configuration must not be able to allocate much memory.
     if not 0 < layers <= _MAX_LAYERS:
         raise config.unusable("num_hidden_layers", f"is {layers:,}, not 1 to {_MAX_LAYERS:,}")
     width = config.count("hidden_size", "n_embd", "d_model")
     caches, exact = _caches(config, layers=layers, width=width)
+    parameters, active_parameters, expert_share = _parameters(config, layers, width, caches[0])
+    dtype, quantization = _dtype(config), _quantization(config)
+    bits = (label_bits(quantization) if quantization else None) or label_bits(dtype or "") or 16
+    size = round(parameters * bits / 8)
     return SafetensorsModel(
         architecture=str(config.get("model_type") or ""),
-        name=folder.resolve().name,
-        dtype=_dtype(config),
-        quantization=_quantization(config),
-        tensor_bytes=tensor_bytes,
-        file_bytes=sum(path.stat().st_size for path in files),
+        name=path.resolve().parent.name,
+        dtype=dtype,
+        quantization=quantization,
+        parameters=parameters,
+        active_parameters=active_parameters,
+        expert_share=expert_share,
+        tensor_bytes=size,
+        file_bytes=size,
         block_count=layers,
         context_length=config.count(
             "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", default=0
@@ -269,9 +299,41 @@ def _full_cache(config: ModelConfig, width: int) -> LayerCache:
 
 
 def _feed_forward_length(config: ModelConfig, width: int) -> int:
+    dense, expert = _inner_lengths(config, width)
+    return max(dense, config.count(*_EXPERTS_USED, default=0) * expert)
+
+
+def _inner_lengths(config: ModelConfig, width: int) -> tuple[int, int]:
+    """Of a dense layer, and of one expert."""
     dense = config.count("intermediate_size", "ffn_hidden_size", "n_inner", default=4 * width)
-    used = config.count("num_experts_per_tok", "num_experts_per_token", "moe_topk", default=0)
-    return max(dense, used * config.count("moe_intermediate_size", default=dense))
+    return dense, config.count("moe_intermediate_size", default=dense)
+
+
+def _parameters(
+    config: ModelConfig, layers: int, width: int, cache: LayerCache
+) -> tuple[int, int, float]:
+    """All, those that one token is multiplied with, and the share of experts that it uses.
+
+    layers * (attention: 2 * width * (heads + kv_heads) * head_dim; feed-forward: 3, or without a
+    gate 2, * width * inner length, for each expert) + the vocabulary's tables * width
+    """
+    heads = config.count("num_attention_heads", "n_head", "num_heads", "n_heads")
+    head = config.count("head_dim", "attention_head_dim", default=width // heads)
+    dense_length, expert_length = _inner_lengths(config, width)
+    expert = (2 if config.get("model_type") in _UNGATED else 3) * width
+    experts = config.count("num_local_experts", "num_experts", "n_routed_experts", default=0)
+    used = min(config.count(*_EXPERTS_USED, default=0), experts)
+    shared = config.count("n_shared_experts", default=0)
+    dense = config.count("first_k_dense_replace", default=0) if experts else layers
+
+    def with_experts(count: int) -> int:
+        inner = dense * dense_length + (layers - dense) * (count + shared) * expert_length
+        return layers * 2 * width * (heads + cache.heads) * head + expert * inner
+
+    table = config.count("vocab_size", default=0) * width
+    tables = table if config.get("tie_word_embeddings") is not False else 2 * table
+    share = used / experts if experts else 1.0
+    return with_experts(experts) + tables, with_experts(used) + table, share
 
 
 def _dtype(config: ModelConfig) -> str | None:

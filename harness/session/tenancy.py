@@ -17,15 +17,15 @@ from harness.hardware import (
     read_gguf_header,
     split_footprint,
 )
+from harness.hardware.device import machine_memory_bytes
 from harness.hardware.gpus import read_gpus
-from harness.hardware.speed import dealt_footprints
+from harness.hardware.offload import dealt_footprints
 from harness.inference import (
     FILE_BACKENDS,
     MACHINE,
     Endpoint,
     Host,
     loading_of,
-    machine_memory_bytes,
     provider_of,
     server_address,
 )

@@ -137,8 +137,8 @@ class PlantedRun:
         """A call that an earlier one's reply answers, in no time."""
         self.span("chat", self.now_ms, 0, self.root, model="small", from_cache=True, **more)
 
-    def failed_call(self, ms: int, error: str, *, model: str = "small") -> None:
-        said: dict[str, Any] = {"model": model, "status": "error", "error": error}
+    def failed_call(self, ms: int, error: str, *, model: str = "small", **more: Any) -> None:
+        said: dict[str, Any] = {"model": model, "status": "error", "error": error, **more}
         self.span("chat", self.now_ms, ms, self.root, **said)
         self.now_ms += ms
 
@@ -218,6 +218,13 @@ def queueing(backend: str = "vllm", **settings: Any) -> PlantedRun:
     for number in range(8):
         run.call(0, queue_ms=500 * number, tokens=47)
     run.counter("waiting", (0, 7), (2000, 3), (3500, 0))
+    return run
+
+
+def queueing_for_room() -> PlantedRun:
+    """The same, and it is the KV cache that has no room."""
+    run = queueing()
+    run.counter("KV cache", (0, 0.97))
     return run
 
 
@@ -595,10 +602,11 @@ def retries() -> PlantedRun:
     return run
 
 
-def failed_calls() -> PlantedRun:
+def failed_calls(**allowed: Any) -> PlantedRun:
     run = PlantedRun("vllm")
     run.call()
-    run.failed_call(30, "ContextOverflow: small: 9000 tokens are more than 4096")
+    said = "This model's maximum context length is 4096 tokens; your request has 9000"
+    run.failed_call(30, f"ContextOverflow: small: {said}", **allowed)
     return run
 
 

@@ -49,6 +49,8 @@ class Fault:
     """Some of the evidence."""
     move: str = ""
     """A part of what is to be changed."""
+    expected: tuple[float, float, str] | None = None
+    """A figure before and after, and its unit; None for those that cannot be computed."""
     severity: str = "warning"
     beside: frozenset[str] = frozenset()
     """What else may rightly be said of the run."""
@@ -63,7 +65,7 @@ TURNS = {"waiting_calls": 4, "longest_wait_s": 0.9, "max_parallel": 2}
 
 FAULTS = [
     Fault("cold-start", planted.cold_start, {"loads": 1, "longest_load_s": 3}, "llama-server",
-          severity="hint"),
+          (3, 0, "s"), severity="hint"),
     Fault("slow-first-call", planted.slow_first_call, {"first_ttft_s": 3, "unexplained_s": 2.4},
           "send a short call ahead"),
     Fault("swap-thrash", planted.swaps_in_a_server, {"reloads": 4},
@@ -72,43 +74,60 @@ FAULTS = [
     Fault("stalled-replies", planted.stalled_replies,
           {"stalled_replies": 3, "longest_stall_s": 1.5}, "gpu-memory"),
     Fault("swap-thrash", planted.swap_thrash, {"loads": 6, "models": 2, "reloads": 4},
-          '[budget] capacity = "300 MiB"', beside=frozenset({"cold-start"})),
+          '[budget] capacity = "300 MiB"', (3.85, 0, "s"), beside=frozenset({"cold-start"})),
     Fault("budget-wait", planted.budget_wait, {"waiting_calls": 3}, "a lower context_tokens"),
-    Fault("queueing", planted.queueing, QUEUED | {"waiting_max": 7}, "--max-num-seqs"),
+    Fault("queueing", planted.queueing, QUEUED | {"waiting_max": 7},
+          "restart vLLM with --max-num-seqs 8 (now 1): time to first token", (2.04, 0.32, "s")),
+    Fault("queueing", lambda: planted.queueing("llamacpp"), QUEUED,
+          "restart llama-server with -c 2048 -np 8 (now 1; for calls of 256 tokens)",
+          (2.04, 0.32, "s"), name="queueing llama-server"),
+    Fault("queueing", planted.queueing_for_room, QUEUED,
+          "restart vLLM with --kv-cache-dtype fp8: room", (1, 2, "calls")),
     Fault("queueing", lambda: planted.queueing("embedded", file="small.gguf"), QUEUED,
-          "path too (to small.gguf): more slots (4)", name="queueing embedded"),
+          "path (to small.gguf): slots = 8 (now 4): time to first", (2.04, 0.32, "s"),
+          name="queueing embedded"),
     Fault("queueing", planted.queueing_at_its_limit, {"queued_calls": 7}, "a smaller model"),
     Fault("queueing", planted.queueing_by_counter, {"queued_calls": 5, "waiting_max": 5}),
-    Fault("queueing", planted.queueing_unsaid, {"queued_calls": 5}, severity="hint"),
-    Fault("queueing", lambda: planted.behind_prefill(slots=2), name="behind a slot"),
+    Fault("queueing", planted.queueing_unsaid, {"queued_calls": 5}, "OLLAMA_NUM_PARALLEL=6",
+          (1.66, 0.24, "s"), severity="hint"),
+    # With a place of its own, a call would still wait until the prompts have been read.
+    Fault("queueing", lambda: planted.behind_prefill(slots=2), {}, "slots = 3 (now 2)",
+          (3, 3, "s"), name="behind a slot"),
     Fault("behind-prefill", planted.behind_prefill, {"queued_calls": 2, "calls_at_once": 3}),
     Fault("convoy", planted.convoy, {"waiting_calls": 4, "long_reply_s": 4.99}),
     Fault("tail", planted.tail, {"calls": 79, "prompt_ratio": 11.329}, "--long-prefill"),
     Fault("prefill-bound", planted.prefill_bound, {"prefill_tokens_per_s": 600, "queue_share": 0},
           "-ngl all", beside=frozenset({"serial-client"})),
-    Fault("drifting-prefix", planted.drifting_prefix, {"prompts": 4, "shared_share": 0.958}),
+    Fault("drifting-prefix", planted.drifting_prefix, {"prompts": 4, "shared_share": 0.958},
+          "after what stays the same: time to first token", (2, 0.09, "s")),
     Fault("drifting-prefix", lambda: planted.drifting_prefix(texts=False), {"prompts": 4},
           severity="hint", beside=frozenset({"prefill-bound"}), name="texts not recorded"),
-    Fault("uncached-prefix", planted.uncached_prefix, {"prompts": 4, "prefix_share": 0.987}),
+    Fault("uncached-prefix", planted.uncached_prefix, {"prompts": 4, "prefix_share": 0.987},
+          "--no-enable-prefix-caching", (2, 0.03, "s")),
     Fault("resent-history", planted.resent_history, {"calls": 8, "resent_tokens": 5460}),
     Fault("resent-history", lambda: planted.resent_history(told=False), {"cached_tokens": 0},
           name="resent, and nobody says so"),
-    Fault("kv-pressure", planted.kv_pressure, {"itl_many_ms": 60, "itl_few_ms": 20}),
+    Fault("kv-pressure", planted.kv_pressure, {"itl_many_ms": 60, "itl_few_ms": 20},
+          "--kv-cache-dtype fp8", (93, 46.5, "%")),
     Fault("preemptions", planted.preemptions, {"preemptions": 5},
           beside=frozenset({"kv-pressure"})),
     Fault("bandwidth-bound", planted.bandwidth_bound, {"calls_alone": 3, "itl_median_ms": 150}),
     Fault("bandwidth-bound", lambda: planted.known_limits(1000),
-          {"memory_share": 0.667, "compute_share": 0.004}, name="bandwidth, and known"),
+          {"memory_share": 0.667, "compute_share": 0.004}, "weights of half the size",
+          (6.67, 10, "tokens/s"), name="bandwidth, and known"),
     Fault("compute-bound", lambda: planted.known_limits(100, prefill_ms=6000),
           {"memory_share": 0.067, "compute_share": 0.667}, "a smaller model",
           beside=frozenset({"prefill-bound", "serial-client"})),
     Fault("slow-decode", planted.slow_decode, {"slow_calls": 8, "itl_median_ms": 440},
           "threads one less than there are cores (now 2)"),
-    Fault("serial-client", planted.serial_loop, {"serial_calls": 8, "independent_calls": 8}),
-    Fault("max-parallel", planted.places_without_models, {"waiting_node_calls": 8}, "for several"),
+    Fault("serial-client", planted.serial_loop, {"serial_calls": 8, "independent_calls": 8},
+          "mapped node", (2, 0.39, "s")),
+    Fault("max-parallel", planted.places_without_models, {"waiting_node_calls": 8}, "for several",
+          (5.7, 5.4, "s")),
     Fault("max-parallel", planted.places, {"waiting_node_calls": 8, "max_parallel": 4},
-          "max_parallel=12"),
-    Fault("max-parallel", lambda: planted.places(None), severity="hint", name="places, unsaid"),
+          "max_parallel=12", (3.6, 1.2, "s")),
+    Fault("max-parallel", lambda: planted.places(None), {}, "", (3.6, 1.2, "s"), severity="hint",
+          name="places, unsaid"),
     Fault("idle-device", planted.idle_server, {"waiting_calls": 4}, severity="hint",
           beside=frozenset({"prefill-bound", "queueing"})),
     Fault("client-lag", planted.client_lag,
@@ -121,18 +140,22 @@ FAULTS = [
     Fault("out-of-memory-later", planted.out_of_memory_later,
           {"failed_calls": 1, "calls_before": 3}, "OLLAMA_CONTEXT_LENGTH", severity="error"),
     Fault("retries", planted.retries, {"retries": 3, "pauses_s": 4.9}),
-    Fault("failed-calls", planted.failed_calls, {"failed_calls": 1}, "--max-model-len",
+    Fault("failed-calls", planted.failed_calls, {"failed_calls": 1}, "a larger --max-model-len",
           severity="error"),
+    Fault("failed-calls", lambda: planted.failed_calls(max_output_tokens=400), {"failed_calls": 1},
+          "restart vLLM with --max-model-len 9472 (for calls of 9472 tokens)", (1, 0, "calls"),
+          severity="error", name="overflow by so much"),
     Fault("schema-not-enforced", planted.schema_ignored, {"unenforced_calls": 3}, "Triton"),
     Fault("filled-context", planted.context_filled, {"cut_replies": 3, "replies": 4},
-          "--max-model-len"),
+          "--max-model-len 4096", (3, 0, "calls")),
     # A dropped field matters if it decides what is written.
     Fault("dropped-fields", planted.fields_dropped, {"calls_without": 1, "calls": 2}),
     Fault("dropped-fields", lambda: planted.fields_dropped(["seed"], 0.7), name="sampled, no seed"),
     Fault("dropped-fields", lambda: planted.fields_dropped(["seed"], 0), severity="hint",
           name="greedy, no seed"),
-    Fault("max-concurrency", planted.turns, TURNS, "(now 2)"),
-    Fault("max-concurrency", planted.turns_unsaid, TURNS, severity="hint"),
+    Fault("max-concurrency", planted.turns, TURNS, "max_parallel = 6 under", (0.9, 0, "s")),
+    Fault("max-concurrency", planted.turns_unsaid, TURNS, "(now 2)", (0.9, 0, "s"),
+          severity="hint"),
     Fault("fallbacks", planted.fell_back, {"fallbacks": 2}, "--max-num-seqs"),
     Fault("out-of-reach", planted.out_of_reach, {"failed_calls": 5, "fallbacks": 0},
           "fallback under", severity="error"),
@@ -173,6 +196,9 @@ def test_the_planted_fault_is_named_and_no_other(fault: Fault, tmp_path: Path) -
     assert finding.severity == fault.severity
     assert fault.figures.items() <= finding.evidence.figures.items()
     assert fault.move in "\n".join(finding.move)
+    said = finding.expected
+    assert (said and (round(said.before, 2), round(said.after, 2), said.unit)) == fault.expected
+    assert said is None or [move for move in finding.move if move.endswith(f": {said}")]
     for finding in findings.values():
         assert finding.layer in LAYERS
         assert finding.move

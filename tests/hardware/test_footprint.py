@@ -30,6 +30,7 @@ def model(
         architecture="llama",
         name="a model",
         file_type=15,
+        parameters=0,
         tensor_bytes=0,
         file_bytes=0,
         block_count=layers,

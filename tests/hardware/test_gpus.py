@@ -43,6 +43,9 @@ class Nvml:
             raise self.NVMLError("Not Supported")
         return SimpleNamespace(total=self._gpus[handle], used=GIB)
 
+    def nvmlDeviceGetName(self, _handle):
+        return "NVIDIA H100 80GB HBM3"
+
     def nvmlDeviceGetMemoryBusWidth(self, _handle):
         return 5120
 
@@ -83,6 +86,7 @@ def test_bandwidth_is_what_the_makers_sheet_says_of_an_h100():
     with gpus_of(Nvml(LARGE)) as gpus:
         assert gpus is not None
         assert gpus.found[0].memory_bytes_per_s == pytest.approx(3.35e12, rel=0.01)
+        assert gpus.found[0].product == "NVIDIA H100 80GB HBM3"
 
 
 def test_a_state_lacks_what_the_driver_does_not_tell():

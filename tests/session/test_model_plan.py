@@ -13,7 +13,7 @@ from harness import Pipeline, Run, ScriptedBackend, Settings, load_settings
 from harness.cli.project_files import load_pipeline
 from harness.hardware import Loading, format_bytes, gguf_footprint, parse_bytes, read_gguf_header
 from harness.hardware.gpus import Gpu
-from harness.hardware.speed import GPU_CONTEXT_BYTES
+from harness.hardware.offload import GPU_CONTEXT_BYTES
 from harness.session import tenancy
 from harness.session.model_plan import plan_models
 from harness.session.models import describe_endpoints, known_endpoints

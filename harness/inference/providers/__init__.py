@@ -2,7 +2,6 @@
 
 from harness.inference.providers.counters import MetricsSource, Reading
 from harness.inference.providers.litellm import APIS_WITH_ONE_KEY, MANAGED_APIS
-from harness.inference.providers.model_files import machine_memory_bytes
 from harness.inference.providers.pages import ServerFacts
 from harness.inference.providers.provider import Access, Aim, Host, HostReport, Provider
 from harness.inference.providers.registry import (
@@ -34,7 +33,6 @@ __all__ = [
     "connect",
     "host_of",
     "loading_of",
-    "machine_memory_bytes",
     "metrics_source",
     "provider_of",
     "served_metadata",

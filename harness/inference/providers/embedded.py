@@ -45,6 +45,7 @@ from harness.inference.providers.provider import (
     remedies,
 )
 from harness.inference.providers.server_host import NO_ROOM, in_time
+from harness.inference.providers.serving import configured
 from harness.inference.request import ChatRequest, EmbedRequest
 from harness.trace import Clock, monotonic
 
@@ -410,6 +411,7 @@ _WIRE = replace(llamacpp.PROVIDER, title="llama.cpp, as harness starts it,", ima
 PROVIDER = Provider(
     title="llama.cpp, started by harness",
     remedies=REMEDIES,
+    launch=lambda serving: configured(serving, slots=f"slots = {serving.sequences}"),
     telemetry_name="llamacpp",
     connect=_connect,
     host=_host,

@@ -65,6 +65,7 @@ from harness.inference.providers.provider import (
     check_offers,
     remedies,
 )
+from harness.inference.providers.serving import Setting, configured
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
 from harness.inference.request import (
@@ -609,9 +610,12 @@ REMEDIES = remedies(
     },
 )
 
+_LINE = Setting('backend = "llama-cpp-python"', "inside this process, one call at a time")
+
 PROVIDER = Provider(
     title="llama-cpp-python",
     remedies=REMEDIES,
+    launch=lambda serving: configured(serving, _LINE),
     telemetry_name="llamacpp",
     connect=_connect,
     host=_host,

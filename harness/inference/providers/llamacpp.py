@@ -39,8 +39,18 @@ from harness.inference.providers.provider import (
     remedies,
 )
 from harness.inference.providers.server_host import Answer, ServerHost, until
+from harness.inference.providers.serving import (
+    KV_TYPES,
+    Launch,
+    Serving,
+    Setting,
+    launched,
+    name_of,
+    quoted,
+)
 from harness.inference.reply_in_progress import ServerTimings
 
+_METRICS_SWITCH: Final = "--metrics"
 _FULL: Final = re.compile(r"model limit reached", re.IGNORECASE)
 _ALREADY: Final = "already running"
 _NOT_THERE: Final = "not running"
@@ -141,7 +151,7 @@ COUNTERS = Counters(
         ("llamacpp:prompt_tokens_cached_total", CACHED),
         ("llamacpp:tokens_predicted_total", GENERATED),  # added when a reply ends
     ),
-    switch="--metrics",
+    switch=_METRICS_SWITCH,
     # It notices that a client has gone after a second in which it had nothing to answer. Asked
     # more often, it would read the prompts of cancelled calls to their ends.
     pause_s=1.1,
@@ -320,7 +330,7 @@ REMEDIES = remedies(
         Aim.SPREAD_PREFILL: "a smaller -b, so that one long prompt holds up the others for less "
         "long",
         Aim.KEEP_PREFIXES: "no --no-cache-prompt, and -np or --cache-ram for all prefixes in use",
-        Aim.MORE_KV_ROOM: "-ctk q8_0 -ctv q8_0 -fa on, which halves the cache, or a larger -c",
+        Aim.MORE_KV_ROOM: ("-ctk q8_0 -ctv q8_0 -fa on, which halves the cache", "a larger -c"),
         Aim.WRITE_FASTER: "-md DRAFT.gguf --spec-type draft-simple, the draft of the same family",
         Aim.COMPUTE_FASTER: "-t one less than there are cores, where it computes on the processor",
         Aim.FIT_AT_START: "a smaller -c, or fewer layers on the GPU: -ngl",
@@ -333,9 +343,41 @@ REMEDIES = remedies(
     },
 )
 
+
+def _launch(serving: Serving) -> Launch:
+    kind, name = KV_TYPES[serving.kv_bits], name_of(serving.model)
+    is_file = serving.model.endswith(".gguf")
+    whole = serving.on_gpu and serving.gpu_layers is None
+    return launched(
+        serving,
+        f"llama-server {'-m' if is_file else '-hf'} {quoted(serving.model)}",
+        {
+            "context_tokens": f"-c {serving.context_tokens * serving.sequences}",
+            "sequences": f"-np {serving.sequences}",
+            "kv_bits": f"-ctk {kind} -ctv {kind} -fa on",
+            "on_gpu": "-ngl 0",
+            "gpu_layers": f"-ngl {serving.gpu_layers}",
+            "tensor_parallel": "-sm row",
+            "pipeline_parallel": "-sm layer",
+            "batch_tokens": f"-b {serving.batch_tokens} -ub {serving.batch_tokens}",
+            "draft": "--spec-type ngram-simple"
+            if serving.draft == "ngram"
+            else f"-md {quoted(str(serving.draft))} --spec-type draft-simple",
+            "threads": f"-t {serving.threads}",
+            "port": f"--port {serving.port}",
+        },
+        *([Setting("-ngl all", "the whole model on the GPU")] if whole else []),
+        Setting(f"--alias {quoted(name)}", "the name that calls use"),
+        Setting(_METRICS_SWITCH, "it counts its calls, waiting ones too, and its tokens"),
+        backend="llamacpp",
+        port=8080,
+    )
+
+
 PROVIDER = Provider(
     title="llama-server",
     remedies=REMEDIES,
+    launch=_launch,
     host=lambda endpoint, access, _: RouterHost(endpoint, access),
     served=_served,
     schema=nested_schema,

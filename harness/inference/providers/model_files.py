@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -50,11 +49,6 @@ def gpu_fields(endpoint: Endpoint) -> dict[str, Any]:
     by_number = [shares.get(number, 0.0) for number in range(last + 1)]
     # The first means nothing to llama.cpp then; `embedded_child` looks whether it is there.
     return {"main_gpu": last, "split_mode": "LLAMA_SPLIT_MODE_LAYER", "tensor_split": by_number}
-
-
-def machine_memory_bytes() -> int:
-    """All the memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def load_error(

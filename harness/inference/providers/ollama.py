@@ -43,6 +43,7 @@ from harness.inference.providers.provider import (
     remedies,
 )
 from harness.inference.providers.server_host import Answer, ServerHost, until
+from harness.inference.providers.serving import Launch, Serving, Setting, launched
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
 from harness.inference.request import ChatRequest, EmbedRequest, Message, called_names
@@ -589,9 +590,32 @@ REMEDIES = remedies(
     )
 }
 
+
+def _launch(serving: Serving) -> Launch:
+    made = launched(
+        serving,
+        "ollama serve",
+        {
+            "context_tokens": f"OLLAMA_CONTEXT_LENGTH={serving.context_tokens}",
+            "sequences": f"OLLAMA_NUM_PARALLEL={serving.sequences}",
+            "kv_bits": "OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE="
+            + ("q8_0" if serving.kv_bits == 8 else "q4_0"),
+            "max_queue": f"OLLAMA_MAX_QUEUE={serving.max_queue}",
+            "port": f"OLLAMA_HOST=127.0.0.1:{serving.port}",
+        },
+        backend="ollama",
+        port=11434,
+        path="",
+    )
+    context = Setting(f"context_tokens = {serving.context_tokens}", "with another, it loads anew")
+    keep = Setting("keep_alive = -1", "the model stays loaded; else five minutes")
+    return replace(made, endpoint=(*made.endpoint, context, keep))
+
+
 PROVIDER = Provider(
     title="Ollama",
     remedies=REMEDIES,
+    launch=_launch,
     connect=_connect,
     host=lambda endpoint, access, _: OllamaHost(endpoint, access),
     footprint=_footprint,

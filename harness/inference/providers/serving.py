@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from pathlib import PurePath
+from typing import Final, Literal
+
+KV_TYPES: Final = {16: "f16", 8: "q8_0", 4: "q4_0"}
+"""What llama.cpp calls an element of the KV cache, by its bits."""
+_MEANINGS: Final[Mapping[str, str]] = {
+    "context_tokens": "{context_tokens} tokens for a prompt and its reply",
+    "sequences": "{sequences} at once, while other calls wait",
+    "kv_bits": "{kv_bits} bits for each element of the KV cache, in place of 16",
+    "on_gpu": "the model on the processor",
+    "gpu_layers": "{gpu_layers} layers on the GPU, the others on the processor",
+    "tensor_parallel": "each layer divided over {tensor_parallel} GPUs",
+    "pipeline_parallel": "the layers dealt out to {pipeline_parallel} GPUs",
+    "replicas": "{replicas} copies of the model",
+    "gpu_share": "{gpu_share} of the GPU's memory for this server",
+    "batch_tokens": "{batch_tokens} tokens of prompts computed in one step",
+    "draft": "tokens drafted ({draft}), of which the model checks several in one step",
+    "shares_prefixes": "the part in which prompts begin alike read once",
+    "max_queue": "{max_queue} calls waiting at most, and further ones refused",
+    "threads": "{threads} threads",
+    "port": "an address of its own: port {port}",
+}
+"""What each field of `Serving` asks for: a setting's reason, or what is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +68,8 @@ class Serving:
     """None for the server's usual one."""
 
 
-class Setting(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Setting:
     """One flag of a command line or one line of `harness.toml`, and its reason."""
 
     text: str
@@ -62,3 +88,103 @@ class Launch:
     """Lines of `harness.toml` under the endpoint's head."""
     missing: tuple[str, ...] = ()
     """What the server has no setting for, a phrase for each."""
+
+
+def launched(
+    serving: Serving,
+    program: str,
+    flags: Mapping[str, str],
+    *also: Setting,
+    backend: str,
+    port: int,
+    path: str = "/v1",
+) -> Launch:
+    """The command line of a server on this machine, and the endpoint that calls it.
+
+    Args:
+        serving: What is asked for.
+        program: With the model.
+        flags: By the field of `Serving` that each carries out; empty where the server does it
+            unasked. What is asked for and not here is missing.
+        also: Flags that no field asks for.
+        backend: The endpoint's.
+        port: The server's usual one.
+        path: Of the endpoint's url.
+    """
+    settings, missing = _carried_out(serving, flags)
+    copies = 1 if "replicas" in flags else serving.replicas
+    ports = [(serving.port or port) + number for number in range(copies)]
+    urls = [f"http://127.0.0.1:{port}{path}" for port in ports]
+    where = Setting(f"url = {toml(urls[0])}", "where it listens")
+    if copies > 1:
+        where = Setting(f"urls = {toml(urls)}", "start the command once for each of these ports")
+    at_once = serving.sequences * serving.replicas // copies
+    lines = [
+        Setting(f"backend = {toml(backend)}", "the server's dialect, counters and times"),
+        where,
+        Setting(f"model_id = {toml(name_of(serving.model))}", "how the server calls the model"),
+        Setting(f"max_parallel = {at_once}", "further calls would only wait in the server"),
+    ]
+    if serving.max_queue is not None:
+        queue = f"max_queue = {serving.max_queue}"
+        lines.append(Setting(queue, "further calls fail at once, or go to a fallback"))
+    # The shell takes variables before the program.
+    before = [one for one in settings if one.text[0].isupper()]
+    after = [one for one in settings if one not in before]
+    command = (*before, Setting(program, "the server and its model"), *after, *also)
+    return Launch(command=command, endpoint=tuple(lines), missing=missing)
+
+
+def configured(serving: Serving, *also: Setting, slots: str = "") -> Launch:
+    """The endpoint of a model that harness loads from a file.
+
+    `slots` is its line for calls at once, where the engine has one.
+    """
+    kind = toml(KV_TYPES[serving.kv_bits])
+    lines = {
+        "context_tokens": f"context_tokens = {serving.context_tokens}",
+        "kv_bits": f"cache_type_k = {kind}\ncache_type_v = {kind}",
+        "on_gpu": "",
+        "gpu_layers": f"gpu_layers = {serving.gpu_layers}",
+        "threads": f"threads = {serving.threads}",
+        "port": "",
+    }
+    settings, missing = _carried_out(serving, lines | ({"sequences": slots} if slots else {}))
+    file = Setting(f"path = {toml(serving.model)}", "the model's file")
+    gpu = [Setting('device = "gpu0"', "the GPU that computes it")] if serving.on_gpu else []
+    return Launch(command=(), endpoint=(file, *also, *gpu, *settings), missing=missing)
+
+
+def _carried_out(
+    serving: Serving, flags: Mapping[str, str]
+) -> tuple[list[Setting], tuple[str, ...]]:
+    """Each setting with its reason, and what has none."""
+    default = Serving(model="", context_tokens=0)
+    values = {name: getattr(serving, name) for name in _MEANINGS}
+    reasons = {name: meaning.format_map(values) for name, meaning in _MEANINGS.items()}
+    asked = [name for name in reasons if values[name] != getattr(default, name)]
+    # Few servers have these for a default.
+    settings = [
+        Setting(flags[name], reasons[name])
+        for name in reasons
+        if flags.get(name) and (name in asked or name in {"sequences", "shares_prefixes"})
+    ]
+    # The endpoint sees to these in any server's place.
+    missing = [one for one in asked if one not in flags and one not in {"replicas", "max_queue"}]
+    return settings, tuple(reasons[name] for name in missing)
+
+
+def toml(value: object) -> str:
+    """A text or a list of texts as TOML has it."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def quoted(path: str) -> str:
+    """As a shell takes it; a `~` at its beginning stays the home folder."""
+    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
+
+
+def name_of(model: str) -> str:
+    """The last part of a path on this machine; any other name as it is."""
+    is_path = model.startswith(("/", ".", "~")) or model.endswith(".gguf")
+    return PurePath(model).name.removesuffix(".gguf") if is_path else model

@@ -33,6 +33,7 @@ from harness.inference.providers.provider import (
     remedies,
 )
 from harness.inference.providers.server_host import ServerHost, until
+from harness.inference.providers.serving import Launch, Serving, Setting, launched, name_of, quoted
 
 _MEMORY_SAVER = "--enable-memory-saver"
 _NO_SUCH_PAGE = 404
@@ -175,6 +176,9 @@ class SglangHost(ServerHost):
             raise self.failure(page, doing=doing)
 
 
+_CACHED_SWITCH = "--enable-cache-report"
+_METRICS_SWITCH = "--enable-metrics"
+
 REMEDIES = remedies(
     "start SGLang with ",
     {
@@ -196,15 +200,47 @@ REMEDIES = remedies(
     },
 )
 
+
+def _launch(serving: Serving) -> Launch:
+    name = name_of(serving.model)
+    drafts = "--speculative-algorithm " + ("NGRAM" if serving.draft == "ngram" else "STANDALONE")
+    if serving.draft not in {None, "ngram"}:
+        drafts += f" --speculative-draft-model-path {quoted(str(serving.draft))}"
+    return launched(
+        serving,
+        f"python -m sglang.launch_server --model-path {quoted(serving.model)}",
+        {
+            "context_tokens": f"--context-length {serving.context_tokens}",
+            "sequences": f"--max-running-requests {serving.sequences}",
+            "kv_bits": f"--kv-cache-dtype {'fp8_e5m2' if serving.kv_bits == 8 else 'nvfp4'}",
+            "on_gpu": "--device cpu",
+            "tensor_parallel": f"--tp-size {serving.tensor_parallel}",
+            "pipeline_parallel": f"--pp-size {serving.pipeline_parallel}",
+            "replicas": f"--dp-size {serving.replicas}",
+            "gpu_share": f"--mem-fraction-static {serving.gpu_share}",
+            "batch_tokens": f"--chunked-prefill-size {serving.batch_tokens}",
+            "draft": drafts,
+            "max_queue": f"--max-queued-requests {serving.max_queue}",
+            "port": f"--port {serving.port}",
+        },
+        Setting(f"--served-model-name {quoted(name)}", "the name that calls use"),
+        Setting(_CACHED_SWITCH, "replies tell how much of a prompt was cached"),
+        Setting(_METRICS_SWITCH, "it counts its calls, waiting ones too, and its tokens"),
+        backend="sglang",
+        port=30000,
+    )
+
+
 PROVIDER = Provider(
     title="SGLang",
     remedies=REMEDIES,
+    launch=_launch,
     host=lambda endpoint, access, _: SglangHost(endpoint, access),
     served=_served,
     schema=nested_schema,
     tools="--tool-call-parser NAME",
     continues={"continue_final_message": True},
-    cached_tokens="--enable-cache-report",
+    cached_tokens=_CACHED_SWITCH,
     embeds="--is-embedding",
     health="/model_info",
     context=ContextReport(path="/v1/models", keys=("data", "max_model_len")),
@@ -221,7 +257,7 @@ PROVIDER = Provider(
             ("sglang:spec_accept_rate", ACCEPTANCE),
             from_the_start=False,
         ),
-        switch="--enable-metrics",
+        switch=_METRICS_SWITCH,
     ),
     holds_one_model=True,
 )

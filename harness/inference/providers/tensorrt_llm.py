@@ -34,6 +34,7 @@ from harness.inference.providers.provider import (
     remedies,
 )
 from harness.inference.providers.server_host import Answer, ServerHost, until
+from harness.inference.providers.serving import Launch, Serving, Setting, launched, quoted
 from harness.inference.request import JsonSchema
 
 _SLEEP_MODE = (
@@ -204,9 +205,39 @@ REMEDIES = remedies(
     },
 )
 
+
+def _launch(serving: Serving) -> Launch:
+    drafts = "--set speculative_config.max_draft_len=4 --set speculative_config.decoding_type="
+    drafts += "NGram" if serving.draft == "ngram" else "DraftTarget"
+    if serving.draft not in {None, "ngram"}:
+        drafts += f" --set speculative_config.speculative_model={quoted(str(serving.draft))}"
+    return launched(
+        serving,
+        f"trtllm-serve {quoted(serving.model)}",
+        {
+            "context_tokens": f"--max_seq_len {serving.context_tokens}",
+            "sequences": f"--max_batch_size {serving.sequences}",
+            "kv_bits": "--set kv_cache_config.dtype="
+            + ("fp8" if serving.kv_bits == 8 else "nvfp4"),
+            "tensor_parallel": f"--tp_size {serving.tensor_parallel}",
+            "pipeline_parallel": f"--pp_size {serving.pipeline_parallel}",
+            "gpu_share": f"--free_gpu_memory_fraction {serving.gpu_share}",
+            "batch_tokens": f"--max_num_tokens {serving.batch_tokens} --enable_chunked_prefill",
+            "draft": drafts,
+            "port": f"--port {serving.port}",
+        },
+        Setting("--set guided_decoding_backend=xgrammar", "replies are held to a schema"),
+        Setting("--set return_perf_metrics=true", "it counts tokens and times"),
+        Setting("--set enable_iter_perf_stats=true", "it counts its calls, waiting ones too"),
+        backend="tensorrt-llm",
+        port=8000,
+    )
+
+
 PROVIDER = Provider(
     title="TensorRT-LLM",
     remedies=REMEDIES,
+    launch=_launch,
     host=lambda endpoint, access, _: TensorRtLlmHost(endpoint, access),
     schema=_schema,
     tools="--tool_parser NAME",

@@ -16,6 +16,7 @@ from harness.inference.providers.provider import (
     ms_as_ns,
     remedies,
 )
+from harness.inference.providers.serving import Launch, Serving, Setting, launched, quoted
 from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.request import JsonSchema
 
@@ -68,9 +69,34 @@ REMEDIES = remedies(
     },
 )
 
+
+def _launch(serving: Serving) -> Launch:
+    waiting = None if serving.max_queue is None else serving.sequences + serving.max_queue
+    return launched(
+        serving,
+        f"text-generation-launcher --model-id {quoted(serving.model)}",
+        {
+            "context_tokens": f"--max-total-tokens {serving.context_tokens}",
+            "sequences": f"--max-batch-size {serving.sequences}",
+            "tensor_parallel": f"--num-shard {serving.tensor_parallel}",
+            "gpu_share": f"--cuda-memory-fraction {serving.gpu_share}",
+            "batch_tokens": f"--max-batch-prefill-tokens {serving.batch_tokens}",
+            "shares_prefixes": f"PREFIX_CACHING={int(serving.shares_prefixes)}",
+            "max_queue": f"--max-concurrent-requests {waiting}",
+            "port": f"--port {serving.port}",
+        }
+        | ({"kv_bits": "--kv-cache-dtype fp8_e5m2"} if serving.kv_bits == 8 else {})
+        | ({"draft": "--speculate 3"} if serving.draft == "ngram" else {}),
+        Setting("--hostname 127.0.0.1", "for this machine alone"),
+        backend="tgi",
+        port=3000,
+    )
+
+
 PROVIDER = Provider(
     title="Text Generation Inference",
     remedies=REMEDIES,
+    launch=_launch,
     served=_served,
     schema=_schema,
     refuses=ONLY_TOP_P,

@@ -1,7 +1,7 @@
 """vLLM, from version 0.32 of its code.
 
 Its grammars for JSON allow white space without end, and small models then run on in it, unless it
-is started with `--structured-outputs-config '{"disable_any_whitespace": true}'`.
+is started with `--structured-outputs-config`, as `_launch` does.
 """
 
 from __future__ import annotations
@@ -32,9 +32,13 @@ from harness.inference.providers.provider import (
     remedies,
 )
 from harness.inference.providers.server_host import ServerHost, until
+from harness.inference.providers.serving import Launch, Serving, Setting, launched, name_of, quoted
 from harness.inference.reply_in_progress import ServerTimings
 
 TIMES_SWITCH = "--enable-per-request-metrics"
+_JSON = """--structured-outputs-config '{"backend": "xgrammar", "disable_any_whitespace": true}'"""
+_KV_TYPES = {16: "auto", 8: "fp8", 4: "int4_per_token_head"}
+_CACHED_SWITCH = "--enable-prompt-tokens-details"
 _SLEEP_SWITCH = "--enable-sleep-mode, and VLLM_SERVER_DEV_MODE=1 in its environment"
 _NO_SUCH_PAGE = 404
 
@@ -169,15 +173,50 @@ REMEDIES = remedies(
     },
 )
 
+
+def _launch(serving: Serving) -> Launch:
+    name = name_of(serving.model)
+    drafts = "--spec-method ngram" if serving.draft == "ngram" else "--spec-method draft_model"
+    if serving.draft not in {None, "ngram"}:
+        drafts += f" --spec-model {quoted(str(serving.draft))}"
+    return launched(
+        serving,
+        f"vllm serve {quoted(serving.model)}",
+        {
+            "context_tokens": f"--max-model-len {serving.context_tokens}",
+            "sequences": f"--max-num-seqs {serving.sequences}",
+            "kv_bits": f"--kv-cache-dtype {_KV_TYPES[serving.kv_bits]}",
+            "on_gpu": "",  # by another wheel, its build for the processor
+            "tensor_parallel": f"--tensor-parallel-size {serving.tensor_parallel}",
+            "pipeline_parallel": f"--pipeline-parallel-size {serving.pipeline_parallel}",
+            "replicas": f"--data-parallel-size {serving.replicas}",
+            "gpu_share": f"--gpu-memory-utilization {serving.gpu_share}",
+            "batch_tokens": f"--max-num-batched-tokens {serving.batch_tokens}",
+            "draft": f"{drafts} --spec-tokens 4",
+            "max_queue": f"--max-num-queued-reqs {serving.max_queue}",
+            "threads": f"OMP_NUM_THREADS={serving.threads}",
+            "port": f"--port {serving.port}",
+        },
+        Setting(f"--served-model-name {quoted(name)}", "the name that calls use"),
+        Setting("--host 127.0.0.1", "for this machine alone; its default lets others in"),
+        Setting(_CACHED_SWITCH, "replies tell how much of a prompt was cached"),
+        Setting(TIMES_SWITCH, "replies tell how long they queued and their prompts took"),
+        Setting(_JSON, "small models run on in the white space that its grammar allows"),
+        backend="vllm",
+        port=8000,
+    )
+
+
 PROVIDER = Provider(
     title="vLLM",
     remedies=REMEDIES,
+    launch=_launch,
     host=lambda endpoint, access, _: VllmHost(endpoint, access),
     served=_served,
     schema=nested_schema,
     tools="--enable-auto-tool-choice --tool-call-parser NAME",
     continues={"continue_final_message": True, "add_generation_prompt": False},
-    cached_tokens="--enable-prompt-tokens-details",
+    cached_tokens=_CACHED_SWITCH,
     times=times,
     timings=TIMES_SWITCH,
     embeds="a model that embeds, or --convert embed",

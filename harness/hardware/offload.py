@@ -1,6 +1,7 @@
-"""Upper bounds of speed, from bandwidth and bytes alone; and what fits on a GPU.
+"""A model that is partly on a GPU: what is where, and what that costs.
 
-No machine reaches the bounds; one that is far slower has another bottleneck. GB are 10**9 bytes.
+All or nothing: half a model on the GPU is not half as slow as all of it there, but nearly as slow
+as none. Better a smaller model that fits whole.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import ceil
-from typing import Final, Literal
+from typing import Final
 
 from harness.errors import InvalidInput
 from harness.hardware.footprint import (
@@ -21,60 +22,12 @@ from harness.hardware.footprint import (
 )
 from harness.hardware.gguf import GgufHeader
 
-_GB: Final = 10**9
-
-BANDWIDTHS: Final[dict[str, int]] = {
-    "ddr": 50 * _GB,
-    "rtx-4090": 1008 * _GB,
-    "a100": 2000 * _GB,
-    "h100": 3350 * _GB,
-    "pcie-4-x16": 64 * _GB,
-    "pcie-4-x16-sustained": 20 * _GB,
-}
-"""Bytes a second: memory to processor, and machine to GPU, nominal and sustained in a load.
-Transfers of 4 to 16 KB are far slower."""
-
 GPU_SPEEDUP: Final = 10.0
 """How much faster a GPU computes a layer than a CPU: 10 to 20 times."""
-
-GAIN_PER_DOUBLING: Final = ((0.8, 0.9), (0.4, 0.5), (0.2, 0.3), (0.1, 0.15), (0.05, 0.1))
-"""Least and most gain of throughput when a batch doubles from 1 to 2, to 4, to 8 and on."""
 
 GPU_CONTEXT_BYTES: Final = 800 * 10**6
 """What a process takes on a GPU beside its model: CUDA's context and libraries. On an H100 (driver
 580, llama.cpp with ggml 0.25), 773 to 822 MB beside models of 3.3 to 7.9 GB, whole and split."""
-
-Fit = Literal["whole", "cache spills", "partly", "not at all"]
-"""On the GPU is everything; or the weights but not all of the KV cache, slower at long contexts; or
-some layers, 5 to 10 times slower; or there is not enough memory in both together."""
-
-
-def step_bytes(weight_bytes: int, *, sequences: int, tokens: int, token_bytes: int) -> int:
-    """Bytes moved for one token of each sequence: weights + sequences * tokens * bytes of a token.
-
-    With experts, only the weights of active ones count. A token's bytes are those in the KV cache.
-    """
-    return weight_bytes + sequences * tokens * token_bytes
-
-
-def move_s(size: int, *, bytes_per_s: float) -> float:
-    """Seconds to move so many bytes, at least: size / bandwidth."""
-    return size / _positive(bytes_per_s, "a bandwidth")
-
-
-def decode_limit_tokens_per_s(weight_bytes: int, *, kv_bytes: int = 0, bytes_per_s: float) -> float:
-    """Tokens a second of one request, at most: bandwidth / (weight bytes + KV bytes)."""
-    return bytes_per_s / _positive(weight_bytes + kv_bytes, "a step's bytes")
-
-
-def load_limit_s(file_bytes: int, *, bytes_per_s: tuple[float, ...]) -> float:
-    """Seconds to load a model, at least: file / the slowest on the way, such as disk and PCIe."""
-    return move_s(file_bytes, bytes_per_s=min(bytes_per_s))
-
-
-def weights_per_sequence(weight_bytes: int, *, sequences: int) -> float:
-    """Bytes of weights moved for each token of a batch: weights / sequences."""
-    return weight_bytes / _positive(sequences, "a batch")
 
 
 def offload_speedup(share: float, *, speedup: float = GPU_SPEEDUP) -> float:
@@ -86,35 +39,7 @@ def offload_speedup(share: float, *, speedup: float = GPU_SPEEDUP) -> float:
         raise InvalidInput(
             f"a share of {share:g} is not from 0 to 1", code="model.share-out-of-range"
         )
-    return 1 / ((1 - share) + share / _positive(speedup, "a speedup"))
-
-
-def sequences_that_fit(
-    capacity_bytes: int, *, weight_bytes: int, overhead_bytes: int, tokens: int, token_bytes: int
-) -> int:
-    """(capacity - weights - overhead) / (bytes of a token * tokens of a sequence), whole ones."""
-    room = capacity_bytes - weight_bytes - overhead_bytes
-    return max(int(room // _positive(tokens * token_bytes, "a sequence's bytes")), 0)
-
-
-def fit(
-    *, weight_bytes: int, kv_bytes: int, overhead_bytes: int, gpu_bytes: int, machine_bytes: int
-) -> Fit:
-    """How a model fits, by the bytes free on the GPU and in the machine."""
-    over = weight_bytes + kv_bytes + overhead_bytes - gpu_bytes
-    if over <= 0:
-        return "whole"
-    if over > machine_bytes:
-        return "not at all"
-    return "cache spills" if over <= kv_bytes else "partly"
-
-
-def _positive(number: float, what: str) -> float:
-    if number <= 0:
-        raise InvalidInput(
-            f"{what} of {number:g} says nothing; give more than 0", code="model.not-positive"
-        )
-    return number
+    return 1 / ((1 - share) + share / speedup)
 
 
 _FLOAT_BYTES: Final = 4

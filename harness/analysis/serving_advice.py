@@ -1,0 +1,638 @@
+"""Advice on serving models: what fits on a device, how quick it can be, what to start, its cost.
+
+It reads nothing and runs nothing. Each speed is what to expect, beside its upper bound.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from harness.errors import InvalidInput, did_you_mean
+from harness.hardware import Footprint, format_bytes
+from harness.hardware.data_tables import RuntimeRow, Tables
+from harness.hardware.device import Device
+from harness.hardware.model_shape import KvBits, ModelShape, parse_parameters, shape_by_hand
+from harness.hardware.offload import GPU_CONTEXT_BYTES, offload_speedup
+from harness.hardware.quantization import label_bits
+from harness.hardware.rates import (
+    CEILING,
+    USUAL,
+    Factors,
+    Rates,
+    batching_gain,
+    break_even_acceptance,
+    break_even_tokens_per_day,
+    load_limit_s,
+    mean_queue,
+    mixed_itl_s,
+    owned_usd_per_hour,
+    requests_per_s,
+    sequences_that_fit,
+    ttft_s,
+    usd_per_million_tokens,
+)
+from harness.inference.providers.serving import Launch, Serving, Setting
+from harness.trace.calls import Call
+from harness.trace.intervals import depths
+from harness.trace.records import Instant
+
+Launcher = Callable[[Serving], Launch]
+Placement = Literal["whole", "in turns", "split"]
+
+_SHARES: Final = {True: 0.92, False: 0.8}
+"""What models may take: of a GPU a server's default, of a machine's memory the budget's."""
+_FLOORS: Final = {"evaluator": 8.0, "judge": 8.0, "code": 5.5, "coder": 5.5}
+_FLOOR: Final = 4.5
+"""The fewest nominal bits of a weight, for some roles and for the others."""
+_FIRST_PORT: Final = 8080
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is asked of a model."""
+
+    users: int = 1
+    """Sequences at once."""
+    prompt_tokens: int = 2000
+    output_tokens: int = 500
+    rate_per_s: float | None = None
+    """Requests that come in a second, at random; None if all users ask at the same moment."""
+    shared: float = 0.0
+    """Of a prompt, the share that a prefix cache has of it."""
+    calls: int | None = None
+    """Of the run that the load is from."""
+    ttft_s: float = 2.0
+    itl_s: float = 0.05
+
+    @property
+    def context_tokens(self) -> int:
+        """Of one sequence, in blocks of 256."""
+        return -(-(self.prompt_tokens + self.output_tokens) // 256) * 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A model to be served."""
+
+    role: str
+    shape: ModelShape
+    model: str
+    """Its file, folder or name, as a server takes it."""
+    load: Load
+    runtime: str | None = None
+    """The only one to consider."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A model with one packing of its weights and its cache."""
+
+    quantization: str | None
+    kv_bits: KvBits
+    weight_bytes: int
+    sequence_bytes: int
+    sequences: int
+    """That fit, with no other model on the device."""
+    alone_tokens_per_s: float
+    together_tokens_per_s: float
+    """Of the users that fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What to expect, its upper bound (None for a figure that is no speed), and how it is found."""
+
+    name: str
+    value: float
+    ceiling: float | None
+    unit: str
+    formula: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAdvice:
+    """What to do with one model."""
+
+    role: str
+    title: str
+    options: tuple[Option, ...]
+    """The best first."""
+    chosen: Option
+    sequences: int
+    """To be served at once; 0 if it does not fit whole."""
+    runtime: RuntimeRow
+    launch: Launch | None
+    """None if it is not known how the runtime is started."""
+    figures: tuple[Figure, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """For models that share a device."""
+
+    device: Device
+    placement: Placement
+    said: str
+    models: tuple[ModelAdvice, ...]
+
+
+def advise(
+    wanted: Sequence[Wanted],
+    device: Device,
+    *,
+    tables: Tables,
+    launches: Mapping[str, Launcher],
+    factors: Factors = USUAL,
+    usd_per_hour: float | None = None,
+) -> Advice:
+    """The advice for models that share a device.
+
+    Args:
+        wanted: The models; their roles differ.
+        device: One of `device.count` alike ones.
+        tables: The quantizations, runtimes and prices that there are.
+        launches: By backend, how its server is started.
+        factors: What device and server reach of the limits.
+        usd_per_hour: Of one device; by the table if None.
+
+    Raises:
+        InvalidInput: There is no such runtime, or none for a model.
+    """
+    # 1. Where they go: whole on one device, or on all together; else by turns; else in parts.
+    users, share = [one.load.users for one in wanted], _SHARES[device.is_gpu]
+    for parallel in sorted({1, device.count}):
+        together = _together(device, parallel)
+        room = round(together.memory_bytes * share)
+        ways = [_ways(one, together, tables, factors) for one in wanted]
+        placed = _placed(ways, users, room)
+        if placed is not None:
+            break
+    placement: Placement = "whole"
+    if placed is None:
+        alone = [_placed([one], [n], room) for one, n in zip(ways, users, strict=True)]
+        placement = "in turns" if all(alone) else "split"
+        placed = [one[0] if one else (some[-1], 0) for one, some in zip(alone, ways, strict=True)]
+    # 2. What each is started with, and what that gives.
+    models = []
+    for number, (one, some, (way, n)) in enumerate(zip(wanted, ways, placed, strict=True)):
+        row = _runtime(one, way.rates.model, device, tables, in_turns=placement == "in turns")
+        is_beside = placement == "whole" and len(wanted) > 1
+        replicas = device.count // parallel if len(wanted) == 1 else 1
+        taken = round(way.total_bytes(n) / together.memory_bytes + 0.005, 2)
+        serving = Serving(
+            model=way.file(one.model),
+            context_tokens=one.load.context_tokens,
+            sequences=max(n, 1),
+            kv_bits=way.rates.kv_bits,
+            on_gpu=device.is_gpu,
+            gpu_layers=None if n or not device.is_gpu else way.layers_in(room),
+            tensor_parallel=parallel,
+            replicas=replicas,
+            gpu_share=taken if is_beside and row.packing == "safetensors" else None,
+            port=_FIRST_PORT + number if len(wanted) > 1 else None,
+        )
+        figures = dict(_figures(one.load, way, n, room, tables))
+        figures |= (
+            {} if not n else _costs(one, figures, device, tables, usd_per_hour, replicas=replicas)
+        )
+        models.append(
+            ModelAdvice(
+                role=one.role,
+                title=one.shape.title,
+                options=tuple(each.option(one.load, room) for each in some),
+                chosen=way.option(one.load, room),
+                sequences=n,
+                runtime=row,
+                launch=_launch(row, serving, launches, in_turns=placement == "in turns"),
+                figures=tuple(figures.values()),
+                notes=tuple(_notes(one, way, n, row=row, replicas=replicas, tables=tables)),
+            )
+        )
+    said = _said(placement, placed, wanted, room, tables)
+    return Advice(device=device, placement=placement, said=said, models=tuple(models))
+
+
+# --- what fits ------------------------------------------------------------------------------------
+
+
+def _together(device: Device, count: int) -> Device:
+    """So many, each with a part of every layer: what they say to each other is left out."""
+    return replace(
+        device,
+        memory_bytes=count * device.memory_bytes,
+        memory_bytes_per_s=count * device.memory_bytes_per_s,
+        flops_per_s=device.flops_per_s and count * device.flops_per_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """A model with one packing of its weights and its cache, for one sequence of the load."""
+
+    rates: Rates
+    footprint: Footprint
+    is_given: bool
+    """Whether the model comes so; else its weights are estimated."""
+
+    @property
+    def overhead_bytes(self) -> int:
+        return self.footprint.compute_bytes + GPU_CONTEXT_BYTES * self.rates.device.is_gpu
+
+    def total_bytes(self, sequences: int) -> int:
+        """With so many at once, one at least."""
+        kv_bytes = max(sequences, 1) * self.footprint.kv_bytes
+        return self.footprint.weights_bytes + self.overhead_bytes + kv_bytes
+
+    def file(self, model: str) -> str:
+        """The model as it was given, or the file that it has to come in."""
+        is_there = self.is_given and self.rates.model.family
+        if is_there or self.rates.model.packing != "gguf":
+            return model
+        return f"{model.removesuffix('.gguf')}-{self.rates.model.quantization}.gguf"
+
+    def layers_in(self, room: int) -> int:
+        share = (room - self.overhead_bytes) / (self.total_bytes(1) - self.overhead_bytes)
+        return int(self.rates.model.layers * min(max(share, 0), 1))
+
+    def option(self, load: Load, room: int) -> Option:
+        taken, tokens = self.footprint, load.prompt_tokens + load.output_tokens // 2
+        sequences = sequences_that_fit(
+            room,
+            weight_bytes=taken.weights_bytes,
+            overhead_bytes=self.overhead_bytes,
+            sequence_bytes=max(taken.kv_bytes, 1),
+        )
+        n = max(min(load.users, sequences), 1)
+        return Option(
+            quantization=self.rates.model.quantization,
+            kv_bits=self.rates.kv_bits,
+            weight_bytes=taken.weights_bytes,
+            sequence_bytes=taken.kv_bytes,
+            sequences=sequences,
+            alone_tokens_per_s=self.rates.decode_tokens_per_s(tokens=tokens),
+            together_tokens_per_s=self.rates.decode_tokens_per_s(tokens=tokens, sequences=n),
+        )
+
+
+def _ways(wanted: Wanted, device: Device, tables: Tables, factors: Factors) -> list[_Way]:
+    """Best first: the cache is packed before the weights are, those down to the role's floor."""
+    shape, floor = wanted.shape, _FLOORS.get(wanted.role, _FLOOR)
+    coarser = [
+        shape.quantized(row.name, packing=row.packing, bits=row.bits)
+        for row in tables.quantizations.values()
+        if row.packing == shape.packing
+        and row.bits * shape.parameters < 0.97 * 8 * shape.weight_bytes
+        and row.nominal_bits >= floor
+    ]
+    bits: tuple[KvBits, ...] = (16, 8)
+    found = []
+    for model, kv_bits in itertools.product((shape, *coarser), bits):
+        try:
+            taken = model.footprint(context_tokens=wanted.load.context_tokens, kv_bits=kv_bits)
+        except InvalidInput:  # heads too narrow for a packed cache
+            continue
+        rates = Rates(model=model, device=device, kv_bits=kv_bits, factors=factors)
+        found.append(_Way(rates=rates, footprint=taken, is_given=model is shape))
+    if not shape.family:  # no file that is there already: the coarser one if it meets the target
+        found.sort(key=lambda way: way.rates.step_s(tokens=0) > wanted.load.itl_s)
+    return found
+
+
+def _placed(
+    ways: Sequence[Sequence[_Way]], users: Sequence[int], room: int
+) -> list[tuple[_Way, int]] | None:
+    """The best ways with which all fit, and how many sequences of each are served at once.
+
+    Packing goes before serving fewer. None if even one sequence of each is too much.
+    """
+    for most in range(max(users), 0, -1):
+        for level in range(max(map(len, ways))):
+            picked = [some[min(level, len(some) - 1)] for some in ways]
+            placed = [(one, min(n, most)) for one, n in zip(picked, users, strict=True)]
+            if sum(one.total_bytes(n) for one, n in placed) <= room:
+                return placed
+    return None
+
+
+def _said(
+    placement: Placement,
+    placed: Sequence[tuple[_Way, int]],
+    wanted: Sequence[Wanted],
+    room: int,
+    tables: Tables,
+) -> str:
+    taken = format_bytes(sum(way.total_bytes(n) for way, n in placed))
+    taken = f"{taken} of {format_bytes(room)}"
+    if placement == "whole":
+        return f"{'All fit together' if len(wanted) > 1 else 'It fits'}, whole: {taken}."
+    pairs = [(way, n, one) for (way, n), one in zip(placed, wanted, strict=True)]
+    slow, bus = tables.device("ddr"), tables.devices["pcie-4-x16-sustained"].device
+    is_gpu = pairs[0][0].rates.device.is_gpu
+    if placement == "in turns":
+        small, _, least = min(pairs, key=lambda pair: pair[0].footprint.weights_bytes)
+        size = max(way.footprint.weights_bytes for way, _, _ in pairs)
+        change_s = load_limit_s(size, bytes_per_s=(bus.memory_bytes_per_s,))
+        rate = replace(small.rates, device=slow).decode_tokens_per_s(tokens=0)
+        other = f" Or put {least.role} on the processor, at about {rate:.1f} tokens/s."
+        return (
+            f"Together they want {taken}; each fits alone. Let them take turns, which the budget "
+            f"plans: a change takes {change_s:.1f} s or more.{other if is_gpu else ''}"
+        )
+    way, _, one = next(pair for pair in pairs if not pair[1])
+    need, share = way.total_bytes(1), min(room / way.total_bytes(1), 1)
+    gain = offload_speedup(share)
+    rate = gain * replace(way.rates, device=slow).decode_tokens_per_s(tokens=0)
+    split = (
+        f" With {share:.0%} of it on the GPU it is {gain:.1f} times as quick as on the processor, "
+        f"about {rate:.1f} tokens/s; whole, 10 times: all or nothing."
+    )
+    return (
+        f"{one.role} does not fit: {format_bytes(need)} at {way.rates.model.quantization} with one "
+        f"sequence, of {format_bytes(room)}.{split if is_gpu else ''} Take a smaller model, or "
+        f"{-(-need // room)} such devices."
+    )
+
+
+# --- how quick ------------------------------------------------------------------------------------
+
+
+def _figures(
+    load: Load, way: _Way, n: int, room: int, tables: Tables
+) -> Iterator[tuple[str, Figure]]:
+    """Sizes, and speeds with n sequences at once; those of a split model have no formula here."""
+    rates, taken = way.rates, way.footprint
+    model, device, option = rates.model, rates.device, way.option(load, room)
+    said = {
+        "load": load,
+        "model": model,
+        "rates": rates,
+        "parameters": _short(model.parameters),
+        "active": _short(model.active_parameters),
+        "bits": 8 * taken.weights_bytes / max(model.parameters, 1),
+        "n": n,
+        "others": n - 1,
+        "gain": "{:.1f} to {:.1f}".format(*batching_gain(n)),
+        "bandwidth": f"{_short(device.memory_bytes_per_s)}B/s",
+        "flops": f"{_short(device.flops_per_s)}FLOP/s" if device.flops_per_s else "unknown",
+        "room": format_bytes(room),
+        "weights": format_bytes(taken.weights_bytes),
+        "buffers": format_bytes(way.overhead_bytes),
+        "kv": format_bytes(taken.kv_bytes),
+        "read_alone": format_bytes(model.active_bytes),
+        "read_together": format_bytes(rates.weight_bytes(n)),
+    }
+    sizes = {
+        "weights": taken.weights_bytes,
+        "KV cache of a token": model.token_kv_bytes(rates.kv_bits),
+        "KV cache of a sequence": taken.kv_bytes,
+        "buffers": way.overhead_bytes,
+        "sequences that fit": option.sequences,
+        "a batch saturates at": rates.saturation(tokens=load.context_tokens),
+    }
+    limits = _speeds(load, replace(rates, factors=CEILING), n) if n else {}
+    for name, value in (sizes | (_speeds(load, rates, n) if n else {})).items():
+        row = tables.figures[name]
+        yield name, Figure(name, value, limits.get(name), row.unit, row.formula.format(**said))
+
+
+def _speeds(load: Load, rates: Rates, n: int) -> dict[str, float]:
+    """Only of decoding if the processor's speed is unknown."""
+    tokens, at = load.prompt_tokens + load.output_tokens // 2, {"output_tokens": load.output_tokens}
+    reading = rates.prefill_s(load.prompt_tokens, cached=round(load.shared * load.prompt_tokens))
+    alone, step = (rates.step_s(tokens=tokens, sequences=count) for count in (1, n))
+    found = {"decode alone": 1 / alone, "decode together": n / step}
+    if reading is None or rates.prefill_tokens_per_s is None:
+        return found
+    queue = load.users - 1 if load.rate_per_s is None else mean_queue(load.rate_per_s, reading)
+    within, requests = 0, 0.0
+    for count in range(1, n + 1) if ttft_s(reading, alone) <= load.ttft_s else ():
+        one = rates.step_s(tokens=tokens, sequences=count)
+        if mixed_itl_s(one, reading, sequences=count, **at) <= load.itl_s:
+            within, requests = count, requests_per_s(one, reading, sequences=count, **at)
+    return found | {
+        "prefill": rates.prefill_tokens_per_s,
+        "first token alone": ttft_s(reading, alone),
+        "first token in the queue": ttft_s(reading, step, queue=queue),
+        "between tokens": mixed_itl_s(step, reading, sequences=n, **at),
+        "at once within targets": within,
+        "requests within targets": requests,
+        "goodput": requests * load.output_tokens,
+    }
+
+
+def _short(number: float) -> str:
+    """With three digits and the letter of a power of 1000, as parameters are counted."""
+    power = next((p for p in (12, 9, 6) if number >= 10**p), 0)
+    return f"{number / 10**power:.3g} {'TGM'[(12 - power) // 3]}" if power else f"{number:.3g} "
+
+
+# --- what to start --------------------------------------------------------------------------------
+
+
+def _runtime(
+    wanted: Wanted, model: ModelShape, device: Device, tables: Tables, *, in_turns: bool
+) -> RuntimeRow:
+    rows, only = tables.runtimes, wanted.runtime
+    if only is not None:
+        named = {key.lower(): row for row in rows.values() for key in (row.backend, row.name)}
+        if only.lower() in named:
+            return named[only.lower()]
+        raise InvalidInput(
+            f"'{only}' is not a runtime; {did_you_mean(only, rows)}", code="advise.runtime-unknown"
+        )
+    usable = [
+        row
+        for row in rows.values()
+        if row.packing == model.packing and row.device in {"any", "gpu" if device.is_gpu else "cpu"}
+    ]
+    if not usable:
+        raise InvalidInput(
+            f"no runtime serves {model.title} ({model.packing}) without a GPU; give a GGUF file",
+            code="advise.no-runtime",
+        )
+    return min(usable, key=lambda row: in_turns and not row.unloads)
+
+
+def _launch(
+    row: RuntimeRow, serving: Serving, launches: Mapping[str, Launcher], *, in_turns: bool
+) -> Launch | None:
+    if row.backend in launches:
+        made = launches[row.backend](serving)
+    elif row.command:
+        said = row.command
+        for name in ("model", "context_tokens", "sequences"):
+            said = said.replace(f"{{{name}}}", str(getattr(serving, name)))
+        command = Setting(said, row.why)
+        dialect = Setting(f'backend = "{row.backend}"', "its dialect")
+        made = Launch(command=(command,), endpoint=(dialect,))
+    else:
+        return None
+    managed = Setting("manage = true", "the budget loads it and lets it go")
+    by_budget = in_turns and row.unloads and made.command
+    return replace(made, endpoint=(*made.endpoint, managed)) if by_budget else made
+
+
+def _notes(
+    wanted: Wanted, way: _Way, n: int, *, row: RuntimeRow, replicas: int, tables: Tables
+) -> Iterator[str]:
+    """What else there is to know, most important first."""
+    load, shape, device = wanted.load, wanted.shape, way.rates.device
+    floor = _FLOORS.get(wanted.role, _FLOOR)
+    if 8 * shape.weight_bytes < (floor - 0.1) * shape.parameters:
+        why = ": noise in scores poisons the loop, and no rubric mends it" if floor == 8 else ""
+        yield f"{shape.quantization} is too coarse for {wanted.role}: {floor:g} bits or more{why}"
+    if not way.is_given:
+        yield f"get it as {way.rates.model.quantization}; its size is an estimate"
+    if way.rates.kv_bits < 16:
+        yield f"{way.rates.kv_bits} bits in the KV cache in place of 16 cost less than 1 %"
+    if shape.context_limit and load.context_tokens > shape.context_limit:
+        yield f"trained for {shape.context_limit:,} tokens, fewer than {load.context_tokens:,}"
+    if way.rates.step_s(tokens=load.prompt_tokens) > load.itl_s:
+        yield f"slower than {load.itl_s:g} s a token even alone: smaller weights or a faster device"
+    if 0 < n < load.users:
+        yield f"{load.users - n} of {load.users} wait for a place"
+    if row.most_users and load.users > row.most_users and device.is_gpu:
+        many = [one for one in tables.runtimes.values() if one.most_users is None]
+        best = next(one for one in many if one.least_users <= load.users)
+        yield f"for {load.users} at once {best.name} is better: {best.why}; it takes {best.packing}"
+    if shape.expert_share < 1:
+        sizes = map(format_bytes, (shape.weight_bytes, shape.active_bytes))
+        yield "experts: {} in memory, of which a token reads {}".format(*sizes)
+    if n and replicas > 1:
+        yield f"a replica on each of {replicas} devices: no tensor has to cross between them"
+    elif not n or device.count > 1:
+        yield "tensor parallel over devices with NVLink, pipeline parallel over others and machines"
+    accepted = break_even_acceptance(drafted=4, cost=0.1)
+    if n == 1 and accepted:
+        yield (
+            f"speculative decoding pays from {accepted:.0%} accepted, with a draft of a tenth of "
+            "its size, the same tokenizer and a low temperature"
+        )
+    if load.users >= 32 and load.prompt_tokens >= 4000:
+        yield (
+            "long prompts beside many replies: LMCache keeps caches outside the GPU; llm-d and "
+            "KServe route by prefix, and separate prefill from decoding"
+        )
+
+
+# --- money ----------------------------------------------------------------------------------------
+
+
+def _costs(
+    wanted: Wanted,
+    figures: Mapping[str, Figure],
+    device: Device,
+    tables: Tables,
+    usd_per_hour: float | None,
+    *,
+    replicas: int,
+) -> dict[str, Figure]:
+    """By the hour, busy or not; tokens are those of replies, their prompts included."""
+    load, goodput = wanted.load, figures.get("goodput")
+    most = replicas * ((goodput and goodput.value) or figures["decode together"].value)
+    busy = 1.0 if load.rate_per_s is None else min(load.rate_per_s * load.output_tokens / most, 1)
+    hours = {"given": usd_per_hour} if usd_per_hour else {}
+    managed = []
+    for row in tables.prices.values():
+        if row.usd_per_million_input and row.usd_per_million_output:
+            asked = row.usd_per_million_input * load.prompt_tokens / load.output_tokens
+            far = abs(parse_parameters(row.parameters or "999B") - wanted.shape.parameters)
+            managed.append((far, asked + row.usd_per_million_output, row.name))
+        elif row.device == device.name and row.usd and not usd_per_hour:
+            power = {"watts": row.watts or 0.0, "usd_per_kwh": 0.3}
+            hours[row.kind] = owned_usd_per_hour(row.usd, years=3, **power)
+        elif row.device == device.name and row.usd_per_hour and not usd_per_hour:
+            hours[row.kind] = row.usd_per_hour
+    _, price, like = min(managed)
+    found = {}
+    for kind, one in hours.items():
+        hour = one * device.count
+        said = {
+            "hour": f"{hour:.3g}",
+            "busy_rate": f"{most:.3g}",
+            "busy": f"{busy:.0%}",
+            "load": load,
+            "managed": f"{like}, ${price:.3g}; at most {_short(most * 86_400)}tokens a day",
+        }
+        million = usd_per_million_tokens(hour, tokens_per_s=most, busy=busy)
+        values = {"a million tokens": million, "a day": 24 * hour}
+        if load.calls:
+            values["such a run"] = million * load.calls * load.output_tokens / 1e6
+        values["pays from"] = break_even_tokens_per_day(24 * hour, managed_usd_per_million=price)
+        for title, value in values.items():
+            figure, name = tables.figures[title], f"{kind}: {title}"
+            formula = figure.formula.format(**said)
+            found[name] = Figure(name, value, None, figure.unit, formula)
+    return found
+
+
+# --- the load of a run ----------------------------------------------------------------------------
+
+
+def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
+    """By the tag of each model: its roles, the evaluator's first, and what the run asked of it.
+
+    Lengths are the 95th percentile's; users are the most calls under way, those that wait included.
+    """
+    groups: dict[str, list[Call]] = {}
+    for call in calls:
+        if call.status == "ok" and not call.from_cache:
+            groups.setdefault(call.model, []).append(call)
+    found = {}
+    for model, some in groups.items():
+        asked, told, cached = (
+            [call.count(name) or 0 for call in some]
+            for name in ("input_tokens", "output_tokens", "cached_tokens")
+        )
+        took_ns = max(call.end_ns for call in some) - min(call.start_ns for call in some)
+        load = Load(
+            users=max(depth for _, depth in depths(some)),
+            prompt_tokens=max(_high(asked), 1),
+            output_tokens=max(_high(told), 1),
+            rate_per_s=len(some) * 1e9 / max(took_ns, 1),
+            shared=min(sum(cached) / max(sum(asked), 1), 1.0),
+            calls=len(some),
+        )
+        roles = sorted({call.role or model for call in some}, key=lambda one: one not in _FLOORS)
+        found[model] = tuple(roles), load
+    return found
+
+
+def shape_of_run(tag: str, instants: Iterable[Instant]) -> ModelShape:
+    """What a run's journal says of its model: bytes read for a token, and those of its cache.
+
+    Raises:
+        InvalidInput: It says nothing, since a server had the model.
+    """
+    said: dict[str, Any] = {}
+    for one in instants:
+        if one.attributes.get("model") == tag and one.name in {"weights", "endpoint"}:
+            said |= one.attributes
+    if not said.get("active_bytes"):
+        raise InvalidInput(
+            f"the run does not say how large '{tag}' is; name it: {tag}=MODEL",
+            code="advise.size-unknown",
+        )
+    packed = re.search(r"I?Q\d\w*|B?F16", str(said.get("file")).upper())
+    label = packed[0] if packed else "Q8_0"
+    bits = (label_bits(label) or 8) + 0.5  # scales
+    made = shape_by_hand(
+        f"{8e-9 * said['active_bytes'] / bits:.3f}B",
+        layers=1,
+        kv_heads=1,
+        head_dim=int(said.get("token_bytes") or 0) // 4,
+        bits=bits,
+        quantization=label,
+        packing="gguf",
+    )
+    return replace(made, title=tag, family="of the run")
+
+
+def _high(values: list[int]) -> int:
+    return round(statistics.quantiles(values * 2, n=20, method="inclusive")[-1])

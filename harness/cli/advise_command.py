@@ -1,0 +1,292 @@
+"""`harness advise`: what fits on a device, how quick it can be, what to start, its cost."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.analysis.serving_advice import (
+    Advice,
+    Figure,
+    Load,
+    ModelAdvice,
+    Wanted,
+    loads_of,
+    shape_of_run,
+)
+from harness.analysis.serving_advice import advise as advise_on
+from harness.cli.arguments import config_option, find_journal, json_option, read_pairs
+from harness.cli.consoles import failures_told, json_object, results, say, write_json
+from harness.cli.tables import digits, dollars
+from harness.errors import InvalidInput, did_you_mean
+from harness.hardware import format_bytes, parse_bytes
+from harness.hardware.data_tables import Tables, read_tables
+from harness.hardware.device import Device, device_by_hand, this_gpu, this_machine
+from harness.hardware.gpus import read_gpus
+from harness.hardware.model_shape import ModelShape, read_model_shape
+from harness.inference.providers import PROVIDERS
+from harness.inference.providers.serving import Launch
+from harness.session import load_settings
+from harness.trace.calls import calls_of
+from harness.trace.journal_reader import Journal
+from harness.trace.records import Instant, SpanRecord
+
+_ONLY = "model"
+"""The role of a model that has none."""
+_POSITIVE = click.FloatRange(0, min_open=True)
+_MANY = 8
+"""Users from which a model that is given by its size is taken to be served in 16 bits."""
+_NOTES = 3
+_FIRST = {"decode alone", "decode together", "first token in the queue", "goodput"}
+"""How many notes, and which figures, the first screen has; and whatever is in dollars."""
+
+
+@click.command()
+@click.argument("models", nargs=-1, metavar="[ROLE=]MODEL...")
+@click.option("--device", help="One of --tables devices; or `machine`, `gpu0`, …: this machine's.")
+@click.option("--memory", help='A device by hand: "24 GiB".')
+@click.option("--bandwidth", help='Of its memory, in a second: "1008 GB".')
+@click.option("--gpus", type=click.IntRange(1), help="How many such devices.")
+@click.option("--users", type=click.IntRange(1), help="Sequences at once: 1.")
+@click.option("--prompt", "prompt_tokens", type=click.IntRange(1), help="Its tokens: 2000.")
+@click.option("--output", "output_tokens", type=click.IntRange(1), help="Its tokens: 500.")
+@click.option("--rate", "rate_per_s", type=_POSITIVE, help="Requests that come in a second.")
+@click.option("--ttft", "ttft_s", type=_POSITIVE, help="Seconds to the first token, at most: 2.")
+@click.option("--itl", "itl_s", type=_POSITIVE, help="Seconds between tokens, at most: 0.05.")
+@click.option("--run", metavar="RUN", help="Take load and models from a run or a batch.")
+@click.option("--quantization", help="Of a model that is given by its size.")
+@click.option("--runtime", help="The only one to consider, of --tables runtimes.")
+@click.option("--price", type=_POSITIVE, help="Dollars an hour of such a device.")
+@click.option("--table", "own", multiple=True, metavar="NAME=FILE", help="Adds, replaces rows.")
+@click.option("--tables", "shown", is_flag=False, flag_value="", help="Show one, or their names.")
+@click.option("--explain", is_flag=True, help="All figures with their formulas, all reasons.")
+@config_option
+@json_option
+def advise(
+    *,
+    models: Sequence[str],
+    own: Sequence[str],
+    shown: str | None,
+    as_json: bool,
+    explain: bool,
+    price: float | None,
+    gpus: int | None,
+    device: str | None,
+    memory: str | None,
+    bandwidth: str | None,
+    **given: Any,  # noqa: ANN401 - options of `_wanted`
+) -> None:
+    """Say how to serve models on a device: what fits, how quick it can be, what to start.
+
+    A MODEL is a GGUF file, a folder of safetensors, a config.json, a size such as 8B, or one of
+    --tables models. Models that share a device have roles: producer=a.gguf evaluator=b.gguf.
+    Nothing is loaded and nothing started.
+
+    Exit codes: 0 shown, 2 something given is not usable.
+    """
+    with failures_told(as_json=as_json, of_journals=True):
+        pairs = read_pairs(own, option="--table", form="name=file")
+        tables = read_tables({name: Path(path) for name, path in pairs.items()})
+        if shown is not None:
+            _print_table(tables, shown)
+            return
+        where = _device(tables, device, memory, bandwidth)
+        found = advise_on(
+            _wanted(models, tables, is_gpu=where.is_gpu, **given),
+            replace(where, count=gpus or where.count),
+            tables=tables,
+            launches={name: one.launch for name, one in PROVIDERS.items() if one.launch},
+            usd_per_hour=price,
+        )
+    if as_json:
+        write_json(json_object(found))
+    else:
+        _print_advice(found, results(), explain=explain)
+
+
+# --- what is asked --------------------------------------------------------------------------------
+
+
+def _device(tables: Tables, name: str | None, memory: str | None, bandwidth: str | None) -> Device:
+    if memory is not None:
+        try:
+            like = tables.device(name) if name else tables.like(parse_bytes(memory))
+            return device_by_hand(memory, bandwidth=bandwidth, like=like)
+        except ValueError as error:
+            raise InvalidInput(str(error), code="advise.size-unreadable") from error
+    if name is None:
+        name = next((gpu.name for gpu in read_gpus()), "machine")
+    if name == "machine":
+        return this_machine()
+    return this_gpu(name, known=tables.product) if name.startswith("gpu") else tables.device(name)
+
+
+def _wanted(
+    models: Sequence[str],
+    tables: Tables,
+    *,
+    is_gpu: bool,
+    run: str | None,
+    config: Path | None,
+    quantization: str | None,
+    runtime: str | None,
+    **options: Any,  # noqa: ANN401 - fields of `Load`
+) -> list[Wanted]:
+    """The models that are named, and those of the run, each with its load."""
+    given = {name: value for name, value in options.items() if value is not None}
+    named: dict[str, str] = {}
+    for one in models:
+        role, _, model = ("", "", one) if Path(one).exists() else one.rpartition("=")
+        if (role or _ONLY) in named:
+            raise InvalidInput(
+                f"'{one}': another model has this role; write role=MODEL", code="advise.role-twice"
+            )
+        named[role or _ONLY] = model
+    if quantization is None:
+        quantization = "BF16" if is_gpu and given.get("users", 1) > _MANY else "F16"
+    if quantization not in tables.quantizations:
+        known = did_you_mean(quantization, tables.quantizations)
+        raise InvalidInput(
+            f"'{quantization}' is not a quantization; {known}", code="advise.quantization-unknown"
+        )
+    packing = tables.quantizations[quantization]
+
+    def shape_of(model: str) -> ModelShape:
+        path = Path(model)
+        is_path = path.exists() or path.suffix in {".gguf", ".json"} or "/" in model
+        return read_model_shape(path) if is_path else tables.shape(model, packing)
+
+    found = []
+    endpoints = load_settings(config, environment=os.environ).endpoints if run else {}
+    for tag, roles, load, instants in _asked(run) if run else ():
+        role = next((one for one in (*roles, tag) if one in named), _ONLY)
+        file = endpoints[tag].path if tag in endpoints else None
+        model = named.pop(role, str(file or ""))
+        found.append(
+            Wanted(
+                role=roles[0],
+                shape=shape_of(model) if model else shape_of_run(tag, instants),
+                model=model or tag,
+                load=replace(load, **given),
+                runtime=runtime,
+            )
+        )
+    found += [
+        Wanted(role=role, shape=shape_of(model), model=model, load=Load(**given), runtime=runtime)
+        for role, model in named.items()
+    ]
+    if not found:
+        raise InvalidInput(
+            "there is no model; name a GGUF file, a folder, a size such as 8B, or --run latest",
+            code="advise.no-model",
+        )
+    return found
+
+
+def _asked(run: str) -> list[tuple[str, tuple[str, ...], Load, Sequence[Instant]]]:
+    journal = Journal(find_journal(run, None))
+    calls = calls_of(one for one in journal.items(SpanRecord) if isinstance(one, SpanRecord))
+    instants = [one for one in journal.items(Instant) if isinstance(one, Instant)]
+    loads = loads_of(calls)
+    return [(tag, roles, load, instants) for tag, (roles, load) in loads.items()]
+
+
+# --- what is shown --------------------------------------------------------------------------------
+
+
+def _print_advice(advice: Advice, console: Console, *, explain: bool) -> None:
+    device = advice.device
+    source = f" ({device.source})" if explain or device.source.startswith("speed") else ""
+    size, speed = format_bytes(device.memory_bytes), device.memory_bytes_per_s / 1e9
+    _say(f"{device.name}: {size} at {speed:,.0f} GB/s{source}. {advice.said}", console)
+    for model in advice.models:
+        _print_model(model, console, explain=explain)
+    roles = [f'{one.role} = "{one.role}"' for one in advice.models if one.role != _ONLY]
+    lines = ["", "[roles]", *roles] if roles else []
+    for model in advice.models:
+        if model.launch is not None:
+            lines += ["", f"[endpoints.{model.role}]", *(one.text for one in model.launch.endpoint)]
+    _say("\nharness.toml:" + "\n".join(lines), console, "cyan")
+
+
+def _print_model(model: ModelAdvice, console: Console, *, explain: bool) -> None:
+    row, launch = model.runtime, model.launch or Launch(command=(), endpoint=())
+    name = "" if model.role == _ONLY else f"{model.role}: "
+    table = Table(title=f"\n{name}{model.title}", title_justify="left", title_style="bold")
+    for column in ("", "weights", "KV cache", "of a sequence", "at once", "alone", "together"):
+        table.add_column(column)
+    for one in model.options:
+        if explain or one.kv_bits == 16 or one == model.chosen:
+            table.add_row(
+                "->" if one == model.chosen else "",
+                f"{one.quantization or 'as it is'}, {format_bytes(one.weight_bytes)}",
+                f"{one.kv_bits} bits",
+                format_bytes(one.sequence_bytes),
+                f"{one.sequences:,}",
+                f"{digits(one.alone_tokens_per_s)} tokens/s",
+                f"{digits(one.together_tokens_per_s)} tokens/s",
+            )
+    console.print(table)
+    against = f" Against it: {row.against}." if explain else ""
+    _say(f"{row.name}: {row.why}.{against}", console)
+    for note in model.notes[: None if explain else _NOTES]:
+        _say(f"- {note}", console)
+    for missing in launch.missing:
+        _say(f"- it has no setting for {missing}", console)
+    if launch.command:
+        _say(" ".join(one.text for one in launch.command), console, "bold green")
+    if not explain:
+        shown = (one for one in model.figures if one.name in _FIRST or one.unit == "$")
+        _say(", ".join(f"{one.name} {_figure(one)}" for one in shown), console)
+        return
+    for setting in (*launch.command, *launch.endpoint):
+        _say(f"  {setting.text}: {setting.reason}", console, "dim")
+    for figure in model.figures:
+        _say(f"{figure.name}: {_figure(figure)} = {figure.formula}", console)
+
+
+def _figure(figure: Figure) -> str:
+    limit = figure.ceiling
+    bound = "" if limit in (None, figure.value) else f" (at best {_shown(limit, figure.unit)})"
+    return _shown(figure.value, figure.unit) + bound
+
+
+def _shown(value: float, unit: str) -> str:
+    if unit == "B":
+        return format_bytes(round(value))
+    if unit == "$":
+        return f"${dollars(value)}"
+    if unit == "s" and value < 1:
+        return f"{1000 * value:,.3g} ms"
+    return f"{value:,.0f} {unit}".rstrip() if value == int(value) else f"{digits(value)} {unit}"
+
+
+def _say(said: str, console: Console, style: str = "") -> None:
+    console.print(Text(said, style=style), soft_wrap=True)
+
+
+def _print_table(tables: Tables, name: str) -> None:
+    found = {one.name: getattr(tables, one.name) for one in fields(tables)}
+    if name not in found:
+        if name:
+            raise InvalidInput(
+                f"'{name}' is not a table; {did_you_mean(name, found)}", code="advise.table-unknown"
+            )
+        for title, rows in found.items():
+            _say(f"{title}: {', '.join(rows)}", results())
+        return
+    rows = [row.model_dump() for row in found[name].values()]
+    writer = csv.DictWriter(lines := io.StringIO(), rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    say(lines.getvalue(), nl=False)

@@ -1,0 +1,98 @@
+"""The memory that a model is put into, and the processor beside it.
+
+A device's figures come from a table, from this machine, or from a person.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from harness.errors import InvalidInput
+from harness.hardware.footprint import parse_bytes
+from harness.hardware.gpus import read_gpus
+from harness.hardware.memory_speed import memory_bytes_per_s, products_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One GPU, or the machine's own memory and processor."""
+
+    name: str
+    memory_bytes: int
+    memory_bytes_per_s: float
+    flops_per_s: float | None
+    """Of matrix products with 16-bit factors, without sparsity; None if unknown."""
+    link: str = ""
+    """What joins it to others of its kind, such as `nvlink-4`; empty if unknown."""
+    is_gpu: bool = True
+    count: int = 1
+    """Alike ones in the machine."""
+    source: str
+    """Where the figures are from: `measured`, `nominal`, `by hand`, or a data sheet."""
+
+
+def this_machine() -> Device:
+    """The machine's own memory and processor; measuring takes half a second, once a process.
+
+    Its operations are f32 products: what kernels for quantized weights reach is about as much.
+    """
+    return Device(
+        name="machine",
+        memory_bytes=machine_memory_bytes(),
+        memory_bytes_per_s=memory_bytes_per_s(),
+        flops_per_s=products_per_s(),
+        is_gpu=False,
+        source="measured",
+    )
+
+
+def machine_memory_bytes() -> int:
+    """All the memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def this_gpu(name: str, *, known: Callable[[str], Device | None]) -> Device:
+    """A GPU of this machine, by its driver; `known` finds a product, for what that does not tell.
+
+    Raises:
+        InvalidInput: There is no such GPU, or it does not tell enough.
+    """
+    gpus = read_gpus()
+    gpu = next((one for one in gpus if one.name == name), None)
+    like = known(gpu.product) if gpu else None
+    memory = gpu and (gpu.capacity_bytes or (like and like.memory_bytes))
+    speed = gpu and (gpu.memory_bytes_per_s or (like and like.memory_bytes_per_s))
+    if gpu is None or not memory or not speed:
+        found = ", ".join(one.name for one in gpus) or "none"
+        raise InvalidInput(
+            f"'{name}' is not seen by NVIDIA's driver here (found: {found}); install the extra "
+            "`nvidia`, or give --memory and --bandwidth",
+            code="advise.no-such-gpu",
+        )
+    return Device(
+        name=like.name if like else name,
+        memory_bytes=memory,
+        memory_bytes_per_s=speed,
+        flops_per_s=like.flops_per_s if like else None,
+        link=like.link if like else "",
+        count=sum(one.product == gpu.product for one in gpus),
+        source="nominal",
+    )
+
+
+def device_by_hand(memory: str, *, bandwidth: str | None = None, like: Device) -> Device:
+    """A device of so much memory, `24 GiB`, and speed, `1008 GB`; the rest is as of `like`.
+
+    Raises:
+        ValueError: A size has another form.
+    """
+    speed = parse_bytes(bandwidth.removesuffix("/s")) if bandwidth else like.memory_bytes_per_s
+    return replace(
+        like,
+        name=memory,
+        memory_bytes=parse_bytes(memory),
+        memory_bytes_per_s=speed,
+        source="by hand" if bandwidth else f"speed as of {like.name}",
+    )

@@ -1,0 +1,171 @@
+"""What is advised, on models and devices by hand, with a server whose launch is written here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.analysis.serving_advice import Advice, Load, Wanted, advise, loads_of, shape_of_run
+from harness.errors import InvalidInput
+from harness.hardware.data_tables import read_tables
+from harness.hardware.device import device_by_hand
+from harness.hardware.model_shape import ModelShape
+from harness.hardware.rates import Factors
+from harness.inference.providers.serving import Launch, Serving, Setting
+from harness.trace.calls import calls_of
+from harness.trace.journal_reader import Journal
+from harness.trace.records import Instant, SpanRecord
+
+TABLES = read_tables()
+RECORDED = Path(__file__).parents[2] / "traces" / "recorded"
+started: list[Serving] = []
+
+
+def launch(serving: Serving) -> Launch:
+    started.append(serving)
+    command = Setting(f"serve {serving.model} {serving.sequences}", "to serve it")
+    return Launch(command=(command,), endpoint=(Setting('backend = "openai"', "its dialect"),))
+
+
+def shape(size: str, quantization: str) -> ModelShape:
+    made = TABLES.shape(size, TABLES.quantizations[quantization])
+    return replace(made, family="given")  # as of a file
+
+
+def advised(
+    *models: tuple[str, str, str], memory: str = "24 GiB", count: int = 1, **how: Any
+) -> Advice:
+    load = {key: how.pop(key) for key in tuple(how) if key in Load.__dataclass_fields__}
+    runtime = how.pop("runtime", None)
+    device = device_by_hand(memory, bandwidth="1000 GB", like=TABLES.device("rtx-4090"))
+    started.clear()
+    return advise(
+        [
+            Wanted(role=role, shape=shape(size, quantization), model=f"{size}.gguf",
+                   load=Load(**load), runtime=runtime)
+            for role, size, quantization in models
+        ],
+        replace(device, count=count),
+        tables=TABLES,
+        launches={"llamacpp": launch, "ollama": launch, "vllm": launch},
+        **how,
+    )  # fmt: skip
+
+
+PRODUCER, JUDGE = ("producer", "8B", "Q4_K_M"), ("evaluator", "8B", "Q8_0")
+
+
+@pytest.mark.parametrize(
+    ("models", "memory", "users", "placement", "chosen"),
+    [
+        ([PRODUCER, JUDGE], "24 GiB", 4, "whole", [("Q4_K_M", 16, 4), ("Q8_0", 16, 4)]),
+        # The cache is packed first.
+        ([PRODUCER, JUDGE], "24 GiB", 16, "whole", [("Q4_K_M", 8, 16), ("Q8_0", 8, 16)]),
+        # Then the weights, no further than the floors.
+        ([("producer", "8B", "Q8_0")], "8 GiB", 4, "whole", [("Q5_K_M", 16, 4)]),
+        # Then fewer are served at once.
+        ([JUDGE], "12 GiB", 16, "whole", [("Q8_0", 8, 13)]),
+        ([PRODUCER, JUDGE], "12 GiB", 2, "in turns", [("Q4_K_M", 16, 2), ("Q8_0", 16, 2)]),
+        ([("evaluator", "70B", "Q8_0")], "24 GiB", 1, "split", [("Q8_0", 8, 0)]),
+    ],
+    ids=["both", "packed caches", "packed weights", "fewer", "turns", "split"],
+)
+def test_models_go_whole_or_by_turns_before_any_is_split(models, memory, users, placement, chosen):
+    advice = advised(*models, memory=memory, users=users)
+    assert advice.placement == placement
+    found = [(one.chosen.quantization, one.chosen.kv_bits, one.sequences) for one in advice.models]
+    assert found == chosen
+
+
+def test_a_launch_gets_what_was_chosen_and_each_server_its_port_and_share():
+    advice = advised(PRODUCER, JUDGE, users=16)
+    assert [(one.port, one.sequences, one.kv_bits) for one in started] == [
+        (8080, 16, 8),
+        (8081, 16, 8),
+    ]
+    assert sum(one.gpu_share or 0 for one in started) < 1
+    assert advice.models[0].launch is not None
+    assert advice.models[0].launch.command[0].text == "serve 8B.gguf 16"
+    advised(PRODUCER)
+    assert (started[0].port, started[0].gpu_share) == (None, None)
+
+
+def test_devices_hold_replicas_until_one_is_too_small_for_a_model():
+    advised(("producer", "8B", "BF16"), count=4)
+    assert (started[0].replicas, started[0].tensor_parallel) == (4, 1)
+    advice = advised(("evaluator", "70B", "BF16"), memory="24 GiB", count=4)
+    assert (started[0].replicas, started[0].tensor_parallel) == (1, 4)
+    assert any("tensor parallel" in note for note in advice.models[0].notes)
+    advised(("evaluator", "70B", "Q8_0"))
+    assert started[0].gpu_layers is not None
+    assert 10 < started[0].gpu_layers < 40
+
+
+def test_the_runtime_is_that_of_the_files_kind_unless_one_is_asked_for():
+    assert advised(PRODUCER).models[0].runtime.name == "llama.cpp"
+    assert advised(("producer", "8B", "BF16")).models[0].runtime.name == "vLLM"
+    advice = advised(PRODUCER, runtime="mlc-llm").models[0]
+    assert advice.launch is not None
+    assert advice.launch.command[0].text.startswith("mlc_llm serve 8B.gguf --overrides")
+    with pytest.raises(InvalidInput) as caught:
+        advised(PRODUCER, runtime="vlm")
+    assert caught.value.code == "advise.runtime-unknown"
+    crowd = advised(PRODUCER, users=64, prompt_tokens=8000).models[0].notes
+    assert any("vLLM is better" in note for note in crowd)
+    assert any("LMCache" in note for note in crowd)
+
+
+def test_models_that_take_turns_are_for_the_budget_to_load():
+    for model in advised(PRODUCER, JUDGE, memory="12 GiB").models:
+        assert (model.runtime.name, model.launch is not None) == ("Ollama", True)
+        assert model.launch is not None
+        assert model.launch.endpoint[-1].text == "manage = true"
+
+
+def test_a_judge_below_its_floor_is_told_of_and_a_producer_is_not():
+    [producer, judge] = advised(PRODUCER, ("evaluator", "8B", "Q4_K_M")).models
+    assert not any("too coarse" in note for note in producer.notes)
+    assert "Q4_K_M is too coarse for evaluator: 8 bits or more" in judge.notes[0]
+
+
+def figures(advice: Advice) -> dict[str, Any]:
+    return {one.name: one for one in advice.models[0].figures}
+
+
+def test_every_figure_has_its_formula_filled_in_and_each_speed_its_bound():
+    found = figures(advised(PRODUCER, users=4, rate_per_s=0.1, usd_per_hour=0.6))
+    assert [one.name for one in found.values() if "{" in one.formula or not one.formula] == []
+    assert all(
+        one.value <= one.ceiling if one.unit != "s" else one.value >= one.ceiling
+        for one in found.values()
+        if one.ceiling is not None
+    )
+    assert found["given: a day"].value == pytest.approx(14.4)
+    assert found["requests within targets"].value > 0.1
+    # An hour that is hardly busy costs as much.
+    idle = found["given: a million tokens"].value
+    busy = figures(advised(PRODUCER, users=4, usd_per_hour=0.6))["given: a million tokens"].value
+    share = 0.1 / found["requests within targets"].value
+    assert idle == pytest.approx(busy / share)
+    learned = advised(PRODUCER, factors=Factors(bandwidth=0.3, compute=0.5))
+    assert figures(learned)["decode alone"].value < found["decode alone"].value
+
+
+def test_a_run_says_how_many_asked_at_once_and_what_for():
+    journal = Journal(RECORDED / "h100-eight-at-once.jsonl")
+    calls = calls_of(one for one in journal.items(SpanRecord) if isinstance(one, SpanRecord))
+    # Eight were answered at once, and eight waited.
+    [(tag, (roles, load))] = loads_of(calls).items()
+    assert (tag, roles, load.users, load.calls) == ("m8", ("producer",), 16, 16)
+    assert 10 < load.prompt_tokens < 2000
+    assert load.rate_per_s is not None
+    instants = [one for one in journal.items(Instant) if isinstance(one, Instant)]
+    found = shape_of_run(tag, instants)
+    assert found.weight_bytes == pytest.approx(7_635_312_896, rel=0.001)
+    assert found.token_kv_bytes() == 131_072
+    with pytest.raises(InvalidInput) as caught:
+        shape_of_run("other", instants)
+    assert caught.value.code == "advise.size-unknown"

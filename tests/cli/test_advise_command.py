@@ -1,0 +1,96 @@
+"""`harness advise` as a person meets it: a first screen with command lines, JSON, tables."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from command import Done, harness
+from demo import ROOT
+from golden import assert_shown
+
+from harness.session.settings import demo_endpoint
+
+found = demo_endpoint()
+assert found is not None, "the demo's model is installed for tests"
+MODEL = found.path
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    shutil.copy(str(MODEL), tmp_path / "small.gguf")
+    return tmp_path
+
+
+def advise(project: Path, *arguments: str) -> Done:
+    return harness("advise", *arguments, cwd=project)
+
+
+TWO = ("producer=small.gguf", "evaluator=8B", "--memory", "24 GiB", "--users", "4")
+
+
+def test_a_gguf_24_gib_and_two_models_give_two_command_lines(project: Path) -> None:
+    done = advise(project, *TWO)
+    assert done.exit_code == 0, done.stderr
+    assert len([line for line in done.stdout.splitlines() if line.startswith("llama-server")]) == 2
+    assert_shown("advise_two", done.stdout)
+
+
+def test_every_figure_is_explained_on_request(project: Path) -> None:
+    done = advise(project, "70B", "--device", "h100", "--users", "16", "--gpus", "4", "--explain")
+    assert_shown("advise_explained", done.stdout)
+
+
+def test_json_has_the_figures_and_the_settings_with_their_reasons(project: Path) -> None:
+    [producer, judge] = json.loads(advise(project, *TWO, "--json").stdout)["models"]
+    assert producer["chosen"]["quantization"] == "Q4_1"
+    assert [one["name"] for one in judge["figures"]][:2] == ["weights", "KV cache of a token"]
+    assert judge["launch"]["command"][0]["text"].startswith("llama-server")
+
+
+def test_a_run_is_the_load_of_its_models(project: Path) -> None:
+    run = str(ROOT / "traces" / "recorded" / "h100-eight-at-once.jsonl")
+    done = advise(project, "--run", run, "--device", "h100", "--json")
+    [model] = json.loads(done.stdout)["models"]
+    assert (model["role"], model["sequences"]) == ("producer", 16)
+    named = advise(project, "m8=small.gguf", "--run", run, "--device", "h100", "--json")
+    assert json.loads(named.stdout)["models"][0]["title"].startswith("Smollm2")
+    # Its server had the model.
+    run = str(ROOT / "tests" / "analysis" / "recorded_runs" / "queueing.jsonl")
+    assert advise(project, "--run", run, "--device", "h100").stderr.endswith("smollm2=MODEL\n")
+
+
+def test_tables_are_shown_with_own_rows(project: Path) -> None:
+    head = "name,kind,memory_gib,bandwidth_gb_s,source,date"
+    (project / "mine.csv").write_text(f"{head}\nmine,gpu,8,100,me,2026-01-01\n")
+    own = ("--table", "devices=mine.csv")
+    assert "mine" in advise(project, *own, "--tables", "devices").stdout
+    assert "devices: rtx-3090" in advise(project, "--tables").stdout
+    assert advise(project, "8B", *own, "--device", "mine").stdout.startswith("mine: 8.0 GiB")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "there is no model"),
+        (("8B", "7B"), "another model has this role"),
+        (("none.gguf",), "none.gguf: cannot be opened"),
+        (("8X",), "'8X' is not a number of parameters"),
+        (("8B", "--memory", "much"), "'much' is not a size"),
+        (("8B", "--rate", "0"), "Invalid value for '--rate'"),
+        (("8B", "--device", "h10"), "did you mean 'h100'"),
+        (("8B", "--device", "gpu7"), "'gpu7' is not seen"),
+        (("8B", "--runtime", "vlm"), "'vlm' is not a runtime"),
+        (("8B", "--quantization", "Q4"), "'Q4' is not a quantization"),
+        (("--tables", "device"), "'device' is not a table"),
+    ],
+)
+def test_what_is_not_usable_is_told_with_a_remedy(
+    project: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    where = () if "--device" in arguments or "--memory" in arguments else ("--device", "l4")
+    done = advise(project, *arguments, *where)
+    assert done.exit_code == 2
+    assert said in done.stderr

@@ -1,0 +1,195 @@
+"""Every published figure of sizes, speed and money, against the formula it goes with."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from harness.errors import InvalidInput
+from harness.hardware.device import Device, device_by_hand
+from harness.hardware.model_shape import shape_by_hand
+from harness.hardware.offload import offload_speedup
+from harness.hardware.rates import (
+    Factors,
+    Rates,
+    batching_gain,
+    break_even_acceptance,
+    break_even_tokens_per_day,
+    load_limit_s,
+    mean_queue,
+    mixed_itl_s,
+    owned_usd_per_hour,
+    requests_per_s,
+    sequences_that_fit,
+    speculative_speedup,
+    ttft_s,
+    usd_per_million_tokens,
+)
+
+GB, GIB = 10**9, 2**30
+H100 = Device(
+    name="h100",
+    memory_bytes=80 * GIB,
+    memory_bytes_per_s=3350 * GB,
+    flops_per_s=989.4e12,
+    source="test",
+)
+EVEN = {"layers": 32, "kv_heads": 32, "head_dim": 128}
+SEVEN = shape_by_hand("7B", **EVEN)
+SEVENTY = {"layers": 80, "head_dim": 128}
+WITHOUT_GROUPS = shape_by_hand("70B", **SEVENTY, kv_heads=64, bits=8)
+GROUPED = shape_by_hand("70B", **SEVENTY, kv_heads=8, bits=8)
+MIXTURE = shape_by_hand("8B", **EVEN, active="2B", bits=8)
+
+
+def on(model, device=H100, **how):
+    return Rates(model=model, device=device, **how)
+
+
+def gb(size, bits):
+    return shape_by_hand(size, **EVEN, bits=bits).weight_bytes / GB
+
+
+# Figures of the documents that the project started from, by their sections; the last ones are by
+# hand. A source's slip is in the id, and the right figure in the row.
+FIGURES = {
+    "1: 7B at 16 bits, GB": (gb("7B", 16), 14.0),
+    "1: 13B at 16 bits, GB": (gb("13B", 16), 26.0),
+    "1: 70B at 16 bits, GB": (gb("70B", 16), 140),
+    "1: 70B at 8 bits, GB": (gb("70B", 8), 70),
+    "1: 70B at 4 bits, GB": (gb("70B", 4), 35),
+    "2: KV bytes of a token, 32 layers of 32 heads of 128": (SEVEN.token_kv_bytes(), 524_288),
+    "2: KV of 8,192 tokens, GiB": (SEVEN.sequence_kv_bytes(8192) / GIB, 4),
+    "2: 70B without groups, KV bytes of a token": (WITHOUT_GROUPS.token_kv_bytes(), 2_621_440),
+    "2: 70B with 8 KV heads for 64, an eighth": (GROUPED.token_kv_bytes(), 327_680),
+    "3: KV in 8 bits is half": (SEVEN.token_kv_bytes(8) / SEVEN.token_kv_bytes(16), 0.5),
+    "2: sequences in 24 GB beside 14 GB": (
+        sequences_that_fit(
+            24 * GB, weight_bytes=14 * GB, overhead_bytes=GB, sequence_bytes=524_288 * 4096
+        ),
+        4,
+    ),
+    "3: 70 GB on an H100, ms of a token": (1000 * on(GROUPED).step_s(tokens=0), 20.9),
+    "3: that batch, ms of a step": (1000 * load_limit_s(174 * GB, bytes_per_s=(3350 * GB,)), 52),
+    "3: that batch by shape, ms (2,621,440 bytes, not 2.6 MB)": (
+        1000 * on(WITHOUT_GROUPS).step_s(tokens=4000, sequences=10),
+        52.2,
+    ),
+    "3: two in a batch, least": (batching_gain(2)[0], 1.8),
+    "3: four, most": (batching_gain(4)[1], 1.9 * 1.5),
+    "3: eight, least": (batching_gain(8)[0], 1.8 * 1.4 * 1.2),
+    "3: sixteen, most": (batching_gain(16)[1], 1.9 * 1.5 * 1.3 * 1.15),
+    "3: thirty-two, least": (batching_gain(32)[0], 1.8 * 1.4 * 1.2 * 1.1 * 1.05),
+    "3: saturated from then on": (batching_gain(512)[0], batching_gain(32)[0]),
+    "3: 2 of 8 experts, bytes of one token": (on(MIXTURE).weight_bytes(1), 2 * GB),
+    "3: all experts are in memory": (MIXTURE.weight_bytes, 8 * GB),
+    "3: 4 GB at 20 GB/s, s": (load_limit_s(4 * GB, bytes_per_s=(64 * GB, 20 * GB)), 0.2),
+    "3: Amdahl, half": (offload_speedup(0.5), 1.82),
+    "3: Amdahl, three quarters": (offload_speedup(0.75), 3.08),
+    "3: Amdahl, 0.90 (a source prints 9.1, a slip)": (offload_speedup(0.9), 5.26),
+    "3: Amdahl, 0.95 (a source prints 18, a slip)": (offload_speedup(0.95), 6.90),
+    "3: Amdahl, all": (offload_speedup(1), 10),
+    "3: prefix cache, share of 753 ms that 367 ms save": (
+        round(1 - ttft_s(0.367, 0) / ttft_s(0.753, 0), 2),
+        0.51,
+    ),
+    "4: $8.42/h at 300 tokens/s": (usd_per_million_tokens(8.42, tokens_per_s=300), 7.80),
+    "4: $8.42/h at 1,000 tokens/s": (usd_per_million_tokens(8.42, tokens_per_s=1000), 2.34),
+    "4: half idle costs twice": (
+        usd_per_million_tokens(8.42, tokens_per_s=1000, busy=0.5),
+        2 * 2.339,
+    ),
+    "owned for $2,000, 3 years, 400 W at $0.30": (
+        owned_usd_per_hour(2000, years=3, watts=400, usd_per_kwh=0.30),
+        0.0761 + 0.12,
+    ),
+    "tokens a day that pay $10 at $2.50 a million": (
+        break_even_tokens_per_day(10, managed_usd_per_million=2.5),
+        4_000_000,
+    ),
+    "prefill of 7B at 989.4 TFLOP/s, tokens/s": (on(SEVEN).prefill_tokens_per_s, 70_671),
+    "prefill of 7,067 tokens, half of them cached, s": (
+        on(SEVEN).prefill_s(7067, cached=3533),
+        0.05,
+    ),
+    "a short prompt takes as long as the weights": (
+        on(SEVEN).prefill_s(1),
+        14 / 3350,
+    ),
+    "TTFT after three prompts": (ttft_s(0.5, 0.02, queue=3), 2.02),
+    "queue at half load": (mean_queue(1, 0.5), 0.5),
+    "queue at full load": (mean_queue(2, 0.5), math.inf),
+    "requests of 100 tokens, 10 at once": (
+        requests_per_s(0.02, 0.1, sequences=10, output_tokens=100),
+        1 / 0.3,
+    ),
+    "ITL beside nine prompts": (mixed_itl_s(0.02, 0.1, sequences=10, output_tokens=100), 0.029),
+    "speculation, 4 drafted, 0.8 accepted (Leviathan et al.)": (
+        speculative_speedup(0.8, drafted=4, cost=0),
+        3.36,
+    ),
+    "a free draft pays from the floor on": (break_even_acceptance(drafted=4, cost=0), 0.55),
+    "a dear one from more": (break_even_acceptance(drafted=4, cost=0.5), 0.75),
+}
+
+
+@pytest.mark.parametrize(("found", "published"), FIGURES.values(), ids=FIGURES)
+def test_a_published_figure_follows_from_its_formula(found, published):
+    assert found == pytest.approx(published, rel=0.005)
+
+
+def test_a_draft_as_dear_as_the_model_never_pays():
+    assert break_even_acceptance(drafted=4, cost=1.5) is None
+
+
+def test_what_a_machine_reaches_of_the_limits_changes_them():
+    slower = on(GROUPED, factors=Factors(bandwidth=0.5, compute=0.25, overhead_s=0.001))
+    at = {"tokens": 1000, "sequences": 4}
+    limit_s = on(GROUPED).step_s(**at)
+    assert slower.step_s(**at) == pytest.approx(2 * limit_s + 0.001)
+    assert on(GROUPED).decode_tokens_per_s(**at) == pytest.approx(4 / limit_s)
+    assert slower.prefill_tokens_per_s == on(GROUPED).prefill_tokens_per_s / 4
+
+
+def test_a_large_batch_is_bound_by_the_processor_if_its_speed_is_known():
+    unknown = on(GROUPED, device=replace(H100, flops_per_s=None))
+    assert on(GROUPED).step_s(tokens=0, sequences=1000) == pytest.approx(140e12 / 989.4e12)
+    assert unknown.step_s(tokens=0, sequences=1000) < 0.03
+    assert unknown.prefill_s(1000) is None
+    assert 100 < on(GROUPED).saturation(tokens=0) < 1000
+    # At long contexts the caches are what costs.
+    assert on(WITHOUT_GROUPS).saturation(tokens=32_000) <= 8
+
+
+def test_more_sequences_wake_more_experts_but_never_more_than_there_are():
+    sizes = [on(MIXTURE).weight_bytes(count) for count in (1, 2, 4, 64)]
+    assert sizes == sorted(sizes)
+    assert sizes[1] == (8 - 6 * 0.75) * GB
+    assert sizes[-1] == pytest.approx(8 * GB, rel=1e-6)
+    assert on(SEVEN).weight_bytes(64) == SEVEN.active_bytes
+
+
+NOTHING = {"weight_bytes": 0, "overhead_bytes": 0, "sequence_bytes": 0}
+
+
+@pytest.mark.parametrize(
+    ("nonsense", "code"),
+    [
+        (lambda: load_limit_s(1, bytes_per_s=(0,)), "model.not-positive"),
+        (lambda: sequences_that_fit(1, **NOTHING), "model.not-positive"),
+        (lambda: usd_per_million_tokens(1, tokens_per_s=0), "model.not-positive"),
+    ],
+    ids=["bandwidth", "tokens", "speed"],
+)
+def test_what_says_nothing_is_refused(nonsense, code):
+    with pytest.raises(InvalidInput) as caught:
+        nonsense()
+    assert caught.value.code == code
+
+
+def test_a_device_by_hand_has_what_was_given_and_the_rest_of_one_like_it():
+    device = device_by_hand("24 GiB", like=H100)
+    assert (device.memory_bytes, device.memory_bytes_per_s) == (24 * GIB, 3350 * GB)
+    assert device.source == "speed as of h100"
+    told = device_by_hand("24 GiB", bandwidth="1008 GB/s", like=H100)
+    assert (told.memory_bytes_per_s, told.source) == (1008 * GB, "by hand")
