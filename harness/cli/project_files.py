@@ -16,13 +16,21 @@ from types import ModuleType
 import click
 
 from harness.cli.consoles import hide, say
-from harness.errors import HarnessError, InvalidInput, Notice, did_you_mean
+from harness.errors import HarnessError, InvalidInput, Mistake, Notice, did_you_mean
 from harness.files import shipped_directory
 from harness.inference import Endpoint
+from harness.memory import Place, place_of
 from harness.session import Pipeline, Settings, load_settings
 from harness.session.models import known_endpoints
 from harness.session.roles import DEMO_INSTALL
-from harness.session.trust import known_secrets, not_allowed, project_of, refusal_to_run, remember
+from harness.session.trust import (
+    known_secrets,
+    not_allowed,
+    project_of,
+    refusal_to_run,
+    remember,
+    store_not_allowed,
+)
 
 PIPELINES = Path("pipelines")
 """Where a project has its own, which are run by name."""
@@ -32,7 +40,7 @@ def settings_for_calls(
     config: Path | None,
     *,
     roles: Mapping[str, str] | None = None,
-    memory: Path | None = None,
+    memory: Place | None = None,
     seed: int | None = None,
     produces: bool = True,
 ) -> Settings:
@@ -47,6 +55,7 @@ def settings_for_calls(
         settings = settings.model_copy(update={"seed": seed})
     named = [name for name in settings.trace.secrets if name in os.environ]
     hide(known_secrets(settings.endpoints.values(), environment=os.environ, named=named))
+    ask_for_store(settings)
     for endpoint in (one for each in settings.endpoints.values() for one in each.replicas.values()):
         for refusal in not_allowed(endpoint, os.environ):
             what, _, folder = refusal.entry.partition(" ")
@@ -57,6 +66,25 @@ def settings_for_calls(
                 if _is_allowed(f"The settings in {folder} would send {said} to {host}."):
                     _remember(refusal.entry)
     return settings
+
+
+def store_place(_: click.Context, __: click.Parameter, given: str | None) -> Place | None:
+    """Reads a directory, or the url of a PostgreSQL database."""
+    try:
+        return None if given is None else place_of(given)
+    except Mistake as mistake:
+        raise click.BadParameter(str(mistake)) from mistake
+
+
+def ask_for_store(settings: Settings) -> None:
+    """Lets the user at a terminal allow the server of the store."""
+    memory = settings.memory
+    refusal = store_not_allowed(memory.path, memory.written_in, os.environ)
+    if refusal is not None:
+        host, folder = refusal.entry.partition("@")[2].split(" ", 1)
+        what = "passages, and the PostgreSQL credentials found here,"
+        if _is_allowed(f"The settings in {folder} would send {what} to {host}."):
+            _remember(refusal.entry)
 
 
 def endpoints_of(settings: Settings) -> dict[str, Endpoint]:

@@ -11,13 +11,13 @@ from harness.memory.passage import (
     Refusal,
     Scalar,
 )
-from harness.memory.primary import FILE_NAME, Merging, Progress
+from harness.memory.place import Place, PostgresUrl, is_url, place_of
+from harness.memory.primary import Merging, Progress, copy
 from harness.memory.ranking import Mode
-from harness.memory.store import MemoryStore
+from harness.memory.store import MemoryStore, open_primary
 from harness.memory.terms import LANGUAGES
 
 __all__ = [
-    "FILE_NAME",
     "LANGUAGES",
     "Added",
     "Embedder",
@@ -29,9 +29,15 @@ __all__ = [
     "Merging",
     "Mode",
     "Passage",
+    "Place",
+    "PostgresUrl",
     "Progress",
     "Refusal",
     "Scalar",
     "Vectors",
     "WordLlamaEmbedder",
+    "copy",
+    "is_url",
+    "open_primary",
+    "place_of",
 ]
