@@ -235,6 +235,8 @@ def kill_and_reopen(
 if __name__ == "__main__":
     where, often = Path(sys.argv[1]), int(sys.argv[2])
     if "postgres" in sys.argv[3:]:
+        if reason := postgres.missing():
+            sys.exit(print(f"skipped: {reason}"))
         with postgres.server(durable=True) as running:
             result = kill_and_reopen(where, often, running)
     else:

@@ -15,6 +15,8 @@ from itertools import count
 from pathlib import Path
 
 NOBODY = 65534
+LOCKED = "locked"
+"""The user that needs a password; a test makes it."""
 _names = count()
 
 
@@ -57,6 +59,8 @@ class Server:
             [*command, "-E", "UTF8", "--locale", "C", "--no-sync"],
             check=True, cwd=folder, stdout=subprocess.DEVNULL, **self._user,
         )  # fmt: skip
+        rules = folder / "data/pg_hba.conf"
+        rules.write_text(f"host all {LOCKED} all scram-sha-256\n{rules.read_text()}")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]

@@ -1,11 +1,12 @@
 """Where a store may be: what a url may say, and that no password is in it."""
 
+import sys
 from pathlib import Path
 
 import pytest
 from stored import failing
 
-from harness.errors import InvalidInput, Mistake
+from harness.errors import ConfigurationInvalid, InvalidInput, Mistake
 from harness.memory import MemoryStore, PostgresUrl, place_of
 
 URLS = {
@@ -50,3 +51,10 @@ def test_a_url_with_a_password_or_another_way_out_is_refused_and_not_repeated(te
     assert "hunter2" not in str(caught.value)
     with failing(InvalidInput, code):
         MemoryStore.open(text)
+
+
+def test_without_the_client_a_url_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.delitem(sys.modules, "harness.memory.postgres", raising=False)
+    with failing(ConfigurationInvalid, "memory.no-psycopg"):
+        MemoryStore.open("postgresql://127.0.0.1:9/m")

@@ -1,6 +1,7 @@
 """PostgreSQL as the primary store: several machines, lost connections, and what it refuses."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import postgres
 import pytest
 from stored import Letters, add, failing, put
 
-from harness.errors import InvalidInput, MemoryStoreFailed
+from harness import Pipeline, Run, Settings
+from harness.errors import InvalidInput, MemoryStoreFailed, NodeFailed
 from harness.memory import MemoryStore, Passage, copy, open_primary, place_of
 from harness.memory.primary import PrimaryStore
 from harness.memory.sqlite import SCHEMA_VERSION
@@ -185,6 +187,52 @@ def test_an_id_that_no_index_can_hold_is_refused_with_its_reason(url):
     with failing(MemoryStoreFailed, "memory.id-too-long"):
         add(primary, "one", id=id_)
     primary.close()
+
+
+def test_a_password_gets_into_no_error_and_into_no_file_of_a_run(
+    postgres_server, tmp_path, monkeypatch
+):
+    url = postgres_server.url().replace("harness@", f"{postgres.LOCKED}@")
+    with postgres_server.connect() as db:
+        db.execute(f"CREATE ROLE {postgres.LOCKED} LOGIN PASSWORD 'hunter2'")
+        db.execute(f"GRANT CREATE ON DATABASE postgres TO {postgres.LOCKED}")
+    pipeline = Pipeline("remembering")
+
+    @pipeline.node
+    async def remember(run: Run) -> int:
+        await run.remember(f"Otters swim: {os.environ['PGPASSWORD']}.", source="a")
+        return len(await run.recall("otters"))
+
+    memory = {"path": place_of(url), "cache": tmp_path / "cache"}
+    settings = Settings(traces=tmp_path / "traces", memory=memory)
+    monkeypatch.setenv("PGPASSWORD", "wrong-hunter3")
+    with pytest.raises(NodeFailed) as caught:
+        pipeline.run(settings=settings)
+    assert caught.value.__cause__.code == "memory.server-unreachable"
+    assert "hunter3" not in str(caught.value)
+    monkeypatch.setenv("PGPASSWORD", "hunter2")
+    assert pipeline.run(settings=settings).result == 1
+    files = [path.read_bytes() for path in (tmp_path / "traces").rglob("*") if path.is_file()]
+    assert len(files) > 4
+    assert not any(b"hunter" in content for content in files)
+
+
+def test_the_commands_take_a_url(url, tmp_path):
+    def memory(*arguments):
+        command = [sys.executable, "-m", "harness", "memory", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    (tmp_path / "note.md").write_text("# Otters\n\nThey float on their backs.\n")
+    assert memory("search", "otters", "--store", url)[0] == 2, "there is none"
+    assert memory("add", "note.md", "--store", url)[0] == 0
+    code, said, _ = memory("stats", "--json", "--store", url)
+    assert (code, json.loads(said)["passages"], json.loads(said)["behind"]) == (0, 1, 0)
+    # As a folder's settings say, it needs the user's leave.
+    (tmp_path / "harness.toml").write_text(f'[memory]\npath = "{url}"\n')
+    code, _, told = memory("search", "otters")
+    assert (code, "export HARNESS_ALLOW_KEYS=PGPASSWORD@127.0.0.1:" in told) == (2, True)
+    assert memory("copy", url, "here")[1] == "1 of 1 passages are new in here, which has 1\n"
 
 
 # --- moving ----------------------------------------------------------------------------------
