@@ -16,7 +16,7 @@ from types import ModuleType
 import click
 
 from harness.cli.consoles import hide, say
-from harness.errors import HarnessError, InvalidInput, Mistake, Notice, did_you_mean
+from harness.errors import HarnessError, InvalidInput, Notice, did_you_mean
 from harness.files import shipped_directory
 from harness.inference import Endpoint
 from harness.memory import Place, place_of
@@ -29,7 +29,6 @@ from harness.session.trust import (
     project_of,
     refusal_to_run,
     remember,
-    store_not_allowed,
 )
 
 PIPELINES = Path("pipelines")
@@ -55,7 +54,6 @@ def settings_for_calls(
         settings = settings.model_copy(update={"seed": seed})
     named = [name for name in settings.trace.secrets if name in os.environ]
     hide(known_secrets(settings.endpoints.values(), environment=os.environ, named=named))
-    ask_for_store(settings)
     for endpoint in (one for each in settings.endpoints.values() for one in each.replicas.values()):
         for refusal in not_allowed(endpoint, os.environ):
             what, _, folder = refusal.entry.partition(" ")
@@ -72,19 +70,8 @@ def store_place(_: click.Context, __: click.Parameter, given: str | None) -> Pla
     """Reads a directory, or the url of a PostgreSQL database."""
     try:
         return None if given is None else place_of(given)
-    except Mistake as mistake:
-        raise click.BadParameter(str(mistake)) from mistake
-
-
-def ask_for_store(settings: Settings) -> None:
-    """Lets the user at a terminal allow the server of the store."""
-    memory = settings.memory
-    refusal = store_not_allowed(memory.path, memory.written_in, os.environ)
-    if refusal is not None:
-        host, folder = refusal.entry.partition("@")[2].split(" ", 1)
-        what = "passages, and the PostgreSQL credentials found here,"
-        if _is_allowed(f"The settings in {folder} would send {what} to {host}."):
-            _remember(refusal.entry)
+    except InvalidInput as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def endpoints_of(settings: Settings) -> dict[str, Endpoint]:

@@ -12,12 +12,14 @@ from harness.memory.passage import (
     Scalar,
 )
 from harness.memory.place import Place, PostgresUrl, is_url, place_of
-from harness.memory.primary import Merging, Progress, copy
+from harness.memory.primary import Merging, PrimaryStore, Progress, copy
 from harness.memory.ranking import Mode
-from harness.memory.store import MemoryStore, open_primary
+from harness.memory.sqlite import FILE_NAME
+from harness.memory.store import MemoryStore
 from harness.memory.terms import LANGUAGES
 
 __all__ = [
+    "FILE_NAME",
     "LANGUAGES",
     "Added",
     "Embedder",
@@ -31,6 +33,7 @@ __all__ = [
     "Passage",
     "Place",
     "PostgresUrl",
+    "PrimaryStore",
     "Progress",
     "Refusal",
     "Scalar",
@@ -38,6 +41,5 @@ __all__ = [
     "WordLlamaEmbedder",
     "copy",
     "is_url",
-    "open_primary",
     "place_of",
 ]

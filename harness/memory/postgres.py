@@ -24,7 +24,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.string import StrDumperUnknown
 
 from harness.errors import MemoryStoreFailed
-from harness.memory.place import PostgresUrl, no_store
+from harness.memory.place import PostgresUrl
 from harness.memory.sqlite import DEFAULT_LANGUAGE, SCHEMA_VERSION, TABLES, check_version
 
 Connection: TypeAlias = Any
@@ -32,7 +32,6 @@ T = TypeVar("T")
 
 _IDLE_CONNECTIONS = 8
 
-_CONNECT_S = 10
 _STATEMENT_S = 60
 
 # How long the listening connection waits before it looks whether the store was closed.
@@ -40,12 +39,12 @@ _POLL_S = 0.2
 _AGAIN_S = 1.0
 
 # A connection over a network that is gone is noticed within 20 s, however much was sent.
-_KEPT_ALIVE: dict[str, Any] = {
+_LIBPQ: dict[str, Any] = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 2,
     "tcp_user_timeout": 20_000,
-    "connect_timeout": _CONNECT_S,
+    "connect_timeout": 10,
     "application_name": "harness",
 }
 
@@ -78,17 +77,28 @@ _OTHERWISE = ("memory.failed", "close the store and open it again")
 
 
 class PostgresDatabase:
-    """Connections to one schema, which is made if it is missing. A `Database`.
+    """Connections to one schema, which is made if it is missing. A `_Database`.
 
     May be used from any thread.
     """
 
     among = "= ANY(?)"
 
-    def __init__(self, url: PostgresUrl, *, indexes: Path, wait_s: float, make: bool) -> None:
+    def __init__(self, url: PostgresUrl, *, indexes: Path, wait_s: float) -> None:
         self.place = url
         self._schema = f'"{url.schema}"'
-        self._wait_s = wait_s
+        named = {"host": url.host, "port": url.port, "user": url.user, "dbname": url.database}
+        settings = {
+            "search_path": url.schema,
+            "statement_timeout": f"{_STATEMENT_S}s",
+            "lock_timeout": f"{round(wait_s * 1000)}ms",
+            # So that a process that hangs does not keep all others from writing.
+            "idle_in_transaction_session_timeout": f"{_STATEMENT_S}s",
+            # What was acknowledged is on disk, also where the server's own setting is laxer.
+            "synchronous_commit": "on",
+        }
+        self._libpq = _LIBPQ | {name: value for name, value in named.items() if value is not None}
+        self._libpq["options"] = " ".join(f"-c {name}={one}" for name, one in settings.items())
         self._idle: deque[Connection] = deque()
         self._closed = threading.Event()
         self._seen = 0
@@ -96,7 +106,7 @@ class PostgresDatabase:
         self._listener: threading.Thread | None = None
         self._is_listening = False
         try:
-            self._prepare(make=make)
+            self._prepare()
             with self.reading() as db:
                 (identity,) = db.execute("SELECT place FROM state").fetchone()
             self._channel = f"harness_{identity}"
@@ -121,7 +131,10 @@ class PostgresDatabase:
         """A connection. Each statement is a transaction, which takes one way to the server."""
         with self._translated():
             self._check_open()
-            db = _Statements(self._idle.pop() if self._idle else None, self._connect)
+            idle = None
+            with suppress(IndexError):
+                idle = self._idle.pop()
+            db = _Statements(idle, self._connect)
             try:
                 yield db
             finally:
@@ -146,25 +159,16 @@ class PostgresDatabase:
         return db.each(query, rows)
 
     def free(self) -> None:
-        """Lets the server use the space of what was deleted again."""
-        with self.reading() as db:
-            db.execute("SET statement_timeout = 0")
-            for name, _ in self._tables(db):
-                db.execute(f"VACUUM (ANALYZE) {name}")
-            db.connection.close()  # with its setting
+        """PostgreSQL's autovacuum does that."""
 
     def size_bytes(self) -> int:
         """Of the tables and their indexes, on the server."""
-        with self.reading() as db:
-            return sum(size for _, size in self._tables(db))
-
-    def _tables(self, db: _Statements) -> list[tuple[str, int]]:
-        """Names and bytes of all tables of the schema."""
         query = (
-            "SELECT relname::text, pg_total_relation_size(oid) FROM pg_class "
+            "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class "
             "WHERE relkind = 'r' AND relnamespace = to_regnamespace(?)"
         )
-        return list(db.execute(query, (self.place.schema,)))
+        with self.reading() as db:
+            return int(db.execute(query, (self.place.schema,)).fetchone()[0])
 
     def failed(self, message: str, *, code: str) -> MemoryStoreFailed:
         """The error to raise about this store."""
@@ -173,11 +177,9 @@ class PostgresDatabase:
     def close(self) -> None:
         """Closes connections and ends the thread that listens."""
         self._closed.set()
-        if self._listener is not None and self._listener is not threading.current_thread():
+        if self._listener is not None:
             self._listener.join(_AGAIN_S)
-        with suppress(IndexError):
-            while True:
-                self._idle.pop().close()
+        self._close_idle()
 
     # --- following ---------------------------------------------------------------------------
 
@@ -194,18 +196,20 @@ class PostgresDatabase:
 
     def _listen(self, told: Callable[[], None]) -> None:
         while not self._closed.is_set():
-            with suppress(psycopg.Error), self._connect() as connection:
-                connection.execute(f"LISTEN {self._channel}")
-                # Asked only now: what is committed from here on is heard.
-                row = connection.execute("SELECT sequence FROM state").fetchone()
-                self._note(row[0] if row else 0)
-                self._is_listening = True
-                while not self._closed.is_set():
-                    for heard in connection.notifies(timeout=_POLL_S, stop_after=1):
-                        self._note(int(heard.payload))
-                    told()
-            self._is_listening = False
-            self._closed.wait(_AGAIN_S)
+            try:
+                with self._connect() as connection:
+                    connection.execute(f"LISTEN {self._channel}")
+                    # Asked only now: what is committed from here on is heard.
+                    self._note(*connection.execute("SELECT sequence FROM state").fetchone())
+                    self._is_listening = True
+                    while not self._closed.is_set():
+                        for heard in connection.notifies(timeout=_POLL_S, stop_after=1):
+                            self._note(int(heard.payload))
+                        told()
+            except (psycopg.Error, MemoryStoreFailed):
+                self._closed.wait(_AGAIN_S)
+            finally:
+                self._is_listening = False
 
     def _note(self, sequence: int) -> None:
         with self._noting:
@@ -215,26 +219,28 @@ class PostgresDatabase:
 
     def _give_back(self, connection: Connection) -> None:
         is_idle = connection.info.transaction_status == TransactionStatus.IDLE
-        if is_idle and len(self._idle) < _IDLE_CONNECTIONS and not self._closed.is_set():
+        if is_idle and len(self._idle) < _IDLE_CONNECTIONS:
             self._idle.append(connection)
         else:
             connection.close()  # and what it had begun is undone
+        if self._closed.is_set():  # meanwhile
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
     def _connect(self) -> Connection:
-        connection = psycopg.connect(**_KEPT_ALIVE, **self.place.libpq, autocommit=True)
+        try:
+            connection = psycopg.connect(**self._libpq, row_factory=lambda _: _row, autocommit=True)
+        except psycopg.OperationalError as error:
+            raise self.failed(
+                f"{_line(error)} (see that the server is up and has the database, and that the "
+                "user may connect; a password stands in ~/.pgpass or PGPASSWORD)",
+                code="memory.server-unreachable",
+            ) from error
         connection.adapters.register_dumper(str, _AnyText)
-        connection.execute(
-            f"SET search_path TO {self._schema}; "
-            f"SET statement_timeout = '{_STATEMENT_S}s'; "
-            f"SET lock_timeout = '{round(self._wait_s * 1000)}ms'; "
-            # So that a process that hangs does not keep all others from writing.
-            f"SET idle_in_transaction_session_timeout = '{_STATEMENT_S}s'"
-        )
-        # What was acknowledged is on disk, also where the server's own setting is laxer.
-        connection.execute(
-            "SELECT set_config('synchronous_commit', 'on', false) "
-            "WHERE current_setting('synchronous_commit') = 'off'"
-        )
         return connection
 
     def _check_open(self) -> None:
@@ -247,30 +253,16 @@ class PostgresDatabase:
         try:
             yield
         except psycopg.Error as error:
-            code, remedy = _REMEDIES.get(type(error).__name__, _OTHERWISE)
-            if isinstance(error, psycopg.OperationalError) and remedy is _OTHERWISE[1]:
-                code, remedy = _LOST
-            said = " ".join(str(error).split())
-            raise self.failed(f"{said} ({remedy})", code=code) from error
+            otherwise = _LOST if isinstance(error, psycopg.OperationalError) else _OTHERWISE
+            code, remedy = _REMEDIES.get(type(error).__name__, otherwise)
+            raise self.failed(f"{_line(error)} ({remedy})", code=code) from error
 
     # --- tables ------------------------------------------------------------------------------
 
-    def _prepare(self, *, make: bool) -> None:
+    def _prepare(self) -> None:
         """Makes schema and tables, or checks their version."""
-        try:
-            connection = self._connect()
-        except psycopg.OperationalError as error:
-            said = " ".join(str(error).split())
-            raise self.failed(
-                f"{said} (see that the server is up and has the database, and that the user may "
-                "connect; a password stands in ~/.pgpass or PGPASSWORD)",
-                code="memory.server-unreachable",
-            ) from error
-        self._give_back(connection)
         version = self._version()
         if version == 0:
-            if not make:
-                raise no_store(self.place)
             self._make_tables()
         check_version(version, self.failed)
 
@@ -302,6 +294,10 @@ class PostgresDatabase:
             db.execute("COMMIT")
 
 
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
 class _Statements:
     """SQLite's statements on a connection to PostgreSQL.
 
@@ -315,29 +311,25 @@ class _Statements:
         # A new connection is not lost.
         self._may_be_lost = idle is not None
 
-    def execute(self, statement: str, values: Sequence[Any] = (), /) -> _Rows:
-        """Runs one; returns all rows."""
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> Any:  # noqa: ANN401 - a cursor
         said = _translation(statement)
-        cursor = self._first(lambda: self.connection.execute(said, values, binary=True))
-        return _Rows(cursor)
+        return self._first(lambda: self.connection.execute(said, values, binary=True))
 
     def executemany(self, statement: str, rows: Sequence[Sequence[Any]], /) -> None:
-        """Runs it for each row of values, and waits once."""
         if rows:
             with self.connection.cursor() as cursor:
                 cursor.executemany(_translation(statement), rows)
 
     def each(self, query: str, rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        """What a query finds, for each row of values; waits once."""
-        return self._first(lambda: self._each(_translation(query), rows)) if rows else []
+        def act() -> list[list[Any]]:
+            with self.connection.cursor(binary=True) as cursor:
+                cursor.executemany(_translation(query), rows, returning=True)
+                found = [cursor.fetchall()]
+                while cursor.nextset():
+                    found.append(cursor.fetchall())
+            return found
 
-    def _each(self, query: str, rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        with self.connection.cursor(binary=True) as cursor:
-            cursor.executemany(query, rows, returning=True)
-            found = [_Rows(cursor).fetchall()]
-            while cursor.nextset():
-                found.append(_Rows(cursor).fetchall())
-        return found
+        return self._first(act) if rows else []
 
     def _first(self, act: Callable[[], T]) -> T:
         try:
@@ -349,24 +341,6 @@ class _Statements:
             return act()
         finally:
             self._may_be_lost = False
-
-
-class _Rows:
-    """What SQLite's cursors give."""
-
-    def __init__(self, cursor: Any) -> None:  # noqa: ANN401 - psycopg's
-        self._cursor = cursor
-        self.rowcount: int = cursor.rowcount
-
-    def fetchone(self) -> Any:  # noqa: ANN401 - a row, or None
-        row = self._cursor.fetchone()
-        return row and _read(row)
-
-    def fetchall(self) -> list[Any]:
-        return [_read(row) for row in self._cursor.fetchall()]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.fetchall())
 
 
 _TYPES = {
@@ -395,18 +369,16 @@ class _AnyText(StrDumperUnknown):
     """Writes the character 0 as an escape and "0", and the escape itself as an escape and "1"."""
 
     def dump(self, obj: str) -> Any:  # noqa: ANN401 - a buffer
-        """Escaped, as UTF-8."""
         if _ESCAPE in obj or "\0" in obj:
             obj = obj.replace(_ESCAPE, f"{_ESCAPE}1").replace("\0", f"{_ESCAPE}0")
         return super().dump(obj)
 
 
-def _read(row: tuple[Any, ...]) -> tuple[Any, ...]:
+def _row(values: Sequence[Any]) -> tuple[Any, ...]:
     """A row with what `_AnyText` wrote. Not psycopg's loader: one in Python takes 1 µs a value."""
-    for value in row:
-        if type(value) is str and _ESCAPE in value:
-            return tuple(_unescaped(one) if type(one) is str else one for one in row)
-    return row
+    if any(type(value) is str and _ESCAPE in value for value in values):
+        return tuple(_unescaped(one) if type(one) is str else one for one in values)
+    return tuple(values)
 
 
 def _unescaped(text: str) -> str:

@@ -1,6 +1,6 @@
 """The primary store: every passage and its vectors, in an SQLite file or a PostgreSQL schema.
 
-Both databases get the same statements; what they do not share is behind `Database`.
+Both databases get the same statements; what they do not share is behind `_Database`.
 
 What is committed here is stored; both indexes are made from it and can be deleted at any time.
 Every write takes the next sequence number, so one integer says how far an index has read: from p
@@ -13,22 +13,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import ConfigurationInvalid, InvalidInput, MemoryStoreFailed
+from harness.errors import ConfigurationInvalid, InvalidInput
 from harness.memory.embedder import Embedder, Vectors
 from harness.memory.passage import Added, Merge, Passage, Rule, WantedTags, tags_of
-from harness.memory.place import Place, PostgresUrl, no_store
+from harness.memory.place import Place, PostgresUrl
 from harness.memory.reading import number_of, reading
-from harness.memory.sqlite import FILE_NAME, SqliteDatabase
+from harness.memory.sqlite import SqliteDatabase
 from harness.memory.terms import check_language
 
 if TYPE_CHECKING:
@@ -55,57 +56,27 @@ _SELECT = f"SELECT {_COLUMNS} FROM passage"  # noqa: S608  # constants
 _VALUES = f"({_COLUMNS}, reading) VALUES (?{', ?' * 8})"
 
 
-class Statements(Protocol):
-    """Runs statements on one connection; values stand as `?`."""
-
-    def execute(self, statement: str, values: Sequence[Any] = ..., /) -> Any:  # noqa: ANN401 - a cursor
-        """Runs one; returns a cursor over its rows."""
-
-    def executemany(self, statement: str, rows: Sequence[Sequence[Any]], /) -> object:
-        """Runs it for each row of values."""
+Statements = Any
+"""A connection, with the `execute` and `executemany` of sqlite3's; values stand as `?`."""
 
 
-class Database(Protocol):
-    """A database of our tables, which it makes when it is opened. Raises `MemoryStoreFailed`."""
+class _Database(Protocol):
+    """Our tables in a database. What is not said here is said at `PostgresDatabase`."""
 
-    directory: Path
-    """Where the indexes of this machine lie."""
-    among: str
-    """Behind a column: whether its value is among those of `listed`."""
+    directory: Path  # where the indexes of this machine lie
+    among: str  # behind a column: whether its value is among those of `listed`
 
     @property
-    def place(self) -> Place:
-        """Where the passages are."""
-
-    def listed(self, values: Iterable[int] | Iterable[str]) -> object:
-        """Any number of values as one, for `among`."""
-
-    def reading(self) -> AbstractContextManager[Statements]:
-        """For statements that read; each sees what was committed when it began, at least."""
-
-    def writing(self) -> AbstractContextManager[Statements]:
-        """A transaction. Writers take turns: it is durable at the end, and nothing if it raises."""
-
-    def each(self, db: Any, query: str, rows: Sequence[Sequence[Any]]) -> list[list[Any]]:  # noqa: ANN401 - its own `Statements`
-        """What a query finds, for each row of values."""
-
-    def seen(self) -> int | None:
-        """The last write, if it is known without asking the database."""
-
-    def follow(self, told: Callable[[], None]) -> None:
-        """Calls `told`, in another thread, soon after others have written."""
-
-    def free(self) -> None:
-        """Gives back the space of what was deleted."""
-
-    def size_bytes(self) -> int:
-        """Of the tables that are not in `directory`."""
-
-    def failed(self, message: str, *, code: str) -> MemoryStoreFailed:
-        """The error to raise about this store."""
-
-    def close(self) -> None:
-        """Ends connections; every later call raises."""
+    def place(self) -> Place: ...
+    def listed(self, values: Iterable[int] | Iterable[str]) -> object: ...
+    def reading(self) -> AbstractContextManager[Statements]: ...
+    def writing(self) -> AbstractContextManager[Statements]: ...
+    def each(self, db: Any, query: str, rows: Sequence[Sequence[Any]]) -> list[list[Any]]: ...  # noqa: ANN401 - see above
+    def seen(self) -> int | None: ...
+    def follow(self, told: Callable[[], None]) -> None: ...
+    def free(self) -> None: ...
+    def size_bytes(self) -> int: ...
+    def close(self) -> None: ...
 
 
 class PrimaryStore:
@@ -121,7 +92,7 @@ class PrimaryStore:
         language: The language whose words the lexical index stems.
     """
 
-    def __init__(self, database: Database, *, language: str) -> None:
+    def __init__(self, database: _Database, *, language: str) -> None:
         self._database = database
         self.place = database.place
         self.directory = database.directory
@@ -135,31 +106,28 @@ class PrimaryStore:
         language: str | None = None,
         wait_s: float = _WAIT_S,
         cache: Path | None = None,
-        make: bool = True,
     ) -> Self:
-        """Opens the store at a place.
+        """Opens the store at a place, or makes one there.
 
         Args:
             place: A directory, or a PostgreSQL schema.
             language: None: English for a new store, else the store's own.
             wait_s: How long a write waits for writes of other processes.
             cache: Where PostgreSQL's stores have their indexes; `~/.cache/harness/memory` if None.
-            make: Whether to make one if there is none.
 
         Raises:
             MemoryStoreFailed: It cannot be made or written, is damaged, or of another version.
-            InvalidInput: It was made with another language, or there is none.
+            InvalidInput: It was made with another language.
+            ConfigurationInvalid: psycopg is not installed.
         """
         if language is not None:
             check_language(language)
-        database: Database
+        database: _Database
         if isinstance(place, PostgresUrl):
             cache = cache or Path.home() / ".cache/harness/memory"
-            database = _postgres()(place, indexes=cache, wait_s=wait_s, make=make)
-        elif make or (place / FILE_NAME).is_file():
-            database = SqliteDatabase(place, wait_s=wait_s)
+            database = _postgres()(place, indexes=cache, wait_s=wait_s)
         else:
-            raise no_store(place)
+            database = SqliteDatabase(place, wait_s=wait_s)
         try:
             return cls(database, language=_settled(database, language))
         except BaseException:
@@ -415,10 +383,11 @@ class PrimaryStore:
             vectors = f"(SELECT count(*) FROM {table})" if table else "0"  # noqa: S608  # constants
             return _number(db, f"SELECT count(*) - {vectors} FROM passage")  # noqa: S608  # constants
 
-    def embedders(self) -> list[tuple[str, int]]:
-        """Names and dimensions of the embedders whose vectors are kept."""
+    def embedders(self) -> list[Any]:
+        """The embedders whose vectors are kept: names and dimensions, which cannot embed."""
         with self._database.reading() as db:
-            return list(db.execute("SELECT name, dimensions FROM embedder ORDER BY number"))
+            rows = db.execute("SELECT name, dimensions FROM embedder ORDER BY number").fetchall()
+        return [SimpleNamespace(name=name, dimensions=dimensions) for name, dimensions in rows]
 
     def unrelated(self, embedder: Embedder) -> float | None:
         """The value that `set_unrelated` kept."""
@@ -484,7 +453,7 @@ def _postgres() -> type[PostgresDatabase]:
     return PostgresDatabase
 
 
-def _settled(database: Database, asked: str | None) -> str:
+def _settled(database: _Database, asked: str | None) -> str:
     """The store's language; an empty store takes the one that is asked for."""
     with database.reading() as db:
         (made_with,) = db.execute("SELECT language FROM state").fetchone()
@@ -515,8 +484,7 @@ def copy(source: PrimaryStore, target: PrimaryStore, progress: Progress) -> int:
         new += len(added.new)
         number_there = target.known(passages)
         there = {number: number_there.get(passage.id, 0) for number, passage in part}
-        for name, dimensions in source.embedders():
-            embedder = KnownEmbedder(name=name, dimensions=dimensions)
+        for embedder in source.embedders():
             numbers, vectors = source.vectors_between(embedder, part[0][0] - 1, part[-1][0])
             target.put_vectors(embedder, [there.get(int(one), 0) for one in numbers], vectors)
         progress("copying passages", part[-1][0], last)
@@ -661,18 +629,6 @@ def _forget_merges(db: Statements, id_: str) -> int:
 
 
 # --- vectors: a table for each embedder, little-endian float32 -------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownEmbedder:
-    """The name of an embedder whose vectors are kept; it makes none."""
-
-    name: str
-    dimensions: int
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """Not here."""
-        raise NotImplementedError
 
 
 def _vector_tables(db: Statements) -> dict[int, str]:

@@ -20,7 +20,7 @@ from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Self, get_args
 
-from harness.errors import InvalidInput, Mistake, did_you_mean, message_of
+from harness.errors import InvalidInput, did_you_mean, message_of
 from harness.log import log_warning
 from harness.memory.embedder import Embedder, WordLlamaEmbedder, embed
 from harness.memory.guard import injected_instruction
@@ -75,10 +75,9 @@ class MemoryStore:
         language: str | None = None,
         merge: Merging = True,
         cache: Path | None = None,
-        make: bool = True,
         progress: Progress | None = None,
     ) -> Self:
-        """Opens the store at a place.
+        """Opens the store at a place, or makes one there.
 
         Indexes that are behind catch up; damaged ones are made again. Passages without a vector of
         this embedder are embedded in the background: until then words alone decide.
@@ -93,14 +92,13 @@ class MemoryStore:
                 one with it: if they are equal but for white space and Unicode's forms of a letter
                 (True), also but for typographic signs (`near`), or never (False).
             cache: Where indexes of a PostgreSQL store lie; `~/.cache/harness/memory` if None.
-            make: Whether to make one if there is none.
             progress: Told what is being done, how much of it is done, and how much there is; in
                 another thread, for work in the background.
 
         Raises:
             MemoryStoreFailed: It cannot be read or made.
-            InvalidInput: The language is unknown or not the store's, `merge` or the url is not
-                usable, or there is no store.
+            InvalidInput: The language is unknown or not the store's, or `merge` or the url is not
+                usable.
             ConfigurationInvalid: psycopg is not installed.
         """
         if merge not in (True, False, "near"):
@@ -109,7 +107,7 @@ class MemoryStore:
                 code="memory.unknown-merge",
             )
         embedder = embedder or WordLlamaEmbedder()
-        primary = open_primary(path, language=language, cache=cache, make=make)
+        primary = PrimaryStore.open(place_of(path), language=language, cache=cache)
         try:
             lexical = LexicalIndex.open(primary.directory / "lexical", primary, progress=progress)
             vector = VectorIndex(primary, embedder)
@@ -325,21 +323,6 @@ class MemoryStore:
     def _tend(self, stop: Event) -> None:
         self._lexical.catch_up(until=0)
         self._vector.embed_missing(stop=stop, progress=self._progress)
-
-
-def open_primary(
-    path: Place | str,
-    *,
-    language: str | None = None,
-    cache: Path | None = None,
-    make: bool = True,
-) -> PrimaryStore:
-    """The primary store at a place alone, without indexes; see `MemoryStore.open`."""
-    try:
-        place = place_of(path)
-    except Mistake as mistake:
-        raise InvalidInput(str(mistake), code=mistake.code) from mistake
-    return PrimaryStore.open(place, language=language, cache=cache, make=make)
 
 
 def _check_limit(limit: object) -> None:

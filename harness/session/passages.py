@@ -39,7 +39,7 @@ from harness.memory import (
 )
 from harness.session.chat import open_shim
 from harness.session.settings import WORDLLAMA, MemorySettings, Settings
-from harness.session.trust import store_not_allowed
+from harness.session.trust import check_store
 from harness.trace import RunTrace, sha256_of
 
 T = TypeVar("T")
@@ -270,15 +270,12 @@ def _hit_as_json(hit: Hit) -> dict[str, object]:
 
 
 @contextmanager
-def open_store(
-    settings: Settings, *, make: bool = True, progress: Progress | None = None
-) -> Iterator[MemoryStore]:
+def open_store(settings: Settings, *, progress: Progress | None = None) -> Iterator[MemoryStore]:
     """The store of `[memory]`, open inside the block, for code that has no run.
 
     Raises:
         ConfigurationInvalid: It has no path, or its embedder is not a usable endpoint.
         NotTrusted: Credentials may not be sent to its server.
-        InvalidInput: There is none, and none is to be made.
         MemoryStoreFailed: The store cannot be read or made.
         InferenceError: The endpoint that embeds does not answer.
     """
@@ -288,20 +285,14 @@ def open_store(
             "there is no store; say where: --store DIR, or path under [memory] in harness.toml",
             code="memory.no-store",
         )
-    check_store(memory, os.environ)
+    check_store(memory.path, written_in=memory.written_in, environment=os.environ)
     with ExitStack() as stack:
         embedder = None
         if memory.embedder != WORDLLAMA:
             embedder = stack.enter_context(_called_in_background(settings))
         yield stack.enter_context(
-            opened_store(memory, memory.path, embedder=embedder, make=make, progress=progress)
+            opened_store(memory, memory.path, embedder=embedder, progress=progress)
         )
-
-
-def check_store(memory: MemorySettings, environment: Mapping[str, str]) -> None:
-    """Raises `NotTrusted` if the settings may not send credentials to the store's server."""
-    if refusal := store_not_allowed(memory.path, memory.written_in, environment):
-        raise refusal
 
 
 def opened_store(
@@ -309,7 +300,6 @@ def opened_store(
     path: Place,
     *,
     embedder: Embedder | None,
-    make: bool = True,
     progress: Progress | None = None,
 ) -> MemoryStore:
     """The store at a place; raises as `MemoryStore.open` does."""
@@ -319,7 +309,6 @@ def opened_store(
         language=memory.language,
         merge=memory.merge,
         cache=memory.cache,
-        make=make,
         progress=progress,
     )
 

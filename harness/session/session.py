@@ -28,10 +28,10 @@ from harness.session.audit import audit_line
 from harness.session.casting import Casting, ServedModels, warn_of_no_price
 from harness.session.mcp_tools import McpServers
 from harness.session.models import describe_endpoints, known_endpoints, open_models
-from harness.session.passages import PassageLibrary, check_store
+from harness.session.passages import PassageLibrary
 from harness.session.roles import EVALUATOR, Roles, with_backends
 from harness.session.settings import WORDLLAMA, EvaluationSettings, MemorySettings, Settings
-from harness.session.trust import known_secrets, secret_variables
+from harness.session.trust import check_store, known_secrets, secret_variables
 from harness.trace import (
     AUDIT_LOG,
     CallGroup,
@@ -137,7 +137,8 @@ async def open_session(
     roles = with_backends(settings.roles, backends or {})
     settings = settings.model_copy(update={"roles": roles})
     casting = Casting(endpoints, settings, produces=produces)
-    check_store(settings.memory, environment)
+    memory = settings.memory
+    check_store(memory.path, written_in=memory.written_in, environment=environment)
     needed = casting.required | _models_for(needed_roles or {}, casting.roles)
     needed |= _embedder_of(settings.memory, endpoints)
     early: list[tuple[str, Mapping[str, object]]] = []

@@ -126,7 +126,10 @@ def _check_reserve(reserve_bytes: int, *, capacity_bytes: int | None) -> None:
 
 
 def _as_place(value: object) -> object:
-    return place_of(value) if isinstance(value, str) else value
+    try:
+        return place_of(value) if isinstance(value, str) else value
+    except InvalidInput as error:
+        raise Mistake(str(error), code=error.code) from error
 
 
 class MemorySettings(BaseModel):

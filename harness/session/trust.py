@@ -125,24 +125,25 @@ def not_allowed(
             )
 
 
-def store_not_allowed(
-    place: Place | None, folder: Path | None, environment: Mapping[str, str]
-) -> NotTrusted | None:
-    """The error if a folder's settings would send credentials to PostgreSQL without leave.
+def check_store(
+    place: Place | None, *, written_in: Path | None, environment: Mapping[str, str]
+) -> None:
+    """Raises `NotTrusted` if a folder's settings would send credentials to PostgreSQL.
 
     `PGPASSWORD` stands for all that libpq finds, as in `~/.pgpass`. A url without a host goes where
     the user's own variables say.
     """
+    folder = written_in
     if not isinstance(place, PostgresUrl) or place.host is None or folder is None:
-        return None
+        return
     host, port = place.host.lower(), place.port or _POSTGRES_PORT
     places = [f"{host}:{port}"] + [host] * (port == _POSTGRES_PORT)
     names = product((_PASSWORD, _ANY), places)
     entries = product((f"{name}@{one}" for name, one in names), ("", str(folder)))
     if not _read(environment).keys.isdisjoint(entries):
-        return None
+        return
     entry = f"{_PASSWORD}@{places[-1]}"
-    return NotTrusted(
+    raise NotTrusted(
         f"[memory] path of {folder / SETTINGS_FILE} would send passages and PostgreSQL credentials "
         f"to {places[-1]}, which you have not allowed; to allow it: "
         f"{_exported(KEYS_VARIABLE, entry, ',', environment)}",

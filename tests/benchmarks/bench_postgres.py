@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "memory"))
 import postgres
 from memory_corpus import Corpus
 
-from harness.memory import MemoryStore, Passage, WordLlamaEmbedder, copy, open_primary
+from harness.memory import MemoryStore, Passage, PrimaryStore, WordLlamaEmbedder, copy, place_of
 
 BATCH, LIMIT, ROUNDS, BURST = 5_000, 10, 3, 2_000
 CALM_S = 0.2
@@ -75,7 +75,7 @@ def measured(url: str, folder: Path, count: int, adds: int) -> dict[str, float]:
             store.add(passages[start : start + BATCH])
     rows["directory: added and embedded, passages/s"] = count / (time.perf_counter() - began)
     began = time.perf_counter()
-    source, target = open_primary(folder / "m"), open_primary(url, cache=folder)
+    source, target = PrimaryStore.open(folder / "m"), PrimaryStore.open(place_of(url), cache=folder)
     copy(source, target, lambda *_: None)
     rows["server: copied with vectors, passages/s"] = count / (time.perf_counter() - began)
     rows["server: bytes a passage"] = target.size_bytes() / count

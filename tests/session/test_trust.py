@@ -18,9 +18,9 @@ from harness.inference import ChatRequest, Endpoint, Message
 from harness.session import load_settings, open_shim
 from harness.session.model_control import list_models
 from harness.session.models import open_endpoint, open_models
-from harness.session.passages import check_store
 from harness.session.trust import (
     api_key_of,
+    check_store,
     control_key_of,
     known_secrets,
     not_allowed,
@@ -300,17 +300,22 @@ def test_a_folders_settings_send_no_password_to_a_store_without_leave(
     (tmp_path / "harness.toml").write_text(f'[memory]\npath = "{path}"\n')
     environment = {"HARNESS_ALLOW_KEYS": allowed}
     settings = load_settings(tmp_path / "harness.toml", environment=environment)
+
+    def check(settings):
+        memory = settings.memory
+        check_store(memory.path, written_in=memory.written_in, environment=environment)
+
     if entry is None:
-        check_store(settings.memory, environment)
+        check(settings)
     else:
         with pytest.raises(NotTrusted) as caught:
-            check_store(settings.memory, environment)
+            check(settings)
         assert caught.value.entry == f"{entry} {tmp_path.resolve()}"
         # The user's own word needs no leave.
         given = load_settings(
             tmp_path / "harness.toml", environment=environment, memory=settings.memory.path
         )
-        check_store(given.memory, environment)
+        check(given)
 
 
 def test_a_password_in_the_settings_is_refused_with_its_line_and_not_repeated(tmp_path):
