@@ -482,8 +482,10 @@ def copy(source: PrimaryStore, target: PrimaryStore, progress: Progress) -> int:
         passages = [passage for _, passage in part]
         added = target.add([(one, None) for one in passages], embedder=None, merge=False)
         new += len(added.new)
-        number_there = target.known(passages)
-        there = {number: number_there.get(passage.id, 0) for number, passage in part}
+        # Vectors of these alone: a known id may be another text's.
+        ids = set(added.new)
+        fresh = target.known([one for one in passages if one.id in ids])
+        there = {number: fresh.get(passage.id, 0) for number, passage in part}
         for embedder in source.embedders():
             numbers, vectors = source.vectors_between(embedder, part[0][0] - 1, part[-1][0])
             target.put_vectors(embedder, [there.get(int(one), 0) for one in numbers], vectors)
