@@ -50,6 +50,7 @@ test-nightly: $(VENV)/.test-installed
 	kept=$$(mktemp -d) && PYTHONPATH=tests:tests/inference \
 	  $(BIN)/python tests/session/kill_and_resume.py $$kept 200 && rm -rf $$kept
 	kept=$$(mktemp -d) && $(BIN)/python tests/memory/kill_and_reopen.py $$kept 200 && rm -rf $$kept
+	kept=$$(mktemp -d) && $(BIN)/python tests/memory/kill_and_reopen.py $$kept 200 postgres && rm -rf $$kept
 	$(BIN)/python tests/repeat.py --passes 200
 
 # In a fresh environment, without .venv: all files but the package's are copied beside it.

@@ -622,12 +622,12 @@ class MemoryStoreFailed(HarnessError):
     """The memory store could not be opened, read or written.
 
     Attributes:
-        path: The store's directory.
+        path: The store's directory, or its url as text.
     """
 
     code = "memory.failed"
 
-    def __init__(self, message: str, *, path: Path, code: str | None = None) -> None:
+    def __init__(self, message: str, *, path: Path | str, code: str | None = None) -> None:
         super().__init__(f"{path}: {message}", code=code)
         self.path = path
 

@@ -1,6 +1,7 @@
 """Runs pytest, with its arguments, beside engines that need more than wheels: `make test-all`.
 
 - llama-cpp-python is built from source, for which there must be a C++ compiler.
+- psycopg is installed. The tests start a PostgreSQL of their own, if its programs are there.
 - vLLM is started by the script that `VLLM_START` names. It takes a port, prints the process id and
   address of the server, and leaves it running; it is ended here.
 
@@ -25,7 +26,7 @@ from pathlib import Path
 def main() -> int:
     # Side by side: the one computes, the other is downloaded.
     with vllm() as address:
-        build_llama_cpp_python()
+        install_extras()
         url = address()
         environment = os.environ | ({"HARNESS_TEST_VLLM_URL": url} if url else {})
         # The output of a skipped test says why it was.
@@ -33,13 +34,15 @@ def main() -> int:
         return subprocess.run(command, env=environment, check=False).returncode
 
 
-def build_llama_cpp_python() -> None:
-    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
+def install_extras() -> None:
+    extras = "postgres"
+    if any(map(shutil.which, ("c++", "g++", "clang++"))):
+        extras += ",llama-cpp"
+        print("building llama-cpp-python, once (some minutes) ...", flush=True)
+    else:
         print("llama-cpp-python is not built: there is no C++ compiler", flush=True)
-        return
-    print("building llama-cpp-python, once (some minutes) ...", flush=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    subprocess.run([*pip, "install", "--editable", ".[llama-cpp]"], check=True)
+    subprocess.run([*pip, "install", "--editable", f".[{extras}]"], check=True)
 
 
 @contextmanager

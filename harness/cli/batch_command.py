@@ -27,6 +27,7 @@ from harness.cli.project_files import load_pipeline, settings_for_calls
 from harness.cli.run_command import run_options
 from harness.cli.run_result import spent_line
 from harness.inference import Limits
+from harness.memory import Place
 from harness.session import run_to_its_end
 from harness.session.batch import Batch, BatchRehearsal, BatchResult, BatchScores
 from harness.session.batch_files import ROWS
@@ -88,7 +89,7 @@ def batch(
     dry_run: bool,
     config: Path | None,
     roles: tuple[str, ...],
-    memory: Path | None,
+    memory: Place | None,
     limits: Limits,
     log_format: LogFormat,
     with_traceback: bool,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -29,6 +29,7 @@ from harness.cli.consoles import (
 )
 from harness.cli.passage_files import Found, Given, bytes_of, files_of, passages_in
 from harness.cli.process import FAILED
+from harness.cli.project_files import store_place
 from harness.errors import HarnessError, InvalidInput
 from harness.memory import (
     FILE_NAME,
@@ -38,8 +39,11 @@ from harness.memory import (
     Merge,
     Mode,
     Passage,
+    Place,
+    PrimaryStore,
     Progress,
     Refusal,
+    copy,
 )
 from harness.session import Settings, load_settings
 from harness.session.passages import open_store
@@ -55,9 +59,9 @@ def _store_options(command: F) -> F:
         config_option,
         click.option(
             "--store",
-            type=click.Path(path_type=Path, file_okay=False),
-            metavar="DIR",
-            help="The store's directory, in place of [memory] path.",
+            callback=store_place,
+            metavar="DIR|URL",
+            help="The store's directory or PostgreSQL url, in place of [memory] path.",
         ),
     ):
         command = option(command)
@@ -98,7 +102,7 @@ def add(
     quality: float | None,
     pairs: tuple[str, ...],
     as_json: bool,
-    store: Path | None,
+    store: Place | None,
     config: Path | None,
 ) -> None:
     """Store the passages of files, directories, or standard input (-).
@@ -162,7 +166,7 @@ def search(
     mode: Mode,
     pairs: tuple[str, ...],
     as_json: bool,
-    store: Path | None,
+    store: Place | None,
     config: Path | None,
 ) -> None:
     """Find the passages most relevant to QUERY, best first."""
@@ -181,7 +185,7 @@ def search(
 @memory.command()
 @click.argument("passage_id", metavar="ID")
 @_store_options
-def get(*, passage_id: str, store: Path | None, config: Path | None) -> None:
+def get(*, passage_id: str, store: Place | None, config: Path | None) -> None:
     """Print the passage with this ID, as JSON."""
     with _existing(store, config) as opened:
         passage = opened.get(passage_id)
@@ -196,7 +200,7 @@ def get(*, passage_id: str, store: Path | None, config: Path | None) -> None:
 @memory.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @_store_options
-def delete(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> None:
+def delete(*, ids: tuple[str, ...], store: Place | None, config: Path | None) -> None:
     """Remove the passages with these IDs."""
     wanted = dict.fromkeys(ids)
     with _existing(store, config) as opened:
@@ -210,7 +214,7 @@ def delete(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> 
 @memory.command()
 @json_option
 @_store_options
-def stats(*, as_json: bool, store: Path | None, config: Path | None) -> None:
+def stats(*, as_json: bool, store: Place | None, config: Path | None) -> None:
     """Show what the store holds, the state of its indexes, and which passages were merged."""
     with _existing(store, config, as_json=as_json) as opened:
         merges = (stats := opened.stats()).merges
@@ -233,7 +237,7 @@ def stats(*, as_json: bool, store: Path | None, config: Path | None) -> None:
 @memory.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @_store_options
-def split(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> None:
+def split(*, ids: tuple[str, ...], store: Place | None, config: Path | None) -> None:
     """Store merged passages, as stats lists them, by themselves."""
     with _existing(store, config) as opened:
         for one in dict.fromkeys(ids):
@@ -242,7 +246,7 @@ def split(*, ids: tuple[str, ...], store: Path | None, config: Path | None) -> N
 
 @memory.command()
 @_store_options
-def rebuild(*, store: Path | None, config: Path | None) -> None:
+def rebuild(*, store: Place | None, config: Path | None) -> None:
     """Make the index of words again, from the passages, and embed those without a vector.
 
     Nothing is lost, and it is seldom needed: a damaged index is noticed and made again.
@@ -256,7 +260,7 @@ def rebuild(*, store: Path | None, config: Path | None) -> None:
 
 @memory.command()
 @_store_options
-def compact(*, store: Path | None, config: Path | None) -> None:
+def compact(*, store: Place | None, config: Path | None) -> None:
     """Free the space of deleted passages, and of vectors that are no longer used."""
     with _existing(store, config) as opened:
         before = opened.stats().disk_bytes
@@ -265,24 +269,46 @@ def compact(*, store: Path | None, config: Path | None) -> None:
     say(f"{before / 1e6:,.1f} MB before, {after / 1e6:,.1f} MB now")
 
 
-def _settings(store: Path | None, config: Path | None) -> Settings:
+@memory.command("copy")
+@click.argument("source", metavar="FROM", callback=store_place)
+@click.argument("target", metavar="TO", callback=store_place)
+@config_option
+def copy_store(*, source: Place, target: Place, config: Path | None) -> None:
+    """Copy passages, vectors and merges of a store into another, which is made if need be.
+
+    FROM and TO are directories or PostgreSQL urls. Passages that TO has stay as they are, so an
+    interrupted command can be run again.
+    """
+    with failures_told(), doing() as progress, ExitStack() as stack:
+        _check_is_there(source)
+        cache = _settings(None, config).memory.cache
+        origin = stack.enter_context(closing(PrimaryStore.open(source, cache=cache)))
+        opened = PrimaryStore.open(target, language=origin.language, cache=cache)
+        new = copy(origin, stack.enter_context(closing(opened)), progress)
+        say(f"{new:,} of {len(origin):,} passages are new in {target}, which has {len(opened):,}")
+
+
+def _settings(store: Place | None, config: Path | None) -> Settings:
     return load_settings(config, environment=os.environ, memory=store)
 
 
 @contextmanager
 def _existing(
-    store: Path | None, config: Path | None, *, as_json: bool = False
+    store: Place | None, config: Path | None, *, as_json: bool = False
 ) -> Iterator[MemoryStore]:
     """The store, if there is one: a search makes none."""
     with failures_told(as_json=as_json):
         settings = _settings(store, config)
-        path = settings.memory.path
-        if path is not None and not (path / FILE_NAME).is_file():
-            raise InvalidInput(
-                "there is no store; harness memory add makes one", code="memory.no-store", path=path
-            )
+        _check_is_there(settings.memory.path)
         with open_store(settings) as opened:
             yield opened
+
+
+def _check_is_there(place: Place | None) -> None:
+    if isinstance(place, Path) and not (place / FILE_NAME).is_file():
+        raise InvalidInput(
+            "there is no store; harness memory add makes one", code="memory.no-store", path=place
+        )
 
 
 def _hits_table(hits: list[Hit]) -> Table:

@@ -19,10 +19,17 @@ from harness.cli.consoles import hide, say
 from harness.errors import HarnessError, InvalidInput, Notice, did_you_mean
 from harness.files import shipped_directory
 from harness.inference import Endpoint
+from harness.memory import Place, place_of
 from harness.session import Pipeline, Settings, load_settings
 from harness.session.models import known_endpoints
 from harness.session.roles import DEMO_INSTALL
-from harness.session.trust import known_secrets, not_allowed, project_of, refusal_to_run, remember
+from harness.session.trust import (
+    known_secrets,
+    not_allowed,
+    project_of,
+    refusal_to_run,
+    remember,
+)
 
 PIPELINES = Path("pipelines")
 """Where a project has its own, which are run by name."""
@@ -32,7 +39,7 @@ def settings_for_calls(
     config: Path | None,
     *,
     roles: Mapping[str, str] | None = None,
-    memory: Path | None = None,
+    memory: Place | None = None,
     seed: int | None = None,
     produces: bool = True,
 ) -> Settings:
@@ -57,6 +64,14 @@ def settings_for_calls(
                 if _is_allowed(f"The settings in {folder} would send {said} to {host}."):
                     _remember(refusal.entry)
     return settings
+
+
+def store_place(_: click.Context, __: click.Parameter, given: str | None) -> Place | None:
+    """Reads a directory, or the url of a PostgreSQL database."""
+    try:
+        return None if given is None else place_of(given)
+    except InvalidInput as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def endpoints_of(settings: Settings) -> dict[str, Endpoint]:

@@ -32,6 +32,7 @@ from harness.cli.run_command import (
 )
 from harness.errors import InvalidInput
 from harness.graph import Question
+from harness.memory import Place
 from harness.session import (
     EarlierRun,
     Origin,
@@ -94,7 +95,7 @@ def resume(
     salvage: bool,
     dry_run: bool,
     yes: bool,
-    memory: Path | None,
+    memory: Place | None,
     limits: Limits,
     log_format: LogFormat,
     with_traceback: bool,

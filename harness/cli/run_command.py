@@ -38,6 +38,7 @@ from harness.cli.project_files import (
     load_pipeline,
     remember_run,
     settings_for_calls,
+    store_place,
 )
 from harness.cli.run_result import (
     print_failure,
@@ -51,6 +52,7 @@ from harness.errors import HarnessError, NodeFailed
 from harness.graph import Question
 from harness.graph.outcome import answer_problem
 from harness.inference import Limits
+from harness.memory import Place
 from harness.session import Origin, Pipeline, RunResult, Settings, run_to_its_end
 from harness.session.trust import SETTINGS_FILE
 from harness.trace import Record, RunStarted
@@ -61,8 +63,8 @@ _AMOUNT = click.FloatRange(min=0, min_open=True)
 _OPTIONS = (
     click.option(
         "--memory",
-        type=click.Path(path_type=Path, file_okay=False),
-        metavar="DIR",
+        callback=store_place,
+        metavar="DIR|URL",
         help="Where passages are kept for further runs, in place of [memory] path.",
     ),
     click.option("--max-tokens", type=_COUNT, help="Of all calls of the run, in and out."),
@@ -132,7 +134,7 @@ def run(
     assignments: tuple[str, ...],
     config: Path | None,
     roles: tuple[str, ...],
-    memory: Path | None,
+    memory: Place | None,
     seed: int | None,
     limits: Limits,
     log_format: LogFormat,

@@ -11,8 +11,10 @@ from harness.memory.passage import (
     Refusal,
     Scalar,
 )
-from harness.memory.primary import FILE_NAME, Merging, Progress
+from harness.memory.place import Place, PostgresUrl, is_url, place_of
+from harness.memory.primary import Merging, PrimaryStore, Progress, copy
 from harness.memory.ranking import Mode
+from harness.memory.sqlite import FILE_NAME
 from harness.memory.store import MemoryStore
 from harness.memory.terms import LANGUAGES
 
@@ -29,9 +31,15 @@ __all__ = [
     "Merging",
     "Mode",
     "Passage",
+    "Place",
+    "PostgresUrl",
+    "PrimaryStore",
     "Progress",
     "Refusal",
     "Scalar",
     "Vectors",
     "WordLlamaEmbedder",
+    "copy",
+    "is_url",
+    "place_of",
 ]

@@ -72,8 +72,7 @@ class LexicalIndex:
 
     def catch_up(self, *, until: int) -> None:
         """Reads new writes, at least as far as the write `until`."""
-        last = self._primary.last_sequence()
-        if self._position >= last:
+        if self._position >= max(until, self._primary.seen_sequence()):
             return
         # One thread reads; another waits for it only if it needs a write that is not read yet.
         if not self._reading_on.acquire(blocking=self._position < until):

@@ -295,6 +295,8 @@ class Stats:
     passages: int
     sequence: int
     """How many writes there have been, ever."""
+    behind: int
+    """How many of them the indexes of this machine had not read yet."""
     language: str
     """The language whose words the lexical index stems."""
     embedder: str
@@ -304,7 +306,7 @@ class Stats:
     vector_bytes: int
     """Memory that the vector index takes."""
     disk_bytes: int
-    """Of all files in the directory."""
+    """Of all files in the directory; of a PostgreSQL store, its tables and the indexes here."""
     last_written: str | None
     """ISO 8601; None for an empty store."""
     merges: tuple[Merge, ...]

@@ -1,4 +1,6 @@
-"""The primary store: every passage and its vectors, in one SQLite file.
+"""The primary store: every passage and its vectors, in an SQLite file or a PostgreSQL schema.
+
+Both databases get the same statements; what they do not share is behind `_Database`.
 
 What is committed here is stored; both indexes are made from it and can be deleted at any time.
 Every write takes the next sequence number, so one integer says how far an index has read: from p
@@ -9,23 +11,29 @@ to q it drops `removed_between(p, q)` and reads `passages_between(p, q)`. If p i
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
+from itertools import islice
 from pathlib import Path
-from typing import Literal, Self
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import InvalidInput
+from harness.errors import ConfigurationInvalid, InvalidInput
 from harness.memory.embedder import Embedder, Vectors
 from harness.memory.passage import Added, Merge, Passage, Rule, WantedTags, tags_of
+from harness.memory.place import Place, PostgresUrl
 from harness.memory.reading import number_of, reading
-from harness.memory.sqlite import Connections, prepare, vector_tables
+from harness.memory.sqlite import SqliteDatabase
+from harness.memory.terms import check_language
+
+if TYPE_CHECKING:
+    from harness.memory.postgres import PostgresDatabase
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
@@ -35,8 +43,6 @@ Merging = bool | Literal["near"]
 (False). See `harness.memory.reading`."""
 
 Numbers = NDArray[np.int64]
-
-FILE_NAME = "passages.sqlite"
 
 _WAIT_S = 10.0
 _ROWS_AT_A_TIME = 256
@@ -48,55 +54,93 @@ _Row = tuple[int | None, str, str, str, str, float | None, str, str]
 _COLUMNS = "sequence, id, text, title, source, quality, created, metadata"
 _SELECT = f"SELECT {_COLUMNS} FROM passage"  # noqa: S608  # constants
 _VALUES = f"({_COLUMNS}, reading) VALUES (?{', ?' * 8})"
-_SAME_ID = "id = CAST(? AS TEXT)"
+
+
+Statements = Any
+"""A connection, with the `execute` and `executemany` of sqlite3's; values stand as `?`."""
+
+
+class _Database(Protocol):
+    """Our tables in a database. What is not said here is said at `PostgresDatabase`."""
+
+    directory: Path  # where the indexes of this machine lie
+    among: str  # behind a column: whether its value is among those of `listed`
+
+    @property
+    def place(self) -> Place: ...
+    def listed(self, values: Iterable[int] | Iterable[str]) -> object: ...
+    def reading(self) -> AbstractContextManager[Statements]: ...
+    def writing(self) -> AbstractContextManager[Statements]: ...
+    def each(self, db: Any, query: str, rows: Sequence[Sequence[Any]]) -> list[list[Any]]: ...  # noqa: ANN401 - see above
+    def seen(self) -> int | None: ...
+    def follow(self, told: Callable[[], None]) -> None: ...
+    def free(self) -> None: ...
+    def size_bytes(self) -> int: ...
+    def close(self) -> None: ...
 
 
 class PrimaryStore:
-    """The passages in `directory`. May be used from any thread, and by several processes.
+    """The passages at a place. May be used from any thread, and by several processes.
 
-    Every method raises `MemoryStoreFailed` if the file is damaged, closed or unreadable. Writes
-    raise it also if the file may not be written, the disk is full, or another process holds the
+    Every method raises `MemoryStoreFailed` if the database is damaged, closed or out of reach.
+    Writes raise it also if it may not be written, the disk is full, or another process holds the
     write lock too long.
 
     Attributes:
-        directory: Where the file is.
+        place: Where the passages are.
+        directory: Where the indexes of this machine lie.
         language: The language whose words the lexical index stems.
     """
 
-    def __init__(self, connections: Connections, *, language: str) -> None:
-        self._connections = connections
-        self.directory = connections.path.parent
+    def __init__(self, database: _Database, *, language: str) -> None:
+        self._database = database
+        self.place = database.place
+        self.directory = database.directory
         self.language = language
 
     @classmethod
     def open(
         cls,
-        directory: Path,
+        place: Place,
         *,
         language: str | None = None,
         wait_s: float = _WAIT_S,
+        cache: Path | None = None,
     ) -> Self:
-        """Opens the file in `directory`, or makes both.
+        """Opens the store at a place, or makes one there.
 
         Args:
-            directory: Where the file is.
+            place: A directory, or a PostgreSQL schema.
             language: None: English for a new store, else the store's own.
             wait_s: How long a write waits for writes of other processes.
+            cache: Where PostgreSQL's stores have their indexes; `~/.cache/harness/memory` if None.
 
         Raises:
             MemoryStoreFailed: It cannot be made or written, is damaged, or of another version.
             InvalidInput: It was made with another language.
+            ConfigurationInvalid: psycopg is not installed.
         """
-        connections = Connections(directory / FILE_NAME, wait_s=wait_s)
+        if language is not None:
+            check_language(language)
+        database: _Database
+        if isinstance(place, PostgresUrl):
+            cache = cache or Path.home() / ".cache/harness/memory"
+            database = _postgres()(place, indexes=cache, wait_s=wait_s)
+        else:
+            database = SqliteDatabase(place, wait_s=wait_s)
         try:
-            return cls(connections, language=prepare(connections, language))
+            return cls(database, language=_settled(database, language))
         except BaseException:
-            connections.close()
+            database.close()
             raise
 
     def close(self) -> None:
-        """Closes the file; every later call raises."""
-        self._connections.close()
+        """Closes the database; every later call raises."""
+        self._database.close()
+
+    def follow(self, told: Callable[[], None]) -> None:
+        """Calls `told`, in another thread, soon after another machine has written."""
+        self._database.follow(told)
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -117,21 +161,34 @@ class PrimaryStore:
         new: list[str] = []
         known: list[str] = []
         merged: list[Merge] = []
-        # Before the file is locked.
+        vectors: list[tuple[int, Vectors]] = []
+        # Before the database is locked.
         readings = [number_of(passage) for passage, _ in passages]
         rule: Rule = "near" if merge == "near" else "same"
         with self._changing() as changes:
+            # 1. What is stored, with one question for all.
+            stored = self._sequences(changes.db, [passage for passage, _ in passages])
+            alike = self._alike(changes.db, readings) if merge else {}
+            # 2. What becomes of each.
             for (passage, vector), number in zip(passages, readings, strict=True):
                 dated = passage if passage.created else replace(passage, created=now)
-                if _sequence_of(changes.db, passage.id) is not None:
+                if passage.id in stored:
                     known.append(passage.id)
-                elif merge and (found := _merge_of(changes.db, dated, number, rule)):
-                    _keep(changes.db, found)
+                elif merge and (found := _merge_of(alike[number], dated, rule)):
                     merged.append(found)
                 else:
-                    sequence = changes.insert(dated, number)
-                    changes.put_vector(sequence, vector, embedder)
+                    stored[passage.id] = sequence = changes.insert(dated, number)
+                    if vector is not None:
+                        vectors.append((sequence, vector[np.newaxis]))
+                    if merge:
+                        alike[number].append(dated)
                     new.append(passage.id)
+            # 3. Into the tables.
+            changes.store()
+            if vectors and embedder is not None:
+                sequences, rows = zip(*vectors, strict=True)
+                _put_vectors(changes.db, embedder, sequences, np.concatenate(rows))
+            _keep(changes.db, merged)
         return Added(new=tuple(new), known=tuple(known), merged=tuple(merged))
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -150,7 +207,7 @@ class PrimaryStore:
         self,
         id: str,  # noqa: A002 - as for `get`
         vector: Vectors | None,
-        embedder: Embedder | None,
+        embedder: Embedder,
     ) -> Passage:
         """Stores a merged passage by itself; the one it was merged into stays as it is.
 
@@ -160,25 +217,32 @@ class PrimaryStore:
             found = _merges(changes.db, id)
             if not found or _find(changes.db, id):
                 raise InvalidInput(
-                    f"{self.directory}: no passage '{id}' that became one with another",
+                    f"{self.place}: no passage '{id}' that became one with another",
                     code="memory.not-merged",
                 )
             passage = found[0].passage
             _forget_merges(changes.db, id)
             sequence = changes.insert(passage, number_of(passage))
-            changes.put_vector(sequence, vector, embedder)
+            changes.store()
+            if vector is not None:
+                _put_vectors(changes.db, embedder, [sequence], vector[np.newaxis])
         return passage
+
+    def keep_merges(self, merges: Sequence[Merge]) -> None:
+        """Keeps merged passages of another store, in place of those with their ids."""
+        with self._database.writing() as db:
+            _keep(db, merges)
 
     def put_vectors(
         self, embedder: Embedder, sequences: Sequence[int] | Numbers, vectors: Vectors
     ) -> None:
         """Keeps (n, d) vectors of the passages with these numbers, if they still exist."""
-        with self._connections.writing() as db:
+        with self._database.writing() as db:
             _put_vectors(db, embedder, sequences, vectors)
 
     def set_unrelated(self, embedder: Embedder, value: float) -> None:
         """Keeps the cosine above which two texts are related, by this embedder."""
-        with self._connections.writing() as db:
+        with self._database.writing() as db:
             _make_table(db, embedder)
             db.execute(
                 "UPDATE embedder SET unrelated = ? WHERE name = ? AND dimensions = ?",
@@ -190,49 +254,63 @@ class PrimaryStore:
 
         An index that has not read all removals has to begin again.
         """
-        with self._connections.writing() as db:
+        with self._database.writing() as db:
             kept = _table_of(db, embedder)
-            for table in vector_tables(db):
+            for number, table in _vector_tables(db).items():
                 if table != kept:
                     db.execute(f"DROP TABLE {table}")
-                    db.execute("DELETE FROM embedder WHERE 'vector_' || number = ?", (table,))
+                    db.execute("DELETE FROM embedder WHERE number = ?", (number,))
             if db.execute("SELECT 1 FROM removed LIMIT 1").fetchone():
                 db.execute("DELETE FROM removed")
                 db.execute("UPDATE state SET compacted = sequence")
-        with self._connections.writer() as db:
-            db.execute("VACUUM")
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        self._database.free()
 
     @contextmanager
     def _changing(self) -> Iterator[_Changes]:
-        with self._connections.writing() as db:
+        with self._database.writing() as db:
             changes = _Changes(db)
             yield changes
             changes.finish()
 
     # --- reading passages --------------------------------------------------------------------
 
-    def known(self, passages: Iterable[Passage]) -> set[str]:
-        """Which of these passages' ids are stored."""
-        with self._connections.reading() as db:
-            return {passage.id for passage in passages if _sequence_of(db, passage.id) is not None}
+    def known(self, passages: Sequence[Passage]) -> dict[str, int]:
+        """The ids of those of these passages that are stored, and their numbers."""
+        with self._database.reading() as db:
+            return self._sequences(db, passages)
+
+    def _sequences(self, db: Statements, passages: Sequence[Passage]) -> dict[str, int]:
+        rows = [(passage.id,) for passage in passages]
+        found = self._database.each(db, "SELECT id, sequence FROM passage WHERE id = ?", rows)
+        return dict(one for each in found for one in each)
+
+    def _alike(self, db: Statements, readings: Sequence[int]) -> dict[int, list[Passage]]:
+        """The oldest passages with each of these numbers."""
+        query = f"{_SELECT} WHERE reading = ? ORDER BY sequence LIMIT {_COMPARED}"
+        numbers = list(dict.fromkeys(readings))
+        found = self._database.each(db, query, [(number,) for number in numbers])
+        return {
+            number: [_passage_of(row) for row in rows]
+            for number, rows in zip(numbers, found, strict=True)
+        }
 
     def merges(self, id: str | None = None) -> list[Merge]:  # noqa: A002 - as for `get`
         """All merged passages in the order they came, or the one with this id."""
-        with self._connections.reading() as db:
+        with self._database.reading() as db:
             return _merges(db, id)
 
     def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
         """The passage with this id."""
-        with self._connections.reading() as db:
+        with self._database.reading() as db:
             found = _find(db, id)
         return None if found is None else found[1]
 
     def fetch(self, sequences: Iterable[int]) -> dict[int, Passage]:
         """The passages with these numbers that still exist."""
-        query = f"{_SELECT} WHERE sequence IN (SELECT value FROM json_each(?))"  # noqa: S608  # constants
-        with self._connections.reading() as db:
-            rows = db.execute(query, (_json(sequences),)).fetchall()
+        query = f"{_SELECT} WHERE sequence {self._database.among}"
+        with self._database.reading() as db:
+            listed = self._database.listed(int(sequence) for sequence in sequences)
+            rows = db.execute(query, (listed,)).fetchall()
         return {row[0]: _passage_of(row) for row in rows}
 
     def passages_between(self, low: int, high: int) -> Iterator[tuple[int, Passage]]:
@@ -244,7 +322,7 @@ class PrimaryStore:
         query = f"{_SELECT} WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?"
         while low < high:
             # Not one long read: SQLite's log of new writes grows as long as a read lasts.
-            with self._connections.reading() as db:
+            with self._database.reading() as db:
                 rows = db.execute(query, (low, high, _ROWS_AT_A_TIME)).fetchall()
             if not rows:
                 return
@@ -254,7 +332,7 @@ class PrimaryStore:
 
     def removed_between(self, low: int, high: int) -> list[int]:
         """The numbers that the writes from low (exclusive) to high (inclusive) removed."""
-        with self._connections.reading() as db:
+        with self._database.reading() as db:
             rows = db.execute(
                 "SELECT sequence FROM removed WHERE at > ? AND at <= ? ORDER BY at", (low, high)
             )
@@ -263,9 +341,10 @@ class PrimaryStore:
     def tagged(self, where: WantedTags) -> Numbers:
         """The numbers of the passages that satisfy a filter (n,), ascending."""
         # Not one statement for all: SQLite limits the number of names and values.
-        query = "SELECT sequence FROM tag WHERE tag IN (SELECT value FROM json_each(?))"
-        with self._connections.reading() as db:
-            found = [db.execute(query, (json.dumps(tags),)).fetchall() for tags in where]
+        query = f"SELECT sequence FROM tag WHERE tag {self._database.among}"  # noqa: S608  # constants
+        listed = self._database.listed
+        with self._database.reading() as db:
+            found = [db.execute(query, (listed(tags),)).fetchall() for tags in where]
             if not found:
                 found = [db.execute("SELECT sequence FROM passage").fetchall()]
         each = [np.fromiter((sequence for (sequence,) in rows), dtype=np.int64) for rows in found]
@@ -276,7 +355,7 @@ class PrimaryStore:
     def vectors_between(self, embedder: Embedder, low: int, high: int) -> tuple[Numbers, Vectors]:
         """Numbers (n,), ascending, and vectors (n, d) with low < number <= high."""
         rows: list[tuple[int, bytes]] = []
-        with self._connections.reading() as db:
+        with self._database.reading() as db:
             if table := _table_of(db, embedder):
                 between = "WHERE sequence > ? AND sequence <= ? ORDER BY sequence"
                 query = f"SELECT sequence, vector FROM {table} {between}"  # noqa: S608  # constants
@@ -291,7 +370,7 @@ class PrimaryStore:
         self, embedder: Embedder, limit: int, *, after: int = 0
     ) -> list[tuple[int, Passage]]:
         """The first `limit` passages beyond `after` without a vector of this embedder."""
-        with self._connections.reading() as db:
+        with self._database.reading() as db:
             table = _table_of(db, embedder)
             lacking = f" AND sequence NOT IN (SELECT sequence FROM {table})" if table else ""  # noqa: S608  # constants
             query = f"{_SELECT} WHERE sequence > ?{lacking} ORDER BY sequence LIMIT ?"
@@ -299,49 +378,120 @@ class PrimaryStore:
 
     def count_without_vector(self, embedder: Embedder) -> int:
         """How many passages have no vector of this embedder; every vector is a passage's."""
-        with self._connections.reading() as db:
+        with self._database.reading() as db:
             table = _table_of(db, embedder)
             vectors = f"(SELECT count(*) FROM {table})" if table else "0"  # noqa: S608  # constants
             return _number(db, f"SELECT count(*) - {vectors} FROM passage")  # noqa: S608  # constants
 
+    def embedders(self) -> list[Any]:
+        """The embedders whose vectors are kept: names and dimensions, which cannot embed."""
+        with self._database.reading() as db:
+            rows = db.execute("SELECT name, dimensions FROM embedder ORDER BY number").fetchall()
+        return [SimpleNamespace(name=name, dimensions=dimensions) for name, dimensions in rows]
+
     def unrelated(self, embedder: Embedder) -> float | None:
         """The value that `set_unrelated` kept."""
-        with self._connections.reading() as db:
+        with self._database.reading() as db:
             row = db.execute(
                 "SELECT unrelated FROM embedder WHERE name = ? AND dimensions = ?",
                 (embedder.name, embedder.dimensions),
             ).fetchone()
-        return None if row is None else row[0]
+        value: float | None = None if row is None else row[0]
+        return value
 
     # --- its state ---------------------------------------------------------------------------
 
+    def seen_sequence(self) -> int:
+        """The number of the last write that is known here; of a file, the last there is."""
+        seen = self._database.seen()
+        return self.last_sequence() if seen is None else seen
+
     def last_sequence(self) -> int:
         """The number of the last write."""
-        with self._connections.reading() as db:
+        with self._database.reading() as db:
             return _number(db, "SELECT sequence FROM state")
 
     def extent(self) -> tuple[int, int]:
         """The number of the last write, and how many passages there were after it."""
-        with self._connections.reading() as db:
-            return _number(db, "SELECT sequence FROM state"), _number(db, _COUNT)
+        with self._database.reading() as db:
+            row = db.execute(f"SELECT sequence, ({_COUNT}) FROM state").fetchone()  # noqa: S608  # constants
+            return int(row[0]), int(row[1])
 
     def compacted(self) -> int:
         """The write up to which removals are forgotten."""
-        with self._connections.reading() as db:
+        with self._database.reading() as db:
             return _number(db, "SELECT compacted FROM state")
 
     def last_written(self) -> str | None:
         """The time of the last write, as ISO 8601; None before the first."""
-        with self._connections.reading() as db:
+        with self._database.reading() as db:
             written: str | None = db.execute("SELECT written FROM state").fetchone()[0]
         return written
 
+    def size_bytes(self) -> int:
+        """Of the tables that are not in `directory`."""
+        return self._database.size_bytes()
+
     def __len__(self) -> int:
-        with self._connections.reading() as db:
+        with self._database.reading() as db:
             return _number(db, _COUNT)
 
 
 _COUNT = "SELECT count(*) FROM passage"
+
+
+def _postgres() -> type[PostgresDatabase]:
+    """Imported when it is needed, since psycopg is an extra."""
+    try:
+        from harness.memory.postgres import PostgresDatabase  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigurationInvalid(
+            f"PostgreSQL's client cannot be imported ({error}); "
+            "pip install 'wiggum-harness[postgres]'",
+            code="memory.no-psycopg",
+        ) from error
+    return PostgresDatabase
+
+
+def _settled(database: _Database, asked: str | None) -> str:
+    """The store's language; an empty store takes the one that is asked for."""
+    with database.reading() as db:
+        (made_with,) = db.execute("SELECT language FROM state").fetchone()
+        empty = db.execute("SELECT 1 FROM passage LIMIT 1").fetchone() is None
+    chosen: str = (asked if empty else None) or made_with
+    if asked not in (None, chosen):
+        raise InvalidInput(
+            f"{database.place}: the store was made with language '{made_with}', not '{asked}'; "
+            "leave the language out, or open another place",
+            code="memory.other-language",
+        )
+    if made_with != chosen:
+        with database.writing() as db:
+            db.execute("UPDATE state SET language = ?", (chosen,))
+    return chosen
+
+
+def copy(source: PrimaryStore, target: PrimaryStore, progress: Progress) -> int:
+    """Copies passages, vectors and merges, oldest first; returns how many passages were new.
+
+    What the target has stays as it is, so that an interrupted copy can be made again.
+    """
+    last, new = source.last_sequence(), 0
+    rows = source.passages_between(0, last)
+    while part := list(islice(rows, _ROWS_AT_A_TIME)):
+        passages = [passage for _, passage in part]
+        added = target.add([(one, None) for one in passages], embedder=None, merge=False)
+        new += len(added.new)
+        # Vectors of these alone: a known id may be another text's.
+        ids = set(added.new)
+        fresh = target.known([one for one in passages if one.id in ids])
+        there = {number: fresh.get(passage.id, 0) for number, passage in part}
+        for embedder in source.embedders():
+            numbers, vectors = source.vectors_between(embedder, part[0][0] - 1, part[-1][0])
+            target.put_vectors(embedder, [there.get(int(one), 0) for one in numbers], vectors)
+        progress("copying passages", part[-1][0], last)
+    target.keep_merges(source.merges())
+    return new
 
 
 class _Changes:
@@ -351,27 +501,31 @@ class _Changes:
     it; when it is deleted, `removed` notes that number and the number of the deletion.
     """
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Statements) -> None:
         self.db = db
         self._before = self._sequence = _number(db, "SELECT sequence FROM state")
+        self._rows: list[tuple[Any, ...]] = []
+        self._tags: list[tuple[str, int]] = []
 
     def insert(self, passage: Passage, number: int) -> int:
-        """Stores a new passage, with the number of its reading; returns its sequence number."""
+        """A new passage, with the number of its reading, for `store`; returns its sequence."""
         sequence = self._next()
-        self.db.execute(f"INSERT INTO passage {_VALUES}", (*_row_of(sequence, passage), number))
-        self._tag(sequence, passage)
+        self._rows.append((*_row_of(sequence, passage), number))
+        self._tags += [(tag, sequence) for tag in tags_of(passage)]
         return sequence
+
+    def store(self) -> None:
+        """Stores what was inserted."""
+        self.db.executemany(f"INSERT INTO passage {_VALUES}", self._rows)
+        self.db.executemany("INSERT INTO tag VALUES (?, ?)", self._tags)
 
     def remove(self, sequence: int, passage: Passage) -> None:
         self.db.execute("INSERT INTO removed VALUES (?, ?)", (self._next(), sequence))
         self.db.execute("DELETE FROM passage WHERE sequence = ?", (sequence,))
-        self._untag(sequence, passage)
-        self._drop_vectors(sequence)
-
-    def put_vector(self, sequence: int, vector: Vectors | None, embedder: Embedder | None) -> None:
-        """Keeps a passage's vector, if it has one."""
-        if vector is not None and embedder is not None:
-            _put_vectors(self.db, embedder, [sequence], vector[np.newaxis])
+        tags = [(tag, sequence) for tag in tags_of(passage)]
+        self.db.executemany("DELETE FROM tag WHERE tag = ? AND sequence = ?", tags)
+        for table in _vector_tables(self.db).values():
+            self.db.execute(f"DELETE FROM {table} WHERE sequence = ?", (sequence,))  # noqa: S608  # constants
 
     def finish(self) -> None:
         if self._sequence != self._before:
@@ -383,18 +537,6 @@ class _Changes:
     def _next(self) -> int:
         self._sequence += 1
         return self._sequence
-
-    def _tag(self, sequence: int, passage: Passage) -> None:
-        rows = [(tag, sequence) for tag in tags_of(passage)]
-        self.db.executemany("INSERT INTO tag VALUES (?, ?)", rows)
-
-    def _untag(self, sequence: int, passage: Passage) -> None:
-        rows = [(tag, sequence) for tag in tags_of(passage)]
-        self.db.executemany("DELETE FROM tag WHERE tag = ? AND sequence = ?", rows)
-
-    def _drop_vectors(self, sequence: int) -> None:
-        for table in vector_tables(self.db):
-            self.db.execute(f"DELETE FROM {table} WHERE sequence = ?", (sequence,))  # noqa: S608  # constants
 
 
 # --- rows ------------------------------------------------------------------------------------
@@ -427,70 +569,77 @@ def _passage_of(row: _Row) -> Passage:
     )
 
 
-def _find(db: sqlite3.Connection, id_: str) -> tuple[int, Passage] | None:
-    row = db.execute(f"{_SELECT} WHERE {_SAME_ID}", (_any_id(id_),)).fetchone()
+def _find(db: Statements, id_: str) -> tuple[int, Passage] | None:
+    row = db.execute(f"{_SELECT} WHERE id = ?", (_storable(id_),)).fetchone()
     return None if row is None else (row[0], _passage_of(row))
 
 
-def _sequence_of(db: sqlite3.Connection, id_: str) -> int | None:
-    row = db.execute("SELECT sequence FROM passage WHERE id = ?", (id_,)).fetchone()
-    return None if row is None else int(row[0])
+def _storable(id_: str) -> str | None:
+    """None, which equals nothing, for half of a surrogate pair: no passage has such an id."""
+    try:
+        id_.encode()
+    except UnicodeEncodeError:
+        return None
+    return id_
 
 
-def _any_id(id_: str) -> bytes:
-    """As bytes: any text may be asked for, even one that cannot be the id of a passage."""
-    return id_.encode(errors="surrogatepass")
-
-
-def _number(db: sqlite3.Connection, query: str) -> int:
+def _number(db: Statements, query: str) -> int:
     return int(db.execute(query).fetchone()[0])
-
-
-def _json(sequences: Iterable[int]) -> str:
-    """For `json_each(?)`: one statement for any number of values."""
-    return json.dumps([int(sequence) for sequence in sequences])
 
 
 # --- merged passages -------------------------------------------------------------------------
 
 
-def _merge_of(db: sqlite3.Connection, passage: Passage, number: int, rule: Rule) -> Merge | None:
-    """The merge with the oldest passage that says the same by this rule."""
+def _merge_of(alike: Sequence[Passage], passage: Passage, rule: Rule) -> Merge | None:
+    """The merge with the oldest of these passages that says the same by this rule."""
     wanted = reading(passage, rule)
-    alike = f"{_SELECT} WHERE reading = ? ORDER BY sequence LIMIT {_COMPARED}"
-    for row in db.execute(alike, (number,)):
-        there = _passage_of(row)
+    for there in alike[:_COMPARED]:
         if reading(there, rule) == wanted:
             same = reading(there, "same") == reading(passage, "same")
             return Merge(passage=passage, into=there.id, rule="same" if same else "near")
     return None
 
 
-def _keep(db: sqlite3.Connection, merge: Merge) -> None:
-    """Keeps the new passage, whole, beside the one that is there."""
-    statement = f"INSERT OR REPLACE INTO merged ({_COLUMNS}, kept, rule) VALUES (?{', ?' * 9})"  # noqa: S608  # constants
-    db.execute(statement, (*_row_of(None, merge.passage), merge.into, merge.rule))
+def _keep(db: Statements, merges: Sequence[Merge]) -> None:
+    """Keeps new passages, whole, beside those that are there; of one id, the last."""
+    last = {one.id: one for one in merges}
+    first = _number(db, "SELECT coalesce(max(sequence), 0) + 1 FROM merged") if last else 0
+    db.executemany("DELETE FROM merged WHERE id = ?", [(id_,) for id_ in last])
+    db.executemany(
+        f"INSERT INTO merged ({_COLUMNS}, kept, rule) VALUES (?{', ?' * 9})",  # noqa: S608  # constants
+        [
+            (*_row_of(sequence, one.passage), one.into, one.rule)
+            for sequence, one in enumerate(last.values(), start=first)
+        ],
+    )
 
 
-def _merges(db: sqlite3.Connection, id_: str | None = None) -> list[Merge]:
+def _merges(db: Statements, id_: str | None = None) -> list[Merge]:
     query = f"SELECT {_COLUMNS}, kept, rule FROM merged"  # noqa: S608  # constants
     if id_ is None:
         rows = db.execute(f"{query} ORDER BY sequence")
     else:
-        rows = db.execute(f"{query} WHERE {_SAME_ID}", (_any_id(id_),))
+        rows = db.execute(f"{query} WHERE id = ?", (_storable(id_),))
     return [Merge(passage=_passage_of(row), into=kept, rule=rule) for *row, kept, rule in rows]
 
 
-def _forget_merges(db: sqlite3.Connection, id_: str) -> int:
+def _forget_merges(db: Statements, id_: str) -> int:
     """Drops the merge of this passage, and of all merged into it; returns how many."""
-    statement = f"DELETE FROM merged WHERE {_SAME_ID} OR kept = CAST(? AS TEXT)"  # noqa: S608  # constants
-    return db.execute(statement, (_any_id(id_), _any_id(id_))).rowcount
+    id_or_none = _storable(id_)
+    gone = db.execute("DELETE FROM merged WHERE id = ? OR kept = ?", (id_or_none, id_or_none))
+    return int(gone.rowcount)
 
 
 # --- vectors: a table for each embedder, little-endian float32 -------------------------------
 
 
-def _table_of(db: sqlite3.Connection, embedder: Embedder) -> str | None:
+def _vector_tables(db: Statements) -> dict[int, str]:
+    """The tables of vectors, by the numbers of their embedders."""
+    rows = db.execute("SELECT number FROM embedder").fetchall()
+    return {number: f"vector_{number}" for (number,) in rows}
+
+
+def _table_of(db: Statements, embedder: Embedder) -> str | None:
     row = db.execute(
         "SELECT number FROM embedder WHERE name = ? AND dimensions = ?",
         (embedder.name, embedder.dimensions),
@@ -498,28 +647,30 @@ def _table_of(db: sqlite3.Connection, embedder: Embedder) -> str | None:
     return None if row is None else f"vector_{row[0]}"
 
 
-def _make_table(db: sqlite3.Connection, embedder: Embedder) -> str:
+def _make_table(db: Statements, embedder: Embedder) -> str:
     if table := _table_of(db, embedder):
         return table
-    made = db.execute(
-        "INSERT INTO embedder (name, dimensions) VALUES (?, ?)",
-        (embedder.name, embedder.dimensions),
+    number = _number(db, "SELECT coalesce(max(number), 0) + 1 FROM embedder")
+    db.execute(
+        "INSERT INTO embedder (number, name, dimensions) VALUES (?, ?, ?)",
+        (number, embedder.name, embedder.dimensions),
     )
-    table = f"vector_{made.lastrowid}"
+    table = f"vector_{number}"
     db.execute(f"CREATE TABLE {table} (sequence INTEGER PRIMARY KEY, vector BLOB NOT NULL)")
     return table
 
 
 def _put_vectors(
-    db: sqlite3.Connection,
+    db: Statements,
     embedder: Embedder,
     sequences: Sequence[int] | Numbers,
     vectors: Vectors,
 ) -> None:
     """Keeps the vectors of those passages that are there, in place of older ones."""
     db.executemany(
-        f"INSERT OR REPLACE INTO {_make_table(db, embedder)}"  # noqa: S608  # constants
-        " SELECT sequence, ? FROM passage WHERE sequence = ?",
+        f"INSERT INTO {_make_table(db, embedder)}"  # noqa: S608  # constants
+        " SELECT sequence, ? FROM passage WHERE sequence = ?"
+        " ON CONFLICT (sequence) DO UPDATE SET vector = excluded.vector",
         [
             (np.ascontiguousarray(vector, dtype="<f4").tobytes(), int(sequence))
             for sequence, vector in zip(sequences, vectors, strict=True)

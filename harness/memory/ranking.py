@@ -91,7 +91,7 @@ class Searcher:
             raise MemoryStoreFailed(
                 "novelty is measured by the vector index, which is unavailable "
                 f"({self._vector.unavailable})",
-                path=self._primary.directory,
+                path=str(self._primary.place),
                 code="memory.lane-away",
             )
         return max(found.values(), default=-1.0)

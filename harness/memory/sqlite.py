@@ -6,21 +6,24 @@ Writers take turns, within this process by a lock and among processes by SQLite'
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from harness.errors import InvalidInput, MemoryStoreFailed
+from harness.errors import MemoryStoreFailed
 from harness.files import make_private
-from harness.memory.terms import check_language
+
+FILE_NAME = "passages.sqlite"
 
 SCHEMA_VERSION = 3
 
-_DEFAULT_LANGUAGE = "english"
+DEFAULT_LANGUAGE = "english"
 
 # Idle connections that are kept; more are opened when more threads read at once.
 _IDLE_CONNECTIONS = 16
@@ -65,18 +68,21 @@ _REMEDIES = {
 _OTHERWISE = ("memory.failed", "close the store and open it again")
 
 
-class Connections:
-    """Connections to one SQLite file: any number that read, one that writes.
+class SqliteDatabase:
+    """The file of a directory: any number of connections read it, one writes.
 
-    The file is created if it is missing and may be written. Everything here raises
-    `MemoryStoreFailed`. May be used from any thread.
+    A `Database`. The file is created if it is missing and may be written. May be used from any
+    thread.
 
     Attributes:
         path: The file.
     """
 
-    def __init__(self, path: Path, *, wait_s: float) -> None:
-        self.path = path
+    among = "IN (SELECT value FROM json_each(?))"
+
+    def __init__(self, directory: Path, *, wait_s: float) -> None:
+        self.place = self.directory = directory
+        self.path = path = directory / FILE_NAME
         self._wait_s = wait_s
         self._idle: deque[sqlite3.Connection] = deque()
         self._closed = False
@@ -93,9 +99,36 @@ class Connections:
             self._writer = self._connect()
             try:
                 _set_up(self._writer)
+                _prepare(self)
             except BaseException:
-                self._writer.close()
+                self.close()
                 raise
+
+    def listed(self, values: Iterable[int] | Iterable[str]) -> str:
+        """One statement for any number of values."""
+        return json.dumps(list(values))
+
+    def each(
+        self, db: sqlite3.Connection, query: str, rows: Sequence[Sequence[Any]]
+    ) -> list[list[Any]]:
+        """What a query finds, for each row of values."""
+        return [db.execute(query, row).fetchall() for row in rows]
+
+    def seen(self) -> None:
+        """Not known without asking: other processes write to the file."""
+
+    def follow(self, told: Callable[[], None]) -> None:
+        """Not needed: asking the file takes no time."""
+
+    def free(self) -> None:
+        """Gives room on the disk back."""
+        with self.writer() as db:
+            db.execute("VACUUM")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+    def size_bytes(self) -> int:
+        """None: the file is in the directory."""
+        return 0
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -154,7 +187,7 @@ class Connections:
 
     def failed(self, message: str, *, code: str) -> MemoryStoreFailed:
         """The error to raise about this store."""
-        return MemoryStoreFailed(message, path=self.path.parent, code=code)
+        return MemoryStoreFailed(message, path=self.directory, code=code)
 
     def _close_idle(self) -> None:
         with suppress(IndexError):
@@ -233,7 +266,7 @@ _ROW = """
         created  TEXT NOT NULL,
         metadata TEXT NOT NULL"""
 
-_TABLES = (
+TABLES = (
     # One row. `sequence` counts writes; up to `compacted`, `removed` is forgotten. `place` says
     # which file this is: another one is a copy.
     """CREATE TABLE state (
@@ -270,80 +303,65 @@ _TABLES = (
 )
 
 
-def vector_tables(db: sqlite3.Connection) -> list[str]:
-    """The tables of vectors, one for each embedder."""
-    return [f"vector_{number}" for (number,) in db.execute("SELECT number FROM embedder")]
-
-
-def prepare(connections: Connections, language: str | None) -> str:
-    """Makes the tables, and checks them after a copy; returns the store's language.
+def _prepare(database: SqliteDatabase) -> None:
+    """Makes the tables, and checks them after a copy.
 
     Raises:
         MemoryStoreFailed: It is damaged, or of another version.
-        InvalidInput: The language is unknown, or not the store's.
     """
-    if language is not None:
-        check_language(language)
     # 1. The tables of this version.
-    with connections.reading() as db:
+    with database.reading() as db:
         version = _version(db)
         foreign = version == 0 and db.execute("SELECT 1 FROM sqlite_schema").fetchone()
     if foreign:
-        raise connections.failed(
+        raise database.failed(
             "passages.sqlite is a database of another program; open another directory",
             code="memory.foreign-database",
         )
+    check_version(version, database.failed)
+    if version == 0:
+        _make_tables(database)
+    # 2. Is all of it there? Only a copy has to be checked.
+    with database.reading() as db:
+        state = db.execute("SELECT place FROM state").fetchone()
+        here = _place(database.path)
+        is_copy = state is None or state[0] != here
+        damage = "its state is missing" if state is None else _fault(db) if is_copy else None
+    if damage:
+        raise database.failed(
+            f"passages.sqlite is damaged, as a copy is that was made during a write: "
+            f"{damage} (copy it again while nothing writes, or delete the directory)",
+            code="memory.store-damaged",
+        )
+    if is_copy:
+        with database.writing() as db:
+            db.execute("UPDATE state SET place = ?", (here,))
+
+
+def check_version(version: int, failed: Callable[..., MemoryStoreFailed]) -> None:
+    """Raises what `failed` makes if tables are of another version; 0 is none."""
     if version > SCHEMA_VERSION:
-        raise connections.failed(
+        raise failed(
             f"written by a newer harness (schema {version}, this one reads up to "
-            f"{SCHEMA_VERSION}); upgrade harness, or open another directory",
+            f"{SCHEMA_VERSION}); upgrade harness, or open another place",
             code="memory.schema-newer",
         )
     if 0 < version < SCHEMA_VERSION:
-        raise connections.failed(
+        raise failed(
             f"written by a first draft of harness (schema {version}), which cannot be read any "
-            "more; open another directory",
+            "more; open another place",
             code="memory.schema-older",
         )
-    if version == 0:
-        _make_tables(connections, language or _DEFAULT_LANGUAGE)
-    # 2. Is all of it there? Only a copy has to be checked.
-    with connections.reading() as db:
-        state = db.execute("SELECT language, place FROM state").fetchone()
-        made_with, place = state or ("", "")
-        here = _place(connections.path)
-        fault = "its state is missing" if state is None else None
-        if place != here:
-            fault = fault or _fault(db)
-        empty = db.execute("SELECT 1 FROM passage LIMIT 1").fetchone() is None
-    if fault:
-        raise connections.failed(
-            f"passages.sqlite is damaged, as a copy is that was made during a write: "
-            f"{fault} (copy it again while nothing writes, or delete the directory)",
-            code="memory.store-damaged",
-        )
-    # 3. The requested language.
-    chosen: str = (language if empty else None) or made_with
-    if language not in (None, chosen):
-        raise InvalidInput(
-            f"{connections.path.parent}: the store was made with language '{made_with}', not "
-            f"'{language}'; leave the language out, or open another directory",
-            code="memory.other-language",
-        )
-    if (place, made_with) != (here, chosen):
-        with connections.writing() as db:
-            db.execute("UPDATE state SET language = ?, place = ?", (chosen, here))
-    return chosen
 
 
-def _make_tables(connections: Connections, language: str) -> None:
-    with connections.writing() as db:
+def _make_tables(database: SqliteDatabase) -> None:
+    with database.writing() as db:
         if _version(db) == SCHEMA_VERSION:
             return  # another process was quicker
-        for statement in _TABLES:
+        for statement in TABLES:
             db.execute(statement)
-        place = _place(connections.path)
-        db.execute("INSERT INTO state VALUES (0, 0, ?, NULL, ?)", (language, place))
+        values = (DEFAULT_LANGUAGE, _place(database.path))
+        db.execute("INSERT INTO state VALUES (0, 0, ?, NULL, ?)", values)
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 

@@ -1,7 +1,7 @@
 """The memory store: passages go in, the best few for a query come out.
 
-`primary` holds the passages (SQLite); `lexical` and `vector_index` are made from it and follow it;
-`ranking` asks both.
+`primary` holds the passages (SQLite or PostgreSQL); `lexical` and `vector_index` are made from it
+and follow it; `ranking` asks both.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from harness.memory.embedder import Embedder, WordLlamaEmbedder, embed
 from harness.memory.guard import injected_instruction
 from harness.memory.lexical import LexicalIndex
 from harness.memory.passage import Added, Filter, Hits, Passage, Refusal, Stats, wanted_tags
+from harness.memory.place import Place, place_of
 from harness.memory.primary import Merging, PrimaryStore, Progress
 from harness.memory.ranking import Mode, Searcher
 from harness.memory.vector_index import VectorIndex
 
 
 class MemoryStore:
-    """A directory of passages, searched by words, by meaning, or both.
+    """Passages in a directory or in PostgreSQL, searched by words, by meaning, or both.
 
-    Every method may be called from any thread, and several processes may have the directory open:
+    Every method may be called from any thread, and several processes may have the store open:
     searches run side by side, writes take turns. `add` and `delete` are durable when they return,
     and the next search of this store sees them. Another process sees them as soon as it has
-    finished reading what came before.
+    finished reading what came before; on another machine, that begins when the server tells it.
     """
 
     def __init__(
@@ -63,47 +64,52 @@ class MemoryStore:
         self._noting = Lock()
         self._upkeep = Upkeep(self._tend)
         self._start_upkeep()
+        primary.follow(self._follow)
 
     @classmethod
     def open(
         cls,
-        path: Path | str,
+        path: Place | str,
         *,
         embedder: Embedder | None = None,
         language: str | None = None,
         merge: Merging = True,
+        cache: Path | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """Opens the store in a directory, or makes one there.
+        """Opens the store at a place, or makes one there.
 
         Indexes that are behind catch up; damaged ones are made again. Passages without a vector of
         this embedder are embedded in the background: until then words alone decide.
 
         Args:
-            path: The directory.
+            path: The directory, or `postgresql://user@host/database`, without a password: that is
+                taken from `PGPASSWORD` or `~/.pgpass`.
             embedder: `WordLlamaEmbedder` if None.
             language: Whose words are stemmed, such as `german`, or `none`. If None: English for a
                 new store, else the store's own.
             merge: Whether a passage that says what a stored one says, in the same words, becomes
                 one with it: if they are equal but for white space and Unicode's forms of a letter
                 (True), also but for typographic signs (`near`), or never (False).
+            cache: Where indexes of a PostgreSQL store lie; `~/.cache/harness/memory` if None.
             progress: Told what is being done, how much of it is done, and how much there is; in
                 another thread, for work in the background.
 
         Raises:
             MemoryStoreFailed: It cannot be read or made.
-            InvalidInput: The language is unknown or not the store's, or `merge` is unknown.
+            InvalidInput: The language is unknown or not the store's, or `merge` or the url is not
+                usable.
+            ConfigurationInvalid: psycopg is not installed.
         """
         if merge not in (True, False, "near"):
             raise InvalidInput(
                 f"merge is {merge!r}; it must be True, False or 'near'",
                 code="memory.unknown-merge",
             )
-        directory = Path(path)
         embedder = embedder or WordLlamaEmbedder()
-        primary = PrimaryStore.open(directory, language=language)
+        primary = PrimaryStore.open(place_of(path), language=language, cache=cache)
         try:
-            lexical = LexicalIndex.open(directory / "lexical", primary, progress=progress)
+            lexical = LexicalIndex.open(primary.directory / "lexical", primary, progress=progress)
             vector = VectorIndex(primary, embedder)
             vector.catch_up()
         except BaseException:
@@ -223,19 +229,31 @@ class MemoryStore:
     def stats(self) -> Stats:
         """What the store holds, and the state of its indexes."""
         embedder = self._embedder
+        last = self._primary.last_sequence()
+        behind = max(0, last - self._read_up_to)
         self._vector.catch_up()
         return Stats(
             passages=len(self._primary),
-            sequence=self._primary.last_sequence(),
+            sequence=last,
+            behind=behind,
             language=self._primary.language,
             embedder=embedder.name,
             dimensions=embedder.dimensions,
             unembedded=self._primary.count_without_vector(embedder),
             vector_bytes=self._vector.resident_bytes,
-            disk_bytes=_bytes_in(self._primary.directory),
+            disk_bytes=self._primary.size_bytes() + _bytes_in(self._primary.directory),
             last_written=self._primary.last_written(),
             merges=tuple(self._primary.merges()),
         )
+
+    @property
+    def behind(self) -> int:
+        """How many known writes the indexes of this machine have not read yet."""
+        return max(0, self._primary.seen_sequence() - self._read_up_to)
+
+    @property
+    def _read_up_to(self) -> int:
+        return min(self._lexical.position, self._vector.position)
 
     def __len__(self) -> int:
         return len(self._primary)
@@ -261,12 +279,14 @@ class MemoryStore:
         shutil.rmtree(self._primary.directory / "vector", ignore_errors=True)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until passages without a vector are embedded.
+        """Waits until the indexes have read all writes, and all passages are embedded.
 
         Returns:
-            Whether it is done; False if it takes longer than `timeout_s`, or fails.
+            Whether it is done; False if embedding takes longer than `timeout_s`, or fails.
         """
-        self._vector.catch_up()
+        last = self._primary.last_sequence()
+        self._lexical.catch_up(until=last)
+        self._vector.catch_up(until=last)
         self._start_upkeep()
         return self._upkeep.wait(timeout_s) and not self._vector.missing
 
@@ -290,13 +310,18 @@ class MemoryStore:
 
     def _has_written(self) -> None:
         with self._noting:  # otherwise a thread could replace a higher number by a lower one
-            self._written = self._primary.last_sequence()
+            self._written = self._primary.seen_sequence()
 
     def _start_upkeep(self) -> None:
         if self._vector.missing:
             self._upkeep.start()
 
+    def _follow(self) -> None:
+        if self.behind:
+            self._upkeep.start()
+
     def _tend(self, stop: Event) -> None:
+        self._lexical.catch_up(until=0)
         self._vector.embed_missing(stop=stop, progress=self._progress)
 
 

@@ -63,16 +63,21 @@ class VectorIndex:
         held = self._held
         return 0 if held is None else held.nbytes
 
+    @property
+    def position(self) -> int:
+        """The last write that it has read."""
+        return self._position
+
     def __len__(self) -> int:
         held = self._held
         return 0 if held is None else len(held)
 
     # --- searching ---------------------------------------------------------------------------
 
-    def catch_up(self) -> None:
-        """Reads what was written since the last time, unless it is closed."""
-        last = self._primary.last_sequence()
-        if self._held is not None and last == self._position and not self.missing:
+    def catch_up(self, *, until: int = 0) -> None:
+        """Reads new writes, at least as far as the write `until`, unless it is closed."""
+        last = max(until, self._primary.seen_sequence())
+        if self._held is not None and last <= self._position and not self.missing:
             return
         with self._updating:
             if not self._is_closed:

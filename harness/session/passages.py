@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -31,12 +32,14 @@ from harness.memory import (
     MemoryStore,
     Mode,
     Passage,
+    Place,
     Progress,
     Scalar,
     Vectors,
 )
 from harness.session.chat import open_shim
 from harness.session.settings import WORDLLAMA, MemorySettings, Settings
+from harness.session.trust import check_store
 from harness.trace import RunTrace, sha256_of
 
 T = TypeVar("T")
@@ -177,6 +180,7 @@ class PassageLibrary:
             titles = [self._tracer.excerpt(hit.title) for hit in hits]
             span.set(
                 fallback=hits.fallback,
+                behind=store.behind,
                 hits=[
                     {**_hit_as_json(hit), "title": title}
                     for hit, title in zip(hits, titles, strict=True)
@@ -209,7 +213,7 @@ class PassageLibrary:
     async def _opened_in(self, stack: AsyncExitStack) -> MemoryStore:
         """The store; leaving the stack closes it, and all that belongs to it."""
         settings = self._settings
-        path = settings.path
+        path: Place | None = settings.path
         if path is None:
             path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="harness-memory-")))
         embedder = None
@@ -271,6 +275,7 @@ def open_store(settings: Settings, *, progress: Progress | None = None) -> Itera
 
     Raises:
         ConfigurationInvalid: It has no path, or its embedder is not a usable endpoint.
+        NotTrusted: Credentials may not be sent to its server.
         MemoryStoreFailed: The store cannot be read or made.
         InferenceError: The endpoint that embeds does not answer.
     """
@@ -280,6 +285,7 @@ def open_store(settings: Settings, *, progress: Progress | None = None) -> Itera
             "there is no store; say where: --store DIR, or path under [memory] in harness.toml",
             code="memory.no-store",
         )
+    check_store(memory.path, written_in=memory.written_in, environment=os.environ)
     with ExitStack() as stack:
         embedder = None
         if memory.embedder != WORDLLAMA:
@@ -291,17 +297,18 @@ def open_store(settings: Settings, *, progress: Progress | None = None) -> Itera
 
 def opened_store(
     memory: MemorySettings,
-    path: Path,
+    path: Place,
     *,
     embedder: Embedder | None,
     progress: Progress | None = None,
 ) -> MemoryStore:
-    """The store in a directory; raises as `MemoryStore.open` does."""
+    """The store at a place; raises as `MemoryStore.open` does."""
     return MemoryStore.open(
         path,
         embedder=embedder,
         language=memory.language,
         merge=memory.merge,
+        cache=memory.cache,
         progress=progress,
     )
 

@@ -14,7 +14,7 @@ from harness.graph import Answers, Earlier, Execution, Graph, Question, bind_inp
 from harness.graph.outcome import answer_problem
 from harness.graph.values import digest, value_form
 from harness.inference import Limits
-from harness.memory import Scalar
+from harness.memory import Place, Scalar, place_of
 from harness.session.passages import PassageLibrary
 from harness.session.result import RunSpent, run_spent
 from harness.trace import (
@@ -43,7 +43,7 @@ class Origin:
     """The settings file; None without one."""
     roles: Mapping[str, str] = field(default_factory=dict)
     """Before the roles of the settings."""
-    memory: Path | None = None
+    memory: Place | None = None
     """Before the memory of the settings."""
     seed: int | None = None
     """Before the seed of the settings."""
@@ -290,7 +290,7 @@ def _beginning(values: Mapping[str, Any]) -> Beginning:
             target=target,
             config=Path(config) if config else None,
             roles=values.get("roles") or {},
-            memory=Path(memory) if memory else None,
+            memory=place_of(memory) if memory else None,
             seed=values.get("seed"),
         ),
         limits=Limits(**(values.get("limits") or {})),

@@ -31,7 +31,7 @@ from harness.session.models import describe_endpoints, known_endpoints, open_mod
 from harness.session.passages import PassageLibrary
 from harness.session.roles import EVALUATOR, Roles, with_backends
 from harness.session.settings import WORDLLAMA, EvaluationSettings, MemorySettings, Settings
-from harness.session.trust import known_secrets, secret_variables
+from harness.session.trust import check_store, known_secrets, secret_variables
 from harness.trace import (
     AUDIT_LOG,
     CallGroup,
@@ -137,6 +137,8 @@ async def open_session(
     roles = with_backends(settings.roles, backends or {})
     settings = settings.model_copy(update={"roles": roles})
     casting = Casting(endpoints, settings, produces=produces)
+    memory = settings.memory
+    check_store(memory.path, written_in=memory.written_in, environment=environment)
     needed = casting.required | _models_for(needed_roles or {}, casting.roles)
     needed |= _embedder_of(settings.memory, endpoints)
     early: list[tuple[str, Mapping[str, object]]] = []

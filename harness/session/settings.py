@@ -31,6 +31,7 @@ from harness.files import read_text, whole_file, writing
 from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint, Limits
 from harness.log import log_warning
+from harness.memory import Place, is_url, place_of
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
 from harness.session.roles import PRODUCER, Roles
@@ -126,13 +127,25 @@ def _check_reserve(reserve_bytes: int, *, capacity_bytes: int | None) -> None:
         raise ValueError("reserve is not less than capacity, which leaves nothing for models")
 
 
+def _as_place(value: object) -> object:
+    try:
+        return place_of(value) if isinstance(value, str) else value
+    except InvalidInput as error:
+        raise Mistake(str(error), code=error.code) from error
+
+
 class MemorySettings(BaseModel):
     """`[memory]`: where passages are kept, and how they are found again."""
 
     model_config = _MODEL
 
-    path: Path | None = None
-    """A directory that outlives the run; without one, passages last as long as the run."""
+    path: Annotated[Place | None, BeforeValidator(_as_place)] = None
+    """A directory that outlives the run, or `postgresql://user@host/database`; without one,
+    passages last as long as the run."""
+    cache: Path | None = None
+    """Where indexes of a PostgreSQL store lie; `~/.cache/harness/memory` when left out."""
+    written_in: Path | None = Field(default=None, exclude=True, repr=False)
+    """The folder whose settings these are; None if they are the user's own."""
     embedder: str = Field(default=WORDLLAMA, min_length=1)
     """What makes vectors of passages: `wordllama`, which is included, or an endpoint's tag."""
     language: str | None = Field(default=None, min_length=1)
@@ -311,7 +324,7 @@ def load_settings(
     *,
     environment: Mapping[str, str],
     roles: Mapping[str, str] | None = None,
-    memory: Path | None = None,
+    memory: Place | None = None,
     produces: bool = True,
 ) -> Settings:
     """The settings of this directory.
@@ -320,7 +333,7 @@ def load_settings(
         path: The file; when None, `harness.toml` here, if it exists.
         environment: Read for `HARNESS_ENDPOINTS`.
         roles: Go before those of the file.
-        memory: The directory of passages, in place of the file's.
+        memory: Where passages are, in place of the file's `[memory] path`.
         produces: Whether drafts are written by them, so that the producer matters.
 
     Raises:
@@ -329,14 +342,15 @@ def load_settings(
     file = Path(SETTINGS_FILE) if path is None else path
     settings = Settings() if path is None and not file.exists() else _read_file(file, environment)
     endpoints = {**settings.endpoints, **_endpoints_from(environment)}
-    kept_in = settings.memory.path if memory is None else memory
+    # What is given is the user's own.
+    given = {} if memory is None else {"path": memory, "written_in": None}
     if roles and produces:
         _warn_of_producer(endpoints, settings.roles, roles)
     return settings.model_copy(
         update={
             "endpoints": endpoints,
             "roles": {**settings.roles, **(roles or {})},
-            "memory": settings.memory.model_copy(update={"path": kept_in}),
+            "memory": settings.memory.model_copy(update=given),
         }
     )
 
@@ -432,7 +446,12 @@ def _start_paths_at(values: dict[str, Any], base: Path, *, written_in: Path | No
 
     start(values, "traces")
     start(values, "rubrics")
-    start(values.get("memory"), "path")
+    memory = values.get("memory")
+    start(memory, "cache")
+    if isinstance(memory, dict):
+        memory["written_in"] = written_in
+        if not is_url(str(memory.get("path"))):
+            start(memory, "path")
     endpoints = values.get("endpoints")
     for endpoint in endpoints.values() if isinstance(endpoints, dict) else ():
         start(endpoint, "path")

@@ -37,6 +37,7 @@ from harness.graph.fingerprint import is_own_module
 from harness.inference import Endpoint, provider_of
 from harness.inference.providers import APIS_WITH_ONE_KEY, MANAGED_APIS
 from harness.log import log_warning
+from harness.memory import Place, PostgresUrl
 from harness.trace.secrets import secret_values
 
 KEYS_VARIABLE = "HARNESS_ALLOW_KEYS"
@@ -47,6 +48,8 @@ SETTINGS_FILE = "harness.toml"
 """The settings of a folder, which make it a project."""
 
 _ANY = "*"
+_PASSWORD = "PGPASSWORD"  # noqa: S105  # the name of a variable
+_POSTGRES_PORT = 5432
 _OWN_PORT = {"http": 80, "https": 443}
 
 _ADDRESS = re.compile(r".+_(BASE|URL|ENDPOINT)")
@@ -120,6 +123,33 @@ def not_allowed(
                 code="trust.key-not-allowed",
                 entry=f"{entry} {folder}",
             )
+
+
+def check_store(
+    place: Place | None, *, written_in: Path | None, environment: Mapping[str, str]
+) -> None:
+    """Raises `NotTrusted` if a folder's settings would send credentials to PostgreSQL.
+
+    `PGPASSWORD` stands for all that libpq finds, as in `~/.pgpass`. A url without a host goes where
+    the user's own variables say.
+    """
+    folder = written_in
+    if not isinstance(place, PostgresUrl) or place.host is None or folder is None:
+        return
+    host, port = place.host.lower(), place.port or _POSTGRES_PORT
+    places = [f"{host}:{port}"] + [host] * (port == _POSTGRES_PORT)
+    names = product((_PASSWORD, _ANY), places)
+    entries = product((f"{name}@{one}" for name, one in names), ("", str(folder)))
+    if not _read(environment).keys.isdisjoint(entries):
+        return
+    entry = f"{_PASSWORD}@{places[-1]}"
+    raise NotTrusted(
+        f"[memory] path of {folder / SETTINGS_FILE} would send passages and PostgreSQL credentials "
+        f"to {places[-1]}, which you have not allowed; to allow it: "
+        f"{_exported(KEYS_VARIABLE, entry, ',', environment)}",
+        code="trust.key-not-allowed",
+        entry=f"{entry} {folder}",
+    )
 
 
 def _provider(endpoint: Endpoint) -> str:

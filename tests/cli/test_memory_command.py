@@ -229,6 +229,29 @@ def test_looking_into_a_store_that_is_not_there_makes_none(tmp_path: Path, comma
     assert not (tmp_path / "kept").exists()
 
 
+def test_a_copy_has_all_that_a_store_has_and_is_made_once(made: Path, tmp_path: Path) -> None:
+    for new in (5, 0):
+        done = harness("memory", "copy", str(made / "kept"), "other", cwd=tmp_path)
+        assert done.stdout == f"{new} of 5 passages are new in other, which has 5\n"
+    find = ("memory", "search", "what hunts voles", "--json", "--store")
+    here, there = (harness(*find, one, cwd=tmp_path) for one in ("other", str(made / "kept")))
+    assert here.json == there.json
+    none = harness("memory", "copy", "none", "third", cwd=tmp_path)
+    assert (none.exit_code, (tmp_path / "third").exists()) == (2, False)
+
+
+def test_a_password_in_a_url_is_refused_wherever_it_is_given(made: Path) -> None:
+    url = "postgresql://ann:hunter2@127.0.0.1:9/m"
+    for arguments in (
+        ("memory", "stats", "--store", url),
+        ("memory", "copy", "kept", url),
+        ("run", "router", "--memory", url),
+    ):
+        done = harness(*arguments, cwd=made)
+        assert (done.exit_code, "holds a password" in done.stderr) == (2, True)
+        assert "hunter2" not in done.stderr + done.stdout
+
+
 # --- upkeep --------------------------------------------------------------------------------------
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import postgres
 import pytest
 
-from harness.memory import MemoryStore, Passage, WordLlamaEmbedder
+from harness.memory import MemoryStore, Passage, Place, WordLlamaEmbedder, place_of
 from harness.memory.primary import PrimaryStore
 
 
@@ -25,19 +26,36 @@ def animals() -> list[Passage]:
     ]
 
 
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.Server]:
+    if reason := postgres.missing():
+        pytest.skip(reason)
+    with postgres.server() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def place(request, tmp_path: Path, monkeypatch) -> Place:
+    """Where no store is yet: of each kind of primary store."""
+    if request.param == "sqlite":
+        return tmp_path
+    monkeypatch.setenv("HOME", str(tmp_path))  # where indexes lie
+    return place_of(request.getfixturevalue("postgres_server").url())
+
+
 @pytest.fixture
 def store(
-    tmp_path: Path, embedder: WordLlamaEmbedder, animals: list[Passage]
+    place: Place, embedder: WordLlamaEmbedder, animals: list[Passage]
 ) -> Iterator[MemoryStore]:
-    """A store of four passages in `tmp_path`."""
-    with MemoryStore.open(tmp_path, embedder=embedder) as opened:
+    """A store of four passages."""
+    with MemoryStore.open(place, embedder=embedder) as opened:
         opened.add(animals)
         yield opened
 
 
 @pytest.fixture
-def primary(tmp_path: Path) -> Iterator[PrimaryStore]:
-    """An empty one in `tmp_path`."""
-    opened = PrimaryStore.open(tmp_path)
+def primary(place: Place) -> Iterator[PrimaryStore]:
+    """An empty one."""
+    opened = PrimaryStore.open(place)
     yield opened
     opened.close()

@@ -1,6 +1,6 @@
 """Kills processes that write to one store and read from it, reopens it, and looks for what is lost.
 
-    python tests/memory/kill_and_reopen.py DIRECTORY KILLS
+    python tests/memory/kill_and_reopen.py DIRECTORY KILLS [postgres]
 
 Two processes add, update and delete passages, a third one searches, and all three are killed
 (SIGKILL) at a random moment; now and then a file of an index is then deleted or damaged. After each
@@ -9,6 +9,9 @@ kill the store is opened again:
 - what was acknowledged is there, and both indexes find it, in its last wording alone;
 - what was not is there as a whole, or not at all;
 - what was deleted is found by neither index.
+
+With `postgres`, the store is on a server of its own, which crashes and is started again in the
+middle: a writer that is told so asks what became of its write.
 """
 
 from __future__ import annotations
@@ -24,24 +27,29 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 # Before numpy is loaded, as these processes fork.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
+import postgres
 from stored import Letters
 
-from harness.memory import MemoryStore, Passage
+from harness.errors import MemoryStoreFailed
+from harness.memory import MemoryStore, Passage, Place
 
 LONGEST_LIFE_S = 0.6
+CACHE = Path(sys.argv[1]) / "cache"
 FULL_LOOK_EVERY = 20
 """Kills; in between, only what is new since the last kill is looked for one by one."""
 
+T = TypeVar("T")
 Versions = dict[str, int | None]
 """Of passages, by their ids; None when it was deleted."""
 
 
-def opened(directory: Path) -> MemoryStore:
-    return MemoryStore.open(directory, embedder=Letters())
+def opened(place: Place | str) -> MemoryStore:
+    return MemoryStore.open(place, embedder=Letters(), cache=CACHE)
 
 
 def passage(id_: str, version: int) -> Passage:
@@ -56,12 +64,12 @@ def passage(id_: str, version: int) -> Passage:
 # --- what is killed --------------------------------------------------------------------------
 
 
-def write(directory: Path, log: Path, *, name: str, life: int, alive: dict[str, int]) -> None:
+def write(place: Place | str, log: Path, *, name: str, life: int, alive: dict[str, int]) -> None:
     """Adds and deletes for ever, and logs what it will do and what it has done."""
     chance = random.Random(f"{name} {life}")
     mine = {id_: version for id_, version in alive.items() if id_.startswith(name)}
     said = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    store = opened(directory)
+    store = persistent(lambda: opened(place))
     for number in count():
         kind = chance.choices(("add", "delete"), (6, 2))[0] if mine else "add"
         changes: Versions
@@ -72,30 +80,44 @@ def write(directory: Path, log: Path, *, name: str, life: int, alive: dict[str, 
         os.write(said, json.dumps(["will", changes]).encode() + b"\n")
         for id_, version in changes.items():
             if version is None:
-                assert store.delete(id_) == 1
+                persistent(lambda: store.delete(id_))  # noqa: B023
+                assert persistent(lambda: store.get(id_)) is None  # noqa: B023
                 del mine[id_]
             else:
                 mine[id_] = version
         if kind == "add":
-            assert store.add([passage(id_, 1) for id_ in changes]).new == tuple(changes)
+            added = persistent(lambda: store.add([passage(id_, 1) for id_ in changes]))  # noqa: B023
+            assert {*added.new, *added.known} == set(changes)
         os.write(said, json.dumps(["done", changes]).encode() + b"\n")
         if chance.random() < 0.3:
-            store.search(passage(next(iter(changes)), 1).text, limit=2)
+            persistent(lambda: store.search(passage(next(iter(changes)), 1).text, limit=2))  # noqa: B023
 
 
-def read(directory: Path, *, life: int, alive: dict[str, int]) -> None:
+def persistent(act: Callable[[], T]) -> T:
+    """Makes a call again whose server was lost, as its error says."""
+    while True:
+        try:
+            return act()
+        except MemoryStoreFailed as error:
+            if not error.code.startswith("memory.server-"):
+                raise
+            time.sleep(0.05)
+
+
+def read(place: Place | str, *, life: int, alive: dict[str, int]) -> None:
     """Searches for ever; what is found is whole."""
     chance = random.Random(f"reader {life}")
     known = sorted(alive.items()) or [("w0-0-1-0", 1)]
-    store = opened(directory)
+    store = persistent(lambda: opened(place))
     while True:
-        for hit in store.search(passage(*chance.choice(known)).text, limit=3):
+        words = passage(*chance.choice(known)).text
+        for hit in persistent(lambda: store.search(words, limit=3)):  # noqa: B023
             assert hit.text == passage(hit.id, int(hit.passage.metadata["v"])).text, hit
 
 
 def damage(directory: Path, chance: random.Random) -> None:
     """Deletes or spoils a file of an index, or a whole index, in three of ten cases."""
-    files = [*directory.glob("lexical/*")]
+    files = [*directory.glob("**/lexical/*")]
     if not files or chance.random() > 0.3:
         return
     path = chance.choice(sorted(files))
@@ -114,9 +136,9 @@ def damage(directory: Path, chance: random.Random) -> None:
 # --- what must be there ----------------------------------------------------------------------
 
 
-def check(directory: Path, expected: Versions, pending: Versions, touched: set[str]) -> Versions:
+def check(place: Place | str, expected: Versions, pending: Versions, touched: set[str]) -> Versions:
     """Looks for all that was touched; returns what came of what was under way."""
-    with opened(directory) as store:
+    with opened(place) as store:
         became: Versions = {}
         for id_, version in pending.items():
             found = store.get(id_)
@@ -153,9 +175,13 @@ def in_a_process(act: Callable[[], object], faults: Path, *, result: Path | None
         os._exit(1)
 
 
-def kill_and_reopen(directory: Path, kills: int) -> dict[str, object]:
+def kill_and_reopen(
+    directory: Path, kills: int, server: postgres.Server | None = None
+) -> dict[str, object]:
     """Returns what was done and what went wrong."""
     store, faults, became = (directory / name for name in ("store", "faults", "became"))
+    place = server.url("kills") if server else store
+    longest_s = LONGEST_LIFE_S * (4 if server else 1)  # opening takes longer, too
     directory.mkdir(parents=True, exist_ok=True)
     chance = random.Random(1)
     expected: Versions = {}
@@ -166,11 +192,15 @@ def kill_and_reopen(directory: Path, kills: int) -> dict[str, object]:
         log.touch()
         alive = {id_: version for id_, version in expected.items() if version is not None}
         acts: list[Callable[[], object]] = [
-            partial(write, store, log, name=name, life=life, alive=alive) for name in ("w0", "w1")
+            partial(write, place, log, name=name, life=life, alive=alive) for name in ("w0", "w1")
         ]
-        acts.append(partial(read, store, life=life, alive=alive))
+        acts.append(partial(read, place, life=life, alive=alive))
         pids = [in_a_process(act, faults) for act in acts]
-        time.sleep(chance.uniform(0.02, LONGEST_LIFE_S))
+        time.sleep(chance.uniform(0.02, longest_s))
+        if server and life == kills // 2:
+            server.stop(signal.SIGQUIT)
+            server.start()
+            time.sleep(longest_s)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         for pid in pids:
@@ -186,11 +216,11 @@ def kill_and_reopen(directory: Path, kills: int) -> dict[str, object]:
             else:
                 expected |= {id_: pending.pop(id_) for id_ in changes}
                 acknowledged += len(changes)
-        damage(store, chance)
+        damage(CACHE if server else store, chance)
         if life % FULL_LOOK_EVERY == FULL_LOOK_EVERY - 1 or life == kills - 1:
             touched |= expected.keys()
         became.unlink(missing_ok=True)
-        look = partial(check, store, expected, pending, touched)
+        look = partial(check, place, expected, pending, touched)
         os.waitpid(in_a_process(look, faults, result=became), 0)
         if not became.exists():
             break
@@ -203,6 +233,13 @@ def kill_and_reopen(directory: Path, kills: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    result = kill_and_reopen(Path(sys.argv[1]), int(sys.argv[2]))
+    where, often = Path(sys.argv[1]), int(sys.argv[2])
+    if "postgres" in sys.argv[3:]:
+        if reason := postgres.missing():
+            sys.exit(print(f"skipped: {reason}"))
+        with postgres.server(durable=True) as running:
+            result = kill_and_reopen(where, often, running)
+    else:
+        result = kill_and_reopen(where, often)
     print(json.dumps(result, indent=2))
     sys.exit(bool(result["faults"]))

@@ -14,7 +14,8 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.memory.passage import Passage
-from harness.memory.primary import FILE_NAME, PrimaryStore
+from harness.memory.primary import PrimaryStore
+from harness.memory.sqlite import FILE_NAME
 
 EMBEDDER = SimpleNamespace(name="e", dimensions=2)
 

@@ -25,9 +25,12 @@ ugly = st.one_of(
 )
 
 
-@pytest.fixture(scope="module")
-def any_store(tmp_path_factory, embedder):
-    with MemoryStore.open(tmp_path_factory.mktemp("store"), embedder=embedder) as opened:
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def any_store(request, tmp_path_factory, embedder):
+    place = cache = tmp_path_factory.mktemp("store")
+    if request.param == "postgres":
+        place = request.getfixturevalue("postgres_server").url()
+    with MemoryStore.open(place, embedder=embedder, cache=cache) as opened:
         opened.add([Passage(text="Otters float on their backs.", title="Otters", source="a")])
         yield opened
 

@@ -18,12 +18,12 @@ CONTRARY = Passage(id="d", text="The valve is not open.", created=NOW)
 
 
 @pytest.fixture
-def opened(tmp_path):
-    """Opens the store in `tmp_path` in one way or another."""
+def opened(place):
+    """Opens the store in one way or another."""
     stores = []
 
     def open_(**options):
-        stores.append(MemoryStore.open(tmp_path, embedder=Letters(), **options))
+        stores.append(MemoryStore.open(place, embedder=Letters(), **options))
         return stores[-1]
 
     yield open_

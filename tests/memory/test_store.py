@@ -15,7 +15,7 @@ from stored import failing
 from structlog.testing import capture_logs
 
 from harness.errors import EndpointUnreachable, InvalidInput, MemoryStoreFailed
-from harness.memory import MemoryStore, Passage
+from harness.memory import MemoryStore, Passage, PostgresUrl
 from harness.memory.store import Upkeep
 
 MODES = ("hybrid", "lexical", "vector")
@@ -68,21 +68,21 @@ def test_hits_carry_both_indexes_scores_and_the_fused_one(store):
     assert lexical.fused == vector.fused == 1
 
 
-def test_what_the_words_propose_has_a_cosine_too(tmp_path):
-    with MemoryStore.open(tmp_path, embedder=Compass()) as store:
+def test_what_the_words_propose_has_a_cosine_too(place):
+    with MemoryStore.open(place, embedder=Compass()) as store:
         store.add([Passage(text="a far zebra")])
         store.add(Passage(text=f"near number {number}") for number in range(200))
 
         assert store.search("zebra")[0].vector == 0
 
 
-def test_without_merging_what_says_the_same_is_stored_twice(tmp_path, embedder):
-    with MemoryStore.open(tmp_path, embedder=embedder, merge=False) as store:
+def test_without_merging_what_says_the_same_is_stored_twice(place, embedder):
+    with MemoryStore.open(place, embedder=embedder, merge=False) as store:
         assert len(store.add([Passage(text=STORY), Passage(text=f"{STORY}\n")]).new) == 2
 
 
-def test_a_filter_binds_both_indexes(tmp_path, embedder):
-    with MemoryStore.open(tmp_path, embedder=embedder) as store:
+def test_a_filter_binds_both_indexes(place, embedder):
+    with MemoryStore.open(place, embedder=embedder) as store:
         assert [store.search("anything", mode=mode) for mode in MODES] == [[], [], []]
         store.add(Passage(text=f"Otters swim, day {n}.", metadata={"day": n}) for n in range(9))
         for mode in MODES:
@@ -111,10 +111,10 @@ def test_what_cannot_be_asked_is_refused(store, options, code):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not CRANFIELD.exists(), reason=f"no Cranfield collection at {CRANFIELD}")
-def test_both_indexes_together_find_better_than_either(tmp_path, embedder):
+def test_both_indexes_together_find_better_than_either(place, embedder):
     collection = JudgedCollection.read(CRANFIELD)
 
-    with MemoryStore.open(tmp_path, embedder=embedder) as store:
+    with MemoryStore.open(place, embedder=embedder) as store:
         store.add(collection.passages)
         lexical, vector, hybrid = (
             collection.ndcg_at_10(store, mode) for mode in ("lexical", "vector", "hybrid")
@@ -169,28 +169,31 @@ def test_novelty_is_10_for_what_nobody_said_and_0_for_what_is_there(store, anima
     assert 4.5 < mixed <= 5
 
 
-def test_the_statistics_say_what_is_there(tmp_path, store, animals):
+def test_the_statistics_say_what_is_there(place, store, animals):
     stats = store.stats()
+    files = [file for file in store._primary.directory.rglob("*") if file.is_file()]
 
     assert (stats.passages, stats.unembedded, stats.dimensions) == (len(animals), 0, 256)
     assert stats.language == "english"
-    assert stats.disk_bytes == sum(f.stat().st_size for f in tmp_path.rglob("*") if f.is_file())
+    assert 0 <= stats.behind <= stats.sequence
+    on_server = stats.disk_bytes - sum(file.stat().st_size for file in files)
+    assert (on_server > 0) == (place != store._primary.directory)
     assert stats.vector_bytes >= len(animals) * 256 * 4
 
 
 # --- surviving -------------------------------------------------------------------------------
 
 
-def test_reopening_finds_everything_even_without_the_lexical_index(tmp_path, store, embedder):
+def test_reopening_finds_everything_even_without_the_lexical_index(place, store, embedder):
     before = {mode: store.search("hunting in water", mode=mode) for mode in MODES}
     store.close()
     with failing(MemoryStoreFailed, "memory.store-closed"):
         store.search("otters")
     for _ in range(2):
-        with MemoryStore.open(tmp_path, embedder=embedder) as reopened:
+        with MemoryStore.open(place, embedder=embedder) as reopened:
             found = {mode: reopened.search("hunting in water", mode=mode) for mode in MODES}
             assert found == before
-        shutil.rmtree(tmp_path / "lexical")
+        shutil.rmtree(store._primary.directory / "lexical")
 
 
 def test_the_lexical_index_is_made_again_when_that_is_asked_for(store):
@@ -202,20 +205,21 @@ def test_the_lexical_index_is_made_again_when_that_is_asked_for(store):
     assert told
 
 
-def test_compacting_loses_nothing_and_makes_no_index_again(tmp_path, store, animals):
+def test_compacting_loses_nothing_and_makes_no_index_again(store, animals):
+    directory = store._primary.directory
     store.delete(animals[3].id)
     before = store.search("hunting voles")
-    made = (tmp_path / "lexical").stat().st_ino
-    (tmp_path / "vector").mkdir()  # a graph that an older version made
-    (tmp_path / "vector" / "0123456789abcdef-4.hnsw").touch()
+    made = (directory / "lexical").stat().st_ino
+    (directory / "vector").mkdir()  # a graph that an older version made
+    (directory / "vector" / "0123456789abcdef-4.hnsw").touch()
     store.compact()
 
-    assert not (tmp_path / "vector").exists()
+    assert not (directory / "vector").exists()
 
     assert store.search("hunting voles") == before
     assert store.search("a log of pages", mode="lexical") == []
     assert len(store) == len(animals) - 1
-    assert (tmp_path / "lexical").stat().st_ino == made  # a new one has a directory of its own
+    assert (directory / "lexical").stat().st_ino == made  # a new one has a directory of its own
 
 
 @pytest.mark.slow
@@ -232,10 +236,12 @@ def test_what_was_acknowledged_outlives_its_killed_writers(tmp_path):
     assert tally["acknowledged_writes"] > 0
 
 
-def test_another_open_store_sees_what_was_written(tmp_path, store, embedder):
-    with MemoryStore.open(tmp_path, embedder=embedder) as other:
+def test_another_open_store_sees_what_was_written(place, store, embedder):
+    with MemoryStore.open(place, embedder=embedder) as other:
         other.search("otters")
         store.add([Passage(text="Badgers dig setts.", title="Badgers")])
+        if isinstance(place, PostgresUrl):
+            assert other.wait(30)
 
         for mode in MODES:
             assert titles(other.search("badgers", mode=mode, limit=1)) == ["Badgers"]
@@ -244,10 +250,10 @@ def test_another_open_store_sees_what_was_written(tmp_path, store, embedder):
 # --- when vectors are missing ----------------------------------------------------------------
 
 
-def test_what_another_embedder_embedded_is_embedded_anew_in_the_background(tmp_path, store):
+def test_what_another_embedder_embedded_is_embedded_anew_in_the_background(place, store):
     store.close()
     compass = Compass()
-    with MemoryStore.open(tmp_path, embedder=compass) as other:
+    with MemoryStore.open(place, embedder=compass) as other:
         assert other.wait(30)
         hits = other.search("shells", mode="hybrid")
 
@@ -256,7 +262,7 @@ def test_what_another_embedder_embedded_is_embedded_anew_in_the_background(tmp_p
         assert other.stats().unembedded == 0
     asked = compass.asked
     # Both embedders' vectors are kept: nobody embeds anything again.
-    with MemoryStore.open(tmp_path, embedder=compass) as again:
+    with MemoryStore.open(place, embedder=compass) as again:
         assert again.search("shells", mode="lexical")
         assert compass.asked == asked
 
@@ -268,9 +274,9 @@ class Unreachable(Compass):
         raise EndpointUnreachable("nobody is there", endpoint="words")
 
 
-def test_an_embedder_that_cannot_be_reached_leaves_the_words(tmp_path, store):
+def test_an_embedder_that_cannot_be_reached_leaves_the_words(place, store):
     store.close()
-    with MemoryStore.open(tmp_path, embedder=Unreachable()) as other:
+    with MemoryStore.open(place, embedder=Unreachable()) as other:
         assert not other.wait(30)
         for mode in ("hybrid", "vector"):
             hits = other.search("shells", mode=mode)
@@ -291,9 +297,9 @@ class OneByOne(Compass):
         return super().embed(texts)
 
 
-def test_novelty_is_refused_while_passages_have_no_vectors(tmp_path, store):
+def test_novelty_is_refused_while_passages_have_no_vectors(place, store):
     store.close()
-    with MemoryStore.open(tmp_path, embedder=OneByOne()) as other:
+    with MemoryStore.open(place, embedder=OneByOne()) as other:
         assert not other.wait(30)
         with failing(MemoryStoreFailed, "memory.lane-away"):
             other.novelty(["x"])
@@ -302,7 +308,7 @@ def test_novelty_is_refused_while_passages_have_no_vectors(tmp_path, store):
 # --- threads ---------------------------------------------------------------------------------
 
 
-def test_threads_write_and_find_what_they_wrote(tmp_path, embedder):
+def test_threads_write_and_find_what_they_wrote(place, embedder):
     async def all_at_once(store):
         async def add_and_find(number):
             passage = Passage(text=f"the number {number}", title=f"word{number}")
@@ -315,7 +321,7 @@ def test_threads_write_and_find_what_they_wrote(tmp_path, embedder):
             for number in range(8):
                 tasks.create_task(add_and_find(number))
 
-    with MemoryStore.open(tmp_path, embedder=embedder) as store:
+    with MemoryStore.open(place, embedder=embedder) as store:
         asyncio.run(all_at_once(store))
         assert len(store) == 8
 

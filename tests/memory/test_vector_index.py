@@ -143,7 +143,7 @@ def test_vectors_that_another_embedders_compaction_took_are_missed_and_made(prim
 # --- closing ---------------------------------------------------------------------------------
 
 
-def test_closing_waits_neither_for_a_search_nor_for_reading(primary, tmp_path):
+def test_closing_waits_neither_for_a_search_nor_for_reading(primary, place):
     add(primary, [X, Y], FLAT)
     reading, closed = Barrier(2, timeout=30), Event()
 
@@ -153,7 +153,7 @@ def test_closing_waits_neither_for_a_search_nor_for_reading(primary, tmp_path):
             assert closed.wait(30)
             return super().vectors_between(*arguments)
 
-    slow = Slow.open(tmp_path)
+    slow = Slow.open(place)
     index = VectorIndex(slow, FLAT)
     thread = Thread(target=index.catch_up)
     thread.start()

@@ -49,7 +49,7 @@ def test_the_trace_shows_which_passages_of_which_run_were_recalled(tmp_path):
     assert second.result == ["Tea"]
     _, recall = spans_of(second, "recall")
     assert (recall["query"], recall["mode"]) == (QUESTION, "hybrid")
-    assert (recall["where"], recall["fallback"]) == (None, None)
+    assert (recall["where"], recall["fallback"], recall["behind"]) == (None, None, 0)
     (hit,) = recall["hits"]
     assert (hit["id"], hit["source"]) == (first.result[0], "kitchen.md")
     assert (hit["run"], hit["rank"]) == (first.run_id, 1)

@@ -20,7 +20,9 @@ from harness.session.model_control import list_models
 from harness.session.models import open_endpoint, open_models
 from harness.session.trust import (
     api_key_of,
+    check_store,
     control_key_of,
+    known_secrets,
     not_allowed,
     project_of,
     refusal_to_run,
@@ -277,3 +279,49 @@ def test_a_project_is_what_lies_around_its_settings_and_never_a_home(tmp_path, m
         (folder / "harness.toml").touch()
     assert project_of(file) == home / "project"
     assert project_of(home / "a.py") == home / "a.py"
+
+
+# --- the store's server ------------------------------------------------------------------------
+
+STORES = {
+    "not allowed": ("postgresql://db.x/m", "", "PGPASSWORD@db.x"),
+    "another port": ("postgresql://db.x:5433/m", "PGPASSWORD@db.x", "PGPASSWORD@db.x:5433"),
+    "allowed": ("postgresql://DB.x/m", "PGPASSWORD@db.x:5432", None),
+    "allowed by a star": ("postgresql://db.x:5433/m", "*@db.x:5433", None),
+    "where the user's variables say": ("postgresql:///m", "", None),
+    "a directory": ("m", "", None),
+}
+
+
+@pytest.mark.parametrize(("path", "allowed", "entry"), STORES.values(), ids=STORES)
+def test_a_folders_settings_send_no_password_to_a_store_without_leave(
+    path, allowed, entry, tmp_path
+):
+    (tmp_path / "harness.toml").write_text(f'[memory]\npath = "{path}"\n')
+    environment = {"HARNESS_ALLOW_KEYS": allowed}
+    settings = load_settings(tmp_path / "harness.toml", environment=environment)
+
+    def check(settings):
+        memory = settings.memory
+        check_store(memory.path, written_in=memory.written_in, environment=environment)
+
+    if entry is None:
+        check(settings)
+    else:
+        with pytest.raises(NotTrusted) as caught:
+            check(settings)
+        assert caught.value.entry == f"{entry} {tmp_path.resolve()}"
+        # The user's own word needs no leave.
+        given = load_settings(
+            tmp_path / "harness.toml", environment=environment, memory=settings.memory.path
+        )
+        check(given)
+
+
+def test_a_password_in_the_settings_is_refused_with_its_line_and_not_repeated(tmp_path):
+    (tmp_path / "harness.toml").write_text('[memory]\npath = "postgresql://a:hunter2@h/m"\n')
+    with pytest.raises(ConfigurationInvalid) as caught:
+        load_settings(tmp_path / "harness.toml", environment={})
+    assert (caught.value.code, caught.value.line) == ("memory.url-password", 2)
+    assert "hunter2" not in str(caught.value)
+    assert known_secrets([], environment={"PGPASSWORD": "hunter2"}, named=[]) == {"hunter2"}

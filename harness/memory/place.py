@@ -1,0 +1,93 @@
+"""Where a store is: a directory, or a schema of a PostgreSQL database."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from harness.errors import InvalidInput
+
+_SCHEMES = ("postgresql://", "postgres://")
+_SCHEMA = "harness"
+_SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresUrl:
+    """`postgresql://user@host:port/database?schema=name`, each part but the scheme left out or not.
+
+    It never holds a password, so that it can be shown and kept: libpq takes that, and what is left
+    out, from `PGPASSWORD`, `~/.pgpass` and its other variables and files. No other parameter, since
+    some of libpq's send the password elsewhere.
+    """
+
+    host: str | None = None
+    """A name, an address, or the directory of a socket."""
+    port: int | None = None
+    user: str | None = None
+    database: str | None = None
+    schema: str = _SCHEMA
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads a url; raises `InvalidInput` without repeating what may be a password."""
+        try:
+            parts = urlsplit(text)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            raise InvalidInput(
+                "the url is none: postgresql://user@host:5432/database, with one host",
+                code="memory.url-invalid",
+            ) from None
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if parts.password is not None or "password" in options:
+            raise InvalidInput(
+                "the url holds a password, which would end in files and lists of processes; put it "
+                "into ~/.pgpass or the variable PGPASSWORD",
+                code="memory.url-password",
+            )
+        schema = options.pop("schema", _SCHEMA)
+        if options or not _SCHEMA_NAME.fullmatch(schema):
+            raise InvalidInput(
+                "the url may have one parameter, ?schema=, of lower-case letters, digits and _; "
+                "for others, such as sslmode, PostgreSQL has variables: PGSSLMODE",
+                code="memory.url-parameter",
+            )
+        return cls(
+            host=unquote(host) if host else None,
+            port=port,
+            user=unquote(parts.username) if parts.username else None,
+            database=unquote(parts.path.strip("/")) or None,
+            schema=schema,
+        )
+
+    def absolute(self) -> Self:
+        """Itself, as `Path.absolute` is the path from anywhere."""
+        return self
+
+    def __str__(self) -> str:
+        host = self.host or ""
+        host = f"[{host}]" if ":" in host else quote(host, safe="")
+        user = "" if self.user is None else f"{quote(self.user, safe='')}@"
+        port = "" if self.port is None else f":{self.port}"
+        query = "" if self.schema == _SCHEMA else f"?schema={self.schema}"
+        return f"postgresql://{user}{host}{port}/{quote(self.database or '', safe='')}{query}"
+
+
+Place = Path | PostgresUrl
+"""Where a store is."""
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is meant to be a PostgreSQL url."""
+    return text.startswith(_SCHEMES)
+
+
+def place_of(given: Place | str) -> Place:
+    """The directory or the url that is given; raises `InvalidInput` if the url is not usable."""
+    if isinstance(given, str):
+        return PostgresUrl.parse(given) if is_url(given) else Path(given)
+    return given

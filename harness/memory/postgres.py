@@ -1,0 +1,385 @@
+"""A PostgreSQL schema as the database of a primary store, for several machines.
+
+It has the tables of `harness.memory.sqlite`. Its indexes lie on each machine, in a folder named
+after the store. Every writer locks the one row of `state` first, so writes are committed in the
+order of their numbers, and a number that is seen means that all before it are there. A commit
+notifies: one connection listens, and knows the last write without asking.
+
+psycopg is an extra: this module is imported when a url is opened.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+from uuid import uuid4
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.types.string import StrDumperUnknown
+
+from harness.errors import MemoryStoreFailed
+from harness.memory.place import PostgresUrl
+from harness.memory.sqlite import DEFAULT_LANGUAGE, SCHEMA_VERSION, TABLES, check_version
+
+Connection: TypeAlias = Any
+T = TypeVar("T")
+
+_IDLE_CONNECTIONS = 8
+
+_STATEMENT_S = 60
+
+# How long the listening connection waits before it looks whether the store was closed.
+_POLL_S = 0.2
+_AGAIN_S = 1.0
+
+# A connection over a network that is gone is noticed within 20 s, however much was sent.
+_LIBPQ: dict[str, Any] = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 20_000,
+    "connect_timeout": 10,
+    "application_name": "harness",
+}
+
+_BUSY = ("memory.store-busy", "another process is writing to it: try again when that is done")
+_FORBIDDEN = (
+    "memory.store-read-only",
+    "the user needs the right to write, and to create tables in the schema",
+)
+_REMEDIES = {
+    "LockNotAvailable": _BUSY,
+    "DeadlockDetected": _BUSY,
+    "QueryCanceled": (
+        "memory.server-slow",
+        f"it took longer than {_STATEMENT_S} s: see what keeps the server busy, and try again",
+    ),
+    "DiskFull": ("memory.disk-full", "nothing was stored: make room on the server and try again"),
+    "InsufficientPrivilege": _FORBIDDEN,
+    "ReadOnlySqlTransaction": _FORBIDDEN,
+    "ProgramLimitExceeded": ("memory.id-too-long", "an id is too long for an index: shorten it"),
+    "UndefinedTable": (
+        "memory.store-changed",
+        "its tables were changed meanwhile: try again, or open it again",
+    ),
+}
+_LOST = (
+    "memory.server-lost",
+    "the connection is lost; whether a write was stored is unknown, and making it again is safe",
+)
+_OTHERWISE = ("memory.failed", "close the store and open it again")
+
+
+class PostgresDatabase:
+    """Connections to one schema, which is made if it is missing. A `_Database`.
+
+    May be used from any thread.
+    """
+
+    among = "= ANY(?)"
+
+    def __init__(self, url: PostgresUrl, *, indexes: Path, wait_s: float) -> None:
+        self.place = url
+        self._schema = f'"{url.schema}"'
+        named = {"host": url.host, "port": url.port, "user": url.user, "dbname": url.database}
+        settings = {
+            "search_path": url.schema,
+            "statement_timeout": f"{_STATEMENT_S}s",
+            "lock_timeout": f"{round(wait_s * 1000)}ms",
+            # So that a process that hangs does not keep all others from writing.
+            "idle_in_transaction_session_timeout": f"{_STATEMENT_S}s",
+            # What was acknowledged is on disk, also where the server's own setting is laxer.
+            "synchronous_commit": "on",
+        }
+        self._libpq = _LIBPQ | {name: value for name, value in named.items() if value is not None}
+        self._libpq["options"] = " ".join(f"-c {name}={one}" for name, one in settings.items())
+        self._idle: deque[Connection] = deque()
+        self._closed = threading.Event()
+        self._seen = 0
+        self._noting = threading.Lock()
+        self._listener: threading.Thread | None = None
+        self._is_listening = False
+        try:
+            self._prepare()
+            with self.reading() as db:
+                (identity,) = db.execute("SELECT place FROM state").fetchone()
+            self._channel = f"harness_{identity}"
+            self.directory = indexes / identity
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            self.close()
+            raise self.failed(
+                f"its indexes cannot be kept here ({error}); give another [memory] cache",
+                code="memory.no-directory",
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def listed(self, values: Iterable[int] | Iterable[str]) -> list[Any]:
+        """An array of any number of values."""
+        return list(values)
+
+    @contextmanager
+    def reading(self) -> Iterator[_Statements]:
+        """A connection. Each statement is a transaction, which takes one way to the server."""
+        with self._translated():
+            self._check_open()
+            idle = None
+            with suppress(IndexError):
+                idle = self._idle.pop()
+            db = _Statements(idle, self._connect)
+            try:
+                yield db
+            finally:
+                self._give_back(db.connection)
+
+    @contextmanager
+    def writing(self) -> Iterator[_Statements]:
+        """A transaction of the only writer: committed once this is left, else nothing."""
+        with self.reading() as db:
+            db.execute("BEGIN")
+            # Not a snapshot: who waits for the row sees what the one before has written.
+            (before,) = db.execute("SELECT sequence FROM state FOR UPDATE").fetchone()
+            yield db
+            (after,) = db.execute("SELECT sequence FROM state").fetchone()
+            if after != before:
+                db.execute("SELECT pg_notify(?, ?)", (self._channel, str(after)))
+            db.execute("COMMIT")
+            self._note(after)
+
+    def each(self, db: _Statements, query: str, rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """What a query finds, for each row of values: all are sent, then all are read."""
+        return db.each(query, rows)
+
+    def free(self) -> None:
+        """PostgreSQL's autovacuum does that."""
+
+    def size_bytes(self) -> int:
+        """Of the tables and their indexes, on the server."""
+        query = (
+            "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class "
+            "WHERE relkind = 'r' AND relnamespace = to_regnamespace(?)"
+        )
+        with self.reading() as db:
+            return int(db.execute(query, (self.place.schema,)).fetchone()[0])
+
+    def failed(self, message: str, *, code: str) -> MemoryStoreFailed:
+        """The error to raise about this store."""
+        return MemoryStoreFailed(message, path=str(self.place), code=code)
+
+    def close(self) -> None:
+        """Closes connections and ends the thread that listens."""
+        self._closed.set()
+        if self._listener is not None:
+            self._listener.join(_AGAIN_S)
+        self._close_idle()
+
+    # --- following ---------------------------------------------------------------------------
+
+    def seen(self) -> int | None:
+        """The last write that was heard of; None while nothing is heard."""
+        return self._seen if self._is_listening else None
+
+    def follow(self, told: Callable[[], None]) -> None:
+        """Listens in a thread; calls `told` after each notification, and now and then."""
+        self._listener = threading.Thread(
+            target=self._listen, args=(told,), name="memory listener", daemon=True
+        )
+        self._listener.start()
+
+    def _listen(self, told: Callable[[], None]) -> None:
+        while not self._closed.is_set():
+            try:
+                with self._connect() as connection:
+                    connection.execute(f"LISTEN {self._channel}")
+                    # Asked only now: what is committed from here on is heard.
+                    self._note(*connection.execute("SELECT sequence FROM state").fetchone())
+                    self._is_listening = True
+                    while not self._closed.is_set():
+                        for heard in connection.notifies(timeout=_POLL_S, stop_after=1):
+                            self._note(int(heard.payload))
+                        told()
+            except (psycopg.Error, MemoryStoreFailed):
+                self._closed.wait(_AGAIN_S)
+            finally:
+                self._is_listening = False
+
+    def _note(self, sequence: int) -> None:
+        with self._noting:
+            self._seen = max(self._seen, sequence)
+
+    # --- connections -------------------------------------------------------------------------
+
+    def _give_back(self, connection: Connection) -> None:
+        is_idle = connection.info.transaction_status == TransactionStatus.IDLE
+        if is_idle and len(self._idle) < _IDLE_CONNECTIONS:
+            self._idle.append(connection)
+        else:
+            connection.close()  # and what it had begun is undone
+        if self._closed.is_set():  # meanwhile
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+    def _connect(self) -> Connection:
+        try:
+            connection = psycopg.connect(**self._libpq, row_factory=lambda _: _row, autocommit=True)
+        except psycopg.OperationalError as error:
+            raise self.failed(
+                f"{_line(error)} (see that the server is up and has the database, and that the "
+                "user may connect; a password stands in ~/.pgpass or PGPASSWORD)",
+                code="memory.server-unreachable",
+            ) from error
+        connection.adapters.register_dumper(str, _AnyText)
+        return connection
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise self.failed("the store is closed; open it again", code="memory.store-closed")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """The one place where psycopg's errors become ours."""
+        try:
+            yield
+        except psycopg.Error as error:
+            otherwise = _LOST if isinstance(error, psycopg.OperationalError) else _OTHERWISE
+            code, remedy = _REMEDIES.get(type(error).__name__, otherwise)
+            raise self.failed(f"{_line(error)} ({remedy})", code=code) from error
+
+    # --- tables ------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Makes schema and tables, or checks their version."""
+        version = self._version()
+        if version == 0:
+            self._make_tables()
+        check_version(version, self.failed)
+
+    def _version(self) -> int:
+        """0 without tables."""
+        with self.reading() as db:
+            (there, version) = db.execute(
+                "SELECT to_regclass('state'), obj_description(to_regclass('state'), 'pg_class')"
+            ).fetchone()
+        if there is not None and not (version or "").isdecimal():
+            raise self.failed(
+                "the schema has tables of another program; give the url another ?schema=",
+                code="memory.foreign-database",
+            )
+        return int(version or 0)
+
+    def _make_tables(self) -> None:
+        with self.reading() as db:
+            db.execute("BEGIN")
+            # Others who make them at the same moment wait here.
+            db.execute("SELECT pg_advisory_xact_lock(hashtext(?))", (self._schema,))
+            db.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
+            if self._version() == 0:
+                for statement in TABLES:
+                    db.execute(statement)
+                db.execute(f"COMMENT ON TABLE state IS '{SCHEMA_VERSION}'")
+                values = (DEFAULT_LANGUAGE, uuid4().hex)
+                db.execute("INSERT INTO state VALUES (0, 0, ?, NULL, ?)", values)
+            db.execute("COMMIT")
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+class _Statements:
+    """SQLite's statements on a connection to PostgreSQL.
+
+    If the first one finds the connection lost, as after a restart of the server, it is made again
+    on a new one: nothing was done before.
+    """
+
+    def __init__(self, idle: Connection | None, connect: Callable[[], Connection]) -> None:
+        self.connection = idle or connect()
+        self._connect = connect
+        # A new connection is not lost.
+        self._may_be_lost = idle is not None
+
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> Any:  # noqa: ANN401 - a cursor
+        said = _translation(statement)
+        return self._first(lambda: self.connection.execute(said, values, binary=True))
+
+    def executemany(self, statement: str, rows: Sequence[Sequence[Any]], /) -> None:
+        if rows:
+            with self.connection.cursor() as cursor:
+                cursor.executemany(_translation(statement), rows)
+
+    def each(self, query: str, rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        def act() -> list[list[Any]]:
+            with self.connection.cursor(binary=True) as cursor:
+                cursor.executemany(_translation(query), rows, returning=True)
+                found = [cursor.fetchall()]
+                while cursor.nextset():
+                    found.append(cursor.fetchall())
+            return found
+
+        return self._first(act) if rows else []
+
+    def _first(self, act: Callable[[], T]) -> T:
+        try:
+            return act()
+        except psycopg.OperationalError:
+            if not (self._may_be_lost and self.connection.closed):
+                raise
+            self.connection = self._connect()
+            return act()
+        finally:
+            self._may_be_lost = False
+
+
+_TYPES = {
+    "INTEGER": "BIGINT",
+    "REAL": "DOUBLE PRECISION",
+    "BLOB": "BYTEA",
+    "WITHOUT ROWID": "",
+}
+
+
+@cache
+def _translation(statement: str) -> str:
+    """SQLite's statement as PostgreSQL and psycopg write it."""
+    if statement.startswith("CREATE TABLE"):
+        for theirs, ours in _TYPES.items():
+            statement = statement.replace(theirs, ours)
+    return statement.replace("?", "%s")
+
+
+# --- any text: PostgreSQL's cannot hold the character 0 ----------------------------------------
+
+_ESCAPE = "\x1a"
+
+
+class _AnyText(StrDumperUnknown):
+    """Writes the character 0 as an escape and "0", and the escape itself as an escape and "1"."""
+
+    def dump(self, obj: str) -> Any:  # noqa: ANN401 - a buffer
+        if _ESCAPE in obj or "\0" in obj:
+            obj = obj.replace(_ESCAPE, f"{_ESCAPE}1").replace("\0", f"{_ESCAPE}0")
+        return super().dump(obj)
+
+
+def _row(values: Sequence[Any]) -> tuple[Any, ...]:
+    """A row with what `_AnyText` wrote. Not psycopg's loader: one in Python takes 1 µs a value."""
+    if any(type(value) is str and _ESCAPE in value for value in values):
+        return tuple(_unescaped(one) if type(one) is str else one for one in values)
+    return tuple(values)
+
+
+def _unescaped(text: str) -> str:
+    return text.replace(f"{_ESCAPE}0", "\0").replace(f"{_ESCAPE}1", _ESCAPE)

@@ -1,0 +1,278 @@
+"""PostgreSQL as the primary store: several machines, lost connections, and what it refuses."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from threading import Thread
+
+import postgres
+import pytest
+from stored import Letters, add, failing, put
+
+from harness import Pipeline, Run, Settings
+from harness.errors import MemoryStoreFailed, NodeFailed
+from harness.memory import MemoryStore, Passage, copy, place_of
+from harness.memory.primary import PrimaryStore
+from harness.memory.sqlite import SCHEMA_VERSION
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def url(postgres_server, tmp_path, monkeypatch) -> str:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return postgres_server.url()
+
+
+@pytest.fixture
+def own_server():
+    """One that a test may stop."""
+    if reason := postgres.missing():
+        pytest.skip(reason)
+    with postgres.server() as running:
+        yield running
+
+
+def until(holds, timeout_s=10.0):
+    """Waits until something holds."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# --- two machines ----------------------------------------------------------------------------
+
+
+def test_what_one_machine_writes_another_indexes_without_being_asked(url, tmp_path):
+    with (
+        MemoryStore.open(url, embedder=Letters(), cache=tmp_path / "a") as one,
+        MemoryStore.open(url, embedder=Letters(), cache=tmp_path / "b") as other,
+    ):
+        one.add([Passage(text="Badgers dig setts.", id="b"), Passage(text="Otters swim.", id="o")])
+        until(lambda: other._primary.seen_sequence() == 2 and other.behind == 0)
+        assert [hit.id for hit in other.search("badgers", mode="lexical")] == ["b"]
+        one.delete("b")
+        until(lambda: other.search("badgers", mode="lexical") == [])
+        one.add([Passage(text="Foxes hunt.", id="f")])
+        assert other.wait(10)
+        assert other.search("foxes", mode="lexical")[0].id == "f"
+        assert (other.stats().sequence, other.stats().behind) == (4, 0)
+        lexical = {path.parent.name for path in tmp_path.glob("*/*/lexical")}
+        assert len(lexical) == 1, "named after the store, not after how it is reached"
+
+
+def test_numbers_are_committed_in_their_order_whoever_writes(url):
+    writers = [PrimaryStore.open(place_of(url)) for _ in range(4)]
+    reader = PrimaryStore.open(place_of(url))
+
+    def write(number, primary):
+        for i in range(30):
+            add(primary, f"{number} {i}")
+
+    threads = [Thread(target=write, args=one) for one in enumerate(writers)]
+    for thread in threads:
+        thread.start()
+    held, position = [], 0
+    while position < 120:
+        last = reader.last_sequence()
+        held += [number for number, _ in reader.passages_between(position, last)]
+        position = last
+    for one in (*threads, *writers, reader):
+        (one.join if isinstance(one, Thread) else one.close)()
+    assert held == list(range(1, 121))
+
+
+def test_a_store_that_is_made_by_several_at_once_is_made_once(url):
+    stores, faults = [], []
+
+    def make():
+        try:
+            stores.append(PrimaryStore.open(place_of(url)))
+        except MemoryStoreFailed as error:
+            faults.append(error)
+
+    threads = [Thread(target=make) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert len({store.directory for store in stores}) == 1
+    for store in stores:
+        store.close()
+
+
+# --- what fails ------------------------------------------------------------------------------
+
+
+def test_a_lost_connection_is_made_again_and_a_server_that_is_gone_is_said(own_server, tmp_path):
+    with MemoryStore.open(own_server.url(), embedder=Letters(), cache=tmp_path) as store:
+        store.add([Passage(text="one", id="1")])
+        for how in (signal.SIGINT, signal.SIGQUIT):
+            own_server.stop(how)
+            with failing(MemoryStoreFailed, "memory.server-unreachable"):
+                store.add([Passage(text="lost")])
+            own_server.start()
+            store.add([Passage(text=f"after {how.name}", id=how.name)])
+            assert store.get(how.name)
+        until(lambda: store._primary._database.seen() == 3)
+        assert len(store) == 3
+    own_server.stop()
+    with failing(MemoryStoreFailed, "memory.server-unreachable"):
+        MemoryStore.open(own_server.url(), embedder=Letters(), cache=tmp_path)
+    own_server.start()
+
+
+def test_a_writer_that_hangs_or_a_slow_server_is_no_endless_wait(url, postgres_server, monkeypatch):
+    schema = place_of(url).schema
+    primary = PrimaryStore.open(place_of(url), wait_s=0.1)
+    with postgres_server.connect() as other:
+        other.execute(f"BEGIN; SELECT 1 FROM {schema}.state FOR UPDATE")
+        with failing(MemoryStoreFailed, "memory.store-busy"):
+            put(primary, "one")
+        assert len(primary) == 0
+        other.execute("ROLLBACK")
+        put(primary, "one")
+        other.execute(f"BEGIN; LOCK {schema}.passage")
+        monkeypatch.setattr("harness.memory.postgres._STATEMENT_S", 1)
+        patient = PrimaryStore.open.__func__
+        with failing(MemoryStoreFailed, "memory.server-slow"):
+            patient(PrimaryStore, place_of(url), wait_s=60)
+        other.execute("ROLLBACK")
+    assert len(primary) == 1
+    primary.close()
+
+
+FOREIGN = {
+    "no version": ("", "memory.foreign-database"),
+    "a newer one": (str(SCHEMA_VERSION + 1), "memory.schema-newer"),
+    "an older one": ("1", "memory.schema-older"),
+}
+
+
+@pytest.mark.parametrize(("version", "code"), FOREIGN.values(), ids=FOREIGN)
+def test_tables_of_another_program_or_version_are_no_store(url, postgres_server, version, code):
+    schema = place_of(url).schema
+    with postgres_server.connect() as db:
+        db.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.state (x int)")
+        db.execute(f"COMMENT ON TABLE {schema}.state IS '{version}'")
+    with failing(MemoryStoreFailed, code):
+        PrimaryStore.open(place_of(url))
+
+
+def test_who_may_only_read_is_told(url, postgres_server):
+    schema = place_of(url).schema
+    with postgres_server.connect() as db:
+        PrimaryStore.open(place_of(url)).close()
+        db.execute(f"CREATE ROLE r{schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO r{schema}")
+        db.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO r{schema}")
+    primary = PrimaryStore.open(place_of(url.replace("harness@", f"r{schema}@")))
+    assert len(primary) == 0
+    with failing(MemoryStoreFailed, "memory.store-read-only"):
+        put(primary, "one")
+    primary.close()
+
+
+def test_an_id_that_no_index_can_hold_is_refused_with_its_reason(url):
+    primary = PrimaryStore.open(place_of(url))
+    id_ = "".join(f"{n:x}" for n in range(4000))
+    with failing(MemoryStoreFailed, "memory.id-too-long"):
+        add(primary, "one", id=id_)
+    primary.close()
+
+
+def test_a_password_gets_into_no_error_and_into_no_file_of_a_run(
+    postgres_server, tmp_path, monkeypatch
+):
+    url = postgres_server.url().replace("harness@", f"{postgres.LOCKED}@")
+    with postgres_server.connect() as db:
+        db.execute(f"CREATE ROLE {postgres.LOCKED} LOGIN PASSWORD 'hunter2'")
+        db.execute(f"GRANT CREATE ON DATABASE postgres TO {postgres.LOCKED}")
+    pipeline = Pipeline("remembering")
+
+    @pipeline.node
+    async def remember(run: Run) -> int:
+        await run.remember(f"Otters swim: {os.environ['PGPASSWORD']}.", source="a")
+        return len(await run.recall("otters"))
+
+    memory = {"path": place_of(url), "cache": tmp_path / "cache"}
+    settings = Settings(traces=tmp_path / "traces", memory=memory)
+    monkeypatch.setenv("PGPASSWORD", "wrong-hunter3")
+    with pytest.raises(NodeFailed) as caught:
+        pipeline.run(settings=settings)
+    assert caught.value.__cause__.code == "memory.server-unreachable"
+    assert "hunter3" not in str(caught.value)
+    monkeypatch.setenv("PGPASSWORD", "hunter2")
+    assert pipeline.run(settings=settings).result == 1
+    files = [path.read_bytes() for path in (tmp_path / "traces").rglob("*") if path.is_file()]
+    assert len(files) > 4
+    assert not any(b"hunter" in content for content in files)
+
+
+def test_the_commands_take_a_url(url, tmp_path):
+    def memory(*arguments):
+        command = [sys.executable, "-m", "harness", "memory", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    (tmp_path / "note.md").write_text("# Otters\n\nThey float on their backs.\n")
+    assert memory("add", "note.md", "--store", url)[0] == 0
+    code, said, _ = memory("stats", "--json", "--store", url)
+    assert (code, json.loads(said)["passages"], json.loads(said)["behind"]) == (0, 1, 0)
+    # As a folder's settings say, it needs the user's leave.
+    (tmp_path / "harness.toml").write_text(f'[memory]\npath = "{url}"\n')
+    code, _, told = memory("search", "otters")
+    assert (code, "export HARNESS_ALLOW_KEYS=PGPASSWORD@127.0.0.1:" in told) == (2, True)
+    assert memory("copy", url, "here")[1] == "1 of 1 passages are new in here, which has 1\n"
+
+
+# --- moving ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["to PostgreSQL", "to a directory"])
+def test_a_copy_holds_all_of_a_store_and_can_be_made_again(url, tmp_path, back):
+    places = (url, tmp_path / "m") if back else (tmp_path / "m", url)
+    texts = [f"Passage {n} holds a \0 and a \x1a0." for n in range(600)]
+    with MemoryStore.open(places[0], embedder=Letters(), language="german") as store:
+        store.add(Passage(text=text, id=str(n), metadata={"n": n}) for n, text in enumerate(texts))
+        store.add([Passage(text=f" {texts[3]}", id="again")])
+        store.delete("7")
+        merges = store.stats().merges
+        hits = {mode: store.search(texts[5], mode=mode) for mode in ("lexical", "vector")}
+    done = []
+    for new in (599, 0):
+        source = PrimaryStore.open(place_of(places[0]))
+        target = PrimaryStore.open(place_of(places[1]), language=source.language)
+        assert copy(source, target, lambda *one: done.append(one)) == new
+        source.close()
+        target.close()
+    with MemoryStore.open(places[1], embedder=Letters()) as moved:
+        stats = moved.stats()
+        assert (stats.passages, stats.unembedded, stats.language) == (599, 0, "german")
+        assert stats.merges == merges
+        for mode, found in hits.items():
+            assert [hit.passage for hit in moved.search(texts[5], mode=mode)] == [
+                hit.passage for hit in found
+            ]
+    assert done[-1] == ("copying passages", 600, 601) or done[-1][1] == 600
+
+
+# --- kills -----------------------------------------------------------------------------------
+
+
+def test_what_was_acknowledged_outlives_killed_writers_and_a_crash_of_the_server(tmp_path):
+    if reason := postgres.missing():
+        pytest.skip(reason)
+    script = Path(__file__).with_name("kill_and_reopen.py")
+    done = subprocess.run(
+        [sys.executable, script, tmp_path, "10", "postgres"], capture_output=True, check=False
+    )
+    tally = json.loads(done.stdout)
+    assert tally["faults"] == []
+    assert tally["kills"] == 10
+    assert tally["acknowledged_writes"] > 0
