@@ -74,7 +74,9 @@ def main() -> None:
 
 def measure(server: str, directory: Path) -> Row:
     model = str(VLLM / "smollm2") if server == "vllm" else str(demo_endpoint().path)
-    serving = Serving(model=model, context_tokens=CONTEXT_TOKENS, on_gpu=False, port=free_port())
+    serving = Serving(
+        model=model, context_tokens=CONTEXT_TOKENS, on_gpu=False, threads=1, port=free_port()
+    )
     launch = PROVIDERS[server].launch(serving)
     with started(server, launch, ""):
         queued = run(server, endpoint_of(launch), directory)
