@@ -341,10 +341,10 @@ def _with_places(
     now_ns, first_ns = 0, dict[int, int]()
     while waiting:
         now_ns = max(now_ns, waiting[0][0])
-        together = [one for sent_ns, one in waiting if sent_ns <= now_ns]
-        now_ns += sum(read_ns[one] for one in together)
-        for sent_ns, one in waiting[: len(together)]:
-            first_ns[one] = now_ns - sent_ns + own_ns[one] - read_ns[one]
+        together = [number for sent_ns, number in waiting if sent_ns <= now_ns]
+        now_ns += sum(read_ns[number] for number in together)
+        for sent_ns, number in waiting[: len(together)]:
+            first_ns[number] = now_ns - sent_ns + own_ns[number] - read_ns[number]
         waiting = waiting[len(together) :]
     before_s = statistics.median(call.ttft_ns or 0 for call in queued) / 1e9
     after_s = statistics.median(first_ns.get(call.id, 0) for call in queued) / 1e9

@@ -1,7 +1,6 @@
 """Whether what a diagnosis says of queueing calls comes true.
 
-    python tests/benchmarks/bench_remedies.py [--server embedded] [--server llamacpp] [--json]
-    VLLM_HOME=~/.cache/vllm-cpu python tests/benchmarks/bench_remedies.py --server vllm
+    python tests/benchmarks/bench_remedies.py [--server llamacpp] [--server vllm] [--json]
 
 Each server is started with one place, and eight calls are made at once. The diagnosis names a
 setting and the time to the first token to expect with it; the server is started so, and the same
@@ -57,12 +56,12 @@ class Row(NamedTuple):
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--server", action="append", choices=["embedded", "llamacpp", "vllm"])
+    arguments.add_argument("--server", action="append", choices=["llamacpp", "vllm"])
     arguments.add_argument("--json", action="store_true")
     options = arguments.parse_args()
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with tempfile.TemporaryDirectory() as directory:
-        rows = [measure(one, Path(directory)) for one in options.server or ["embedded"]]
+        rows = [measure(one, Path(directory)) for one in options.server or ["llamacpp"]]
     if options.json:
         print(json.dumps([row._asdict() for row in rows], indent=2))
         return
@@ -82,12 +81,9 @@ def measure(server: str, directory: Path) -> Row:
         queued = run(server, endpoint_of(launch), directory)
     finding = next(one for one in diagnose(queued).findings if one.rule == "queueing")
     remedy, _, _ = finding.move[0].partition(": time to")
-    changed = re.sub(r"^(restart \S+ with|.*\): )|\(now.*", "", remedy).strip()
+    changed = re.sub(r"^restart \S+ with|\(now.*", "", remedy)
     with started(server, launch, changed):
-        endpoint = endpoint_of(launch)
-        if server == "embedded":
-            endpoint = endpoint.model_copy(update=tomllib.loads(changed))
-        after = run(server, endpoint.model_copy(update={"max_parallel": None}), directory)
+        after = run(server, endpoint_of(launch), directory)
     waited = set(finding.evidence.spans)
     numbers = [number for number, call in enumerate(chats(queued)) if call.id in waited]
     ttft_s = [call.ttft_ns / 1e9 for number, call in enumerate(chats(after)) if number in numbers]
@@ -129,9 +125,6 @@ def endpoint_of(launch: Launch) -> Endpoint:
 @contextmanager
 def started(server: str, launch: Launch, changed: str) -> Iterator[None]:
     """A server with that command; of a flag that is there twice, the later one counts."""
-    if not launch.command:
-        yield
-        return
     where = VLLM / "venv/bin" if server == "vllm" else Path(str(LLAMA_SERVER)).parent
     environment = os.environ | {"PATH": f"{where}{os.pathsep}{os.environ['PATH']}"}
     environment |= {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
