@@ -330,24 +330,24 @@ def _with_places(
     """With a place for each call that was there at once; the median of those that queued.
 
     Prompts that are there together are read together: the first tokens come when all of them have
-    been read, which takes as long as one after the other did. Calls are taken to come when they
-    did; what the writing of replies takes from reading is not counted.
+    been read, which takes as long as one after the other did. What else a call waited for it waits
+    for again. Calls come when they did; writing replies is taken to take nothing from reading.
     """
-    waiting = [(one.start_ns, call) for call in calls if (one := ttft(call))]
-    waiting.sort(key=lambda pair: pair[0])
-    first_ns: dict[int, int] = {}
-    now_ns = 0
+    none = Interval(start_ns=0, end_ns=0)
+    own_ns = {c.id: (c.ttft_ns or 0) - queues.get(c.id, none).duration_ns for c in calls}
+    read_ns = {c.id: min(own_ns[c.id], c.phase_ns("prefill")) for c in calls}
+    waiting = sorted((one.start_ns, c.id) for c in calls if (one := ttft(c)))
+    now_ns, first_ns = 0, dict[int, int]()
     while waiting:
         now_ns = max(now_ns, waiting[0][0])
-        together = [pair for pair in waiting if pair[0] <= now_ns]
+        together = [number for sent_ns, number in waiting if sent_ns <= now_ns]
+        now_ns += sum(read_ns[number] for number in together)
+        for sent_ns, number in waiting[: len(together)]:
+            first_ns[number] = now_ns - sent_ns + own_ns[number] - read_ns[number]
         waiting = waiting[len(together) :]
-        now_ns += sum((call.ttft_ns or 0) for _, call in together)
-        now_ns -= sum(queues[call.id].duration_ns for _, call in together if call.id in queues)
-        first_ns |= {call.id: now_ns - sent_ns for sent_ns, call in together}
-    before_ns = statistics.median(call.ttft_ns or 0 for call in queued)
-    after_ns = statistics.median(first_ns.get(call.id, 0) for call in queued)
-    figure = "time to first token of the calls that queued"
-    return Expected(figure, before_ns / 1e9, min(before_ns, after_ns) / 1e9, "s")
+    before_s = statistics.median(call.ttft_ns or 0 for call in queued) / 1e9
+    after_s = statistics.median(first_ns.get(call.id, 0) for call in queued) / 1e9
+    return Expected("time to first token of queued calls", before_s, after_s, "s")
 
 
 @per_model

@@ -92,7 +92,7 @@ FAULTS = [
           (1.66, 0.24, "s"), severity="hint"),
     # With a place of its own, a call would still wait until the prompts have been read.
     Fault("queueing", lambda: planted.behind_prefill(slots=2), {}, "slots = 3 (now 2)",
-          (3, 3, "s"), name="behind a slot"),
+          (3, 3.5, "s"), name="behind a slot"),
     Fault("behind-prefill", planted.behind_prefill, {"queued_calls": 2, "calls_at_once": 3}),
     Fault("convoy", planted.convoy, {"waiting_calls": 4, "long_reply_s": 4.99}),
     Fault("tail", planted.tail, {"calls": 79, "prompt_ratio": 11.329}, "--long-prefill"),

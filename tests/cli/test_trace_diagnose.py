@@ -10,6 +10,7 @@ import pytest
 from golden import printed
 
 from harness.analysis import Diagnosis, Evidence, Finding
+from harness.analysis.finding import Expected
 from harness.analysis.time_budget import TimeShare
 from harness.cli.consoles import json_object
 from harness.cli.trace_report import print_findings
@@ -24,6 +25,7 @@ FINDING = Finding(
     layer="L4a",
     move=("start vLLM with a larger --max-num-seqs", "under [endpoints.small]: more slots"),
     lost_ns=3_400_000_000,
+    expected=Expected("time to first token", 4.1, 0.6, "s"),
 )
 
 
@@ -96,3 +98,9 @@ def test_json_holds_everything_that_was_found() -> None:
     assert (finding["rule"], finding["lost_ns"]) == ("queueing", 3_400_000_000)
     assert finding["evidence"] == {"spans": [6, 8], "figures": {"queue_max_s": 3.4}}
     assert finding["move"] == list(FINDING.move)
+    assert finding["expected"] == {
+        "figure": "time to first token",
+        "before": 4.1,
+        "after": 0.6,
+        "unit": "s",
+    }

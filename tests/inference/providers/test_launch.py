@@ -204,7 +204,7 @@ def test_a_real_vllm_takes_its_command_and_answers_its_endpoint():
 
 PARSES = """
 import shlex, sys
-from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
+from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 parser = make_arg_parser(FlexibleArgumentParser())
 for line in sys.stdin:
