@@ -86,6 +86,8 @@ class Wanted:
     load: Load
     runtime: str | None = None
     """The only one to consider."""
+    factors: Factors = USUAL
+    """What device and server reach of the limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +150,6 @@ def advise(
     *,
     tables: Tables,
     launches: Mapping[str, Launcher],
-    factors: Factors = USUAL,
     usd_per_hour: float | None = None,
 ) -> Advice:
     """The advice for models that share a device.
@@ -158,7 +159,6 @@ def advise(
         device: One of `device.count` alike ones.
         tables: The quantizations, runtimes and prices that there are.
         launches: By backend, how its server is started.
-        factors: What device and server reach of the limits.
         usd_per_hour: Of one device; by the table if None.
 
     Raises:
@@ -169,7 +169,7 @@ def advise(
     for parallel in sorted({1, device.count}):
         together = _together(device, parallel)
         room = round(together.memory_bytes * share)
-        ways = [_ways(one, together, tables, factors) for one in wanted]
+        ways = [_ways(one, together, tables) for one in wanted]
         placed = _placed(ways, users, room)
         if placed is not None:
             break
@@ -280,7 +280,7 @@ class _Way:
         )
 
 
-def _ways(wanted: Wanted, device: Device, tables: Tables, factors: Factors) -> list[_Way]:
+def _ways(wanted: Wanted, device: Device, tables: Tables) -> list[_Way]:
     """Best first: the cache is packed before the weights are, those down to the role's floor."""
     shape, floor = wanted.shape, _FLOORS.get(wanted.role, _FLOOR)
     coarser = [
@@ -297,7 +297,7 @@ def _ways(wanted: Wanted, device: Device, tables: Tables, factors: Factors) -> l
             taken = model.footprint(context_tokens=wanted.load.context_tokens, kv_bits=kv_bits)
         except InvalidInput:  # heads too narrow for a packed cache
             continue
-        rates = Rates(model=model, device=device, kv_bits=kv_bits, factors=factors)
+        rates = Rates(model=model, device=device, kv_bits=kv_bits, factors=wanted.factors)
         found.append(_Way(rates=rates, footprint=taken, is_given=model is shape))
     if not shape.family:  # no file that is there already: the coarser one if it meets the target
         found.sort(key=lambda way: way.rates.step_s(tokens=0) > wanted.load.itl_s)
@@ -386,6 +386,7 @@ def _figures(
         "kv": format_bytes(taken.kv_bytes),
         "read_alone": format_bytes(model.active_bytes),
         "read_together": format_bytes(rates.weight_bytes(n)),
+        "both": "max" if device.is_gpu else "sum",
     }
     sizes = {
         "weights": taken.weights_bytes,
@@ -407,7 +408,7 @@ def _speeds(load: Load, rates: Rates, n: int) -> dict[str, float]:
     reading = rates.prefill_s(load.prompt_tokens, cached=round(load.shared * load.prompt_tokens))
     alone, step = (rates.step_s(tokens=tokens, sequences=count) for count in (1, n))
     found = {"decode alone": 1 / alone, "decode together": n / step}
-    if reading is None or rates.prefill_tokens_per_s is None:
+    if reading is None:
         return found
     queue = load.users - 1 if load.rate_per_s is None else mean_queue(load.rate_per_s, reading)
     within, requests = 0, 0.0
@@ -416,7 +417,7 @@ def _speeds(load: Load, rates: Rates, n: int) -> dict[str, float]:
         if mixed_itl_s(one, reading, sequences=count, **at) <= load.itl_s:
             within, requests = count, requests_per_s(one, reading, sequences=count, **at)
     return found | {
-        "prefill": rates.prefill_tokens_per_s,
+        "prefill": rates.prefill_tokens_per_s(load.prompt_tokens) or 0.0,
         "first token alone": ttft_s(reading, alone),
         "first token in the queue": ttft_s(reading, step, queue=queue),
         "between tokens": mixed_itl_s(step, reading, sequences=n, **at),

@@ -26,17 +26,21 @@ from harness.analysis.serving_advice import (
 )
 from harness.analysis.serving_advice import advise as advise_on
 from harness.cli.arguments import config_option, find_journal, json_option, read_pairs
-from harness.cli.consoles import failures_told, json_object, results, say, write_json
+from harness.cli.consoles import Shown, failures_told, json_object, results, say, write_json
+from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import digits, dollars
-from harness.errors import InvalidInput, did_you_mean
+from harness.errors import CallTimeout, InvalidInput, did_you_mean
 from harness.hardware import format_bytes, parse_bytes
 from harness.hardware.data_tables import Tables, read_tables
 from harness.hardware.device import Device, device_by_hand, this_gpu, this_machine
 from harness.hardware.gpus import read_gpus
 from harness.hardware.model_shape import ModelShape, read_model_shape
+from harness.hardware.rates import Rates
+from harness.inference import Endpoint
 from harness.inference.providers import PROVIDERS
 from harness.inference.providers.serving import Launch
-from harness.session import load_settings
+from harness.session import Settings, load_settings, run_to_its_end
+from harness.session import measured_speed as speed
 from harness.trace.calls import calls_of
 from harness.trace.journal_reader import Journal
 from harness.trace.records import Instant, SpanRecord
@@ -49,6 +53,7 @@ _MANY = 8
 _NOTES = 3
 _FIRST = {"decode alone", "decode together", "first token in the queue", "goodput"}
 """How many notes, and which figures, the first screen has; and whatever is in dollars."""
+_MEASURING_S = 60.0
 
 
 @click.command()
@@ -69,6 +74,7 @@ _FIRST = {"decode alone", "decode together", "first token in the queue", "goodpu
 @click.option("--price", type=_POSITIVE, help="Dollars an hour of such a device.")
 @click.option("--table", "own", multiple=True, metavar="NAME=FILE", help="Adds, replaces rows.")
 @click.option("--tables", "shown", is_flag=False, flag_value="", help="Show one, or their names.")
+@click.option("--measure", "measured", metavar="ENDPOINT", help="Is it as quick? By its tag.")
 @click.option("--explain", is_flag=True, help="All figures with their formulas, all reasons.")
 @config_option
 @json_option
@@ -84,6 +90,7 @@ def advise(
     device: str | None,
     memory: str | None,
     bandwidth: str | None,
+    measured: str | None,
     **given: Any,  # noqa: ANN401 - options of `_wanted`
 ) -> None:
     """Say how to serve models on a device: what fits, how quick it can be, what to start.
@@ -92,7 +99,9 @@ def advise(
     --tables models. Models that share a device have roles: producer=a.gguf evaluator=b.gguf.
     Nothing is loaded and nothing started.
 
-    Exit codes: 0 shown, 2 something given is not usable.
+    With --measure an endpoint answers calls for a minute: later advice goes by what it did.
+
+    Exit codes: 0 shown, 1 the endpoint could not be measured, 2 something given is not usable.
     """
     with failures_told(as_json=as_json, of_journals=True):
         pairs = read_pairs(own, option="--table", form="name=file")
@@ -101,8 +110,28 @@ def advise(
             _print_table(tables, shown)
             return
         where = _device(tables, device, memory, bandwidth)
+        endpoint = None
+        if measured is not None:
+            settings = settings_for_calls(given["config"])
+            endpoints = endpoints_of(settings)
+            if measured not in endpoints:
+                said = f"no endpoint is called '{measured}'; {did_you_mean(measured, endpoints)}"
+                raise InvalidInput(said, code="endpoint.unknown")
+            endpoint = endpoints[measured]
+            given["runtime"] = endpoint.backend
+            models = models or ([str(endpoint.path)] if endpoint.path else [])
+        wanted, known = _wanted(models, tables, is_gpu=where.is_gpu, **given), {}
+        for number, one in enumerate(wanted):
+            learned = speed.learned_for(os.environ, where, one.shape, runtime=one.runtime)
+            if learned is not None:
+                known[one.role] = learned
+                wanted[number] = replace(one, factors=learned.factors_on(where))
+        if endpoint is not None:
+            rates = Rates(model=wanted[0].shape, device=where, factors=wanted[0].factors)
+            _measure(endpoint, wanted[0].load, rates, settings, as_json=as_json)
+            return
         found = advise_on(
-            _wanted(models, tables, is_gpu=where.is_gpu, **given),
+            wanted,
             replace(where, count=gpus or where.count),
             tables=tables,
             launches={name: one.launch for name, one in PROVIDERS.items() if one.launch},
@@ -110,8 +139,47 @@ def advise(
         )
     if as_json:
         write_json(json_object(found))
-    else:
-        _print_advice(found, results(), explain=explain)
+        return
+    for role, by in known.items():
+        _say(f"{role}: as quick as {by.model} with {by.runtime} in run {by.run_id}", results())
+    _print_advice(found, results(), explain=explain)
+
+
+# --- what is measured -----------------------------------------------------------------------------
+
+
+def _measure(
+    endpoint: Endpoint, load: Load, rates: Rates, settings: Settings, *, as_json: bool
+) -> None:
+    """Alone and with all users; prints the comparison, and keeps what was reached."""
+    together = speed.Burst(load.users, min(load.prompt_tokens, 512), 48)
+    bursts = [speed.Burst(1, 64, 48), together, speed.Burst(1, 512, 48)]
+    measuring = speed.measure_speed(
+        settings, endpoint, bursts, environment=os.environ, limit_s=_MEASURING_S
+    )
+    with Shown(stderr=True).status(f"measuring {endpoint.tag}: a minute, after it is loaded"):
+        run_id, found = run_to_its_end(measuring)
+    if not found:
+        said = f"no call ended within {_MEASURING_S:g} s; see harness trace open {run_id}"
+        raise CallTimeout(said, endpoint=endpoint.tag, limit="timeout_s")
+    runtime, model = endpoint.backend, rates.model
+    learned = speed.learn(model, rates.device, found, runtime=runtime, run_id=run_id)
+    speed.keep_factors(learned, os.environ)
+    if as_json:
+        each = [{"measured": one, "predicted": speed.predicted_of(one, rates)} for one in found]
+        write_json(json_object({"run_id": run_id, "bursts": each, "learned": dict(learned)}))
+        return
+    table = Table("", "predicted", "measured", "ratio", title=endpoint.tag)
+    for one in found:
+        said = f"{one.burst.sequences} at once, {one.prompt_tokens:.0f} tokens: "
+        for figure, values in speed.predicted_of(one, rates).items():
+            source = f" ({one.prefill_source})" if figure.startswith("prefill") else ""
+            table.add_row(said + figure + source, *map(digits, (*values, values[1] / values[0])))
+        if one.at_once < one.burst.sequences / 2:
+            table.add_row(f"{said}only {one.at_once:.1f} were written together")
+    results().print(table)
+    said = f"{len(found)} of {len(bursts)} bursts ended in {_MEASURING_S:g} s; advice goes by them."
+    _say(f"{said} harness trace open {run_id} shows the calls", results())
 
 
 # --- what is asked --------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ class Factors:
     """Share of the processor's."""
     overhead_s: float = 0.0
     """Of each step, whatever its size: launching kernels, sampling, scheduling."""
+    cache: float | None = None
+    """Of KV caches, the bandwidth's share; None for the weights'. On a CPU attention costs more."""
 
 
 CEILING: Final = Factors()
@@ -60,35 +62,34 @@ class Rates:
         """Seconds for one token of each of B sequences of so many tokens so far: the ITL.
 
         max((weights + B * KV bytes) / bandwidth, 2 * N * B / F) + overhead, for N active parameters
-        and F operations a second.
+        and F operations a second. On a CPU it is their sum: the cores that compute are those that
+        wait for the memory.
         """
         factors, device = self.factors, self.device
-        moved = self.weight_bytes(sequences)
-        moved += sequences * self.model.sequence_kv_bytes(tokens, self.kv_bits)
-        moving_s = moved / (device.memory_bytes_per_s * factors.bandwidth)
-        rate = self.prefill_tokens_per_s
-        return max(moving_s, sequences / rate if rate else 0.0) + factors.overhead_s
+        cache_bytes = sequences * self.model.sequence_kv_bytes(tokens, self.kv_bits)
+        moved = self.weight_bytes(sequences) / factors.bandwidth
+        moved += cache_bytes / (factors.cache or factors.bandwidth)
+        moving_s = moved / device.memory_bytes_per_s
+        rate = self.prefill_tokens_per_s()
+        computing_s = sequences / rate if rate else 0.0
+        both_s = max(moving_s, computing_s) if device.is_gpu else moving_s + computing_s
+        return both_s + factors.overhead_s
 
     def decode_tokens_per_s(self, *, tokens: int, sequences: int = 1) -> float:
         """Tokens a second of all B sequences together: B / `step_s`."""
         return sequences / self.step_s(tokens=tokens, sequences=sequences)
 
-    @property
-    def prefill_tokens_per_s(self) -> float | None:
-        """Prompt tokens a second: F / (2 * N); None if the processor's speed is unknown.
-
-        As in Kaplan et al. 2020, "Scaling laws for neural language models", section 2.1. Attention
-        itself is left out, which long prompts notice.
-        """
+    def prefill_tokens_per_s(self, tokens: int = 0) -> float | None:
+        """Tokens a second of a prompt of so many: F / `prompt_flops`; None if F is unknown."""
         flops = self.device.flops_per_s
-        return flops and flops * self.factors.compute / (2 * self.model.active_parameters)
+        return flops and flops * self.factors.compute / prompt_flops(self.model, tokens)
 
     def prefill_s(self, tokens: int, *, cached: int = 0) -> float | None:
         """Seconds to read a prompt, without what a prefix cache has of it; weights are read once.
 
         None if the processor's speed is unknown.
         """
-        rate, factors = self.prefill_tokens_per_s, self.factors
+        rate, factors = self.prefill_tokens_per_s(tokens + cached), self.factors
         if rate is None:
             return None
         reading_s = self.model.active_bytes / (self.device.memory_bytes_per_s * factors.bandwidth)
@@ -104,6 +105,16 @@ class Rates:
             if 2 * one < (1 + least_gain) * two:
                 return sequences
         return 1 << 16
+
+
+def prompt_flops(model: ModelShape, tokens: int) -> float:
+    """Operations for each token of a prompt: 2 * N + 2 * layers * tokens * width.
+
+    The second part is attention. As in Kaplan et al. 2020, "Scaling laws for neural language
+    models", section 2.1, whose N = 12 * layers * width**2 gives the width.
+    """
+    n, layers = model.active_parameters, max(model.layers, 1)
+    return 2 * n + 2 * layers * tokens * math.sqrt(n / (12 * layers))
 
 
 GAIN_PER_DOUBLING: Final = ((0.8, 0.9), (0.4, 0.5), (0.2, 0.3), (0.1, 0.15), (0.05, 0.1))

@@ -289,6 +289,7 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
         # As it is written: the order of its fields becomes that of the reply's.
         "reply_schema": None if schema is None else orjson.dumps(schema).decode(),
         "top_logprobs": request.top_logprobs,
+        **({"ignore_eos": True} if request.ignore_eos else {}),
         **({"tools": request.tools, "tool_choice": request.tool_choice} if request.tools else {}),
     }
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()

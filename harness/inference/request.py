@@ -252,6 +252,8 @@ class ChatRequest:
     to 20; None for no log probabilities."""
     goes_on: bool = False
     """Whether the last message is the beginning of the reply, and the rest is asked for."""
+    ignore_eos: bool = False
+    """Whether the reply goes on to its limit, past the model's own end, where the server can."""
     timeout_s: float | None = None
     """Longest that the call may take, if less than the endpoint's."""
     priority: int = 0

@@ -13,7 +13,7 @@ from harness.errors import InvalidInput
 from harness.hardware.data_tables import read_tables
 from harness.hardware.device import device_by_hand
 from harness.hardware.model_shape import ModelShape
-from harness.hardware.rates import Factors
+from harness.hardware.rates import USUAL, Factors
 from harness.inference.providers.serving import Launch, Serving, Setting
 from harness.trace.calls import calls_of
 from harness.trace.journal_reader import Journal
@@ -39,13 +39,13 @@ def advised(
     *models: tuple[str, str, str], memory: str = "24 GiB", count: int = 1, **how: Any
 ) -> Advice:
     load = {key: how.pop(key) for key in tuple(how) if key in Load.__dataclass_fields__}
-    runtime = how.pop("runtime", None)
+    runtime, factors = how.pop("runtime", None), how.pop("factors", USUAL)
     device = device_by_hand(memory, bandwidth="1000 GB", like=TABLES.device("rtx-4090"))
     started.clear()
     return advise(
         [
             Wanted(role=role, shape=shape(size, quantization), model=f"{size}.gguf",
-                   load=Load(**load), runtime=runtime)
+                   load=Load(**load), runtime=runtime, factors=factors)
             for role, size, quantization in models
         ],
         replace(device, count=count),

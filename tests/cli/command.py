@@ -34,6 +34,7 @@ COMMAND = Path(sys.executable).with_name("harness")
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "XDG_CONFIG_HOME": tempfile.mkdtemp(prefix="harness-tests-"),  # what was run may be resumed
+    "XDG_CACHE_HOME": tempfile.mkdtemp(prefix="harness-tests-"),
 }
 NOBODY = "http://127.0.0.1:9"
 """At the discard port nothing listens."""

@@ -7,9 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command import Done, harness
+from command import Done, harness, serving
 from demo import ROOT
 from golden import assert_shown
+from loopback import Loopback, Reply, llama_server_stream
 
 from harness.session.settings import demo_endpoint
 
@@ -94,3 +95,27 @@ def test_what_is_not_usable_is_told_with_a_remedy(
     done = advise(project, *arguments, *where)
     assert done.exit_code == 2
     assert said in done.stderr
+
+
+def test_what_an_endpoint_does_stands_beside_what_was_predicted(project: Path) -> None:
+    """On a scripted wire: what a real one gives is in tests/benchmarks/bench_advise.py."""
+    whole = Reply(steps=llama_server_stream(*"abcdefghij"))
+
+    with serving(Loopback([whole] * 12)) as server:
+        (project / "harness.toml").write_text(
+            f'[endpoints.served]\nbackend = "openai"\nurl = "{server.url}"\n'
+        )
+        named = ("small.gguf", "--measure", "served", "--users", "2", "--prompt", "16")
+        cache = {"cwd": project, "XDG_CACHE_HOME": str(project / "cache")}
+        first = harness("advise", *named, **cache)
+        second = harness("advise", *named, "--json", **cache)
+        advised = harness("advise", "small.gguf", **cache)
+    assert first.exit_code == 0, first.stderr
+    assert "2 at once, 31 tokens: " in first.stdout
+    assert {"run_id", "bursts", "learned"} == second.json.keys()
+    assert f"as quick as {second.json['learned']['model']} with openai in run" in advised.stdout
+
+
+def test_an_endpoint_to_measure_has_to_be_there(project: Path) -> None:
+    done = advise(project, "small.gguf", "--measure", "nobody", "--json")
+    assert (done.exit_code, done.code) == (2, "endpoint.unknown")

@@ -83,6 +83,7 @@ ANOTHER = [
     {"messages": (*REQUEST.messages, Message("assistant", "Well."))},
     {"max_output_tokens": 64},
     {"goes_on": True},
+    {"ignore_eos": True},
     {"temperature": 0.7, "seed": 7},
     {"top_p": 0.9},
     {"top_k": 40},

@@ -78,7 +78,7 @@ class OpenAIWire:
         self._clock = clock
         self._url, self._root = base_of(endpoint.url), root_of(endpoint.url)
         self._connection = Connection(endpoint, api_key=api_key)
-        dispensable: tuple[str, ...] = get_args(SamplingField)
+        dispensable: tuple[str, ...] = (*get_args(SamplingField), "ignore_eos")
         if not provider.counts_usage:
             dispensable += (_WAY_OF_COUNTING,)
         self._refused = RefusedFields({*provider.refuses, *endpoint.drop}, droppable=dispensable)
@@ -361,6 +361,8 @@ def wire_fields(request: ChatRequest, model_id: str, *, stream: bool = True) -> 
         fields["stream_options"] = {"include_usage": True}
     if request.frequency_penalty:
         fields["frequency_penalty"] = request.frequency_penalty
+    if request.ignore_eos:
+        fields["ignore_eos"] = True
     if request.seed is not None:
         fields["seed"] = request.seed
     if request.stop:

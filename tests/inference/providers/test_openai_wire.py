@@ -424,6 +424,14 @@ def test_usage_is_not_asked_of_a_server_that_refuses_to_be_asked():
     fail(ServerError, NOT_KNOWN, backend="vllm")  # which is known to count
 
 
+def test_a_reply_goes_on_to_its_limit_where_the_server_can_do_that():
+    refused = error_reply(400, {"error": {"message": "unknown field: ignore_eos"}})
+    completion, server = ask(refused, WHOLE, request=replace(REQUEST, ignore_eos=True))
+
+    assert [asked.body.get("ignore_eos") for asked in server.asked] == [True, None]
+    assert completion.dropped == ("ignore_eos",)
+
+
 def test_a_server_that_is_not_known_to_count_need_not():
     completion, _ = ask(Reply(steps=(*TOKENS, FINISHED, DONE)))
 
