@@ -20,6 +20,7 @@ from harness.graph.policies import (
     Default,
     OnError,
     Policies,
+    Resources,
     Retry,
     Timeout,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "Policies",
     "Question",
     "Rerun",
+    "Resources",
     "Retry",
     "RunStatus",
     "Skipped",

@@ -26,6 +26,7 @@ from harness.inference import NOTHING, Backend, Limits, merged
 from harness.inference.reply_store import OUTPUT_CACHE, StoredOutputs
 from harness.rubric.load import load_rubric_file
 from harness.session.demand import Forecaster, Players, demand_of, last_asked
+from harness.session.on_ray import open_executor
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
 from harness.session.resume import (
@@ -226,11 +227,15 @@ class PipelineRun:
                 clean=trace.redactor.clean,
             )
             stack.push_async_callback(cache.aclose)
+            executor = await stack.enter_async_context(
+                open_executor(self.settings, session, environment=os.environ)
+            )
             ended = await execute(
                 self.graph,
                 part.inputs,
                 run_of=run_of,
                 tracer=trace,
+                executor=executor,
                 max_parallel=self.max_parallel,
                 earlier=earlier.outputs if earlier else None,
                 cache=cache,

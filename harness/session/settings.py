@@ -61,6 +61,11 @@ def _as_tags(value: object) -> object:
     )
 
 
+Engine = Literal["process", "ray"]
+"""Where nodes run that ask for a worker."""
+LOCAL = "local"
+"""The address of a cluster that is started for a run."""
+
 RoleTags = Annotated[str | tuple[str, ...], BeforeValidator(_as_tags)]
 """The tag of an endpoint, or a pool of them."""
 
@@ -243,6 +248,20 @@ class LimitSettings(BaseModel):
         return Limits(**self.model_dump())
 
 
+class ExecutionSettings(BaseModel):
+    """`[execution]`: where nodes run that ask for a worker: `on=Resources(…)`."""
+
+    model_config = _MODEL
+
+    engine: Engine = "process"
+    """`ray` runs them on a Ray cluster; `process` with all others, in one process."""
+    address: str | None = Field(default=None, min_length=1)
+    """The cluster's, `HOST:PORT`; `local` starts one on this machine for the run. When left out:
+    `RAY_ADDRESS`, or else `local`. Functions and their arguments are sent there."""
+    written_in: Path | None = Field(default=None, exclude=True, repr=False)
+    """As for endpoints."""
+
+
 class Settings(BaseModel):
     """All settings of a session."""
 
@@ -272,6 +291,8 @@ class Settings(BaseModel):
     """How drafts are judged."""
     limits: LimitSettings = LimitSettings()
     """How much a run may take."""
+    execution: ExecutionSettings = ExecutionSettings()
+    """Where nodes run that ask for a worker."""
     seed: int | None = Field(default=None, ge=0, lt=2_000)
     """Makes a run repeatable: of this come the seeds of all sampled calls that have none, those of
     a loop's candidates included, and embedded models are made `repeatable`. Servers of your own and
@@ -436,6 +457,8 @@ def _start_paths_at(values: dict[str, Any], base: Path, *, written_in: Path | No
         start(endpoint, "path")
         if isinstance(endpoint, dict):
             endpoint["written_in"] = written_in
+    if isinstance(execution := values.get("execution"), dict):
+        execution["written_in"] = written_in
 
 
 def _explain(problem: Any) -> Notice:  # noqa: ANN401 - pydantic's ErrorDetails, a TypedDict
@@ -459,6 +482,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "separation": SeparationSettings,
     "evaluation": EvaluationSettings,
     "limits": LimitSettings,
+    "execution": ExecutionSettings,
 }
 
 
