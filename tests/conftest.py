@@ -28,6 +28,7 @@ PARTS = {
     "node",
     "ollama",
     "opentelemetry-proto",
+    "ray",
     "safetensors",
     "scipy",
     "torch",

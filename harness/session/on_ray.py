@@ -278,12 +278,10 @@ class _OnRay(InProcess):
         """Takes the worker's spans into the journal, by this process's clock."""
         trace, shift_ns, error_ns = self._session.trace, 0, 0
         if made.boot_id is None or made.boot_id != boot_id():
-            # It was sent before it began there, and came after it had ended: each call may narrow
-            # the bounds of the shift. Those of clocks that drifted apart contradict, and are new.
-            low, high = now = sent_ns - made.begun_ns, trace.now_ns() - made.ended_ns
-            before = self._clocks.get(made.boot_id, now)
-            low, high = max(low, before[0]), min(high, before[1])
-            self._clocks[made.boot_id] = low, high = (low, high) if low <= high else now
+            # It was sent before it began there, and came after it had ended there.
+            bounds = sent_ns - made.begun_ns, trace.now_ns() - made.ended_ns
+            low, high = clock_bounds(self._clocks.get(made.boot_id), bounds)
+            self._clocks[made.boot_id] = low, high
             shift_ns, error_ns = (low + high) // 2, (high - low + 1) // 2
         attributes = {
             "label": label,
@@ -296,6 +294,12 @@ class _OnRay(InProcess):
         end = SpanEnded(0, made.ended_ns, "error" if made.traceback else "ok")
         moved = _moved([whole, *made.records, end], shift_ns, trace.current_id, trace.new_id)
         trace.later([*moved].copy)
+
+
+def clock_bounds(before: tuple[int, int] | None, now: tuple[int, int]) -> tuple[int, int]:
+    """The least and the most that a machine's clock is behind: each call may narrow it."""
+    low, high = now if before is None else (max(before[0], now[0]), min(before[1], now[1]))
+    return (low, high) if low <= high else now  # the clocks have drifted apart
 
 
 def _moved(
@@ -319,8 +323,8 @@ def _arguments_of(work: Work, arguments: Mapping[str, object]) -> bytes:
     try:
         return pickled(arguments)
     except Exception as error:
-        names = [name for name, value in arguments.items() if not _is_picklable(value)]
-        raise _not_picklable(work, f"argument '{"', '".join(names)}'", error) from error
+        held = (f"argument '{one}'" for one, value in arguments.items() if not _is_picklable(value))
+        raise _not_picklable(work, next(held, "an argument"), error) from error
 
 
 def _not_picklable(work: Work, what: str, error: Exception) -> PipelineInvalid:
