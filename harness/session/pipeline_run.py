@@ -22,11 +22,11 @@ from harness.graph import (
     doubtful_inputs,
     execute,
 )
+from harness.graph.on_ray import on_ray
 from harness.inference import NOTHING, Backend, Limits, merged
 from harness.inference.reply_store import OUTPUT_CACHE, StoredOutputs
 from harness.rubric.load import load_rubric_file
 from harness.session.demand import Forecaster, Players, demand_of, last_asked
-from harness.session.on_ray import open_executor
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
 from harness.session.resume import (
@@ -46,7 +46,7 @@ from harness.session.resume import (
 from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.run import Run
 from harness.session.session import Session, open_session
-from harness.session.settings import Settings
+from harness.session.settings import Settings, cluster_address
 from harness.trace import AUDIT_LOG, Instant, Record, Sink, describe, monotonic
 from harness.trace.run_list import find_journal
 
@@ -227,9 +227,16 @@ class PipelineRun:
                 clean=trace.redactor.clean,
             )
             stack.push_async_callback(cache.aclose)
-            executor = await stack.enter_async_context(
-                open_executor(self.settings, session, environment=os.environ)
-            )
+            executor = None
+            if (address := cluster_address(self.settings.execution, os.environ)) is not None:
+                executor = await stack.enter_async_context(
+                    on_ray(
+                        address,
+                        tracer=trace,
+                        content=self.settings.trace.content,
+                        give_again=session.replies.give_again,
+                    )
+                )
             ended = await execute(
                 self.graph,
                 part.inputs,

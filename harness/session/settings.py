@@ -26,13 +26,14 @@ from pydantic import (
 )
 
 from harness.errors import ConfigurationInvalid, InvalidInput, Mistake, Notice, did_you_mean
+from harness.graph.on_ray import LOCAL
 from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint, Limits
 from harness.log import log_warning
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
 from harness.session.roles import PRODUCER, Roles
-from harness.session.trust import SETTINGS_FILE, own_directory
+from harness.session.trust import SETTINGS_FILE, own_directory, refusal_to_run
 from harness.trace import ContentPolicy, Durability, OnFailure, TimelineFormat
 
 ENDPOINTS_VARIABLE = "HARNESS_ENDPOINTS"
@@ -63,8 +64,6 @@ def _as_tags(value: object) -> object:
 
 Engine = Literal["process", "ray"]
 """Where nodes run that ask for a worker."""
-LOCAL = "local"
-"""The address of a cluster that is started for a run."""
 
 RoleTags = Annotated[str | tuple[str, ...], BeforeValidator(_as_tags)]
 """The tag of an endpoint, or a pool of them."""
@@ -525,6 +524,27 @@ def _key_parts(key: str) -> tuple[str, ...]:
     return tuple(
         quoted or bare for quoted, bare in re.findall(r"[\"']([^\"']+)[\"']|([^.\s]+)", key)
     )
+
+
+def cluster_address(given: ExecutionSettings, environment: Mapping[str, str]) -> str | None:
+    """The address of the cluster that nodes run on; None without one.
+
+    Raises:
+        ConfigurationInvalid: A folder names it whose code the user has not allowed to run.
+    """
+    if given.engine != "ray":
+        return None
+    address = given.address or environment.get("RAY_ADDRESS") or LOCAL
+    if given.address not in {None, LOCAL} and given.written_in is not None:
+        # Code goes there, and what comes back is unpickled, which may run any code here.
+        refusal = refusal_to_run(given.written_in, environment=environment)
+        if refusal is not None:
+            raise ConfigurationInvalid(
+                f"by [execution] address, code would be sent to {address}, and of the folder "
+                f"{refusal.message}",
+                code="trust.cluster-not-allowed",
+            )
+    return address
 
 
 DEMO_TAG = "smollm2-135m"

@@ -16,8 +16,8 @@ from session_runs import codes, fail, instants_of, pipeline_of, refused, run, se
 
 from harness import Limits, Pipeline, Resources, Run, ScriptedBackend, Timeout, load_run
 from harness.errors import NodeFailed, ReplyCut, RunLimitReached
+from harness.graph.on_ray import clock_bounds
 from harness.session import load_settings
-from harness.session.on_ray import clock_bounds
 
 WORKER = Resources(cpus=1)
 
