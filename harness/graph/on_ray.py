@@ -235,7 +235,7 @@ class _OnRay(InProcess):
     async def _serve(self, work: Work, run: Any, line: asyncio.Queue[_Asked]) -> None:  # noqa: ANN401
         """Does what a worker asks for, side by side, in the context of its node."""
         with ExitStack() as queueing:
-            if work.handle is not None:
+            if run is not None and work.handle is not None:
                 queueing.enter_context(work.handle.pulse.doing("rest"))
             async with asyncio.TaskGroup() as group:
                 while True:

@@ -258,7 +258,7 @@ def test_a_call_that_takes_too_long_ends_on_its_worker_too(settings, tmp_path):
 
     path = tmp_path / "pid"
     error = fail(
-        pipeline_of(sleeps, on=WORKER, timeout=Timeout(total_s=8)), settings, {"path": str(path)}
+        pipeline_of(sleeps, on=WORKER, timeout=Timeout(idle_s=8)), settings, {"path": str(path)}
     )
 
     assert error.__cause__.code == "node.timeout"
