@@ -117,7 +117,7 @@ class _OnRay(InProcess):
     ) -> None:
         super().__init__()
         self._ray = ray
-        self._task = ray.remote(_perform)  # once, since each one is sent to the cluster
+        self._tasks: dict[Resources, Any] = {}  # each one is sent to the cluster
         self._tracer = tracer
         self._content = content
         self._give_again = give_again
@@ -158,20 +158,21 @@ class _OnRay(InProcess):
             self._functions[work.function] = _packed(work, "", work.function)
         function = self._functions[work.function]
         packed = {name: _packed(work, name, value) for name, value in arguments.items()}
-        resources = {"num_cpus": on.cpus, "num_gpus": on.gpus, "memory": on.memory_bytes or None}
-        # Whether a lost call is made again is decided above.
-        task = self._task.options(**resources, max_retries=0, name=work.label)
-        number, board = next(self._numbers), None if run is None else self._opened_board()
-        line = self._lines[number] = asyncio.Queue[_Asked]()
-        sent_ns = self._tracer.now_ns()
-        try:
-            async with asyncio.TaskGroup() as group:
-                serving = group.create_task(self._serve(work, run, line))
-                known = number, self._tracer.run_id, self._content
-                made = await self._ended(task.remote(work.label, function, packed, known, board))
-                serving.cancel()
-        finally:
-            del self._lines[number]
+        number, sent_ns = next(self._numbers), self._tracer.now_ns()
+        known = number, self._tracer.run_id, self._content
+        send = partial(self._task_for(on).remote, work.label, function, packed, known)
+        if run is None:
+            made = await self._ended(send(None))
+        else:
+            board, line = self._opened_board(), asyncio.Queue[_Asked]()
+            self._lines[number] = line
+            try:
+                async with asyncio.TaskGroup() as group:
+                    serving = group.create_task(self._serve(work, run, line))
+                    made = await self._ended(send(board))
+                    serving.cancel()
+            finally:
+                del self._lines[number]
         if isinstance(made, Exception):
             raise made
         self._record(made, sent_ns)
@@ -182,6 +183,16 @@ class _OnRay(InProcess):
             raise WorkerLost(f"the way to its worker was lost ({value})") from value
         value.add_note(f"In a worker:\n{made.traceback}")
         raise value
+
+    def _task_for(self, on: Resources) -> Any:  # noqa: ANN401 - a function of Ray's
+        if on not in self._tasks:
+            self._tasks[on] = self._ray.remote(
+                num_cpus=on.cpus,
+                num_gpus=on.gpus,
+                memory=on.memory_bytes or None,
+                max_retries=0,  # whether a lost call is made again is decided above
+            )(_perform)
+        return self._tasks[on]
 
     async def _ended(self, ref: Any) -> _Made | Exception:  # noqa: ANN401 - a reference of Ray's
         """What became of a task; one that is not waited for any more is ended."""
@@ -235,7 +246,7 @@ class _OnRay(InProcess):
     async def _serve(self, work: Work, run: Any, line: asyncio.Queue[_Asked]) -> None:  # noqa: ANN401
         """Does what a worker asks for, side by side, in the context of its node."""
         with ExitStack() as queueing:
-            if run is not None and work.handle is not None:
+            if work.handle is not None:
                 queueing.enter_context(work.handle.pulse.doing("rest"))
             async with asyncio.TaskGroup() as group:
                 while True:
