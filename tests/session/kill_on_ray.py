@@ -80,14 +80,11 @@ def batch(root: str, address: str, rows: int) -> int:
 
 
 def main(rows: int) -> dict[str, Any]:
-    from ray.cluster_utils import Cluster
-
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     log = DIRECTORY / "replies.jsonl"
     server, root = start_server(log)
-    cluster = Cluster()
+    cluster, nodes = started()
     try:
-        nodes = [cluster.add_node(num_cpus=2, include_dashboard=False) for _ in range(3)]
         command = [sys.executable, __file__, str(DIRECTORY), "--rows", str(rows)]
         command += ["--part", root, cluster.address]
         begun_s = time.monotonic()
@@ -116,6 +113,20 @@ def main(rows: int) -> dict[str, Any]:
         "answered_twice": again,
         "again": max(0, again - 2 * PARALLEL),
     }
+
+
+def started(tries: int = 3) -> tuple[Any, list[Any]]:
+    """A cluster of three nodes; Ray gives each 30 s to start, which a busy machine may exceed."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    try:
+        return cluster, [cluster.add_node(num_cpus=2, include_dashboard=False) for _ in range(3)]
+    except Exception as error:
+        cluster.shutdown()
+        if tries == 1 or "timed out during startup" not in str(error):
+            raise
+    return started(tries - 1)
 
 
 def wait_for_replies(log: Path, count: int, driver: subprocess.Popen[bytes]) -> None:
