@@ -13,7 +13,16 @@ from harness.version import __version__
 
 if TYPE_CHECKING:
     from harness.errors import HarnessError, NodeFailed, Notice, ReplyCut
-    from harness.graph import Cache, Concurrency, Default, Question, Retry, Skipped, Timeout
+    from harness.graph import (
+        Cache,
+        Concurrency,
+        Default,
+        Question,
+        Resources,
+        Retry,
+        Skipped,
+        Timeout,
+    )
     from harness.inference import (
         ChatRequest,
         Completion,
@@ -89,6 +98,7 @@ __all__ = [
     "Pipeline",
     "Question",
     "ReplyCut",
+    "Resources",
     "Retry",
     "Round",
     "RowFailure",
@@ -129,7 +139,16 @@ __all__ = [
 
 _HOMES = {
     "errors": ("HarnessError", "NodeFailed", "Notice", "ReplyCut"),
-    "graph": ("Cache", "Concurrency", "Default", "Question", "Retry", "Skipped", "Timeout"),
+    "graph": (
+        "Cache",
+        "Concurrency",
+        "Default",
+        "Question",
+        "Resources",
+        "Retry",
+        "Skipped",
+        "Timeout",
+    ),
     "inference": (
         "ChatRequest",
         "Completion",

@@ -36,6 +36,7 @@
     │   └── RunLimitReached     a limit of the whole run
     ├── NodeFailed              a pipeline's node raised
     ├── NodeTimedOut            a pipeline's node took too long
+    ├── WorkerLost              the worker of a pipeline's node has died, or its machine
     ├── JournalInvalid          a run's journal cannot be read
     ├── ExportFailed            a collector did not accept a run's spans
     ├── McpServerFailed         a server of tools did not start, or has ended
@@ -70,6 +71,16 @@ class HarnessError(Exception):
     def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
         self.code = code or type(self).code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by calling the class again, as exceptions do: it takes more than the message.
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(kind: type[HarnessError], args: tuple[Any, ...], held: dict[str, Any]) -> HarnessError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(held)
+    return error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -564,6 +575,12 @@ class NodeTimedOut(HarnessError):
     def __init__(self, message: str, *, limit: Literal["total_s", "idle_s"]) -> None:
         super().__init__(message)
         self.limit = limit
+
+
+class WorkerLost(HarnessError):
+    """The worker that a call of a node ran on has died, its machine, or the way there."""
+
+    code = "node.worker-lost"
 
 
 class JournalInvalid(HarnessError):

@@ -29,6 +29,7 @@ PARTS = {
     "ollama",
     "opentelemetry-proto",
     "postgresql",
+    "ray",
     "safetensors",
     "scipy",
     "torch",

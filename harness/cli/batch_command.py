@@ -31,6 +31,7 @@ from harness.memory import Place
 from harness.session import run_to_its_end
 from harness.session.batch import Batch, BatchRehearsal, BatchResult, BatchScores
 from harness.session.batch_files import ROWS
+from harness.session.settings import Engine
 
 _SHOWN = 5
 _MOST = 20
@@ -90,6 +91,7 @@ def batch(
     config: Path | None,
     roles: tuple[str, ...],
     memory: Place | None,
+    engine: Engine | None,
     limits: Limits,
     log_format: LogFormat,
     with_traceback: bool,
@@ -110,7 +112,7 @@ def batch(
     with failures_told(as_json=as_json):
         given_roles = read_pairs(roles, option="--role", form="role=tag")
         settings = settings_for_calls(
-            config, roles=given_roles, memory=memory and memory.absolute()
+            config, roles=given_roles, memory=memory and memory.absolute(), engine=engine
         )
         progress = Progress(Shown(stderr=True), [ROWS], told=ROWS)
         made = Batch(

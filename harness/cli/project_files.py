@@ -23,13 +23,8 @@ from harness.memory import Place, place_of
 from harness.session import Pipeline, Settings, load_settings
 from harness.session.models import known_endpoints
 from harness.session.roles import DEMO_INSTALL
-from harness.session.trust import (
-    known_secrets,
-    not_allowed,
-    project_of,
-    refusal_to_run,
-    remember,
-)
+from harness.session.settings import Engine
+from harness.session.trust import known_secrets, not_allowed, project_of, refusal_to_run, remember
 
 PIPELINES = Path("pipelines")
 """Where a project has its own, which are run by name."""
@@ -41,6 +36,7 @@ def settings_for_calls(
     roles: Mapping[str, str] | None = None,
     memory: Place | None = None,
     seed: int | None = None,
+    engine: Engine | None = None,
     produces: bool = True,
 ) -> Settings:
     """As `load_settings`, for a command that calls models.
@@ -52,6 +48,9 @@ def settings_for_calls(
     )
     if seed is not None:
         settings = settings.model_copy(update={"seed": seed})
+    if engine is not None:
+        execution = settings.execution.model_copy(update={"engine": engine})
+        settings = settings.model_copy(update={"execution": execution})
     named = [name for name in settings.trace.secrets if name in os.environ]
     hide(known_secrets(settings.endpoints.values(), environment=os.environ, named=named))
     for endpoint in (one for each in settings.endpoints.values() for one in each.replicas.values()):

@@ -44,6 +44,7 @@ from harness.session import (
     rehearse,
     run_to_its_end,
 )
+from harness.session.settings import Engine
 from harness.trace.damage import salvage_run
 from harness.wiggum import Limits
 
@@ -96,6 +97,7 @@ def resume(
     dry_run: bool,
     yes: bool,
     memory: Place | None,
+    engine: Engine | None,
     limits: Limits,
     log_format: LogFormat,
     with_traceback: bool,
@@ -134,6 +136,7 @@ def resume(
             )
         chosen_config = config or before.config
         chosen_roles = {**before.roles, **read_pairs(roles, option="--role", form="role=tag")}
+        chosen_engine = engine or before.engine
         chosen_memory = (memory and memory.absolute()) or before.memory
         if target is None and target_file(chosen_target) is None:
             raise InvalidInput(
@@ -149,7 +152,11 @@ def resume(
             pipeline=load_pipeline(chosen_target),
             inputs=read_inputs(assignments),
             settings=settings_for_calls(
-                chosen_config, roles=chosen_roles, memory=chosen_memory, seed=before.seed
+                chosen_config,
+                roles=chosen_roles,
+                memory=chosen_memory,
+                seed=before.seed,
+                engine=chosen_engine,
             ),
             limits=limits,
             origin=Origin(
@@ -158,6 +165,7 @@ def resume(
                 roles=chosen_roles,
                 memory=chosen_memory,
                 seed=before.seed,
+                engine=chosen_engine,
             ),
             resume=journal,
             answers=_named(answers, earlier.questions),

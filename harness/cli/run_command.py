@@ -54,6 +54,7 @@ from harness.graph.outcome import answer_problem
 from harness.inference import Limits
 from harness.memory import Place
 from harness.session import Origin, Pipeline, RunResult, Settings, run_to_its_end
+from harness.session.settings import Engine
 from harness.session.trust import SETTINGS_FILE
 from harness.trace import Record, RunStarted
 from harness.trace.journal_reader import JOURNAL_SUFFIX
@@ -79,6 +80,12 @@ _OPTIONS = (
     ),
     click.option(
         "--traceback", "with_traceback", is_flag=True, help="Show where a node raised its error."
+    ),
+    click.option(
+        "--on",
+        "engine",
+        type=click.Choice(get_args(Engine)),
+        help="Where nodes run that ask for a worker, in place of [execution] engine.",
     ),
     json_option,
 )
@@ -136,6 +143,7 @@ def run(
     roles: tuple[str, ...],
     memory: Place | None,
     seed: int | None,
+    engine: Engine | None,
     limits: Limits,
     log_format: LogFormat,
     with_traceback: bool,
@@ -155,7 +163,9 @@ def run(
         inputs = read_inputs([*([f"task={task}"] if task is not None else []), *assignments])
         given_roles = read_pairs(roles, option="--role", form="role=tag")
         kept_in = memory and memory.absolute()
-        settings = settings_for_calls(config, roles=given_roles, memory=kept_in, seed=seed)
+        settings = settings_for_calls(
+            config, roles=given_roles, memory=kept_in, seed=seed, engine=engine
+        )
         settings_file = _settings_file(config)
         remember_run(target, settings_file)
         return Order(
@@ -169,6 +179,7 @@ def run(
                 roles=given_roles,
                 memory=kept_in,
                 seed=seed,
+                engine=engine,
             ),
         )
 

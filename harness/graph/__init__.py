@@ -19,6 +19,7 @@ from harness.graph.policies import (
     Default,
     OnError,
     Policies,
+    Resources,
     Retry,
     Timeout,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "Policies",
     "Question",
     "Rerun",
+    "Resources",
     "Retry",
     "RunStatus",
     "Skipped",

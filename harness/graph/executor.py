@@ -15,13 +15,16 @@ import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, contextmanager, nullcontext, suppress
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from harness.errors import NodeTimedOut
 from harness.graph.outcome import Log
-from harness.graph.policies import Timeout
+from harness.graph.policies import Resources, Timeout
 from harness.log import log_debug, log_warning
 from harness.trace import describe
+
+if TYPE_CHECKING:
+    from harness.graph.node_call import NodeCall
 
 GRACE_S = 1.0
 """How long a call that was cancelled may take to end before it is left behind, in seconds."""
@@ -36,6 +39,10 @@ class Work(NamedTuple):
     """Plain or async; for `stream`, an async generator function."""
     arguments: Mapping[str, Any]
     """By name, with `run` if the function asks for it."""
+    on: Resources | None = None
+    """What it asks of a worker."""
+    handle: NodeCall | None = None
+    """Behind its `run`."""
 
 
 class Executor(Protocol):
@@ -57,8 +64,19 @@ class InProcess:
     interpreter from ending.
     """
 
+    def __init__(self) -> None:
+        self._has_told = False
+
     async def call(self, work: Work) -> object:
         """See `Executor.call`."""
+        if work.on is not None and not self._has_told:
+            self._has_told = True
+            log_warning(
+                "a node asks for a worker, and runs in this process: there is no cluster; give "
+                '--on ray, or engine = "ray" under [execution]',
+                code="run.no-workers",
+                node=work.label,
+            )
         if _is_async(work.function):
             return await work.function(**work.arguments)
         value = await _in_thread(work)

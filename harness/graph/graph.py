@@ -16,7 +16,16 @@ from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, Val
 from harness.errors import Notice, PipelineInvalid, did_you_mean
 from harness.graph.annotations import described, fits, item_of
 from harness.graph.node import Combine, Node, Parameter, read_node
-from harness.graph.policies import Cache, Concurrency, Default, OnError, Policies, Retry, Timeout
+from harness.graph.policies import (
+    Cache,
+    Concurrency,
+    Default,
+    OnError,
+    Policies,
+    Resources,
+    Retry,
+    Timeout,
+)
 from harness.graph.values import value_form
 
 P = ParamSpec("P")
@@ -37,6 +46,7 @@ class NodeOptions(TypedDict, total=False):
     concurrency: Concurrency | None
     on_error: OnError | None
     models: Sequence[str] | None
+    on: Resources | None
 
 
 class Graph:
@@ -106,6 +116,7 @@ class Graph:
         concurrency: Concurrency | None = None,
         on_error: OnError | None = None,
         models: Sequence[str] | None = None,
+        on: Resources | None = None,
     ) -> Callable[P, R] | Callable[[Callable[P, R]], Callable[P, R]]:
         """Makes a function a node; the function itself does not change.
 
@@ -139,6 +150,8 @@ class Graph:
             models: The roles that it will use, and no others, in the order of their first calls;
                 loads are planned from them. A run does not begin if one of them has no model,
                 except the evaluator beside the producer: without it, only code checks.
+            on: Runs it on a worker of a Ray cluster that has this, with `engine = "ray"` or `--on
+                ray`; in this process otherwise.
 
         Raises:
             PipelineInvalid: The name is taken, the signature cannot be a node's, a policy is of the
@@ -163,6 +176,7 @@ class Graph:
                         concurrency=concurrency,
                         on_error=on_error,
                         models=None if models is None else tuple(roles),
+                        on=on,
                     ),
                 )
             )

@@ -190,6 +190,12 @@ def read_node(
     reader = _Reader(chosen, Path(code.co_filename), code.co_firstlineno)
     reader.check_name()
     reader.check_options(each, takes, combine, policies)
+    if policies.on is not None and inspect.isasyncgenfunction(inspect.unwrap(function)):
+        raise reader.mistake(
+            f"node '{chosen}' yields its items one by one, and so runs with the pipeline; leave "
+            "out on=, or return a list",
+            "pipeline.on-a-stream",
+        )
     signature = reader.signature(function, f"node '{chosen}'")
     mapped, taken = dict(each or {}), dict(takes or {})
     reader.check_sources(mapped, taken, [p for p in signature if p != RUN_PARAMETER])

@@ -131,6 +131,10 @@ class NodeCall:
             ]
         self._counts.clear()
 
+    def begin_again(self) -> None:
+        """Counts from the beginning again, in the same attempt: its worker was lost."""
+        self.begin_attempt(self._repeats + 1)
+
     async def end_attempt(self) -> None:
         """Ends nested calls that still go on: `asyncio.gather` leaves them."""
         left = set(self._nesting)
@@ -431,7 +435,7 @@ async def _attempt(
         if step.node.takes_run:
             assert handle is not None
             arguments = {RUN_PARAMETER: shared.run_of(handle), **arguments}
-        work = Work(label, step.node.function, arguments)
+        work = Work(label, step.node.function, arguments, step.policies.on, handle)
         if step.item_form is None:
             made = shared.executor.call(work)
         else:

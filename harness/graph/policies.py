@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from harness.errors import InvalidInput
+from harness.hardware import parse_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,35 @@ output is `Skipped`, or its output is a value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What each call of a node takes of the worker that it runs on, with `engine = "ray"`.
+
+    Raises:
+        InvalidInput: A number is less than 0, or `memory` is not a size.
+    """
+
+    cpus: float = 1
+    gpus: float = 0
+    memory: int | str = 0
+    """Bytes, or a text such as "8 GiB"; 0 to reserve none."""
+
+    def __post_init__(self) -> None:
+        _check_not_negative("Resources", "cpus", self.cpus)
+        _check_not_negative("Resources", "gpus", self.gpus)
+        try:
+            parse_bytes(self.memory)
+        except ValueError as error:
+            raise InvalidInput(
+                f"Resources(memory=…): {error}", code="pipeline.memory-not-a-size"
+            ) from error
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory, as a number."""
+        return parse_bytes(self.memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
     """All policies of a node or pipeline; None takes the pipeline's, or the default."""
 
@@ -130,6 +160,8 @@ class Policies:
     on_error: OnError | None = None
     models: tuple[str, ...] | None = None
     """The only roles that it uses, in the order of their first calls; None if it does not say."""
+    on: Resources | None = None
+    """What a worker must have to run it; None for a node that runs with the pipeline."""
 
     def over(self, defaults: Policies) -> Policies:
         """These policies, with `defaults` where they are None."""
@@ -140,6 +172,7 @@ class Policies:
             concurrency=self.concurrency or defaults.concurrency,
             on_error=self.on_error or defaults.on_error,
             models=self.models if self.models is not None else defaults.models,
+            on=self.on or defaults.on,
         )
 
     def mistake(self) -> str | None:
@@ -158,6 +191,7 @@ _WRITTEN = {
     "timeout": (Timeout, "Timeout(total_s=30)"),
     "cache": (Cache, "Cache()"),
     "concurrency": (Concurrency, "Concurrency(4)"),
+    "on": (Resources, "Resources(cpus=2)"),
 }
 
 NO_POLICIES = Policies()

@@ -111,6 +111,7 @@ class KeptReplies:
         self._trace = trace
         self._taken: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self._anew: Collection[str] = ()
+        self._begun_again: set[str] = set()
         self._is_wanted = is_wanted
         self._file = _LateStore(
             self._path,
@@ -136,7 +137,7 @@ class KeptReplies:
         number = next(one for one in count(1) if one not in taken)
         taken.add(number)
         key = hashlib.sha256("\n".join([*call, str(number)]).encode()).hexdigest()
-        if self._resumed and label not in self._anew:
+        if label in self._begun_again or (self._resumed and label not in self._anew):
             asked_ns = self._trace.now_ns()
             known = _read_completion(await store.find(key))
             if known is not None:
@@ -153,6 +154,12 @@ class KeptReplies:
     def ask_anew(self, labels: Collection[str]) -> None:
         """Forgets the replies to these calls of nodes, which would fail again with them."""
         self._anew = labels
+
+    def give_again(self, label: str) -> None:
+        """Gives the call of a node the replies again that it got: it is made from its beginning."""
+        self._begun_again.add(label)
+        for call in [one for one in self._taken if one[0] == label]:
+            del self._taken[call]
 
     def drop(self) -> None:
         """Has the file deleted on closing: there is nothing left to resume."""

@@ -22,6 +22,7 @@ from harness.graph import (
     doubtful_inputs,
     execute,
 )
+from harness.graph.on_ray import on_ray
 from harness.inference import NOTHING, Backend, Limits, merged
 from harness.inference.reply_store import OUTPUT_CACHE, StoredOutputs
 from harness.rubric.load import load_rubric_file
@@ -45,7 +46,7 @@ from harness.session.resume import (
 from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.run import Run
 from harness.session.session import Session, open_session
-from harness.session.settings import Settings
+from harness.session.settings import Settings, cluster_address
 from harness.trace import AUDIT_LOG, Instant, Record, Sink, describe, monotonic
 from harness.trace.run_list import find_journal
 
@@ -226,11 +227,22 @@ class PipelineRun:
                 clean=trace.redactor.clean,
             )
             stack.push_async_callback(cache.aclose)
+            executor = None
+            if (address := cluster_address(self.settings.execution, os.environ)) is not None:
+                executor = await stack.enter_async_context(
+                    on_ray(
+                        address,
+                        tracer=trace,
+                        content=self.settings.trace.content,
+                        give_again=session.replies.give_again,
+                    )
+                )
             ended = await execute(
                 self.graph,
                 part.inputs,
                 run_of=run_of,
                 tracer=trace,
+                executor=executor,
                 max_parallel=self.max_parallel,
                 earlier=earlier.outputs if earlier else None,
                 cache=cache,

@@ -17,6 +17,7 @@ from harness.inference import Limits
 from harness.memory import Place, Scalar, place_of
 from harness.session.passages import PassageLibrary
 from harness.session.result import RunSpent, run_spent
+from harness.session.settings import Engine
 from harness.trace import (
     ContentPolicy,
     Instant,
@@ -47,6 +48,8 @@ class Origin:
     """Before the memory of the settings."""
     seed: int | None = None
     """Before the seed of the settings."""
+    engine: Engine | None = None
+    """Before the engine of the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +146,7 @@ def record_beginning(
         roles=dict(origin.roles) if origin else {},
         memory=str(origin.memory) if origin and origin.memory else None,
         seed=origin.seed if origin else None,
+        engine=origin.engine if origin else None,
         inputs=list(inputs),
         limits={name: one for name, one in asdict(beginning.limits).items() if one is not None},
     )
@@ -292,6 +296,7 @@ def _beginning(values: Mapping[str, Any]) -> Beginning:
             roles=values.get("roles") or {},
             memory=place_of(memory) if memory else None,
             seed=values.get("seed"),
+            engine=values.get("engine"),
         ),
         limits=Limits(**(values.get("limits") or {})),
         content=values["content"],

@@ -28,6 +28,7 @@ from pydantic import (
 
 from harness.errors import ConfigurationInvalid, InvalidInput, Mistake, Notice, did_you_mean
 from harness.files import read_text, whole_file, writing
+from harness.graph.on_ray import LOCAL
 from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint, Limits
 from harness.log import log_warning
@@ -35,7 +36,7 @@ from harness.memory import Place, is_url, place_of
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
 from harness.session.roles import PRODUCER, Roles
-from harness.session.trust import SETTINGS_FILE, own_directory
+from harness.session.trust import SETTINGS_FILE, own_directory, refusal_to_run
 from harness.trace import ContentPolicy, Durability, OnFailure, TimelineFormat
 
 ENDPOINTS_VARIABLE = "HARNESS_ENDPOINTS"
@@ -63,6 +64,9 @@ def _as_tags(value: object) -> object:
         "must be a string, the tag of an endpoint; for the evaluator, a list of them is a pool"
     )
 
+
+Engine = Literal["process", "ray"]
+"""Where nodes run that ask for a worker."""
 
 RoleTags = Annotated[str | tuple[str, ...], BeforeValidator(_as_tags)]
 """The tag of an endpoint, or a pool of them."""
@@ -258,6 +262,20 @@ class LimitSettings(BaseModel):
         return Limits(**self.model_dump())
 
 
+class ExecutionSettings(BaseModel):
+    """`[execution]`: where nodes run that ask for a worker: `on=Resources(…)`."""
+
+    model_config = _MODEL
+
+    engine: Engine = "process"
+    """`ray` runs them on a Ray cluster; `process` with all others, in one process."""
+    address: str | None = Field(default=None, min_length=1)
+    """The cluster's, `HOST:PORT`; `local` starts one on this machine for the run. When left out:
+    `RAY_ADDRESS`, or else `local`. Functions and their arguments are sent there."""
+    written_in: Path | None = Field(default=None, exclude=True, repr=False)
+    """As for endpoints."""
+
+
 class Settings(BaseModel):
     """All settings of a session."""
 
@@ -287,6 +305,8 @@ class Settings(BaseModel):
     """How drafts are judged."""
     limits: LimitSettings = LimitSettings()
     """How much a run may take."""
+    execution: ExecutionSettings = ExecutionSettings()
+    """Where nodes run that ask for a worker."""
     seed: int | None = Field(default=None, ge=0, lt=2_000)
     """Makes a run repeatable: of this come the seeds of all sampled calls that have none, those of
     a loop's candidates included, and embedded models are made `repeatable`. Servers of your own and
@@ -457,6 +477,8 @@ def _start_paths_at(values: dict[str, Any], base: Path, *, written_in: Path | No
         start(endpoint, "path")
         if isinstance(endpoint, dict):
             endpoint["written_in"] = written_in
+    if isinstance(execution := values.get("execution"), dict):
+        execution["written_in"] = written_in
 
 
 def _explain(problem: Any) -> Notice:  # noqa: ANN401 - pydantic's ErrorDetails, a TypedDict
@@ -484,6 +506,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "separation": SeparationSettings,
     "evaluation": EvaluationSettings,
     "limits": LimitSettings,
+    "execution": ExecutionSettings,
 }
 
 
@@ -559,6 +582,27 @@ def _key_parts(key: str) -> tuple[str, ...]:
     return tuple(
         quoted or bare for quoted, bare in re.findall(r"[\"']([^\"']+)[\"']|([^.\s]+)", key)
     )
+
+
+def cluster_address(given: ExecutionSettings, environment: Mapping[str, str]) -> str | None:
+    """The address of the cluster that nodes run on; None without one.
+
+    Raises:
+        ConfigurationInvalid: A folder names it whose code the user has not allowed to run.
+    """
+    if given.engine != "ray":
+        return None
+    address = given.address or environment.get("RAY_ADDRESS") or LOCAL
+    if given.address not in {None, LOCAL} and given.written_in is not None:
+        # Code goes there, and what comes back is unpickled, which may run any code here.
+        refusal = refusal_to_run(given.written_in, environment=environment)
+        if refusal is not None:
+            raise ConfigurationInvalid(
+                f"by [execution] address, code would be sent to {address}, and of the folder "
+                f"{refusal.message}",
+                code="trust.cluster-not-allowed",
+            )
+    return address
 
 
 DEMO_TAG = "smollm2-135m"

@@ -26,7 +26,7 @@ _OVER: list[int] = []
 
 _SHOWN = {"share": ("%", 100), "bytes": ("MB", 1e-6)}
 
-_KINDS = ("run", "node", "model", "server", "machine", "process")
+_KINDS = ("run", "node", "worker", "model", "server", "machine", "process")
 
 
 class Lane:

@@ -214,3 +214,20 @@ def test_help_answers_without_importing_the_engine() -> None:
 def test_the_version_is_printed_and_an_unknown_command_is_exit_code_2(tmp_path: Path) -> None:
     assert harness("--version", cwd=tmp_path).stdout.strip().endswith(__version__)
     assert harness("rnu", cwd=tmp_path).exit_code == 2
+
+
+def test_on_says_where_nodes_run_and_a_resumed_run_remembers_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    (project / "harness.toml").write_text('[execution]\nengine = "ray"\n')
+
+    on_ray = harness("run", "echo.py", "--task", "tea", cwd=project)
+    resumed = harness("resume", "latest", "--on", "process", cwd=project)
+    here = harness("run", "echo.py", "--task", "tea", "--on", "process", cwd=project)
+
+    assert on_ray.exit_code == 2
+    assert "wiggum-harness[ray]" in on_ray.stderr
+    assert resumed.exit_code == here.exit_code == 0
+    again = harness("resume", "latest", "--set", "task=milk", cwd=project)
+    assert again.exit_code == 0, again.stderr

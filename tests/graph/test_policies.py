@@ -19,7 +19,7 @@ from harness.errors import (
     RubricInvalid,
     RunLimitReached,
 )
-from harness.graph import Cache, Concurrency, Default, Graph, Retry, Timeout
+from harness.graph import Cache, Concurrency, Default, Graph, Resources, Retry, Timeout
 from harness.trace import SpanEnded
 
 EACH = {"number": "numbers"}
@@ -42,6 +42,8 @@ def graph():
         pytest.param(lambda: Timeout(total_s=0), "pipeline.timeout-not-positive", id="no time"),
         pytest.param(lambda: Concurrency(0), "pipeline.concurrency-not-positive", id="no call"),
         pytest.param(lambda: Cache(max_age_s=-1), "pipeline.policy-negative", id="age"),
+        pytest.param(lambda: Resources(gpus=-1), "pipeline.policy-negative", id="gpus"),
+        pytest.param(lambda: Resources(memory="8 GB?"), "pipeline.memory-not-a-size", id="memory"),
     ],
 )
 def test_numbers_out_of_range_are_refused_when_written(make, code):

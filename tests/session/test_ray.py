@@ -1,0 +1,301 @@
+"""Nodes on Ray: what goes to workers and what stays, what is lost with one, and what is not."""
+
+import asyncio
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from session_runs import codes, fail, instants_of, pipeline_of, refused, run, settings_of, spans_of
+
+from harness import Limits, Pipeline, Resources, Run, ScriptedBackend, Timeout, load_run
+from harness.errors import NodeFailed, ReplyCut, RunLimitReached
+from harness.graph.on_ray import clock_bounds
+from harness.session import load_settings
+
+WORKER = Resources(cpus=1)
+
+
+def echo():
+    return {"producer": ScriptedBackend(lambda asked: asked.messages[-1].content)}
+
+
+# --- without a cluster ---------------------------------------------------------------------------
+
+
+def test_without_a_cluster_a_node_that_asks_for_a_worker_runs_here_and_that_is_told_once(tmp_path):
+    def here(n: int) -> int:
+        return os.getpid() + n
+
+    pipeline = pipeline_of(here, name="here", each={"n": "ns"}, on=WORKER)
+    done = run(pipeline, settings_of(tmp_path), {"ns": [0, 0]})
+
+    assert done.result == [os.getpid()] * 2
+    assert [one["code"] for one in instants_of(done, "warning")] == ["run.no-workers"]
+
+
+def test_what_cannot_be_on_a_worker_is_refused_when_written():
+    async def items():
+        yield 1
+
+    def item() -> int:
+        return 1
+
+    with refused("pipeline.on-a-stream"):
+        Pipeline("p").node(on=WORKER)(items)
+    with refused("pipeline.option-invalid"):
+        Pipeline("p").node(on=2)(item)
+
+
+def test_code_is_sent_to_no_cluster_that_a_strangers_folder_names(tmp_path):
+    def here() -> int:
+        return 1
+
+    (tmp_path / "harness.toml").write_text('[execution]\nengine = "ray"\naddress = "evil:6379"\n')
+    settings = load_settings(tmp_path / "harness.toml", environment={})
+
+    with refused("trust.cluster-not-allowed"):
+        run(pipeline_of(here, on=WORKER), settings)
+
+
+def test_without_ray_it_is_said_how_to_install_it(tmp_path, monkeypatch):
+    def here() -> int:
+        return 1
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with refused("ray.not-installed"):
+        run(pipeline_of(here, on=WORKER), settings_of(tmp_path, execution={"engine": "ray"}))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ReplyCut("cut", endpoint="e", text="t", finish_reason="length"),
+        NodeFailed("n", KeyError("x"), attempts=2),
+        RunLimitReached("over", limit="calls"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_an_error_is_the_same_in_another_process(error):
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert (type(other), str(other), vars(other)) == (type(error), str(error), vars(error))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "then"),
+    [
+        pytest.param(None, (-5, 9), (-5, 9), id="the first call"),
+        pytest.param((-5, 9), (-2, 20), (-2, 9), id="a call narrows it"),
+        pytest.param((-5, 9), (12, 20), (12, 20), id="drifted apart"),
+    ],
+)
+def test_each_call_narrows_what_is_known_of_a_machines_clock(before, now, then):
+    assert clock_bounds(before, now) == then
+
+
+# --- on a cluster --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ray():
+    """One on this machine, of two workers."""
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture
+def settings(ray, tmp_path):
+    return settings_of(tmp_path, execution={"engine": "ray"})
+
+
+@pytest.mark.slow
+def test_a_worker_asks_the_driver_and_its_spans_are_in_the_journal(settings):
+    pipeline = Pipeline("both")
+
+    @pipeline.node(on=WORKER)
+    def plain(n: int) -> list[int]:
+        return [n, os.getpid()]
+
+    @pipeline.node(on=WORKER, timeout=Timeout(idle_s=30))
+    async def asks(run: Run, plain: list[int]) -> list[str]:
+        run.beat()
+        with run.span("parse", rows=1) as span:
+            run.counter("rows", 3, unit="rows")
+            span.set(found=2)
+        replies = await asyncio.gather(*(run.chat("producer", one) for one in "ab"))
+        return [*replies, run.id]
+
+    @pipeline.node
+    def stays(asks: list[str]) -> int:
+        return os.getpid()
+
+    done = run(pipeline, settings, {"n": 7}, backends=echo())
+
+    assert done.outputs["plain"][0] == 7
+    assert done.outputs["plain"][1] != os.getpid() == done.outputs["stays"]
+    assert done.outputs["asks"] == ["a", "b", done.run_id]
+    spans = {one.id: one for one in load_run(done.files.journal).spans}
+    (parse,) = (one for one in spans.values() if one.name == "parse")
+    worker = spans[parse.parent]
+    node = spans[worker.parent]
+    assert parse.attributes == {"rows": 1, "found": 2}
+    assert (worker.name, node.attributes["label"]) == ("worker", "asks")
+    assert worker.attributes["track"].startswith("worker ")
+    assert node.start_ns < worker.start_ns <= parse.start_ns <= parse.end_ns <= worker.end_ns
+    assert worker.end_ns < node.end_ns
+    assert {spans[one.parent].id for one in spans.values() if one.name == "chat"} == {node.id}
+
+
+@pytest.mark.slow
+def test_limits_hold_exactly_over_all_workers(settings):
+    pipeline = Pipeline("many")
+
+    @pipeline.node(each={"item": "items"}, on=WORKER)
+    async def asks(run: Run, item: str) -> str:
+        return await run.chat("producer", item)
+
+    models = echo()
+    items = [str(n) for n in range(9)]
+    done = run(pipeline, settings, {"items": items}, backends=models, limits=Limits(max_calls=4))
+
+    assert (done.status, len(models["producer"].requests)) == ("stopped", 4)
+
+
+def die_once(path):
+    if not Path(path).exists():
+        Path(path).touch()
+        os._exit(1)
+
+
+@pytest.mark.slow
+def test_a_lost_worker_loses_its_own_call_only_and_no_reply(settings, tmp_path):
+    pipeline = Pipeline("dies")
+
+    @pipeline.node(on=WORKER)
+    async def dies(run: Run, path: str) -> str:
+        said = await run.chat("producer", "once")
+        die_once(path)
+        return said
+
+    @pipeline.node(on=WORKER, on_error="skip")
+    def always(n: int) -> str:
+        os._exit(1)
+
+    models = echo()
+    done = run(pipeline, settings, {"path": str(tmp_path / "died"), "n": 1}, backends=models)
+
+    assert done.outputs["dies"] == "once"
+    assert len(models["producer"].requests) == 1
+    assert done.retries == {"dies": 1, "always": 2}
+    assert "WorkerLost" in done.outputs["always"].reason
+    assert codes(done.warnings) == ["run.result-skipped"]
+
+
+class Odd(Exception):
+    def __init__(self, text, *, more):
+        super().__init__(text)
+        self.more = more
+
+
+LOCK = threading.Lock()
+
+
+@pytest.mark.slow
+def test_errors_say_what_and_where_as_they_do_here(settings):
+    def raises() -> str:
+        raise KeyError("x")
+
+    def odd() -> str:
+        raise Odd("y", more=1)
+
+    async def maps(run: Run) -> list[str]:
+        return await run.map(str, [1])
+
+    def returns() -> object:
+        return LOCK
+
+    held = threading.Lock()
+
+    def helper() -> None:
+        held.acquire()
+
+    def closure() -> str:
+        helper()
+        return ""
+
+    for function, said in (
+        (raises, "KeyError: 'x'"),
+        (odd, "Odd: y"),
+        (maps, "run.map is not there in a worker"),
+        (returns, "cannot pickle '_thread.lock'"),
+        (closure, f"{__file__}:{closure.__code__.co_firstlineno}: node 'closure' cannot be sent"),
+        (closure, "the closure's 'helper' → the closure's 'held' cannot be pickled"),
+    ):
+        assert said in str(fail(pipeline_of(function, on=WORKER), settings))
+    failed = fail(pipeline_of(raises, on=WORKER), settings)
+    (span,) = spans_of(failed.result, "node")
+    assert 'raise KeyError("x")' in span["traceback"]
+
+
+@pytest.mark.slow
+def test_a_call_that_takes_too_long_ends_on_its_worker_too(settings, tmp_path):
+    def sleeps(path: str) -> None:
+        Path(path).write_text(str(os.getpid()))
+        while True:
+            try:
+                time.sleep(60)
+            except KeyboardInterrupt:
+                continue
+
+    path = tmp_path / "pid"
+    error = fail(
+        pipeline_of(sleeps, on=WORKER, timeout=Timeout(idle_s=8)), settings, {"path": str(path)}
+    )
+
+    assert error.__cause__.code == "node.timeout"
+    until_s = time.monotonic() + 10
+    while Path(f"/proc/{path.read_text()}").exists() and time.monotonic() < until_s:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{path.read_text()}").exists()
+
+
+@pytest.mark.slow
+def test_a_question_of_a_worker_waits_for_its_answer_in_the_next_part(settings):
+    pipeline = Pipeline("asking")
+
+    @pipeline.node(on=WORKER)
+    async def asks(run: Run) -> str:
+        return await run.ask("Which?")
+
+    first = run(pipeline, settings)
+    then = run(pipeline, settings, resume=first.run_id, answers={"asks": "this"})
+
+    assert (first.status, then.result) == ("waiting", "this")
+
+
+@pytest.mark.slow
+def test_a_batch_survives_the_kill_of_a_machine_and_of_its_driver(tmp_path):
+    pytest.importorskip("ray", reason="ray is not installed")
+    script = Path(__file__).with_name("kill_on_ray.py")
+    told = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), "--rows", "30", "--json"],
+        stdout=subprocess.PIPE,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_AUTH_MODE": "disabled",
+        },
+        check=True,
+    )
+    said = json.loads(told.stdout.splitlines()[-1])
+    assert [said[one] for one in ("lost", "wrong", "again")] == [0, 0, 0]
