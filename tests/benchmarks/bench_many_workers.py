@@ -29,6 +29,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import cache
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
@@ -139,11 +140,7 @@ class Farm:
         order = self._orders[row % PREFIXES]
         home = order[0]
         states = [
-            ReplicaState(
-                under_way=one.under_way,
-                waiting=one.waiting + (number == home),
-                has_place=one.under_way < one.places,
-            )
+            _state(one.under_way, one.waiting + (number == home), one.places)
             for number, one in enumerate(self.replicas)
         ]
         chosen = choice(order, states)
@@ -151,6 +148,12 @@ class Farm:
         self.calls += 1
         self.at_home += number == home
         self.replicas[number].take(self._random.expovariate(1 / self._times.call_s), then)
+
+
+@cache
+def _state(under_way: int, waiting: int, places: int) -> ReplicaState:
+    """Making a new one for each replica at each call would take most of the time."""
+    return ReplicaState(under_way=under_way, waiting=waiting, has_place=under_way < places)
 
 
 class Line(NamedTuple):

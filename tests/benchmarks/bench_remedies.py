@@ -132,7 +132,7 @@ def started(server: str, launch: Launch, changed: str) -> Iterator[None]:
     command = " ".join(one.text for one in launch.command) + f" {changed}"
     command += " --enforce-eager" if server == "vllm" else ""
     with tempfile.TemporaryFile() as said:
-        shell = ["sh", "-c", f"exec {command}"]
+        shell = ["sh", "-c", f"exec env {command}"]
         process = subprocess.Popen(shell, env=environment, stdout=said, stderr=said)
         try:
             wait_until_up(endpoint_of(launch), process)

@@ -152,7 +152,7 @@ def running(command, where):
     environment |= {"VLLM_CPU_KVCACHE_SPACE": "1"}
     environment.pop("PYTHONPATH", None)
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(["sh", "-c", f"exec {command}"], env=environment, **quiet)
+    process = subprocess.Popen(["sh", "-c", f"exec env {command}"], env=environment, **quiet)
     try:
         yield process
     finally:
