@@ -15,19 +15,22 @@ import pickle
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from functools import lru_cache, partial
 from itertools import count
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from harness.errors import ConfigurationInvalid, InvalidInput, PipelineInvalid, WorkerLost
 from harness.graph.executor import Executor, InProcess, Work
 from harness.graph.fingerprint import is_own_module
 from harness.graph.policies import Resources
+from harness.log import log_warning
 from harness.trace import ContentPolicy, Record, Span, Tracer, describe
 from harness.trace.clock import boot_id
 from harness.trace.records import CounterSet, SpanEnded, SpanStarted, joined
@@ -70,28 +73,56 @@ async def on_ray(
             f"Ray cannot be imported ({error}); pip install 'wiggum-harness[ray]'",
             code="ray.not-installed",
         ) from error
-    is_ours = not ray.is_initialized()
-    if is_ours:
-        with tracer.span("ray start", address=address):
-            terminates = signal.getsignal(signal.SIGTERM)
-            await asyncio.to_thread(_connect, ray, address)
-            with suppress(ValueError):  # not in the main thread, where handlers are set
-                signal.signal(signal.SIGTERM, terminates)  # Ray has put its own in this place
-    # A worker could not import the user's own files.
-    own = [one for one in tuple(sys.modules.values()) if is_own_module(one)]
+    with nullcontext() if ray.is_initialized() else tracer.span("ray start", address=address):
+        terminates = signal.getsignal(signal.SIGTERM)
+        await asyncio.to_thread(_CONNECTION.join, ray, address)
+        with suppress(ValueError):  # not in the main thread, where handlers are set
+            signal.signal(signal.SIGTERM, terminates)  # Ray has put its own in this place
     made = _OnRay(ray, tracer, content, give_again)
     try:
-        for module in own:
-            with suppress(ValueError):  # it is no longer among the modules
-                ray.cloudpickle.register_pickle_by_value(module)
         yield made
     finally:
         made.close()
-        for module in own:
-            with suppress(ValueError):
-                ray.cloudpickle.unregister_pickle_by_value(module)
-        if is_ours:
-            await asyncio.to_thread(ray.shutdown)
+        await asyncio.to_thread(_CONNECTION.leave, ray)
+
+
+class _Connection:
+    """Ray has one for a process; runs side by side share it, and the last one ends it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs = 0
+        self._is_ours = False
+        self._by_value: set[ModuleType] = set()
+
+    def join(self, ray: Any, address: str) -> None:  # noqa: ANN401 - the library
+        with self._lock:
+            if not ray.is_initialized():
+                _connect(ray, address)
+                self._is_ours = True
+            self._runs += 1
+            # A worker could not import the user's own files.
+            own = {one for one in tuple(sys.modules.values()) if is_own_module(one)}
+            for module in own - self._by_value:
+                with suppress(ValueError):  # it is no longer among the modules
+                    ray.cloudpickle.register_pickle_by_value(module)
+                    self._by_value.add(module)
+
+    def leave(self, ray: Any) -> None:  # noqa: ANN401 - the library
+        with self._lock:
+            self._runs -= 1
+            if self._runs:
+                return
+            for module in self._by_value:
+                with suppress(ValueError):
+                    ray.cloudpickle.unregister_pickle_by_value(module)
+            self._by_value.clear()
+            if self._is_ours:
+                self._is_ours = False
+                ray.shutdown()
+
+
+_CONNECTION = _Connection()
 
 
 def _connect(ray: Any, address: str) -> None:  # noqa: ANN401 - the library
@@ -168,7 +199,7 @@ class _OnRay(InProcess):
             self._lines[number] = line
             try:
                 async with asyncio.TaskGroup() as group:
-                    serving = group.create_task(self._serve(work, run, line))
+                    serving = group.create_task(self._serve(work, run, board, line))
                     made = await self._ended(send(board))
                     serving.cancel()
             finally:
@@ -186,6 +217,7 @@ class _OnRay(InProcess):
 
     def _task_for(self, on: Resources) -> Any:  # noqa: ANN401 - a function of Ray's
         if on not in self._tasks:
+            self._warn_if_too_much(on)
             self._tasks[on] = self._ray.remote(
                 num_cpus=on.cpus,
                 num_gpus=on.gpus,
@@ -193,6 +225,19 @@ class _OnRay(InProcess):
                 max_retries=0,  # whether a lost call is made again is decided above
             )(_perform)
         return self._tasks[on]
+
+    def _warn_if_too_much(self, on: Resources) -> None:
+        """Ray would wait without a word for a machine that has all of it."""
+        wanted = {"CPU": on.cpus, "GPU": on.gpus, "memory": on.memory_bytes}
+        machines = [one["Resources"] for one in self._ray.nodes() if one["Alive"]]
+        if not any(all(has.get(k, 0) >= n for k, n in wanted.items()) for has in machines):
+            log_warning(
+                "no machine of the cluster has what a node asks for; it waits until one joins",
+                code="ray.no-such-worker",
+                cpus=on.cpus,
+                gpus=on.gpus,
+                memory=on.memory,
+            )
 
     async def _ended(self, ref: Any) -> _Made | Exception:  # noqa: ANN401 - a reference of Ray's
         """What became of a task; one that is not waited for any more is ended."""
@@ -243,7 +288,13 @@ class _OnRay(InProcess):
                         self._lines[call].put_nowait(asked)
         self._board = None  # it has died: the workers' calls fail, and are made again on another
 
-    async def _serve(self, work: Work, run: Any, line: asyncio.Queue[_Asked]) -> None:  # noqa: ANN401
+    async def _serve(
+        self,
+        work: Work,
+        run: Any,  # noqa: ANN401 - a run
+        board: Any,  # noqa: ANN401 - as above
+        line: asyncio.Queue[_Asked],
+    ) -> None:
         """Does what a worker asks for, side by side, in the context of its node."""
         with ExitStack() as queueing:
             if work.handle is not None:
@@ -254,16 +305,7 @@ class _OnRay(InProcess):
                     queueing.close()
                     run.beat()
                     if number:
-                        group.create_task(self._answer(run, number, asked))
-
-    async def _answer(self, run: Any, number: int, asked: bytes) -> None:  # noqa: ANN401
-        try:
-            name, given, named = pickle.loads(asked)  # noqa: S301 - from a worker
-            said = _pickled((await getattr(run, name)(*given, **named), None))
-        except Exception as error:  # noqa: BLE001 - raised again in the worker
-            said = _pickled((None, _picklable(error)))
-        if self._board is not None:
-            self._board.answer.remote(number, said)
+                        group.create_task(_answer(run, board, number, asked))
 
     def _record(self, made: _Made, sent_ns: int) -> None:
         """Takes a worker's records into the journal, by this process's clock."""
@@ -281,6 +323,16 @@ class _OnRay(InProcess):
         records = [first._replace(attributes={**first.attributes, **told}), *made.records[1:]]
         moved = [*_moved(records, shift_ns, tracer.current_id, tracer.new_id)]
         tracer.later(lambda: moved)
+
+
+async def _answer(run: Any, board: Any, number: int, asked: bytes) -> None:  # noqa: ANN401
+    """Answers on the board where it was asked: another one counts its questions from 1 again."""
+    try:
+        name, given, named = pickle.loads(asked)  # noqa: S301 - from a worker
+        said = _pickled((await getattr(run, name)(*given, **named), None))
+    except Exception as error:  # noqa: BLE001 - raised again in the worker
+        said = _pickled((None, _picklable(error)))
+    board.answer.remote(number, said)
 
 
 def clock_bounds(before: tuple[int, int] | None, now: tuple[int, int]) -> tuple[int, int]:

@@ -125,7 +125,8 @@ class Resources:
     """What each call of a node takes of the worker that it runs on, with `engine = "ray"`.
 
     Raises:
-        InvalidInput: A number is less than 0, or `memory` is not a size.
+        InvalidInput: A number is less than 0, `memory` is not a size, or more than one GPU is no
+            whole number of them.
     """
 
     cpus: float = 1
@@ -136,6 +137,11 @@ class Resources:
     def __post_init__(self) -> None:
         _check_not_negative("Resources", "cpus", self.cpus)
         _check_not_negative("Resources", "gpus", self.gpus)
+        if self.gpus > 1 and self.gpus % 1:
+            raise InvalidInput(
+                f"Resources(gpus={self.gpus:g}): a share of one GPU, or whole ones",
+                code="pipeline.gpus-not-whole",
+            )
         try:
             parse_bytes(self.memory)
         except ValueError as error:

@@ -43,6 +43,7 @@ def graph():
         pytest.param(lambda: Concurrency(0), "pipeline.concurrency-not-positive", id="no call"),
         pytest.param(lambda: Cache(max_age_s=-1), "pipeline.policy-negative", id="age"),
         pytest.param(lambda: Resources(gpus=-1), "pipeline.policy-negative", id="gpus"),
+        pytest.param(lambda: Resources(gpus=1.5), "pipeline.gpus-not-whole", id="part of a GPU"),
         pytest.param(lambda: Resources(memory="8 GB?"), "pipeline.memory-not-a-size", id="memory"),
     ],
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from session_runs import codes, fail, instants_of, pipeline_of, refused, run, settings_of, spans_of
+from structlog.testing import capture_logs
 
 from harness import Limits, Pipeline, Resources, Run, ScriptedBackend, Timeout, load_run
 from harness.errors import NodeFailed, ReplyCut, RunLimitReached
@@ -102,6 +103,25 @@ def test_each_call_narrows_what_is_known_of_a_machines_clock(before, now, then):
 # --- on a cluster --------------------------------------------------------------------------------
 
 
+# First, since the others have a connection in common.
+@pytest.mark.slow
+def test_runs_side_by_side_share_the_connection_until_the_last_has_ended(tmp_path):
+    def slept(s: float) -> float:
+        time.sleep(s)
+        return s
+
+    def on_its_own(s):
+        settings = settings_of(tmp_path / str(s), execution={"engine": "ray"})
+        return pipeline_of(slept, on=WORKER).run_async(s=s, settings=settings)
+
+    async def both():
+        return await asyncio.gather(on_its_own(0.1), on_its_own(4.0))
+
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+    assert [done.result for done in asyncio.run(both())] == [0.1, 4.0]
+    assert not ray.is_initialized()
+
+
 @pytest.fixture(scope="module")
 def ray():
     """One on this machine, of two workers."""
@@ -153,6 +173,17 @@ def test_a_worker_asks_the_driver_and_its_spans_are_in_the_journal(settings):
     assert node.start_ns < worker.start_ns <= parse.start_ns <= parse.end_ns <= worker.end_ns
     assert worker.end_ns < node.end_ns
     assert {spans[one.parent].id for one in spans.values() if one.name == "chat"} == {node.id}
+
+
+@pytest.mark.slow
+def test_what_no_machine_has_is_told(settings):
+    def wide() -> int:
+        return 1
+
+    pipeline = pipeline_of(wide, on=Resources(cpus=999), timeout=Timeout(total_s=2))
+    with capture_logs() as logs, pytest.raises(NodeFailed):
+        run(pipeline, settings)
+    assert "ray.no-such-worker" in [log["code"] for log in logs]
 
 
 @pytest.mark.slow
