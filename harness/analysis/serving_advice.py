@@ -47,7 +47,7 @@ Placement = Literal["whole", "in turns", "split"]
 _SHARES: Final = {True: 0.92, False: 0.8}
 """What models may take: of a GPU a server's default, of a machine's memory the budget's."""
 _FLOORS: Final = {"evaluator": 8.0, "judge": 8.0, "code": 5.5, "coder": 5.5}
-_FLOOR: Final = 4.5
+_FLOOR: Final = 4.0
 """The fewest nominal bits of a weight, for some roles and for the others."""
 _FIRST_PORT: Final = 8080
 
@@ -177,7 +177,9 @@ def advise(
     if placed is None:
         alone = [_placed([one], [n], room) for one, n in zip(ways, users, strict=True)]
         placement = "in turns" if all(alone) else "split"
-        placed = [one[0] if one else (some[-1], 0) for one, some in zip(alone, ways, strict=True)]
+        placed = [
+            one[0] if one else (_smallest(some), 0) for one, some in zip(alone, ways, strict=True)
+        ]
     # 2. What each is started with, and what that gives.
     models = []
     for number, (one, some, (way, n)) in enumerate(zip(wanted, ways, placed, strict=True)):
@@ -299,9 +301,13 @@ def _ways(wanted: Wanted, device: Device, tables: Tables) -> list[_Way]:
             continue
         rates = Rates(model=model, device=device, kv_bits=kv_bits, factors=wanted.factors)
         found.append(_Way(rates=rates, footprint=taken, is_given=model is shape))
-    if not shape.family:  # no file that is there already: the coarser one if it meets the target
-        found.sort(key=lambda way: way.rates.step_s(tokens=0) > wanted.load.itl_s)
+    if not shape.family:  # no file that is there already: those that meet the target, then by speed
+        found.sort(key=lambda way: max(way.rates.step_s(tokens=0), wanted.load.itl_s))
     return found
+
+
+def _smallest(ways: Sequence[_Way]) -> _Way:
+    return min(ways, key=lambda way: way.total_bytes(1))
 
 
 def _placed(
