@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -37,6 +38,7 @@ from harness.hardware.gpus import read_gpus
 from harness.hardware.model_shape import ModelShape, read_model_shape
 from harness.hardware.rates import Rates
 from harness.inference import Endpoint
+from harness.inference.endpoint import GPU_NAME, MACHINE
 from harness.inference.providers import PROVIDERS
 from harness.inference.providers.serving import Launch
 from harness.session import Settings, load_settings, run_to_its_end
@@ -103,7 +105,8 @@ def advise(
 
     Exit codes: 0 shown, 1 the endpoint could not be measured, 2 something given is not usable.
     """
-    with failures_told(as_json=as_json, of_journals=True):
+    told: dict[str, object] = {}
+    with failures_told(as_json=as_json, of_journals=True, more=told):
         pairs = read_pairs(own, option="--table", form="name=file")
         tables = read_tables({name: Path(path) for name, path in pairs.items()})
         if shown is not None:
@@ -128,7 +131,7 @@ def advise(
                 wanted[number] = replace(one, factors=learned.factors_on(where))
         if endpoint is not None:
             rates = Rates(model=wanted[0].shape, device=where, factors=wanted[0].factors)
-            _measure(endpoint, wanted[0].load, rates, settings, as_json=as_json)
+            _measure(endpoint, wanted[0].load, rates, settings, told, as_json=as_json)
             return
         found = advise_on(
             wanted,
@@ -149,9 +152,18 @@ def advise(
 
 
 def _measure(
-    endpoint: Endpoint, load: Load, rates: Rates, settings: Settings, *, as_json: bool
+    endpoint: Endpoint,
+    load: Load,
+    rates: Rates,
+    settings: Settings,
+    told: dict[str, object],
+    *,
+    as_json: bool,
 ) -> None:
-    """Alone and with all users; prints the comparison, and keeps what was reached."""
+    """Alone and with all users; prints the comparison, and keeps what was reached.
+
+    `told` gets the comparison: an error has it too.
+    """
     together = speed.Burst(load.users, min(load.prompt_tokens, 512), 48)
     bursts = [speed.Burst(1, 64, 48), together, speed.Burst(1, 512, 48)]
     measuring = speed.measure_speed(
@@ -164,10 +176,11 @@ def _measure(
         raise CallTimeout(said, endpoint=endpoint.tag, limit="timeout_s")
     runtime, model = endpoint.backend, rates.model
     learned = speed.learn(model, rates.device, found, runtime=runtime, run_id=run_id)
-    speed.keep_factors(learned, os.environ)
+    each = [{"measured": one, "predicted": speed.predicted_of(one, rates)} for one in found]
+    told |= {"run_id": run_id, "bursts": each, "learned": dict(learned)}
     if as_json:
-        each = [{"measured": one, "predicted": speed.predicted_of(one, rates)} for one in found]
-        write_json(json_object({"run_id": run_id, "bursts": each, "learned": dict(learned)}))
+        speed.keep_factors(learned, os.environ)
+        write_json(json_object(told))
         return
     table = Table("", "predicted", "measured", "ratio", title=endpoint.tag)
     for one in found:
@@ -178,6 +191,7 @@ def _measure(
         if one.at_once < one.burst.sequences / 2:
             table.add_row(f"{said}only {one.at_once:.1f} were written together")
     results().print(table)
+    speed.keep_factors(learned, os.environ)
     said = f"{len(found)} of {len(bursts)} bursts ended in {_MEASURING_S:g} s; advice goes by them."
     _say(f"{said} harness trace open {run_id} shows the calls", results())
 
@@ -189,14 +203,21 @@ def _device(tables: Tables, name: str | None, memory: str | None, bandwidth: str
     if memory is not None:
         try:
             like = tables.device(name) if name else tables.like(parse_bytes(memory))
-            return device_by_hand(memory, bandwidth=bandwidth, like=like)
+            found = device_by_hand(memory, bandwidth=bandwidth, like=like)
         except ValueError as error:
             raise InvalidInput(str(error), code="advise.size-unreadable") from error
-    if name is None:
-        name = next((gpu.name for gpu in read_gpus()), "machine")
-    if name == "machine":
-        return this_machine()
-    return this_gpu(name, known=tables.product) if name.startswith("gpu") else tables.device(name)
+    else:
+        name = name or next((gpu.name for gpu in read_gpus()), MACHINE)
+        if name == MACHINE:
+            return this_machine()
+        is_here = GPU_NAME.fullmatch(name)
+        found = this_gpu(name, known=tables.product) if is_here else tables.device(name)
+    if min(found.memory_bytes, found.memory_bytes_per_s) <= 0:
+        raise InvalidInput(
+            f"'{found.name}' has no memory or no speed of its own; give --memory and --bandwidth",
+            code="advise.no-memory",
+        )
+    return found
 
 
 def _wanted(
@@ -330,6 +351,8 @@ def _figure(figure: Figure) -> str:
 
 
 def _shown(value: float, unit: str) -> str:
+    if math.isinf(value):
+        return "without end"
     if unit == "B":
         return format_bytes(round(value))
     if unit == "$":

@@ -13,7 +13,7 @@ from typing import Annotated, Final, NamedTuple
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from harness.errors import ServerError
-from harness.files import whole_file
+from harness.files import write_whole
 from harness.hardware.device import Device
 from harness.hardware.model_shape import ModelShape
 from harness.hardware.rates import Factors, Rates, prompt_flops, ttft_s
@@ -254,10 +254,14 @@ def learned_for(
 
 
 def keep_factors(learned: Learned, environment: Mapping[str, str]) -> None:
-    """Writes them down, in place of those of the same before; raises OSError."""
+    """Writes them down, in place of those of the same before.
+
+    Raises:
+        InvalidInput: The file cannot be written.
+    """
     about = f"{learned.device} {learned.runtime} {learned.family}"
-    with whole_file(_file(environment)) as file:
-        file.write(_KEPT.dump_json(learned_factors(environment) | {about: learned}, indent=2))
+    known = learned_factors(environment) | {about: learned}
+    write_whole(_file(environment), _KEPT.dump_json(known, indent=2))
 
 
 def _file(environment: Mapping[str, str]) -> Path:

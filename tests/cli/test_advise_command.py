@@ -85,23 +85,35 @@ def test_tables_are_shown_with_own_rows(project: Path) -> None:
         (("8B", "--device", "gpu7"), "'gpu7' is not seen"),
         (("8B", "--runtime", "vlm"), "'vlm' is not a runtime"),
         (("8B", "--quantization", "Q4"), "'Q4' is not a quantization"),
+        (("8B", "--device", "nvlink-4"), "'nvlink-4' has no memory or no speed"),
+        (("8B", "--memory", "0 GiB"), "'0 GiB' has no memory"),
+        (("8B", "--memory", "8 GiB", "--bandwidth", "0 GB"), "'8 GiB' has no memory or no speed"),
+        (("8B", "--table", "devices=mine.csv", "--device", "gpu-lab"), "'gpu-lab' has no memory"),
         (("--tables", "device"), "'device' is not a table"),
     ],
 )
 def test_what_is_not_usable_is_told_with_a_remedy(
     project: Path, arguments: tuple[str, ...], said: str
 ) -> None:
+    (project / "mine.csv").write_text(
+        "\ufeffname,kind,bandwidth_gb_s,source,date\ngpu-lab,gpu,100,me,2026-01-01\n"
+    )
     where = () if "--device" in arguments or "--memory" in arguments else ("--device", "l4")
     done = advise(project, *arguments, *where)
     assert done.exit_code == 2
     assert said in done.stderr
 
 
+def test_a_queue_that_grows_without_end_is_said_to(project: Path) -> None:
+    done = advise(project, "8B", "--device", "rtx-3090", "--rate", "100")
+    assert "first token in the queue without end" in done.stdout, done.stderr
+
+
 def test_what_an_endpoint_does_stands_beside_what_was_predicted(project: Path) -> None:
     """On a scripted wire: what a real one gives is in tests/benchmarks/bench_advise.py."""
     whole = Reply(steps=llama_server_stream(*"abcdefghij"))
 
-    with serving(Loopback([whole] * 12)) as server:
+    with serving(Loopback([whole] * 24)) as server:
         (project / "harness.toml").write_text(
             f'[endpoints.served]\nbackend = "openai"\nurl = "{server.url}"\n'
         )
@@ -110,9 +122,15 @@ def test_what_an_endpoint_does_stands_beside_what_was_predicted(project: Path) -
         first = harness("advise", *named, **cache)
         second = harness("advise", *named, "--json", **cache)
         advised = harness("advise", "small.gguf", **cache)
+        (project / "none").touch()
+        nowhere = {"cwd": project, "XDG_CACHE_HOME": str(project / "none")}
+        unkept = [harness("advise", *named, *how, **nowhere) for how in ((), ("--json",))]
     assert first.exit_code == 0, first.stderr
     assert "2 at once, 31 tokens: " in first.stdout
     assert {"run_id", "bursts", "learned"} == second.json.keys()
+    assert [one.exit_code for one in unkept] == [2, 2]
+    assert "2 at once, 31 tokens: " in unkept[0].stdout
+    assert {"run_id", "bursts", "learned", "error"} <= unkept[1].json.keys()
     assert f"as quick as {second.json['learned']['model']} with openai in run" in advised.stdout
 
 
