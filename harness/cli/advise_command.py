@@ -38,7 +38,8 @@ from harness.hardware.gpus import read_gpus
 from harness.hardware.model_shape import ModelShape, read_model_shape
 from harness.hardware.rates import Rates
 from harness.inference import Endpoint
-from harness.inference.endpoint import GPU_NAME, MACHINE
+from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
+from harness.inference.model_identity import is_here
 from harness.inference.providers import PROVIDERS
 from harness.inference.providers.serving import Launch
 from harness.session import Settings, load_settings, run_to_its_end
@@ -112,7 +113,6 @@ def advise(
         if shown is not None:
             _print_table(tables, shown)
             return
-        where = _device(tables, device, memory, bandwidth)
         endpoint = None
         if measured is not None:
             settings = settings_for_calls(given["config"])
@@ -123,6 +123,8 @@ def advise(
             endpoint = endpoints[measured]
             given["runtime"] = endpoint.backend
             models = models or ([str(endpoint.path)] if endpoint.path else [])
+            device = device or (_device_of(endpoint) if memory is None else None)
+        where = _device(tables, device, memory, bandwidth)
         wanted, known = _wanted(models, tables, is_gpu=where.is_gpu, **given), {}
         for number, one in enumerate(wanted):
             learned = speed.learned_for(os.environ, where, one.shape, runtime=one.runtime)
@@ -199,6 +201,19 @@ def _measure(
 # --- what is asked --------------------------------------------------------------------------------
 
 
+def _device_of(endpoint: Endpoint) -> str | None:
+    """That of a model from a file; None for the first GPU, as of a server on this machine."""
+    if endpoint.path is not None:
+        return None if endpoint.device == AUTO else next(iter(endpoint.shares))
+    if not all(one.url and is_here(one.url) for one in endpoint.replicas.values()):
+        raise InvalidInput(
+            f"endpoint '{endpoint.tag}' is not served by this machine; say by what: give --device, "
+            "or --memory and --bandwidth",
+            code="advise.device-of-endpoint",
+        )
+    return None
+
+
 def _device(tables: Tables, name: str | None, memory: str | None, bandwidth: str | None) -> Device:
     if memory is not None:
         try:
@@ -210,8 +225,8 @@ def _device(tables: Tables, name: str | None, memory: str | None, bandwidth: str
         name = name or next((gpu.name for gpu in read_gpus()), MACHINE)
         if name == MACHINE:
             return this_machine()
-        is_here = GPU_NAME.fullmatch(name)
-        found = this_gpu(name, known=tables.product) if is_here else tables.device(name)
+        ours = GPU_NAME.fullmatch(name)
+        found = this_gpu(name, known=tables.product) if ours else tables.device(name)
     if min(found.memory_bytes, found.memory_bytes_per_s) <= 0:
         raise InvalidInput(
             f"'{found.name}' has no memory or no speed of its own; give --memory and --bandwidth",

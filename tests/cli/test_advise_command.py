@@ -134,6 +134,16 @@ def test_what_an_endpoint_does_stands_beside_what_was_predicted(project: Path) -
     assert f"as quick as {second.json['learned']['model']} with openai in run" in advised.stdout
 
 
+def test_what_is_learned_is_of_the_endpoints_own_device(project: Path) -> None:
+    (project / "harness.toml").write_text(
+        '[endpoints.far]\nbackend = "openai"\nurl = "http://gpu-box:8000/v1"\n'
+        '[endpoints.file]\npath = "small.gguf"\ndevice = "gpu7"\n'
+    )
+    far = advise(project, "small.gguf", "--measure", "far", "--json")
+    assert (far.exit_code, far.code) == (2, "advise.device-of-endpoint")
+    assert "'gpu7' is not seen" in advise(project, "--measure", "file").stderr
+
+
 def test_an_endpoint_to_measure_has_to_be_there(project: Path) -> None:
     done = advise(project, "small.gguf", "--measure", "nobody", "--json")
     assert (done.exit_code, done.code) == (2, "endpoint.unknown")
