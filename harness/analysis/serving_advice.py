@@ -282,7 +282,7 @@ class _Way:
 
 def _ways(wanted: Wanted, device: Device, tables: Tables) -> list[_Way]:
     """Best first: the cache is packed before the weights are, those down to the role's floor."""
-    shape, floor = wanted.shape, _FLOORS.get(wanted.role, _FLOOR)
+    shape, floor = wanted.shape, _floor(wanted.role)
     coarser = [
         shape.quantized(row.name, packing=row.packing, bits=row.bits)
         for row in tables.quantizations.values()
@@ -302,6 +302,11 @@ def _ways(wanted: Wanted, device: Device, tables: Tables) -> list[_Way]:
     if not shape.family:  # no file that is there already: the coarser one if it meets the target
         found.sort(key=lambda way: way.rates.step_s(tokens=0) > wanted.load.itl_s)
     return found
+
+
+def _floor(role: str) -> float:
+    """Of `judge-b` that of `judge`."""
+    return _FLOORS.get(role.partition("-")[0], _FLOOR)
 
 
 def _placed(
@@ -484,7 +489,7 @@ def _notes(
 ) -> Iterator[str]:
     """What else there is to know, most important first."""
     load, shape, device = wanted.load, wanted.shape, way.rates.device
-    floor = _FLOORS.get(wanted.role, _FLOOR)
+    floor = _floor(wanted.role)
     if 8 * shape.weight_bytes < (floor - 0.1) * shape.parameters:
         why = ": noise in scores poisons the loop, and no rubric mends it" if floor == 8 else ""
         yield f"{shape.quantization} is too coarse for {wanted.role}: {floor:g} bits or more{why}"

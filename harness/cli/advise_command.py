@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -41,7 +42,7 @@ from harness.inference import Endpoint
 from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
 from harness.inference.model_identity import is_here
 from harness.inference.providers import PROVIDERS
-from harness.inference.providers.serving import Launch
+from harness.inference.providers.serving import Launch, toml
 from harness.session import Settings, load_settings, run_to_its_end
 from harness.session import measured_speed as speed
 from harness.trace.calls import calls_of
@@ -57,6 +58,8 @@ _NOTES = 3
 _FIRST = {"decode alone", "decode together", "first token in the queue", "goodput"}
 """How many notes, and which figures, the first screen has; and whatever is in dollars."""
 _MEASURING_S = 60.0
+_BARE = re.compile("[A-Za-z0-9_-]+")
+"""A key of TOML that needs no quotes."""
 
 
 @click.command()
@@ -278,7 +281,8 @@ def _wanted(
         model = named.pop(role, str(file or ""))
         found.append(
             Wanted(
-                role=roles[0],
+                # Endpoints of a pool have one role.
+                role=f"{roles[0]}-{tag}" if roles[0] in {one.role for one in found} else roles[0],
                 shape=shape_of(model) if model else shape_of_run(tag, instants),
                 model=model or tag,
                 load=replace(load, **given),
@@ -315,11 +319,18 @@ def _print_advice(advice: Advice, console: Console, *, explain: bool) -> None:
     _say(f"{device.name}: {size} at {speed:,.0f} GB/s{source}. {advice.said}", console)
     for model in advice.models:
         _print_model(model, console, explain=explain)
-    roles = [f'{one.role} = "{one.role}"' for one in advice.models if one.role != _ONLY]
+    keys = {
+        one.role: one.role if _BARE.fullmatch(one.role) else toml(one.role) for one in advice.models
+    }
+    roles = [f"{key} = {toml(role)}" for role, key in keys.items() if role != _ONLY]
     lines = ["", "[roles]", *roles] if roles else []
     for model in advice.models:
         if model.launch is not None:
-            lines += ["", f"[endpoints.{model.role}]", *(one.text for one in model.launch.endpoint)]
+            lines += [
+                "",
+                f"[endpoints.{keys[model.role]}]",
+                *(one.text for one in model.launch.endpoint),
+            ]
     _say("\nharness.toml:" + "\n".join(lines), console, "cyan")
 
 

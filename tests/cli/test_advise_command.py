@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from command import Done, harness, serving
 from demo import ROOT
 from golden import assert_shown
 from loopback import Loopback, Reply, llama_server_stream
+from sample_runs import span, write_journal
 
 from harness.session.settings import demo_endpoint
 
@@ -61,6 +63,22 @@ def test_a_run_is_the_load_of_its_models(project: Path) -> None:
     # Its server had the model.
     run = str(ROOT / "tests" / "analysis" / "recorded_runs" / "queueing.jsonl")
     assert advise(project, "--run", run, "--device", "h100").stderr.endswith("smollm2=MODEL\n")
+
+
+def test_the_lines_for_harness_toml_are_toml_whatever_models_are_called(project: Path) -> None:
+    calls = [("a", "evaluator"), ("b-1", "evaluator"), ("qwen2.5-7b", None)]
+    write_journal(
+        project / "pool.jsonl",
+        *(
+            span(n, 0, 9**9, name="chat", model=tag, role=role, input_tokens=9, output_tokens=9)
+            for n, (tag, role) in enumerate(calls, start=1)
+        ),
+    )
+    models = ("a=small.gguf", "b-1=8B", "qwen2.5-7b=8B")
+    done = advise(project, *models, "--run", "pool.jsonl", "--device", "h100")
+    found = tomllib.loads(done.stdout.partition("harness.toml:")[2])
+    tags = ["evaluator", "evaluator-b-1", "qwen2.5-7b"]
+    assert ([*found["endpoints"]], [*found["roles"]]) == (tags, tags), done.stdout
 
 
 def test_tables_are_shown_with_own_rows(project: Path) -> None:
