@@ -46,6 +46,19 @@ def test_every_figure_is_explained_on_request(project: Path) -> None:
     assert_shown("advise_explained", done.stdout)
 
 
+def test_models_in_turns_are_loaded_from_their_files_and_replicas_have_a_server_each(
+    project: Path,
+) -> None:
+    done = advise(project, "producer=8B", "judge=8B", "--memory", "12 GiB")
+    assert 'path = "8B-Q8_0.gguf"' in done.stdout
+    assert "serve" not in done.stdout
+    done = advise(project, "8B", "--device", "h100", "--gpus", "2")
+    [line] = [one for one in done.stdout.splitlines() if one.startswith("CUDA_VISIBLE_DEVICES=0")]
+    first, second = line.split(" & ")
+    assert (first[-11:], second[-11:]) == ("--port 8080", "--port 8081")
+    assert second.startswith("CUDA_VISIBLE_DEVICES=1 llama-server ")
+
+
 def test_json_has_the_figures_and_the_settings_with_their_reasons(project: Path) -> None:
     [producer, judge] = json.loads(advise(project, *TWO, "--json").stdout)["models"]
     assert producer["chosen"]["quantization"] == "Q4_1"
