@@ -199,7 +199,11 @@ def advise(
         )
         figures = dict(_figures(one.load, way, n, room, tables))
         figures |= (
-            {} if not n else _costs(one, figures, device, tables, usd_per_hour, replicas=replicas)
+            {}
+            if not n
+            else _costs(
+                one, figures, device, tables, usd_per_hour, replicas=replicas, share=1 / len(wanted)
+            )
         )
         models.append(
             ModelAdvice(
@@ -214,7 +218,7 @@ def advise(
                 notes=tuple(_notes(one, way, n, row=row, replicas=replicas, tables=tables)),
             )
         )
-    said = _said(placement, placed, wanted, room, tables)
+    said = _said(placement, placed, wanted, room, tables, count=parallel)
     return Advice(device=device, placement=placement, said=said, models=tuple(models))
 
 
@@ -331,7 +335,10 @@ def _said(
     wanted: Sequence[Wanted],
     room: int,
     tables: Tables,
+    *,
+    count: int,
 ) -> str:
+    """The placement in words; `room` is that of `count` devices."""
     taken = format_bytes(sum(way.total_bytes(n) for way, n in placed))
     taken = f"{taken} of {format_bytes(room)}"
     if placement == "whole":
@@ -360,7 +367,7 @@ def _said(
     return (
         f"{one.role} does not fit: {format_bytes(need)} at {way.rates.model.quantization} with one "
         f"sequence, of {format_bytes(room)}.{split if is_gpu else ''} Take a smaller model, or "
-        f"{-(-need // room)} such devices."
+        f"{-(-need * count // room)} such devices."
     )
 
 
@@ -538,8 +545,9 @@ def _costs(
     usd_per_hour: float | None,
     *,
     replicas: int,
+    share: float,
 ) -> dict[str, Figure]:
-    """By the hour, busy or not; tokens are those of replies, their prompts included."""
+    """Of a share of the devices by the hour, busy or not; tokens are of replies with prompts."""
     load, goodput = wanted.load, figures.get("goodput")
     most = replicas * ((goodput and goodput.value) or figures["decode together"].value)
     busy = 1.0 if load.rate_per_s is None else min(load.rate_per_s * load.output_tokens / most, 1)
@@ -558,7 +566,7 @@ def _costs(
     _, price, like = min(managed)
     found = {}
     for kind, one in hours.items():
-        hour = one * device.count
+        hour = one * device.count * share
         said = {
             "hour": f"{hour:.3g}",
             "busy_rate": f"{most:.3g}",

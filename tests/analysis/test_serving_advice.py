@@ -118,6 +118,15 @@ def test_the_runtime_is_that_of_the_files_kind_unless_one_is_asked_for():
     assert any("LMCache" in note for note in crowd)
 
 
+def test_devices_that_are_short_are_counted_and_those_that_are_shared_are_paid_once():
+    big = ("producer", "405B", "Q4_K_M")
+    alone, two = (advised(big, count=n).said.rpartition(" or ")[2] for n in (1, 2))
+    assert alone == two
+    models = advised(PRODUCER, JUDGE, usd_per_hour=1.0).models
+    days = [one.value for model in models for one in model.figures if one.name == "given: a day"]
+    assert days == [12, 12]
+
+
 def test_models_that_take_turns_are_for_the_budget_to_load():
     two = {"memory": "12 GiB"}
     assert {one.runtime.name for one in advised(PRODUCER, JUDGE, **two).models} == {"embedded"}
