@@ -129,8 +129,9 @@ def advise(
             device = device or (_device_of(endpoint) if memory is None else None)
         where = _device(tables, device, memory, bandwidth)
         wanted, known = _wanted(models, tables, is_gpu=where.is_gpu, **given), {}
+        only = given["runtime"] and tables.backend(given["runtime"])
         for number, one in enumerate(wanted):
-            learned = speed.learned_for(os.environ, where, one.shape, runtime=one.runtime)
+            learned = speed.learned_for(os.environ, where, one.shape, runtime=only)
             if learned is not None:
                 known[one.role] = learned
                 wanted[number] = replace(one, factors=learned.factors_on(where))
@@ -146,7 +147,8 @@ def advise(
             usd_per_hour=price,
         )
     if as_json:
-        write_json(json_object(found))
+        each = {one.name: getattr(found, one.name) for one in fields(found)}
+        write_json(json_object(each | {"learned": {role: dict(by) for role, by in known.items()}}))
         return
     for role, by in known.items():
         _say(f"{role}: as quick as {by.model} with {by.runtime} in run {by.run_id}", results())
@@ -273,7 +275,7 @@ def _wanted(
         is_path = path.exists() or path.suffix in {".gguf", ".json"} or "/" in model
         return read_model_shape(path) if is_path else tables.shape(model, packing)
 
-    found = []
+    found: list[Wanted] = []
     endpoints = load_settings(config, environment=os.environ).endpoints if run else {}
     for tag, roles, load, instants in _asked(run) if run else ():
         role = next((one for one in (*roles, tag) if one in named), _ONLY)

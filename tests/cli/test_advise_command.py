@@ -153,7 +153,7 @@ def test_what_an_endpoint_does_stands_beside_what_was_predicted(project: Path) -
         first = harness("advise", *named, **cache)
         second = harness("advise", *named, "--json", **cache)
         advised = harness("advise", "small.gguf", **cache)
-        (project / "none").touch()
+        (project / "none").symlink_to("missing/folder")
         nowhere = {"cwd": project, "XDG_CACHE_HOME": str(project / "none")}
         unkept = [harness("advise", *named, *how, **nowhere) for how in ((), ("--json",))]
     assert first.exit_code == 0, first.stderr
