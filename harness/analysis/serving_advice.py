@@ -320,7 +320,9 @@ def _placed(
 
     Packing goes before serving fewer. None if even one sequence of each is too much.
     """
-    for most in range(max(users), 0, -1):
+    n, some = max(zip(users, ways, strict=True), key=lambda pair: pair[0])
+    least_bytes = max(min(one.footprint.kv_bytes for one in some), 1)
+    for most in range(min(n, room // least_bytes), 0, -1):
         for level in range(max(map(len, ways))):
             picked = [some[min(level, len(some) - 1)] for some in ways]
             placed = [(one, min(n, most)) for one, n in zip(picked, users, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,13 @@ def test_models_that_take_turns_are_for_the_budget_to_load():
     for model in advised(PRODUCER, JUDGE, **two, runtime="ollama").models:
         assert model.launch is not None
         assert model.launch.endpoint[-1].text == "manage = true"
+
+
+def test_users_far_beyond_the_memory_are_not_tried_one_by_one():
+    started_s = time.process_time()
+    model = advised(PRODUCER, users=10_000_000).models[0]
+    assert model.sequences == model.chosen.sequences == 100
+    assert time.process_time() - started_s < 2
 
 
 def test_a_judge_below_its_floor_is_told_of_and_a_producer_is_not():
