@@ -276,8 +276,9 @@ def _wanted(
         return read_model_shape(path) if is_path else tables.shape(model, packing)
 
     found: list[Wanted] = []
-    endpoints = load_settings(config, environment=os.environ).endpoints if run else {}
-    for tag, roles, load, instants in _asked(run) if run else ():
+    settings = load_settings(config, environment=os.environ) if run else Settings()
+    endpoints = settings.endpoints
+    for tag, roles, load, instants in _asked(run, settings.traces) if run else ():
         role = next((one for one in (*roles, tag) if one in named), _ONLY)
         file = endpoints[tag].path if tag in endpoints else None
         model = named.pop(role, str(file or ""))
@@ -303,8 +304,8 @@ def _wanted(
     return found
 
 
-def _asked(run: str) -> list[tuple[str, tuple[str, ...], Load, Sequence[Instant]]]:
-    journal = Journal(find_journal(run, None))
+def _asked(run: str, traces: Path) -> list[tuple[str, tuple[str, ...], Load, Sequence[Instant]]]:
+    journal = Journal(find_journal(run, traces))
     calls = calls_of(one for one in journal.items(SpanRecord) if isinstance(one, SpanRecord))
     instants = [one for one in journal.items(Instant) if isinstance(one, Instant)]
     loads = loads_of(calls)

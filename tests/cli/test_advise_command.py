@@ -73,6 +73,11 @@ def test_a_run_is_the_load_of_its_models(project: Path) -> None:
     assert (model["role"], model["sequences"]) == ("producer", 16)
     named = advise(project, "m8=small.gguf", "--run", run, "--device", "h100", "--json")
     assert json.loads(named.stdout)["models"][0]["title"].startswith("Smollm2")
+    (project / "kept").mkdir()
+    shutil.copy(run, project / "kept")
+    (project / "other.toml").write_text('traces = "kept"\n')
+    other = ("--run", "latest", "--config", "other.toml", "--device", "h100")
+    assert advise(project, *other).exit_code == 0
     # Its server had the model.
     run = str(ROOT / "tests" / "analysis" / "recorded_runs" / "queueing.jsonl")
     assert advise(project, "--run", run, "--device", "h100").stderr.endswith("smollm2=MODEL\n")
