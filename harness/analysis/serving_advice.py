@@ -201,7 +201,11 @@ def advise(
         )
         figures = dict(_figures(one.load, way, n, room, tables))
         figures |= (
-            {} if not n else _costs(one, figures, device, tables, usd_per_hour, replicas=replicas)
+            {}
+            if not n
+            else _costs(
+                one, figures, device, tables, usd_per_hour, replicas=replicas, share=1 / len(wanted)
+            )
         )
         models.append(
             ModelAdvice(
@@ -216,7 +220,7 @@ def advise(
                 notes=tuple(_notes(one, way, n, row=row, replicas=replicas, tables=tables)),
             )
         )
-    said = _said(placement, placed, wanted, room, tables)
+    said = _said(placement, placed, wanted, room, tables, count=parallel)
     return Advice(device=device, placement=placement, said=said, models=tuple(models))
 
 
@@ -284,7 +288,7 @@ class _Way:
 
 def _ways(wanted: Wanted, device: Device, tables: Tables) -> list[_Way]:
     """Best first: the cache is packed before the weights are, those down to the role's floor."""
-    shape, floor = wanted.shape, _FLOORS.get(wanted.role, _FLOOR)
+    shape, floor = wanted.shape, _floor(wanted.role)
     coarser = [
         shape.quantized(row.name, packing=row.packing, bits=row.bits)
         for row in tables.quantizations.values()
@@ -310,6 +314,11 @@ def _smallest(ways: Sequence[_Way]) -> _Way:
     return min(ways, key=lambda way: way.total_bytes(1))
 
 
+def _floor(role: str) -> float:
+    """Of `judge-b` that of `judge`."""
+    return _FLOORS.get(role.partition("-")[0], _FLOOR)
+
+
 def _placed(
     ways: Sequence[Sequence[_Way]], users: Sequence[int], room: int
 ) -> list[tuple[_Way, int]] | None:
@@ -317,7 +326,9 @@ def _placed(
 
     Packing goes before serving fewer. None if even one sequence of each is too much.
     """
-    for most in range(max(users), 0, -1):
+    n, some = max(zip(users, ways, strict=True), key=lambda pair: pair[0])
+    least_bytes = max(min(one.footprint.kv_bytes for one in some), 1)
+    for most in range(min(n, room // least_bytes), 0, -1):
         for level in range(max(map(len, ways))):
             picked = [some[min(level, len(some) - 1)] for some in ways]
             placed = [(one, min(n, most)) for one, n in zip(picked, users, strict=True)]
@@ -332,7 +343,10 @@ def _said(
     wanted: Sequence[Wanted],
     room: int,
     tables: Tables,
+    *,
+    count: int,
 ) -> str:
+    """The placement in words; `room` is that of `count` devices."""
     taken = format_bytes(sum(way.total_bytes(n) for way, n in placed))
     taken = f"{taken} of {format_bytes(room)}"
     if placement == "whole":
@@ -361,7 +375,7 @@ def _said(
     return (
         f"{one.role} does not fit: {format_bytes(need)} at {way.rates.model.quantization} with one "
         f"sequence, of {format_bytes(room)}.{split if is_gpu else ''} Take a smaller model, or "
-        f"{-(-need // room)} such devices."
+        f"{-(-need * count // room)} such devices."
     )
 
 
@@ -490,7 +504,7 @@ def _notes(
 ) -> Iterator[str]:
     """What else there is to know, most important first."""
     load, shape, device = wanted.load, wanted.shape, way.rates.device
-    floor = _FLOORS.get(wanted.role, _FLOOR)
+    floor = _floor(wanted.role)
     if 8 * shape.weight_bytes < (floor - 0.1) * shape.parameters:
         why = ": noise in scores poisons the loop, and no rubric mends it" if floor == 8 else ""
         yield f"{shape.quantization} is too coarse for {wanted.role}: {floor:g} bits or more{why}"
@@ -539,8 +553,9 @@ def _costs(
     usd_per_hour: float | None,
     *,
     replicas: int,
+    share: float,
 ) -> dict[str, Figure]:
-    """By the hour, busy or not; tokens are those of replies, their prompts included."""
+    """Of a share of the devices by the hour, busy or not; tokens are of replies with prompts."""
     load, goodput = wanted.load, figures.get("goodput")
     most = replicas * ((goodput and goodput.value) or figures["decode together"].value)
     busy = 1.0 if load.rate_per_s is None else min(load.rate_per_s * load.output_tokens / most, 1)
@@ -559,7 +574,7 @@ def _costs(
     _, price, like = min(managed)
     found = {}
     for kind, one in hours.items():
-        hour = one * device.count
+        hour = one * device.count * share
         said = {
             "hour": f"{hour:.3g}",
             "busy_rate": f"{most:.3g}",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -37,8 +39,10 @@ from harness.hardware.gpus import read_gpus
 from harness.hardware.model_shape import ModelShape, read_model_shape
 from harness.hardware.rates import Rates
 from harness.inference import Endpoint
+from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
+from harness.inference.model_identity import is_here
 from harness.inference.providers import PROVIDERS
-from harness.inference.providers.serving import Launch
+from harness.inference.providers.serving import Launch, toml
 from harness.session import Settings, load_settings, run_to_its_end
 from harness.session import measured_speed as speed
 from harness.trace.calls import calls_of
@@ -54,6 +58,8 @@ _NOTES = 3
 _FIRST = {"decode alone", "decode together", "first token in the queue", "goodput"}
 """How many notes, and which figures, the first screen has; and whatever is in dollars."""
 _MEASURING_S = 60.0
+_BARE = re.compile("[A-Za-z0-9_-]+")
+"""A key of TOML that needs no quotes."""
 
 
 @click.command()
@@ -103,13 +109,13 @@ def advise(
 
     Exit codes: 0 shown, 1 the endpoint could not be measured, 2 something given is not usable.
     """
-    with failures_told(as_json=as_json, of_journals=True):
+    told: dict[str, object] = {}
+    with failures_told(as_json=as_json, of_journals=True, more=told):
         pairs = read_pairs(own, option="--table", form="name=file")
         tables = read_tables({name: Path(path) for name, path in pairs.items()})
         if shown is not None:
             _print_table(tables, shown)
             return
-        where = _device(tables, device, memory, bandwidth)
         endpoint = None
         if measured is not None:
             settings = settings_for_calls(given["config"])
@@ -120,15 +126,18 @@ def advise(
             endpoint = endpoints[measured]
             given["runtime"] = endpoint.backend
             models = models or ([str(endpoint.path)] if endpoint.path else [])
+            device = device or (_device_of(endpoint) if memory is None else None)
+        where = _device(tables, device, memory, bandwidth)
         wanted, known = _wanted(models, tables, is_gpu=where.is_gpu, **given), {}
+        only = given["runtime"] and tables.backend(given["runtime"])
         for number, one in enumerate(wanted):
-            learned = speed.learned_for(os.environ, where, one.shape, runtime=one.runtime)
+            learned = speed.learned_for(os.environ, where, one.shape, runtime=only)
             if learned is not None:
                 known[one.role] = learned
                 wanted[number] = replace(one, factors=learned.factors_on(where))
         if endpoint is not None:
             rates = Rates(model=wanted[0].shape, device=where, factors=wanted[0].factors)
-            _measure(endpoint, wanted[0].load, rates, settings, as_json=as_json)
+            _measure(endpoint, wanted[0].load, rates, settings, told, as_json=as_json)
             return
         found = advise_on(
             wanted,
@@ -138,7 +147,8 @@ def advise(
             usd_per_hour=price,
         )
     if as_json:
-        write_json(json_object(found))
+        each = {one.name: getattr(found, one.name) for one in fields(found)}
+        write_json(json_object(each | {"learned": {role: dict(by) for role, by in known.items()}}))
         return
     for role, by in known.items():
         _say(f"{role}: as quick as {by.model} with {by.runtime} in run {by.run_id}", results())
@@ -149,9 +159,18 @@ def advise(
 
 
 def _measure(
-    endpoint: Endpoint, load: Load, rates: Rates, settings: Settings, *, as_json: bool
+    endpoint: Endpoint,
+    load: Load,
+    rates: Rates,
+    settings: Settings,
+    told: dict[str, object],
+    *,
+    as_json: bool,
 ) -> None:
-    """Alone and with all users; prints the comparison, and keeps what was reached."""
+    """Alone and with all users; prints the comparison, and keeps what was reached.
+
+    `told` gets the comparison: an error has it too.
+    """
     together = speed.Burst(load.users, min(load.prompt_tokens, 512), 48)
     bursts = [speed.Burst(1, 64, 48), together, speed.Burst(1, 512, 48)]
     measuring = speed.measure_speed(
@@ -164,10 +183,11 @@ def _measure(
         raise CallTimeout(said, endpoint=endpoint.tag, limit="timeout_s")
     runtime, model = endpoint.backend, rates.model
     learned = speed.learn(model, rates.device, found, runtime=runtime, run_id=run_id)
-    speed.keep_factors(learned, os.environ)
+    each = [{"measured": one, "predicted": speed.predicted_of(one, rates)} for one in found]
+    told |= {"run_id": run_id, "bursts": each, "learned": dict(learned)}
     if as_json:
-        each = [{"measured": one, "predicted": speed.predicted_of(one, rates)} for one in found]
-        write_json(json_object({"run_id": run_id, "bursts": each, "learned": dict(learned)}))
+        speed.keep_factors(learned, os.environ)
+        write_json(json_object(told))
         return
     table = Table("", "predicted", "measured", "ratio", title=endpoint.tag)
     for one in found:
@@ -178,6 +198,7 @@ def _measure(
         if one.at_once < one.burst.sequences / 2:
             table.add_row(f"{said}only {one.at_once:.1f} were written together")
     results().print(table)
+    speed.keep_factors(learned, os.environ)
     said = f"{len(found)} of {len(bursts)} bursts ended in {_MEASURING_S:g} s; advice goes by them."
     _say(f"{said} harness trace open {run_id} shows the calls", results())
 
@@ -185,18 +206,38 @@ def _measure(
 # --- what is asked --------------------------------------------------------------------------------
 
 
+def _device_of(endpoint: Endpoint) -> str | None:
+    """That of a model from a file; None for the first GPU, as of a server on this machine."""
+    if endpoint.path is not None:
+        return None if endpoint.device == AUTO else next(iter(endpoint.shares))
+    if not all(one.url and is_here(one.url) for one in endpoint.replicas.values()):
+        raise InvalidInput(
+            f"endpoint '{endpoint.tag}' is not served by this machine; say by what: give --device, "
+            "or --memory and --bandwidth",
+            code="advise.device-of-endpoint",
+        )
+    return None
+
+
 def _device(tables: Tables, name: str | None, memory: str | None, bandwidth: str | None) -> Device:
     if memory is not None:
         try:
             like = tables.device(name) if name else tables.like(parse_bytes(memory))
-            return device_by_hand(memory, bandwidth=bandwidth, like=like)
+            found = device_by_hand(memory, bandwidth=bandwidth, like=like)
         except ValueError as error:
             raise InvalidInput(str(error), code="advise.size-unreadable") from error
-    if name is None:
-        name = next((gpu.name for gpu in read_gpus()), "machine")
-    if name == "machine":
-        return this_machine()
-    return this_gpu(name, known=tables.product) if name.startswith("gpu") else tables.device(name)
+    else:
+        name = name or next((gpu.name for gpu in read_gpus()), MACHINE)
+        if name == MACHINE:
+            return this_machine()
+        ours = GPU_NAME.fullmatch(name)
+        found = this_gpu(name, known=tables.product) if ours else tables.device(name)
+    if min(found.memory_bytes, found.memory_bytes_per_s) <= 0:
+        raise InvalidInput(
+            f"'{found.name}' has no memory or no speed of its own; give --memory and --bandwidth",
+            code="advise.no-memory",
+        )
+    return found
 
 
 def _wanted(
@@ -234,15 +275,17 @@ def _wanted(
         is_path = path.exists() or path.suffix in {".gguf", ".json"} or "/" in model
         return read_model_shape(path) if is_path else tables.shape(model, packing)
 
-    found = []
-    endpoints = load_settings(config, environment=os.environ).endpoints if run else {}
-    for tag, roles, load, instants in _asked(run) if run else ():
+    found: list[Wanted] = []
+    settings = load_settings(config, environment=os.environ) if run else Settings()
+    endpoints = settings.endpoints
+    for tag, roles, load, instants in _asked(run, settings.traces) if run else ():
         role = next((one for one in (*roles, tag) if one in named), _ONLY)
         file = endpoints[tag].path if tag in endpoints else None
         model = named.pop(role, str(file or ""))
         found.append(
             Wanted(
-                role=roles[0],
+                # Endpoints of a pool have one role.
+                role=f"{roles[0]}-{tag}" if roles[0] in {one.role for one in found} else roles[0],
                 shape=shape_of(model) if model else shape_of_run(tag, instants),
                 model=model or tag,
                 load=replace(load, **given),
@@ -261,8 +304,8 @@ def _wanted(
     return found
 
 
-def _asked(run: str) -> list[tuple[str, tuple[str, ...], Load, Sequence[Instant]]]:
-    journal = Journal(find_journal(run, None))
+def _asked(run: str, traces: Path) -> list[tuple[str, tuple[str, ...], Load, Sequence[Instant]]]:
+    journal = Journal(find_journal(run, traces))
     calls = calls_of(one for one in journal.items(SpanRecord) if isinstance(one, SpanRecord))
     instants = [one for one in journal.items(Instant) if isinstance(one, Instant)]
     loads = loads_of(calls)
@@ -279,11 +322,18 @@ def _print_advice(advice: Advice, console: Console, *, explain: bool) -> None:
     _say(f"{device.name}: {size} at {speed:,.0f} GB/s{source}. {advice.said}", console)
     for model in advice.models:
         _print_model(model, console, explain=explain)
-    roles = [f'{one.role} = "{one.role}"' for one in advice.models if one.role != _ONLY]
+    keys = {
+        one.role: one.role if _BARE.fullmatch(one.role) else toml(one.role) for one in advice.models
+    }
+    roles = [f"{key} = {toml(role)}" for role, key in keys.items() if role != _ONLY]
     lines = ["", "[roles]", *roles] if roles else []
     for model in advice.models:
         if model.launch is not None:
-            lines += ["", f"[endpoints.{model.role}]", *(one.text for one in model.launch.endpoint)]
+            lines += [
+                "",
+                f"[endpoints.{keys[model.role]}]",
+                *(one.text for one in model.launch.endpoint),
+            ]
     _say("\nharness.toml:" + "\n".join(lines), console, "cyan")
 
 
@@ -330,6 +380,8 @@ def _figure(figure: Figure) -> str:
 
 
 def _shown(value: float, unit: str) -> str:
+    if math.isinf(value):
+        return "without end"
     if unit == "B":
         return format_bytes(round(value))
     if unit == "$":

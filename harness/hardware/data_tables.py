@@ -141,6 +141,11 @@ class Tables:
             )
         return self.devices[name].device
 
+    def backend(self, runtime: str) -> str:
+        """That of a runtime by its name, in any case; any other text as it is."""
+        named = {row.name.lower(): row.backend for row in self.runtimes.values()}
+        return named.get(runtime.lower(), runtime)
+
     def like(self, memory_bytes: int) -> Device:
         """The slowest GPU of those nearest in size."""
         gpus = [row.device for row in self.devices.values() if row.kind == "gpu"]

@@ -269,6 +269,11 @@ _THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # noqa:
 _OWN_PORT = {"http": 80, "https": 443}
 
 
+def is_here(url: str) -> bool:
+    """Whether an address is one of this machine's that no other machine has."""
+    return httpx.URL(url).host in _THIS_MACHINE
+
+
 def server_address(url: str) -> str:
     """The same text for every spelling of one server's address.
 
@@ -276,7 +281,7 @@ def server_address(url: str) -> str:
     the `/v1` of OpenAI's protocol are left out.
     """
     address = httpx.URL(url)  # scheme and host in lower case
-    host = "localhost" if address.host in _THIS_MACHINE else address.host
+    host = "localhost" if is_here(url) else address.host
     port = "" if address.port in (None, _OWN_PORT.get(address.scheme)) else f":{address.port}"
     path = address.path.rstrip("/").removesuffix("/v1").rstrip("/")
     query = f"?{address.query.decode()}" if address.query else ""

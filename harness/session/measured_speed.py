@@ -13,7 +13,7 @@ from typing import Annotated, Final, NamedTuple
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from harness.errors import ServerError
-from harness.files import whole_file
+from harness.files import write_whole
 from harness.hardware.device import Device
 from harness.hardware.model_shape import ModelShape
 from harness.hardware.rates import Factors, Rates, prompt_flops, ttft_s
@@ -129,12 +129,14 @@ def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
     tokens, contexts, writing = 0.0, [], []
     for usage, at in written:
         inside = [n for n, ns in enumerate(at) if from_ns <= ns <= to_ns]
+        if not inside:
+            continue
         of_piece = (usage.output_tokens - 1) / (len(at) - 1)
         tokens += (len(inside) - 1) * of_piece
         contexts.append(usage.input_tokens + (inside[0] + inside[-1]) / 2 * of_piece)
         writing.append(Interval(start_ns=at[inside[0]], end_ns=at[inside[-1]]))
     length = length_ns(writing)
-    is_enough = tokens >= 8 * len(written) > 0  # fewer have no speed
+    is_enough = length > 0 and tokens >= 8 * len(written)  # fewer have no speed
     at_once = sum(one.duration_ns for one in writing) / length if is_enough else 0.0
     return MeasuredBurst(
         burst=burst,
@@ -249,15 +251,19 @@ def learned_for(
 ) -> Learned | None:
     """What was measured of the model's family there, with this runtime or any; else of another."""
     there = [one for one in learned_factors(environment).values() if one.device == device.name]
-    there = [one for one in there if runtime in {None, one.runtime}]
+    there = [one for one in there if runtime is None or one.runtime == runtime.lower()]
     return max(there, key=lambda one: (one.family == model.family, one.run_id), default=None)
 
 
 def keep_factors(learned: Learned, environment: Mapping[str, str]) -> None:
-    """Writes them down, in place of those of the same before; raises OSError."""
+    """Writes them down, in place of those of the same before.
+
+    Raises:
+        InvalidInput: The file cannot be written.
+    """
     about = f"{learned.device} {learned.runtime} {learned.family}"
-    with whole_file(_file(environment)) as file:
-        file.write(_KEPT.dump_json(learned_factors(environment) | {about: learned}, indent=2))
+    known = learned_factors(environment) | {about: learned}
+    write_whole(_file(environment), _KEPT.dump_json(known, indent=2))
 
 
 def _file(environment: Mapping[str, str]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,11 +119,28 @@ def test_the_runtime_is_that_of_the_files_kind_unless_one_is_asked_for():
     assert any("LMCache" in note for note in crowd)
 
 
+def test_devices_that_are_short_are_counted_and_those_that_are_shared_are_paid_once():
+    big = ("producer", "405B", "Q4_K_M")
+    alone, two = (advised(big, count=n).said.rpartition(" or ")[2] for n in (1, 2))
+    assert alone == two
+    models = advised(PRODUCER, JUDGE, usd_per_hour=1.0).models
+    days = [one.value for model in models for one in model.figures if one.name == "given: a day"]
+    assert days == [12, 12]
+
+
 def test_models_that_take_turns_are_for_the_budget_to_load():
-    for model in advised(PRODUCER, JUDGE, memory="12 GiB").models:
-        assert (model.runtime.name, model.launch is not None) == ("Ollama", True)
+    two = {"memory": "12 GiB"}
+    assert {one.runtime.name for one in advised(PRODUCER, JUDGE, **two).models} == {"embedded"}
+    for model in advised(PRODUCER, JUDGE, **two, runtime="ollama").models:
         assert model.launch is not None
         assert model.launch.endpoint[-1].text == "manage = true"
+
+
+def test_users_far_beyond_the_memory_are_not_tried_one_by_one():
+    started_s = time.process_time()
+    model = advised(PRODUCER, users=10_000_000).models[0]
+    assert model.sequences == model.chosen.sequences == 100
+    assert time.process_time() - started_s < 2
 
 
 def test_a_judge_below_its_floor_is_told_of_and_a_producer_is_not():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from command import Done, harness, serving
 from demo import ROOT
 from golden import assert_shown
 from loopback import Loopback, Reply, llama_server_stream
+from sample_runs import span, write_journal
 
 from harness.session.settings import demo_endpoint
 
@@ -44,6 +46,19 @@ def test_every_figure_is_explained_on_request(project: Path) -> None:
     assert_shown("advise_explained", done.stdout)
 
 
+def test_models_in_turns_are_loaded_from_their_files_and_replicas_have_a_server_each(
+    project: Path,
+) -> None:
+    done = advise(project, "producer=8B", "judge=8B", "--memory", "12 GiB")
+    assert 'path = "8B-Q8_0.gguf"' in done.stdout
+    assert "serve" not in done.stdout
+    done = advise(project, "8B", "--device", "h100", "--gpus", "2")
+    [line] = [one for one in done.stdout.splitlines() if one.startswith("CUDA_VISIBLE_DEVICES=0")]
+    first, second = line.split(" & ")
+    assert (first[-11:], second[-11:]) == ("--port 8080", "--port 8081")
+    assert second.startswith("CUDA_VISIBLE_DEVICES=1 llama-server ")
+
+
 def test_json_has_the_figures_and_the_settings_with_their_reasons(project: Path) -> None:
     [producer, judge] = json.loads(advise(project, *TWO, "--json").stdout)["models"]
     assert producer["chosen"]["quantization"] == "Q4_1"
@@ -58,9 +73,30 @@ def test_a_run_is_the_load_of_its_models(project: Path) -> None:
     assert (model["role"], model["sequences"]) == ("producer", 16)
     named = advise(project, "m8=small.gguf", "--run", run, "--device", "h100", "--json")
     assert json.loads(named.stdout)["models"][0]["title"].startswith("Smollm2")
+    (project / "kept").mkdir()
+    shutil.copy(run, project / "kept")
+    (project / "other.toml").write_text('traces = "kept"\n')
+    other = ("--run", "latest", "--config", "other.toml", "--device", "h100")
+    assert advise(project, *other).exit_code == 0
     # Its server had the model.
     run = str(ROOT / "tests" / "analysis" / "recorded_runs" / "queueing.jsonl")
     assert advise(project, "--run", run, "--device", "h100").stderr.endswith("smollm2=MODEL\n")
+
+
+def test_the_lines_for_harness_toml_are_toml_whatever_models_are_called(project: Path) -> None:
+    calls = [("a", "evaluator"), ("b-1", "evaluator"), ("qwen2.5-7b", None)]
+    write_journal(
+        project / "pool.jsonl",
+        *(
+            span(n, 0, 9**9, name="chat", model=tag, role=role, input_tokens=9, output_tokens=9)
+            for n, (tag, role) in enumerate(calls, start=1)
+        ),
+    )
+    models = ("a=small.gguf", "b-1=8B", "qwen2.5-7b=8B")
+    done = advise(project, *models, "--run", "pool.jsonl", "--device", "h100")
+    found = tomllib.loads(done.stdout.partition("harness.toml:")[2])
+    tags = ["evaluator", "evaluator-b-1", "qwen2.5-7b"]
+    assert ([*found["endpoints"]], [*found["roles"]]) == (tags, tags), done.stdout
 
 
 def test_tables_are_shown_with_own_rows(project: Path) -> None:
@@ -85,23 +121,35 @@ def test_tables_are_shown_with_own_rows(project: Path) -> None:
         (("8B", "--device", "gpu7"), "'gpu7' is not seen"),
         (("8B", "--runtime", "vlm"), "'vlm' is not a runtime"),
         (("8B", "--quantization", "Q4"), "'Q4' is not a quantization"),
+        (("8B", "--device", "nvlink-4"), "'nvlink-4' has no memory or no speed"),
+        (("8B", "--memory", "0 GiB"), "'0 GiB' has no memory"),
+        (("8B", "--memory", "8 GiB", "--bandwidth", "0 GB"), "'8 GiB' has no memory or no speed"),
+        (("8B", "--table", "devices=mine.csv", "--device", "gpu-lab"), "'gpu-lab' has no memory"),
         (("--tables", "device"), "'device' is not a table"),
     ],
 )
 def test_what_is_not_usable_is_told_with_a_remedy(
     project: Path, arguments: tuple[str, ...], said: str
 ) -> None:
+    (project / "mine.csv").write_text(
+        "\ufeffname,kind,bandwidth_gb_s,source,date\ngpu-lab,gpu,100,me,2026-01-01\n"
+    )
     where = () if "--device" in arguments or "--memory" in arguments else ("--device", "l4")
     done = advise(project, *arguments, *where)
     assert done.exit_code == 2
     assert said in done.stderr
 
 
+def test_a_queue_that_grows_without_end_is_said_to(project: Path) -> None:
+    done = advise(project, "8B", "--device", "rtx-3090", "--rate", "100")
+    assert "first token in the queue without end" in done.stdout, done.stderr
+
+
 def test_what_an_endpoint_does_stands_beside_what_was_predicted(project: Path) -> None:
     """On a scripted wire: what a real one gives is in tests/benchmarks/bench_advise.py."""
     whole = Reply(steps=llama_server_stream(*"abcdefghij"))
 
-    with serving(Loopback([whole] * 12)) as server:
+    with serving(Loopback([whole] * 24)) as server:
         (project / "harness.toml").write_text(
             f'[endpoints.served]\nbackend = "openai"\nurl = "{server.url}"\n'
         )
@@ -110,10 +158,26 @@ def test_what_an_endpoint_does_stands_beside_what_was_predicted(project: Path) -
         first = harness("advise", *named, **cache)
         second = harness("advise", *named, "--json", **cache)
         advised = harness("advise", "small.gguf", **cache)
+        (project / "none").symlink_to("missing/folder")
+        nowhere = {"cwd": project, "XDG_CACHE_HOME": str(project / "none")}
+        unkept = [harness("advise", *named, *how, **nowhere) for how in ((), ("--json",))]
     assert first.exit_code == 0, first.stderr
     assert "2 at once, 31 tokens: " in first.stdout
     assert {"run_id", "bursts", "learned"} == second.json.keys()
+    assert [one.exit_code for one in unkept] == [2, 2]
+    assert "2 at once, 31 tokens: " in unkept[0].stdout
+    assert {"run_id", "bursts", "learned", "error"} <= unkept[1].json.keys()
     assert f"as quick as {second.json['learned']['model']} with openai in run" in advised.stdout
+
+
+def test_what_is_learned_is_of_the_endpoints_own_device(project: Path) -> None:
+    (project / "harness.toml").write_text(
+        '[endpoints.far]\nbackend = "openai"\nurl = "http://gpu-box:8000/v1"\n'
+        '[endpoints.file]\npath = "small.gguf"\ndevice = "gpu7"\n'
+    )
+    far = advise(project, "small.gguf", "--measure", "far", "--json")
+    assert (far.exit_code, far.code) == (2, "advise.device-of-endpoint")
+    assert "'gpu7' is not seen" in advise(project, "--measure", "file").stderr
 
 
 def test_an_endpoint_to_measure_has_to_be_there(project: Path) -> None:

@@ -78,6 +78,12 @@ ANSWERS = {
     "one after the other": ([answer(every(10, since=50)), answer(every(10, since=260))], 1, 10),
     "pieces of two tokens": ([answer(every(10, since=50), tokens=39)], 1, 5),
     "too few tokens": ([answer([50, 60])], 0, None),
+    "no piece while all are written": (
+        [answer([0, 1000], tokens=40), answer([400, 600], tokens=40)],
+        1,
+        200 / 39,
+    ),
+    "all at one moment": ([answer([50, 50], tokens=20)], 0, None),
     "all in one piece": ([answer([50], tokens=20)], 0, None),
 }
 
@@ -164,6 +170,7 @@ def test_what_was_learned_is_found_by_device_runtime_and_family(tmp_path):
     assert found("qwen2", runtime="llamacpp") == "3"
     assert found("gemma", runtime="llamacpp") == "3"  # of another family: the latest
     assert found(device=GPU) == "5"
+    assert found("qwen2", runtime="VLLM") == "4"
     assert found(runtime="sglang") is None
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final, Literal
@@ -117,7 +118,7 @@ def launched(
     urls = [f"http://127.0.0.1:{port}{path}" for port in ports]
     where = Setting(f"url = {toml(urls[0])}", "where it listens")
     if copies > 1:
-        where = Setting(f"urls = {toml(urls)}", "start the command once for each of these ports")
+        where = Setting(f"urls = {toml(urls)}", "a server for each copy of the model")
     at_once = serving.sequences * serving.replicas // copies
     lines = [
         Setting(f"backend = {toml(backend)}", "the server's dialect, counters and times"),
@@ -132,7 +133,23 @@ def launched(
     before = [one for one in settings if one.text[0].isupper()]
     after = [one for one in settings if one not in before]
     command = (*before, Setting(program, "the server and its model"), *after, *also)
+    if copies > 1:
+        command = _beside_each_other(command, ports, flags["port"], on_gpu=serving.on_gpu)
     return Launch(command=command, endpoint=tuple(lines), missing=missing)
+
+
+def _beside_each_other(
+    command: Sequence[Setting], ports: Sequence[int], flag: str, *, on_gpu: bool
+) -> tuple[Setting, ...]:
+    """The command once for each port, each on a GPU of its own; `flag` ends with any port."""
+    found: list[Setting] = []
+    for number, port in enumerate(ports):
+        listens = Setting(re.sub(r"\w+$", str(port), flag), f"an address of its own: port {port}")
+        gpu = Setting(f"CUDA_VISIBLE_DEVICES={number}", "the only GPU that it sees")
+        one = [*([gpu] if on_gpu else []), *(part for part in command if part.text != flag)]
+        one.insert(0 if flag[0].isupper() else len(one), listens)  # a variable, or a flag
+        found += [*([Setting("&", "and beside it")] if number else []), *one]
+    return tuple(found)
 
 
 def configured(serving: Serving, *also: Setting, slots: str = "") -> Launch:
