@@ -10,6 +10,7 @@ psycopg is an extra: this module is imported when a url is opened.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -109,6 +110,9 @@ class PostgresDatabase:
             self._prepare()
             with self.reading() as db:
                 (identity,) = db.execute("SELECT place FROM state").fetchone()
+            # It names a folder here and stands in a statement, and others may write the row.
+            if not re.fullmatch("[0-9a-f]{32}", identity):
+                raise self._foreign()
             self._channel = f"harness_{identity}"
             self.directory = indexes / identity
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -273,11 +277,14 @@ class PostgresDatabase:
                 "SELECT to_regclass('state'), obj_description(to_regclass('state'), 'pg_class')"
             ).fetchone()
         if there is not None and not (version or "").isdecimal():
-            raise self.failed(
-                "the schema has tables of another program; give the url another ?schema=",
-                code="memory.foreign-database",
-            )
+            raise self._foreign()
         return int(version or 0)
+
+    def _foreign(self) -> MemoryStoreFailed:
+        return self.failed(
+            "the schema has tables of another program; give the url another ?schema=",
+            code="memory.foreign-database",
+        )
 
     def _make_tables(self) -> None:
         with self.reading() as db:

@@ -165,6 +165,15 @@ def test_tables_of_another_program_or_version_are_no_store(url, postgres_server,
         PrimaryStore.open(place_of(url))
 
 
+def test_an_identity_that_would_lead_out_of_the_cache_is_refused(url, postgres_server, tmp_path):
+    PrimaryStore.open(place_of(url), cache=tmp_path / "cache").close()
+    with postgres_server.connect() as db:
+        db.execute(f"UPDATE {place_of(url).schema}.state SET place = %s", (str(tmp_path / "out"),))
+    with failing(MemoryStoreFailed, "memory.foreign-database"):
+        PrimaryStore.open(place_of(url), cache=tmp_path / "cache")
+    assert not (tmp_path / "out").exists()
+
+
 def test_who_may_only_read_is_told(url, postgres_server):
     schema = place_of(url).schema
     with postgres_server.connect() as db:
