@@ -54,7 +54,12 @@ _FORBIDDEN = (
     "memory.store-read-only",
     "the user needs the right to write, and to create tables in the schema",
 )
+_LOST = (
+    "memory.server-lost",
+    "the connection is lost; whether a write was stored is unknown, and making it again is safe",
+)
 _REMEDIES = {
+    "IdleInTransactionSessionTimeout": _LOST,
     "LockNotAvailable": _BUSY,
     "DeadlockDetected": _BUSY,
     "QueryCanceled": (
@@ -70,10 +75,6 @@ _REMEDIES = {
         "its tables were changed meanwhile: try again, or open it again",
     ),
 }
-_LOST = (
-    "memory.server-lost",
-    "the connection is lost; whether a write was stored is unknown, and making it again is safe",
-)
 _OTHERWISE = ("memory.failed", "close the store and open it again")
 
 
@@ -208,7 +209,9 @@ class PostgresDatabase:
                     self._is_listening = True
                     while not self._closed.is_set():
                         for heard in connection.notifies(timeout=_POLL_S, stop_after=1):
-                            self._note(int(heard.payload))
+                            # Any user of the database may notify.
+                            if re.fullmatch("[0-9]{1,18}", heard.payload):
+                                self._note(int(heard.payload))
                         told()
             except (psycopg.Error, MemoryStoreFailed):
                 self._closed.wait(_AGAIN_S)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -146,6 +147,28 @@ def test_a_writer_that_hangs_or_a_slow_server_is_no_endless_wait(url, postgres_s
         other.execute("ROLLBACK")
     assert len(primary) == 1
     primary.close()
+
+
+def test_a_writer_that_was_cut_off_is_told_that_its_connection_is_lost(url):
+    primary = PrimaryStore.open(place_of(url))
+    with failing(MemoryStoreFailed, "memory.server-lost"), primary._database.writing() as db:
+        db.execute("SET LOCAL idle_in_transaction_session_timeout = 1")
+        assert select.select([db.connection], [], [], 10)[0]
+        db.execute("SELECT 1")
+    primary.close()
+
+
+def test_a_notification_of_another_program_is_not_heeded(url, postgres_server, tmp_path):
+    with (
+        MemoryStore.open(url, embedder=Letters(), cache=tmp_path / "a") as store,
+        MemoryStore.open(url, embedder=Letters(), cache=tmp_path / "b") as writer,
+        postgres_server.connect() as other,
+    ):
+        database = store._primary._database
+        until(lambda: database.seen() == 0)
+        other.execute("SELECT pg_notify(%s, 'hello')", (database._channel,))
+        writer.add([Passage(text="one")])
+        until(lambda: database.seen() == 1)
 
 
 FOREIGN = {
