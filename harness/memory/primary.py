@@ -403,8 +403,12 @@ class PrimaryStore:
 
     def seen_sequence(self) -> int:
         """The number of the last write that is known here; of a file, the last there is."""
-        seen = self._database.seen()
+        seen = self.heard_sequence()
         return self.last_sequence() if seen is None else seen
+
+    def heard_sequence(self) -> int | None:
+        """The same, without asking a server: None while it tells nothing."""
+        return self._database.seen()
 
     def last_sequence(self) -> int:
         """The number of the last write."""

@@ -247,9 +247,10 @@ class MemoryStore:
         )
 
     @property
-    def behind(self) -> int:
-        """How many known writes the indexes of this machine have not read yet."""
-        return max(0, self._primary.seen_sequence() - self._read_up_to)
+    def behind(self) -> int | None:
+        """How many known writes the indexes here have not read yet; None if no server tells."""
+        heard = self._primary.heard_sequence()
+        return None if heard is None else max(0, heard - self._read_up_to)
 
     @property
     def _read_up_to(self) -> int:

@@ -174,13 +174,12 @@ class PassageLibrary:
             where=self._tracer.excerpt(_as_json(where)),
         ) as span:
             store = await self._open()
-            hits = await self._in_thread(
-                partial(store.search, query, limit=limit, mode=mode, where=where)
-            )
+            search = partial(store.search, query, limit=limit, mode=mode, where=where)
+            hits, behind = await self._in_thread(lambda: (search(), store.behind))
             titles = [self._tracer.excerpt(hit.title) for hit in hits]
             span.set(
                 fallback=hits.fallback,
-                behind=store.behind,
+                behind=behind,
                 hits=[
                     {**_hit_as_json(hit), "title": title}
                     for hit, title in zip(hits, titles, strict=True)

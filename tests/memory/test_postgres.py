@@ -116,6 +116,7 @@ def test_a_lost_connection_is_made_again_and_a_server_that_is_gone_is_said(own_s
         store.add([Passage(text="one", id="1")])
         for how in (signal.SIGINT, signal.SIGQUIT):
             own_server.stop(how)
+            until(lambda: store.behind is None)
             with failing(MemoryStoreFailed, "memory.server-unreachable"):
                 store.add([Passage(text="lost")])
             own_server.start()
