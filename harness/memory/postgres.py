@@ -26,7 +26,13 @@ from psycopg.types.string import StrDumperUnknown
 
 from harness.errors import MemoryStoreFailed
 from harness.memory.place import PostgresUrl
-from harness.memory.sqlite import DEFAULT_LANGUAGE, SCHEMA_VERSION, TABLES, check_version
+from harness.memory.sqlite import (
+    DEFAULT_LANGUAGE,
+    SCHEMA_VERSION,
+    TABLES,
+    check_version,
+    no_store,
+)
 
 Connection: TypeAlias = Any
 T = TypeVar("T")
@@ -79,14 +85,14 @@ _OTHERWISE = ("memory.failed", "close the store and open it again")
 
 
 class PostgresDatabase:
-    """Connections to one schema, which is made if it is missing. A `_Database`.
+    """Connections to one schema, which is made if it is missing and `make`. A `_Database`.
 
     May be used from any thread.
     """
 
     among = "= ANY(?)"
 
-    def __init__(self, url: PostgresUrl, *, indexes: Path, wait_s: float) -> None:
+    def __init__(self, url: PostgresUrl, *, indexes: Path, wait_s: float, make: bool) -> None:
         self.place = url
         self._schema = f'"{url.schema}"'
         named = {"host": url.host, "port": url.port, "user": url.user, "dbname": url.database}
@@ -108,7 +114,7 @@ class PostgresDatabase:
         self._listener: threading.Thread | None = None
         self._is_listening = False
         try:
-            self._prepare()
+            self._prepare(make=make)
             with self.reading() as db:
                 (identity,) = db.execute("SELECT place FROM state").fetchone()
             # It names a folder here and stands in a statement, and others may write the row.
@@ -266,9 +272,11 @@ class PostgresDatabase:
 
     # --- tables ------------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
+    def _prepare(self, *, make: bool) -> None:
         """Makes schema and tables, or checks their version."""
         version = self._version()
+        if version == 0 and not make:
+            raise no_store(self.place)
         if version == 0:
             self._make_tables()
         check_version(version, self.failed)

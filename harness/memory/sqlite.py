@@ -16,8 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from harness.errors import MemoryStoreFailed
+from harness.errors import InvalidInput, MemoryStoreFailed
 from harness.files import make_private
+from harness.memory.place import Place
 
 FILE_NAME = "passages.sqlite"
 
@@ -66,6 +67,13 @@ _REMEDIES = {
     ),
 }
 _OTHERWISE = ("memory.failed", "close the store and open it again")
+
+
+def no_store(place: Place) -> InvalidInput:
+    """The error to raise where a store is wanted and there is none."""
+    return InvalidInput(
+        "there is no store; harness memory add makes one", code="memory.no-store", path=str(place)
+    )
 
 
 class SqliteDatabase:

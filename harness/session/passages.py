@@ -269,11 +269,14 @@ def _hit_as_json(hit: Hit) -> dict[str, object]:
 
 
 @contextmanager
-def open_store(settings: Settings, *, progress: Progress | None = None) -> Iterator[MemoryStore]:
+def open_store(
+    settings: Settings, *, progress: Progress | None = None, make: bool = True
+) -> Iterator[MemoryStore]:
     """The store of `[memory]`, open inside the block, for code that has no run.
 
     Raises:
         ConfigurationInvalid: It has no path, or its embedder is not a usable endpoint.
+        InvalidInput: There is no store, and `make` is False.
         NotTrusted: Credentials may not be sent to its server.
         MemoryStoreFailed: The store cannot be read or made.
         InferenceError: The endpoint that embeds does not answer.
@@ -290,7 +293,7 @@ def open_store(settings: Settings, *, progress: Progress | None = None) -> Itera
         if memory.embedder != WORDLLAMA:
             embedder = stack.enter_context(_called_in_background(settings))
         yield stack.enter_context(
-            opened_store(memory, memory.path, embedder=embedder, progress=progress)
+            opened_store(memory, memory.path, embedder=embedder, progress=progress, make=make)
         )
 
 
@@ -300,6 +303,7 @@ def opened_store(
     *,
     embedder: Embedder | None,
     progress: Progress | None = None,
+    make: bool = True,
 ) -> MemoryStore:
     """The store at a place; raises as `MemoryStore.open` does."""
     return MemoryStore.open(
@@ -309,6 +313,7 @@ def opened_store(
         merge=memory.merge,
         cache=memory.cache,
         progress=progress,
+        make=make,
     )
 
 

@@ -247,12 +247,17 @@ def test_a_password_gets_into_no_error_and_into_no_file_of_a_run(
     assert not any(b"hunter" in content for content in files)
 
 
-def test_the_commands_take_a_url(url, tmp_path):
+def test_the_commands_take_a_url_and_only_add_makes_a_store(url, postgres_server, tmp_path):
     def memory(*arguments):
         command = [sys.executable, "-m", "harness", "memory", *arguments]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
 
+    assert memory("search", "otters", "--store", url)[0] == 2
+    assert memory("copy", url, "here")[0] == 2
+    with postgres_server.connect() as db:
+        query = "SELECT to_regnamespace(%s)"
+        assert db.execute(query, (place_of(url).schema,)).fetchone() == (None,)
     (tmp_path / "note.md").write_text("# Otters\n\nThey float on their backs.\n")
     assert memory("add", "note.md", "--store", url)[0] == 0
     code, said, _ = memory("stats", "--json", "--store", url)
