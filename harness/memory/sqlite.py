@@ -72,7 +72,7 @@ _OTHERWISE = ("memory.failed", "close the store and open it again")
 def no_store(place: Place) -> InvalidInput:
     """The error to raise where a store is wanted and there is none."""
     return InvalidInput(
-        "there is no store; harness memory add makes one", code="memory.no-store", path=str(place)
+        f"{place}: there is no store; harness memory add makes one", code="memory.no-store"
     )
 
 
