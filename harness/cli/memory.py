@@ -32,7 +32,6 @@ from harness.cli.process import FAILED
 from harness.cli.project_files import store_place
 from harness.errors import HarnessError, InvalidInput
 from harness.memory import (
-    FILE_NAME,
     Added,
     Hit,
     MemoryStore,
@@ -280,9 +279,8 @@ def copy_store(*, source: Place, target: Place, config: Path | None) -> None:
     interrupted command can be run again.
     """
     with failures_told(), doing() as progress, ExitStack() as stack:
-        _check_is_there(source)
         cache = _settings(None, config).memory.cache
-        origin = stack.enter_context(closing(PrimaryStore.open(source, cache=cache)))
+        origin = stack.enter_context(closing(PrimaryStore.open(source, cache=cache, make=False)))
         opened = PrimaryStore.open(target, language=origin.language, cache=cache)
         new = copy(origin, stack.enter_context(closing(opened)), progress)
         say(f"{new:,} of {len(origin):,} passages are new in {target}, which has {len(opened):,}")
@@ -297,18 +295,8 @@ def _existing(
     store: Place | None, config: Path | None, *, as_json: bool = False
 ) -> Iterator[MemoryStore]:
     """The store, if there is one: a search makes none."""
-    with failures_told(as_json=as_json):
-        settings = _settings(store, config)
-        _check_is_there(settings.memory.path)
-        with open_store(settings) as opened:
-            yield opened
-
-
-def _check_is_there(place: Place | None) -> None:
-    if isinstance(place, Path) and not (place / FILE_NAME).is_file():
-        raise InvalidInput(
-            "there is no store; harness memory add makes one", code="memory.no-store", path=place
-        )
+    with failures_told(as_json=as_json), open_store(_settings(store, config), make=False) as opened:
+        yield opened
 
 
 def _hits_table(hits: list[Hit]) -> Table:

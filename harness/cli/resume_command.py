@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -45,6 +46,7 @@ from harness.session import (
     run_to_its_end,
 )
 from harness.session.settings import Engine
+from harness.session.trust import check_store
 from harness.trace.damage import salvage_run
 from harness.wiggum import Limits
 
@@ -147,6 +149,9 @@ def resume(
         for path, given in ((target_file(chosen_target), target), (chosen_config, config)):
             if given is None and path is not None:
                 check_may_run(path, named_in=journal)
+        if memory is None:
+            folder = journal.parent.resolve()
+            check_store(before.memory, written_in=folder, environment=os.environ, journal=journal)
         remember_run(chosen_target, chosen_config)
         made = Order(
             pipeline=load_pipeline(chosen_target),

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from harness.errors import InvalidInput
 
-_SCHEMES = ("postgresql://", "postgres://")
+_SCHEMES = ("postgresql", "postgres")
 _SCHEMA = "harness"
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
@@ -37,11 +37,16 @@ class PostgresUrl:
         try:
             parts = urlsplit(text)
             host, port = parts.hostname, parts.port
+            # A password with a / or # in it ends the host early.
+            is_usable = parts.scheme in _SCHEMES and "@" not in parts.path and not parts.fragment
         except ValueError:
+            is_usable = False
+        if not is_usable:
             raise InvalidInput(
-                "the url is none: postgresql://user@host:5432/database, with one host",
+                "this is no PostgreSQL url; write postgresql://user@host:5432/database, with one "
+                "host, and %40 and %23 for @ and # in a name",
                 code="memory.url-invalid",
-            ) from None
+            )
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         if parts.password is not None or "password" in options:
             raise InvalidInput(
@@ -82,8 +87,8 @@ Place = Path | PostgresUrl
 
 
 def is_url(text: str) -> bool:
-    """Whether a text is meant to be a PostgreSQL url."""
-    return text.startswith(_SCHEMES)
+    """Whether a text is meant to be a url, and no directory."""
+    return "://" in text
 
 
 def place_of(given: Place | str) -> Place:

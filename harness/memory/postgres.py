@@ -10,6 +10,7 @@ psycopg is an extra: this module is imported when a url is opened.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +26,13 @@ from psycopg.types.string import StrDumperUnknown
 
 from harness.errors import MemoryStoreFailed
 from harness.memory.place import PostgresUrl
-from harness.memory.sqlite import DEFAULT_LANGUAGE, SCHEMA_VERSION, TABLES, check_version
+from harness.memory.sqlite import (
+    DEFAULT_LANGUAGE,
+    SCHEMA_VERSION,
+    TABLES,
+    check_version,
+    no_store,
+)
 
 Connection: TypeAlias = Any
 T = TypeVar("T")
@@ -53,7 +60,12 @@ _FORBIDDEN = (
     "memory.store-read-only",
     "the user needs the right to write, and to create tables in the schema",
 )
+_LOST = (
+    "memory.server-lost",
+    "the connection is lost; whether a write was stored is unknown, and making it again is safe",
+)
 _REMEDIES = {
+    "IdleInTransactionSessionTimeout": _LOST,
     "LockNotAvailable": _BUSY,
     "DeadlockDetected": _BUSY,
     "QueryCanceled": (
@@ -69,22 +81,18 @@ _REMEDIES = {
         "its tables were changed meanwhile: try again, or open it again",
     ),
 }
-_LOST = (
-    "memory.server-lost",
-    "the connection is lost; whether a write was stored is unknown, and making it again is safe",
-)
 _OTHERWISE = ("memory.failed", "close the store and open it again")
 
 
 class PostgresDatabase:
-    """Connections to one schema, which is made if it is missing. A `_Database`.
+    """Connections to one schema, which is made if it is missing and `make`. A `_Database`.
 
     May be used from any thread.
     """
 
     among = "= ANY(?)"
 
-    def __init__(self, url: PostgresUrl, *, indexes: Path, wait_s: float) -> None:
+    def __init__(self, url: PostgresUrl, *, indexes: Path, wait_s: float, make: bool) -> None:
         self.place = url
         self._schema = f'"{url.schema}"'
         named = {"host": url.host, "port": url.port, "user": url.user, "dbname": url.database}
@@ -106,9 +114,12 @@ class PostgresDatabase:
         self._listener: threading.Thread | None = None
         self._is_listening = False
         try:
-            self._prepare()
+            self._prepare(make=make)
             with self.reading() as db:
                 (identity,) = db.execute("SELECT place FROM state").fetchone()
+            # It names a folder here and stands in a statement, and others may write the row.
+            if not re.fullmatch("[0-9a-f]{32}", identity):
+                raise self._foreign()
             self._channel = f"harness_{identity}"
             self.directory = indexes / identity
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -204,7 +215,9 @@ class PostgresDatabase:
                     self._is_listening = True
                     while not self._closed.is_set():
                         for heard in connection.notifies(timeout=_POLL_S, stop_after=1):
-                            self._note(int(heard.payload))
+                            # Any user of the database may notify.
+                            if re.fullmatch("[0-9]{1,18}", heard.payload):
+                                self._note(int(heard.payload))
                         told()
             except (psycopg.Error, MemoryStoreFailed):
                 self._closed.wait(_AGAIN_S)
@@ -259,9 +272,11 @@ class PostgresDatabase:
 
     # --- tables ------------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
+    def _prepare(self, *, make: bool) -> None:
         """Makes schema and tables, or checks their version."""
         version = self._version()
+        if version == 0 and not make:
+            raise no_store(self.place)
         if version == 0:
             self._make_tables()
         check_version(version, self.failed)
@@ -273,11 +288,14 @@ class PostgresDatabase:
                 "SELECT to_regclass('state'), obj_description(to_regclass('state'), 'pg_class')"
             ).fetchone()
         if there is not None and not (version or "").isdecimal():
-            raise self.failed(
-                "the schema has tables of another program; give the url another ?schema=",
-                code="memory.foreign-database",
-            )
+            raise self._foreign()
         return int(version or 0)
+
+    def _foreign(self) -> MemoryStoreFailed:
+        return self.failed(
+            "the schema has tables of another program; give the url another ?schema=",
+            code="memory.foreign-database",
+        )
 
     def _make_tables(self) -> None:
         with self.reading() as db:

@@ -29,7 +29,7 @@ from harness.memory.embedder import Embedder, Vectors
 from harness.memory.passage import Added, Merge, Passage, Rule, WantedTags, tags_of
 from harness.memory.place import Place, PostgresUrl
 from harness.memory.reading import number_of, reading
-from harness.memory.sqlite import SqliteDatabase
+from harness.memory.sqlite import FILE_NAME, SqliteDatabase, no_store
 from harness.memory.terms import check_language
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class PrimaryStore:
         language: str | None = None,
         wait_s: float = _WAIT_S,
         cache: Path | None = None,
+        make: bool = True,
     ) -> Self:
         """Opens the store at a place, or makes one there.
 
@@ -114,10 +115,11 @@ class PrimaryStore:
             language: None: English for a new store, else the store's own.
             wait_s: How long a write waits for writes of other processes.
             cache: Where PostgreSQL's stores have their indexes; `~/.cache/harness/memory` if None.
+            make: Whether to make a store where there is none.
 
         Raises:
             MemoryStoreFailed: It cannot be made or written, is damaged, or of another version.
-            InvalidInput: It was made with another language.
+            InvalidInput: It was made with another language, or there is none to open.
             ConfigurationInvalid: psycopg is not installed.
         """
         if language is not None:
@@ -125,7 +127,9 @@ class PrimaryStore:
         database: _Database
         if isinstance(place, PostgresUrl):
             cache = cache or Path.home() / ".cache/harness/memory"
-            database = _postgres()(place, indexes=cache, wait_s=wait_s)
+            database = _postgres()(place, indexes=cache, wait_s=wait_s, make=make)
+        elif not make and not (place / FILE_NAME).is_file():
+            raise no_store(place)
         else:
             database = SqliteDatabase(place, wait_s=wait_s)
         try:
@@ -403,8 +407,12 @@ class PrimaryStore:
 
     def seen_sequence(self) -> int:
         """The number of the last write that is known here; of a file, the last there is."""
-        seen = self._database.seen()
+        seen = self.heard_sequence()
         return self.last_sequence() if seen is None else seen
+
+    def heard_sequence(self) -> int | None:
+        """The same, without asking a server: None while it tells nothing."""
+        return self._database.seen()
 
     def last_sequence(self) -> int:
         """The number of the last write."""

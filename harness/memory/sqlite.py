@@ -16,8 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from harness.errors import MemoryStoreFailed
+from harness.errors import InvalidInput, MemoryStoreFailed
 from harness.files import make_private
+from harness.memory.place import Place
 
 FILE_NAME = "passages.sqlite"
 
@@ -68,6 +69,13 @@ _REMEDIES = {
 _OTHERWISE = ("memory.failed", "close the store and open it again")
 
 
+def no_store(place: Place) -> InvalidInput:
+    """The error to raise where a store is wanted and there is none."""
+    return InvalidInput(
+        f"{place}: there is no store; harness memory add makes one", code="memory.no-store"
+    )
+
+
 class SqliteDatabase:
     """The file of a directory: any number of connections read it, one writes.
 
@@ -114,8 +122,10 @@ class SqliteDatabase:
         """What a query finds, for each row of values."""
         return [db.execute(query, row).fetchall() for row in rows]
 
-    def seen(self) -> None:
-        """Not known without asking: other processes write to the file."""
+    def seen(self) -> int:
+        """The last write: asking the file takes no time."""
+        with self.reading() as db:
+            return int(db.execute("SELECT sequence FROM state").fetchone()[0])
 
     def follow(self, told: Callable[[], None]) -> None:
         """Not needed: asking the file takes no time."""

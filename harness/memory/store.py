@@ -76,6 +76,7 @@ class MemoryStore:
         merge: Merging = True,
         cache: Path | None = None,
         progress: Progress | None = None,
+        make: bool = True,
     ) -> Self:
         """Opens the store at a place, or makes one there.
 
@@ -94,11 +95,12 @@ class MemoryStore:
             cache: Where indexes of a PostgreSQL store lie; `~/.cache/harness/memory` if None.
             progress: Told what is being done, how much of it is done, and how much there is; in
                 another thread, for work in the background.
+            make: Whether to make a store where there is none.
 
         Raises:
             MemoryStoreFailed: It cannot be read or made.
-            InvalidInput: The language is unknown or not the store's, or `merge` or the url is not
-                usable.
+            InvalidInput: The language is unknown or not the store's, `merge` or the url is not
+                usable, or there is no store to open.
             ConfigurationInvalid: psycopg is not installed.
         """
         if merge not in (True, False, "near"):
@@ -107,7 +109,7 @@ class MemoryStore:
                 code="memory.unknown-merge",
             )
         embedder = embedder or WordLlamaEmbedder()
-        primary = PrimaryStore.open(place_of(path), language=language, cache=cache)
+        primary = PrimaryStore.open(place_of(path), language=language, cache=cache, make=make)
         try:
             lexical = LexicalIndex.open(primary.directory / "lexical", primary, progress=progress)
             vector = VectorIndex(primary, embedder)
@@ -247,9 +249,10 @@ class MemoryStore:
         )
 
     @property
-    def behind(self) -> int:
-        """How many known writes the indexes of this machine have not read yet."""
-        return max(0, self._primary.seen_sequence() - self._read_up_to)
+    def behind(self) -> int | None:
+        """How many known writes the indexes here have not read yet; None if no server tells."""
+        heard = self._primary.heard_sequence()
+        return None if heard is None else max(0, heard - self._read_up_to)
 
     @property
     def _read_up_to(self) -> int:

@@ -174,13 +174,12 @@ class PassageLibrary:
             where=self._tracer.excerpt(_as_json(where)),
         ) as span:
             store = await self._open()
-            hits = await self._in_thread(
-                partial(store.search, query, limit=limit, mode=mode, where=where)
-            )
+            search = partial(store.search, query, limit=limit, mode=mode, where=where)
+            hits, behind = await self._in_thread(lambda: (search(), store.behind))
             titles = [self._tracer.excerpt(hit.title) for hit in hits]
             span.set(
                 fallback=hits.fallback,
-                behind=store.behind,
+                behind=behind,
                 hits=[
                     {**_hit_as_json(hit), "title": title}
                     for hit, title in zip(hits, titles, strict=True)
@@ -270,11 +269,14 @@ def _hit_as_json(hit: Hit) -> dict[str, object]:
 
 
 @contextmanager
-def open_store(settings: Settings, *, progress: Progress | None = None) -> Iterator[MemoryStore]:
+def open_store(
+    settings: Settings, *, progress: Progress | None = None, make: bool = True
+) -> Iterator[MemoryStore]:
     """The store of `[memory]`, open inside the block, for code that has no run.
 
     Raises:
         ConfigurationInvalid: It has no path, or its embedder is not a usable endpoint.
+        InvalidInput: There is no store, and `make` is False.
         NotTrusted: Credentials may not be sent to its server.
         MemoryStoreFailed: The store cannot be read or made.
         InferenceError: The endpoint that embeds does not answer.
@@ -291,7 +293,7 @@ def open_store(settings: Settings, *, progress: Progress | None = None) -> Itera
         if memory.embedder != WORDLLAMA:
             embedder = stack.enter_context(_called_in_background(settings))
         yield stack.enter_context(
-            opened_store(memory, memory.path, embedder=embedder, progress=progress)
+            opened_store(memory, memory.path, embedder=embedder, progress=progress, make=make)
         )
 
 
@@ -301,6 +303,7 @@ def opened_store(
     *,
     embedder: Embedder | None,
     progress: Progress | None = None,
+    make: bool = True,
 ) -> MemoryStore:
     """The store at a place; raises as `MemoryStore.open` does."""
     return MemoryStore.open(
@@ -310,6 +313,7 @@ def opened_store(
         merge=memory.merge,
         cache=memory.cache,
         progress=progress,
+        make=make,
     )
 
 

@@ -126,17 +126,21 @@ def not_allowed(
 
 
 def check_store(
-    place: Place | None, *, written_in: Path | None, environment: Mapping[str, str]
+    place: Place | None,
+    *,
+    written_in: Path | None,
+    environment: Mapping[str, str],
+    journal: Path | None = None,
 ) -> None:
-    """Raises `NotTrusted` if a folder's settings would send credentials to PostgreSQL.
+    """Raises `NotTrusted` if a folder's settings, or a journal, would send credentials to a server.
 
-    `PGPASSWORD` stands for all that libpq finds, as in `~/.pgpass`. A url without a host goes where
-    the user's own variables say.
+    `PGPASSWORD` stands for all that libpq finds, as in `~/.pgpass`, and `localhost` for a url
+    without a host, wherever the user's own variables lead it.
     """
     folder = written_in
-    if not isinstance(place, PostgresUrl) or place.host is None or folder is None:
+    if not isinstance(place, PostgresUrl) or folder is None:
         return
-    host, port = place.host.lower(), place.port or _POSTGRES_PORT
+    host, port = (place.host or "localhost").lower(), place.port or _POSTGRES_PORT
     places = [f"{host}:{port}"] + [host] * (port == _POSTGRES_PORT)
     names = product((_PASSWORD, _ANY), places)
     entries = product((f"{name}@{one}" for name, one in names), ("", str(folder)))
@@ -144,8 +148,8 @@ def check_store(
         return
     entry = f"{_PASSWORD}@{places[-1]}"
     raise NotTrusted(
-        f"[memory] path of {folder / SETTINGS_FILE} would send passages and PostgreSQL credentials "
-        f"to {places[-1]}, which you have not allowed; to allow it: "
+        f"{journal or f'[memory] path of {folder / SETTINGS_FILE}'} would send passages and "
+        f"PostgreSQL credentials to {places[-1]}, which you have not allowed; to allow it: "
         f"{_exported(KEYS_VARIABLE, entry, ',', environment)}",
         code="trust.key-not-allowed",
         entry=f"{entry} {folder}",

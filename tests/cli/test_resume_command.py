@@ -273,6 +273,14 @@ def test_a_resumed_run_has_the_memory_that_it_was_begun_with(project: Path) -> N
     assert not (elsewhere / "shelf").exists()
 
 
+def test_a_journal_sends_nothing_to_a_server_without_leave(project: Path) -> None:
+    typed = ("--memory", "postgresql://127.0.0.1:9/m")
+    assert remembers(project, *typed).exit_code == 1
+    refused = resumed(project, "--json")
+    assert (refused.exit_code, refused.code) == (2, "trust.key-not-allowed")
+    assert resumed(project, *typed, "--json").code != refused.code
+
+
 def test_a_run_with_a_damaged_line_goes_on_from_what_is_certain(project: Path) -> None:
     harness("run", "fails.py", "--set", 'words=["a", "b"]', cwd=project)
     (journal,) = (project / "traces").glob("2*.jsonl")

@@ -19,6 +19,10 @@ WRONG = {
     "a password as parameter": ("postgres://h/db?password=hunter2", "memory.url-password"),
     "another address": ("postgresql://h/db?hostaddr=6.6.6.6", "memory.url-parameter"),
     "another file of passwords": ("postgresql://h/db?passfile=hunter2", "memory.url-parameter"),
+    "another scheme": ("postgresql+psycopg://ann:hunter2@h/db", "memory.url-invalid"),
+    "a scheme in capitals": ("PostgreSQL://ann:hunter2@h/db", "memory.url-password"),
+    "a password with a slash": ("postgresql://ann:12/hunter2@h/db", "memory.url-invalid"),
+    "a password with a #": ("postgresql://ann:12#hunter2@h/db", "memory.url-invalid"),
     "several hosts": ("postgresql://h:1,g:2/db", "memory.url-invalid"),
     "no schema's name": ("postgresql://h/db?schema=a;b", "memory.url-parameter"),
 }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -115,6 +116,7 @@ def test_a_lost_connection_is_made_again_and_a_server_that_is_gone_is_said(own_s
         store.add([Passage(text="one", id="1")])
         for how in (signal.SIGINT, signal.SIGQUIT):
             own_server.stop(how)
+            until(lambda: store.behind is None)
             with failing(MemoryStoreFailed, "memory.server-unreachable"):
                 store.add([Passage(text="lost")])
             own_server.start()
@@ -148,6 +150,28 @@ def test_a_writer_that_hangs_or_a_slow_server_is_no_endless_wait(url, postgres_s
     primary.close()
 
 
+def test_a_writer_that_was_cut_off_is_told_that_its_connection_is_lost(url):
+    primary = PrimaryStore.open(place_of(url))
+    with failing(MemoryStoreFailed, "memory.server-lost"), primary._database.writing() as db:
+        db.execute("SET LOCAL idle_in_transaction_session_timeout = 1")
+        assert select.select([db.connection], [], [], 10)[0]
+        db.execute("SELECT 1")
+    primary.close()
+
+
+def test_a_notification_of_another_program_is_not_heeded(url, postgres_server, tmp_path):
+    with (
+        MemoryStore.open(url, embedder=Letters(), cache=tmp_path / "a") as store,
+        MemoryStore.open(url, embedder=Letters(), cache=tmp_path / "b") as writer,
+        postgres_server.connect() as other,
+    ):
+        database = store._primary._database
+        until(lambda: database.seen() == 0)
+        other.execute("SELECT pg_notify(%s, 'hello')", (database._channel,))
+        writer.add([Passage(text="one")])
+        until(lambda: database.seen() == 1)
+
+
 FOREIGN = {
     "no version": ("", "memory.foreign-database"),
     "a newer one": (str(SCHEMA_VERSION + 1), "memory.schema-newer"),
@@ -163,6 +187,15 @@ def test_tables_of_another_program_or_version_are_no_store(url, postgres_server,
         db.execute(f"COMMENT ON TABLE {schema}.state IS '{version}'")
     with failing(MemoryStoreFailed, code):
         PrimaryStore.open(place_of(url))
+
+
+def test_an_identity_that_would_lead_out_of_the_cache_is_refused(url, postgres_server, tmp_path):
+    PrimaryStore.open(place_of(url), cache=tmp_path / "cache").close()
+    with postgres_server.connect() as db:
+        db.execute(f"UPDATE {place_of(url).schema}.state SET place = %s", (str(tmp_path / "out"),))
+    with failing(MemoryStoreFailed, "memory.foreign-database"):
+        PrimaryStore.open(place_of(url), cache=tmp_path / "cache")
+    assert not (tmp_path / "out").exists()
 
 
 def test_who_may_only_read_is_told(url, postgres_server):
@@ -214,12 +247,17 @@ def test_a_password_gets_into_no_error_and_into_no_file_of_a_run(
     assert not any(b"hunter" in content for content in files)
 
 
-def test_the_commands_take_a_url(url, tmp_path):
+def test_the_commands_take_a_url_and_only_add_makes_a_store(url, postgres_server, tmp_path):
     def memory(*arguments):
         command = [sys.executable, "-m", "harness", "memory", *arguments]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
 
+    assert memory("search", "otters", "--store", url)[0] == 2
+    assert memory("copy", url, "here")[0] == 2
+    with postgres_server.connect() as db:
+        query = "SELECT to_regnamespace(%s)"
+        assert db.execute(query, (place_of(url).schema,)).fetchone() == (None,)
     (tmp_path / "note.md").write_text("# Otters\n\nThey float on their backs.\n")
     assert memory("add", "note.md", "--store", url)[0] == 0
     code, said, _ = memory("stats", "--json", "--store", url)

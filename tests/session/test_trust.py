@@ -288,7 +288,8 @@ STORES = {
     "another port": ("postgresql://db.x:5433/m", "PGPASSWORD@db.x", "PGPASSWORD@db.x:5433"),
     "allowed": ("postgresql://DB.x/m", "PGPASSWORD@db.x:5432", None),
     "allowed by a star": ("postgresql://db.x:5433/m", "*@db.x:5433", None),
-    "where the user's variables say": ("postgresql:///m", "", None),
+    "where the user's variables say": ("postgresql:///m", "", "PGPASSWORD@localhost"),
+    "there, allowed": ("postgresql:///m", "PGPASSWORD@localhost", None),
     "a directory": ("m", "", None),
 }
 
