@@ -122,6 +122,7 @@ class ModelAdvice:
 
     role: str
     title: str
+    load: Load
     options: tuple[Option, ...]
     """The best first."""
     chosen: Option
@@ -211,6 +212,7 @@ def advise(
             ModelAdvice(
                 role=one.role,
                 title=one.shape.title,
+                load=one.load,
                 options=tuple(each.option(one.load, room) for each in some),
                 chosen=way.option(one.load, room),
                 sequences=n,

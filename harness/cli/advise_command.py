@@ -58,6 +58,8 @@ _NOTES = 3
 _FIRST = {"decode alone", "decode together", "first token in the queue", "goodput"}
 """How many notes, and which figures, the first screen has; and whatever is in dollars."""
 _MEASURING_S = 60.0
+_LEAST_BYTES = 2**20
+"""Less memory, or a second's bytes, is a number whose unit was forgotten."""
 _BARE = re.compile("[A-Za-z0-9_-]+")
 """A key of TOML that needs no quotes."""
 
@@ -232,9 +234,10 @@ def _device(tables: Tables, name: str | None, memory: str | None, bandwidth: str
             return this_machine()
         ours = GPU_NAME.fullmatch(name)
         found = this_gpu(name, known=tables.product) if ours else tables.device(name)
-    if min(found.memory_bytes, found.memory_bytes_per_s) <= 0:
+    if found.memory_bytes < _LEAST_BYTES or found.memory_bytes_per_s < _LEAST_BYTES:
         raise InvalidInput(
-            f"'{found.name}' has no memory or no speed of its own; give --memory and --bandwidth",
+            f"'{found.name}' has no memory or no speed of its own; give both with their units: "
+            '--memory "24 GiB" --bandwidth "1008 GB"',
             code="advise.no-memory",
         )
     return found
@@ -262,7 +265,10 @@ def _wanted(
             )
         named[role or _ONLY] = model
     if quantization is None:
-        quantization = "BF16" if is_gpu and given.get("users", 1) > _MANY else "F16"
+        backend = tables.backend(runtime) if runtime else None
+        only = next((one for one in tables.runtimes.values() if one.backend == backend), None)
+        many = is_gpu and given.get("users", 1) > _MANY
+        quantization = "BF16" if (only.packing == "safetensors" if only else many) else "F16"
     if quantization not in tables.quantizations:
         known = did_you_mean(quantization, tables.quantizations)
         raise InvalidInput(
@@ -340,7 +346,10 @@ def _print_advice(advice: Advice, console: Console, *, explain: bool) -> None:
 def _print_model(model: ModelAdvice, console: Console, *, explain: bool) -> None:
     row, launch = model.runtime, model.launch or Launch(command=(), endpoint=())
     name = "" if model.role == _ONLY else f"{model.role}: "
-    table = Table(title=f"\n{name}{model.title}", title_justify="left", title_style="bold")
+    load = model.load
+    asked = f"{load.users} at once, {load.prompt_tokens:,} + {load.output_tokens:,} tokens each"
+    title = f"\n{name}{model.title}, {asked}"
+    table = Table(title=title, title_justify="left", title_style="bold")
     for column in ("", "weights", "KV cache", "of a sequence", "at once", "alone", "together"):
         table.add_column(column)
     for one in model.options:

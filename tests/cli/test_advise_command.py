@@ -123,6 +123,7 @@ def test_tables_are_shown_with_own_rows(project: Path) -> None:
         (("8B", "--quantization", "Q4"), "'Q4' is not a quantization"),
         (("8B", "--device", "nvlink-4"), "'nvlink-4' has no memory or no speed"),
         (("8B", "--memory", "0 GiB"), "'0 GiB' has no memory"),
+        (("8B", "--memory", "24"), "give both with their units"),
         (("8B", "--memory", "8 GiB", "--bandwidth", "0 GB"), "'8 GiB' has no memory or no speed"),
         (("8B", "--table", "devices=mine.csv", "--device", "gpu-lab"), "'gpu-lab' has no memory"),
         (("--tables", "device"), "'device' is not a table"),
@@ -138,6 +139,21 @@ def test_what_is_not_usable_is_told_with_a_remedy(
     done = advise(project, *arguments, *where)
     assert done.exit_code == 2
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "started"),
+    [
+        (("8B", "--memory", "4 GiB"), "llama-server -m 8B-Q4_K_M.gguf"),  # the smallest, in part
+        (("8B", "--device", "l4", "--itl", "0.001"), "llama-server -m 8B-Q4_K_M.gguf"),
+        (("8B", "--runtime", "vllm", "--memory", "24 GiB"), "vllm serve 8B "),
+    ],
+    ids=["too large", "too slow", "of a runtime"],
+)
+def test_the_packing_follows_from_what_is_asked(
+    project: Path, arguments: tuple[str, ...], started: str
+) -> None:
+    assert started in advise(project, *arguments).stdout
 
 
 def test_a_queue_that_grows_without_end_is_said_to(project: Path) -> None:
