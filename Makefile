@@ -46,7 +46,9 @@ test-nightly: $(VENV)/.test-installed
 	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -n $(CORES) -o faulthandler_timeout=3600 tests/wiggum/test_loop_invariants.py \
 	  tests/graph/test_any_graph.py tests/graph/test_any_failure.py tests/graph/test_makespan.py \
 	  tests/memory/test_any_text.py tests/hardware/test_any_header.py \
-	  tests/residency/test_fault_schedules.py
+	  tests/residency/test_fault_schedules.py tests/session/test_agent.py
+	kept=$$(mktemp -d) && PYTHONPATH=tests:tests/inference \
+	  $(BIN)/python tests/session/kill_batches.py $$kept 50 && rm -rf $$kept
 	kept=$$(mktemp -d) && PYTHONPATH=tests:tests/inference \
 	  $(BIN)/python tests/session/kill_and_resume.py $$kept 200 && rm -rf $$kept
 	kept=$$(mktemp -d) && $(BIN)/python tests/memory/kill_and_reopen.py $$kept 200 && rm -rf $$kept

@@ -163,12 +163,15 @@ def running(command, where):
 async def first_reply(endpoint, process):
     """Asks until it is up; fails if the process ends before."""
     backend = connect(endpoint)
-    async with asyncio.timeout(UP_S):
-        while process.poll() is None:
-            try:
-                return await backend.chat(ONE_CALL)
-            except HarnessError:
-                await asyncio.sleep(0.5)
+    try:
+        async with asyncio.timeout(UP_S):
+            while process.poll() is None:
+                try:
+                    return await backend.chat(ONE_CALL)
+                except HarnessError:
+                    await asyncio.sleep(0.5)
+    finally:
+        await backend.aclose()
     raise AssertionError(f"the server ended with {process.returncode}")
 
 
