@@ -275,7 +275,7 @@ def test_a_resumed_run_has_the_memory_that_it_was_begun_with(project: Path) -> N
 
 def test_a_journal_sends_nothing_to_a_server_without_leave(project: Path) -> None:
     typed = ("--memory", "postgresql://127.0.0.1:9/m")
-    assert remembers(project, *typed).exit_code == 1
+    assert remembers(project, *typed).exit_code != 0  # there is no server, or no client for it
     refused = resumed(project, "--json")
     assert (refused.exit_code, refused.code) == (2, "trust.key-not-allowed")
     assert resumed(project, *typed, "--json").code != refused.code
