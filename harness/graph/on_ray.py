@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from functools import lru_cache, partial
 from itertools import count
@@ -83,23 +84,27 @@ async def on_ray(
         yield made
     finally:
         made.close()
-        await asyncio.to_thread(_CONNECTION.leave, ray)
+        _CONNECTION.leave(ray)
 
 
 class _Connection:
-    """Ray has one for a process; runs side by side share it, and the last one ends it."""
+    """Ray has one for a process, which runs share, side by side and one after the other.
+
+    It ends with the process: of a second one, Ray 2.60 lets actors die before they begin.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs = 0
-        self._is_ours = False
         self._by_value: set[ModuleType] = set()
 
     def join(self, ray: Any, address: str) -> None:  # noqa: ANN401 - the library
         with self._lock:
             if not ray.is_initialized():
-                _connect(ray, address)
-                self._is_ours = True
+                connected = Future[None]()
+                # Ray's processes end with the thread that started them.
+                threading.Thread(target=_stay, args=(ray, address, connected), daemon=True).start()
+                connected.result()
             self._runs += 1
             # A worker could not import the user's own files.
             own = {one for one in tuple(sys.modules.values()) if is_own_module(one)}
@@ -117,12 +122,19 @@ class _Connection:
                 with suppress(ValueError):
                     ray.cloudpickle.unregister_pickle_by_value(module)
             self._by_value.clear()
-            if self._is_ours:
-                self._is_ours = False
-                ray.shutdown()
 
 
 _CONNECTION = _Connection()
+
+
+def _stay(ray: Any, address: str, connected: Future[None]) -> None:  # noqa: ANN401 - the library
+    try:
+        _connect(ray, address)
+    except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        connected.set_exception(error)
+    else:
+        connected.set_result(None)
+        threading.Event().wait()
 
 
 def _connect(ray: Any, address: str) -> None:  # noqa: ANN401 - the library
