@@ -90,7 +90,8 @@ async def on_ray(
 class _Connection:
     """Ray has one for a process, which runs share, side by side and one after the other.
 
-    It ends with the process: of a second one, Ray 2.60 lets actors die before they begin.
+    It ends with the process. Ended after each run, as it once was, it left the next run's actors to
+    die before they began (Ray 2.60; why is not known).
     """
 
     def __init__(self) -> None:
