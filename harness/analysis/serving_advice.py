@@ -16,9 +16,9 @@ from harness.errors import InvalidInput, did_you_mean
 from harness.hardware import Footprint, format_bytes
 from harness.hardware.data_tables import RuntimeRow, Tables
 from harness.hardware.device import Device
-from harness.hardware.model_shape import KvBits, ModelShape, parse_parameters, shape_by_hand
+from harness.hardware.model_shape import ModelShape, parse_parameters, shape_by_hand
 from harness.hardware.offload import GPU_CONTEXT_BYTES, offload_speedup
-from harness.hardware.quantization import label_bits
+from harness.hardware.quantization import KvBits, label_bits
 from harness.hardware.rates import (
     CEILING,
     USUAL,

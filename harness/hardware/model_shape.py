@@ -11,7 +11,13 @@ from harness.errors import InvalidInput
 from harness.hardware.footprint import Footprint, Loading, gguf_footprint
 from harness.hardware.gguf import GgufHeader, read_gguf_header
 from harness.hardware.gguf_caches import LayerCache, layer_token_bytes, state_bytes
-from harness.hardware.quantization import BlockFormat, cache_format, file_type_name
+from harness.hardware.quantization import (
+    CACHE_TYPES,
+    BlockFormat,
+    KvBits,
+    cache_format,
+    file_type_name,
+)
 from harness.hardware.safetensors import (
     SafetensorsModel,
     configured_model,
@@ -19,11 +25,7 @@ from harness.hardware.safetensors import (
     safetensors_footprint,
 )
 
-KvBits = Literal[16, 8, 4]
 Packing = Literal["gguf", "safetensors"]
-
-CACHE_TYPES: Final[dict[KvBits, Literal["f16", "q8_0", "q4_0"]]] = {16: "f16", 8: "q8_0", 4: "q4_0"}
-"""llama.cpp's, by nominal bits: scales make them 8.5 and 4.5."""
 
 _SAFETENSORS_CACHES: Final[dict[KvBits, BlockFormat]] = {
     16: BlockFormat(name="F16", block_elements=1, block_bytes=2),

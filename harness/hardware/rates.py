@@ -13,7 +13,8 @@ from typing import Final
 
 from harness.errors import InvalidInput
 from harness.hardware.device import Device
-from harness.hardware.model_shape import KvBits, ModelShape
+from harness.hardware.model_shape import ModelShape
+from harness.hardware.quantization import KvBits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

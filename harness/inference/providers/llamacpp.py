@@ -13,6 +13,7 @@ from typing import Final, Literal
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from harness.errors import LoadFailed, ModelNotFound, ServerError
+from harness.hardware.quantization import CACHE_TYPES
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.model_names import packing
 from harness.inference.providers.counters import (
@@ -40,7 +41,6 @@ from harness.inference.providers.provider import (
 )
 from harness.inference.providers.server_host import Answer, ServerHost, until
 from harness.inference.providers.serving import (
-    KV_TYPES,
     Launch,
     Serving,
     Setting,
@@ -345,7 +345,7 @@ REMEDIES = remedies(
 
 
 def _launch(serving: Serving) -> Launch:
-    kind, name = KV_TYPES[serving.kv_bits], name_of(serving.model)
+    kind, name = CACHE_TYPES[serving.kv_bits], name_of(serving.model)
     is_file = serving.model.endswith(".gguf")
     whole = serving.on_gpu and serving.gpu_layers is None
     return launched(

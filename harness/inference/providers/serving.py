@@ -8,10 +8,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Final, Literal
+from typing import Final
 
-KV_TYPES: Final = {16: "f16", 8: "q8_0", 4: "q4_0"}
-"""What llama.cpp calls an element of the KV cache, by its bits."""
+from harness.hardware.quantization import CACHE_TYPES, KvBits
+
 _MEANINGS: Final[Mapping[str, str]] = {
     "context_tokens": "{context_tokens} tokens for a prompt and its reply",
     "sequences": "{sequences} at once, while other calls wait",
@@ -42,7 +42,7 @@ class Serving:
     """Of one sequence: its prompt and its reply."""
     sequences: int = 1
     """Answered at once by one replica."""
-    kv_bits: Literal[16, 8, 4] = 16
+    kv_bits: KvBits = 16
     """Of each element of the KV cache."""
     on_gpu: bool = True
     gpu_layers: int | None = None
@@ -157,7 +157,7 @@ def configured(serving: Serving, *also: Setting, slots: str = "") -> Launch:
 
     `slots` is its line for calls at once, where the engine has one.
     """
-    kind = toml(KV_TYPES[serving.kv_bits])
+    kind = toml(CACHE_TYPES[serving.kv_bits])
     lines = {
         "context_tokens": f"context_tokens = {serving.context_tokens}",
         "kv_bits": f"cache_type_k = {kind}\ncache_type_v = {kind}",
