@@ -28,7 +28,7 @@ from harness.graph.node_call import (
 )
 from harness.graph.outcome import Execution, Log, NodeFailure, NodeSkip, Question, Skipped
 from harness.graph.policies import Default
-from harness.graph.reuse import Earlier, Found, OutputCache, Outputs, changed_outputs
+from harness.graph.reuse import Earlier, Found, OutputCache, Outputs
 from harness.graph.schedule import Schedule
 from harness.graph.state import (
     NO_DIGEST,
@@ -42,7 +42,6 @@ from harness.graph.state import (
     plan_of,
 )
 from harness.graph.values import digest
-from harness.log import log_warning
 from harness.trace import Clock, Tracer, describe
 
 _NOT_WANTED = "its when= was not true"
@@ -165,13 +164,6 @@ class _Running:
                 timer.cancel()
             if self._parent is not None:
                 self._shared.log.failed_inside += self._failures
-        for label in changed_outputs(self._schedule.states.values()):
-            log_warning(
-                "an output was changed after it was written down, and a run that goes on from the "
-                "journal would not see that; let the node that takes it change a copy",
-                code="run.output-changed",
-                node=label,
-            )
         wholes = {
             name: state.whole(with_skipped=True)[0] for name, state in self._schedule.states.items()
         }

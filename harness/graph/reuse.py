@@ -10,14 +10,14 @@ renamed is recognized by its code.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Protocol
 
 import orjson
 
 from harness.graph.outcome import Log, Rerun, Skipped
-from harness.graph.state import NO_DIGEST, Blocked, Call, Given, State, label_of
+from harness.graph.state import NO_DIGEST, Call, Given, label_of
 from harness.graph.values import ValueForm, digest
 from harness.trace import NodeOutput, Tracer
 
@@ -231,36 +231,3 @@ class Outputs:
         if call.step.policies.cache is None or NO_DIGEST in inputs.values():
             return None
         return digest(orjson.dumps([call.step.code.digest, sorted(inputs.items())]))
-
-
-# --- outputs changed by a node that took them ---------------------------------------------------
-
-_UNCHANGING = frozenset({str, int, float, bool, bytes, type(None), Skipped, Blocked})
-
-
-def changed_outputs(states: Iterable[State]) -> Iterator[str]:
-    """Labels of the calls whose outputs are no longer what the journal has, at the end of a run.
-
-    All nodes that take an output get the same object. If one changes it, the others may see that or
-    not; in a run that goes on from the journal they never do.
-    """
-    for state in states:
-        form = state.step.form
-        if not state.step.mapped:
-            if _is_changed(state.outcome, form, state.digest):
-                yield state.path
-        elif state.items is not None and isinstance(state.outcome, list):
-            for item, value in enumerate(state.items):
-                if _is_changed(value, form, state.digests[item]):
-                    yield state.label(item)
-        if state.step.gives_items and state.has_changed_lists():
-            yield state.path
-
-
-def _is_changed(value: object, form: ValueForm, written: str) -> bool:
-    if type(value) in _UNCHANGING:
-        return False
-    try:
-        return digest(form.encode(value)) != written
-    except TypeError:
-        return True

@@ -243,13 +243,6 @@ class State:
             self._wholes[with_skipped] = self._list_of_all(with_skipped=with_skipped)
         return self._wholes[with_skipped]
 
-    def has_changed_lists(self) -> bool:
-        """Whether a consumer has changed a list of items that others have too."""
-        return any(
-            [*map(id, given)] != [*map(id, self._list_of_all(with_skipped=with_skipped)[0])]
-            for with_skipped, (given, _) in self._wholes.items()
-        )
-
     def _list_of_all(self, *, with_skipped: bool) -> tuple[list[object], str]:
         """A new list of the items, since a consumer might change it."""
         assert self.items is not None

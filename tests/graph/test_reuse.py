@@ -16,7 +16,6 @@ from graph_runs import (
     run_in_journal,
     step,
 )
-from structlog.testing import capture_logs
 
 from harness.errors import RunLimitReached
 from harness.graph import Cache, Default, Graph
@@ -289,36 +288,3 @@ def test_a_list_that_one_consumer_changes_is_whole_for_those_that_map_over_it(gr
     step(graph, "again", each={"one": "copied"}, gives=str)
 
     assert run(graph, max_parallel=1).outputs["again"] == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize(
-    ("value", "change", "named"),
-    [
-        pytest.param(["a"], lambda value: value.append("b"), ["source"], id="a list"),
-        pytest.param({"a": [1]}, lambda value: value["a"].clear(), ["source"], id="a mapping"),
-        pytest.param(["a"], lambda value: [*value, "b"], [], id="a copy"),
-        pytest.param("a", lambda value: value + "b", [], id="a text"),
-    ],
-)
-def test_an_output_that_a_consumer_changes_is_named(graph, value, change, named):
-    step(graph, "source", gives=value)
-    step(graph, "changer", "source", gives=lambda source: str(change(source)))
-
-    with capture_logs() as logs:
-        assert run(graph).status == "finished"
-
-    assert [(one["node"], one["code"]) for one in logs] == [
-        (one, "run.output-changed") for one in named
-    ]
-
-
-def test_items_and_lists_of_items_that_a_consumer_changes_are_named(graph):
-    step(graph, "rows", each=EACH, gives=lambda n: [n])
-    step(graph, "grown", each={"row": "rows"}, gives=lambda row: row == [2] and row.append(3))
-    step(graph, "some", each=EACH, when=lambda n: n > 1, gives=int)
-    step(graph, "sorted_down", "some", gives=lambda some: some.sort(reverse=True))
-
-    with capture_logs() as logs:
-        assert run(graph, {"numbers": [1, 2, 3]}).status == "finished"
-
-    assert [one["node"] for one in logs] == ["rows[1]", "some"]
