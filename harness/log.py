@@ -40,15 +40,6 @@ def log_warning(message: str, *, code: str, **details: object) -> None:
     _logger().warning(message, **{**_where(message, details), **details})
 
 
-def warn_renamed(old: str, new: str, **where: object) -> None:
-    """Warns that a name is still read in this release, and no more in the next."""
-    log_warning(
-        f"'{old}' is now called '{new}', and will not be read any more in the next release",
-        code="config.renamed",
-        **where,
-    )
-
-
 def log_notice(message: str, *, code: str) -> None:
     """Logs a warning that is also in a run's result; `in_result` lets a program print it once."""
     details = {"code": code}

@@ -476,7 +476,7 @@ def _server(said: Attributes) -> Server:
         threads=_whole(said.get("threads"), default=None),
         file=_text_or_none(said.get("file")),
         device=_text_or_none(said.get("device", MACHINE)) or "",
-        max_parallel=_whole(said.get("max_parallel", said.get("max_concurrency")), default=None),
+        max_parallel=_whole(said.get("max_parallel"), default=None),
         drop=_texts_in(said.get("drop")),
         fallback=_texts_in(said.get("fallback")),
     )

@@ -19,7 +19,6 @@ from harness.errors import Mistake
 from harness.hardware import CacheType, parse_bytes
 from harness.inference.completion import StructuredMode, ToolMode
 from harness.inference.retry import RetryPolicy
-from harness.log import warn_renamed
 
 WireName = Literal[
     "openai",
@@ -224,9 +223,6 @@ class Endpoint(BaseModel):
         if not isinstance(values, dict):
             return values
         filled = dict(values)
-        if "max_concurrency" in filled:
-            filled.setdefault("max_parallel", filled.pop("max_concurrency"))
-            warn_renamed("max_concurrency", "max_parallel", endpoint=filled.get("tag"))
         if filled.get("urls") and isinstance(filled["urls"], list | tuple):
             if filled.get("url") not in (None, filled["urls"][0]):
                 raise Mistake(

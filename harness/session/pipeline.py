@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from types import EllipsisType
 from typing import Any
 
 from harness.errors import InvalidInput, PipelineInvalid
 from harness.graph import Asker, Cache, Concurrency, Graph, OnError, Retry, Timeout, graph_inputs
 from harness.inference import Backend, Limits
-from harness.log import warn_renamed
 from harness.rubric import Rubric
 from harness.session.batch import Batch, BatchResult
 from harness.session.batch_rows import Inputs
@@ -40,7 +38,6 @@ class Pipeline(Graph):
         result: The node whose output is the result; the last one when None.
         limits: What a whole run may take; they go before those of the settings.
         max_parallel: How many calls of all nodes run at once; no limit when None.
-        parallel_calls: The former name of `max_parallel`.
     """
 
     def __init__(
@@ -56,7 +53,6 @@ class Pipeline(Graph):
         result: str | None = None,
         limits: Limits | None = None,
         max_parallel: int | None = 16,
-        parallel_calls: int | EllipsisType | None = ...,
     ) -> None:
         super().__init__(
             name,
@@ -69,9 +65,6 @@ class Pipeline(Graph):
             result=result,
         )
         _check_limits(limits)
-        if not isinstance(parallel_calls, EllipsisType):
-            warn_renamed("parallel_calls", "max_parallel", pipeline=name)
-            max_parallel = parallel_calls
         if max_parallel is not None and max_parallel < 1:
             raise InvalidInput(
                 f"max_parallel={max_parallel} would let no call begin; give 1 or more",

@@ -29,7 +29,6 @@ from harness.inference import (
     chat_request,
     whole_reply,
 )
-from harness.log import warn_renamed
 from harness.memory import Filter, Hits, Mode, Passage, Scalar
 from harness.rubric import Draft, Rubric, Verdict
 from harness.session.agent import AgentResult, run_agent
@@ -176,7 +175,6 @@ class Run:
         name: str | None = None,
         max_parallel: int | None = None,
         retry: Retry | None = None,
-        parallel: int | None = None,
     ) -> list[Any]:
         """Calls a function for each item, in parallel: a fan-out known only inside a node.
 
@@ -189,7 +187,6 @@ class Run:
             name: The step's name; the function's when left out.
             max_parallel: How many calls at once; as many as the run allows when left out.
             retry: Whether a call that raised is made again.
-            parallel: The former name of `max_parallel`.
 
         Returns:
             The results, in the order of the items.
@@ -199,9 +196,6 @@ class Run:
             NodeFailed: A call failed.
             RunLimitReached: A limit of the run ended it.
         """
-        if parallel is not None:
-            warn_renamed("parallel", "max_parallel", pipeline=self._call.label)
-            max_parallel = parallel
         return await self._call.map(
             function, items, name=name, max_parallel=max_parallel, retry=retry
         )

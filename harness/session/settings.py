@@ -155,22 +155,10 @@ class MemorySettings(BaseModel):
     language: str | None = Field(default=None, min_length=1)
     """The language for stemming, such as `german`, or `none`. When left out: the directory's own,
     and English for a new one."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Has no effect: vectors are searched on the CPU."""
     merge: Literal[True, False, "near"] = True
     """Whether passages with the same words become one: if they differ only in white space and in
     Unicode's forms of a letter (`true`), also in typographic signs (`"near"`), or never (`false`).
     """
-
-    @field_validator("device")
-    @classmethod
-    def _is_ignored(cls, value: str) -> str:
-        if value != "cpu":
-            log_warning(
-                "[memory] device has no effect any more: vectors are searched on the CPU",
-                code="config.no-effect",
-            )
-        return value
 
 
 class TraceSettings(BaseModel):
@@ -228,18 +216,6 @@ class EvaluationSettings(BaseModel):
     finalists: int | None = Field(default=None, ge=1, le=8)
     """How many drafts made of these the evaluator scores in a round, in place of what the rubric
     says."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_former_names(cls, values: object) -> object:
-        former = {"summarizer", "summariser"}
-        if not isinstance(values, dict) or not former & values.keys():
-            return values
-        log_warning(
-            "[evaluation] summarizer has no effect any more: code shortens long drafts",
-            code="config.no-effect",
-        )
-        return {name: value for name, value in values.items() if name not in former}
 
 
 class LimitSettings(BaseModel):

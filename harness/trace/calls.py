@@ -20,7 +20,7 @@ UNRELIABLE = "unreliable"
 """The source of a phase that the process saw the beginning or the end of too late, since it stood
 still; and the attribute of a call that lists those of its figures that are wrong for that."""
 
-_FOR_A_TURN = ("max_parallel", "max_concurrency", "slots", "KV cache")
+_FOR_A_TURN = ("max_parallel", "slots", "KV cache")
 """How the reasons begin for waits that the endpoint's limits or the model's size imposed."""
 
 _LONGEST_WORD = 40

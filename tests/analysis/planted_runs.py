@@ -90,7 +90,7 @@ class PlantedRun:
         """A call that succeeds: waits here, loads, queues, is read, is answered.
 
         `quiet`: the server tells nothing of its queue, so that it counts as prefill.
-        `turn_ms`: waits before all that for its turn under the endpoint's max_concurrency.
+        `turn_ms`: waits before all that for its turn under the max_parallel of the endpoint.
         """
         begun_ms = self.now_ms if at_ms is None else at_ms
         let_in_ms = begun_ms + turn_ms
@@ -113,7 +113,7 @@ class PlantedRun:
             **more,
         )
         if turn_ms:
-            reason = "max_concurrency = 2"
+            reason = "max_parallel = 2"
             self.span("queue", begun_ms, turn_ms, call, source="measured", reason=reason)
         told_ms = 0 if quiet else queue_ms
         for name, start_ms, ms in (
@@ -641,7 +641,7 @@ def turns() -> PlantedRun:
 
 def turns_unsaid(backend: str = "openai") -> PlantedRun:
     """The same, and the server tells nothing of itself."""
-    run = PlantedRun(backend, max_concurrency=2)
+    run = PlantedRun(backend, max_parallel=2)
     for number in range(6):
         run.call(0, turn_ms=450 * (number // 2), tokens=42)
     return run

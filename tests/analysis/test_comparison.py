@@ -304,7 +304,7 @@ def test_settings_waits_and_findings_that_moved_are_told(tmp_path):
             Instant(1, "pipeline", 1, {"limits": {"max_calls": slots}, "seed": 3}),
             span(2, 1, 5000 * MS, parent=1, name="node", node="text", item=None, **said),
             chat,
-            span(4, 2, lost_ns, parent=3, name="queue", reason="max_concurrency is reached"),
+            span(4, 2, lost_ns, parent=3, name="queue", reason="max_parallel is reached"),
             span(5, lost_ns, 5000 * MS, parent=3, name="decode"),
         )
 

@@ -118,7 +118,7 @@ def test_calls_are_read_from_spans_with_what_is_around_and_in_them():
             span(2, 0, 99, name="node", parent=1, node="plan"),
             span(3, 0, 99, name="draft", parent=2),
             span(4, 0, 90, name="chat", parent=3, model="small", role="producer"),
-            span(5, 0, 3, name="queue", parent=4, reason="max_concurrency = 2"),
+            span(5, 0, 3, name="queue", parent=4, reason="max_parallel = 2"),
             span(6, 3, 9, name="queue", parent=4, reason="in use: small"),
             span(7, 9, 12, name="queue", parent=4, source="reported"),
             span(8, 12, 20, name="decode", parent=4),

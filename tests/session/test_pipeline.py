@@ -25,7 +25,6 @@ from session_runs import (
     settings_of,
     spans_of,
 )
-from structlog.testing import capture_logs
 
 from harness import Journal, Pipeline, Retry, Run, ScriptedBackend, Timeout, load_run
 from harness.analysis import report_of
@@ -319,18 +318,6 @@ def test_a_node_maps_over_what_it_finds_out(settings):
     assert result.result == ["A", "B", "C"]
     labels = {one["label"] for one in spans_of(result, "node")}
     assert labels == {"found", "found/asked[0]", "found/asked[1]", "found/asked[2]"}
-
-
-def test_the_old_names_of_max_parallel_are_taken_with_a_warning(settings):
-    async def found(run: Run) -> list[str]:
-        return await run.map(lambda one: one.upper(), ["a", "b"], name="upper", parallel=1)
-
-    with capture_logs() as logs:
-        pipeline = Pipeline("old", parallel_calls=None)
-        pipeline.node(found)
-        result = run(pipeline, settings, backends=echo())
-    assert (pipeline.max_parallel, result.result) == (None, ["A", "B"])
-    assert [log["code"] for log in logs] == ["config.renamed"] * 2
 
 
 def test_a_failure_says_how_often_the_node_was_called(settings):

@@ -216,29 +216,6 @@ def test_what_is_no_settings_is_refused_by_name():
     assert caught.value.code == "config.not-settings"
 
 
-def test_the_old_name_of_max_parallel_is_read_with_a_warning():
-    with capture_logs() as logs:
-        endpoint = Endpoint(tag="m", backend="scripted", max_concurrency=3)
-    assert endpoint.max_parallel == 3
-    assert [log["code"] for log in logs] == ["config.renamed"]
-
-
-NO_LONGER_SO = {
-    "[evaluation]\nsummarizer = 'a'\n": ("config.no-effect", {"evaluation": {}}),
-    "[evaluation]\nsummariser = 'a'\n": ("config.no-effect", {"evaluation": {}}),
-    "[memory]\ndevice = 'cuda'\n": ("config.no-effect", {"memory": {"device": "cuda"}}),
-}
-
-
-@pytest.mark.parametrize("text", NO_LONGER_SO)
-def test_a_setting_of_an_older_release_is_read_with_a_warning(tmp_path, text):
-    code, now = NO_LONGER_SO[text]
-    with capture_logs() as logs:
-        settings = read(tmp_path, text)
-    assert settings.model_dump(include={name: set(table) for name, table in now.items()}) == now
-    assert [log["code"] for log in logs] == [code]
-
-
 FILE = """\
 # All of it.
 [endpoints.small]   # a GGUF
