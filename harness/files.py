@@ -93,9 +93,7 @@ def writing(path: Path) -> Iterator[None]:
 def read_text(what: str, path: Path) -> str:
     """A file's text.
 
-    Args:
-        what: The beginning of a message: `input 'task'`.
-        path: The file.
+    `what` begins a message: `input 'task'`.
 
     Raises:
         InvalidInput: It is missing, empty or not text.

@@ -29,13 +29,7 @@ _unconfigured: Any = structlog.wrap_logger(
 
 
 def log_warning(message: str, *, code: str, **details: object) -> None:
-    """Logs a warning.
-
-    Args:
-        message: A fixed phrase, or that of a notice.
-        code: For programs.
-        details: What varies.
-    """
+    """Logs a warning."""
     details = {"code": code, **details}
     _logger().warning(message, **{**_where(message, details), **details})
 

@@ -112,9 +112,7 @@ def listed(cell: object) -> list[Any]:
 def files_named(names: Iterable[str], *, endings: AbstractSet[str]) -> list[Path | None]:
     """The files that are meant by files, directories and patterns; None for standard input.
 
-    Args:
-        names: As given.
-        endings: What files that are looked for in directories end in.
+    `endings` are those of files that are looked for in directories.
 
     Raises:
         InvalidInput: One is missing, or nothing is found.
@@ -327,9 +325,8 @@ def check_output(path: Path, endings: AbstractSet[str]) -> None:
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes a `.jsonl` or `.parquet` file, which is there once it is whole; none without rows.
 
-    Args:
-        path: The file; one that is there is replaced.
-        rows: All have the columns of the first, and values of the same types.
+    A file that is there is replaced. All rows have the columns of the first, and values of the same
+    types.
 
     Raises:
         InvalidInput: Its ending is another, or it cannot be written.

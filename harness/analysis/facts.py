@@ -534,10 +534,7 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
     Llama.cpp and vLLM report it. Of another server it is inferred: a call queued if most of the
     time to its first token passed while the server's `waiting` counter was above 0 or, without
     that, while it was answering as many other calls as it ever did, one of which had to end first.
-
-    Args:
-        observed: The run.
-        calls: All to one server.
+    `calls` are all to one server.
     """
     sent = {call.id: one for call in calls if (one := ttft(call)) is not None}
     queues = {

@@ -42,9 +42,7 @@ class RunsReport:
 def report_of_runs(journals: Iterable[Journal], *, targets: Targets | None = None) -> RunsReport:
     """Reads each journal once, and keeps some two kilobytes for each model call.
 
-    Args:
-        journals: In the order the runs began.
-        targets: As for `report_of`.
+    `journals` stand in the order the runs began.
 
     Raises:
         JournalInvalid: A line in the middle of one is not a record.

@@ -116,10 +116,7 @@ def send_otlp(
 def retry_delay_s(status: int, retry_after: str | None, *, attempt: int) -> float | None:
     """How long to wait before the next attempt, in seconds; None to give up.
 
-    Args:
-        status: HTTP status of the reply.
-        retry_after: Its header of that name; a date is ignored.
-        attempt: Which attempt it answered, counted from 1.
+    `attempt` counts from 1. A date as `retry_after` is ignored.
     """
     if status not in _MAY_PASS or attempt >= _ATTEMPTS:
         return None

@@ -273,12 +273,7 @@ def _clean(text: str) -> str:
 
 
 def _span_name(span: SpanRecord, model: object) -> str:
-    """An operation and its object, as GenAI wants it; the title of any other span.
-
-    Args:
-        span: Ours.
-        model: What the provider calls the model that was asked; None for other spans.
-    """
+    """An operation and its object, as GenAI wants it; the title of any other span."""
     label = str(span.attributes.get("label") or span.name)
     operation = _OPERATIONS.get(span.name)
     if operation is None:
@@ -299,9 +294,7 @@ def _own_attributes(attributes: Attributes, *, texts: bool) -> dict[str, object]
 def model_attributes(tag: str, endpoint: Attributes) -> dict[str, object]:
     """What GenAI says of the model behind a tag.
 
-    Args:
-        tag: The name that calls use.
-        endpoint: The attributes of the run's `endpoint` instant; empty if it has none.
+    `endpoint` has the attributes of the run's `endpoint` instant; it may be empty.
     """
     # The instant leaves out what is at its default.
     backend = str(endpoint.get("backend", "openai"))

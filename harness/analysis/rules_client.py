@@ -305,9 +305,7 @@ def idle_device(observed: Observed) -> Found | None:
 def needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
     """For each call, the positions of those before it that it needs, or may for all we know.
 
-    Args:
-        observed: The run.
-        calls: In the order they began; takes time in proportion to their number squared.
+    `calls` stand in the order they began. Takes time in proportion to their number squared.
     """
     around = [frozenset(_around(observed, call.id)) for call in calls]
     waited_for = [_waited_for(observed, spans) for spans in around]

@@ -412,10 +412,6 @@ def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[i
     A reply counts as used where the prompt has a window of it more often than the prompt had that
     first led to it: models like to repeat what they were given. A reply shorter than a window
     counts whole.
-
-    Args:
-        prompts: In the order they were sent.
-        replies: What each was answered with.
     """
     owners: dict[str, _Said] = {}
     short: dict[str, _Said] = {}

@@ -198,9 +198,7 @@ def version_of(journal: Path) -> str:
 def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunPage:
     """Reads a run of which all texts fit into memory.
 
-    Args:
-        path: The journal, of a run that ended, was killed, or is still going.
-        open_command: What shows the run in Perfetto.
+    `open_command` shows the run in Perfetto.
 
     Raises:
         JournalInvalid: It cannot be read, or a line in the middle is not a record.

@@ -305,13 +305,7 @@ class Goodput:
 
 
 def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodput:
-    """Judges each call.
-
-    Args:
-        calls: All of a run's.
-        targets: What they are judged by.
-        run_ns: How long the run took.
-    """
+    """Judges each call."""
     done = [call for call in calls if call.status == "ok"]
     judged = [call for call in done if _is_known(call)]
     met = [call for call in judged if _meets(call, targets)]

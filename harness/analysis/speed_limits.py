@@ -119,9 +119,7 @@ def speed_limits_of(
 ) -> tuple[SpeedLimit, ...]:
     """Of the models that are wholly on one device whose speed is known.
 
-    Args:
-        calls: The run's.
-        instants: By name; those called `weights`, `machine` and `endpoint` count.
+    Of `instants`, those called `weights`, `machine` and `endpoint` count.
     """
     devices = {
         str(one.attributes.get("device", _MACHINE)): device

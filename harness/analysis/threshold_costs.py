@@ -45,10 +45,7 @@ class ThresholdCosts:
 def loops_by(rubric: Rubric, runs: Iterable[str], *, traces: Path) -> list[LoopCosts]:
     """The loops of runs by this rubric, whatever its threshold was.
 
-    Args:
-        rubric: Another version of it does not count.
-        runs: Ids, files of runs, or folders with runs.
-        traces: Where runs with ids are.
+    `runs` are ids, files of runs, or folders with runs; runs with ids are in `traces`.
 
     Raises:
         InvalidInput: There is no such run.

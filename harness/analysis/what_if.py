@@ -74,11 +74,7 @@ class Change:
 class Schedule:
     """The calls of a run's nodes, and who waited for whom.
 
-    Args:
-        nodes: The `node` spans.
-        flows: The run's arrows.
-        run: From its first record to its last.
-        max_parallel: How many calls were under way at most; None for any number.
+    `max_parallel` is how many calls were under way at most; None for any number.
     """
 
     def __init__(

@@ -74,11 +74,6 @@ def bytes_of(files: Iterable[Path | None]) -> int | None:
 def passages_in(files: Iterable[Path | None], given: Given, *, jsonl: bool) -> Iterator[Found]:
     """The passages of files, in order, read as they are taken.
 
-    Args:
-        files: From `files_of`.
-        given: Defaults.
-        jsonl: Read all as JSON Lines, whatever their names.
-
     Raises:
         InvalidInput: One cannot be read, or has a line that is not a passage.
     """

@@ -252,9 +252,6 @@ def _calls_line(state: RunState) -> str:
 class NodeState:
     """The calls of one node so far, over all items, and over all calls of its pipeline.
 
-    Args:
-        clock: In seconds.
-
     Attributes:
         counts: Calls by their last status.
     """
@@ -268,12 +265,7 @@ class NodeState:
         self._ended_s = 0.0
 
     def set(self, call: tuple[str, int | None], status: CallStatus) -> None:
-        """Notes a call's status, the latest of all its attempts.
-
-        Args:
-            call: The node's path, and the item.
-            status: Replaces the one before.
-        """
+        """Notes a call's status, the latest of all its attempts."""
         before = self._calls.get(call)
         if before is not None:
             self.counts[before] -= 1
@@ -327,10 +319,6 @@ class LoopState:
 
 class RunState:
     """A run so far.
-
-    Args:
-        nodes: The names of the pipeline's nodes, in order.
-        clock: In seconds.
 
     Attributes:
         nodes: By name; a nested pipeline's nodes follow the name of the node that calls it.

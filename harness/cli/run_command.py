@@ -211,11 +211,7 @@ def carry_out(
 ) -> None:
     """Runs, reports, and ends the process with its exit code unless that is 0.
 
-    Args:
-        order: Reads the arguments; raises if they are not usable.
-        as_json: Whether to report to a script: one JSON object, however the run ended.
-        log_format: Of warnings.
-        with_traceback: Whether to show where an error was raised.
+    `order` reads the arguments, and raises if they are not usable.
     """
     held: list[str] = []  # warnings for the report
     log_to_stderr(log_format, held=None if as_json or log_format == "json" else held)

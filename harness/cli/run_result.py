@@ -45,10 +45,7 @@ _MOST = 20
 def print_result(result: RunResult, out: Console, console: Console) -> None:
     """Prints the result; of every loop what changed, its scores and its end; what to look at next.
 
-    Args:
-        result: Of the run.
-        out: Where the result goes, which may be piped on.
-        console: Where all the rest goes.
+    The result goes to `out`, which may be piped on, and all the rest to `console`.
     """
     if result.status == "finished" or result.result is not None:
         _print_output(result.result, out)

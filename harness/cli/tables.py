@@ -46,13 +46,7 @@ def cell(value: str | None, style: str = "") -> Text:
 def print_columns(
     things: Mapping[str, T], rows: Mapping[str, Callable[[T], Text]], console: Console
 ) -> None:
-    """Prints tables below each other, each as wide as the console; rows of dashes are left out.
-
-    Args:
-        things: By the titles of their columns.
-        rows: The cell of each thing, by the title of the row.
-        console: Where to.
-    """
+    """Prints tables below each other, each as wide as the console; rows of dashes are left out."""
     columns = max(1, (console.width - _TITLES_WIDTH) // _COLUMN_WIDTH)
     cells = {title: [made(thing) for thing in things.values()] for title, made in rows.items()}
     said = {title: row for title, row in cells.items() if any(one.plain != UNKNOWN for one in row)}

@@ -104,11 +104,7 @@ def show_timeline(
 ) -> None:
     """Shows a trace in Perfetto until its tab is closed; Ctrl-C comes out as it is.
 
-    Args:
-        trace: The file.
-        open_browser: Whether to start the browser, or leave the address to the person.
-        port: Where to serve; 0 for any free port.
-        at: Start, duration and track of the slice to select.
+    `at` is start, duration and track of the slice to select; port 0 is any free one.
 
     Raises:
         InvalidInput: There is no such file, the port is taken, or the UI is not installed.

@@ -59,11 +59,7 @@ def view(
 def serve_page(journal: Path, *, port: int, open_browser: bool, anchor: str = "") -> None:
     """Shows a run's page until its tab is closed, or until Ctrl-C.
 
-    Args:
-        journal: The run's.
-        port: Where to serve; 0 for any free port.
-        open_browser: Whether to start the browser, or leave the address to the person.
-        anchor: What to show first, such as `#call-31`.
+    `anchor` is what to show first, such as `#call-31`; port 0 is any free one.
 
     Raises:
         InvalidInput: The port is taken.

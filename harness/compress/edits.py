@@ -58,12 +58,8 @@ def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = Non
     unless the document has such a text and its section 0 is allowed by name.
 
     A section without text never replaces one, nor does one with a mark, which was copied from a
-    shortened text.
-
-    Args:
-        reply: As the model wrote it. A Markdown fence around all of it is taken off.
-        document: The full document that it was asked to revise.
-        allowed: The sections that it was asked for, and the only ones to be replaced; all if None.
+    shortened text. Only `allowed` sections are replaced, all if None. A Markdown fence around all
+    of the reply is taken off.
     """
     sections = sections_of(document)
     titles = [section.title for section in sections if section.level]

@@ -515,8 +515,7 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 def is_own(filename: str) -> bool:
     """Whether a file is neither Python's, nor installed, nor of this package.
 
-    Args:
-        filename: As code objects have it; what was typed in, such as `<stdin>`, is one's own.
+    What was typed in, such as `<stdin>`, is one's own.
     """
     if filename.startswith("<"):
         return not filename.startswith("<frozen ")

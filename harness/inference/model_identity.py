@@ -221,9 +221,7 @@ class ModelMetadata:
 def metadata_from(keys: Mapping[str, object], *, quantization: str | None) -> ModelMetadata:
     """The metadata under GGUF's keys; values that are not text are left out.
 
-    Args:
-        keys: By name, as in a file's header or in Ollama's `model_info`.
-        quantization: The meaning of `general.file_type`, or the server's name for it.
+    `quantization` is what `general.file_type` means, or the server's name for it.
     """
 
     def text(key: str) -> str:

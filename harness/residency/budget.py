@@ -144,12 +144,7 @@ class KeepAliveBudget:
     def lease_for(
         self, request: Request, *, context_tokens: int | None = None
     ) -> AbstractAsyncContextManager[None]:
-        """Keeps the model of a call resident while it is made; see `lease`.
-
-        Args:
-            request: The call.
-            context_tokens: Of one call, prompt and reply together; None if unknown.
-        """
+        """Keeps the model of a call resident while it is made; see `lease`."""
         kv_tokens = most_kv_tokens(request, context_tokens=context_tokens)
         return self.lease(request.model, kv_tokens=kv_tokens)
 
@@ -157,11 +152,8 @@ class KeepAliveBudget:
     async def lease(self, model: str, *, kv_tokens: int = 0) -> AsyncIterator[None]:
         """Keeps a model resident inside the block; loads it first if needed.
 
-        A holder of a lease must not ask for another: it could wait for itself.
-
-        Args:
-            model: Its tag.
-            kv_tokens: At most, in the model's KV cache.
+        A holder of a lease must not ask for another: it could wait for itself. `kv_tokens` is the
+        most that it holds in the model's KV cache.
 
         Raises:
             DoesNotFit: It is larger than the budget allows, whatever goes.
@@ -293,8 +285,7 @@ class KeepAliveBudget:
     def _note_change(self, refused: Mapping[str, Exception]) -> None:
         """What is in memory, or its size, has changed.
 
-        Args:
-            refused: By tag, why models will not come that were waited for.
+        `refused` says, by tag, why models that were waited for will not come.
         """
         for model, error in refused.items():
             self._refuse(model, error)
@@ -329,9 +320,7 @@ class KeepAliveBudget:
 def most_kv_tokens(request: Request, *, context_tokens: int | None) -> int:
     """What a call may come to hold in the KV cache; an upper bound.
 
-    Args:
-        request: The call.
-        context_tokens: Of one call, prompt and reply together; None if unknown.
+    `context_tokens` is what one call has, prompt and reply together.
     """
     if not isinstance(request, ChatRequest):
         return 0

@@ -246,11 +246,8 @@ def _latest_switch_ns(oldest: Sequence[WaitingCall], state: State) -> int:
 
         min over k of (deadline_k - sum over j < k of (load_j + call_j)) - what calls under way take
 
-    Kept as long as calls take no longer than expected and there is time enough for all.
-
-    Args:
-        oldest: The oldest call of each model that is not resident, the oldest first.
-        state: The present.
+    Kept as long as calls take no longer than expected and there is time enough for all. `oldest`
+    has the oldest call of each model that is not resident, the oldest first.
     """
     residents = state.ledger.residents
     latest_ns = state.now_ns + state.max_wait_ns
@@ -338,9 +335,6 @@ class Choice:
     for models that are still to be used and not in memory. An exact search through the forecast
     makes the same loads in each large workload of `bench_residency`; on its small random runs it
     makes 1.01 times the fewest loads, this 1.02.
-
-    Args:
-        state: The present.
     """
 
     def __init__(self, state: State) -> None:
@@ -386,9 +380,7 @@ class Choice:
     ) -> Load | None:
         """The best load of one of these models; None if none of them can have room.
 
-        Args:
-            reasons: By model, why it should come.
-            going: The residents that may go; None for all that are not pinned.
+        `reasons` says why each should come. If `going` is None, all that are not pinned may go.
         """
         found: list[tuple[tuple[float, bool, int, int], str, tuple[str, ...]]] = []
         for model in reasons:

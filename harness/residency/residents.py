@@ -28,15 +28,8 @@ class Residents:
     """Keeps the ledger's entries of models; loads and unloads them, one at a time, each to its end.
 
     The entries are compared with what hosts report. The trace says why a model came or went.
-
-    Args:
-        tenants: The models.
-        hosts: What loads them, by tag.
-        devices: The memory there is, by name.
-        tracer: Sees every move, what hosts have lost, and what they have loaded unasked.
-        load_began: Called with the model of a load that begins.
-        changed: Called when a move is over, or other models are in memory than was thought, with
-            the errors of models that will not come.
+    `load_began` is called with the model of a load that begins; `changed` when a move is over, or
+    other models are in memory than was thought, with the errors of models that will not come.
 
     Attributes:
         tenants: By tag, with what was learned.
@@ -106,11 +99,8 @@ class Residents:
     ) -> None:
         """A call has ended.
 
-        Args:
-            model: Which it used.
-            kv_tokens: As at its beginning.
-            call_s: How long it took; None for one that was given up before it began.
-            now_ns: The time; None leaves `idle_since_ns`.
+        `call_s` is None for a call that was given up before it began. If `now_ns` is None,
+        `idle_since_ns` stays.
         """
         self._leases[model] -= 1
         self._kv_tokens[model] -= kv_tokens
@@ -305,10 +295,7 @@ class Residents:
     def _came(self, model: str, report: HostReport | None, *, load_s: float | None = None) -> None:
         """A model is in memory now.
 
-        Args:
-            model: Which.
-            report: Its host's, which overrides the estimate.
-            load_s: How long loading took; None if it was there already.
+        The host's report overrides the estimate. `load_s` is None if it was there already.
         """
         tenant = self.tenants[model]
         need = self._said_need(model, report) or tenant.need

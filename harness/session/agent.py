@@ -71,13 +71,7 @@ or asking for more than an empty reply."""
 
 
 def next_move(steps: Sequence[Step], reply: Completion, *, max_steps: int) -> Move:
-    """What to do after a reply of the model.
-
-    Args:
-        steps: What was before it.
-        reply: The reply.
-        max_steps: Replies at most.
-    """
+    """What to do after a reply of the model."""
     if not reply.tool_calls and reply.text.strip():
         return "answered"
     asked, same = _asked(reply.tool_calls), 0
@@ -121,16 +115,8 @@ async def run_agent(
 ) -> AgentResult:
     """Has a model call tools until it answers, or there is a reason to stop.
 
-    Args:
-        ask: The model's reply to a conversation.
-        tools: What it may call.
-        messages: The conversation so far.
-        name: Of its calls as steps; an identifier that no other agent of the node's call has.
-        call: The node's call that it is a part of.
-        tracer: Sees the agent, its steps and the calls of tools.
-        role: What the model is used as.
-        max_steps: Replies of the model at most.
-        max_result_chars: Of a result; the middle of a longer one is left out.
+    `name` is that of its calls as steps: an identifier that no other agent of the node's call has.
+    Of a result longer than `max_result_chars`, the middle is left out.
 
     Raises:
         InvalidInput: A limit is too low.

@@ -55,16 +55,7 @@ def audit_line(
 ) -> dict[str, object]:
     """What the log keeps of a run.
 
-    Args:
-        journal: The whole run.
-        calls: All of its model calls.
-        task: Its `task` input, or an empty text.
-        casting: Who produced and who evaluated, and what is to be said about it.
-        loops: How its revise loops ended.
-        earlier_loops: The same of earlier parts of the run; they come first.
-        scored: Whether each text of a scoring batch passed.
-        redactor: The journal's, which hashes a draft after taking its secrets out.
-        content: What the run records of texts; the line holds no more.
+    The line holds no more of texts than `content` says.
     """
     started, ended = journal.started, journal.ended
     stages = {

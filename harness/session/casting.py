@@ -43,10 +43,6 @@ from harness.trace import Tracer
 class Casting:
     """The roles of one run.
 
-    Args:
-        endpoints: By tag.
-        settings: Assign the roles, and say how different the models must be.
-
     Raises:
         ConfigurationInvalid: A role, a fallback or the pool of evaluators is wrong, or a panel has
             no pool.
@@ -99,10 +95,6 @@ class Casting:
 
         Where a server does not answer within seconds, the settings count.
 
-        Args:
-            tracer: The run's.
-            environment: Holds the API keys that endpoints name.
-
         Raises:
             ConfigurationInvalid: Replicas of an endpoint serve different models.
         """
@@ -137,12 +129,8 @@ class Casting:
     def choose_evaluators(self, tracer: Tracer, *, task: str, run_id: str) -> None:
         """If there is a pool: draws one evaluator from it, or takes all of them as a panel.
 
-        Models that their servers have shown to be too close to the producer's are left out.
-
-        Args:
-            tracer: The run's.
-            task: The run's task: the seed, if the settings have none.
-            run_id: The seed of a run without a task.
+        Models that their servers have shown to be too close to the producer's are left out. The
+        seed is that of the settings, else the run's task, else its id.
 
         Raises:
             ConfigurationInvalid: The pool is empty.
@@ -301,11 +289,6 @@ class ServedModels:
     up alias say nothing across two servers; at one address, any name does, if both replies bear it.
     A name that an endpoint asks for says nothing new: it was looked at before the run. A reply of a
     fallback is the fallback's, and what is written down of the endpoint before it does not count.
-
-    Args:
-        casting: What is known before the first call; told when relatives are found, where those
-            are allowed.
-        tracer: The run's.
     """
 
     def __init__(self, *, casting: Casting, tracer: Tracer) -> None:

@@ -75,9 +75,7 @@ class Demand:
 def demand_of(graph: Graph, seen: Mapping[str, Sequence[str]]) -> dict[str, Demand]:
     """What the nodes of a graph ask, by name.
 
-    Args:
-        graph: The pipeline.
-        seen: By node, the roles that its calls asked before; see `last_asked`.
+    `seen` has, by node, the roles that its calls asked before; see `last_asked`.
     """
     return {name: _demand(graph, name, seen.get(name)) for name in graph.nodes}
 
@@ -98,8 +96,7 @@ def _demand(graph: Graph, name: str, seen: Sequence[str] | None) -> Demand:
 def latest_journals(traces: Path) -> Iterator[Journal]:
     """The journals of the latest runs, the latest first; without those that cannot be read.
 
-    Args:
-        traces: The directory that runs land in; it need not exist.
+    The folder need not exist.
     """
     found = []
     for path in traces.glob(f"*{JOURNAL_SUFFIX}"):
@@ -159,11 +156,7 @@ def _asked_in(spans: Iterable[SpanRecord]) -> dict[str, tuple[str, ...]]:
 class CallDemand:
     """What one call of a node still asks; its `Run` reports what it asks.
 
-    Args:
-        uses: Tags that it is expected to ask, in order.
-        by_turns: Whether it may alternate between them.
-        players: The models behind the roles.
-        moved: Called when what is still to come may have changed.
+    It may alternate between the tags that it is expected to ask if `by_turns`.
 
     Attributes:
         seen: The tags that it has asked, each stretch of one model once.
@@ -220,10 +213,7 @@ class CallDemand:
     def revising(self, *, rounds: int, has_draft: bool, is_judged: bool) -> Iterator[None]:
         """Around a revise loop.
 
-        Args:
-            rounds: Evaluations that it may still make.
-            has_draft: Whether it begins with an evaluation.
-            is_judged: Whether its rubric has anything that a model must judge.
+        `rounds` is how many evaluations it may still make.
         """
         judges = self._players.of(EVALUATOR) if is_judged else ()
         turn = [*self._players.of(PRODUCER), *judges]
@@ -257,14 +247,8 @@ class Forecaster:
     A node that has not begun is a strand, behind those of the nodes that it waits for; one that is
     mapped is a strand for all items still to come, and one for each that is under way. What is
     nested in a node belongs to its strand. Says nothing before the first call begins: until then a
-    run that is resumed, or has a cache, finds out what it need not do.
-
-    Args:
-        graph: What is run.
-        demand: What its nodes ask, by name.
-        players: The models behind the roles.
-        expect: Told the forecast when it has changed: soon, and once for all that happens in one
-            step of the event loop.
+    run that is resumed, or has a cache, finds out what it need not do. `expect` is told the
+    forecast when it has changed: soon, and once for all that happens in one step of the event loop.
     """
 
     def __init__(

@@ -95,12 +95,7 @@ async def check_endpoints(
 ) -> list[EndpointCheck]:
     """Tries one endpoint after the other, so that none is slowed by another.
 
-    Args:
-        settings: Holds the budget.
-        endpoints: All there are.
-        environment: Holds the API keys that endpoints name.
-        tags: Which to try; all when empty.
-        progress: Told whenever something is begun.
+    Without `tags`, all are tried.
 
     Raises:
         InvalidInput: There is no such endpoint.

@@ -96,12 +96,8 @@ def choose_rubric(
 ) -> ChosenRubric:
     """A rubric by its name, by its path, or as it is.
 
-    Args:
-        rubric: Which.
-        rubrics: The folder of the user's own rubrics.
-        prompts: Templates that go before the rubric's, by name, or the path of their file.
-        refuse: Says whether code that the rubric names may be run; left out, the user's settings
-            decide.
+    `prompts` are templates that go before the rubric's, by name, or the path of their file.
+    `refuse` says whether code that the rubric names may be run.
 
     Raises:
         RubricInvalid: There is no such rubric, or it has mistakes.
@@ -156,13 +152,7 @@ async def evaluate_all(
 ) -> HarnessError | None:
     """Verdicts on many drafts; the failure of one does not stop the others.
 
-    Args:
-        session: Asks the evaluators.
-        drafts: By a name of each.
-        chosen: What they are judged by.
-        max_parallel: How many are judged at one time.
-        samples: See `Evaluator.evaluate`.
-        told: Hear of each draft as soon as it has a verdict, or cannot have one.
+    `told` hear of each draft as soon as it has a verdict, or cannot have one.
 
     Returns:
         Why it stopped before the last draft; None if it did not.
@@ -409,12 +399,6 @@ def _tokens_to_keep(
 
 def evaluator_of(session: Session, rubric: Rubric, *, ask: Ask, noise: Noise | None) -> Evaluator:
     """The evaluator, or the panel, of this run.
-
-    Args:
-        session: Says which models judge.
-        rubric: What they judge by.
-        ask: Reaches them.
-        noise: Their measured noise.
 
     Raises:
         ConfigurationInvalid: The rubric needs a judge, and there is no evaluator.

@@ -99,9 +99,7 @@ class McpServers:
     ) -> list[UsableTool]:
         """All tools of these sources, in their order.
 
-        Args:
-            sources: Functions and servers, which are started if they are not running.
-            timeout_s: Of calls of tools that have no limit of their own.
+        `timeout_s` is for calls of tools that have no limit of their own.
 
         Raises:
             InvalidInput: One cannot be a tool, or two have one name.

@@ -65,12 +65,7 @@ class ModelSeen:
 async def list_models(
     endpoints: Mapping[str, Endpoint], *, environment: Mapping[str, str]
 ) -> list[ModelSeen]:
-    """Looks at every endpoint; nothing is loaded for it.
-
-    Args:
-        endpoints: By tag.
-        environment: Holds the keys that they name.
-    """
+    """Looks at every endpoint; nothing is loaded for it."""
     looks = (_look(endpoint, environment) for endpoint in endpoints.values())
     return list(await asyncio.gather(*looks))
 
@@ -98,11 +93,6 @@ async def load_model(
 ) -> HostReport | None:
     """Has a server load a model; other models stay where they are.
 
-    Args:
-        endpoint: One of `controlled`.
-        settings: Hold the budget.
-        environment: Holds the keys that it names.
-
     Returns:
         What the server says of it then.
 
@@ -119,10 +109,6 @@ async def load_model(
 
 async def unload_model(endpoint: Endpoint, *, environment: Mapping[str, str]) -> None:
     """Has a server let a model go, and waits until it has; one that is not there is no error.
-
-    Args:
-        endpoint: One of `controlled`.
-        environment: Holds the keys that it names.
 
     Raises:
         ConfigurationInvalid: A key is not set.

@@ -124,13 +124,8 @@ async def plan_models(
     serve, as at the beginning of a run. One that does not answer has a row that says so.
 
     No model is taken to be in memory yet, all items of a mapped node to be under way at once, and
-    no call to wait longer than `max_wait_s`.
-
-    Args:
-        graph: The pipeline.
-        settings: Say who plays what, and how much memory there is.
-        environment: Holds the keys that endpoints name.
-        endures: Whether a run would have ended as soon with these nodes' models on the processor.
+    no call to wait longer than `max_wait_s`. `endures` says whether a run would have ended as soon
+    with these nodes' models on the processor.
 
     Raises:
         PipelineInvalid: The pipeline has a mistake.

@@ -79,12 +79,7 @@ class OpenModels:
 def known_endpoints(
     settings: Settings, backends: Mapping[str, Backend] | None = None
 ) -> dict[str, Endpoint]:
-    """Every model that can be reached, by tag: the demo's, when nothing else was named.
-
-    Args:
-        settings: Names endpoints.
-        backends: Ready-made backends, by tag.
-    """
+    """Every model that can be reached, by tag: the demo's, when nothing else was named."""
     endpoints = dict(settings.endpoints)
     for tag in backends or {}:
         endpoints[tag] = Endpoint(tag=tag, backend="scripted")
@@ -249,10 +244,7 @@ def _lease(
 ) -> Lease | None:
     """What a call to an endpoint holds while it is made; None for nothing.
 
-    Args:
-        one: The endpoint.
-        budget: Lends its model; None where the model is not the budget's.
-        called: Set when the first call is sent, for the sampling of its servers.
+    `called` is set when the first call is sent, for the sampling of its servers.
     """
     if budget is None and not called:
         return None
@@ -462,12 +454,6 @@ def open_endpoint(
     clock: Clock,
 ) -> OpenedEndpoint:
     """Connects to nothing yet.
-
-    Args:
-        endpoint: As written down.
-        environment: Holds the keys that it names.
-        cached: Whether its replies are.
-        clock: In nanoseconds.
 
     Raises:
         ConfigurationInvalid: It cannot be used as it is written down, or a key may not be sent.

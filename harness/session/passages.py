@@ -59,11 +59,8 @@ _BATCH = 64
 class PassageLibrary:
     """Remembers documents and recalls passages that answer a question.
 
-    Args:
-        settings: Where and how passages are kept. Without a path, they last as long as the run.
-        tracer: The run's.
-        ask: Calls the endpoint that embeds, if there is one.
-        warn: Called for each refused passage.
+    Without a path in the settings, they last as long as the run. `warn` is called for each refused
+    passage.
     """
 
     def __init__(
@@ -352,11 +349,7 @@ def _called_in_background(settings: Settings) -> Iterator[EndpointEmbedder]:
 class EndpointEmbedder:
     """Embeds by calls to one model. An `Embedder`, for any thread but the event loop's.
 
-    Args:
-        tag: The endpoint's.
-        ask: Calls it.
-        first: An answer, which tells the model and the length of its vectors.
-        loop: Where calls are made.
+    `first` is an answer, which tells the model and the length of its vectors.
     """
 
     def __init__(

@@ -23,13 +23,7 @@ from harness.trace.node_records import NodeRecord, node_records
 async def result_if_nothing_to_do(
     graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun
 ) -> RunResult | None:
-    """The result of a run with nothing left to do; None if a call would have to be made.
-
-    Args:
-        graph: The pipeline now.
-        inputs: The value of every input now.
-        earlier: The run.
-    """
+    """The result of a run with nothing left to do; None if a call would have to be made."""
     no_calls = _NoCalls()
     ended = await rehearsed(graph, inputs, earlier, no_calls)
     if no_calls.was_asked or ended.status != "finished":
@@ -66,11 +60,6 @@ class Rehearsal:
 
 async def rehearse(graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun) -> Rehearsal:
     """What a resumed run would call, found without a call.
-
-    Args:
-        graph: The pipeline now.
-        inputs: The inputs given now.
-        earlier: The run.
 
     Raises:
         InvalidInput: As from the run itself.
@@ -118,13 +107,8 @@ async def rehearsed(
 ) -> Execution:
     """How a resumed run would begin: what it would reuse, and what would be made again.
 
-    Args:
-        graph: The pipeline now.
-        inputs: The value of every input now.
-        earlier: The run.
-        no_calls: Notes whether a call would be made.
-        through: A mapped node that does no more than call a pipeline: its calls are made, and those
-            of the pipeline's nodes are not.
+    `through` is a mapped node that does no more than call a pipeline: its calls are made, and those
+    of the pipeline's nodes are not.
     """
     return await execute(
         graph,

@@ -166,9 +166,6 @@ class RunSpent(Spent):
 def run_spent(journal: Journal) -> RunSpent:
     """Adds up what a run took.
 
-    Args:
-        journal: Of a run that is over, however it ended.
-
     Raises:
         JournalInvalid: A line in the middle is not a record.
     """

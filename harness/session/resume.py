@@ -332,10 +332,7 @@ def inputs_now(
 ) -> tuple[dict[str, object], frozenset[str]]:
     """The value of every input of a resumed run, and the names of the given ones.
 
-    Args:
-        graph: The pipeline now.
-        inputs: Given now; they go before the recorded ones.
-        earlier: The run.
+    Given ones go before the recorded ones.
 
     Raises:
         InvalidInput: It is another pipeline's run, or an input is lost or does not fit.
@@ -409,9 +406,7 @@ def match_answers(
 ) -> dict[tuple[str, str], object]:
     """Finds the question that each answer is for.
 
-    Args:
-        given: By a question's key, or by the node if it asks only one.
-        questions: Those that wait.
+    Answers are by a question's key, or by the node if it asks only one.
 
     Raises:
         InvalidInput: There is no such question, or its answer has another form.

@@ -634,9 +634,7 @@ class Run:
     def _varied(self, request: ChatRequest, key: object) -> ChatRequest:
         """The request, changed in a further attempt of the node: the same one would fail again.
 
-        Args:
-            request: As the node asks.
-            key: Of the last reply, if it was not of the type asked for.
+        `key` is that of the last reply, if it was not of the type asked for.
         """
         repeats, invalid = self._call.repeats, self._call.left.get(key)
         if not repeats:

@@ -56,11 +56,6 @@ async def sampling(
     """Samples every server from its first call until the block is left, then closes the sources.
 
     A slow server delays nobody but its own next sample. A source may ask for longer pauses.
-
-    Args:
-        servers: Each once.
-        tracer: Gets a counter when a value is new.
-        every_s: The pause between two samples of one server.
     """
     group = asyncio.TaskGroup()
     async with AsyncExitStack() as stack:
@@ -150,9 +145,7 @@ class CoreSource(_Source):
 class ProcessSource(_Source):
     """What one process took since the last reading, in cores, and what it holds of memory.
 
-    Args:
-        process_id: Of the process as it is now; None while there is none.
-        clock: In nanoseconds.
+    `process_id` gives that of the process as it is now; None while there is none.
     """
 
     def __init__(self, process_id: Callable[[], int | None], *, clock: Clock) -> None:

@@ -73,10 +73,6 @@ class ComparedModels:
     """The models behind a run's endpoints. A model file is read when it is first compared.
 
     A served model is known by its name only, until `take_word` says more.
-
-    Args:
-        endpoints: By tag.
-        same_family: Whether a model may judge one of its family.
     """
 
     def __init__(self, endpoints: Mapping[str, Endpoint], *, same_family: SameFamilyRule) -> None:
@@ -198,9 +194,7 @@ class ComparedModels:
 def refusal(what: str, relation: Relation) -> SameModel | SameFamily:
     """The error for a producer and an evaluator that are too close.
 
-    Args:
-        what: The beginning of the message.
-        relation: `same` or `family`.
+    `what` begins the message.
     """
     if relation == "same":
         return SameModel(
@@ -294,10 +288,7 @@ def evaluator_pool(
 ) -> EvaluatorPool:
     """The tags that may evaluate the producer's output.
 
-    Args:
-        tags: As in the settings, blanks stripped.
-        producer: Its tag; None if ambiguous, and then no tag is left out.
-        models: The models behind the tags.
+    If the producer is None, it is ambiguous, and no tag is left out.
 
     Raises:
         ConfigurationInvalid: No tag is left.

@@ -113,10 +113,6 @@ def is_split(endpoint: Endpoint) -> bool:
 async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
     """What the budget must know.
 
-    Args:
-        endpoint: One that `is_managed`.
-        host: Loads its model, and can tell how large it is.
-
     Raises:
         ConfigurationInvalid: Its size is unknown.
         ModelFileInvalid: Its file is missing or not a GGUF.
@@ -210,10 +206,6 @@ _SHARE_OF_MACHINE = 0.8
 
 def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tuple[Device, ...]:
     """The devices of the settings, and those that endpoints name; `machine` is the first.
-
-    Args:
-        settings: Say how much of them may be used.
-        named: By endpoints.
 
     Raises:
         ConfigurationInvalid: The capacity of a device is unknown.

@@ -91,10 +91,7 @@ def not_allowed(
 ) -> Iterator[NotTrusted]:
     """An error for each variable that calls to an endpoint would carry without leave.
 
-    Args:
-        endpoint: As in the settings.
-        environment: Says what the user allows.
-        url: The address of the call; the endpoint's own when left out.
+    The address is the endpoint's own if `url` is left out.
     """
     folder, url = endpoint.written_in, url or endpoint.url
     if folder is None or (url is None and not provider_of(endpoint).finds_keys):

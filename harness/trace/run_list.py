@@ -76,9 +76,7 @@ class AuditLine(BaseModel):
 def list_runs(directory: Path, *, latest: int | None = None) -> list[AuditLine]:
     """The runs in a directory, oldest first: ended, killed or still going.
 
-    Args:
-        directory: Where runs land.
-        latest: Only so many, the last ones; all if None. It reads no more than these need.
+    With `latest`, only so many, the last ones, and it reads no more than these need.
 
     Raises:
         InvalidInput: The audit log cannot be read.

@@ -117,13 +117,7 @@ def prometheus(*rows: tuple[str, Metric], from_the_start: bool = True) -> Parser
 class MetricsSource:
     """The counters of one server, read again and again by one task.
 
-    Args:
-        address: The server's, as it is when it is asked.
-        paths: The pages to ask for, and what reads each.
-        tag: The endpoint's.
-        pause_s: The least pause that this kind of server needs.
-        url: Of a server that was there before the run: its totals do not start at 0.
-        api_key: Sent as a bearer token, as `bearer` gave it.
+    `url` is that of a server that was there before the run: its totals do not start at 0.
     """
 
     def __init__(
@@ -214,9 +208,7 @@ class RunTotals:
     def counted(self, readings: Iterable[Reading], *, fresh: bool) -> tuple[Reading, ...]:
         """The same readings, with totals since the run began.
 
-        Args:
-            readings: As the server counts.
-            fresh: Whether the server was started since the last ones.
+        `fresh` says whether the server was started since the last ones.
         """
         since = [self._since(reading, fresh=fresh) for reading in readings]
         self._asked = True

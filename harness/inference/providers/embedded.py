@@ -66,9 +66,7 @@ _ALL_LAYERS = -2
 class EmbeddedLlamaCpp:
     """One GGUF model, resident between `load` and `unload`.
 
-    Args:
-        endpoint: The file, its context and slots; `path` must be set.
-        clock: The caller's clock.
+    The endpoint's `path` must be set.
 
     Attributes:
         api_key: What the engine's server must be sent as a bearer token.

@@ -119,9 +119,7 @@ def trace_headers() -> dict[str, str]:
 class Connection:
     """The connections to one endpoint, and the errors that its refusals and failures mean.
 
-    Args:
-        endpoint: Where it is; `url` must be set.
-        api_key: Sent as a bearer token.
+    The endpoint's `url` must be set.
 
     Raises:
         ConfigurationInvalid: The key cannot stand in an HTTP header.
@@ -192,9 +190,6 @@ class Exchange:
 
     Leaving the block may take a moment, which is not part of the call: put it around the call's
     time limits, not inside them.
-
-    Args:
-        connection: Leads to the server.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -219,10 +214,7 @@ class Exchange:
     ) -> ServerReply:
         """Sends fields as JSON; the reply is then read as long as the block lasts.
 
-        Args:
-            url: Where to.
-            fields: The request.
-            on_sent: Called when all of it has been handed to the system; again if it is sent again.
+        `on_sent` is called when all of it has been handed to the system; again if it is sent again.
 
         Raises:
             EndpointUnreachable: Nothing answers at the address.

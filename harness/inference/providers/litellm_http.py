@@ -183,11 +183,7 @@ CLIENT = CarefulClient()
 
 
 def make_careful(litellm: Any) -> None:  # noqa: ANN401 - litellm's own types are incomplete
-    """Makes litellm send everything through `CLIENT`, or through clients that follow no redirect.
-
-    Args:
-        litellm: The module, with its settings made.
-    """
+    """Makes litellm send all through `CLIENT`, or through clients that follow no redirect."""
     if litellm.aclient_session is CLIENT:
         return
     from litellm.caching.llm_caching_handler import LLMClientCache  # noqa: PLC0415

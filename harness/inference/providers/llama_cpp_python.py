@@ -94,9 +94,7 @@ _LEFT_OUT: Mapping[str, Any] = {
 class LlamaCppPython:
     """One GGUF model, resident between `load` and `unload`.
 
-    Args:
-        endpoint: The file and its context; `path` must be set.
-        clock: The caller's clock.
+    The endpoint's `path` must be set.
     """
 
     def __init__(self, endpoint: Endpoint, *, clock: Clock = monotonic) -> None:

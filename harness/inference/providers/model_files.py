@@ -60,11 +60,7 @@ def load_error(
 ) -> HarnessError:
     """The error of a failed load.
 
-    Args:
-        endpoint: The file, and what was asked for; `path` must be set.
-        loading_of: How the engine loads a file.
-        said: What the engine said.
-        lacks_memory: Whether that means that memory is short.
+    `lacks_memory` says whether what the engine said means that memory is short.
     """
     path = endpoint.path
     assert path is not None
@@ -109,10 +105,8 @@ class EngineHost:
     """A `Host` of a backend that loads its model from a file.
 
     llama.cpp reports what it allocated in its log only: a report has no sizes, and the figures
-    computed from the file's header hold, which are within 2 MiB of that log.
-
-    Args:
-        engine: The backend; its maker closes it.
+    computed from the file's header hold, which are within 2 MiB of that log. The engine's maker
+    closes it.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -38,9 +38,6 @@ def keep_alive_s(gaps_ns: Sequence[int]) -> float:
     fewer than `ENOUGH_GAPS`, not less than `BASE_S`. The percentile is by nearest rank: the
     shortest of the gaps that nine in ten do not exceed (of 10 gaps the second longest, of 9 the
     longest).
-
-    Args:
-        gaps_ns: Observed gaps between calls, in any order.
     """
     least_s = LEAST_S if len(gaps_ns) >= ENOUGH_GAPS else BASE_S
     if not gaps_ns:

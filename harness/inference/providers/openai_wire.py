@@ -54,11 +54,7 @@ _WAY_OF_COUNTING = "stream_options"
 class OpenAIWire:
     """A server that speaks `POST <url>/chat/completions`.
 
-    Args:
-        endpoint: Where it is and what its model is called there; `url` must be set.
-        provider: What sets the server apart.
-        api_key: Sent as a bearer token.
-        clock: The caller's clock.
+    The endpoint's `url` must be set.
 
     Raises:
         ConfigurationInvalid: The key cannot stand in an HTTP header.
@@ -214,12 +210,7 @@ class OpenAIWire:
 
 
 class WireReply:
-    """One reply of this wire: its text goes into `progress`, all else is kept for its end.
-
-    Args:
-        progress: Gathers the text.
-        endpoint: Where the reply comes from.
-    """
+    """One reply of this wire: its text goes into `progress`, all else is kept for its end."""
 
     def __init__(self, progress: ReplyInProgress, *, endpoint: Endpoint) -> None:
         self._progress = progress

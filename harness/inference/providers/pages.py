@@ -47,9 +47,7 @@ P = TypeVar("P", bound=Page)
 class ServerPages:
     """The pages of one server.
 
-    Args:
-        endpoint: Where it is; `url` must be set.
-        api_key: Sent as a bearer token.
+    The endpoint's `url` must be set.
 
     Attributes:
         url: The endpoint's address, with its `/v1` if it has one.
@@ -78,10 +76,7 @@ class ServerPages:
     ) -> bytes | None:
         """A page; None for anything but a success.
 
-        Args:
-            url: Its address.
-            params: Its query.
-            post: Sent as JSON, if the page is not just fetched.
+        `post` is sent as JSON, if the page is not just fetched.
 
         Raises:
             httpx.RequestError: Nothing answers.

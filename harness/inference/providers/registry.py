@@ -101,10 +101,7 @@ def tool_knowledge(endpoint: Endpoint) -> ToolKnowledge:
 def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) -> Host:
     """What loads an endpoint's model; connects to nothing yet.
 
-    Args:
-        endpoint: One with a file, or whose server is managed.
-        backend: What `connect` made of it: a model from a file is loaded by it.
-        access: As for `connect`.
+    `endpoint` has a file, or its server is managed.
 
     Raises:
         ConfigurationInvalid: Nothing can load it as it is written down, or a key cannot be sent.
@@ -120,12 +117,7 @@ def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) 
 
 
 def loading_of(endpoint: Endpoint, header: GgufHeader) -> Loading:
-    """How an endpoint's file is loaded.
-
-    Args:
-        endpoint: One of a backend that loads files.
-        header: Of its file.
-    """
+    """How an endpoint's file is loaded."""
     loading = provider_of(endpoint).loading
     assert loading is not None
     return loading(endpoint, header)
@@ -139,12 +131,8 @@ async def served_metadata(
     Names can be made up: llama-server ignores the name it is asked for, vLLM serves under any
     (`--served-model-name`), and a bare tag of Ollama's hides how the weights are packed.
 
-    None, never an error, if the server does not tell: the first call will say what is wrong.
-
-    Args:
-        endpoint: Only `tells_model` ones are asked.
-        api_key: Sent as a bearer token.
-        timeout_s: Longest that it may take in all.
+    None, never an error, if the server does not tell: the first call will say what is wrong. Only
+    endpoints with `tells_model` are asked. `timeout_s` is for all of it.
     """
     served = provider_of(endpoint).served
     if served is None:
@@ -171,11 +159,8 @@ def tells_model(endpoint: Endpoint) -> bool:
 async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> ServerFacts:
     """What is known of an endpoint's server. What it does not tell within seconds is None.
 
-    Ask once the model has been called: some servers know its context only then.
-
-    Args:
-        endpoint: A managed API is not asked, and all of its facts are None.
-        api_key: Sent as a bearer token.
+    Ask once the model has been called: some servers know its context only then. A managed API is
+    not asked, and all of its facts are None.
 
     Raises:
         ConfigurationInvalid: The key cannot stand in an HTTP header.
@@ -247,11 +232,6 @@ def metrics_source(
     endpoint: Endpoint, backend: Backend, *, api_key: str | None = None
 ) -> MetricsSource | None:
     """The counters of an endpoint's server; None for a kind that has none.
-
-    Args:
-        endpoint: As written down.
-        backend: What `connect` made of it.
-        api_key: Sent as a bearer token.
 
     Raises:
         ConfigurationInvalid: The key cannot stand in an HTTP header.

@@ -63,11 +63,7 @@ class Answer:
 class ServerHost:
     """One endpoint's model at a server, asked over connections of its own; see `Host`.
 
-    A subclass has `load`, `unload` and `report`.
-
-    Args:
-        endpoint: Where it is and what the model is called there; `url` must be set.
-        access: Its keys.
+    A subclass has `load`, `unload` and `report`. The endpoint's `url` must be set.
 
     Attributes:
         endpoint: As given.
@@ -164,8 +160,7 @@ class ServerHost:
     async def or_else(self, undo: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
         """Undoes the block if it raises or is cancelled.
 
-        Args:
-            undo: Has a few seconds. Its own errors are dropped: the block's says more.
+        `undo` has a few seconds. Its own errors are dropped: the block's says more.
         """
         try:
             yield
@@ -226,9 +221,7 @@ class ServerHost:
 async def in_time(endpoint: Endpoint, doing: str) -> AsyncIterator[None]:
     """Ends the block after the endpoint's `load_timeout_s`.
 
-    Args:
-        endpoint: Whose model is moved.
-        doing: The verb for the error: `load`.
+    `doing` is the verb for the error: `load`.
 
     Raises:
         LoadFailed: The block took longer.

@@ -159,13 +159,8 @@ def signed_headers(
 ) -> Mapping[str, str]:
     """The headers of one request; they are good for one, and for five minutes.
 
-    Args:
-        key: The server's `TRTLLM_RUNTIME_CONTROL_API_KEY`.
-        method: `GET` or `POST`.
-        path: The page, from its slash on, without a query.
-        body: As it is sent; empty for none.
-        now_s: Seconds since 1970.
-        nonce: 32 hexadecimal digits, others each time.
+    `path` begins with a slash and has no query; `nonce` gives 32 hexadecimal digits, others each
+    time.
     """
     timestamp, once = str(int(now_s())), nonce()
     signed = f"trtllm-runtime-control-v1\n{method}\n{path}\n{timestamp}\n{once}\n".encode() + body
