@@ -1,7 +1,7 @@
 """Functions as text that stays the same wherever they are written, and under every Python.
 
-The text is written from the source's syntax tree, without lines, comments, docstrings, annotations
-and the names of local variables. If the source is missing, or differs from the compiled code (a
+The text is written from the source's syntax tree, without lines, comments, docstrings and
+annotations. If the source is missing, or differs from the compiled code (a
 file edited since, a cell of a closed notebook), the text is the bytecode, which depends on the
 version of Python and counts docstrings too.
 """
@@ -59,8 +59,7 @@ def code_text(code: CodeType) -> CodeText:
         return _compiled_text(code)
     # Several lambdas on one line cannot be distinguished, so all of them count.
     nodes = module.functions[code.co_firstlineno, code.co_name]
-    outer = _global_names(code)
-    writer = _Writer(outer=outer, variables=_variables(nodes) - outer - {*code.co_freevars})
+    writer = _Writer(outer=_global_names(code))
     try:
         for node in nodes:
             writer.add_function(node)
@@ -106,16 +105,14 @@ def _parsed(source: str) -> _Parsed:
 class _Writer:
     """Walks a function's syntax tree and writes its text.
 
-    `outer` has the global names that it reads. Local `variables` do not count.
+    `outer` has the global names that it reads.
     """
 
-    def __init__(self, *, outer: Set[str], variables: Set[str]) -> None:
+    def __init__(self, *, outer: Set[str]) -> None:
         self.words: list[str] = []
         self.reads: dict[tuple[str, ...], None] = {}
         self.imports: dict[Import, None] = {}
         self._outer = outer
-        self._variables = variables
-        self._numbers: dict[str, int] = {}
 
     def add_function(self, node: _Function) -> None:
         """A function, without its name, decorators and defaults."""
@@ -130,11 +127,8 @@ class _Writer:
             case _:
                 self._add(node.body)
 
-    def _add(self, value: object, *, in_class: bool = False) -> None:  # noqa: PLR0912 - of each kind
+    def _add(self, value: object, *, in_class: bool = False) -> None:
         match value:
-            case ast.Name() if value.id in self._variables:
-                number = self._numbers.setdefault(value.id, len(self._numbers))
-                self.words.append(f"variable {number}")
             case ast.Name() | ast.Attribute() if path := self._path(value):
                 self.words.append(f"name {'.'.join(path)}")
                 self.reads[path] = None
@@ -187,24 +181,6 @@ class _Writer:
                 return *path, attribute
             case _:
                 return ()
-
-
-def _variables(nodes: list[_Function]) -> set[str]:
-    """Local names that could be any others: they are set, and are nothing but variables."""
-    stored: set[str] = set()
-    fixed: set[str] = set()
-    for node in (inner for one in nodes for inner in ast.walk(one)):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-                stored.add(name)
-            case ast.ClassDef():
-                # What is set in its body are attributes.
-                fixed |= {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-        if not isinstance(node, ast.Name | ast.Attribute | ast.Constant):
-            for _, value in ast.iter_fields(node):  # as parameters, imports, global statements do
-                named = value if isinstance(value, list) else [value]
-                fixed |= {one.partition(".")[0] for one in named if isinstance(one, str)}
-    return stored - fixed
 
 
 def _global_names(code: CodeType) -> set[str]:

@@ -123,7 +123,6 @@ NODE = plain(NODE_OR)
         ("-> str:\n", '-> str:\n    """A docstring."""\n'),
         ("policy=3", "policy=4"),
         ("task: str", "task: object"),
-        ("titles", "headings"),
         ("\nimport asyncio", "\nfrom __future__ import annotations\nimport asyncio"),
         ("innermost(text):\n", 'innermost(text):\n    "Of a helper."\n'),
         ("def decorate", "def text(): 'as an attribute is called'\ndef decorate"),
@@ -559,7 +558,7 @@ async def node(run, path: Path = Path("a/b")):
 
 def test_a_digest_is_the_same_under_every_version_of_python(digest_of):
     """It was taken under 3.11.2, 3.11.7 and 3.13; a version that gives another one fails here."""
-    assert digest_of(VERSIONS) == "69130321c5b95ea881035ad07c33d7e6"
+    assert digest_of(VERSIONS) == "e95f2e65d8646ebf9cd007426a4ebd54"
 
 
 # --- other processes -----------------------------------------------------------------------------
