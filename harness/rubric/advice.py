@@ -5,19 +5,12 @@ Each rule yields remarks; `advice_on` finds the line that each remark is about.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.rubric.checks import ContainsAll, ContainsAny, Excludes
-from harness.rubric.draft import phrase_pattern
 from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.written import Place, Written
-
-_QUOTES = "„“”«»"
-_QUOTED = re.compile(rf"[{_QUOTES}]|[^{_QUOTES}]+[{_QUOTES}]$")
-"""Begins with a quote, or ends with one that was not opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +78,10 @@ def _remarks(rubric: Rubric) -> Iterator[_Remark]:
     yield from _on_threshold(rubric)
     yield from _on_other_thresholds(rubric)
     yield from _on_settings(rubric)
-    yield from _on_contradictions(rubric)
     for index, dimension in enumerate(rubric.dimensions):
         place = ("dimensions", index)
         if dimension.judge is None:
             yield from _on_unread(dimension, place)
-            yield from _on_checks(dimension, place)
         else:
             yield from _on_anchors(rubric, dimension, place)
             yield from _on_sources(dimension, place)
@@ -100,20 +91,12 @@ def _remarks(rubric: Rubric) -> Iterator[_Remark]:
 
 
 def _on_threshold(rubric: Rubric) -> Iterator[_Remark]:
-    scale, wanted = rubric.scale, rubric.pass_at
-    if wanted == scale.min:
-        yield _Remark(
-            place=("pass_at",),
-            code="rubric.threshold-at-minimum",
-            what=f"every draft reaches {wanted:g}",
-            remedy="raise pass_at",
-        )
-    elif wanted == scale.max and rubric.judged:
+    if rubric.pass_at == rubric.scale.max and rubric.judged:
         yield _Remark(
             place=("pass_at",),
             code="rubric.threshold-at-maximum",
-            what=f"only a draft with the full score in every dimension reaches {wanted:g}, and "
-            "models rarely give it",
+            what="only a draft with the full score in every dimension reaches "
+            f"{rubric.pass_at:g}, and models rarely give it",
             remedy="lower pass_at; 9 of 10 is strict",
         )
 
@@ -140,15 +123,6 @@ def _on_other_thresholds(rubric: Rubric) -> Iterator[_Remark]:
 
 
 def _on_settings(rubric: Rubric) -> Iterator[_Remark]:
-    scale, margin = rubric.scale, rubric.repeat_within
-    if rubric.judged and rubric.repeats > 1 and margin >= (scale.max - scale.min) / 2:
-        yield _Remark(
-            place=("repeat_within" if "repeat_within" in rubric.model_fields_set else "scale",),
-            code="rubric.margin-too-wide",
-            what=f"repeat_within {margin:g} is half of the scale {scale.min:g} to {scale.max:g} or "
-            "more, so nearly every draft is judged again",
-            remedy=f"write a twentieth of the scale: {(scale.max - scale.min) / 20:g}",
-        )
     if rubric.judged and all(d.needs_sources for d in rubric.dimensions):
         yield _Remark(
             place=("dimensions",),
@@ -156,27 +130,6 @@ def _on_settings(rubric: Rubric) -> Iterator[_Remark]:
             what="every dimension needs sources, so a draft without any cannot be scored",
             remedy="add a dimension that needs none",
         )
-
-
-def _on_contradictions(rubric: Rubric) -> Iterator[_Remark]:
-    """Phrases that one check requires and another forbids."""
-    checks = [check for dimension in rubric.dimensions for check in dimension.checks]
-    forbidden = {p.casefold() for c in checks if isinstance(c, Excludes) for p in c.phrases}
-    for index, dimension in enumerate(rubric.dimensions):
-        for number, check in enumerate(dimension.checks):
-            if not isinstance(check, ContainsAll | ContainsAny):
-                continue
-            for item, phrase in enumerate(check.phrases):
-                # What is forbidden may be a part of what is required.
-                found = [one for one in forbidden if phrase_pattern(one).search(phrase)]
-                if found:
-                    yield _Remark(
-                        place=("dimensions", index, "checks", number, "phrases", item),
-                        code="rubric.phrase-required-and-forbidden",
-                        what=f"'{phrase}' is asked for here, and 'excludes' forbids '{found[0]}': "
-                        "no draft can do both",
-                        remedy="leave out one of the two",
-                    )
 
 
 def _on_unread(dimension: Dimension, place: Place) -> Iterator[_Remark]:
@@ -188,22 +141,6 @@ def _on_unread(dimension: Dimension, place: Place) -> Iterator[_Remark]:
                 what=f"'{dimension.name}' is checked by code, which does not read its '{name}'",
                 remedy="leave it out, or have the dimension judged",
             )
-
-
-def _on_checks(dimension: Dimension, place: Place) -> Iterator[_Remark]:
-    for number, check in enumerate(dimension.checks):
-        here = (*place, "checks", number)
-        for name in ("phrases", "titles"):
-            for item, text in enumerate(getattr(check, name, ())):
-                bare = text.strip(_QUOTES)
-                if bare and _QUOTED.match(text):
-                    yield _Remark(
-                        place=(*here, name, item),
-                        code="rubric.quotes-sought",
-                        what=f"the quotes of '{text}' are looked for with it: to YAML, only \" "
-                        "and ' are quotes",
-                        remedy=f'write "{bare}", unless that is meant',
-                    )
 
 
 def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
