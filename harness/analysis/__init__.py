@@ -4,9 +4,8 @@ Runs nothing, and asks no model. `otlp` is imported where spans are sent, since 
 client.
 """
 
-from harness.analysis.comparison import Comparison, compare
 from harness.analysis.diagnosis import diagnose
-from harness.analysis.finding import LAYERS, Diagnosis, Evidence, Finding, Layer, Severity
+from harness.analysis.finding import LAYERS, Diagnosis, Evidence, Finding, Severity
 from harness.analysis.many_runs import RunsReport, report_of_runs
 from harness.analysis.rules import RULES
 from harness.analysis.run_report import Aside, RunReport, Targets, report_of
@@ -15,16 +14,13 @@ __all__ = [
     "LAYERS",
     "RULES",
     "Aside",
-    "Comparison",
     "Diagnosis",
     "Evidence",
     "Finding",
-    "Layer",
     "RunReport",
     "RunsReport",
     "Severity",
     "Targets",
-    "compare",
     "diagnose",
     "report_of",
     "report_of_runs",

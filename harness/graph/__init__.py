@@ -1,7 +1,7 @@
 """Pipelines as graphs of functions: definition, checks, execution. Knows no models."""
 
 from harness.graph.execution import execute
-from harness.graph.executor import Executor, InProcess, Work
+from harness.graph.executor import InProcess, Work
 from harness.graph.graph import Graph, bind_inputs, doubtful_inputs, graph_inputs
 from harness.graph.node_call import Answers, Asker, NodeCall
 from harness.graph.outcome import (
@@ -18,7 +18,6 @@ from harness.graph.policies import (
     Concurrency,
     Default,
     OnError,
-    Policies,
     Resources,
     Retry,
     Timeout,
@@ -33,14 +32,12 @@ __all__ = [
     "Default",
     "Earlier",
     "Execution",
-    "Executor",
     "Graph",
     "InProcess",
     "NodeCall",
     "NodeFailure",
     "NodeSkip",
     "OnError",
-    "Policies",
     "Question",
     "Rerun",
     "Resources",

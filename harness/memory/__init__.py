@@ -12,15 +12,11 @@ from harness.memory.passage import (
     Scalar,
 )
 from harness.memory.place import Place, PostgresUrl, is_url, place_of
-from harness.memory.primary import Merging, PrimaryStore, Progress, copy
+from harness.memory.primary import PrimaryStore, Progress, copy
 from harness.memory.ranking import Mode
-from harness.memory.sqlite import FILE_NAME
 from harness.memory.store import MemoryStore
-from harness.memory.terms import LANGUAGES
 
 __all__ = [
-    "FILE_NAME",
-    "LANGUAGES",
     "Added",
     "Embedder",
     "Filter",
@@ -28,7 +24,6 @@ __all__ = [
     "Hits",
     "MemoryStore",
     "Merge",
-    "Merging",
     "Mode",
     "Passage",
     "Place",

@@ -9,11 +9,10 @@ from harness.session.mcp_tools import mcp
 from harness.session.own_loop import refuse_running_loop, run_to_its_end
 from harness.session.pipeline import Pipeline
 from harness.session.rehearsal import Rehearsal, Remake, rehearse
-from harness.session.result import CallResult, RunFiles, RunResult
+from harness.session.result import RunResult
 from harness.session.resume import EarlierRun, Origin, only_question, read_earlier_run
 from harness.session.run import Run
-from harness.session.separation import EvaluatorDraw, EvaluatorPanel, Separation
-from harness.session.session import Session, open_session
+from harness.session.session import open_session
 from harness.session.settings import Settings, load_settings
 from harness.session.tools import Tool, ToolResult
 
@@ -21,10 +20,7 @@ __all__ = [
     "AgentResult",
     "BatchResult",
     "BatchScores",
-    "CallResult",
     "EarlierRun",
-    "EvaluatorDraw",
-    "EvaluatorPanel",
     "Origin",
     "Pipeline",
     "Rehearsal",
@@ -33,10 +29,7 @@ __all__ = [
     "Run",
     "RunEvent",
     "RunEvents",
-    "RunFiles",
     "RunResult",
-    "Separation",
-    "Session",
     "Settings",
     "Tool",
     "ToolResult",
