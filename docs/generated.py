@@ -184,7 +184,7 @@ GROUPS = {
     "The loop and its limits": ("Limits", "WiggumResult", "Round", "rounds_from"),
     "Rubrics": ("load_rubric", "Rubric", "Draft", "Verdict", "Finding", "Grade"),
     "Models": (
-        "chat", "chat_sync", "stream", "TextStream", "embed", "open_shim", "Message",
+        "chat", "chat_sync", "ChatOptions", "stream", "TextStream", "embed", "open_shim", "Message",
         "ChatRequest", "EmbedRequest", "Completion", "Embeddings", "Usage", "OnCut", "Endpoint",
         "Image", "ScriptedBackend", "ScriptedReply",
     ),

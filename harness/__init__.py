@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Timeout,
     )
     from harness.inference import (
+        ChatOptions,
         ChatRequest,
         Completion,
         Embeddings,
@@ -73,6 +74,7 @@ __all__ = [
     "BatchResult",
     "BatchScores",
     "Cache",
+    "ChatOptions",
     "ChatRequest",
     "Completion",
     "Concurrency",
@@ -150,6 +152,7 @@ _HOMES = {
         "Timeout",
     ),
     "inference": (
+        "ChatOptions",
         "ChatRequest",
         "Completion",
         "EmbedRequest",

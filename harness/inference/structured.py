@@ -112,19 +112,32 @@ class ReplyType(Generic[T]):
 
 
 class ChatOptions(TypedDict, total=False):
-    """What every form of `chat` takes; `harness.chat` says what they mean."""
+    """What every form of `chat` takes."""
 
     max_output_tokens: int | None
+    """Where the reply is cut. When left out, where the model's context or a limit of the run ends
+    it."""
     on_cut: OnCut
+    """What becomes of a reply that was cut, filtered or has no text: `error` raises, `keep` takes
+    it as it is, and `continue` asks for the rest, a few times at most, and joins it."""
     temperature: float
+    """0, which is greedy, when left out."""
     top_p: float | None
+    """Draws from the likeliest tokens that together have this probability."""
     top_k: int | None
+    """Draws from so many of the likeliest tokens."""
     min_p: float | None
+    """Draws from tokens that have this share of the likeliest one's probability."""
     frequency_penalty: float
+    """From 0 to 2; keeps small models from saying one thing for ever."""
     seed: int | None
+    """Makes sampling repeatable where the server can."""
     stop: Sequence[str]
+    """Texts that end the reply."""
     timeout_s: float | None
+    """Longest that it may take, if less than the endpoint's."""
     priority: int
+    """Of calls that wait here for one endpoint, the highest goes first."""
 
 
 def chat_request(

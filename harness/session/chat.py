@@ -14,7 +14,6 @@ from harness.inference import (
     Completion,
     Embeddings,
     EmbedRequest,
-    OnCut,
     Prompt,
     TextStream,
     as_texts,
@@ -102,20 +101,10 @@ async def chat(
     returns: Any = None,
     tools: Sequence[Offered] | None = None,
     tool_choice: Literal["auto", "required"] = "auto",
-    max_output_tokens: int | None = None,
-    on_cut: OnCut = "error",
-    temperature: float = 0.0,
-    top_p: float | None = None,
-    top_k: int | None = None,
-    min_p: float | None = None,
-    frequency_penalty: float = 0.0,
-    seed: int | None = None,
-    stop: Sequence[str] = (),
     top_logprobs: int | None = None,
-    timeout_s: float | None = None,
-    priority: int = 0,
     on_text: Callable[[str], None] | None = None,
     settings: Settings | None = None,
+    **options: Unpack[ChatOptions],
 ) -> Any:
     """Asks one model once, and leaves no trace.
 
@@ -132,47 +121,27 @@ async def chat(
         tools: Functions that the model may ask to be called, in the reply's `tool_calls`. They are
             not called.
         tool_choice: Whether the model decides if it asks for a call, or has to.
-        max_output_tokens: Where the reply is cut. When left out, where the model's context ends.
-        on_cut: What becomes of a reply that was cut, filtered or has no text: `error` raises,
-            `keep` takes it as it is, and `continue` asks for the rest, a few times at most, and
-            joins it.
-        temperature: 0 is greedy.
-        top_p: Draws from the likeliest tokens that together have this probability.
-        top_k: Draws from so many of the likeliest tokens.
-        min_p: Draws from tokens that have this share of the likeliest one's probability.
-        frequency_penalty: From 0 to 2; keeps small models from saying one thing for ever.
-        seed: Makes sampling repeatable where the server can.
-        stop: Texts that end the reply.
         top_logprobs: Of each token, the log probability and those of so many alternatives.
-        timeout_s: Longest that it may take, if less than the endpoint's.
-        priority: Makes no difference to one call alone.
         on_text: Told each piece of the answer as it arrives; where the rest was asked for, the
             word that was cut is told again.
         settings: In place of those of the directory and the environment.
+        options: See `ChatOptions`.
 
     Raises:
         ConfigurationInvalid: There is no such endpoint.
         ReplyCut: The reply was cut; `ReplyFiltered` and `ReplyEmpty` are kinds of it.
         InferenceError: There is no reply, or it is not of the type asked for.
     """
+    on_cut = options.pop("on_cut", "error")
     request, reply_type = chat_request(
         messages,
         returns=returns,
-        stop=stop,
         tools=tool_specs(tools or ()),
         tool_choice=tool_choice,
         model=model,
-        max_output_tokens=max_output_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
-        frequency_penalty=frequency_penalty,
-        seed=seed,
         top_logprobs=top_logprobs,
-        timeout_s=timeout_s,
-        priority=priority,
         on_text=on_text,
+        **options,
     )
     async with open_shim(model, settings=settings) as shim:
         completion = await whole_reply(shim.chat, request, on_cut=on_cut)

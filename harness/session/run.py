@@ -242,18 +242,8 @@ class Run:
         returns: Any = None,
         tools: Sequence[Offered] | None = None,
         tool_choice: Literal["auto", "required"] = "auto",
-        max_output_tokens: int | None = None,
-        on_cut: OnCut = "error",
-        temperature: float = 0.0,
-        top_p: float | None = None,
-        top_k: int | None = None,
-        min_p: float | None = None,
-        frequency_penalty: float = 0.0,
-        seed: int | None = None,
-        stop: Sequence[str] = (),
-        timeout_s: float | None = None,
-        priority: int = 0,
         on_text: Callable[[str], None] | None = None,
+        **options: Unpack[ChatOptions],
     ) -> Any:
         """Asks the model that plays a role.
 
@@ -267,22 +257,9 @@ class Run:
             tools: Functions that the model may ask to be called. They are not called: the result is
                 a `Completion`, with `tool_calls`. `agent` calls them.
             tool_choice: Whether the model decides if it asks for a call, or has to.
-            max_output_tokens: Where the reply is cut. When left out, where the model's context or a
-                limit of the run ends it.
-            on_cut: What becomes of a reply that was cut, filtered or has no text: `error` raises,
-                `keep` takes it as it is, and `continue` asks for the rest, a few times at most, and
-                joins it.
-            temperature: 0 is greedy.
-            top_p: Draws from the likeliest tokens that together have this probability.
-            top_k: Draws from so many of the likeliest tokens.
-            min_p: Draws from tokens that have this share of the likeliest one's probability.
-            frequency_penalty: From 0 to 2; keeps small models from saying one thing for ever.
-            seed: Makes sampling repeatable where the server can.
-            stop: Texts that end the reply.
-            timeout_s: Longest that it may take, if less than the endpoint's.
-            priority: Of calls that wait here for one endpoint, the highest goes first.
             on_text: Told each piece of the answer as it arrives; where the rest was asked for, the
                 word that was cut is told again.
+            options: See `ChatOptions`.
 
         Raises:
             ConfigurationInvalid: No model plays the role, or it is misspelt.
@@ -293,24 +270,16 @@ class Run:
             InferenceError: There is no reply, or it is not of the type asked for.
         """
         model = self._session.casting.model(role, self._session.trace)
+        on_cut = options.pop("on_cut", "error")
         request, reply_type = chat_request(
             prompt,
             returns=returns,
-            stop=stop,
             tools=tool_specs(tools or ()),
             tool_choice=tool_choice,
             model=model,
             role=role,
-            max_output_tokens=max_output_tokens,
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
-            min_p=min_p,
-            frequency_penalty=frequency_penalty,
-            seed=seed,
-            timeout_s=timeout_s,
-            priority=priority,
             on_text=on_text,
+            **options,
         )
         key = (role, request.messages)
         completion = await whole_reply(self._chat, self._varied(request, key), on_cut=on_cut)
