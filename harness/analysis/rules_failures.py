@@ -33,15 +33,15 @@ def kind_of(call: Call) -> str:
     return (call.error or "").partition(":")[0]
 
 
-UNREACHED = frozenset({"EndpointUnreachable", "CircuitOpen"})
-"""Errors of calls that no server received. Runs of earlier versions have the second."""
+UNREACHED = "EndpointUnreachable"
+"""The error of a call that no server received."""
 
 
 def out_of_reach_calls(observed: Observed) -> dict[str, list[Call]]:
     """By endpoint, the calls that did not reach it; one or two missed calls are left out."""
     missed: defaultdict[str, list[Call]] = defaultdict(list)
     for call in observed.calls:
-        if call.status == "error" and kind_of(call) in UNREACHED:
+        if call.status == "error" and kind_of(call) == UNREACHED:
             missed[call.model].append(call)
     return {model: calls for model, calls in missed.items() if len(calls) >= LEAST_UNREACHED}
 
@@ -112,8 +112,7 @@ def failed_calls(observed: Observed) -> Found | None:
     final -= Counter((retry.model, retry.reason) for retry in retries)
     final -= Counter((other.failed, other.reason) for other in fallbacks)
     for model in out_of_reach_calls(observed):
-        for reason in UNREACHED:
-            del final[model, reason]
+        del final[model, UNREACHED]
     if not final:
         return None
     ((model, kind), count), *_ = final.most_common()

@@ -133,13 +133,10 @@ def load(tags: tuple[str, ...], config: Path | None) -> None:
     such as a model that the budget can never hold, 130 interrupted.
     """
 
-    def loading(endpoint: Endpoint, settings: Settings) -> Coroutine[Any, Any, str]:
-        async def load() -> str:
-            began_s = time.monotonic()
-            report = await load_model(endpoint, settings, environment=os.environ)
-            return f"in memory{_taken(report)}, after {time.monotonic() - began_s:.1f} s"
-
-        return load()
+    async def loading(endpoint: Endpoint, settings: Settings) -> str:
+        began_s = time.monotonic()
+        report = await load_model(endpoint, settings, environment=os.environ)
+        return f"in memory{_taken(report)}, after {time.monotonic() - began_s:.1f} s"
 
     _each(tags, config, loading, doing="loading")
 
@@ -156,12 +153,9 @@ def unload(tags: tuple[str, ...], config: Path | None) -> None:
     usable, 130 interrupted.
     """
 
-    def unloading(endpoint: Endpoint, _settings: Settings) -> Coroutine[Any, Any, str]:
-        async def unload() -> str:
-            await unload_model(endpoint, environment=os.environ)
-            return "not in memory"
-
-        return unload()
+    async def unloading(endpoint: Endpoint, _settings: Settings) -> str:
+        await unload_model(endpoint, environment=os.environ)
+        return "not in memory"
 
     _each(tags, config, unloading, doing="unloading")
 

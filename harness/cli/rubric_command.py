@@ -1,4 +1,4 @@
-"""`harness rubric`: check rubrics, list them, begin one, and score drafts by them."""
+"""`harness rubric`: check rubrics, list them, and score drafts by them; `harness new rubric`."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def list_rubrics(config: Path | None, *, as_json: bool) -> None:
         say(f"{one.name:{width}}  {said} ({where})")
 
 
-@rubric.command()
+@click.command()
 @click.argument("name", metavar="NAME|FILE.yaml")
 @click.option("--from", "base", help="What to copy; a small rubric with comments when left out.")
 @config_option

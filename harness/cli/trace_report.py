@@ -175,13 +175,11 @@ def _calls_line(report: RunReport) -> str:
     ends["refused at a limit"] = calls.refused
     ends |= {"answered from the cache": calls.from_cache, "cut at a limit": calls.cut}
     told = "".join(f", {count} {end}" for end, count in ends.items() if count)
-    elsewhere = {
-        f"; {counted(report.fallbacks, 'time')} another endpoint was asked": report.fallbacks,
-    }
+    elsewhere = f"; {counted(report.fallbacks, 'time')} another endpoint was asked"
     return (
         f"{counted(calls.calls, 'model call')}{told}; tried again {counted(report.retries, 'time')}"
-        + "".join(part for part, count in elsewhere.items() if count)
-        + f"; {counted(report.evictions, 'model')} evicted to make room."
+        f"{elsewhere if report.fallbacks else ''}"
+        f"; {counted(report.evictions, 'model')} evicted to make room."
     )
 
 

@@ -73,7 +73,7 @@ class Written:
         return found
 
 
-_BEGIN = "begin with 'title: …', or with a copy: harness rubric new"
+_BEGIN = "begin with 'title: …', or with a copy: harness new rubric"
 
 
 def read_written(path: Path, *, begin: str = _BEGIN) -> tuple[Written, tuple[Problem, ...]]:

@@ -181,7 +181,9 @@ def run_spent(journal: Journal) -> RunSpent:
             endpoints.append(item)
     calls = calls_of(chats)
     sent = [
-        call for call in (*calls, *priced_asides(asides)) if call.was_sent and not call.from_cache
+        call
+        for call in (*calls, *priced_asides(asides))
+        if not call.was_refused and not call.from_cache
     ]
     charges = charges_of(sent, endpoints)
     uncounted = [c for c in sent if c.status != "ok" or c.count("input_tokens") is None]

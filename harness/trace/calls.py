@@ -101,11 +101,6 @@ class Call(Interval):
         return (self.error or "").startswith("RunLimitReached")
 
     @property
-    def was_sent(self) -> bool:
-        """Whether a server may have received it."""
-        return not self.was_refused and not (self.error or "").startswith("CircuitOpen")
-
-    @property
     def dropped(self) -> tuple[str, ...]:
         """Fields left out of the request, since the model or its server refuses them."""
         names = self.attributes.get("dropped")
@@ -491,7 +486,7 @@ def priced_asides(spans: Iterable[SpanRecord]) -> Iterator[Call]:
 
 def _model_cost(model: str, calls: Sequence[Call], prices: _Prices, *, run_ns: int) -> ModelCost:
     by_basis: dict[PriceBasis, float] = {}
-    unpriced = sum(call.was_sent for call in calls)
+    unpriced = sum(not call.was_refused for call in calls)
     for call in calls:
         charge = _charge(call, prices)
         if charge is not None:

@@ -375,7 +375,7 @@ def endpoint(model, **attributes):
         pytest.param({}, [call(cost_usd=0.25), call()], ("price list",), 0.25, 1,
                      id="one is not on the list"),
         pytest.param(PER_TOKEN, [PAID, BROKEN], ("tokens",), 0.0045, 1, id="a failed call"),
-        pytest.param(PER_TOKEN, [PAID, replace(BROKEN, error="CircuitOpen: small: not asked")],
+        pytest.param(PER_TOKEN, [PAID, replace(BROKEN, error="RunLimitReached: small: not asked")],
                      ("tokens",), 0.0045, 0, id="a call that was not even sent"),
         pytest.param({"usd_per_hour": 36}, [BROKEN], ("hours",), 0.02, 0, id="hours alone"),
         pytest.param({"usd_per_hour": 36} | PER_TOKEN, [PAID], ("tokens", "hours"), 0.0245, 0,

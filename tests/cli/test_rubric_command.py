@@ -153,7 +153,7 @@ def test_the_schema_is_written(tmp_path: Path) -> None:
 def test_a_new_rubric_is_a_copy_that_an_editor_can_check(
     tmp_path: Path, name: str, base: str, written: str
 ) -> None:
-    said = rubric("new", name, "--from", base, cwd=tmp_path).stdout
+    said = harness("new", "rubric", name, "--from", base, cwd=tmp_path).stdout
 
     assert said.startswith(f"{written}: a copy of '{base}'; next: harness rubric check {written}\n")
     assert rubric("check", "--strict", written, cwd=tmp_path).exit_code == 0
@@ -166,21 +166,24 @@ def test_a_new_rubric_is_a_copy_that_an_editor_can_check(
 def test_a_new_rubric_with_the_name_of_one_that_ships_is_said_to_go_before_it(
     tmp_path: Path,
 ) -> None:
-    assert "From now on, 'brief'" in rubric("new", "brief", "--from", "qa", cwd=tmp_path).stdout
-    assert "From now on" not in rubric("new", "drafts/brief.yaml", cwd=tmp_path).stdout
+    def begun(*words: str) -> str:
+        return harness("new", "rubric", *words, cwd=tmp_path).stdout
+
+    assert "From now on, 'brief'" in begun("brief", "--from", "qa")
+    assert "From now on" not in begun("drafts/brief.yaml")
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        pytest.param("new essay", "rubrics/essay.yaml: ", id="there already"),
-        pytest.param("new mine --from bref", "'bref'", id="unknown base"),
-        pytest.param("new file/mine.yaml", "file/mine.yaml: cannot be written", id="no place"),
+        pytest.param("essay", "rubrics/essay.yaml: ", id="there already"),
+        pytest.param("mine --from bref", "'bref'", id="unknown base"),
+        pytest.param("file/mine.yaml", "file/mine.yaml: cannot be written", id="no place"),
     ],
 )
 def test_what_cannot_be_written_is_said(here: Path, arguments: str, named: str) -> None:
     (here / "file").write_text("not a directory")
-    result = rubric(*arguments.split(), cwd=here)
+    result = harness("new", "rubric", *arguments.split(), cwd=here)
 
     assert result.exit_code == 2
     assert named in result.stderr

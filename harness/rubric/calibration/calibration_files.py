@@ -159,7 +159,7 @@ def write_pass_at(file: RubricFile, value: float, *, load: Callable[[Path], Rubr
     path = file.written.path
     if path.resolve().is_relative_to(shipped_directory("rubrics").resolve()):
         raise InvalidInput(
-            "it ships with the program; make one of your own first: harness rubric new "
+            "it ships with the program; make one of your own first: harness new rubric "
             f"{path.stem} --from {path.stem}",
             code="tune.rubric-ships",
             path=path,
