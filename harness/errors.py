@@ -145,8 +145,8 @@ class NotTrusted(ConfigurationInvalid):
 
     code = "trust.key-not-allowed"
 
-    def __init__(self, message: str, *, entry: str, code: str | None = None) -> None:
-        super().__init__(message, code=code)
+    def __init__(self, message: str, *, entry: str) -> None:
+        super().__init__(message)
         self.entry = entry
 
 

@@ -473,7 +473,7 @@ def tail(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     lost_ns = length_ns(one for call in slow if (one := ttft(call)) is not None)
     if len(slow) < LEAST_QUEUED or times.p99_ns < far_ns or not observed.matters(lost_ns):
         return None
-    longer = _mean(slow, "input_tokens") / max(1.0, _mean(timed, "input_tokens"))
+    longer = _prompt_tokens(slow) / max(1.0, _prompt_tokens(timed))
     return Found(
         seen=f"{len(slow)} of {len(timed)} calls to '{model}' waited far longer for their first "
         f"token than the rest: {said_ns(times.p50_ns)} at p50, {said_ns(times.p99_ns)} at p99 "
@@ -490,5 +490,5 @@ def tail(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     )
 
 
-def _mean(calls: Sequence[Call], count: str) -> float:
-    return statistics.fmean(call.count(count) or 0 for call in calls)
+def _prompt_tokens(calls: Sequence[Call]) -> float:
+    return statistics.fmean(call.count("input_tokens") or 0 for call in calls)

@@ -117,7 +117,6 @@ def not_allowed(
             yield NotTrusted(
                 f"endpoint {endpoint.tag!r} of {folder / SETTINGS_FILE} would send {what} to "
                 f"{places[0]}, which you have not allowed; to allow it: {line}",
-                code="trust.key-not-allowed",
                 entry=f"{entry} {folder}",
             )
 
@@ -148,7 +147,6 @@ def check_store(
         f"{journal or f'[memory] path of {folder / SETTINGS_FILE}'} would send passages and "
         f"PostgreSQL credentials to {places[-1]}, which you have not allowed; to allow it: "
         f"{_exported(KEYS_VARIABLE, entry, ',', environment)}",
-        code="trust.key-not-allowed",
         entry=f"{entry} {folder}",
     )
 

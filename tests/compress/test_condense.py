@@ -91,7 +91,6 @@ CATS = (
 ITEMS = f"# A\n\n- ants\n- bees\n- {'cows ' * 20}\n- dogs\n"
 WORDS = f"# A\n\n{'word ' * 100}and then it is cut o"
 CUT_OFF = "# A\n\n````py\n" + "x = 1\n" * 100 + "last = 2\nunfini"
-OPEN = "# A\n\n```\n" + "x = 1\n" * 20 + "unfinished"
 SHORT = "# A\n\na\n\n# B\n\nb\n"
 RESULTS = {
     "whole sentences in order, with a mark for what is missing": (
