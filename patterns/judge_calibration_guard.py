@@ -9,7 +9,7 @@ Without an evaluator, the guard tests the rubric's checks.
 quantization, the numbers mean something else, and nothing says so.
 
 **Forces.** Only drafts that people scored can show this. They must be few, because each costs a
-judgement in every run, and both good and bad, or a judge that gives 9 to everything passes.
+judgment in every run, and both good and bad, or a judge that gives 9 to everything passes.
 
 **Costs.** a + 1 evaluations for a anchors, each 1 call with an evaluator, up to `repeats` of them
 near the threshold. Without one, no call.

@@ -12,7 +12,7 @@ right. They need a temperature and different seeds, or you count n equal answers
 has the slots; its prefix cache reads the prompt once.
 
 **When not.** For free text, which has no majority: score drafts by a rubric (`wiggum_loop`). For
-judgements without a shared bias: `llm_panel`.
+judgments without a shared bias: `llm_panel`.
 
 **In Perfetto.** `ballots/ballot[0]` to `[4]` in lanes one above the other. If the model has one
 slot, their calls wait in `queue` and are written one by one. The counter `share` is the share of
