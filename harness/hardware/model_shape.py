@@ -30,7 +30,6 @@ Packing = Literal["gguf", "safetensors"]
 _SAFETENSORS_CACHES: Final[dict[KvBits, BlockFormat]] = {
     16: BlockFormat(name="F16", block_elements=1, block_bytes=2),
     8: BlockFormat(name="FP8", block_elements=1, block_bytes=1),
-    4: BlockFormat(name="NVFP4", block_elements=16, block_bytes=9),
 }
 _PROMPT_TOKENS_AT_ONCE: Final[dict[Packing, int]] = {"gguf": 512, "safetensors": 8192}
 _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([BM])", re.IGNORECASE | re.ASCII)

@@ -13,10 +13,10 @@ from typing import Final, Literal, get_args
 from harness.errors import InvalidInput, did_you_mean
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
-KvBits = Literal[16, 8, 4]
+KvBits = Literal[16, 8]
 
-CACHE_TYPES: Final[dict[KvBits, Literal["f16", "q8_0", "q4_0"]]] = {16: "f16", 8: "q8_0", 4: "q4_0"}
-"""llama.cpp's, by nominal bits: scales make them 8.5 and 4.5."""
+CACHE_TYPES: Final[dict[KvBits, Literal["f16", "q8_0"]]] = {16: "f16", 8: "q8_0"}
+"""llama.cpp's, by nominal bits: scales make 8 to 8.5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
