@@ -13,7 +13,7 @@ from typing import Annotated, Final, NamedTuple
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from harness.errors import ServerError
-from harness.files import write_whole
+from harness.files import cache_folder, write_whole
 from harness.hardware.device import Device
 from harness.hardware.model_shape import ModelShape
 from harness.hardware.rates import Factors, Rates, prompt_flops, ttft_s
@@ -267,5 +267,4 @@ def keep_factors(learned: Learned, environment: Mapping[str, str]) -> None:
 
 
 def _file(environment: Mapping[str, str]) -> Path:
-    cache = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", ""), ".cache")
-    return Path(cache, "harness", "machine.json")
+    return cache_folder(environment) / "machine.json"
