@@ -15,7 +15,8 @@ from typing import Any, Final, Literal
 from harness.errors import InvalidInput, did_you_mean
 from harness.hardware import Footprint, format_bytes
 from harness.hardware.data_tables import RuntimeRow, Tables
-from harness.hardware.device import Device
+from harness.hardware.device import MACHINE_SHARE, Device
+from harness.hardware.footprint import padded_tokens
 from harness.hardware.model_shape import ModelShape, parse_parameters, shape_by_hand
 from harness.hardware.offload import GPU_CONTEXT_BYTES, offload_speedup
 from harness.hardware.quantization import KvBits, label_bits
@@ -44,8 +45,8 @@ from harness.trace.records import Instant
 Launcher = Callable[[Serving], Launch]
 Placement = Literal["whole", "in turns", "split"]
 
-_SHARES: Final = {True: 0.92, False: 0.8}
-"""What models may take: of a GPU a server's default, of a machine's memory the budget's."""
+_SHARES: Final = {True: 0.92, False: MACHINE_SHARE}
+"""What models may take; of a GPU a server's default."""
 _FLOORS: Final = {"evaluator": 8.0, "judge": 8.0, "code": 5.5, "coder": 5.5}
 _FLOOR: Final = 4.0
 """The fewest nominal bits of a weight, for some roles and for the others."""
@@ -71,8 +72,8 @@ class Load:
 
     @property
     def context_tokens(self) -> int:
-        """Of one sequence, in blocks of 256."""
-        return -(-(self.prompt_tokens + self.output_tokens) // 256) * 256
+        """Of one sequence, in whole blocks."""
+        return padded_tokens(self.prompt_tokens + self.output_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from harness.errors import InvalidInput
 from harness.hardware.footprint import parse_bytes
 from harness.hardware.gpus import read_gpus
 from harness.hardware.memory_speed import memory_bytes_per_s, products_per_s
+
+MACHINE_SHARE: Final = 0.8
+"""Of the machine's memory, what models may take unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,10 +102,10 @@ class Loading:
     def cells(self, *, window_tokens: int | None = None) -> int:
         """Cells of all slots together."""
         caches, sharers = (1, self.slots) if self.unified else (self.slots, 1)
-        cells = _padded(sharers * self.context_tokens)
+        cells = padded_tokens(sharers * self.context_tokens)
         if window_tokens is not None and not self.whole_windows:
             # A micro-batch must fit beside the window of its first token.
-            cells = min(cells, _padded(sharers * window_tokens + self.micro_batch_tokens))
+            cells = min(cells, padded_tokens(sharers * window_tokens + self.micro_batch_tokens))
         return caches * cells
 
 
@@ -244,5 +244,6 @@ def kept_logits_bytes(header: GgufHeader, loading: Loading) -> int:
     return _FLOAT_BYTES * kept * length
 
 
-def _padded(tokens: int) -> int:
+def padded_tokens(tokens: int) -> int:
+    """As llama.cpp has a context: a whole number of blocks of 256."""
     return -(-tokens // _CELL_STEP) * _CELL_STEP
