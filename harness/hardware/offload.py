@@ -133,15 +133,3 @@ def first_gpu_layer(header: GgufHeader, gpu_layers: int | None) -> int:
     if gpu_layers is None:
         return 0
     return max(header.block_count + 1 - gpu_layers, 0)
-
-
-def layers_that_fit(header: GgufHeader, loading: Loading, *, gpu_bytes: int) -> int:
-    """The greatest `-ngl` of llama.cpp for a GPU with `gpu_bytes` free.
-
-    `SplitFootprint.speedup` says whether less than all is worth it. Raises as `split_footprint`.
-    """
-    for layers in range(header.block_count + 1, 0, -1):
-        split = split_footprint(header, loading, gpu_layers=layers)
-        if split.gpu.total_bytes <= gpu_bytes:
-            return layers
-    return 0

@@ -25,8 +25,6 @@ class Factors:
     """Share of the memory's."""
     compute: float = 1.0
     """Share of the processor's."""
-    overhead_s: float = 0.0
-    """Of each step, whatever its size: launching kernels, sampling, scheduling."""
     cache: float | None = None
     """Of KV caches, the bandwidth's share; None for the weights'. On a CPU attention costs more."""
 
@@ -62,9 +60,9 @@ class Rates:
     def step_s(self, *, tokens: int, sequences: int = 1) -> float:
         """Seconds for one token of each of B sequences of so many tokens so far: the ITL.
 
-        max((weights + B * KV bytes) / bandwidth, 2 * N * B / F) + overhead, for N active parameters
-        and F operations a second. On a CPU it is their sum: the cores that compute are those that
-        wait for the memory.
+        max((weights + B * KV bytes) / bandwidth, 2 * N * B / F), for N active parameters and F
+        operations a second. On a CPU it is their sum: the cores that compute are those that wait
+        for the memory.
         """
         factors, device = self.factors, self.device
         cache_bytes = sequences * self.model.sequence_kv_bytes(tokens, self.kv_bits)
@@ -73,8 +71,7 @@ class Rates:
         moving_s = moved / device.memory_bytes_per_s
         rate = self.prefill_tokens_per_s()
         computing_s = sequences / rate if rate else 0.0
-        both_s = max(moving_s, computing_s) if device.is_gpu else moving_s + computing_s
-        return both_s + factors.overhead_s
+        return max(moving_s, computing_s) if device.is_gpu else moving_s + computing_s
 
     def decode_tokens_per_s(self, *, tokens: int, sequences: int = 1) -> float:
         """Tokens a second of all B sequences together: B / `step_s`."""
@@ -94,7 +91,7 @@ class Rates:
         if rate is None:
             return None
         reading_s = self.model.active_bytes / (self.device.memory_bytes_per_s * factors.bandwidth)
-        return max((tokens - cached) / rate, reading_s) + factors.overhead_s
+        return max((tokens - cached) / rate, reading_s)
 
     def saturation(self, *, tokens: int, least_gain: float = 0.1) -> int:
         """The batch from which doubling it gains less than `least_gain`; 2**16 at most.
