@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from harness.errors import InvalidInput, did_you_mean
 from harness.hardware import Footprint, format_bytes
 from harness.hardware.data_tables import RuntimeRow, Tables
-from harness.hardware.device import MACHINE_SHARE, Device
+from harness.hardware.device import MACHINE_SHARE, DeviceSpec
 from harness.hardware.footprint import padded_tokens
 from harness.hardware.model_shape import ModelShape, parse_parameters, shape_by_hand
 from harness.hardware.offload import GPU_CONTEXT_BYTES, offload_speedup
@@ -140,7 +140,7 @@ class ModelAdvice:
 class Advice:
     """For models that share a device."""
 
-    device: Device
+    device: DeviceSpec
     placement: Placement
     said: str
     models: tuple[ModelAdvice, ...]
@@ -148,7 +148,7 @@ class Advice:
 
 def advise(
     wanted: Sequence[Wanted],
-    device: Device,
+    device: DeviceSpec,
     *,
     tables: Tables,
     launches: Mapping[str, Launcher],
@@ -230,7 +230,7 @@ def advise(
 # --- what fits ------------------------------------------------------------------------------------
 
 
-def _together(device: Device, count: int) -> Device:
+def _together(device: DeviceSpec, count: int) -> DeviceSpec:
     """So many, each with a part of every layer: what they say to each other is left out."""
     return replace(
         device,
@@ -289,7 +289,7 @@ class _Way:
         )
 
 
-def _ways(wanted: Wanted, device: Device, tables: Tables) -> list[_Way]:
+def _ways(wanted: Wanted, device: DeviceSpec, tables: Tables) -> list[_Way]:
     """Best first: the cache is packed before the weights are, those down to the role's floor."""
     shape, floor = wanted.shape, _floor(wanted.role)
     coarser = [
@@ -460,7 +460,7 @@ def _short(number: float) -> str:
 
 
 def _runtime(
-    wanted: Wanted, model: ModelShape, device: Device, tables: Tables, *, in_turns: bool
+    wanted: Wanted, model: ModelShape, device: DeviceSpec, tables: Tables, *, in_turns: bool
 ) -> RuntimeRow:
     rows, only = tables.runtimes, wanted.runtime
     if only is not None:
@@ -551,7 +551,7 @@ def _notes(
 def _costs(
     wanted: Wanted,
     figures: Mapping[str, Figure],
-    device: Device,
+    device: DeviceSpec,
     tables: Tables,
     usd_per_hour: float | None,
     *,

@@ -34,7 +34,7 @@ from harness.cli.tables import digits, dollars
 from harness.errors import CallTimeout, InvalidInput, did_you_mean
 from harness.hardware import format_bytes, parse_bytes
 from harness.hardware.data_tables import Tables, read_tables
-from harness.hardware.device import Device, device_by_hand, this_gpu, this_machine
+from harness.hardware.device import DeviceSpec, device_by_hand, this_gpu, this_machine
 from harness.hardware.gpus import read_gpus
 from harness.hardware.model_shape import ModelShape, read_model_shape
 from harness.hardware.rates import Rates
@@ -221,7 +221,9 @@ def _device_of(endpoint: Endpoint) -> str | None:
     return None
 
 
-def _device(tables: Tables, name: str | None, memory: str | None, bandwidth: str | None) -> Device:
+def _device(
+    tables: Tables, name: str | None, memory: str | None, bandwidth: str | None
+) -> DeviceSpec:
     if memory is not None:
         try:
             like = tables.device(name) if name else tables.like(parse_bytes(memory))

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, Validati
 
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import read_text
-from harness.hardware.device import Device
+from harness.hardware.device import DeviceSpec
 from harness.hardware.model_shape import ModelShape, Packing, parse_parameters, shape_by_hand
 
 
@@ -43,9 +43,9 @@ class DeviceRow(Row):
     link: str = ""
 
     @property
-    def device(self) -> Device:
+    def device(self) -> DeviceSpec:
         """What it describes."""
-        return Device(
+        return DeviceSpec(
             name=self.name,
             memory_bytes=round((self.memory_gib or 0) * 2**30),
             memory_bytes_per_s=self.bandwidth_gb_s * 1e9,
@@ -127,7 +127,7 @@ class Tables:
     quantizations: Mapping[str, QuantizationRow]
     runtimes: Mapping[str, RuntimeRow]
 
-    def device(self, name: str) -> Device:
+    def device(self, name: str) -> DeviceSpec:
         """One of the table.
 
         Raises:
@@ -146,14 +146,14 @@ class Tables:
         named = {row.name.lower(): row.backend for row in self.runtimes.values()}
         return named.get(runtime.lower(), runtime)
 
-    def like(self, memory_bytes: int) -> Device:
+    def like(self, memory_bytes: int) -> DeviceSpec:
         """The slowest GPU of those nearest in size."""
         gpus = [row.device for row in self.devices.values() if row.kind == "gpu"]
         return min(
             gpus, key=lambda one: (abs(one.memory_bytes - memory_bytes), one.memory_bytes_per_s)
         )
 
-    def product(self, name: str) -> Device | None:
+    def product(self, name: str) -> DeviceSpec | None:
         """The GPU that a driver calls so; None if it is not in the table."""
         rows = self.devices.values()
         found = (row for row in rows if row.product and f" {row.product} " in f" {name} ")

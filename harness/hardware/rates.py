@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from harness.errors import InvalidInput
-from harness.hardware.device import Device
+from harness.hardware.device import DeviceSpec
 from harness.hardware.model_shape import ModelShape
 from harness.hardware.quantization import KvBits
 
@@ -43,7 +43,7 @@ class Rates:
     """The speed of a model on a device."""
 
     model: ModelShape
-    device: Device
+    device: DeviceSpec
     kv_bits: KvBits = 16
     factors: Factors = CEILING
 

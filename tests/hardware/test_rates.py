@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from harness.errors import InvalidInput
-from harness.hardware.device import Device, device_by_hand
+from harness.hardware.device import DeviceSpec, device_by_hand
 from harness.hardware.model_shape import shape_by_hand
 from harness.hardware.offload import offload_speedup
 from harness.hardware.rates import (
@@ -27,7 +27,7 @@ from harness.hardware.rates import (
 )
 
 GB, GIB = 10**9, 2**30
-H100 = Device(
+H100 = DeviceSpec(
     name="h100",
     memory_bytes=80 * GIB,
     memory_bytes_per_s=3350 * GB,
