@@ -6,20 +6,20 @@ It reads nothing and runs nothing. Each speed is what to expect, beside its uppe
 from __future__ import annotations
 
 import itertools
-import re
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+from harness.analysis.serving_costs import costs
+from harness.analysis.serving_load import Load
 from harness.errors import InvalidInput, did_you_mean
 from harness.hardware import Footprint, format_bytes
-from harness.hardware.data_tables import RuntimeRow, Tables
+from harness.hardware.data_tables import Figure, RuntimeRow, Tables
 from harness.hardware.device import MACHINE_SHARE, DeviceSpec
-from harness.hardware.footprint import padded_tokens
-from harness.hardware.model_shape import ModelShape, parse_parameters, shape_by_hand
+from harness.hardware.footprint import format_count
+from harness.hardware.model_shape import ModelShape
 from harness.hardware.offload import GPU_CONTEXT_BYTES, offload_speedup
-from harness.hardware.quantization import KvBits, label_bits
+from harness.hardware.quantization import KvBits, role_floor
 from harness.hardware.rates import (
     CEILING,
     USUAL,
@@ -27,53 +27,21 @@ from harness.hardware.rates import (
     Rates,
     batching_gain,
     break_even_acceptance,
-    break_even_tokens_per_day,
     load_limit_s,
     mean_queue,
     mixed_itl_s,
-    owned_usd_per_hour,
     requests_per_s,
     sequences_that_fit,
     ttft_s,
-    usd_per_million_tokens,
 )
 from harness.inference.providers.serving import Launch, Serving, Setting
-from harness.trace.calls import Call
-from harness.trace.intervals import depths
-from harness.trace.records import Instant
 
 Launcher = Callable[[Serving], Launch]
 Placement = Literal["whole", "in turns", "split"]
 
 _SHARES: Final = {True: 0.92, False: MACHINE_SHARE}
 """What models may take; of a GPU a server's default."""
-_FLOORS: Final = {"evaluator": 8.0, "judge": 8.0, "code": 5.5, "coder": 5.5}
-_FLOOR: Final = 4.0
-"""The fewest nominal bits of a weight, for some roles and for the others."""
 _FIRST_PORT: Final = 8080
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What is asked of a model."""
-
-    users: int = 1
-    """Sequences at once."""
-    prompt_tokens: int = 2000
-    output_tokens: int = 500
-    rate_per_s: float | None = None
-    """Requests that come in a second, at random; None if all users ask at the same moment."""
-    shared: float = 0.0
-    """Of a prompt, the share that a prefix cache has of it."""
-    calls: int | None = None
-    """Of the run that the load is from."""
-    ttft_s: float = 2.0
-    itl_s: float = 0.05
-
-    @property
-    def context_tokens(self) -> int:
-        """Of one sequence, in whole blocks."""
-        return padded_tokens(self.prompt_tokens + self.output_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,17 +72,6 @@ class Option:
     alone_tokens_per_s: float
     together_tokens_per_s: float
     """Of the users that fit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """What to expect, its upper bound (None for a figure that is no speed), and how it is found."""
-
-    name: str
-    value: float
-    ceiling: float | None
-    unit: str
-    formula: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,13 +159,17 @@ def advise(
             port=_FIRST_PORT + number if len(wanted) > 1 else None,
         )
         figures = dict(_figures(one.load, way, n, room, tables))
-        figures |= (
-            {}
-            if not n
-            else _costs(
-                one, figures, device, tables, usd_per_hour, replicas=replicas, share=1 / len(wanted)
+        if n:
+            figures |= costs(
+                one.load,
+                figures,
+                device,
+                tables,
+                parameters=one.shape.parameters,
+                usd_per_hour=usd_per_hour,
+                replicas=replicas,
+                share=1 / len(wanted),
             )
-        )
         models.append(
             ModelAdvice(
                 role=one.role,
@@ -291,7 +252,7 @@ class _Way:
 
 def _ways(wanted: Wanted, device: DeviceSpec, tables: Tables) -> list[_Way]:
     """Best first: the cache is packed before the weights are, those down to the role's floor."""
-    shape, floor = wanted.shape, _floor(wanted.role)
+    shape, floor = wanted.shape, role_floor(wanted.role)
     coarser = [
         shape.quantized(row.name, packing=row.packing, bits=row.bits)
         for row in tables.quantizations.values()
@@ -315,11 +276,6 @@ def _ways(wanted: Wanted, device: DeviceSpec, tables: Tables) -> list[_Way]:
 
 def _smallest(ways: Sequence[_Way]) -> _Way:
     return min(ways, key=lambda way: way.total_bytes(1))
-
-
-def _floor(role: str) -> float:
-    """Of `judge-b` that of `judge`."""
-    return _FLOORS.get(role.partition("-")[0], _FLOOR)
 
 
 def _placed(
@@ -395,14 +351,14 @@ def _figures(
         "load": load,
         "model": model,
         "rates": rates,
-        "parameters": _short(model.parameters),
-        "active": _short(model.active_parameters),
+        "parameters": format_count(model.parameters),
+        "active": format_count(model.active_parameters),
         "bits": 8 * taken.weights_bytes / max(model.parameters, 1),
         "n": n,
         "others": n - 1,
         "gain": "{:.1f} to {:.1f}".format(*batching_gain(n)),
-        "bandwidth": f"{_short(device.memory_bytes_per_s)}B/s",
-        "flops": f"{_short(device.flops_per_s)}FLOP/s" if device.flops_per_s else "unknown",
+        "bandwidth": f"{format_count(device.memory_bytes_per_s)}B/s",
+        "flops": f"{format_count(device.flops_per_s)}FLOP/s" if device.flops_per_s else "unknown",
         "room": format_bytes(room),
         "weights": format_bytes(taken.weights_bytes),
         "buffers": format_bytes(way.overhead_bytes),
@@ -421,8 +377,7 @@ def _figures(
     }
     limits = _speeds(load, replace(rates, factors=CEILING), n) if n else {}
     for name, value in (sizes | (_speeds(load, rates, n) if n else {})).items():
-        row = tables.figures[name]
-        yield name, Figure(name, value, limits.get(name), row.unit, row.formula.format(**said))
+        yield name, tables.figures[name].filled(value, limits.get(name), said)
 
 
 def _speeds(load: Load, rates: Rates, n: int) -> dict[str, float]:
@@ -448,12 +403,6 @@ def _speeds(load: Load, rates: Rates, n: int) -> dict[str, float]:
         "requests within targets": requests,
         "goodput": requests * load.output_tokens,
     }
-
-
-def _short(number: float) -> str:
-    """With three digits and the letter of a power of 1000, as parameters are counted."""
-    power = next((p for p in (12, 9, 6) if number >= 10**p), 0)
-    return f"{number / 10**power:.3g} {'TGM'[(12 - power) // 3]}" if power else f"{number:.3g} "
 
 
 # --- what to start --------------------------------------------------------------------------------
@@ -507,7 +456,7 @@ def _notes(
 ) -> Iterator[str]:
     """What else there is to know, most important first."""
     load, shape, device = wanted.load, wanted.shape, way.rates.device
-    floor = _floor(wanted.role)
+    floor = role_floor(wanted.role)
     if 8 * shape.weight_bytes < (floor - 0.1) * shape.parameters:
         why = ": noise in scores poisons the loop, and no rubric mends it" if floor == 8 else ""
         yield f"{shape.quantization} is too coarse for {wanted.role}: {floor:g} bits or more{why}"
@@ -543,121 +492,3 @@ def _notes(
             "long prompts beside many replies: LMCache keeps caches outside the GPU; llm-d and "
             "KServe route by prefix, and separate prefill from decoding"
         )
-
-
-# --- money ----------------------------------------------------------------------------------------
-
-
-def _costs(
-    wanted: Wanted,
-    figures: Mapping[str, Figure],
-    device: DeviceSpec,
-    tables: Tables,
-    usd_per_hour: float | None,
-    *,
-    replicas: int,
-    share: float,
-) -> dict[str, Figure]:
-    """Of a share of the devices by the hour, busy or not; tokens are of replies with prompts."""
-    load, goodput = wanted.load, figures.get("goodput")
-    most = replicas * ((goodput and goodput.value) or figures["decode together"].value)
-    busy = 1.0 if load.rate_per_s is None else min(load.rate_per_s * load.output_tokens / most, 1)
-    hours = {"given": usd_per_hour} if usd_per_hour else {}
-    managed = []
-    for row in tables.prices.values():
-        if row.usd_per_million_input and row.usd_per_million_output:
-            asked = row.usd_per_million_input * load.prompt_tokens / load.output_tokens
-            far = abs(parse_parameters(row.parameters or "999B") - wanted.shape.parameters)
-            managed.append((far, asked + row.usd_per_million_output, row.name))
-        elif row.device == device.name and row.usd and not usd_per_hour:
-            power = {"watts": row.watts or 0.0, "usd_per_kwh": 0.3}
-            hours[row.kind] = owned_usd_per_hour(row.usd, years=3, **power)
-        elif row.device == device.name and row.usd_per_hour and not usd_per_hour:
-            hours[row.kind] = row.usd_per_hour
-    _, price, like = min(managed)
-    found = {}
-    for kind, one in hours.items():
-        hour = one * device.count * share
-        said = {
-            "hour": f"{hour:.3g}",
-            "busy_rate": f"{most:.3g}",
-            "busy": f"{busy:.0%}",
-            "load": load,
-            "managed": f"{like}, ${price:.3g}; at most {_short(most * 86_400)}tokens a day",
-        }
-        million = usd_per_million_tokens(hour, tokens_per_s=most, busy=busy)
-        values = {"a million tokens": million, "a day": 24 * hour}
-        if load.calls:
-            values["such a run"] = million * load.calls * load.output_tokens / 1e6
-        values["pays from"] = break_even_tokens_per_day(24 * hour, managed_usd_per_million=price)
-        for title, value in values.items():
-            figure, name = tables.figures[title], f"{kind}: {title}"
-            formula = figure.formula.format(**said)
-            found[name] = Figure(name, value, None, figure.unit, formula)
-    return found
-
-
-# --- the load of a run ----------------------------------------------------------------------------
-
-
-def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
-    """By the tag of each model: its roles, the evaluator's first, and what the run asked of it.
-
-    Lengths are the 95th percentile's; users are the most calls under way, those that wait included.
-    """
-    groups: dict[str, list[Call]] = {}
-    for call in calls:
-        if call.status == "ok" and not call.from_cache:
-            groups.setdefault(call.model, []).append(call)
-    found = {}
-    for model, some in groups.items():
-        asked, told, cached = (
-            [call.count(name) or 0 for call in some]
-            for name in ("input_tokens", "output_tokens", "cached_tokens")
-        )
-        took_ns = max(call.end_ns for call in some) - min(call.start_ns for call in some)
-        load = Load(
-            users=max(depth for _, depth in depths(some)),
-            prompt_tokens=max(_high(asked), 1),
-            output_tokens=max(_high(told), 1),
-            rate_per_s=len(some) * 1e9 / max(took_ns, 1),
-            shared=min(sum(cached) / max(sum(asked), 1), 1.0),
-            calls=len(some),
-        )
-        roles = sorted({call.role or model for call in some}, key=lambda one: one not in _FLOORS)
-        found[model] = tuple(roles), load
-    return found
-
-
-def shape_of_run(tag: str, instants: Iterable[Instant]) -> ModelShape:
-    """What a run's journal says of its model: bytes read for a token, and those of its cache.
-
-    Raises:
-        InvalidInput: It says nothing, since a server had the model.
-    """
-    said: dict[str, Any] = {}
-    for one in instants:
-        if one.attributes.get("model") == tag and one.name in {"weights", "endpoint"}:
-            said |= one.attributes
-    if not said.get("active_bytes"):
-        raise InvalidInput(
-            f"the run does not say how large '{tag}' is; name it: {tag}=MODEL",
-            code="advise.size-unknown",
-        )
-    packed = re.search(r"I?Q\d\w*|B?F16", str(said.get("file")).upper())
-    label = packed[0] if packed else "Q8_0"
-    bits = (label_bits(label) or 8) + 0.5  # scales
-    made = shape_by_hand(
-        f"{8e-9 * said['active_bytes'] / bits:.3f}B",
-        layers=1,
-        kv_heads=1,
-        head_dim=int(said.get("token_bytes") or 0) // 4,
-        bits=bits,
-        quantization=label,
-        packing="gguf",
-    )
-    return replace(made, title=tag, family="of the run")
-
-
-def _high(values: list[int]) -> int:
-    return round(statistics.quantiles(values * 2, n=20, method="inclusive")[-1])

@@ -17,23 +17,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.analysis.serving_advice import (
-    Advice,
-    Figure,
-    Load,
-    ModelAdvice,
-    Wanted,
-    loads_of,
-    shape_of_run,
-)
+from harness.analysis.serving_advice import Advice, ModelAdvice, Wanted
 from harness.analysis.serving_advice import advise as advise_on
+from harness.analysis.serving_load import Load, loads_of, shape_of_run
 from harness.cli.arguments import config_option, find_journal, json_option, read_pairs
 from harness.cli.consoles import Shown, failures_told, json_object, results, say, write_json
 from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import digits, dollars
 from harness.errors import CallTimeout, InvalidInput, did_you_mean
 from harness.hardware import format_bytes, parse_bytes
-from harness.hardware.data_tables import Tables, read_tables
+from harness.hardware.data_tables import Figure, Tables, read_tables
 from harness.hardware.device import DeviceSpec, device_by_hand, this_gpu, this_machine
 from harness.hardware.gpus import read_gpus
 from harness.hardware.model_shape import ModelShape, read_model_shape

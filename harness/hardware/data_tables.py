@@ -56,11 +56,26 @@ class DeviceRow(Row):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What to expect, its upper bound (None for a figure that is no speed), and how it is found."""
+
+    name: str
+    value: float
+    ceiling: float | None
+    unit: str
+    formula: str
+
+
 class FigureRow(Row):
     """What is advised on: its formula, with `{…}` where the numbers go."""
 
     unit: str = ""
     formula: str
+
+    def filled(self, value: float, ceiling: float | None, said: Mapping[str, object]) -> Figure:
+        """The figure, with these numbers in its formula."""
+        return Figure(self.name, value, ceiling, self.unit, self.formula.format(**said))
 
 
 class ModelRow(Row):

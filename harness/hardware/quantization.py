@@ -163,6 +163,14 @@ EVALUATOR_FLOOR: Final = "Q8_0"
 the rubric. A producer may be at Q4_K_M, since the loop corrects it."""
 
 
+ROLE_FLOORS: Final = {"evaluator": 8.0, "judge": 8.0, "code": 5.5, "coder": 5.5}
+
+
+def role_floor(role: str) -> float:
+    """The fewest nominal bits of a weight; of `judge-b` those of `judge`."""
+    return ROLE_FLOORS.get(role.partition("-")[0], 4.0)
+
+
 def label_bits(label: str) -> float | None:
     """The nominal bits of a weight, by the name of its quantization; None if it does not say."""
     number = re.search(r"\d+(?:[._]\d+)?(?=[-_]?BPW)|\d+", label.upper())

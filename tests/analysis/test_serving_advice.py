@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.serving_advice import Advice, Load, Wanted, advise, loads_of, shape_of_run
+from harness.analysis.serving_advice import Advice, Wanted, advise
+from harness.analysis.serving_load import Load, loads_of, shape_of_run
 from harness.errors import InvalidInput
 from harness.hardware.data_tables import read_tables
 from harness.hardware.device import device_by_hand
