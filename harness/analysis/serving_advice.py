@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from harness.analysis.serving_costs import costs
+from harness.analysis.serving_costs import costs, usd_per_hour_of
 from harness.analysis.serving_load import Load
 from harness.errors import InvalidInput, did_you_mean
 from harness.hardware import Footprint, format_bytes
@@ -53,6 +53,8 @@ class Wanted:
     model: str
     """Its file, folder or name, as a server takes it."""
     load: Load
+    note: str = ""
+    """What there is to know of where it is from."""
     runtime: str | None = None
     """The only one to consider."""
     factors: Factors = USUAL
@@ -68,7 +70,7 @@ class Option:
     weight_bytes: int
     sequence_bytes: int
     sequences: int
-    """That fit, with no other model on the device."""
+    """That fit, beside the other models as they are advised."""
     alone_tokens_per_s: float
     together_tokens_per_s: float
     """Of the users that fit."""
@@ -85,7 +87,7 @@ class ModelAdvice:
     """The best first."""
     chosen: Option
     sequences: int
-    """To be served at once; 0 if it does not fit whole."""
+    """To be served at once by each replica; 0 if it does not fit whole."""
     runtime: RuntimeRow
     launch: Launch | None
     """None if it is not known how the runtime is started."""
@@ -123,69 +125,65 @@ def advise(
     Raises:
         InvalidInput: There is no such runtime, or none for a model.
     """
-    # 1. Where they go: whole on one device, or on all together; else by turns; else in parts.
-    users, share = [one.load.users for one in wanted], _SHARES[device.is_gpu]
-    for parallel in sorted({1, device.count}):
-        together = _together(device, parallel)
-        room = round(together.memory_bytes * share)
-        ways = [_ways(one, together, tables) for one in wanted]
-        placed = _placed(ways, users, room)
-        if placed is not None:
-            break
-    placement: Placement = "whole"
-    if placed is None:
-        alone = [_placed([one], [n], room) for one, n in zip(ways, users, strict=True)]
-        placement = "in turns" if all(alone) else "split"
-        placed = [
-            one[0] if one else (_smallest(some), 0) for one, some in zip(alone, ways, strict=True)
-        ]
-    # 2. What each is started with, and what that gives.
-    models = []
-    for number, (one, some, (way, n)) in enumerate(zip(wanted, ways, placed, strict=True)):
-        row = _runtime(one, way.rates.model, device, tables, in_turns=placement == "in turns")
-        is_beside = placement == "whole" and len(wanted) > 1
-        replicas = device.count // parallel if len(wanted) == 1 else 1
-        taken = round(way.total_bytes(n) / together.memory_bytes + 0.005, 2)
-        serving = Serving(
+    # 1. Where they go. Over several devices heads are divided evenly, and so by powers of two.
+    counts = [1 << power for power in range(device.count.bit_length())]
+    layouts = [_layout(wanted, device, tables, parallel=count) for count in counts]
+    whole = [one for one in layouts if one.placement == "whole"]
+    layout = min(whole, key=lambda one: one.waiting) if whole else layouts[-1]
+    in_turns, is_beside = layout.placement == "in turns", bool(whole) and len(wanted) > 1
+    placed = layout.placed
+    # 2. What each is started with.
+    rows = [
+        _runtime(one, way.rates.model, device, tables, in_turns=in_turns)
+        for one, (way, _) in zip(layout.wanted, placed, strict=True)
+    ]
+    servings = [
+        Serving(
             model=way.file(one.model),
             context_tokens=one.load.context_tokens,
             sequences=max(n, 1),
             kv_bits=way.rates.kv_bits,
             on_gpu=device.is_gpu,
-            gpu_layers=None if n or not device.is_gpu else way.layers_in(room),
-            tensor_parallel=parallel,
-            replicas=replicas,
-            gpu_share=taken if is_beside and row.packing == "safetensors" else None,
+            gpu_layers=None if n or not device.is_gpu else way.layers_in(layout.room),
+            tensor_parallel=layout.parallel,
+            replicas=layout.replicas,
+            gpu_share=round(way.total_bytes(n) / way.rates.device.memory_bytes + 0.005, 2)
+            if is_beside and row.packing == "safetensors"
+            else None,
             port=_FIRST_PORT + number if len(wanted) > 1 else None,
         )
-        figures = dict(_figures(one.load, way, n, room, tables))
+        for number, (one, row, (way, n)) in enumerate(zip(wanted, rows, placed, strict=True))
+    ]
+    made = _launches(rows, servings, launches, in_turns=in_turns)
+    # 3. What that gives; the hours are divided among the models.
+    prices = usd_per_hour_of(device, tables) if usd_per_hour is None else {"given": usd_per_hour}
+    hours = {kind: price * device.count / len(wanted) for kind, price in prices.items()}
+    models = []
+    for one, part, some, (way, n), row, launch in zip(
+        wanted, layout.wanted, layout.ways, placed, rows, made, strict=True
+    ):
+        others = sum(way.total_bytes(n) for way, n in placed) - way.total_bytes(n)
+        room = layout.room - others * is_beside
+        figures = dict(_figures(part.load, way, n, room, tables))
         if n:
-            figures |= costs(
-                one.load,
-                figures,
-                device,
-                tables,
-                parameters=one.shape.parameters,
-                usd_per_hour=usd_per_hour,
-                replicas=replicas,
-                share=1 / len(wanted),
-            )
+            size, replicas = one.shape.parameters, layout.replicas
+            figures |= costs(one.load, figures, hours, tables, parameters=size, replicas=replicas)
         models.append(
             ModelAdvice(
                 role=one.role,
                 title=one.shape.title,
                 load=one.load,
-                options=tuple(each.option(one.load, room) for each in some),
-                chosen=way.option(one.load, room),
+                options=tuple(each.option(part.load, room) for each in some),
+                chosen=way.option(part.load, room),
                 sequences=n,
                 runtime=row,
-                launch=_launch(row, serving, launches, in_turns=placement == "in turns"),
+                launch=launch,
                 figures=tuple(figures.values()),
-                notes=tuple(_notes(one, way, n, row=row, replicas=replicas, tables=tables)),
+                notes=tuple(_notes(one, way, n, layout, row=row, tables=tables)),
             )
         )
-    said = _said(placement, placed, wanted, room, tables, count=parallel)
-    return Advice(device=device, placement=placement, said=said, models=tuple(models))
+    said = _said(layout, tables)
+    return Advice(device=device, placement=layout.placement, said=said, models=tuple(models))
 
 
 # --- what fits ------------------------------------------------------------------------------------
@@ -231,7 +229,7 @@ class _Way:
         return int(self.rates.model.layers * min(max(share, 0), 1))
 
     def option(self, load: Load, room: int) -> Option:
-        taken, tokens = self.footprint, load.prompt_tokens + load.output_tokens // 2
+        taken, tokens = self.footprint, load.middle_tokens
         sequences = sequences_that_fit(
             room,
             weight_bytes=taken.weights_bytes,
@@ -274,46 +272,92 @@ def _ways(wanted: Wanted, device: DeviceSpec, tables: Tables) -> list[_Way]:
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Where models go if each is divided over so many devices, and a single one has replicas."""
+
+    parallel: int
+    replicas: int
+    wanted: Sequence[Wanted]
+    """With the load of a replica."""
+    room: int
+    ways: Sequence[Sequence[_Way]]
+    placed: Sequence[tuple[_Way, int]]
+    """Of each model a replica's way, and its sequences at once; 0 if it does not fit."""
+    placement: Placement
+
+    @property
+    def waiting(self) -> int:
+        """Users without a place."""
+        pairs = zip(self.wanted, self.placed, strict=True)
+        return self.replicas * sum(one.load.users - n for one, (_, n) in pairs)
+
+
+def _layout(
+    wanted: Sequence[Wanted], device: DeviceSpec, tables: Tables, *, parallel: int
+) -> _Layout:
+    """All whole; else by turns; else in parts."""
+    together = _together(device, parallel)
+    replicas = device.count // parallel if len(wanted) == 1 else 1
+    parts = [replace(one, load=one.load.part(replicas)) for one in wanted]
+    room = round(together.memory_bytes * _SHARES[device.is_gpu])
+    ways = [_ways(one, together, tables) for one in parts]
+    placed = _placed(parts, ways, room)
+    placement: Placement = "whole"
+    if placed is None:
+        alone = [_placed([one], [some], room) for one, some in zip(parts, ways, strict=True)]
+        placement = "in turns" if all(alone) else "split"
+        placed = [
+            one[0] if one else (_smallest(some), 0) for one, some in zip(alone, ways, strict=True)
+        ]
+    return _Layout(
+        parallel=parallel,
+        replicas=replicas,
+        wanted=parts,
+        room=room,
+        ways=ways,
+        placed=placed,
+        placement=placement,
+    )
+
+
 def _smallest(ways: Sequence[_Way]) -> _Way:
     return min(ways, key=lambda way: way.total_bytes(1))
 
 
 def _placed(
-    ways: Sequence[Sequence[_Way]], users: Sequence[int], room: int
+    wanted: Sequence[Wanted], ways: Sequence[Sequence[_Way]], room: int
 ) -> list[tuple[_Way, int]] | None:
     """The best ways with which all fit, and how many sequences of each are served at once.
 
-    Packing goes before serving fewer. None if even one sequence of each is too much.
+    Packing goes before serving fewer: one model after the other, a judge last. None if even one
+    sequence of each is too much.
     """
+    users = [one.load.users for one in wanted]
     n, some = max(zip(users, ways, strict=True), key=lambda pair: pair[0])
     least_bytes = max(min(one.footprint.kv_bytes for one in some), 1)
+    order = sorted(range(len(ways)), key=lambda number: role_floor(wanted[number].role))
     for most in range(min(n, room // least_bytes), 0, -1):
-        for level in range(max(map(len, ways))):
-            picked = [some[min(level, len(some) - 1)] for some in ways]
+        picked = [some[0] for some in ways]
+        for level, number in itertools.product(range(max(map(len, ways))), order):
+            picked[number] = ways[number][min(level, len(ways[number]) - 1)]
             placed = [(one, min(n, most)) for one, n in zip(picked, users, strict=True)]
             if sum(one.total_bytes(n) for one, n in placed) <= room:
                 return placed
     return None
 
 
-def _said(
-    placement: Placement,
-    placed: Sequence[tuple[_Way, int]],
-    wanted: Sequence[Wanted],
-    room: int,
-    tables: Tables,
-    *,
-    count: int,
-) -> str:
-    """The placement in words; `room` is that of `count` devices."""
+def _said(layout: _Layout, tables: Tables) -> str:
+    """The placement in words."""
+    wanted, placed, room = layout.wanted, layout.placed, layout.room
     taken = format_bytes(sum(way.total_bytes(n) for way, n in placed))
     taken = f"{taken} of {format_bytes(room)}"
-    if placement == "whole":
+    if layout.placement == "whole":
         return f"{'All fit together' if len(wanted) > 1 else 'It fits'}, whole: {taken}."
     pairs = [(way, n, one) for (way, n), one in zip(placed, wanted, strict=True)]
     slow, bus = tables.device("ddr"), tables.devices["pcie-4-x16-sustained"].device
     is_gpu = pairs[0][0].rates.device.is_gpu
-    if placement == "in turns":
+    if layout.placement == "in turns":
         small, _, least = min(pairs, key=lambda pair: pair[0].footprint.weights_bytes)
         size = max(way.footprint.weights_bytes for way, _, _ in pairs)
         change_s = load_limit_s(size, bytes_per_s=(bus.memory_bytes_per_s,))
@@ -334,7 +378,7 @@ def _said(
     return (
         f"{one.role} does not fit: {format_bytes(need)} at {way.rates.model.quantization} with one "
         f"sequence, of {format_bytes(room)}.{split if is_gpu else ''} Take a smaller model, or "
-        f"{-(-need * count // room)} such devices."
+        f"{-(-need * layout.parallel // room)} such devices."
     )
 
 
@@ -382,8 +426,8 @@ def _figures(
 
 def _speeds(load: Load, rates: Rates, n: int) -> dict[str, float]:
     """Only of decoding if the processor's speed is unknown."""
-    tokens, at = load.prompt_tokens + load.output_tokens // 2, {"output_tokens": load.output_tokens}
-    reading = rates.prefill_s(load.prompt_tokens, cached=round(load.shared * load.prompt_tokens))
+    tokens, at = load.middle_tokens, {"output_tokens": load.output_tokens}
+    reading = rates.prefill_s(load.prompt_tokens, cached=load.cached_tokens)
     alone, step = (rates.step_s(tokens=tokens, sequences=count) for count in (1, n))
     found = {"decode alone": 1 / alone, "decode together": n / step}
     if reading is None:
@@ -429,7 +473,38 @@ def _runtime(
             f"no runtime serves {model.title} ({model.packing}) without a GPU; give a GGUF file",
             code="advise.no-runtime",
         )
-    return min(usable, key=lambda row: in_turns and not row.unloads)
+    # On a processor nothing has to be installed for few users.
+    users = wanted.load.users
+    is_simple = any(row.unloads and users <= (row.most_users or users) for row in usable)
+    return min(
+        usable,
+        key=lambda row: not row.unloads and (in_turns or (is_simple and not device.is_gpu)),
+    )
+
+
+def _launches(
+    rows: Sequence[RuntimeRow],
+    servings: Sequence[Serving],
+    launches: Mapping[str, Launcher],
+    *,
+    in_turns: bool,
+) -> list[Launch | None]:
+    """A server that loads and unloads has all its models: one command for the largest load."""
+    made = [
+        _launch(row, serving, launches, in_turns=in_turns)
+        for row, serving in zip(rows, servings, strict=True)
+    ]
+    several = [n for n, one in enumerate(made) if rows[n].unloads and one and one.command]
+    for n in several if len(several) > 1 else ():
+        serving = replace(
+            servings[n],
+            context_tokens=max(servings[one].context_tokens for one in several),
+            sequences=max(servings[one].sequences for one in several),
+            kv_bits=min(servings[one].kv_bits for one in several),
+            port=None,
+        )
+        made[n] = _launch(rows[n], serving, launches, in_turns=in_turns)
+    return made
 
 
 def _launch(
@@ -452,35 +527,40 @@ def _launch(
 
 
 def _notes(
-    wanted: Wanted, way: _Way, n: int, *, row: RuntimeRow, replicas: int, tables: Tables
+    wanted: Wanted, way: _Way, n: int, layout: _Layout, *, row: RuntimeRow, tables: Tables
 ) -> Iterator[str]:
     """What else there is to know, most important first."""
-    load, shape, device = wanted.load, wanted.shape, way.rates.device
-    floor = role_floor(wanted.role)
+    load, shape, floor = wanted.load, wanted.shape, role_floor(wanted.role)
+    if wanted.note:
+        yield wanted.note
     if 8 * shape.weight_bytes < (floor - 0.1) * shape.parameters:
         why = ": noise in scores poisons the loop, and no rubric mends it" if floor == 8 else ""
         yield f"{shape.quantization} is too coarse for {wanted.role}: {floor:g} bits or more{why}"
+    yield from _load_notes(load, way, n, replicas=layout.replicas)
     if not way.is_given:
         yield f"get it as {way.rates.model.quantization}; its size is an estimate"
+    if not n:
+        yield "tensor parallel over devices with NVLink, pipeline parallel over others and machines"
+    elif layout.parallel > 1:
+        link = way.rates.device.link or "their link"
+        yield (
+            f"tensor parallel over {layout.parallel} devices: on fewer it does not fit, or not for "
+            f"all users; what crosses {link} is in no figure"
+        )
+    if n and layout.replicas > 1:
+        each = "one device" if layout.parallel == 1 else f"{layout.parallel} devices"
+        yield f"{layout.replicas} replicas on {each} each: no tensor has to cross between them"
     if way.rates.kv_bits < 16:
         yield f"{way.rates.kv_bits} bits in the KV cache in place of 16 cost less than 1 %"
     if shape.context_limit and load.context_tokens > shape.context_limit:
         yield f"trained for {shape.context_limit:,} tokens, fewer than {load.context_tokens:,}"
-    if way.rates.step_s(tokens=load.prompt_tokens) > load.itl_s:
-        yield f"slower than {load.itl_s:g} s a token even alone: smaller weights or a faster device"
-    if 0 < n < load.users:
-        yield f"{load.users - n} of {load.users} wait for a place"
-    if row.most_users and load.users > row.most_users and device.is_gpu:
+    if row.most_users and load.users > row.most_users and way.rates.device.is_gpu:
         many = [one for one in tables.runtimes.values() if one.most_users is None]
         best = next(one for one in many if one.least_users <= load.users)
         yield f"for {load.users} at once {best.name} is better: {best.why}; it takes {best.packing}"
     if shape.expert_share < 1:
         sizes = map(format_bytes, (shape.weight_bytes, shape.active_bytes))
         yield "experts: {} in memory, of which a token reads {}".format(*sizes)
-    if n and replicas > 1:
-        yield f"a replica on each of {replicas} devices: no tensor has to cross between them"
-    elif not n or device.count > 1:
-        yield "tensor parallel over devices with NVLink, pipeline parallel over others and machines"
     accepted = break_even_acceptance(drafted=4, cost=0.1)
     if n == 1 and accepted:
         yield (
@@ -492,3 +572,22 @@ def _notes(
             "long prompts beside many replies: LMCache keeps caches outside the GPU; llm-d and "
             "KServe route by prefix, and separate prefill from decoding"
         )
+
+
+def _load_notes(load: Load, way: _Way, n: int, *, replicas: int) -> Iterator[str]:
+    """Where the load is more than the devices can do."""
+    rates = way.rates
+    if 0 < n * replicas < load.users:
+        yield f"{load.users - n * replicas} of {load.users} wait for a place"
+    reading_s = rates.prefill_s(load.prompt_tokens, cached=load.cached_tokens)
+    if n and load.rate_per_s and reading_s is not None:
+        step_s = rates.step_s(tokens=load.middle_tokens, sequences=n)
+        at = {"sequences": n, "output_tokens": load.output_tokens}
+        most = replicas * requests_per_s(step_s, reading_s, **at)
+        if load.rate_per_s > most:
+            yield (
+                f"{load.rate_per_s:.3g} requests come in a second, and {most:.3g} at most are "
+                "answered: the queue grows without end"
+            )
+    if rates.step_s(tokens=load.prompt_tokens) > load.itl_s:
+        yield f"slower than {load.itl_s:g} s a token even alone: smaller weights or a faster device"

@@ -17,37 +17,40 @@ from harness.hardware.rates import (
 )
 
 
+def usd_per_hour_of(device: DeviceSpec, tables: Tables) -> dict[str, float]:
+    """Of one such device, rented and owned, where the table has it."""
+    found: dict[str, float] = {}
+    for row in tables.prices.values():
+        if row.device == device.name and row.usd:
+            power = {"watts": row.watts or 0.0, "usd_per_kwh": 0.3}
+            found[row.kind] = owned_usd_per_hour(row.usd, years=3, **power)
+        elif row.device == device.name and row.usd_per_hour:
+            found[row.kind] = row.usd_per_hour
+    return found
+
+
 def costs(
     load: Load,
     figures: Mapping[str, Figure],
-    device: DeviceSpec,
+    hours: Mapping[str, float],
     tables: Tables,
     *,
     parameters: int,
-    usd_per_hour: float | None,
     replicas: int,
-    share: float,
 ) -> dict[str, Figure]:
-    """Of a share of the devices by the hour, busy or not; tokens are of replies with prompts."""
+    """Of an hour of each kind, busy or not; tokens are of replies with their prompts."""
     goodput = figures.get("goodput")
     most = replicas * ((goodput and goodput.value) or figures["decode together"].value)
     busy = 1.0 if load.rate_per_s is None else min(load.rate_per_s * load.output_tokens / most, 1)
-    hours = {"given": usd_per_hour} if usd_per_hour else {}
     managed = []
     for row in tables.prices.values():
         if row.usd_per_million_input and row.usd_per_million_output:
             asked = row.usd_per_million_input * load.prompt_tokens / load.output_tokens
             far = abs(parse_parameters(row.parameters or "999B") - parameters)
             managed.append((far, asked + row.usd_per_million_output, row.name))
-        elif row.device == device.name and row.usd and not usd_per_hour:
-            power = {"watts": row.watts or 0.0, "usd_per_kwh": 0.3}
-            hours[row.kind] = owned_usd_per_hour(row.usd, years=3, **power)
-        elif row.device == device.name and row.usd_per_hour and not usd_per_hour:
-            hours[row.kind] = row.usd_per_hour
     _, price, like = min(managed)
     found = {}
-    for kind, one in hours.items():
-        hour = one * device.count * share
+    for kind, hour in hours.items():
         said = {
             "hour": f"{hour:.3g}",
             "busy_rate": f"{most:.3g}",

@@ -39,6 +39,21 @@ class Load:
         """Of one sequence, in whole blocks."""
         return padded_tokens(self.prompt_tokens + self.output_tokens)
 
+    @property
+    def middle_tokens(self) -> int:
+        """Of one sequence, when half of its reply is written."""
+        return self.prompt_tokens + self.output_tokens // 2
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of a prompt."""
+        return round(self.shared * self.prompt_tokens)
+
+    def part(self, replicas: int) -> Load:
+        """What is asked of each of so many replicas."""
+        rate_per_s = self.rate_per_s and self.rate_per_s / replicas
+        return replace(self, users=-(-self.users // replicas), rate_per_s=rate_per_s)
+
 
 def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
     """By the tag of each model: its roles, the evaluator's first, and what the run asked of it.
@@ -71,8 +86,8 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
     return found
 
 
-def shape_of_run(tag: str, instants: Iterable[Instant]) -> ModelShape:
-    """What a run's journal says of its model: bytes read for a token, and those of its cache.
+def shape_of_run(tag: str, instants: Iterable[Instant]) -> tuple[ModelShape, str]:
+    """What a run's journal says of its model: bytes for a token and of its cache; its file's name.
 
     Raises:
         InvalidInput: It says nothing, since a server had the model.
@@ -83,7 +98,7 @@ def shape_of_run(tag: str, instants: Iterable[Instant]) -> ModelShape:
             said |= one.attributes
     if not said.get("active_bytes"):
         raise InvalidInput(
-            f"the run does not say how large '{tag}' is; name it: {tag}=MODEL",
+            f"the run does not say how large '{tag}' is; name its file or size: {tag}=8B",
             code="advise.size-unknown",
         )
     packed = re.search(r"I?Q\d\w*|B?F16", str(said.get("file")).upper())
@@ -98,7 +113,8 @@ def shape_of_run(tag: str, instants: Iterable[Instant]) -> ModelShape:
         quantization=label,
         packing="gguf",
     )
-    return replace(made, title=tag, family="of the run")
+    file = said.get("file") or f"{tag}.gguf"
+    return replace(made, title=tag, family="of the run"), str(file)
 
 
 def _high(values: list[int]) -> int:

@@ -30,6 +30,7 @@ from harness.hardware.data_tables import Figure, Tables, read_tables
 from harness.hardware.device import DeviceSpec, device_by_hand, this_gpu, this_machine
 from harness.hardware.gpus import read_gpus
 from harness.hardware.model_shape import ModelShape, read_model_shape
+from harness.hardware.quantization import ROLE_FLOORS
 from harness.hardware.rates import Rates
 from harness.inference import Endpoint
 from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
@@ -38,6 +39,7 @@ from harness.inference.providers import PROVIDERS
 from harness.inference.providers.serving import Launch, toml
 from harness.session import Settings, load_settings, run_to_its_end
 from harness.session import measured_speed as speed
+from harness.session.roles import KNOWN_ROLES, meant_role
 from harness.trace.calls import calls_of
 from harness.trace.journal_reader import Journal
 from harness.trace.records import Instant, SpanRecord
@@ -223,6 +225,12 @@ def _device(
             found = device_by_hand(memory, bandwidth=bandwidth, like=like)
         except ValueError as error:
             raise InvalidInput(str(error), code="advise.size-unreadable") from error
+    elif bandwidth is not None:
+        raise InvalidInput(
+            "--bandwidth is that of a device by hand; give both: "
+            '--memory "24 GiB" --bandwidth "1008 GB"',
+            code="advise.bandwidth-alone",
+        )
     else:
         name = name or next((gpu.name for gpu in read_gpus()), MACHINE)
         if name == MACHINE:
@@ -273,22 +281,35 @@ def _wanted(
 
     def shape_of(model: str) -> ModelShape:
         path = Path(model)
-        is_path = path.exists() or path.suffix in {".gguf", ".json"} or "/" in model
+        is_path = path.exists() or path.suffix in {".gguf", ".json"}
         return read_model_shape(path) if is_path else tables.shape(model, packing)
 
     found: list[Wanted] = []
     settings = load_settings(config, environment=os.environ) if run else Settings()
     endpoints = settings.endpoints
-    for tag, roles, load, instants in _asked(run, settings.traces) if run else ():
+    asked = _asked(run, settings.traces) if run else []
+    roles_known = {_ONLY, *KNOWN_ROLES, *ROLE_FLOORS}
+    roles_known |= {name for tag, roles, *_ in asked for name in (*roles, tag)}
+    for role in named:
+        meant = None if role in roles_known else meant_role(role.partition("-")[0], roles_known)
+        if meant is not None:
+            raise InvalidInput(
+                f"'{role}' is not a role that is known here; did you mean '{meant}'?",
+                code="roles.misspelt",
+            )
+    for tag, roles, load, instants in asked:
         role = next((one for one in (*roles, tag) if one in named), _ONLY)
         file = endpoints[tag].path if tag in endpoints else None
         model = named.pop(role, str(file or ""))
+        shape, name = (shape_of(model), "") if model else shape_of_run(tag, instants)
+        said = f"the run does not say where {name} is: put its folder for /path/to, or {tag}=FILE"
         found.append(
             Wanted(
                 # Endpoints of a pool have one role.
                 role=f"{roles[0]}-{tag}" if roles[0] in {one.role for one in found} else roles[0],
-                shape=shape_of(model) if model else shape_of_run(tag, instants),
-                model=model or tag,
+                shape=shape,
+                model=model or f"/path/to/{name}",
+                note=said if name else "",
                 load=replace(load, **given),
                 runtime=runtime,
             )
@@ -321,8 +342,9 @@ def _print_advice(advice: Advice, console: Console, *, explain: bool) -> None:
     source = f" ({device.source})" if explain or device.source.startswith("speed") else ""
     size, speed = format_bytes(device.memory_bytes), device.memory_bytes_per_s / 1e9
     _say(f"{device.name}: {size} at {speed:,.0f} GB/s{source}. {advice.said}", console)
+    started: set[str] = set()
     for model in advice.models:
-        _print_model(model, console, explain=explain)
+        _print_model(model, console, started, explain=explain)
     keys = {
         one.role: one.role if _BARE.fullmatch(one.role) else toml(one.role) for one in advice.models
     }
@@ -338,7 +360,7 @@ def _print_advice(advice: Advice, console: Console, *, explain: bool) -> None:
     _say("\nharness.toml:" + "\n".join(lines), console, "cyan")
 
 
-def _print_model(model: ModelAdvice, console: Console, *, explain: bool) -> None:
+def _print_model(model: ModelAdvice, console: Console, started: set[str], *, explain: bool) -> None:
     row, launch = model.runtime, model.launch or Launch(command=(), endpoint=())
     name = "" if model.role == _ONLY else f"{model.role}: "
     load = model.load
@@ -365,8 +387,10 @@ def _print_model(model: ModelAdvice, console: Console, *, explain: bool) -> None
         _say(f"- {note}", console)
     for missing in launch.missing:
         _say(f"- it has no setting for {missing}", console)
-    if launch.command:
-        _say(" ".join(one.text for one in launch.command), console, "bold green")
+    if command := " ".join(one.text for one in launch.command):
+        said = "the same server serves it" if command in started else command
+        _say(said, console, "bold green")
+        started.add(command)
     if not explain:
         shown = (one for one in model.figures if one.name in _FIRST or one.unit == "$")
         _say(", ".join(f"{one.name} {_figure(one)}" for one in shown), console)

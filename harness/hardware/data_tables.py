@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -182,7 +183,17 @@ class Tables:
         """
         by_name = {row.name.lower(): row for row in self.models.values()}
         known = by_name.get(size.lower())
-        count = parse_parameters(known.parameters if known else size)
+        try:
+            count = parse_parameters(known.parameters if known else size)
+        except InvalidInput as error:
+            named = re.search(r"\d+(\.\d+)?[bm]\b", size.lower())
+            like = named[0].upper() if named else "8B"
+            raise InvalidInput(
+                f"'{size}' is no file or folder here, and no model that is known; give a GGUF "
+                f"file, a folder of safetensors, one of --tables models, or a size: harness advise "
+                f"{like}",
+                code="advise.model-unknown",
+            ) from error
         row = known or min(
             (one for one in self.models.values() if not one.active_parameters),
             key=lambda one: abs(parse_parameters(one.parameters) - count),

@@ -53,7 +53,6 @@ def test_a_model_that_is_on_the_gpu_leaves_little_here(demo):
     assert split.gpu.compute_bytes == whole.compute_bytes + GPU_CONTEXT_BYTES
     assert split.machine.weights_bytes == INPUT
     assert split.machine.compute_bytes < whole.compute_bytes / 10
-    assert split.speedup() == pytest.approx(10)  # looking up a row of the input costs nothing
 
 
 # llama.cpp: the first GPU with which the shares add up to more than layer / 31, the output's 30.
