@@ -457,9 +457,8 @@ def _runtime(
 ) -> RuntimeRow:
     rows, only = tables.runtimes, wanted.runtime
     if only is not None:
-        named = {key.lower(): row for row in rows.values() for key in (row.backend, row.name)}
-        if only.lower() in named:
-            return named[only.lower()]
+        if named := tables.runtime(only):
+            return named
         raise InvalidInput(
             f"'{only}' is not a runtime; {did_you_mean(only, rows)}", code="advise.runtime-unknown"
         )
@@ -510,17 +509,9 @@ def _launches(
 def _launch(
     row: RuntimeRow, serving: Serving, launches: Mapping[str, Launcher], *, in_turns: bool
 ) -> Launch | None:
-    if row.backend in launches:
-        made = launches[row.backend](serving)
-    elif row.command:
-        said = row.command
-        for name in ("model", "context_tokens", "sequences"):
-            said = said.replace(f"{{{name}}}", str(getattr(serving, name)))
-        command = Setting(said, row.why)
-        dialect = Setting(f'backend = "{row.backend}"', "its dialect")
-        made = Launch(command=(command,), endpoint=(dialect,))
-    else:
+    if row.backend not in launches:
         return None
+    made = launches[row.backend](serving)
     managed = Setting("manage = true", "the budget loads it and lets it go")
     by_budget = in_turns and row.unloads and made.command
     return replace(made, endpoint=(*made.endpoint, managed)) if by_budget else made

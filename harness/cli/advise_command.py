@@ -126,7 +126,8 @@ def advise(
             device = device or (_device_of(endpoint) if memory is None else None)
         where = _device(tables, device, memory, bandwidth)
         wanted, known = _wanted(models, tables, is_gpu=where.is_gpu, **given), {}
-        only = given["runtime"] and tables.backend(given["runtime"])
+        row = tables.runtime(given["runtime"] or "")
+        only = row.backend if row else given["runtime"]
         for number, one in enumerate(wanted):
             learned = speed.learned_for(os.environ, where, one.shape, runtime=only)
             if learned is not None:
@@ -268,8 +269,7 @@ def _wanted(
             )
         named[role or _ONLY] = model
     if quantization is None:
-        backend = tables.backend(runtime) if runtime else None
-        only = next((one for one in tables.runtimes.values() if one.backend == backend), None)
+        only = tables.runtime(runtime or "")
         many = is_gpu and given.get("users", 1) > _MANY
         quantization = "BF16" if (only.packing == "safetensors" if only else many) else "F16"
     if quantization not in tables.quantizations:

@@ -128,8 +128,6 @@ class RuntimeRow(Row):
     """Whether harness can have it load a model and let it go."""
     why: str
     against: str
-    command: str = ""
-    """Where no provider's file has one; `{model}` and such are filled in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +155,10 @@ class Tables:
             )
         return self.devices[name].device
 
-    def backend(self, runtime: str) -> str:
-        """That of a runtime by its name, in any case; any other text as it is."""
-        named = {row.name.lower(): row.backend for row in self.runtimes.values()}
-        return named.get(runtime.lower(), runtime)
+    def runtime(self, name: str) -> RuntimeRow | None:
+        """By its name or its backend, in any case; None if there is none."""
+        rows = self.runtimes.values()
+        return next((row for row in rows if name.lower() in {row.backend, row.name.lower()}), None)
 
     def like(self, memory_bytes: int) -> DeviceSpec:
         """The slowest GPU of those nearest in size."""

@@ -80,6 +80,7 @@ def launched(
     backend: str,
     port: int,
     path: str = "/v1",
+    model_id: str | None = None,
 ) -> Launch:
     """The command line of a server on this machine, and the endpoint that calls it.
 
@@ -92,6 +93,7 @@ def launched(
         backend: The endpoint's.
         port: The server's usual one.
         path: Of the endpoint's url.
+        model_id: The model in calls; `name_of` it if None.
     """
     settings, missing = _carried_out(serving, flags)
     copies = 1 if "replicas" in flags else serving.replicas
@@ -101,10 +103,14 @@ def launched(
     if copies > 1:
         where = Setting(f"urls = {toml(urls)}", "a server for each copy of the model")
     at_once = serving.sequences * serving.replicas // copies
+    name = model_id or name_of(serving.model)
     lines = [
         Setting(f"backend = {toml(backend)}", "the server's dialect, counters and times"),
         where,
-        Setting(f"model_id = {toml(name_of(serving.model))}", "how the server calls the model"),
+        Setting(
+            f"model_id = {toml(name)}",
+            "how the server calls the model",
+        ),
         Setting(f"max_parallel = {at_once}", "further calls would only wait in the server"),
     ]
     # The shell takes variables before the program.

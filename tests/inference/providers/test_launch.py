@@ -45,6 +45,10 @@ COMMANDS = {
     "tensorrt-llm": "trtllm-serve MODEL --max_seq_len 4096 --max_batch_size 4 "
     "--set guided_decoding_backend=xgrammar --set return_perf_metrics=true "
     "--set enable_iter_perf_stats=true",
+    "tabbyapi": "python main.py --model-name MODEL "
+    "--max-seq-len 4096 --max-batch-size 4 --cache-size 16384 --disable-auth true",
+    "mlc": "mlc_llm serve MODEL --mode server "
+    '--overrides "context_window_size=4096;max_num_sequence=4"',
     "ollama": "OLLAMA_CONTEXT_LENGTH=4096 OLLAMA_NUM_PARALLEL=4 ollama serve",
     "embedded": "",
     "llama-cpp-python": "",
@@ -56,6 +60,8 @@ MISSING = {
     "tgi": ["on the processor", "20 layers on the GPU"],
     "tensorrt-llm": ["on the processor", "20 layers on the GPU"],
     "ollama": ["on the processor", "20 layers", "divided over 2", "0.8 of the GPU"],
+    "tabbyapi": ["on the processor", "20 layers on the GPU", "0.8 of the GPU"],
+    "mlc": ["8 bits", "on the processor", "20 layers on the GPU", "0.8 of the GPU"],
     "embedded": ["divided over 2", "0.8 of the GPU"],
     "llama-cpp-python": ["4 at once", "divided over 2", "0.8 of the GPU"],
 }
@@ -87,7 +93,7 @@ def test_what_a_server_has_no_setting_for_is_missing_and_the_rest_is_quoted(name
     assert len(missing) == len(MISSING[name])
     assert all(part in said for part, said in zip(MISSING[name], missing, strict=True))
     words = shlex.split(command_of(name, ALL))
-    assert name in {"ollama", "embedded", "llama-cpp-python"} or ALL.model in words
+    assert name in {"ollama", "embedded", "llama-cpp-python", "tabbyapi"} or ALL.model in words
     assert not any("None" in word for word in words)
     endpoint = endpoint_of(name, ALL)
     assert endpoint.path is not None or ":9001" in str(endpoint.url)
