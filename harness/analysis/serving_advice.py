@@ -22,11 +22,11 @@ from harness.hardware.offload import GPU_CONTEXT_BYTES, offload_speedup
 from harness.hardware.quantization import KvBits, role_floor
 from harness.hardware.rates import (
     CEILING,
+    LEAST_ACCEPTANCE,
     USUAL,
     Factors,
     Rates,
     batching_gain,
-    break_even_acceptance,
     load_limit_s,
     mean_queue,
     mixed_itl_s,
@@ -552,11 +552,10 @@ def _notes(
     if shape.expert_share < 1:
         sizes = map(format_bytes, (shape.weight_bytes, shape.active_bytes))
         yield "experts: {} in memory, of which a token reads {}".format(*sizes)
-    accepted = break_even_acceptance(drafted=4, cost=0.1)
-    if n == 1 and accepted:
+    if n == 1:
         yield (
-            f"speculative decoding pays from {accepted:.0%} accepted, with a draft of a tenth of "
-            "its size, the same tokenizer and a low temperature"
+            f"speculative decoding pays from {LEAST_ACCEPTANCE:.0%} accepted, with a draft of a "
+            "tenth of its size, the same tokenizer and a low temperature"
         )
     if load.users >= 32 and load.prompt_tokens >= 4000:
         yield (

@@ -169,24 +169,9 @@ def load_limit_s(file_bytes: int, *, bytes_per_s: tuple[float, ...]) -> float:
 
 
 LEAST_ACCEPTANCE: Final = 0.55
-"""Below 0.5 to 0.6 it is worse than nothing, whatever the formula: checking a draft costs too."""
-
-
-def speculative_speedup(acceptance: float, *, drafted: int, cost: float) -> float:
-    """(1 - a**(k + 1)) / ((1 - a) * (k * c + 1)), for k tokens drafted and a draft step of cost c.
-
-    Leviathan et al. 2023, "Fast inference from transformers via speculative decoding", theorem 3.8.
-    The cost is a share of the large model's step: of its active bytes.
-    """
-    return sum(acceptance**n for n in range(drafted + 1)) / (drafted * cost + 1)
-
-
-def break_even_acceptance(*, drafted: int, cost: float) -> float | None:
-    """The acceptance from which it pays, `LEAST_ACCEPTANCE` or more; None if it never does."""
-    for percent in range(100):
-        if speculative_speedup(percent / 100, drafted=drafted, cost=cost) >= 1:
-            return max(percent / 100, LEAST_ACCEPTANCE)
-    return None
+"""Below 0.5 to 0.6 of its tokens accepted, a draft of a tenth of the model's size costs more than
+it brings. By Leviathan et al. 2023, "Fast inference from transformers via speculative decoding",
+theorem 3.8, it would pay from less; but checking a draft costs too."""
 
 
 def usd_per_million_tokens(usd_per_hour: float, *, tokens_per_s: float, busy: float = 1.0) -> float:

@@ -13,7 +13,6 @@ from harness.hardware.rates import (
     Factors,
     Rates,
     batching_gain,
-    break_even_acceptance,
     break_even_tokens_per_day,
     load_limit_s,
     mean_queue,
@@ -21,7 +20,6 @@ from harness.hardware.rates import (
     owned_usd_per_hour,
     requests_per_s,
     sequences_that_fit,
-    speculative_speedup,
     ttft_s,
     usd_per_million_tokens,
 )
@@ -128,22 +126,12 @@ FIGURES = {
         1 / 0.3,
     ),
     "ITL beside nine prompts": (mixed_itl_s(0.02, 0.1, sequences=10, output_tokens=100), 0.029),
-    "speculation, 4 drafted, 0.8 accepted (Leviathan et al.)": (
-        speculative_speedup(0.8, drafted=4, cost=0),
-        3.36,
-    ),
-    "a free draft pays from the floor on": (break_even_acceptance(drafted=4, cost=0), 0.55),
-    "a dear one from more": (break_even_acceptance(drafted=4, cost=0.5), 0.75),
 }
 
 
 @pytest.mark.parametrize(("found", "published"), FIGURES.values(), ids=FIGURES)
 def test_a_published_figure_follows_from_its_formula(found, published):
     assert found == pytest.approx(published, rel=0.005)
-
-
-def test_a_draft_as_dear_as_the_model_never_pays():
-    assert break_even_acceptance(drafted=4, cost=1.5) is None
 
 
 def test_what_a_machine_reaches_of_the_limits_changes_them():
