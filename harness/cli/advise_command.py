@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -36,7 +37,7 @@ from harness.inference import Endpoint
 from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
 from harness.inference.model_identity import is_here
 from harness.inference.providers import PROVIDERS
-from harness.inference.providers.serving import Launch, toml
+from harness.inference.providers.serving import Launch, name_of, toml
 from harness.session import Settings, load_settings, run_to_its_end
 from harness.session import measured_speed as speed
 from harness.session.roles import KNOWN_ROLES, meant_role
@@ -77,7 +78,7 @@ _BARE = re.compile("[A-Za-z0-9_-]+")
 @click.option("--price", type=_POSITIVE, help="Dollars an hour of such a device.")
 @click.option("--table", "own", multiple=True, metavar="NAME=FILE", help="Adds, replaces rows.")
 @click.option("--tables", "shown", is_flag=False, flag_value="", help="Show one, or their names.")
-@click.option("--measure", "measured", metavar="ENDPOINT", help="Is it as quick? By its tag.")
+@click.option("--measure", "measured", metavar="ENDPOINT", help="Is it as quick? Its tag or URL.")
 @click.option("--explain", is_flag=True, help="All figures with their formulas, all reasons.")
 @config_option
 @json_option
@@ -102,7 +103,8 @@ def advise(
     --tables models. Models that share a device have roles: producer=a.gguf evaluator=b.gguf.
     Nothing is loaded and nothing started.
 
-    With --measure an endpoint answers calls for a minute: later advice goes by what it did.
+    With --measure an endpoint answers calls for a minute: later advice goes by what it did. One
+    that is named by its URL is a server of --runtime.
 
     Exit codes: 0 shown, 1 the endpoint could not be measured, 2 something given is not usable.
     """
@@ -116,11 +118,7 @@ def advise(
         endpoint = None
         if measured is not None:
             settings = settings_for_calls(given["config"])
-            endpoints = endpoints_of(settings)
-            if measured not in endpoints:
-                said = f"no endpoint is called '{measured}'; {did_you_mean(measured, endpoints)}"
-                raise InvalidInput(said, code="endpoint.unknown")
-            endpoint = endpoints[measured]
+            endpoint = _measured(measured, settings, tables, models, given["runtime"])
             given["runtime"] = endpoint.backend
             models = models or ([str(endpoint.path)] if endpoint.path else [])
             device = device or (_device_of(endpoint) if memory is None else None)
@@ -202,6 +200,26 @@ def _measure(
 
 
 # --- what is asked --------------------------------------------------------------------------------
+
+
+def _measured(
+    named: str, settings: Settings, tables: Tables, models: Sequence[str], runtime: str | None
+) -> Endpoint:
+    """By its tag, or by the address of a server that was started as advised."""
+    if "://" in named:
+        row = tables.runtime(runtime or "")
+        backend = row.backend if row else runtime or "openai"
+        name = name_of(models[0].rpartition("=")[2]) if models else ""
+        fields = {"tag": "measured", "backend": backend, "url": named, "model_id": name}
+        try:
+            return Endpoint.model_validate(fields)
+        except ValidationError as error:
+            raise InvalidInput(error.errors()[0]["msg"], code="endpoint.unusable") from error
+    endpoints = endpoints_of(settings)
+    if named not in endpoints:
+        said = f"no endpoint is called '{named}'; {did_you_mean(named, endpoints)}"
+        raise InvalidInput(said, code="endpoint.unknown")
+    return endpoints[named]
 
 
 def _device_of(endpoint: Endpoint) -> str | None:

@@ -181,7 +181,7 @@ def test_what_an_endpoint_does_stands_beside_what_was_predicted(project: Path) -
     """On a scripted wire: what a real one gives is in tests/benchmarks/bench_advise.py."""
     whole = Reply(steps=llama_server_stream(*"abcdefghij"))
 
-    with serving(Loopback([whole] * 24)) as server:
+    with serving(Loopback([whole] * 29)) as server:
         (project / "harness.toml").write_text(
             f'[endpoints.served]\nbackend = "openai"\nurl = "{server.url}"\n'
         )
@@ -190,11 +190,14 @@ def test_what_an_endpoint_does_stands_beside_what_was_predicted(project: Path) -
         first = harness("advise", *named, **cache)
         second = harness("advise", *named, "--json", **cache)
         advised = harness("advise", "small.gguf", **cache)
+        by_url = ("small.gguf", "--runtime", "vLLM", "--measure", server.url, "--users", "2")
+        named_by_url = harness("advise", *by_url, "--json", **cache)
         (project / "none").symlink_to("missing/folder")
         nowhere = {"cwd": project, "XDG_CACHE_HOME": str(project / "none")}
         unkept = [harness("advise", *named, *how, **nowhere) for how in ((), ("--json",))]
     assert first.exit_code == 0, first.stderr
     assert "2 at once, 31 tokens: " in first.stdout
+    assert named_by_url.json["learned"]["runtime"] == "vllm", named_by_url.stdout
     assert {"run_id", "bursts", "learned"} == second.json.keys()
     assert [one.exit_code for one in unkept] == [2, 2]
     assert "2 at once, 31 tokens: " in unkept[0].stdout
@@ -212,6 +215,17 @@ def test_what_is_learned_is_of_the_endpoints_own_device(project: Path) -> None:
     assert "'gpu7' is not seen" in advise(project, "--measure", "file").stderr
 
 
-def test_an_endpoint_to_measure_has_to_be_there(project: Path) -> None:
-    done = advise(project, "small.gguf", "--measure", "nobody", "--json")
-    assert (done.exit_code, done.code) == (2, "endpoint.unknown")
+@pytest.mark.parametrize(
+    ("named", "code"),
+    [
+        (("nobody",), "endpoint.unknown"),
+        (("http://",), "endpoint.unusable"),
+        (("http://127.0.0.1:9/v1", "--runtime", "vlm"), "endpoint.unusable"),
+        (("http://gpu-box:8000/v1",), "advise.device-of-endpoint"),
+    ],
+)
+def test_an_endpoint_to_measure_has_to_be_there(
+    project: Path, named: tuple[str, ...], code: str
+) -> None:
+    done = advise(project, "small.gguf", "--measure", *named, "--json")
+    assert (done.exit_code, done.code) == (2, code)
