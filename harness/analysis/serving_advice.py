@@ -129,7 +129,7 @@ def advise(
     counts = [1 << power for power in range(device.count.bit_length())]
     layouts = [_layout(wanted, device, tables, parallel=count) for count in counts]
     whole = [one for one in layouts if one.placement == "whole"]
-    layout = min(whole, key=lambda one: one.waiting) if whole else layouts[-1]
+    layout = min(whole, key=lambda one: one.misses) if whole else layouts[-1]
     in_turns, is_beside = layout.placement == "in turns", bool(whole) and len(wanted) > 1
     placed = layout.placed
     # 2. What each is started with.
@@ -287,10 +287,14 @@ class _Layout:
     placement: Placement
 
     @property
-    def waiting(self) -> int:
-        """Users without a place."""
-        pairs = zip(self.wanted, self.placed, strict=True)
-        return self.replicas * sum(one.load.users - n for one, (_, n) in pairs)
+    def misses(self) -> tuple[int, float]:
+        """Users without a place, and by how much tokens come too late even for one alone."""
+        waiting, late_s = 0, 0.0
+        for one, (way, n) in zip(self.wanted, self.placed, strict=True):
+            waiting += self.replicas * (one.load.users - n)
+            step_s = way.rates.step_s(tokens=one.load.middle_tokens)
+            late_s = max(late_s, step_s - one.load.itl_s)
+        return waiting, late_s
 
 
 def _layout(
@@ -307,9 +311,8 @@ def _layout(
     if placed is None:
         alone = [_placed([one], [some], room) for one, some in zip(parts, ways, strict=True)]
         placement = "in turns" if all(alone) else "split"
-        placed = [
-            one[0] if one else (_smallest(some), 0) for one, some in zip(alone, ways, strict=True)
-        ]
+        least = [min(some, key=lambda way: way.total_bytes(1)) for some in ways]
+        placed = [one[0] if one else (way, 0) for one, way in zip(alone, least, strict=True)]
     return _Layout(
         parallel=parallel,
         replicas=replicas,
@@ -319,10 +322,6 @@ def _layout(
         placed=placed,
         placement=placement,
     )
-
-
-def _smallest(ways: Sequence[_Way]) -> _Way:
-    return min(ways, key=lambda way: way.total_bytes(1))
 
 
 def _placed(
@@ -536,19 +535,21 @@ def _notes(
         link = way.rates.device.link or "their link"
         yield (
             f"tensor parallel over {layout.parallel} devices: on fewer it does not fit, or not for "
-            f"all users; what crosses {link} is in no figure"
+            f"all users, or is slower than {load.itl_s:g} s a token; what crosses {link} is in no "
+            "figure"
         )
     if n and layout.replicas > 1:
         each = "one device" if layout.parallel == 1 else f"{layout.parallel} devices"
-        yield f"{layout.replicas} replicas on {each} each: no tensor has to cross between them"
+        yield f"{layout.replicas} replicas on {each} each, {n} at once in each; speeds are of one"
     if way.rates.kv_bits < 16:
         yield f"{way.rates.kv_bits} bits in the KV cache in place of 16 cost less than 1 %"
     if shape.context_limit and load.context_tokens > shape.context_limit:
         yield f"trained for {shape.context_limit:,} tokens, fewer than {load.context_tokens:,}"
-    if row.most_users and load.users > row.most_users and way.rates.device.is_gpu:
+    users = load.part(layout.replicas).users
+    if row.most_users and users > row.most_users and way.rates.device.is_gpu:
         many = [one for one in tables.runtimes.values() if one.most_users is None]
-        best = next(one for one in many if one.least_users <= load.users)
-        yield f"for {load.users} at once {best.name} is better: {best.why}; it takes {best.packing}"
+        best = next(one for one in many if one.least_users <= users)
+        yield f"for {users} at once {best.name} is better: {best.why}; it takes {best.packing}"
     if shape.expert_share < 1:
         sizes = map(format_bytes, (shape.weight_bytes, shape.active_bytes))
         yield "experts: {} in memory, of which a token reads {}".format(*sizes)
@@ -570,7 +571,8 @@ def _load_notes(load: Load, way: _Way, n: int, *, replicas: int) -> Iterator[str
     if 0 < n * replicas < load.users:
         yield f"{load.users - n * replicas} of {load.users} wait for a place"
     reading_s = rates.prefill_s(load.prompt_tokens, cached=load.cached_tokens)
-    if n and load.rate_per_s and reading_s is not None:
+    # A run asks no faster than it is answered.
+    if n and load.rate_per_s and load.calls is None and reading_s is not None:
         step_s = rates.step_s(tokens=load.middle_tokens, sequences=n)
         at = {"sequences": n, "output_tokens": load.output_tokens}
         most = replicas * requests_per_s(step_s, reading_s, **at)

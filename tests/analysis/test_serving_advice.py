@@ -107,6 +107,10 @@ def test_devices_hold_replicas_until_one_is_too_small_for_a_model():
     assert (started[0].replicas, started[0].tensor_parallel, started[0].sequences) == (2, 1, 13)
     advised(JUDGE, memory="12 GiB", count=2, users=27)
     assert (started[0].replicas, started[0].tensor_parallel, started[0].sequences) == (1, 2, 27)
+    # Two have room enough, and are quick enough or not.
+    for itl_s, ways in ((0.05, (2, 2)), (0.03, (1, 4))):
+        advised(("producer", "70B", "Q4_K_M"), count=4, itl_s=itl_s)
+        assert (started[0].replicas, started[0].tensor_parallel) == ways
     advised(("evaluator", "70B", "Q8_0"))
     assert started[0].gpu_layers is not None
     assert 10 < started[0].gpu_layers < 40

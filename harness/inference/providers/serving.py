@@ -118,19 +118,21 @@ def launched(
     after = [one for one in (*settings, *also) if one not in before]
     command = (*before, Setting(program, "the server and its model"), *after)
     if copies > 1:
-        command = _beside_each_other(command, ports, flags["port"], on_gpu=serving.on_gpu)
+        gpus = serving.tensor_parallel if serving.on_gpu else 0
+        command = _beside_each_other(command, ports, flags["port"], gpus=gpus)
     return Launch(command=command, endpoint=tuple(lines), missing=missing)
 
 
 def _beside_each_other(
-    command: Sequence[Setting], ports: Sequence[int], flag: str, *, on_gpu: bool
+    command: Sequence[Setting], ports: Sequence[int], flag: str, *, gpus: int
 ) -> tuple[Setting, ...]:
-    """The command once for each port, each on a GPU of its own; `flag` ends with any port."""
+    """The command once for each port, each on GPUs of its own; `flag` ends with any port."""
     found: list[Setting] = []
     for number, port in enumerate(ports):
         listens = Setting(re.sub(r"\w+$", str(port), flag), f"an address of its own: port {port}")
-        gpu = Setting(f"CUDA_VISIBLE_DEVICES={number}", "the only GPU that it sees")
-        one = [*([gpu] if on_gpu else []), *(part for part in command if part.text != flag)]
+        seen = ",".join(str(number * gpus + own) for own in range(gpus))
+        gpu = Setting(f"CUDA_VISIBLE_DEVICES={seen}", "all that it sees")
+        one = [*([gpu] if gpus else []), *(part for part in command if part.text != flag)]
         one.insert(0 if flag[0].isupper() else len(one), listens)  # a variable, or a flag
         found += [*([Setting("&", "and beside it")] if number else []), *one]
     return tuple(found)

@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import re
 import shlex
 import shutil
 import socket
 import subprocess
 import tomllib
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -104,6 +106,11 @@ def test_copies_that_a_server_does_not_make_itself_are_started_one_by_one():
         "http://127.0.0.1:9001/v1",
         "http://127.0.0.1:9002/v1",
     )
+    on_gpus = replace(ALL, on_gpu=True)
+    assert re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", command_of("llamacpp", on_gpus)) == [
+        "0,1",
+        "2,3",
+    ]
     at_vllm = endpoint_of("vllm", ALL)
     assert (at_vllm.urls, at_vllm.max_parallel) == ((), 8)
 
