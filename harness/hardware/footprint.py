@@ -85,9 +85,6 @@ class Loading:
     cache_type_k: CacheType = "f16"
     cache_type_v: CacheType = "f16"
     """Quantized values need flash attention."""
-    unified: bool = False
-    """Whether the slots share one cache (`--kv-unified`), llama-server's default without a number
-    of slots."""
     micro_batch_tokens: int = 512
     """Tokens computed at once (`--ubatch-size`, at most `--batch-size`)."""
     whole_windows: bool = False
@@ -106,13 +103,12 @@ class Loading:
             )
 
     def cells(self, *, window_tokens: int | None = None) -> int:
-        """Cells of all slots together."""
-        caches, sharers = (1, self.slots) if self.unified else (self.slots, 1)
-        cells = padded_tokens(sharers * self.context_tokens)
+        """Cells of all slots together, each with a cache of its own."""
+        cells = padded_tokens(self.context_tokens)
         if window_tokens is not None and not self.whole_windows:
             # A micro-batch must fit beside the window of its first token.
-            cells = min(cells, padded_tokens(sharers * window_tokens + self.micro_batch_tokens))
-        return caches * cells
+            cells = min(cells, padded_tokens(window_tokens + self.micro_batch_tokens))
+        return self.slots * cells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,11 +222,10 @@ def compute_bytes(header: GgufHeader, loading: Loading) -> int:
         (2 * header.expert_used_count + 6) * width,
     )
     cells = loading.cells()
-    mask_cells = cells if loading.unified else cells // loading.slots
     has_windows = any(layer.window_tokens for layer in header.caches)
     masks = 2 if loading.whole_windows and has_windows else 1
     tokens = min(loading.micro_batch_tokens, cells)
-    masks_bytes = masks * _MASK_BYTES * tokens * mask_cells
+    masks_bytes = masks * _MASK_BYTES * tokens * (cells // loading.slots)
     flowing_bytes = _FLOAT_BYTES * tokens * floats
     if header.recurrent_length:
         states = 2 * loading.slots * max(state_bytes(layer) for layer in header.caches)

@@ -93,14 +93,14 @@ class Rates:
         reading_s = self.model.active_bytes / (self.device.memory_bytes_per_s * factors.bandwidth)
         return max((tokens - cached) / rate, reading_s)
 
-    def saturation(self, *, tokens: int, least_gain: float = 0.1) -> int:
-        """The batch from which doubling it gains less than `least_gain`; 2**16 at most.
+    def saturation(self, *, tokens: int) -> int:
+        """The batch from which doubling it gains less than a tenth; 2**16 at most.
 
         There the KV caches or the processor cost what the weights' reading did.
         """
         for sequences in (1 << power for power in range(16)):
             one, two = (self.step_s(tokens=tokens, sequences=n * sequences) for n in (1, 2))
-            if 2 * one < (1 + least_gain) * two:
+            if 2 * one < 1.1 * two:
                 return sequences
         return 1 << 16
 
