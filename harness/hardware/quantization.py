@@ -158,16 +158,13 @@ def cache_format(cache_type: str) -> BlockFormat:
     return block
 
 
-EVALUATOR_FLOOR: Final = "Q8_0"
-"""The coarsest quantization of an evaluator: below it scores are too noisy for the loop, whatever
-the rubric. A producer may be at Q4_K_M, since the loop corrects it."""
-
-
 ROLE_FLOORS: Final = {"evaluator": 8.0, "judge": 8.0, "code": 5.5, "coder": 5.5}
+"""The fewest nominal bits of a weight. Below an evaluator's (Q8_0) scores are too noisy for the
+loop, whatever the rubric. A producer may be at Q4_K_M, since the loop corrects it."""
 
 
 def role_floor(role: str) -> float:
-    """The fewest nominal bits of a weight; of `judge-b` those of `judge`."""
+    """Of `judge-b` that of `judge`; of a role that has none, four bits."""
     return ROLE_FLOORS.get(role.partition("-")[0], 4.0)
 
 
@@ -181,7 +178,7 @@ def label_bits(label: str) -> float | None:
 
 
 def is_below_evaluator_floor(packing: int | str | None) -> bool:
-    """Whether a quantization is known to be coarser than `EVALUATOR_FLOOR`.
+    """Whether a quantization is known to be coarser than an evaluator's floor.
 
     MXFP4 is not: models that come in it were trained in it.
 
@@ -193,4 +190,4 @@ def is_below_evaluator_floor(packing: int | str | None) -> bool:
     if label is None or "MXFP4" in label.upper():
         return False
     bits = label_bits(label)
-    return bits is not None and bits < 8
+    return bits is not None and bits < ROLE_FLOORS["evaluator"]

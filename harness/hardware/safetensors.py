@@ -66,8 +66,7 @@ class SafetensorsModel:
     expert_share: float
     """Of a layer's experts, those that one token uses; 1 for a dense model."""
     tensor_bytes: int
-    """Over all files, as is `file_bytes`; estimated by `configured_model`."""
-    file_bytes: int
+    """Over all files; estimated by `configured_model`."""
     block_count: int
     """Layers."""
     context_length: int
@@ -91,12 +90,8 @@ def read_safetensors_model(folder: Path) -> SafetensorsModel:
         ModelFileInvalid: A file is missing, cut or damaged, or it is no language model.
     """
     model = configured_model(folder / "config.json")
-    files = _tensor_files(folder)
-    return replace(
-        model,
-        tensor_bytes=sum(sum(read_safetensors_file(path).values()) for path in files),
-        file_bytes=sum(path.stat().st_size for path in files),
-    )
+    sizes = [sum(read_safetensors_file(path).values()) for path in _tensor_files(folder)]
+    return replace(model, tensor_bytes=sum(sizes))
 
 
 def configured_model(path: Path) -> SafetensorsModel:
@@ -125,7 +120,6 @@ def configured_model(path: Path) -> SafetensorsModel:
         active_parameters=active_parameters,
         expert_share=expert_share,
         tensor_bytes=size,
-        file_bytes=size,
         block_count=layers,
         context_length=config.count(
             "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", default=0

@@ -32,7 +32,6 @@ def model(
         file_type=15,
         parameters=0,
         tensor_bytes=0,
-        file_bytes=0,
         block_count=layers,
         context_length=131_072,
         embedding_length=width,
