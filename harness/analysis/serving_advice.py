@@ -352,7 +352,11 @@ def _said(layout: _Layout, tables: Tables) -> str:
     taken = format_bytes(sum(way.total_bytes(n) for way, n in placed))
     taken = f"{taken} of {format_bytes(room)}"
     if layout.placement == "whole":
-        return f"{'All fit together' if len(wanted) > 1 else 'It fits'}, whole: {taken}."
+        if len(wanted) == 1:
+            return f"It fits, whole: {taken}."
+        idle = placed[0][0].rates.device.count - layout.parallel
+        spare = f" {idle} more stay idle: ask for a model alone to give it one." if idle else ""
+        return f"All fit together, whole: {taken}.{spare}"
     pairs = [(way, n, one) for (way, n), one in zip(placed, wanted, strict=True)]
     slow, bus = tables.device("ddr"), tables.devices["pcie-4-x16-sustained"].device
     is_gpu = pairs[0][0].rates.device.is_gpu

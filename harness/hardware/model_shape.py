@@ -227,7 +227,6 @@ def shape_by_hand(
         active_parameters=used,
         expert_share=used / parameters,
         tensor_bytes=round(parameters * bits / 8),
-        block_count=layers,
         context_length=0,
         embedding_length=width,
         feed_forward_length=7 * width // 2,

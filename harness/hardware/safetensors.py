@@ -67,8 +67,6 @@ class SafetensorsModel:
     """Of a layer's experts, those that one token uses; 1 for a dense model."""
     tensor_bytes: int
     """Over all files; estimated by `configured_model`."""
-    block_count: int
-    """Layers."""
     context_length: int
     """Tokens the model was trained for; 0 if the configuration does not say."""
     embedding_length: int
@@ -120,7 +118,6 @@ def configured_model(path: Path) -> SafetensorsModel:
         active_parameters=active_parameters,
         expert_share=expert_share,
         tensor_bytes=size,
-        block_count=layers,
         context_length=config.count(
             "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", default=0
         ),

@@ -83,6 +83,11 @@ def test_models_go_whole_or_by_turns_before_any_is_split(models, memory, users, 
     assert found == chosen
 
 
+def test_devices_that_several_models_leave_idle_are_told_of():
+    assert "idle" not in advised(PRODUCER, JUDGE).said
+    assert "2 more stay idle" in advised(PRODUCER, JUDGE, count=3).said
+
+
 def test_a_launch_gets_what_was_chosen_and_each_server_its_port_and_share():
     advice = advised(PRODUCER, JUDGE, users=16)
     assert [(one.port, one.sequences, one.kv_bits) for one in started] == [

@@ -64,7 +64,7 @@ def test_a_model_is_read(write):
     assert (model.architecture, model.name, model.dtype) == ("llama", folder.name, "bfloat16")
     assert model.quantization == "gptq-4bit"
     assert model.tensor_bytes == 48 + 32 + 16 + 1
-    assert (model.block_count, model.context_length) == (32, 131_072)
+    assert (len(model.caches), model.context_length) == (32, 131_072)
     assert (model.embedding_length, model.feed_forward_length) == (4096, 14_336)
     assert model.vocabulary_size == 128_256
     assert model.caches == (LayerCache(heads=8, key_length=128, value_length=128),) * 32
