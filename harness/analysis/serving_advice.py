@@ -139,7 +139,7 @@ def advise(
     ]
     servings = [
         Serving(
-            model=way.file(one.model),
+            model=way.file(one.model) if row.packing == way.rates.model.packing else one.model,
             context_tokens=one.load.context_tokens,
             sequences=max(n, 1),
             kv_bits=way.rates.kv_bits,
@@ -525,8 +525,9 @@ def _notes(
 ) -> Iterator[str]:
     """What else there is to know, most important first."""
     load, shape, floor = wanted.load, wanted.shape, role_floor(wanted.role)
-    if wanted.note:
-        yield wanted.note
+    packing = way.rates.model.packing
+    other = "" if row.packing == packing else f"convert it: {row.name} takes {row.packing}"
+    yield from filter(None, (wanted.note, other))
     if 8 * shape.weight_bytes < (floor - 0.1) * shape.parameters:
         why = ": noise in scores poisons the loop, and no rubric mends it" if floor == 8 else ""
         yield f"{shape.quantization} is too coarse for {wanted.role}: {floor:g} bits or more{why}"

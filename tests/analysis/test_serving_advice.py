@@ -126,6 +126,7 @@ def test_the_runtime_is_that_of_the_files_kind_unless_one_is_asked_for():
     assert advised(("producer", "8B", "BF16")).models[0].runtime.name == "vLLM"
     advice = advised(PRODUCER, runtime="mlc-llm").models[0]
     assert (advice.runtime.backend, advice.launch) == ("mlc", None)  # no launch is given here
+    assert advice.notes[0] == "convert it: MLC-LLM takes mlc"
     with pytest.raises(InvalidInput) as caught:
         advised(PRODUCER, runtime="vlm")
     assert caught.value.code == "advise.runtime-unknown"

@@ -161,10 +161,18 @@ CPU = ("--device", "ddr", "--memory", "16 GiB")
         (("8B", "--memory", "4 GiB"), "llama-server -m 8B-Q4_K_M.gguf"),  # the smallest, in part
         (("8B", "--device", "l4", "--itl", "0.001"), "llama-server -m 8B-Q4_K_M.gguf"),
         (("8B", "--runtime", "vllm", "--memory", "24 GiB"), "vllm serve 8B "),
+        (("8B", "--runtime", "mlc-llm", "--device", "l4"), "mlc_llm serve 8B --mode server"),
         (("8B", *CPU, "--users", "4"), "embedded: harness starts llama.cpp itself"),
         (("8B", *CPU, "--users", "5"), "llama-server -m"),
     ],
-    ids=["too large", "too slow", "of a runtime", "few on a CPU", "many on a CPU"],
+    ids=[
+        "too large",
+        "too slow",
+        "of a runtime",
+        "of another format",
+        "few on a CPU",
+        "many on a CPU",
+    ],
 )
 def test_packing_and_runtime_follow_from_what_is_asked(
     project: Path, arguments: tuple[str, ...], started: str
