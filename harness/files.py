@@ -1,4 +1,4 @@
-"""Texts that are read, files that are written whole or for one user alone, and what ships."""
+"""Files: reads texts, writes whole or private files, and finds the files that ship."""
 
 from __future__ import annotations
 

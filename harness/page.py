@@ -1,8 +1,8 @@
-"""Pages to read in a browser or on paper: one HTML file with text, tables and plots.
+"""Pages for a browser or paper: one HTML file with text, tables and plots.
 
-A page loads nothing and runs no script. It is light or dark as its reader likes it, and light on
-paper. Texts are escaped when the page is written, wherever they stand; nothing else gets in. Plots
-are SVG with a title and a description, and tell lines apart by dashes and width, not only by color.
+A page loads nothing and runs no script. It is light or dark by the reader's setting, and light on
+paper. All texts are escaped when the page is written. Plots are SVG with a title and a description,
+and tell lines apart by dashes and width, not only by color.
 """
 
 from __future__ import annotations

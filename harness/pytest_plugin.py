@@ -1,4 +1,4 @@
-"""Fixtures for pytest, which finds this by itself; see `harness.testing`."""
+"""Fixtures that pytest finds by itself; see `harness.testing`."""
 
 from __future__ import annotations
 

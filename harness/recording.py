@@ -1,4 +1,4 @@
-"""Replies of real models, recorded once by a test, and given again without models."""
+"""Replies of real models, recorded once by a test and then replayed without models."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Recording:
     """Answers from a file, in place of a `Script`. A call is found by all that it asks.
 
     To record it, the models of this directory's `harness.toml` are asked, and the file is written
-    anew when the run has ended well. Secrets are taken out of what it holds; vectors are not
+    again when the run has ended well. Secrets are taken out of what it holds; vectors are not
     recorded.
 
     Args:

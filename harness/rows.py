@@ -1,7 +1,7 @@
-"""Rows of tables and texts: read from files of several kinds, and kept so that a kill loses none.
+"""Rows of tables and texts: read from several kinds of files, and saved so that a kill loses none.
 
 A row that cannot be read is an error beside the others, with its file and line. A file of rows
-grows by one whole line at a time; a command that finds its rows there goes on after them.
+grows by one whole line at a time; a command that finds its rows there continues after them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Row:
                     error if self.line is None else self.refusal(str(error), code=error.code)
                 ) from error
         if text is not None and (not isinstance(text, str) or not text.strip()):
-            raise self.refusal("its 'draft' is no text", code="row.draft-not-text")
+            raise self.refusal("its 'draft' is not text", code="row.draft-not-text")
         return text
 
     @property
@@ -178,7 +178,7 @@ def read_rows(
                 continue
             fields = dict(_flat(row.fields, whole))
             seen |= fields.keys()
-            # A name that another column gets is no longer that of its own.
+            # A name that another column gets is no longer its column's own.
             named = {
                 renamed.get(n, n): value
                 for n, value in fields.items()
@@ -276,7 +276,7 @@ def _csv_rows(text: str, path: Path) -> Iterator[Row | InvalidInput]:
             header = [name.strip() for name in cells]
             named = [name for name in header if name]
             if len(set(named)) < len(named):
-                yield row.refusal("two columns have one name", code="row.columns-alike")
+                yield row.refusal("two columns have the same name", code="row.columns-alike")
         elif cells and len(cells) != len(header):
             said = (
                 f"it has {len(cells)} cells under {len(header)} columns; put a text with "

@@ -1,4 +1,4 @@
-"""Tests of pipelines without models: replies and scores by script, in place of real ones."""
+"""Tests pipelines without models: scripted replies and scores take their place."""
 
 from __future__ import annotations
 
@@ -217,9 +217,10 @@ class Script:
         left = [repr(said) for place, said in _each(self._replies) if place not in self._used]
         if left:
             raise ScriptMismatch(
-                f"{len(left)} replies of the script were not asked for: "
+                f"{len(left)} replies of the script were not used: "
                 f"{', '.join(map(_short, left))}. Each call of a node reads a list from its first "
-                f"reply; for one node alone, write its name for the role's. {self._calls()}",
+                "reply; to script one node alone, write its name in place of the role. "
+                f"{self._calls()}",
                 code="script.unused-replies",
             )
 
@@ -345,8 +346,8 @@ class Judge:
         fields: Any = (request.reply_schema or {}).get("properties")
         if draft is None or fields is None:
             raise ScriptMismatch(
-                "a Judge answers where drafts are judged by a rubric, and this call asks for "
-                f"something else: {_short(asked)}",
+                "a Judge answers only calls that judge a draft by a rubric, and this call asks "
+                f"for something else: {_short(asked)}",
                 code="script.not-a-judgement",
             )
         scores = self._scores_of(draft[0].partition("\n")[2].rpartition("\n")[0], label)
@@ -361,8 +362,8 @@ class Judge:
         number = drafts.index(draft)
         if number >= len(self._scores):
             raise ScriptMismatch(
-                f"the Judge has scores for {len(self._scores)} drafts, and '{label}' has another "
-                f"one judged: {_short(draft)}",
+                f"the Judge has scores for {len(self._scores)} drafts, and '{label}' asks about "
+                f"another one: {_short(draft)}",
                 code="script.no-scores",
             )
         return self._scores[number]

@@ -1,6 +1,6 @@
-"""What is read from a run's journal: a report, a diagnosis, a comparison, spans for a collector.
+"""Results read from a run's journal: a report, a diagnosis, a comparison, spans for a collector.
 
-Runs nothing, and asks no model. `otlp` is imported where spans are sent, since it brings an HTTP
+Runs nothing and asks no model. Only code that sends spans imports `otlp`, which loads an HTTP
 client.
 """
 

@@ -1,7 +1,7 @@
-"""What differs between two runs of a pipeline: node by node, loop by loop, and in all.
+"""Compares two runs of a pipeline: node by node, loop by loop, and in total.
 
-And in what they were set to, where their time went, how quickly models answered, and what the
-diagnosis finds: whether the bottleneck has moved.
+Also their settings, where their time went, how quickly models answered, and whether the diagnosis
+finds another bottleneck.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ T = TypeVar("T")
 Difference = Literal[
     "only in a", "only in b", "status", "output", "code", "inputs", "models", "work", "time"
 ]
-"""In what two calls of one node differ, from what matters most. `work`: calls of models, tokens,
-cost. `time`: by a share of the run that is worth a look; by less, all of them do."""
+"""How two calls of one node differ, most important first. `work`: calls of models, tokens, cost.
+`time`: by a share of the run that is worth a look; by less, all of them do."""
 
 FigureUnit = Literal["ns", "share", "tokens/s"]
 FindingChange = Literal["gone", "new", "moved", "same"]
@@ -45,7 +45,7 @@ than a tenth of a second is chance."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTotals:
-    """One of the two runs as a whole; tokens are those of model calls."""
+    """Totals of one run; tokens are those of model calls."""
 
     run_id: str
     pipeline: str
@@ -54,11 +54,11 @@ class RunTotals:
     duration_ns: int
     node_calls: int
     calls: int
-    """Calls of models."""
+    """Calls to models."""
     input_tokens: int
     output_tokens: int
     cost_usd: float | None
-    """As far as prices are known; None without any."""
+    """Dollars as far as prices are known; None without any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,9 @@ class InputDifference:
 
     name: str
     is_equal: bool | None
-    """Whether both runs were given the same; None when that was not recorded."""
+    """Whether both runs were given the same; None if not recorded."""
     a: str | None
-    """A digest, as is `b`; None when not recorded, or left to its default."""
+    """A digest, as is `b`; None if not recorded, or left to its default."""
     b: str | None
 
 
@@ -78,7 +78,7 @@ class NodeDifference:
     """A call of a node in each run; None in a run that has none."""
 
     node: str
-    """What people call it: `findings[2]`."""
+    """Its label, such as `findings[2]`."""
     differs_in: tuple[Difference, ...]
     """Empty when it is the same in both."""
     changed_inputs: tuple[str, ...]
@@ -111,7 +111,7 @@ class RoleDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureDifference:
-    """A figure of each run; None where it is not known."""
+    """A figure of each run; None if unknown."""
 
     name: str
     unit: FigureUnit
@@ -123,7 +123,7 @@ class FigureDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingDifference:
-    """What a rule of the diagnosis found in each run; None where it found nothing."""
+    """The finding of a rule in each run; None without one."""
 
     rule: str
     model: str | None
@@ -139,20 +139,20 @@ class Comparison:
     a: RunTotals
     b: RunTotals
     bottlenecks: tuple[TimeKind | None, TimeKind | None]
-    """What took the most time of the critical path of each; None if it took none."""
+    """The largest cause of time on each critical path; None for an empty path."""
     time: Mapping[TimeKind, tuple[int, int]]
     """Where the time of both critical paths went, in nanoseconds."""
     settings: Mapping[str, tuple[object, object]]
-    """Those that differ; None where left out: `small.slots` of an endpoint, `max_parallel`."""
+    """Differing settings, such as `small.slots` of an endpoint or `max_parallel`; None if unset."""
     figures: tuple[FigureDifference, ...]
-    """Those that one of the runs has, of all calls, then of each model."""
+    """Figures of either run: for all calls, then for each model."""
     findings: tuple[FindingDifference, ...]
-    """Those of the first run, worst first, and then those of the second alone."""
+    """Findings of the first run, worst first, then findings of the second alone."""
     inputs: tuple[InputDifference, ...]
     nodes: tuple[NodeDifference, ...]
     """Every call of a node, the biggest differences first, the equal ones last."""
     loops: tuple[LoopDifference, ...]
-    """Every loop, in the order of the first run, and then those of the second alone."""
+    """Every loop, in the order of the first run, then loops of the second alone."""
     roles: tuple[RoleDifference, ...]
 
 
@@ -227,7 +227,7 @@ def compare(first: Journal, second: Journal) -> Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """What one run is compared by."""
+    """The facts of a run for the comparison."""
 
     totals: RunTotals
     inputs: Mapping[str, str]
@@ -267,7 +267,7 @@ def _side(journal: Journal) -> _Side:
 
 
 def _settings(journal: Journal) -> Iterator[tuple[str, object]]:
-    """What the run was set to, by name."""
+    """The run's settings, by name."""
     for item in journal.items():
         if isinstance(item, SpanRecord) and item.name == "run":
             yield "max_parallel", item.attributes.get("max_parallel")
@@ -336,7 +336,7 @@ def _numbered(loops: Iterable[RecordedLoop]) -> dict[tuple[str | None, int], Rec
 
 
 def _paired(a: Mapping[K, T], b: Mapping[K, T]) -> Iterator[tuple[K, T | None, T | None]]:
-    """What has the same key, in the order of the first, and then what only the second has."""
+    """Pairs with the same key, in the order of the first; then the rest of the second."""
     for key in dict.fromkeys((*a, *b)):
         yield key, a.get(key), b.get(key)
 

@@ -1,4 +1,4 @@
-"""From a journal to findings: every rule is asked, and what another one explains is left out."""
+"""Diagnoses a run: asks every rule, and drops findings that another finding explains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.trace.journal_reader import Journal
 
 
 def diagnose(journal: Journal) -> Diagnosis:
-    """What was wrong with a run, and what cannot be told of it."""
+    """The findings of a run, and what could not be examined."""
     observed = observe(journal)
     findings = _findings(observed)
     return Diagnosis(
@@ -50,7 +50,7 @@ def _explains(cause: Finding, finding: Finding) -> bool:
 
 
 def slowness(observed: Observed) -> Notice | None:
-    """How slow calls were, in a sentence; None when most met the targets, or none can be judged."""
+    """How slow calls were, in a sentence; None if most met the targets, or none can be judged."""
     targets = Targets()
     goodput = goodput_of(observed.calls, targets=targets, run_ns=observed.run.duration_ns)
     slow = goodput.missed - goodput.failed
@@ -68,7 +68,7 @@ def slowness(observed: Observed) -> Notice | None:
 
 
 def remarks(observed: Observed) -> tuple[Notice, ...]:
-    """What is so and may be meant so, a sentence for each."""
+    """Facts that may be intended, a sentence for each."""
     return tuple(
         Notice(
             code="diagnosis.replies-cut",
@@ -81,7 +81,7 @@ def remarks(observed: Observed) -> tuple[Notice, ...]:
 
 
 def not_examined(observed: Observed) -> tuple[Notice, ...]:
-    """What was not looked at, a phrase for each."""
+    """What could not be examined, a phrase for each."""
     answered = [call for calls in observed.by_model().values() for call in calls]
     missing = []
     if len(answered) > 1 and not observed.texts:
@@ -89,7 +89,8 @@ def not_examined(observed: Observed) -> tuple[Notice, ...]:
             Notice(
                 code="diagnosis.texts-not-recorded",
                 message="which calls of one function need each other, and where prompts were the "
-                'same: no texts were recorded ([trace] content = "full" in harness.toml does)',
+                'same: no texts were recorded ([trace] content = "full" in harness.toml records '
+                "them)",
             )
         )
     if answered and all(call.ttft_ns is None for call in answered):

@@ -1,4 +1,4 @@
-"""What rules look at: a run's calls, counters and texts, read once from its journal."""
+"""The input of rules: a run's calls, counters and texts, read once from its journal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from harness.trace.records import (
 T = TypeVar("T")
 
 LEAST_LOST_NS = 200_000_000
-"""A fault that took less of the run is ignored: a fifth of a second goes unnoticed."""
+"""A fault that cost less of the run is ignored: a fifth of a second goes unnoticed."""
 
 LEAST_LOST_SHARE = 0.05
 """Nor one that took a smaller share of it."""
@@ -58,7 +58,7 @@ class Server:
     file: str | None = None
     """Name of the GGUF file of a model."""
     device: str = MACHINE
-    """Whose memory its model takes: the machine's own, or a GPU's; empty for that of several."""
+    """The device of its model: the machine, or a GPU; empty for several."""
     max_parallel: int | None = None
     drop: tuple[str, ...] = ()
     fallback: tuple[str, ...] = ()
@@ -160,7 +160,7 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed(Interval):
-    """A span of which no more than its time matters."""
+    """A span of which only the time matters."""
 
     id: int
 
@@ -180,13 +180,13 @@ class Observed:
 
     run: Interval
     ended: RunEnded | None
-    """None when it was killed, or is not over."""
+    """None if it was killed, or is still going."""
     calls: list[Call] = field(default_factory=list)
     """Those answered from the cache included; those refused by a limit are not."""
     resumed_ns: int | None = None
     """When the last part of the run began; None if it was never resumed."""
     loads: list[Load] = field(default_factory=list)
-    """Those that succeeded."""
+    """Successful loads only."""
     unloads: list[Interval] = field(default_factory=list)
     retries: list[Retry] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
@@ -194,7 +194,7 @@ class Observed:
     lags: list[Lag] = field(default_factory=list)
     servers: dict[str, Server] = field(default_factory=dict)
     limits: tuple[SpeedLimit, ...] = ()
-    """How quick models were, against what the machine allows, where that is known."""
+    """The speed of models against the machine's limits, as far as known."""
     reserves: dict[str, int] = field(default_factory=dict)
     """Bytes that the budget keeps free of each device's capacity."""
     counters: dict[tuple[str, str], list[CounterSet]] = field(default_factory=dict)
@@ -214,12 +214,12 @@ class Observed:
     path: CriticalPath = field(init=False)
     time: TimeSpent = field(default_factory=TimeSpent)
     shares: tuple[TimeShare, ...] = ()
-    """What the critical path is put down to, the largest first."""
+    """Causes of time on the critical path, largest first."""
     failed_nodes: list[int] = field(default_factory=list)
     timed_out: list[int] = field(default_factory=list)
     """Calls of nodes that their timeouts ended, by their spans."""
     candidates: dict[int, list[float]] = field(default_factory=dict)
-    """What the checks gave the candidates, by the span in which one was chosen."""
+    """The checks' scores of candidates, by the span in which one was chosen."""
     candidate_spans: list[Timed] = field(default_factory=list)
     """In which candidates were written."""
     rounds: dict[int, list[Round]] = field(default_factory=dict)
@@ -227,7 +227,7 @@ class Observed:
     parents: dict[int, int | None] = field(default_factory=dict)
     """The span around each span; phases left out."""
     sources: dict[int, list[int]] = field(default_factory=dict)
-    """By span, the spans that led to it: what it had to wait for."""
+    """By span, the spans that it had to wait for."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """Prompts and replies by their hashes, of the first calls, where they were recorded."""
 
@@ -250,7 +250,7 @@ class Observed:
         return padded_tokens(max(longest, default=0))
 
     def outlived(self, time_ns: int) -> bool:
-        """Whether the run was resumed later: what failed or was cut off by then was done again."""
+        """Whether the run was resumed later, which repeated all that had failed or was cut off."""
         return self.resumed_ns is not None and time_ns <= self.resumed_ns
 
     def text(self, call: Call, attribute: str) -> str | None:
@@ -496,7 +496,7 @@ def _whole(value: object, *, default: T) -> int | T:
 
 
 def first_token_ns(call: Call) -> int | None:
-    """When the first token came; None where the phases do not tell."""
+    """When the first token came; None if the phases do not show it."""
     if decode := call.phases.get("decode"):
         return decode[0].start_ns
     if prefill := call.phases.get("prefill"):
@@ -505,7 +505,7 @@ def first_token_ns(call: Call) -> int | None:
 
 
 def ttft(call: Call) -> Interval | None:
-    """From sending the call to its first token; None where that is not known."""
+    """From sending the call to its first token; None if unknown."""
     end_ns = first_token_ns(call)
     if end_ns is None or call.ttft_ns is None:
         return None

@@ -1,4 +1,4 @@
-"""What a rule has to say."""
+"""The findings of rules, with their evidence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MOST_NAMES = 3
 
 
 class Spanned(Protocol):
-    """What has a span of its own: a call, a load."""
+    """Anything with a span of its own: a call, a load."""
 
     @property
     def id(self) -> int:
@@ -49,7 +49,7 @@ class Spanned(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Where to look, and what was measured."""
+    """Spans to look at, and measured figures."""
 
     spans: tuple[int, ...] = ()
     """Ids of the spans that show it, at most 20."""
@@ -84,20 +84,20 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a rule saw; `rules.RULES` adds what it means and what to change."""
+    """The observation of a rule; `rules.RULES` adds its meaning and remedies."""
 
     seen: str
     evidence: Evidence
     severity: Severity = "warning"
     model: str | None = None
     server: str | None = None
-    """Tag of the endpoint whose server is to be changed, if no model is named."""
+    """Tag of the endpoint whose server to change, if no model is named."""
     lost_ns: float | None = None
     case: str = ""
     first: tuple[str, ...] = ()
     """Changes that were computed from this run; they come before the others."""
     wanted: tuple[str, int] | None = None
-    """What the server is to be started with: a field of `Serving`, and its value."""
+    """The setting to start the server with: a field of `Serving`, and its value."""
     expected: Expected | None = None
     """Of what is wanted; if that is nothing, of the first change."""
 
@@ -117,8 +117,7 @@ class Finding:
     move: tuple[str, ...]
     """What to change, the most likely to help first."""
     lost_ns: int | None = None
-    """The run's time that it took up, which is the most that mending it can save; None where it
-    cannot be told."""
+    """The run's time that it cost, which is the most that a remedy can save; None if unknown."""
     expected: Expected | None = None
     """Stands in `move` too, after the change that it is of; None where it cannot be computed."""
 
@@ -144,7 +143,7 @@ def said_ns(duration_ns: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What was wrong with a run, and what cannot be told of it."""
+    """The findings of a run, and what could not be examined."""
 
     run_id: str
     status: RunState
@@ -152,14 +151,14 @@ class Diagnosis:
     duration_ns: int
     """From its first record to its last, without the pauses before it was resumed."""
     time: tuple[TimeShare, ...] = ()
-    """Where the time of its critical path went, the most first; it adds up to the run."""
+    """Causes of time on its critical path, largest first; they add up to the run."""
     speed_limits: tuple[SpeedLimit, ...] = ()
-    """How quickly models wrote, against what the machine allows, where that is known."""
+    """The speed of models against the machine's limits, as far as known."""
     findings: tuple[Finding, ...] = ()
     """Worst first: errors, then what took the most time."""
     unexplained: Notice | None = None
-    """How slow its calls were, where most missed the targets and no finding says why."""
+    """How slow its calls were, if most missed the targets without a finding that explains it."""
     remarks: tuple[Notice, ...] = ()
-    """What is so and may be meant so, a sentence for each."""
+    """Facts that may be intended, a sentence for each."""
     not_examined: tuple[Notice, ...] = ()
-    """What no rule could look at, and why, a phrase for each."""
+    """What no rule could examine, and why, a phrase for each."""

@@ -1,4 +1,4 @@
-"""Runs of a pipeline as one service: their calls together, and what changed from run to run."""
+"""Several runs of a pipeline in one report: their calls together, and what changed between runs."""
 
 from __future__ import annotations
 

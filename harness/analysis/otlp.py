@@ -225,13 +225,13 @@ def _all_headers(given: Mapping[str, str]) -> httpx.Headers:
     for name, value in given.items():
         if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
             raise InvalidInput(
-                "a header's name is not valid in HTTP; is it NAME=VALUE?",
+                "a header's name is not valid in HTTP; write NAME=VALUE",
                 code="export.header-name-invalid",
             )
         if not re.fullmatch(r"[\t -~]*", value.strip()):
             raise InvalidInput(
-                f"the value of header '{name}' is not valid in HTTP; was it copied whole, and "
-                "alone?",
+                f"the value of header '{name}' is not valid in HTTP; check that it was copied "
+                "whole, with nothing else",
                 code="export.header-value-invalid",
             )
         headers[name] = value.strip()

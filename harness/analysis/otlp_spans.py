@@ -1,4 +1,4 @@
-"""A run's spans as OpenTelemetry has them, with the names of its GenAI semantic conventions.
+"""A run's spans as OpenTelemetry spans, named by its GenAI semantic conventions.
 
 Release 1.44, now in open-telemetry/semantic-conventions-genai. Every attribute is also kept under
 its own name, after `harness.`. Ids are derived from the run's, so a run that is sent twice is one
@@ -283,7 +283,7 @@ def _span_name(span: SpanRecord, model: object) -> str:
 
 
 def _own_attributes(attributes: Attributes, *, texts: bool) -> dict[str, object]:
-    """Attributes under our own names; those that may quote a text only with `texts`."""
+    """Attributes under our own names; attributes that may quote a text only with `texts`."""
     return {
         f"harness.{name}": value
         for name, value in attributes.items()

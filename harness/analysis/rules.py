@@ -1,4 +1,4 @@
-"""Every rule of a diagnosis in one table: what finds it, what it means, and what to change.
+"""Every rule of a diagnosis in one table: its function, its meaning, and its remedies.
 
 A new diagnosis is a function in a `rules_…` file, a row here, and a planted run in the tests.
 """
@@ -69,7 +69,7 @@ from harness.inference.providers import Aim
 
 
 class Advice(NamedTuple):
-    """What a finding means, and what to change."""
+    """The meaning of a finding, and its remedies."""
 
     meaning: str
     layer: Layer
@@ -79,7 +79,7 @@ class Advice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule, and what to say when it finds something."""
+    """A rule, with the meaning and remedies of its findings."""
 
     look: Callable[[Observed], Found | None]
     meaning: str
@@ -87,7 +87,7 @@ class Rule:
     moves: tuple[str | Aim, ...]
     """As in `Advice`."""
     cases: Mapping[str, Advice] = field(default_factory=dict)
-    """Other advice, by what the rule says is the case."""
+    """Other advice, by the rule's `case`."""
     explained_by: Collection[str] = ()
     """Rules that name the cause of this: next to one of theirs on the same model, or on the whole
     run, this finding is left out."""
@@ -95,7 +95,7 @@ class Rule:
     """Whether this adds to the time to the first token, or between tokens."""
 
     def finding(self, code: str, observed: Observed) -> Finding | None:
-        """What the rule, known by this code, finds in a run."""
+        """The findings of the rule with this code in a run."""
         found = self.look(observed)
         if found is None:
             return None
@@ -122,7 +122,7 @@ _AIMS = {
     "kv_bits": Aim.MORE_KV_ROOM,
     "context_tokens": Aim.LONGER_CONTEXT,
 }
-"""What a new value of a field of `Serving` is for."""
+"""The purpose of a new value of a field of `Serving`."""
 
 
 def _moves(
@@ -209,7 +209,7 @@ RULES: Mapping[str, Rule] = {
     "out-of-memory-at-start": Rule(
         out_of_memory_at_start,
         "Out of memory at start: weights, KV cache for the whole context, and buffers are "
-        "taken before the first call, and there is no room for them.",
+        "allocated before the first call, and there was no room for them.",
         "L3",
         (Aim.FIT_AT_START, "use smaller weights"),
         slows_replies=False,
@@ -264,8 +264,8 @@ RULES: Mapping[str, Rule] = {
     ),
     "schema-not-enforced": Rule(
         schema_not_enforced,
-        "Nothing but the model's goodwill: it is told of the schema in words, at the end of "
-        "each prompt, and may still reply with something else.",
+        "Nothing enforces the schema: each prompt describes it at its end, and the model may "
+        "still reply with something else.",
         "L3",
         (
             Aim.ENFORCE_SCHEMAS,
@@ -276,16 +276,16 @@ RULES: Mapping[str, Rule] = {
     ),
     "filled-context": Rule(
         filled_context,
-        "Prompt and reply together are as long as the model's context: the ends of these replies "
-        "are missing.",
+        "Prompt and reply together filled the model's context: the ends of these replies are "
+        "missing.",
         "L6",
         ("shorten the prompts, or ask for less in one call", Aim.LONGER_CONTEXT),
         slows_replies=False,
     ),
     "dropped-fields": Rule(
         dropped_fields,
-        "The model uses its own settings in their place; if they decide what is written, the "
-        "run cannot be repeated as it was.",
+        "The model used its own defaults in their place; if they affect its text, the run cannot "
+        "be repeated exactly.",
         "L5",
         ("take a model or a server that accepts them",),
         slows_replies=False,
@@ -299,7 +299,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "slow-first-call": Rule(
         slow_first_call,
-        "A cold start in the server: it loaded the model, or made ready for it, at the first call.",
+        "A cold start in the server: it loaded or prepared the model at the first call.",
         "L3",
         (Aim.KEEP_LOADED, "send a short call ahead, while the run has other things to do"),
         explained_by=["out-of-reach", "retries"],
@@ -330,8 +330,8 @@ RULES: Mapping[str, Rule] = {
     ),
     "budget-wait": Rule(
         budget_wait,
-        "The harness's own budget: models that are in use are never evicted, so a call to one "
-        "that does not fit beside them waits.",
+        "The memory budget: a model in use is never evicted, so a call to a model that does not "
+        "fit beside it waits.",
         "L4a",
         (Aim.LET_BOTH_STAY, _SMALLER_NEIGHBOR),
         explained_by=["swap-thrash"],
@@ -364,8 +364,8 @@ RULES: Mapping[str, Rule] = {
     ),
     "behind-prefill": Rule(
         behind_prefill,
-        "Behind other prompts: the server reads so many tokens at a time, and a long prompt "
-        "takes all of them, batch after batch. More places would not help. What a smaller batch "
+        "Waiting behind other prompts: the server reads a fixed number of tokens per batch, and a "
+        "long prompt fills batch after batch. More places would not help. What a smaller batch "
         "gains cannot be computed: the server does not say how many tokens it reads at a time.",
         "L4b",
         (
@@ -413,7 +413,7 @@ RULES: Mapping[str, Rule] = {
         cases={
             "no texts": Advice(
                 "Perhaps the prefix drifts: if the prompts are mostly the same, something varies "
-                "near the beginning. Their texts were not recorded, so this cannot be told.",
+                "near the beginning. Their texts were not recorded, so this is a guess.",
                 "L6",
                 (
                     'record texts, and diagnose again: [trace] content = "full" in harness.toml',
@@ -465,8 +465,8 @@ RULES: Mapping[str, Rule] = {
     ),
     "bandwidth-bound": Rule(
         bandwidth_bound,
-        "Bandwidth: every token reads all the weights once, and memory delivers them no "
-        "faster. If other programs had the machine at the time, it was those.",
+        "Memory bandwidth: each token reads all the weights once, and memory delivers them no "
+        "faster, unless other programs used the machine at the same time.",
         "L0",
         (
             Aim.WRITE_FASTER,
@@ -476,8 +476,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "compute-bound": Rule(
         compute_bound,
-        "Computing: the processor works as hard for each token as it can, and memory would deliver "
-        "more.",
+        "Compute: the processor is fully used for each token, and memory could deliver more.",
         "L0",
         (
             Aim.COMPUTE_FASTER,
@@ -487,8 +486,8 @@ RULES: Mapping[str, Rule] = {
     ),
     "slow-decode": Rule(
         slow_decode,
-        "Slow decoding: the machine cannot compute and read as much as that many replies need "
-        "for each token, or its threads are in each other's way.",
+        "Slow decoding: the machine cannot compute or read memory fast enough for that many "
+        "replies at once, or its threads get in each other's way.",
         "L3",
         (Aim.COMPUTE_FASTER, Aim.WRITE_FASTER, _SMALLER_MODEL),
         explained_by=["bandwidth-bound", "compute-bound", "kv-pressure", "preemptions"],
@@ -507,15 +506,15 @@ RULES: Mapping[str, Rule] = {
     ),
     "max-concurrency": Rule(
         max_concurrency,
-        "The endpoint's own limit: max_parallel keeps calls here that its server might have begun.",
+        "The endpoint's own limit: max_parallel holds back calls that its server could have begun.",
         "L6",
         ("leave it out for a server of your own: one that batches has its own queue",),
         slows_replies=False,
     ),
     "max-parallel": Rule(
         max_parallel,
-        "The pipeline's own limit: so many calls of nodes run at once, and the others wait for a "
-        "place, while the models could take more.",
+        "The pipeline's own limit: max_parallel calls of nodes run at once, and the others wait, "
+        "although the models could take more.",
         "L6",
         ("limit what a server gets by max_parallel under [endpoints.…] in its place",),
         cases={
@@ -553,8 +552,8 @@ RULES: Mapping[str, Rule] = {
     ),
     "client-lag": Rule(
         client_lag,
-        "A blocked event loop: what computes, or waits without `await`, stops everything else in "
-        "the process. Replies lie unread, and nothing new is sent.",
+        "A blocked event loop: code that computes, or waits without `await`, stops everything "
+        "else in the process. Replies stay unread, and no call is sent.",
         "L6",
         (
             "define the node with def in place of async def: it runs in a thread then",
@@ -563,8 +562,8 @@ RULES: Mapping[str, Rule] = {
         ),
         cases={
             "no one place": Advice(
-                "The process got too little of the machine, or did much of everything: replies lay "
-                "unread for moments.",
+                "The process got too little CPU time, or did much work in small pieces: replies "
+                "stayed unread for a while.",
                 "L6",
                 (
                     "see what else uses the machine's cores, and leave one to this process",
@@ -575,7 +574,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "timed-out-attempts": Rule(
         timed_out_attempts,
-        "A node's timeout is shorter than its work takes: each attempt begins from nothing.",
+        "A node's timeout is shorter than its work takes: each attempt starts over.",
         "L6",
         (
             "raise the node's Timeout(…)",
@@ -585,7 +584,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "repeated-calls": Rule(
         repeated_calls,
-        "Needless work: the reply was there already.",
+        "Needless work: the reply was already known.",
         "L6",
         (
             "hand the reply on, as an argument of the nodes that need it",
@@ -595,7 +594,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "idle-rounds": Rule(
         idle_rounds,
-        "Needless rounds: what is said of a draft does not help this producer to a better one.",
+        "Needless rounds: the evaluator's findings do not help this producer write a better draft.",
         "L6",
         (
             "a lower max_rounds, or a pass_at that the producer reaches",
@@ -606,7 +605,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "candidates-alike": Rule(
         candidates_alike,
-        "Needless candidates: what cannot be told apart is not worth choosing from.",
+        "Needless candidates: choosing among equal scores gains nothing.",
         "L6",
         (
             "fewer candidates",
@@ -628,7 +627,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "slow-embedding": Rule(
         slow_embedding,
-        "Embedding: the vectors of so many texts cost more than what is done with them.",
+        "Embedding: computing the vectors of so many texts takes longer than using them.",
         "L6",
         (
             "keep vectors for the next run: path under [memory]",
@@ -652,8 +651,8 @@ RULES: Mapping[str, Rule] = {
     ),
     "idle-device": Rule(
         idle_device,
-        "Something between the run and the server holds calls back, or sends them to another "
-        "server than the one that is asked for its counters.",
+        "Something between the run and the server delays calls, or sends them to a server other "
+        "than the one whose counters are read.",
         "L4a",
         (
             "raise the gateway's limit of connections or of calls at once",

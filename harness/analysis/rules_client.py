@@ -76,14 +76,14 @@ def serial_client(observed: Observed) -> Found | None:
         case="in process" if in_process else "",
         severity="hint" if in_process else "warning",
         model=server.tag,
-        seen=f"{len(alone)} calls went one after another, and {at_once} of "
+        seen=f"{len(alone)} calls ran one after another, and {at_once} of "
         + ("them" if first == alone else f"the first {len(first)}")
         + (f" in {nodes}" if nodes else "")
-        + " need nothing of each other."
+        + " do not depend on each other."
         + (
             ""
             if in_process
-            else f" All at once they could have saved up to {observed.said(lost_ns)}."
+            else f" Run at once, they could have saved up to {observed.said(lost_ns)}."
         ),
         evidence=Evidence.of(independent, serial_calls=len(alone), independent_calls=at_once),
         expected=None if in_process else _shorter(observed, lost_ns),
@@ -138,12 +138,12 @@ def max_concurrency(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
     now = "" if limit is None else f" (now {limit})"
     return Found(
         severity="warning" if certain else "hint",
-        seen=f"{len(waited)} of {len(calls)} calls to '{model}' waited here for their turn, up to "
-        f"{said_ns(longest_ns)} ({observed.said(lost_ns)}), "
+        seen=f"{len(waited)} of {len(calls)} calls to '{model}' waited in this process for their "
+        f"turn, up to {said_ns(longest_ns)} ({observed.said(lost_ns)}), "
         + (
             "while its server had no queue."
             if certain
-            else "and whether its server was full, it does not say."
+            else "and its server does not report whether it was full."
         ),
         evidence=Evidence.of(
             waited,
@@ -259,12 +259,12 @@ def max_parallel(observed: Observed) -> Found | None:
         severity="warning" if certain else "hint",
         case="" if calls_models else "no models",
         seen=f"{len(waits)} calls of nodes waited for one of the pipeline's {places} places, up to "
-        f"{said_ns(waits[longest_first[0]].duration_ns)}. With places for all, the run could have "
-        f"taken {observed.said(gain_ns)} less"
+        f"{said_ns(waits[longest_first[0]].duration_ns)}. With a place for each, the run could "
+        f"have taken {observed.said(gain_ns)} less"
         + (
             "."
             if certain
-            else ", if the servers, which do not tell of queues, answer as many calls at once."
+            else ", if the servers, which do not report queues, can answer that many calls at once."
         ),
         evidence=Evidence(
             spans=tuple(longest_first[:MOST_SPANS]),
@@ -294,8 +294,8 @@ def idle_device(observed: Observed) -> Found | None:
             return Found(
                 severity="hint",
                 model=model,
-                seen=f"{len(waiting)} calls to '{model}' had been sent, while its server said that "
-                f"it was running none and had none waiting ({observed.said(lost_ns)}).",
+                seen=f"{len(waiting)} calls to '{model}' were under way while its server reported "
+                f"none running and none waiting ({observed.said(lost_ns)}).",
                 evidence=Evidence.of(waiting, waiting_calls=len(waiting)),
                 lost_ns=lost_ns,
             )

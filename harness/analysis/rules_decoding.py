@@ -24,7 +24,7 @@ TYPEWRITER_NS = 100_000_000
 """Readers see each token come when they are so far apart."""
 
 TARGET_ITL_NS = 50_000_000
-"""What they should be apart at most."""
+"""The longest acceptable time between tokens."""
 
 SLOW_FACTOR = 2.0
 """From so many times that on, a call is slow whatever the company."""
@@ -33,7 +33,7 @@ LEAST_SLOW = 3
 """Calls as slow; one may have met a busy moment."""
 
 LEAST_STALL_NS = 500_000_000
-"""A reply that stands still for so long is seen to."""
+"""A pause of this length in a reply is worth a finding."""
 
 STALL_FACTOR = 10
 """And for so many times as long as 95 of 100 of its tokens take."""
@@ -188,9 +188,8 @@ def _slow_alone(
             known += f", and at {limit.compute_share:.0%} of what the processor does"
         known += "."
     return Found(
-        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(alone)} calls that had it "
-        f"to themselves; {said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}."
-        + known,
+        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(alone)} calls that ran "
+        f"alone; {said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}." + known,
         evidence=Evidence.of(alone, calls_alone=len(alone), itl_median_ms=itl_ns / 1e6, **shares),
         first=() if expected is None else ("use weights of half the size",),
         expected=expected,
@@ -243,8 +242,8 @@ def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
     seats = max((depth for _, depth in depths(decoding(calls))), default=0)
     return Found(
         seen=f"'{model}' preempted {count:.0f} replies in {len(calls)} calls: each was thrown out "
-        "of the KV cache half done and computed again. How much time that took, the server does "
-        "not say.",
+        "of the KV cache unfinished and computed again. The server does not report how much time "
+        "that took.",
         evidence=Evidence(figures={"preemptions": count, "calls": len(calls)}),
         wanted=("kv_bits", 8),
         expected=Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls"),

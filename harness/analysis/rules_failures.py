@@ -13,7 +13,7 @@ from harness.trace.calls import Call
 from harness.trace.intervals import length_ns
 
 LEAST_RETRIES = 2
-"""One retry is what retries are for."""
+"""A single retry is normal."""
 LEAST_UNREACHED = 3
 """Calls that found no server: fewer may be a server that was just restarted."""
 
@@ -55,7 +55,7 @@ def out_of_memory_at_start(observed: Observed) -> Found | None:
     return Found(
         severity="error",
         model=server.tag,
-        seen=f"'{server.tag}' never came into memory; its first call ended with: {failed[0].error}"
+        seen=f"'{server.tag}' was never loaded; its first call ended with: {failed[0].error}"
         + (_OR_DAMAGED if kind_of(failed[0]) == "ModelFileInvalid" else ""),
         evidence=Evidence.of(failed, failed_calls=len(failed)),
         first=(_MORE_BUDGET,) if server.is_in_process else (),
@@ -73,7 +73,7 @@ def out_of_memory_later(observed: Observed) -> Found | None:
     return Found(
         severity="error",
         model=server.tag,
-        seen=f"After {counted(len(before), 'call')} that came through, '{server.tag}' ran out of "
+        seen=f"After {counted(len(before), 'call')} that succeeded, '{server.tag}' ran out of "
         f"memory {counted(len(failed), 'time')}: {failed[0].error}",
         evidence=Evidence.of(failed, failed_calls=len(failed), calls_before=len(before)),
         lost_ns=length_ns(failed),
@@ -81,7 +81,7 @@ def out_of_memory_later(observed: Observed) -> Found | None:
 
 
 def retries(observed: Observed) -> Found | None:
-    """Calls were refused and made again, and the pauses took time."""
+    """Calls were refused and retried, and the pauses took time."""
     pauses = observed.retries
     lost_ns = length_ns(pauses)
     if len(pauses) < LEAST_RETRIES or not observed.matters(lost_ns):
@@ -94,8 +94,8 @@ def retries(observed: Observed) -> Found | None:
     return Found(
         model=model,
         case=reason,
-        seen=f"Calls had to be made again {len(pauses)} times ({listed}), most of them to "
-        f"'{model}'; the pauses took {observed.said(lost_ns)}.",
+        seen=f"Calls were retried {len(pauses)} times ({listed}), most of them to '{model}'; the "
+        f"pauses took {observed.said(lost_ns)}.",
         evidence=Evidence.of(failed, retries=len(pauses), pauses_s=lost_ns / 1e9),
         lost_ns=lost_ns,
     )
@@ -165,7 +165,7 @@ def failed_run(observed: Observed) -> Found | None:
         severity="hint",
         case="unfinished",
         seen="The journal has no end"
-        + (f", and {counted(len(open_calls), 'call')} had none yet." if open_calls else "."),
+        + (f", and {counted(len(open_calls), 'call')} had not ended." if open_calls else "."),
         evidence=Evidence.of(open_calls, open_calls=len(open_calls)),
     )
 
@@ -198,9 +198,9 @@ def fallbacks(observed: Observed) -> Found | None:
         model=model,
         case=reason,
         seen=f"{counted(len(of_model), 'call')} to '{model}' went to "
-        f"{named(one.to for one in of_model)} instead ({listed}), after "
-        f"{observed.said(lost_ns)} in calls that failed. What came back is another model's, which "
-        "writes and judges in its own way.",
+        f"{named(one.to for one in of_model)} instead ({listed}), after {observed.said(lost_ns)} "
+        "in calls that failed. The replies come from another model, which writes and judges "
+        "differently.",
         evidence=Evidence.of(failed, fallbacks=len(of_model)),
         lost_ns=lost_ns,
     )
@@ -220,11 +220,11 @@ def out_of_reach(observed: Observed) -> Found | None:
         severity="warning" if is_back or replaced >= len(failed) else "error",
         model=model,
         case="replaced" if replaced else "",
-        seen=f"'{model}' could not be reached from "
-        f"{said_ns(since_ns - observed.run.start_ns)} into the run on, "
+        seen=f"'{model}' could not be reached from {said_ns(since_ns - observed.run.start_ns)} "
+        "into the run "
         + (f"until {said_ns(until_ns - observed.run.start_ns)}" if is_back else "to its end")
         + f". {counted(len(failed), 'call')} to it failed, of which {replaced} went to another "
-        "endpoint." + (f" So it was with {named(others)}." if others else ""),
+        "endpoint." + (f" The same holds for {named(others)}." if others else ""),
         evidence=Evidence.of(failed, failed_calls=len(failed), fallbacks=replaced),
         lost_ns=length_ns(failed),
     )
@@ -239,13 +239,13 @@ def _failed(observed: Observed, model: str, reasons: Container[str]) -> list[Cal
 
 
 _DECIDING = frozenset({"temperature", "top_p", "top_k", "min_p", "frequency_penalty"})
-"""Fields that decide what is written, as does the seed of a reply that is not greedy. Without the
-others, something is only not told."""
+"""Fields that affect the text, as does the seed of a sampled reply. The other fields only ask for
+information."""
 
 
 @per_model
 def schema_not_enforced(_observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Replies were to match a schema, and nothing but the model's goodwill saw to it."""
+    """Replies had a schema that nothing enforced."""
     loose = [call for call in calls if call.attributes.get("schema") in {"advisory", "ignored"}]
     if not loose:
         return None
@@ -253,25 +253,21 @@ def schema_not_enforced(_observed: Observed, model: str, calls: Sequence[Call]) 
     return Found(
         severity="warning" if is_ignored else "hint",
         seen=f"{counted(len(loose), 'call')} to '{model}' had a schema, "
-        + (
-            "of which the server took no notice."
-            if is_ignored
-            else "to which the server did not hold the reply."
-        ),
+        + ("which the server ignored." if is_ignored else "which the server did not enforce."),
         evidence=Evidence.of(loose, unenforced_calls=len(loose)),
     )
 
 
 @per_model
 def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Replies ended where the model's context did. Who sets max_output_tokens may want it so."""
+    """Replies were cut because the context was full; a set max_output_tokens may intend that."""
     cut = [call for call in calls if call.was_cut and not reached_own_limit(call)]
     if not cut:
         return None
     return Found(
         severity="warning" if 2 * len(cut) > len(calls) else "hint",
-        seen=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' ended where "
-        "the model's context did.",
+        seen=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' were cut off "
+        "because the model's context was full.",
         evidence=Evidence.of(cut, cut_replies=len(cut), replies=len(calls)),
         wanted=(wanted := _context_for(cut)),
         expected=Expected("cut replies", len(cut), 0, "calls") if wanted else None,

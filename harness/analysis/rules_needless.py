@@ -1,4 +1,4 @@
-"""Rules about work that brought nothing, and about where the time went beside models."""
+"""Rules about needless work, and about time spent outside models."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def repeated_calls(observed: Observed) -> Found | None:
         return None
     return Found(
         model=again[0].model,
-        seen=f"{len(again)} calls in {named(str(call.node) for call in again)} asked what another "
-        f"node had asked before, word for word and at temperature 0 ({observed.said(lost_ns)}).",
+        seen=f"{len(again)} calls in {named(str(call.node) for call in again)} repeated another "
+        f"node's prompt, word for word and at temperature 0 ({observed.said(lost_ns)}).",
         evidence=Evidence.of(again, repeated_calls=len(again)),
         lost_ns=lost_ns,
     )
@@ -60,7 +60,7 @@ def idle_rounds(observed: Observed) -> Found | None:
     if 2 * len(idle) <= revised or not observed.matters(lost_ns):
         return None
     return Found(
-        seen=f"{len(idle)} of {revised} revisions scored no higher than a draft before them, which "
+        seen=f"{len(idle)} of {revised} revisions scored no higher than an earlier draft, which "
         f"was returned in their place ({observed.said(lost_ns)}).",
         evidence=Evidence.of(idle, idle_revisions=len(idle), revisions=revised),
         lost_ns=lost_ns,
@@ -80,7 +80,7 @@ def candidates_alike(observed: Observed) -> Found | None:
     if not alike or any(len({*scores}) > 1 for scores in alike) or not observed.matters(lost_ns):
         return None
     return Found(
-        seen=f"The checks scored {count} candidates alike, {len(alike)} of which were taken "
+        seen=f"The checks gave {count} candidates equal scores; {len(alike)} of them were taken "
         f"({observed.said(lost_ns)} for the others).",
         evidence=Evidence.of(observed.candidate_spans, candidates=count),
         lost_ns=lost_ns,
@@ -105,8 +105,8 @@ def slow_code(observed: Observed) -> Found | None:
     where = "".join(f", in the function '{name}'" for name, _ in functions.most_common(1))
     return Found(
         severity="hint",
-        seen=f"Nodes' own code, and what it waited for, took {observed.said(taken_ns)}"
-        f", most of it in {named(names[:1])}{where}: no model worked for it meanwhile.",
+        seen=f"Nodes' own code, with its waits, took {observed.said(taken_ns)}, most of it in "
+        f"{named(names[:1])}{where}: no model worked for it in that time.",
         evidence=Evidence(spans=tuple(spans[:1]), figures={"code_s": taken_ns / 1e9}),
         lost_ns=taken_ns,
     )

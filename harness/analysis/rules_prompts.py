@@ -151,10 +151,10 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
         for share in ("prefix_share", "shared_share")
     )
     return Found(
-        seen=f"{len(drifted)} prompts to '{model}' had {shared_share:.0%} of their text in common "
-        f"with the one before, but only the first {prefix_share:.0%} up to where they differ; "
-        f"{_cached(drifted)}. Reading the rest again took {observed.said(lost_ns)}. "
-        f"The first difference is at {drifted[0][1].difference}.",
+        seen=f"{len(drifted)} prompts to '{model}' shared {shared_share:.0%} of their text with "
+        f"the one before, but differed after the first {prefix_share:.0%}; {_cached(drifted)}. "
+        f"Reading the rest again took {observed.said(lost_ns)}. The first difference is at "
+        f"{drifted[0][1].difference}.",
         evidence=Evidence.of(
             (call for call, _ in drifted),
             prompts=len(drifted),
@@ -183,9 +183,8 @@ def _drifting_unseen(
         return None
     return Found(
         severity="hint",
-        seen=f"{len(alike)} prompts to '{model}' were about as long as the one before and waited "
-        f"long for their first token, and next to nothing of them was cached "
-        f"({observed.said(lost_ns)}).",
+        seen=f"{len(alike)} prompts to '{model}' were about as long as the one before, waited long "
+        f"for their first token, and were hardly cached ({observed.said(lost_ns)}).",
         case="no texts",
         evidence=Evidence.of(alike, prompts=len(alike)),
         lost_ns=lost_ns,
@@ -234,8 +233,8 @@ def resent_history(observed: Observed) -> Found | None:
         model=model,
         seen=f"{len(turns)} calls to '{model}' sent their whole history each time: prompts grew "
         f"from {_input_tokens(turns[0])} to {_input_tokens(turns[-1])} tokens. {resent} tokens "
-        f"were sent again, and {cached} of them came out of the prefix cache; reading the "
-        f"others again took {observed.said(lost_ns)}.",
+        f"were sent again, and {cached} of them came from the prefix cache; reading the others "
+        f"again took {observed.said(lost_ns)}.",
         evidence=Evidence.of(turns, calls=len(turns), resent_tokens=resent, cached_tokens=cached),
         lost_ns=lost_ns,
     )

@@ -1,4 +1,4 @@
-"""Rules about models that come into memory and leave it, and calls that wait for that."""
+"""Rules about models that are loaded and unloaded, and about calls that wait."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _swaps_in_server(observed: Observed) -> Found | None:
     if len(swaps) < LEAST_RELOADS or not observed.matters(lost_ns):
         return None
     return Found(
-        seen=f"{len(swaps)} calls waited for their first token without a reason in their prompts, "
+        seen=f"{len(swaps)} calls waited longer for their first token than their prompts explain, "
         f"each after a call to another model ({observed.said(lost_ns)}): "
         f"{named(call.model for call in swaps)} seem to take turns in a server's memory.",
         evidence=Evidence.of(swaps, reloads=len(swaps)),
@@ -122,8 +122,9 @@ def slow_first_call(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
         return None
     return Found(
         seen=f"The first call to '{model}' waited {said_ns(first.ttft_ns or 0)} for its first "
-        f"token. Its prompt takes {said_ns((first.ttft_ns or 0) - lost_ns)} at most to be read, by "
-        f"how quickly the reply was written; {observed.said(lost_ns)} went into something else.",
+        "token. At the pace of the reply, reading its prompt takes at most "
+        f"{said_ns((first.ttft_ns or 0) - lost_ns)}; {observed.said(lost_ns)} went into something "
+        "else.",
         evidence=Evidence.of(
             [first], first_ttft_s=(first.ttft_ns or 0) / 1e9, unexplained_s=lost_ns / 1e9
         ),
@@ -153,7 +154,7 @@ def straggler(observed: Observed) -> Found | None:
     took_ns = observed.nodes[last].duration_ns
     return Found(
         seen=f"'{observed.node_labels[last]}' took {said_ns(took_ns)}, the others of its node "
-        f"{said_ns(usual_ns)} in the median, and what came after waited for it alone "
+        f"{said_ns(usual_ns)} in the median, and the next nodes waited for it alone "
         f"({observed.said(lost_ns)}).",
         evidence=Evidence(
             spans=(last,), figures={"took_s": took_ns / 1e9, "usual_s": usual_ns / 1e9}
@@ -311,7 +312,7 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
         f"({observed.said(lost_ns)}). It answered {'one' if seats == 1 else seats} at a time"
         + (f", and {waiting:.0f} were waiting" if waiting else "")
         + (f", with its KV cache {kv:.0%} full." if kv_is_full else ".")
-        + ("" if certain else " The server does not say so; calls began only as others ended."),
+        + ("" if certain else " The server reports no queue: calls began only as others ended."),
         evidence=Evidence.of(
             queued,
             **figures,
@@ -328,7 +329,7 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
 def _with_places(
     calls: Sequence[Call], queues: Mapping[int, Interval], queued: Sequence[Call]
 ) -> Expected:
-    """With a place for each call that was there at once; the median of those that queued.
+    """With a place for each call that was there at once; the median over queued calls.
 
     Prompts that are there together are read together: the first tokens come when all of them have
     been read, which takes as long as one after the other did. What else a call waited for it waits
@@ -367,9 +368,9 @@ def behind_prefill(observed: Observed, model: str, calls: Sequence[Call]) -> Fou
         return None
     longest_ns = max(wait.duration_ns for wait in waits)
     return Found(
-        seen=f"{len(queued)} of {len(calls)} calls to '{model}' waited in the server up to "
-        f"{said_ns(longest_ns)} while the prompts of others were read ({observed.said(lost_ns)}). "
-        f"At most {_most_at_once(calls)} were there at once, and none waited for a place.",
+        seen=f"{len(queued)} of {len(calls)} calls to '{model}' waited in the server for up to "
+        f"{said_ns(longest_ns)} while it read the prompts of others ({observed.said(lost_ns)}). "
+        f"At most {_most_at_once(calls)} were in the server at once, and none waited for a place.",
         evidence=Evidence.of(
             queued,
             calls=len(calls),

@@ -1,4 +1,4 @@
-"""One run as a page for people who read its texts: what there is to show, and the HTML file.
+"""The page of a run, for reading its texts: its content, and its HTML file.
 
 `run_page_of` reads a journal into a `RunPage`. `html_of` puts it, as JSON, into `page/run.html`,
 whose script draws it. Nothing in a page is loaded from elsewhere, and no text becomes HTML.
@@ -157,7 +157,7 @@ class RunPage:
     """When it began, in Unix time."""
     has_texts: bool
     open_command: str
-    """What shows the run in Perfetto, but for `--span N`."""
+    """The command that shows the run in Perfetto, without `--span N`."""
     columns: tuple[tuple[PageNode, ...], ...]
     """The nodes by the number of nodes above them, along the longest way."""
     loops: tuple[PageLoop, ...]
@@ -170,8 +170,7 @@ class RunPage:
 def html_of(page: bytes, *, nonce: str, is_live: bool = False) -> bytes:
     """The whole file, from a `RunPage` as JSON.
 
-    `nonce`, which nobody can guess, lets its own script run and no other. A live page asks a server
-    for news.
+    The secret `nonce` lets only its own script run. A live page asks a server for news.
     """
     parts = {
         "nonce": nonce,
@@ -442,7 +441,7 @@ def _sections(
 
 
 def word_changes(before: str, after: str) -> list[tuple[Op, str]]:
-    """What makes one text of another: parts kept, added and taken out.
+    """The difference of two texts: parts kept, added and removed.
 
     Lines are compared first, then the words of lines that changed, if they have enough in common.
     The parts that are not taken out, joined, are `after`.

@@ -1,7 +1,7 @@
-"""What a run amounts to: latencies, goodput, idle time, the critical path, loops and cost.
+"""The report of a run: latencies, goodput, idle time, the critical path, loops and cost.
 
-Everything is derived from the journal, whatever ended the run; what the journal does not tell is
-None, never 0. Moments count from the run's start, not from the zero of its clock.
+Everything is derived from the journal, however the run ended. Unknown values are None, never 0.
+Times count from the run's start, not from its clock's zero.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ModelLoads:
 
     model: str
     loads: int
-    """Failed ones included."""
+    """Including failed loads."""
     load_ns: int
 
 
@@ -71,7 +71,7 @@ class RunReport:
     load_ns: int
     critical_path: CriticalPath
     time: tuple[TimeShare, ...]
-    """Where the time of the critical path went, the most first; it adds up to the run."""
+    """Causes of time on the critical path, largest first; they add up to the run."""
     max_parallel: int | None
     """How many calls of nodes the pipeline ran at once; None for any number, or if it is no
     pipeline."""
@@ -167,7 +167,7 @@ def report_of(
 
 
 class _Seen:
-    """What a report looks at beside the calls, picked out of a journal by name."""
+    """A report's other records, picked out of a journal by name."""
 
     def __init__(self) -> None:
         self.spans: dict[str, list[SpanRecord]] = {name: [] for name in ("node", "load")}
@@ -271,7 +271,7 @@ def _sum(spans: Iterable[SpanRecord], count: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """What a call has to keep to."""
+    """The latency targets of a call."""
 
     ttft_ns: int = 500_000_000
     """The longest time to first token."""
@@ -293,15 +293,15 @@ class Goodput:
     targets: Targets
     met: int
     missed: int
-    """Those that failed included."""
+    """Including failed ones."""
     failed: int
     unknown: int
     throughput_tokens_per_s: float | None
-    """Output tokens of all calls over the run's time; None when the run took none."""
+    """Output tokens of all calls over the run's time; None if the run took no time."""
     tokens_per_s: float | None
     """The goodput: of the calls that met the targets, likewise; None when all are unknown."""
     attained: float | None
-    """Share of the calls that met the targets, from 0 to 1, of those that met or missed them."""
+    """Share of calls that met the targets, from 0 to 1, among calls that met or missed them."""
 
 
 def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodput:

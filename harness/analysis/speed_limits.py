@@ -1,10 +1,10 @@
-"""How quick models were, against what the memory and the processor that they are on allow.
+"""Compares the speed of models with the limits of their memory and processor.
 
-A token reads all active weights once, and the KV cache of its sequence; sequences that are written
-together share the reading of the weights. So memory allows `bandwidth / (weights + n * cache)`
-tokens a second for each of n. The processor allows no more in all than it reads of prompts, whose
-tokens cost as much computing each, by the share of the cores that decoding has. Of a GPU only long
-prompts tell: it reads short ones no faster than the weights.
+Each token reads all active weights once, and the KV cache of its sequence; n sequences decoded
+together share the reading of the weights. So memory allows each of them `bandwidth / (weights + n *
+cache)` tokens a second. A token costs as much computing in decoding as in a prompt, so the speed of
+reading prompts, times decoding's share of the cores, is the processor's limit. On a GPU only long
+prompts show that limit: short ones are bound by reading the weights.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ is written alone computes less quickly than a prompt."""
 
 @dataclass(frozen=True, slots=True)
 class _DeviceSpeed:
-    """The memory, and what computes beside it, that models were on."""
+    """The memory and the processor that models ran on."""
 
     memory_bytes_per_s: float
     source: str
-    """How that is known: `measured`, or `nominal` for what the driver says of a GPU."""
+    """Its source: `measured`, or `nominal` for a figure from a GPU's driver."""
     cores: int | None
     """Of the machine's processor; None for a GPU."""
 
     @classmethod
     def of(cls, instant: Instant) -> _DeviceSpeed | None:
-        """By an instant `machine`; None if that is damaged."""
+        """Read from an instant `machine`; None if damaged."""
         speed, cores = (instant.attributes.get(name) for name in ("memory_bytes_per_s", "cores"))
         if not isinstance(speed, int | float) or speed <= 0:
             return None

@@ -1,7 +1,7 @@
-"""What a threshold costs in a revise loop: rounds, tokens and seconds for each accepted draft.
+"""The cost of a threshold in revise loops: rounds, tokens and seconds for each accepted draft.
 
-Read from loops that ran: with another threshold, each would have stopped at its first round that
-reaches it. What a loop that passed would have done beyond is not known.
+Computed from recorded loops: with another threshold, each would have stopped at its first round
+that reaches it. What happens after the round where a loop passed is unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LoopCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdCosts:
-    """What loops would have cost at a threshold."""
+    """The cost of loops at a threshold."""
 
     threshold: float
     accepted: int
@@ -85,7 +85,7 @@ def _round(one: Mapping[str, Any], pass_at: float) -> tuple[float, int, float]:
 
 
 def costs_at(threshold: float, loops: Sequence[LoopCosts]) -> ThresholdCosts:
-    """What the loops would have cost at a threshold."""
+    """Computes the cost of the loops at a threshold."""
     accepted, unknown, rounds, tokens, seconds = 0, 0, 0, 0, 0.0
     for loop in loops:
         reached = [number for number, one in enumerate(loop.rounds, 1) if one[0] >= threshold]

@@ -1,4 +1,4 @@
-"""Where the time of a run's critical path went: every moment of it is put down to one thing."""
+"""Where the time of a run's critical path went: each moment has one cause."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _KIND_OF_SPAN: Mapping[str, TimeKind] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeShare:
-    """One thing that time went into."""
+    """One cause of time."""
 
     kind: TimeKind
     duration_ns: int
@@ -74,13 +74,13 @@ class TimeShare:
 
 
 class TimeSpent:
-    """Collects what goes on in a run beside its calls, from its records."""
+    """Collects the events of a run beside its calls, from its records."""
 
     def __init__(self) -> None:
         self._beside: dict[TimeKind, list[Interval]] = {}
 
     def note(self, item: SpanRecord | Instant) -> None:
-        """Takes in a record; those that say nothing of time are passed over."""
+        """Adds a record; records without times are skipped."""
         if isinstance(item, SpanRecord):
             if kind := _KIND_OF_SPAN.get(item.name):
                 self._put(kind, item.start_ns, item.end_ns)

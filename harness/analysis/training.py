@@ -1,8 +1,9 @@
-"""Training data made of the loops in journals: rows as the trainers of TRL take them.
+"""Training data from the loops in journals, as rows for TRL's trainers.
 
 A row's prompt is what the producer is asked for a first draft. Two drafts make a pair only if they
-were scored alike: in one loop, so by one rubric and its prompts; by the same evaluator; in the same
-dimensions, all of them anew and by the whole text. What makes no row is counted by the reason.
+were scored in the same way: in one loop, so by one rubric and its prompts; by the same evaluator;
+in the same dimensions, each judged again and by the whole text. Drafts that make no row are counted
+by reason.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from harness.trace.secrets import REDACTED
 from harness.wiggum import Round, best_round, recorded_loops, rounds_in, texts_of
 
 TrainingFormat = Literal["sft", "dpo", "reward"]
-"""By the trainer: `sft` takes good drafts, the others pairs of a better and a worse one."""
+"""The trainer: `sft` takes good drafts, the others pairs of a better and a worse one."""
 
 # fmt: off
 LeftOut = Literal[
@@ -51,9 +52,9 @@ class TrainingRows:
         margin: The least difference of two scores of a pair, in points of the rubric's scale.
 
     Attributes:
-        loops: How many there were.
-        made: How many rows.
-        left_out: What makes no row, by the reason.
+        loops: Number of loops read.
+        made: Number of rows made.
+        left_out: Drafts that made no row, by reason.
     """
 
     def __init__(self, form: TrainingFormat, *, margin: float) -> None:
@@ -158,7 +159,7 @@ class TrainingRows:
 
 
 def _measure(one: Round) -> object:
-    """What a draft was scored by: scores with equal ones compare. None if it compares with none."""
+    """How a draft was scored; equal values can be compared. None if it compares with none."""
     verdict, judges = one.verdict, one.verdict.judges
     if verdict.carried or verdict.compressed:
         return None

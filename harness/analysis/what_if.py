@@ -1,7 +1,7 @@
-"""The nodes of a run as a weighted graph: how much later each could have ended, and what if.
+"""A run's nodes as a weighted graph: the slack of each, and the effect of changes.
 
-Durations and waits are those of the run; only calls of the pipeline's own nodes count, with what is
-nested in them inside.
+Durations and waits are the run's own. Only calls of the pipeline's own nodes count; nested calls
+are part of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class WhatIf:
 
     @property
     def gain_ns(self) -> int:
-        """What the change saves; below 0 if it costs."""
+        """The time that the change saves; below 0 if it costs time."""
         return self.before_ns - self.after_ns
 
 
@@ -72,7 +72,7 @@ class Change:
 
 
 class Schedule:
-    """The calls of a run's nodes, and who waited for whom.
+    """The calls of a run's nodes, and which waited for which.
 
     `max_parallel` is how many calls were under way at most; None for any number.
     """
@@ -135,7 +135,7 @@ class Schedule:
         return WhatIf(change=change.said, before_ns=before_ns, after_ns=after_ns)
 
     def parsed(self, text: str) -> Change:
-        """A change as people write it: `sections*0.5, judge+1s, max_parallel=none`.
+        """Parses a change as users write it: `sections*0.5, judge+1s, max_parallel=none`.
 
         Raises:
             InvalidInput: It is not written so, or names a node that the run did not call.
@@ -150,7 +150,7 @@ class Schedule:
             said = _CHANGE.fullmatch(part.strip())
             if said is None or (said["sign"] == "*") == bool(said["unit"]):
                 raise InvalidInput(
-                    f"'{part.strip()}' is no change; write NODE*0.5, NODE+1s, NODE-200ms or "
+                    f"'{part.strip()}' is not a change; write NODE*0.5, NODE+1s, NODE-200ms or "
                     "max_parallel=32",
                     code="what-if.not-a-change",
                 )

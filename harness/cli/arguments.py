@@ -1,4 +1,4 @@
-"""What the command line gives: `name=value`, `name=@file`, metadata with types, and runs."""
+"""Arguments of the command line: `name=value`, `name=@file`, typed metadata, and runs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 config_option = click.option(
     "--config",
     type=click.Path(path_type=Path),
-    help="Settings; harness.toml in this directory when left out.",
+    help="Settings file; by default harness.toml in this directory.",
 )
 
 traces_option = click.option(
     "--traces",
     type=click.Path(path_type=Path),
-    help="Where runs land; as harness.toml says, or traces/, when left out.",
+    help="Directory of runs; by default as in harness.toml, or traces/.",
 )
 
 
@@ -37,7 +37,7 @@ role_option = click.option(
     "roles",
     multiple=True,
     metavar="ROLE=TAG",
-    help="Which endpoint's model plays a role, in place of [roles]. May be repeated.",
+    help="Endpoint that plays a role, in place of [roles]. May be repeated.",
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -1,8 +1,7 @@
 """The command's output: results, warnings and failures, without secrets and control characters.
 
-Texts of people, models and servers may hold escape sequences that write to the clipboard, or over
-earlier lines: a terminal gets none of them. A failure is told in words, as JSON for scripts, and by
-the exit code.
+Escape sequences in texts of people, models and servers could write to the clipboard or over earlier
+lines; they are removed. A failure is shown in words, as JSON for scripts, and by the exit code.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from harness.session.endpoint_check import EndpointCheck, check_endpoints
 
 @click.group()
 def endpoints() -> None:
-    """The configured models, and what each can do."""
+    """Check the configured endpoints."""
 
 
 @endpoints.command()
@@ -38,10 +38,10 @@ def endpoints() -> None:
 @config_option
 @json_option
 def check(tags: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
-    """Try endpoints, all or those named, with a dozen short calls each.
+    """Check all endpoints, or the named ones, with a dozen short calls each.
 
-    Says what each can do, and how it could report more. Exit codes: 0 all can be used, 1 one of
-    them cannot, 2 something given is not usable, 130 interrupted.
+    Shows what each can do, and how it could report more. Exit codes: 0 all work, 1 one does not, 2
+    invalid input, 130 interrupted.
     """
     log_to_stderr()
     with failures_told(as_json=as_json):

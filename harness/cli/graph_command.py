@@ -1,4 +1,4 @@
-"""`harness graph`: a pipeline's nodes and what joins them, as text, Mermaid or JSON."""
+"""`harness graph`: a pipeline's nodes and edges, as text, Mermaid or JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PIPED_WIDTH = 120
     type=click.Choice(["text", "mermaid"]),
     help="A line for each node (the default), or a flowchart for Markdown.",
 )
-@click.option("--run", metavar="RUN", help="Show what a run of it took, and its critical path.")
+@click.option("--run", metavar="RUN", help="Show a run's times and its critical path.")
 @traces_option
 @json_option
 def graph(
@@ -43,15 +43,14 @@ def graph(
 ) -> None:
     """Draw the pipeline in FILE.py, or a shipped pattern by its name.
 
-    FILE.py:NAME says which, where a file has several; RUN is a run's id, a part of it, one of its
-    files, or "latest". Exit codes: 0 it is drawn, 2 something given is not usable, such as a
-    pipeline with a mistake.
+    FILE.py:NAME picks one of several in a file; RUN is a run's id, a part of it, one of its files,
+    or "latest". Exit codes: 0 it is drawn, 2 invalid input, such as a pipeline with a mistake.
     """
     log_to_stderr()
     with failures_told(as_json=as_json, of_journals=True):
         if as_json and form is not None:
             raise InvalidInput(
-                "--json and --format are two forms; give one", code="option.excludes-another"
+                "--json and --format exclude each other; give one", code="option.excludes-another"
             )
         pipeline = load_pipeline(target)
         pipeline.check()

@@ -1,7 +1,7 @@
 """`harness`: the command and its subcommands.
 
-Exit codes: 0 the run finished; 1 it failed; 2 something given is not usable; 3 it was stopped at a
-limit; 4 it waits for an answer; 130 interrupted, 143 terminated.
+Exit codes: 0 the run finished; 1 it failed; 2 invalid input; 3 it was stopped at a limit; 4 it
+waits for an answer; 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from harness.version import __version__
 _COMMANDS = {
     "advise": ("harness.cli.advise_command:advise", "Say what fits, how quick it can be, and how."),
     "batch": ("harness.cli.batch_command:batch", "Run a pipeline over the rows of a table."),
-    "endpoints": ("harness.cli.endpoints:endpoints", "Try out the models that can be reached."),
-    "graph": ("harness.cli.graph_command:graph", "Draw a pipeline, and what a run made of it."),
+    "endpoints": ("harness.cli.endpoints:endpoints", "Check the configured endpoints."),
+    "graph": ("harness.cli.graph_command:graph", "Draw a pipeline, with a run's times."),
     "init": ("harness.cli.new_project:init", "Make a project: a pipeline, its rubric, its test."),
-    "memory": ("harness.cli.memory:memory", "Put passages into a store, and find them."),
+    "memory": ("harness.cli.memory:memory", "Store passages, and search them."),
     "models": (
         "harness.cli.models_command:models",
-        "Plan which models are in memory, and look.",
+        "Plan, list, load and unload models.",
     ),
     "new": ("harness.cli.new_project:new", "Begin a pipeline, a pattern or a rubric."),
-    "resume": ("harness.cli.resume_command:resume", "Go on with a run, from where it ended."),
+    "resume": ("harness.cli.resume_command:resume", "Resume a run from where it ended."),
     "rubric": ("harness.cli.rubric_command:rubric", "Check rubrics, and score drafts by them."),
     "run": ("harness.cli.run_command:run", "Run a pipeline file."),
     "runs": ("harness.cli.runs:runs", "List the runs that ended, or compare two."),
-    "trace": ("harness.cli.trace:trace", "Look into a run: timeline, report, diagnosis."),
+    "trace": ("harness.cli.trace:trace", "Inspect a run: timeline, report, diagnosis."),
     "view": ("harness.cli.view:view", "Read a run in the browser: its loops, calls and texts."),
 }
 """Where each subcommand lives, and its help."""

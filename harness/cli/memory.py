@@ -80,9 +80,9 @@ def memory() -> None:
 @memory.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE|DIR|-...")
 @click.option("--jsonl", is_flag=True, help="Read all files as JSON Lines.")
-@click.option("--title", default="", help="Of passages before a document's first heading.")
-@click.option("--source", help="Where the passages are from; by default the file's name.")
-@click.option("--quality", type=click.FloatRange(0, 10), help="How good they are, 0 to 10.")
+@click.option("--title", default="", help="Title of passages before a document's first heading.")
+@click.option("--source", help="Source of the passages; by default the file's name.")
+@click.option("--quality", type=click.FloatRange(0, 10), help="Quality of the passages, 0 to 10.")
 @click.option(
     "--metadata",
     "pairs",
@@ -146,15 +146,15 @@ def add(
     type=click.Choice(get_args(Mode)),
     default="hybrid",
     show_default=True,
-    help="By words and meaning, by words, or by meaning.",
+    help="hybrid: by words and meaning; lexical: by words; vector: by meaning.",
 )
 @click.option(
     "--where",
     "pairs",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Only passages with this metadata, source or title. May be repeated: other names must "
-    "match too, the same name may have any of its values.",
+    help="Only passages with this metadata, source or title. May be repeated: all names must "
+    "match, with any of the values given for a name.",
 )
 @json_option
 @_store_options
@@ -237,7 +237,7 @@ def stats(*, as_json: bool, store: Place | None, config: Path | None) -> None:
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @_store_options
 def split(*, ids: tuple[str, ...], store: Place | None, config: Path | None) -> None:
-    """Store merged passages, as stats lists them, by themselves."""
+    """Undo merges: store passages that stats lists as merged on their own again."""
     with _existing(store, config) as opened:
         for one in dict.fromkeys(ids):
             say(f"{opened.split(one).id} is stored by itself")
@@ -246,9 +246,9 @@ def split(*, ids: tuple[str, ...], store: Place | None, config: Path | None) -> 
 @memory.command()
 @_store_options
 def rebuild(*, store: Place | None, config: Path | None) -> None:
-    """Make the index of words again, from the passages, and embed those without a vector.
+    """Rebuild the index of words from the passages, and embed those without a vector.
 
-    Nothing is lost, and it is seldom needed: a damaged index is noticed and made again.
+    Nothing is lost, and it is seldom needed: a damaged index is noticed and rebuilt.
     """
     with doing() as progress, _existing(store, config) as opened:
         opened.rebuild(progress)

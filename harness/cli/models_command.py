@@ -1,4 +1,4 @@
-"""`harness models`: what a run would do with its models, and which of them are in memory now."""
+"""`harness models`: plans a run's models; lists, loads and unloads models."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ from harness.trace import Journal
 
 @click.group()
 def models() -> None:
-    """Models in memory: what a run would do with them, and how it is now.
+    """Models in memory: plan a run's, list, load and unload them.
 
-    Each run loads a model from a file itself. A server's model is loaded and let go by runs, and
-    by the commands below, if its endpoint has manage = true.
+    Each run loads a model from a file itself. Runs, and the commands below, load and unload a
+    server's model if its endpoint has manage = true.
     """
     log_to_stderr()
 
 
-@models.command(short_help="What a run would do with its models.")
+@models.command(short_help="Show what a run would do with its models.")
 @click.argument("target", metavar="FILE.py")
 @config_option
 @role_option
@@ -68,13 +68,13 @@ def plan(
 ) -> None:
     """Show what each model of the pipeline in FILE.py takes, and how often it will be loaded.
 
-    FILE.py:NAME says which, where a file has several; a shipped pattern goes by its name. Nothing
-    is loaded. A server is asked how large its model is only if the endpoint has manage = true and
-    no need. The order of calls is from the models=[…] of nodes or from the last run; with neither,
+    FILE.py:NAME picks one of several in a file; a shipped pattern goes by its name. Nothing is
+    loaded. A server is asked how large its model is only if the endpoint has manage = true and no
+    need. The order of calls is from the models=[…] of nodes or from the last run; with neither,
     loads are not predicted. Better devices for models from files are proposed.
 
     Exit codes: 0 shown, with or without warnings; 2 a run would be refused, since a model that it
-    needs can never fit or is no model, or an argument is not usable.
+    needs can never fit or is no model, or the input is invalid.
     """
     with failures_told(as_json=as_json):
         given_roles = read_pairs(roles, option="--role", form="role=tag")
@@ -101,13 +101,13 @@ def _endures(journal: Journal, nodes: Collection[str]) -> bool:
     return told is not None and told.gain_ns >= 0
 
 
-@models.command("list", short_help="Which models are in memory now.")
+@models.command("list", short_help="List the models in memory now.")
 @config_option
 @json_option
 def list_(config: Path | None, *, as_json: bool) -> None:
-    """Say of every endpoint whether its model is in memory, as far as its server tells.
+    """List every endpoint, and whether its model is in memory, if its server reports that.
 
-    Exit codes: 0 shown, 1 one could not be asked, 2 something given is not usable.
+    Exit codes: 0 shown, 1 one could not be asked, 2 invalid input.
     """
     with failures_told(as_json=as_json):
         endpoints = endpoints_of(settings_for_calls(config))
@@ -127,10 +127,11 @@ def list_(config: Path | None, *, as_json: bool) -> None:
 def load(tags: tuple[str, ...], config: Path | None) -> None:
     """Have servers load the models of endpoints that have manage = true.
 
-    Nothing makes room for them: harness models unload does. A run takes what is in memory as it is.
+    No other model is unloaded to make room; harness models unload does that. A run uses loaded
+    models as they are.
 
-    Exit codes: 0 all are in memory, 1 one could not be loaded, 2 something given is not usable,
-    such as a model that the budget can never hold, 130 interrupted.
+    Exit codes: 0 all are in memory, 1 one could not be loaded, 2 invalid input, such as a model
+    that the budget can never hold, 130 interrupted.
     """
 
     async def loading(endpoint: Endpoint, settings: Settings) -> str:
@@ -141,16 +142,15 @@ def load(tags: tuple[str, ...], config: Path | None) -> None:
     _each(tags, config, loading, doing="loading")
 
 
-@models.command(short_help="Have servers let models go.")
+@models.command(short_help="Have servers unload models.")
 @click.argument("tags", nargs=-1, required=True, metavar="TAG...")
 @config_option
 def unload(tags: tuple[str, ...], config: Path | None) -> None:
-    """Have servers let go of the models of endpoints that have manage = true.
+    """Have servers unload the models of endpoints that have manage = true.
 
-    Other clients of the server find it gone. One that is not in memory is left as it is.
+    Other clients of the server lose the model too. A model that is not in memory is left alone.
 
-    Exit codes: 0 none of them is in memory, 1 one could not be unloaded, 2 something given is not
-    usable, 130 interrupted.
+    Exit codes: 0 all are unloaded, 1 one could not be unloaded, 2 invalid input, 130 interrupted.
     """
 
     async def unloading(endpoint: Endpoint, _settings: Settings) -> str:

@@ -1,7 +1,6 @@
 """`harness init` makes a project, `harness new` further files of one.
 
-Both copy `examples/starter/`, a small project that runs and tests itself. No file that is there is
-changed.
+Both copy `examples/starter/`, a small project with its own test. Existing files stay unchanged.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _RUBRIC = {"rubric": ("harness.cli.rubric_command:new", "Begin a rubric in rubri
 def init(directory: Path, *, as_json: bool) -> None:
     """Make a project in DIR: a pipeline with its rubric and test, settings, and a place for runs.
 
-    Files that are there stay as they are.
+    Existing files stay unchanged.
     """
     with failures_told(as_json=as_json):
         made, kept = _copy(_OF_A_PROJECT, directory, _NAME)
@@ -155,7 +154,7 @@ def _write(path: Path, data: bytes) -> None:
 def _refuse_if_there(path: Path) -> None:
     if path.exists():
         raise InvalidInput(
-            "it is there already; choose another name", code="project.file-exists", path=path
+            "it exists already; choose another name", code="project.file-exists", path=path
         )
 
 

@@ -25,7 +25,7 @@ from harness.trace.records import node_of_all
 CallStatus = NodeStatus | Literal["running"]
 
 _LOOPS = 4
-"""Loops shown at most, open ones first; so many of those that are over are kept."""
+"""Most loops shown, open ones first; as many ended ones are kept."""
 
 _BESIDE_NODES = 3
 """Lines below the nodes and loops: the summary, the models, and a free one."""
@@ -50,8 +50,8 @@ _SHOWN = ("load", "evaluate", "revise")
 class Progress:
     """Draws a run's progress; give `observe` to the run as an observer.
 
-    It fits into the terminal: of many nodes, it shows those that are running or failed, and counts
-    the others.
+    It fits into the terminal: of many nodes, it shows the running and failed ones, and counts the
+    others.
 
     Args:
         console: Nothing is drawn unless it is a terminal.
@@ -296,7 +296,7 @@ class NodeState:
 
     @property
     def total(self) -> int:
-        """Calls that are known to come, and those that were made."""
+        """Calls known to come, and calls made."""
         return max(self._items, len(self._calls))
 
     @property

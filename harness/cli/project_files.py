@@ -1,6 +1,6 @@
-"""A project's files: its settings and pipelines, and the user's leave to use them.
+"""A project's files: its settings and pipelines, and the user's permission to use them.
 
-At a terminal, the user is asked once for what the files of a folder may not do without leave.
+At a terminal, the user is asked once for each permission that the files of a folder need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`harness resume`: going on with a run that was killed, failed, was stopped, or waits."""
+"""`harness resume`: resumes a run that was killed, failed, was stopped, or waits."""
 
 from __future__ import annotations
 
@@ -61,30 +61,30 @@ _MANY_TOKENS, _MANY_USD = 50_000, 1.0
     "answers",
     multiple=True,
     metavar="[KEY=]TEXT",
-    help="To the question that waits; of several, KEY says which. May be repeated.",
+    help="Answer to a waiting question; KEY names one of several. May be repeated.",
 )
 @click.option(
     "--set",
     "assignments",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An input in place of what it was, given as to harness run. May be repeated.",
+    help="Replace an input, written as for harness run. May be repeated.",
 )
-@click.option("--file", "target", metavar="FILE.py", help="Where the pipeline is now, if it moved.")
+@click.option("--file", "target", metavar="FILE.py", help="The pipeline's file, if it moved.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
-    help="Settings; by default those that the run was begun with.",
+    help="Settings file; by default the one the run began with.",
 )
 @role_option
 @traces_option
 @click.option(
     "--salvage",
     is_flag=True,
-    help="Of a damaged journal, take what is certain; it is kept beside as it was.",
+    help="Resume from the sound part of a damaged journal, and keep a copy of the damaged file.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be made again, and do nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask, however much is made again.")
+@click.option("--dry-run", is_flag=True, help="Show what would be repeated, and run nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask before repeating costly calls.")
 @run_options
 def resume(
     *,
@@ -105,10 +105,10 @@ def resume(
     with_traceback: bool,
     as_json: bool,
 ) -> None:
-    """Go on with RUN: a run's id, a part of it, one of its files, or "latest".
+    """Resume RUN: a run's id, a part of it, one of its files, or "latest".
 
-    A call of a node is not made again if its code and inputs are the same; revise loops go on at
-    their round. Before it repeats calls that took many tokens or dollars, it asks. Limits are for
+    A node's call is repeated only if its code or inputs changed; revise loops continue at their
+    round. Before repeating calls that took many tokens or dollars, the command asks. Limits are for
     the whole run, earlier parts included. Exit codes are those of harness run.
     """
 
@@ -215,7 +215,7 @@ def _took(again: Sequence[Remake]) -> str:
 
 
 def _confirm(again: Sequence[Remake]) -> None:
-    """Asks whether so much is to be made again, if it is much.
+    """Asks whether to repeat the calls, if they are costly.
 
     Raises:
         InvalidInput: The answer is no, or there is no terminal to ask at.
@@ -226,7 +226,7 @@ def _confirm(again: Sequence[Remake]) -> None:
     click.echo("\n".join(_listed(again)), err=True)
     if not sys.stdin.isatty() or not click.confirm("Make all that again?", err=True):
         raise InvalidInput(
-            "much would be made again, and that was not confirmed; add --yes to go on anyway",
+            "much would be repeated, and that was not confirmed; add --yes to go on anyway",
             code="resume.not-confirmed",
         )
 

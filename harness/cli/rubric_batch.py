@@ -1,4 +1,4 @@
-"""Drafts on their way to their scores: read from tables, judged side by side, kept row by row."""
+"""Scoring many drafts: read from tables, judged in parallel, saved row by row."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ max_parallel_option = click.option(
     type=click.IntRange(min=1),
     default=4,
     show_default=True,
-    help="How many drafts are judged at one time.",
+    help="Drafts judged at once.",
 )
 _OF_TEXTS = (
-    click.option("--task", default="", help="What was asked for; @FILE reads it from a file."),
+    click.option("--task", default="", help="The drafts' task; @FILE reads it from a file."),
     click.option(
         "--sources",
         multiple=True,
@@ -52,7 +52,7 @@ _OF_TEXTS = (
         "--columns",
         multiple=True,
         metavar="OURS=THEIRS",
-        help="What a column of a table is called there, such as draft=answer. May be repeated.",
+        help="Name of a column in the table, such as draft=answer. May be repeated.",
     ),
 )
 _OPTIONS = (
@@ -167,7 +167,7 @@ def drafts_in(
                 found.drafts[row.id] = _draft_of(row, task=asked, sources=evidence)
                 found.rows[row.id] = row
             elif not _is_of(found.drafts[row.id], row):
-                raise row.refusal(f"the id '{row.id}' stands twice", code="row.id-twice")
+                raise row.refusal(f"the id '{row.id}' occurs twice", code="row.id-twice")
             found.labels.setdefault(row.id, {}).update(labels_in(row))
         except InvalidInput as error:
             line = "" if error.line is None else f":{error.line}"
@@ -327,8 +327,8 @@ class Batch:
             for name, now in self._by.items():
                 if str(row[name] or "") != str(now or "") and row[name] not in alike:
                     raise InvalidInput(
-                        f"it has scores with another {name} ('{row[name] or ''}', and here "
-                        f"'{now or ''}'), which do not compare; give another --output",
+                        f"it has scores with another {name} ('{row[name] or ''}', now "
+                        f"'{now or ''}'), which cannot be compared; give another --output",
                         code="row.output-other-run",
                         path=self.kept.path,
                     )
@@ -427,7 +427,7 @@ def verdict_in(row: Mapping[str, Any], path: Path) -> Verdict:
         )
     except (orjson.JSONDecodeError, ValidationError) as error:
         raise InvalidInput(
-            f"the row of '{row['id']}' is not as it was written; delete it, and it is scored again",
+            f"the row of '{row['id']}' has been changed; delete it to score the draft again",
             code="row.output-changed",
             path=path,
         ) from error
@@ -470,8 +470,8 @@ def kept_verdicts(given: Given, path: Path) -> Kept:
     if len(by) != 1:
         said = "by several evaluators, or numbers of samples" if by else "of none of the drafts"
         raise InvalidInput(
-            f"it has scores {said}, by rubric '{given.rubric.id}' as it is; give what 'harness "
-            "rubric score --output' wrote, and the same --task and --sources",
+            f"it has scores {said}, by the current version of rubric '{given.rubric.id}'; give an "
+            "output of 'harness rubric score', and the same --task and --sources",
             code="row.scores-unusable",
             path=path,
         )

@@ -45,7 +45,7 @@ _OTHERS = {
         "harness.cli.rubric_noise:noise",
         "Measure how far an evaluator's scores scatter.",
     ),
-    "prompts": ("harness.cli.rubric_prompts:prompts", "Print what models are told."),
+    "prompts": ("harness.cli.rubric_prompts:prompts", "Print the prompts of a rubric."),
     "score": ("harness.cli.rubric_scoring:score", "Score drafts by a rubric."),
     "shift": (
         "harness.cli.rubric_shift:shift_of",
@@ -61,7 +61,7 @@ _OTHERS = {
 
 @click.group(cls=LazyGroup, lazy=_OTHERS)
 def rubric() -> None:
-    """Rubrics, by which drafts are judged."""
+    """Check, list and create rubrics, and judge drafts by them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,6 @@ class _Looked:
     """A rubric, and what is wrong with it."""
 
     name: str
-    """As given."""
     path: Path | None = None
     rubric: Rubric | None = None
     """None if it has mistakes."""
@@ -83,7 +82,7 @@ class _Looked:
 @click.option("--strict", is_flag=True, help="Count warnings as mistakes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def check(names: tuple[str, ...], config: Path | None, *, strict: bool, as_json: bool) -> None:
-    """Say what is wrong with rubrics, and what looks unintended.
+    """Report mistakes in rubrics, and what looks unintended.
 
     Exit codes: 0 they can be used, 2 one of them cannot (or, with --strict, has warnings).
     """
@@ -117,7 +116,7 @@ def schema(output: Path | None) -> None:
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def list_rubrics(config: Path | None, *, as_json: bool) -> None:
-    """List your own rubrics, and those that ship."""
+    """List your own rubrics, and the shipped ones."""
     with failures_told(as_json=as_json):
         directory = _own_directory(config)
     looked = [_look(name, directory) for name in known_rubrics(directories(directory))]
@@ -144,13 +143,13 @@ def list_rubrics(config: Path | None, *, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name", metavar="NAME|FILE.yaml")
-@click.option("--from", "base", help="What to copy; a small rubric with comments when left out.")
+@click.option("--from", "base", help="Rubric to copy; by default a small one with comments.")
 @config_option
 def new(name: str, base: str | None, config: Path | None) -> None:
     """Begin a rubric with a copy of another.
 
-    A name goes into the directory of rubrics, a path where it says. The schema is put beside it, so
-    that editors complete and check it.
+    A name goes into the directory of rubrics; a path is used as it is. The schema is put beside the
+    rubric, so that editors complete and check it.
     """
     source_name = base or str(shipped_directory("examples/starter") / "rubrics/brief_me.yaml")
     with failures_told():
@@ -159,7 +158,7 @@ def new(name: str, base: str | None, config: Path | None) -> None:
         path = Path(name) if name.endswith((".yaml", ".yml")) else directory / f"{name}.yaml"
         if path.exists():
             raise InvalidInput(
-                "it is there already; choose another name", code="rubric.exists", path=path
+                "it exists already; choose another name", code="rubric.exists", path=path
             )
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -32,14 +32,14 @@ _FEW = 10
 @click.argument("rubric", metavar="RUBRIC")
 @click.argument("labels", type=click.Path(path_type=Path))
 @click.argument("scores", type=click.Path(path_type=Path))
-@click.option("--other-rubric", metavar="RUBRIC", help="Another one, by which SCORES are.")
+@click.option("--other-rubric", metavar="RUBRIC", help="The rubric of SCORES, if it is another.")
 @click.option("--target", default="10%", show_default=True, callback=share, help="Error rate.")
 @click.option("--confidence", default="90%", show_default=True, callback=share)
 @click.option(
     "--columns",
     multiple=True,
     metavar="OURS=THEIRS",
-    help="As for 'tune'; of SCORES, where it has them.",
+    help="As for 'tune'; applied to SCORES where it has the column.",
 )
 @click.option("--accept-at", type=float, metavar="NUMBER", help="As for 'tune'.")
 @config_option
@@ -57,15 +57,14 @@ def compare_scores(
     config: Path | None,
     as_json: bool,
 ) -> None:
-    """Say which agrees better with people: the scores in LABELS, or those in SCORES.
+    """Compare how well the scores in LABELS and in SCORES agree with people.
 
-    LABELS is what 'harness rubric tune' reads: drafts with people's labels, and scores by RUBRIC.
-    SCORES has others of the same drafts, told by id: of another evaluator, or by another version of
-    the rubric. It may be labels too, or what 'harness rubric score --output' writes; --columns is
-    of either file, where it has such a column. "Cannot tell":
-    the interval of the difference holds 0. Thresholds keep the target of wrong ones among the
-    accepted; as with 'tune', both are looks at these labels. Exit codes: 0 done, 2 something given
-    is not usable.
+    LABELS is a file for 'harness rubric tune': drafts with people's labels, and scores by RUBRIC.
+    SCORES has other scores of the same drafts, matched by id: by another evaluator, or another
+    version of the rubric. It is such a file too, or an output of 'harness rubric score'. --columns
+    applies to each file that has the column. "Cannot tell" means that the interval of the
+    difference includes 0. Thresholds keep the target rate of wrong drafts among the accepted. As
+    with 'tune', both count as looks at these labels. Exit codes: 0 done, 2 invalid input.
     """
     with failures_told(as_json=as_json):
         own = load_settings(config, environment=os.environ).rubrics

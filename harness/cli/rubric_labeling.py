@@ -1,6 +1,6 @@
-"""`harness rubric label`: drafts one by one, without their scores, for a person to accept or not.
+"""`harness rubric label`: shows drafts one by one, without scores, for a person to accept or not.
 
-Each answer is a row of the output as soon as it is given, and the same command goes on after it.
+Each answer is written to the output at once, and the same command continues after it.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class _Item:
 @click.argument("drafts", nargs=-1, metavar="[DRAFTS...]")
 @of_texts
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="A .jsonl file.")
-@click.option("--rater", envvar="USER", default="me", help="Who labels.  [default: $USER]")
-@click.option("--dimensions", is_flag=True, help="Ask for a score in each dimension too.")
 @click.option(
-    "--scores", type=click.Path(path_type=Path), help="As harness rubric score kept them."
+    "--rater", envvar="USER", default="me", help=("The labeler's name.  [default: $USER]")
 )
-@click.option("--run", "runs", multiple=True, help="Drafts of this run's loops, or of all.")
+@click.option("--dimensions", is_flag=True, help="Ask for a score in each dimension too.")
+@click.option("--scores", type=click.Path(path_type=Path), help="Scores from harness rubric score.")
+@click.option("--run", "runs", multiple=True, help="Label drafts of this run's loops.")
 @click.option("--above", type=float, help="Only drafts that would be accepted at this threshold.")
 @click.option(
     "--suggest",
     type=click.IntRange(min=1),
-    help="Only so many of these, one of a group; those that are labeled count. Without --above, at "
+    help="At most this many of these, one of a group, counting labeled ones. Without --above, at "
     "the rubric's pass_at.",
 )
 @traces_option
@@ -83,11 +83,10 @@ def label(
 ) -> None:
     """Label DRAFTS, or drafts that RUBRIC scored in runs, for harness rubric tune.
 
-    DRAFTS are as for harness rubric score. They come in an order of chance, and without their
-    scores, which go into the output. Answer y or n; s skips a draft until the next time, b takes
-    the last answer back, v shows the sources, q ends. Each answer is kept at once, and the same
-    command goes on. Exit codes: 0 ended, also by q, 2 something given is not usable, 130
-    interrupted.
+    DRAFTS are as for harness rubric score. They come in random order, without their scores, which
+    go into the output. Answer y or n; s skips a draft until the next time, b takes the last answer
+    back, v shows the sources, q ends. Each answer is saved at once; the same command continues.
+    Exit codes: 0 ended, also by q, 2 invalid input, 130 interrupted.
     """
     log_to_stderr()
     with failures_told(of_journals=True):
@@ -109,8 +108,9 @@ def label(
         chooses = above is not None or suggest is not None
         if (scores or chooses) and not any(item.verdict for item in items.values()):
             raise InvalidInput(
-                f"no draft has scores by rubric '{chosen.id}' as it is; give --scores FILE, which "
-                "harness rubric score --output wrote, with the same --task and --sources; or --run",
+                f"no draft has scores by the current version of rubric '{chosen.id}'; give "
+                "--scores FILE, from harness rubric score with the same --task and --sources, or "
+                "--run",
                 code="label.no-scores",
             )
         with RowFile(output, columns=["id", "rater"]) as kept:

@@ -1,4 +1,4 @@
-"""The scores that labeled drafts lack: asked for and kept as `harness rubric score` does."""
+"""Missing scores of labeled drafts: made and kept as by `harness rubric score`."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def completed(
         raise InvalidInput(
             f"{len(waiting)} drafts have no scores, and the others were scored by "
             f"{', '.join(sorted(others))}, not by {cast.evaluator}: such scores do not compare. "
-            "Name that one with --role evaluator=TAG, or have all drafts scored again, without "
-            "their columns of scores",
+            "Name that one with --role evaluator=TAG, or remove the columns of scores to score "
+            "all drafts again",
             code="tune.other-evaluator",
             path=labels,
         )

@@ -1,4 +1,4 @@
-"""`harness rubric noise`: how far the scores of one evaluator scatter, and what that means."""
+"""`harness rubric noise`: measures how far an evaluator's scores scatter."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class _Measured:
     type=click.IntRange(min=2, max=100),
     default=5,
     show_default=True,
-    help="How often each draft is judged.",
+    help="Judgings of each draft.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def noise(*, read: Callable[[], Given], repeats: int, as_json: bool) -> None:
-    """Judge the texts in DRAFT files by RUBRIC several times, and keep how far scores scatter.
+    """Judge DRAFTS by RUBRIC several times, and keep how far the scores scatter.
 
-    The result is written beside the rubric. From then on, a draft that this evaluator scores so
-    near the threshold that chance could decide is judged again, and a loop does not count a gain
-    that is within the noise. Exit codes: 0 it was measured, 1 a draft could not be judged, 2
-    something given is not usable, 130 interrupted, 143 terminated.
+    The result is written beside the rubric. From then on, a draft with a score so near the
+    threshold that chance could decide is judged again, and a loop ignores gains within the noise.
+    Exit codes: 0 it was measured, 1 a draft could not be judged, 2 invalid input, 130 interrupted,
+    143 terminated.
     """
     log_to_stderr()
     with failures_told(as_json=as_json):
@@ -86,8 +86,8 @@ async def _measure(given: Given, repeats: int) -> _Measured:
         evaluators = session.roles.evaluators
         if not evaluators:
             raise ConfigurationInvalid(
-                "no evaluator is configured whose noise could be measured; name one under [roles] "
-                "in harness.toml, or with --role evaluator=TAG",
+                "no evaluator is configured, so there is no noise to measure; name one under "
+                "[roles] in harness.toml, or with --role evaluator=TAG",
                 code="config.no-evaluator",
             )
         heard: dict[str, Verdict | HarnessError] = {}

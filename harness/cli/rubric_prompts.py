@@ -1,4 +1,4 @@
-"""`harness rubric prompts`: what models are told, without asking any."""
+"""`harness rubric prompts`: prints the prompts of a rubric, without asking a model."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from harness.wiggum import Round
 from harness.wiggum.prompts import RevisionPrompts, place_of
 
 
-@click.command(short_help="Print what models are told.")
+@click.command(short_help="Print the prompts of a rubric.")
 @click.argument("rubric")
-@click.option("--draft", metavar="FILE", help="What is judged and revised.")
+@click.option("--draft", metavar="FILE", help="The draft to judge and revise.")
 @click.option("--task", default="(the task)", help="@FILE reads it from a file.")
 @click.option("--sources", multiple=True, metavar="FILE", help="May be repeated.")
 @click.option(
-    "--write", metavar="FILE", type=click.Path(path_type=Path), help="Copy the templates."
+    "--write", metavar="FILE", type=click.Path(path_type=Path), help=("Copy the templates here.")
 )
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -53,10 +53,10 @@ def prompts(
     config: Path | None,
     as_json: bool,
 ) -> None:
-    """Print what models are told by RUBRIC, a name or a file; no model is asked.
+    """Print the prompts of RUBRIC, a name or a file; no model is asked.
 
-    The checks' findings on the draft are real; texts in (parentheses) stand for what a model would
-    say, and for what is not given. Revisions are shown as of a third round.
+    The checks' findings on the draft are real; texts in (parentheses) stand for a model's replies,
+    and for options left out. Revisions are shown as in a third round.
     """
     with failures_told(as_json=as_json):
         directory = load_settings(config, environment=os.environ).rubrics
@@ -145,7 +145,7 @@ def _origins(found: RubricFile, names: Sequence[str]) -> str:
 
 
 def _copy(rubric: Rubric, path: Path) -> None:
-    """Writes the rubric's templates, with the comments of those that ship."""
+    """Writes the rubric's templates, with the comments of the shipped ones."""
     text = SHIPPED.read_text(encoding="utf-8")
     for name, template in rubric.prompts.own.items():
         before, after = re.split(rf"^{name}:.*\n(?:(?: .*)?\n)*", text, flags=re.MULTILINE)

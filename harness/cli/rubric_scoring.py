@@ -1,6 +1,6 @@
 """`harness rubric score`: drafts of files, folders and tables judged by a rubric.
 
-With `--output`, each draft is kept as soon as it is scored, and the same command goes on there.
+With `--output`, each draft is kept as soon as it is scored, and the same command continues there.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from harness.session.settings import EvaluationSettings
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep each draft's scores and labels in this .jsonl or .csv file; those that it has are "
-    "not scored again. One that has changed gets another row.",
+    help="Keep each draft's scores and labels in this .jsonl or .csv file. Drafts in it are not "
+    "scored again; a changed draft gets another row.",
 )
 @click.option(
     "--samples",
     type=click.IntRange(1, 100),
-    help="Have each draft judged so often, all alike, and take the mean; without it, only drafts "
-    "near the threshold are judged again.",
+    help="Judge each draft this many times and take the mean; by default only drafts near the "
+    "threshold are judged again.",
 )
 @click.option(
     "--pass-at",
     type=float,
     metavar="NUMBER",
-    help="Another threshold: say what it would change, without asking a model again.",
+    help="Show what another threshold would change, without asking a model again.",
 )
 @click.option("--checks-only", is_flag=True, help="Ask no model.")
-@click.option("--verbose", is_flag=True, help="Show every draft, however many there are.")
+@click.option("--verbose", is_flag=True, help="Show every draft.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def score(
     *,
@@ -68,8 +68,7 @@ def score(
     and - for JSON Lines from standard input. A row has "draft" (the text) or "path" (its file), and
     may have "id", "task" and "sources". Code scores the rubric's checks; a model judges the rest if
     an evaluator is configured. Exit codes: 0 the drafts were scored (whether or not they passed:
-    --json says "passed"), 1 one could not be, 2 something given is not usable, 130 interrupted, 143
-    terminated.
+    --json says "passed"), 1 one could not be, 2 invalid input, 130 interrupted, 143 terminated.
     """
     log_to_stderr()
     with failures_told(as_json=as_json):

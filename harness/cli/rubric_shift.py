@@ -31,7 +31,7 @@ from harness.rubric.calibration.shift import Shift, shift
 from harness.session.roles import EVALUATOR, Roles
 
 _confidence_option = click.option(
-    "--confidence", default="90%", show_default=True, callback=share, help="Of the intervals."
+    "--confidence", default="90%", show_default=True, callback=share, help=("For the intervals.")
 )
 
 
@@ -50,13 +50,13 @@ class _Side:
 @click.option(
     "--samples",
     type=click.IntRange(1, 100),
-    help="How often each draft is judged; as the rubric's 'repeats' when left out.",
+    help="Judgings of each draft; by default the rubric's 'repeats'.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keep the scores in this folder, a file for each evaluator; the same command goes on "
-    "there.",
+    help="Keep the scores in this folder, a file for each evaluator; the same command continues "
+    "them.",
 )
 @_confidence_option
 @json_option
@@ -69,12 +69,12 @@ def shift_of(
     confidence: float,
     as_json: bool,
 ) -> None:
-    """Score DRAFTS by RUBRIC with two evaluators, and say how far their scores lie apart.
+    """Score DRAFTS by RUBRIC with two evaluators, and show how far their scores differ.
 
     No labels are needed: it shows what changes when one evaluator takes the place of another, such
-    as a model at a smaller quantization. The first is the one that is configured, or --role
-    evaluator=TAG. Exit codes: 0 done, 1 a draft could not be judged, 2 something given is not
-    usable, 130 interrupted, 143 terminated.
+    as a model at a smaller quantization. The first is the configured evaluator, or --role
+    evaluator=TAG. Exit codes: 0 done, 1 a draft could not be judged, 2 invalid input, 130
+    interrupted, 143 terminated.
     """
     log_to_stderr()
     with failures_told(as_json=as_json):
@@ -103,12 +103,12 @@ def shift_of(
     "--since",
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The earlier scores: what 'harness rubric score --output' wrote.",
+    help="The earlier scores, from 'harness rubric score --output'.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep the new scores in this .jsonl or .csv file; the same command goes on there.",
+    help="Keep the new scores in this .jsonl or .csv file; the same command continues it.",
 )
 @_confidence_option
 @json_option
@@ -120,10 +120,10 @@ def drift_of(
     confidence: float,
     as_json: bool,
 ) -> None:
-    """Score DRAFTS by RUBRIC again, and say how far the scores have moved since.
+    """Score DRAFTS by RUBRIC again, and show how far the scores have moved.
 
-    Each draft is judged as often as it was. Drafts that have changed, or were not scored then, are
-    left out. Exit codes: as for 'harness rubric shift'.
+    Each draft is judged as often as before. Drafts that changed, or had no scores, are left out.
+    Exit codes: as for 'harness rubric shift'.
     """
     log_to_stderr()
     with failures_told(as_json=as_json):
@@ -150,13 +150,13 @@ def _evaluator_of(given: Given) -> str:
     """
     if not given.rubric.judged:
         raise InvalidInput(
-            f"code scores every dimension of rubric '{given.rubric.id}', whoever the evaluator is",
+            f"code scores all of rubric '{given.rubric.id}', so the evaluator makes no difference",
             code="shift.nothing-judged",
         )
     cast = Roles(given.settings.endpoints, given.settings.roles)
     if not cast.evaluators or cast.pool is not None:
         raise ConfigurationInvalid(
-            "no evaluator is configured, or a pool of several; name one with --role evaluator=TAG",
+            "no single evaluator is configured; name one with --role evaluator=TAG",
             code="config.no-evaluator",
         )
     return ", ".join(cast.evaluators)

@@ -77,40 +77,44 @@ def _page(_: click.Context, __: click.Parameter, given: Path | None) -> Path | N
     type=click.Choice(["accepted", "rejected", "all"]),
     default="accepted",
     show_default=True,
-    help="What it is a share of: accepted drafts, those that people reject, or all.",
+    help="What the error rate is a share of: accepted drafts, drafts that people reject, or all.",
 )
 @click.option("--confidence", default="90%", show_default=True, callback=share)
 @click.option(
     "--columns",
     multiple=True,
     metavar="OURS=THEIRS",
-    help="What the file calls a column: accept=is_good. May be repeated.",
+    help="Name of a column in the file, such as accept=is_good. May be repeated.",
 )
-@click.option("--split", metavar="NAME", help="Use only rows with this in column 'split'.")
+@click.option("--split", metavar="NAME", help="Use only rows with this value in column 'split'.")
 @click.option(
     "--accept-at",
     type=float,
     metavar="NUMBER",
-    help="Without a column 'accept': the mean of people's scores from which they accept. "
+    help="Without a column 'accept': the mean human score from which a draft is accepted. "
     "[default: the rubric's pass_at]",
 )
-@click.option("--evaluator", metavar="TAG", help="Who gave the scores, if no column says so.")
+@click.option(
+    "--evaluator",
+    metavar="TAG",
+    help=("The evaluator that gave the scores, if no column names it."),
+)
 @click.option(
     "--samples",
     type=click.IntRange(1, 100),
-    help="How often a draft without scores is judged. [default: the rubric's repeats]",
+    help="Judgings of a draft without scores. [default: the rubric's repeats]",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where these scores are kept, .jsonl or .csv. [default: beside LABELS]",
+    help="File for these scores, .jsonl or .csv. [default: beside LABELS]",
 )
 @click.option(
     "--runs",
     multiple=True,
     metavar="RUN",
-    help="Say what thresholds cost in the revise loops of these runs with this rubric: ids, files, "
-    "or folders such as traces/. May be repeated.",
+    help="Show what thresholds cost in these runs' loops by this rubric: ids, files, or folders "
+    "such as traces/. May be repeated.",
 )
 @max_parallel_option
 @role_option
@@ -118,9 +122,11 @@ def _page(_: click.Context, __: click.Parameter, given: Path | None) -> Path | N
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=_page,
-    help="Write all of it as a page with plots to this .html file.",
+    help="Write the results, with plots, to this .html file.",
 )
-@click.option("--write", is_flag=True, help="Set the rubric's pass_at, and keep what it rests on.")
+@click.option(
+    "--write", is_flag=True, help=("Set the rubric's pass_at, and keep its calibration beside it.")
+)
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def tune_rubric(
@@ -146,13 +152,13 @@ def tune_rubric(
 ) -> None:
     """Find the threshold of RUBRIC that keeps an error rate, by the drafts in LABELS.
 
-    LABELS is CSV, JSON Lines or Parquet. What people think of a draft stands in `accept` (yes or
-    no) or `human.DIMENSION`, what the evaluator gave it in `score.DIMENSION`; `group` says which
-    drafts belong together. With `prefer`, rows are pairs of drafts. Drafts with labels and without
-    scores are judged, if an evaluator is configured. Each look at labels is remembered beside the
-    rubric: after several looks at the same labels, a claim is harder to make. Exit codes: 0 done,
-    whether or not there is such a threshold (--json: "named"), 1 a draft could not be judged, 2
-    something given is not usable, 130 interrupted, 143 terminated.
+    LABELS is CSV, JSON Lines or Parquet. People's judgements are in `accept` (yes or no) or
+    `human.DIMENSION`, the evaluator's scores in `score.DIMENSION`; `group` says which drafts belong
+    together. With `prefer`, rows are pairs of drafts. Labeled drafts without scores are judged, if
+    an evaluator is configured. Each look at labels is recorded beside the rubric: after several
+    looks at the same labels, a claim needs more evidence. Exit codes: 0 done, whether or not there
+    is such a threshold (--json: "named"), 1 a draft could not be judged, 2 invalid input, 130
+    interrupted, 143 terminated.
     """
     log_to_stderr()
     with failures_told(as_json=as_json):
@@ -164,7 +170,7 @@ def tune_rubric(
         read = read_labels(labels, file.rubric, columns=ours)
         if read.pairs and report is not None:
             raise InvalidInput(
-                "it has pairs of drafts, and --report is of single ones",
+                "it labels pairs of drafts, and --report needs labels of single drafts",
                 code="tune.report-of-pairs",
                 path=labels,
             )
@@ -180,8 +186,8 @@ def tune_rubric(
         loops = loops_by(file.rubric, runs, traces=settings.traces)
         if runs and not loops:
             raise InvalidInput(
-                f"no loop of these runs ended that was by this version of '{file.rubric.id}', "
-                "whatever its threshold; leave --runs out, or name other runs",
+                f"no finished loop of these runs used this version of '{file.rubric.id}', at any "
+                "threshold; leave --runs out, or name other runs",
                 code="tune.no-loops",
             )
         asked = completed(
@@ -252,11 +258,11 @@ def _calibrated(
     named, who = tuning.named, tuning.evaluators or evaluator
     if named is None:
         raise InvalidInput(
-            "no threshold allows the claim, so none is written", code="tune.none-named"
+            "no threshold supports the claim, so none is written", code="tune.none-named"
         )
     if who is None and tuning.samples:
         raise InvalidInput(
-            "a threshold holds for one evaluator, and who gave the scores is unknown; add "
+            "a threshold holds for one evaluator, and the scores do not name theirs; add "
             "--evaluator TAG, or a column 'evaluator'",
             code="tune.no-evaluator",
         )

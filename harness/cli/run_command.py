@@ -66,17 +66,19 @@ _OPTIONS = (
         "--memory",
         callback=store_place,
         metavar="DIR|URL",
-        help="Where passages are kept for further runs, in place of [memory] path.",
+        help="Store of passages for later runs, in place of [memory] path.",
     ),
-    click.option("--max-tokens", type=_COUNT, help="Of all calls of the run, in and out."),
-    click.option("--max-cost-usd", type=_AMOUNT, help="Of all calls with a known price."),
-    click.option("--max-seconds", type=_AMOUNT, help="How long it may take, and 1 s to wrap up."),
-    click.option("--max-calls", type=_COUNT, help="How many calls to models."),
+    click.option("--max-tokens", type=_COUNT, help="Limit on tokens of all calls, in and out."),
+    click.option(
+        "--max-cost-usd", type=_AMOUNT, help=("Limit on the cost of all calls with a known price.")
+    ),
+    click.option("--max-seconds", type=_AMOUNT, help="Limit on seconds, and 1 s to wrap up."),
+    click.option("--max-calls", type=_COUNT, help="Limit on calls to models."),
     click.option(
         "--log-format",
         type=click.Choice(get_args(LogFormat)),
         default="text",
-        help="How warnings are written on standard error.",
+        help="Format of warnings on standard error.",
     ),
     click.option(
         "--traceback", "with_traceback", is_flag=True, help="Show where a node raised its error."
@@ -85,7 +87,7 @@ _OPTIONS = (
         "--on",
         "engine",
         type=click.Choice(get_args(Engine)),
-        help="Where nodes run that ask for a worker, in place of [execution] engine.",
+        help="Where nodes that ask for a worker run, in place of [execution] engine.",
     ),
     json_option,
 )
@@ -131,7 +133,7 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--seed",
     type=click.IntRange(min=0, max=1_999),
-    help="Makes the run repeatable: sampled calls get seeds, an embedded model one call at a time.",
+    help="Make the run repeatable: calls get seeds, and an embedded model one call at a time.",
 )
 @run_options
 def run(
@@ -151,12 +153,12 @@ def run(
 ) -> None:
     """Run the pipeline in FILE.py, or one by its NAME: of pipelines/, or a shipped pattern.
 
-    FILE.py:PIPELINE says which, where a file has several. A question that a node asks is asked
-    here, if this is a terminal; else the run ends, and harness resume goes on with the answer.
+    FILE.py:PIPELINE picks one of several in a file. At a terminal, questions of nodes are asked
+    here; otherwise the run ends, and harness resume goes on with the answer.
 
     Exit codes: 0 the run finished (whether or not its rubric was met: --json says "passed"), 1 it
-    failed, 2 something given is not usable, 3 it was stopped at a limit, 4 it waits for an answer,
-    130 interrupted, 143 terminated. After any of them but 0 and 2, harness resume goes on.
+    failed, 2 invalid input, 3 it was stopped at a limit, 4 it waits for an answer, 130 interrupted,
+    143 terminated. After any of them but 0 and 2, harness resume goes on.
     """
 
     def order() -> Order:

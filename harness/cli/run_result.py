@@ -1,6 +1,6 @@
-"""What a run came to: in words for people, as JSON for scripts.
+"""The result of a run, in words for people and as JSON for scripts.
 
-What it gave, how it ended (what failed, was left out, waits or was reused), and how to go on.
+Its output, how it ended (what failed, was left out, waits or was reused), and how to resume it.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _OTHERS = {
     type=click.IntRange(min=0),
     default=20,
     show_default=True,
-    help="How many of the latest; 0 for all.",
+    help="Show this many of the latest runs; 0 for all.",
 )
 @traces_option
 @click.option("--json", "as_json", is_flag=True, help="Print each as a line of JSON.")
@@ -63,10 +63,10 @@ def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bo
 @traces_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def diff(a: str, b: str, traces: Path | None, *, as_json: bool) -> None:
-    """Say what differs between the runs A and B of a pipeline, and why.
+    """Show what differs between the runs A and B of a pipeline, and why.
 
-    Each is a run's id, a part of it, one of its files, or "latest". Exit codes: 0 they are
-    compared, whether or not they differ, 2 something given is not usable.
+    Each is a run's id, a part of it, one of its files, or "latest". Exit codes: 0 compared, whether
+    or not they differ, 2 invalid input.
     """
     # Not at the top: the list of runs needs neither.
     from harness.analysis.comparison import compare  # noqa: PLC0415

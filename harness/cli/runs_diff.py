@@ -1,4 +1,4 @@
-"""What a comparison of two runs looks like, in tables for people."""
+"""The comparison of two runs, as tables for people."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _SAID: Mapping[LeftOut, str] = {
     type=click.FloatRange(min=0),
     default=0.5,
     show_default=True,
-    help="The least difference of the scores of a pair, on the rubric's scale.",
+    help="Least difference between a pair's scores, on the rubric's scale.",
 )
 @traces_option
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object.")
@@ -67,9 +67,9 @@ def export(
 ) -> None:
     """Make training data of the revise loops of RUNs; of all, when none is named.
 
-    Each is a run's id, a part of it, one of its files, or "latest". Columns are those of the
-    trainers of TRL, in the conversational form; further ones say where a row comes from. Exit
-    codes: 0 the file is written, 1 there was nothing to write, 2 something given is not usable.
+    Each is a run's id, a part of it, one of its files, or "latest". Columns are those of TRL's
+    trainers, in the conversational form; others say where a row comes from. Exit codes: 0 the file
+    is written, 1 there was nothing to write, 2 invalid input.
     """
     log_to_stderr()
     made = TrainingRows(form, margin=margin)

@@ -1,4 +1,4 @@
-"""How figures are shown to people, and tables with a column for each of several things."""
+"""Figures and tables as people read them."""
 
 from __future__ import annotations
 

@@ -54,10 +54,12 @@ port_option = click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
-    help="Where to serve the page; any free port when left out.",
+    help="Port of the page; by default any free one.",
 )
 
-no_browser_option = click.option("--no-browser", is_flag=True, help="Only say the address.")
+no_browser_option = click.option(
+    "--no-browser", is_flag=True, help=("Print the address, and open no browser.")
+)
 
 
 _OPEN = {
@@ -70,7 +72,7 @@ _OPEN = {
 
 @click.group(cls=LazyGroup, lazy=_OPEN)
 def trace() -> None:
-    """Look into a run: RUN is its id, a part of it, one of its files, or "latest"."""
+    """Inspect a run: RUN is its id, a part of it, one of its files, or "latest"."""
     log_to_stderr()
 
 
@@ -88,11 +90,15 @@ def trace() -> None:
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="The file to write; beside the journal when left out.",
+    help="File to write; by default beside the journal.",
 )
 @click.option("--endpoint", help="For otlp: the collector, such as http://127.0.0.1:6006.")
 @click.option(
-    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="For otlp. May be repeated."
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help=("For otlp: an HTTP header. May be repeated."),
 )
 @click.option("--content", is_flag=True, help="For otlp: send prompts and replies too.")
 def export(
@@ -136,24 +142,24 @@ def export(
     type=click.IntRange(min=0),
     default=500,
     show_default=True,
-    help="Target: time to first token.",
+    help="Target for the time to the first token, in ms.",
 )
 @click.option(
     "--itl-ms",
     type=click.IntRange(min=0),
     default=50,
     show_default=True,
-    help="Target: time between tokens.",
+    help="Target for the time between tokens, in ms.",
 )
 @click.option(
     "--what-if",
     metavar="CHANGE",
-    help='Say what the run would have taken: "sections*0.5, judge+1s, max_parallel=64".',
+    help='Show how long the run would have taken with "sections*0.5, judge+1s, max_parallel=64".',
 )
 @click.option(
-    "--last", type=click.IntRange(min=1), metavar="N", help="Of the last N runs together."
+    "--last", type=click.IntRange(min=1), metavar="N", help="Report on the last N runs together."
 )
-@click.option("--pipeline", metavar="NAME", help="Of the runs of this pipeline together.")
+@click.option("--pipeline", metavar="NAME", help="Report on the runs of this pipeline together.")
 @json_option
 def report(
     run: str,
@@ -166,7 +172,7 @@ def report(
     pipeline: str | None,
     as_json: bool,
 ) -> None:
-    """Say where the time, the tokens and the money went, in one run or in several."""
+    """Show where the time, the tokens and the money went, in one run or in several."""
     from harness.analysis import Targets, report_of, report_of_runs  # noqa: PLC0415
     from harness.cli.trace_report import print_report, print_runs_report  # noqa: PLC0415 - as above
 
@@ -175,7 +181,7 @@ def report(
     with complaints(as_json=as_json):
         if takes_several and (run != LATEST or what_if is not None):
             raise InvalidInput(
-                "--last and --pipeline take several runs together; RUN and --what-if are of one",
+                "--last and --pipeline report on several runs, RUN and --what-if on one",
                 code="option.of-one-run",
             )
         shown: Callable[[Console], None]
@@ -199,7 +205,7 @@ def report(
 def show(span: str, run: str, traces: Path | None, *, as_json: bool) -> None:
     """Show one SPAN, by its number, with its figures and texts: a call's prompt and reply, say.
 
-    A node's call can be named by its label too: 'findings[2]', or a row of a batch, 'rows[17]'.
+    A node's call has a label too: 'findings[2]', or for a row of a batch 'rows[17]'.
     """
     from harness.cli.trace_show import print_span, span_shown  # noqa: PLC0415
 
@@ -249,7 +255,7 @@ def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
 @traces_option
 @json_option
 def check(run: str, traces: Path | None, *, as_json: bool) -> None:
-    """Say whether a journal is whole, and what was open when it ended.
+    """Show whether a journal is whole, and what was open when it ended.
 
     Exit codes: 0 it is whole, 1 it is not, 2 there is no such run.
     """

@@ -33,7 +33,7 @@ class SpanShown:
     around: tuple[str, ...]
     """The titles of the spans around it, outermost first."""
     attributes: Mapping[str, object]
-    """Without those that name its texts."""
+    """Without the attributes that name its texts."""
     parts: tuple[tuple[str, int, int], ...] = ()
     """Title, start from the run's start, and duration of each span directly in it."""
     texts: Mapping[str, str] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """`harness view`: one run as a page for people who read its texts, as a file or served.
 
-A served page follows a run that goes on. It is served from this machine, to this machine.
+A served page follows a run in progress. Only this machine can open it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from harness.trace.viewer import LoopbackServer, Site, perfetto_site
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Write the page to this file, which needs nothing else; it is served when left out.",
+    help="Write the page to this file, instead of serving it.",
 )
 @port_option
 @no_browser_option

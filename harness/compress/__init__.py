@@ -1,6 +1,6 @@
-"""The surgical compressor: Markdown sections, shortening by leaving out, putting sections back.
+"""The surgical compressor: Markdown sections, condensing by omission, splicing sections back.
 
-Deterministic and pure: no model, no file, no clock. What is kept is kept character for character.
+Deterministic and pure: no model, no file, no clock. Kept text stays character for character.
 """
 
 from harness.compress.condense import Condensed, condense, condense_around

@@ -1,9 +1,9 @@
-"""Shortens a document by leaving parts out; what stays is verbatim.
+"""Shortens a document by leaving parts out; the rest stays verbatim.
 
-What a part says is its words, numbers and quotations, each with a weight; saying one again adds
-nothing. That is budgeted maximum coverage, usually approximated by taking the best ratio of gain to
-length first (Gillick and Favre, "A scalable global model for summarization", 2009; Lin and Bilmes,
-"A class of submodular functions for document summarization", 2011).
+A part's content is its words, numbers and quotations, each with a weight; a repetition adds
+nothing. Choosing parts is budgeted maximum coverage, usually approximated by taking the best ratio
+of gain to length first (Gillick and Favre, "A scalable global model for summarization", 2009; Lin
+and Bilmes, "A class of submodular functions for document summarization", 2011).
 """
 
 from __future__ import annotations

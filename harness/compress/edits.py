@@ -1,8 +1,8 @@
-"""Puts the sections that a model returned back into the document, all else byte for byte.
+"""Puts the sections that a model returned back into the document; the rest stays byte for byte.
 
-A model is asked for some sections and returns them in its own way: in a fence, after a courtesy,
-with other numbers or markup in the headings. `edits_in` matches them to the document by their
-headings, and `splice` puts them in place.
+A model returns the sections it was asked for in its own form: in a fence, after a courtesy, with
+other numbers or markup in the headings. `edits_in` matches them to the document by their headings,
+and `splice` puts them in place.
 """
 
 from __future__ import annotations

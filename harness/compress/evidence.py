@@ -1,4 +1,4 @@
-"""Shortens documents toward what a text says of them; what stays is verbatim."""
+"""Shortens documents to the passages that a text relies on; the rest stays verbatim."""
 
 from __future__ import annotations
 

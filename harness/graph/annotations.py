@@ -1,7 +1,7 @@
-"""Compares annotations: may a value of one be given to a parameter of another?
+"""Compares annotations: does a value of one type fit a parameter of another?
 
-For checks before there is any value, so only what can never fit is refused. What is not understood
-(type variables, protocols, callables, texts) fits everything.
+For checks before there is any value: only pairs that can never fit are refused. Unknown annotations
+(type variables, protocols, callables, texts) fit everything.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def fits(produced: object, wanted: object) -> bool:
     """Whether a value of the first annotation may be given to a parameter of the second.
 
     A union fits if any of its members does, on either side: `str | None` may be a `str`, and only
-    the run will tell. A base class may turn out to be the derived one that is asked for; a number
-    goes up from bool to int to float to complex and never down. Containers fit as their items do,
-    although an empty one would fit everywhere.
+    the run shows it. A base class may turn out to be the derived class; a number fits upwards from
+    bool to int to float to complex, never down. Containers fit as their items do, although an empty
+    one would fit everywhere.
     """
     try:
         return _fits(produced, wanted)
@@ -80,11 +80,11 @@ def _fits(produced: object, wanted: object) -> bool:
 
 @remembered
 def item_of(annotation: object) -> object:
-    """The annotation of one item of what has items in a fixed order: lists, tuples, streams.
+    """The annotation of the items of a type with ordered items: lists, tuples, streams.
 
     Returns:
-        `object` if the items' type is unknown; None for what has no such items: numbers, texts,
-        mappings, models, and sets, which have no order.
+        `object` if the items' type is unknown; None for types without ordered items: numbers,
+        texts, mappings, models, sets.
     """
     annotation = _bare(annotation)
     if _is_union(annotation):
@@ -258,7 +258,7 @@ def _arguments_fit(produced: object, wanted: object) -> bool:
 
 
 def _arguments(annotation: object) -> tuple[object, ...]:
-    """What stands in its brackets; empty without."""
+    """The arguments in its brackets; empty without."""
     if _is_typed_dict(_origin(annotation)):
         return (str, object)
     generic = _generic_model(annotation)

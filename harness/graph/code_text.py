@@ -72,7 +72,7 @@ def code_text(code: CodeType) -> CodeText:
 
 @dataclass(slots=True)
 class _Parsed:
-    """A file's functions, as they are written and as they are compiled."""
+    """A file's functions, as source and as compiled code."""
 
     functions: dict[tuple[int, str], list[_Function]] = field(default_factory=dict)
     compiled: set[CodeType] = field(default_factory=set)
@@ -173,7 +173,7 @@ class _Writer:
                 self._add(value)
 
     def _path(self, node: ast.expr) -> tuple[str, ...]:
-        """A global name that is read, with the attributes that are read of it; else nothing."""
+        """A global name that is read, with the attributes read from it; empty for other nodes."""
         match node:
             case ast.Name(id=name, ctx=ast.Load()) if name in self._outer:
                 return (name,)

@@ -1,8 +1,8 @@
-"""Running a graph: every node as soon as what it needs is there.
+"""Runs a graph: each node starts as soon as its inputs are ready.
 
-Knows no models. A node's output is in the journal before anything that depends on it starts. A node
-that fails takes its dependants with it, and nothing else; whatever can be done is done. A call that
-ignores its cancellation is left behind after a grace period, so no run hangs on a node.
+Knows no models. A node's output is in the journal before anything that depends on it starts. If a
+node fails, its dependants are skipped and all other nodes run. A call that ignores its cancellation
+is abandoned after a grace period, so no run hangs on a node.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ async def execute(
     """Runs every node once, a mapped node once per item; a failed node is part of the result.
 
     The graph was checked before, and `inputs` has the value of every input, from `bind_inputs`.
-    `run_of` makes the `run` of the nodes that take one. Outputs of `earlier` parts of the run are
-    not made again; `cache` has those of other runs, for nodes with a `Cache`. `answers` are of
-    people to questions of earlier parts, and an `asker` reaches a person at once. After
-    `deadline_s` the run stops what is still going.
+    `run_of` makes the `run` of the nodes that take one. Valid outputs of `earlier` parts of the run
+    are reused; `cache` has the outputs of other runs, for nodes with a `Cache`. `answers` are
+    people's answers to questions of earlier parts, and an `asker` reaches a person at once. After
+    `deadline_s` the run stops all unfinished calls.
     """
     shared = Shared(
         run_of=run_of,
@@ -142,7 +142,7 @@ class _Running:
         self._timers: list[asyncio.TimerHandle] = []
 
     async def to_its_end(self, deadline_s: float | None = None) -> Execution:
-        """Runs the graph, at most for so many seconds."""
+        """Runs the graph, for this many seconds at most."""
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
         if deadline_s is not None:
@@ -239,7 +239,7 @@ class _Running:
         self._schedule.settle(call.state, call.item, outcome, outcome_digest)
 
     async def _outcome(self, call: Call) -> Found | tuple[Blocked, str]:
-        """The output of a call, or what stands for it; and the digest."""
+        """The output of a call, or its replacement; and the digest."""
         state, item = call.state, call.item
         try:
             if self._stopping is not None:
@@ -319,7 +319,7 @@ class _Running:
     # --- calls that give nothing ------------------------------------------------------------------
 
     async def _failed(self, call: Call, failed: CallFailed) -> Found | tuple[Blocked, str]:
-        """What stands for the output of a call whose last attempt raised."""
+        """The replacement for the output of a call whose last attempt raised."""
         error = failed.error
         if self._stopping is not None:
             return self._stopping, NO_DIGEST  # what it raised on its way out is no failure
@@ -360,7 +360,7 @@ class _Running:
         return Blocked(label, "failed")
 
     def _cut_off(self, call: Call) -> Blocked:
-        """What stands for the output of a call whose task was cancelled."""
+        """The replacement for the output of a call whose task was cancelled."""
         if self._stopping is not None:
             return self._stopping
         # By whom is unknown; the loop is being closed, perhaps.
@@ -371,7 +371,7 @@ class _Running:
 
     def _run_out(self) -> None:
         self._stopped_by = self._stopped_by or RunLimitReached(
-            "the run's time was over (max_seconds); what was still going was stopped", limit="time"
+            "the run's time is over (max_seconds); unfinished work was stopped", limit="time"
         )
         self._stop(Blocked("", "the run's time was over"))
 
@@ -382,7 +382,7 @@ class _Running:
             self._timers.append(self._loop.call_later(GRACE_S, self._leave_behind))
 
     def _interrupt(self) -> None:
-        """From here on no call begins, since no caller waits for the run any more."""
+        """Lets no further call begin, since no caller waits for the run any more."""
         parent = self._parent
         self._stopping = Blocked(
             *(("", "the run was interrupted") if parent is None else (parent.label, "was ended"))
@@ -390,7 +390,7 @@ class _Running:
         self._calls.cancel()
 
     def _leave_behind(self) -> None:
-        """Goes on without the calls that ignore their cancellation."""
+        """Abandons the calls that ignore their cancellation."""
         assert self._stopping is not None
         for call in self._calls.leave_behind():
             self._settle(call, self._stopping, NO_DIGEST)
@@ -404,9 +404,9 @@ class _Running:
 
 
 class _Calls:
-    """The calls of one run of one graph: a task each, begun when there is a place for it.
+    """The calls of one run of one graph: a task for each, begun when there is a place.
 
-    `depth` says in how many calls the graph is nested.
+    `depth` is the number of calls that the graph is nested in.
     """
 
     def __init__(
@@ -453,17 +453,17 @@ class _Calls:
                 call.state.places.give_back()
 
     def has_ended(self, call: Call) -> bool:
-        """Takes a call out; False if it was left behind before."""
+        """Removes a call; False if it was abandoned before."""
         return self._tasks.pop(call, None) is not None
 
     def cancel(self) -> None:
-        """Cancels all calls that are at work."""
+        """Cancels all running calls."""
         for call, task in self._tasks.items():
             if call.is_made:
                 task.cancel()
 
     def leave_behind(self) -> list[Call]:
-        """Takes out the calls that are still at work, and goes on without them."""
+        """Removes the calls that are still running, and continues without them."""
         left = [call for call in self._tasks if call.is_made]
         for call in left:
             leave_behind(self._tasks.pop(call), label=call.label, log=self._log)
@@ -475,7 +475,7 @@ class _Calls:
         self._is_over = True
 
     async def wait(self, timeout_s: float) -> None:
-        """Returns when all have ended, or after so many seconds."""
+        """Returns when all have ended, or after this many seconds."""
         end_s = self._loop.time() + timeout_s
         while self._tasks and (left_s := end_s - self._loop.time()) > 0:
             await asyncio.wait(self._tasks.values(), timeout=left_s)

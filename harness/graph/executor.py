@@ -1,8 +1,8 @@
 """Where a node's function runs, and how long it may take.
 
 The runner knows only the protocol `Executor`. Its arguments and results are values, so a call could
-be made in another process or on another machine. `timed` ends an attempt at its time limits, by the
-signs of life in its `Pulse`; `leave_behind` goes on without a call that ignores its cancellation.
+be made in another process or on another machine. `timed` ends an attempt at its time limits, using
+the signs of life in its `Pulse`; `leave_behind` abandons a call that ignores its cancellation.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from harness.graph.node_call import NodeCall
 
 GRACE_S = 1.0
-"""How long a call that was cancelled may take to end before it is left behind, in seconds."""
+"""Seconds that a cancelled call may take to end before it is abandoned."""
 
 
 class Work(NamedTuple):
     """One call of a node's function."""
 
     label: str
-    """The call's: `findings[2]`."""
+    """Such as `findings[2]`."""
     function: Callable[..., Any]
     """Plain or async; for `stream`, an async generator function."""
     arguments: Mapping[str, Any]
     """By name, with `run` if the function asks for it."""
     on: Resources | None = None
-    """What it asks of a worker."""
+    """Requirements on a worker."""
     handle: NodeCall | None = None
-    """Behind its `run`."""
+    """The call's `run` works through it."""
 
 
 class Executor(Protocol):
@@ -58,10 +58,10 @@ class Executor(Protocol):
 
 
 class InProcess:
-    """Async functions run on the event loop, plain ones each in a thread of its own.
+    """Async functions run on the event loop, each plain one in a thread of its own.
 
-    A thread cannot be cancelled: what it returns afterwards is dropped. It does not keep the
-    interpreter from ending.
+    A thread cannot be cancelled: its later result is dropped. It does not keep the interpreter from
+    ending.
     """
 
     def __init__(self) -> None:
@@ -72,8 +72,8 @@ class InProcess:
         if work.on is not None and not self._has_told:
             self._has_told = True
             log_warning(
-                "a node asks for a worker, and runs in this process: there is no cluster; give "
-                '--on ray, or engine = "ray" under [execution]',
+                "no cluster is configured, so a node that asks for a worker runs in this process; "
+                'give --on ray, or engine = "ray" under [execution]',
                 code="run.no-workers",
                 node=work.label,
             )
@@ -100,7 +100,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 async def _in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function returns
     """Calls a plain function in a new thread.
 
-    Not by `asyncio.to_thread`, for whose threads the event loop waits at its end, however long
+    Not by `asyncio.to_thread`: at its end, the event loop would wait for such threads, however long
     they hang.
     """
     loop = asyncio.get_running_loop()
@@ -130,7 +130,7 @@ async def _in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function
 
 
 _GLANCE_S = 0.1
-"""How often to look whether a person has answered, in seconds."""
+"""Seconds between two looks whether a person has answered."""
 
 
 async def timed(
@@ -141,9 +141,9 @@ async def timed(
     label: str,
     log: Log,
 ) -> object:
-    """Awaits an attempt as long as its limits allow, and returns what it returns.
+    """Awaits an attempt within its limits, and returns its result.
 
-    If it goes on although it was cancelled, it is left behind.
+    If it ignores its cancellation, it is abandoned.
 
     Raises:
         NodeTimedOut: A limit was reached.
@@ -200,9 +200,9 @@ async def _end(task: asyncio.Task[object], *, label: str, log: Log) -> None:
 
 
 Doing = Literal["rest", "call", "sent", "ask"]
-"""`rest`: it waits as it should, without signs of life. `call`: it calls a model, and rests, in a
-queue on this side, until a request is with a server: `sent`. `ask`: it waits for a person, which
-does not count as its own time."""
+"""`rest`: it rightly waits without signs of life. `call`: it calls a model, and waits in a local
+queue until a request reaches a server: `sent`. `ask`: it waits for a person, which does not count
+as its own time."""
 
 
 class Pulse:
@@ -225,7 +225,7 @@ class Pulse:
 
     @contextmanager
     def doing(self, what: Doing) -> Iterator[None]:
-        """Holds while the call does that."""
+        """Marks this activity of the call inside the block."""
         if what == "ask" and not self._now["ask"]:
             self._asked_from_s = self._now_s()
         self._now[what] += 1
@@ -241,7 +241,7 @@ class Pulse:
 
     @property
     def alive_s(self) -> float:
-        """The last moment at which it was surely alive, by the loop's clock."""
+        """The last certain sign of life, by the loop's clock."""
         now = self._now
         waits = now["ask"] or now["rest"] or (now["call"] and not now["sent"])
         return self._now_s() if waits else self._beat_s
@@ -265,16 +265,16 @@ class LeftBehind(BaseException):
 
 
 def leave_behind(task: asyncio.Task[Any], *, label: str, log: Log) -> None:
-    """Goes on without a call that was cancelled, whether it has ended or not.
+    """Abandons a cancelled call, whether it has ended or not.
 
     If not, `LeftBehind` is raised where it waits, so that its spans end. A call that ignores even
-    that goes on, and the run does not wait for it.
+    that continues, and the run does not wait for it.
     """
     task.add_done_callback(forget)
     if task.done():
         return
     log_warning(
-        "a node goes on although it was cancelled, and is left behind",
+        "a node did not stop when it was cancelled, and is left running",
         code="run.node-left-behind",
         node=label,
     )

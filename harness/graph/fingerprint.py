@@ -1,16 +1,16 @@
-"""Fingerprints of functions: a digest of what a function does, as far as its code says.
+"""Fingerprints of functions: a digest of a function's code and of all that it refers to.
 
-A resumed run reuses the output of a function while its fingerprint is the same. So it covers what
-the function names and a person may edit: its statements and defaults, and the constants, helpers,
-classes and modules that it refers to, without those of Python, libraries and this package. It is
-the same under every version of Python if the source is there.
+A resumed run reuses the output of a function while its fingerprint is the same. So it covers what a
+person may edit: the function's statements and defaults, and the constants, helpers, classes and
+modules that it refers to, except those of Python, libraries and this package. It is the same under
+every version of Python if the source is available.
 
-It does not cover files that are read, attributes set at run time, the work of libraries, and what
-is reached by `getattr` or held by objects other than dataclasses and pydantic models. Lists and
-mappings count as they are at that moment, so take it before a run fills them.
+It does not cover files that the function reads, attributes set at run time, libraries, and anything
+reached by `getattr` or held by objects other than dataclasses and pydantic models. Lists and
+mappings count as they are at that moment, so take the fingerprint before a run fills them.
 
-An object made of more than its class says so by a method `code_parts()`, which returns the
-functions and values that count: a pipeline returns its nodes' functions.
+An object can have a method `code_parts()` that returns the functions and values that count: a
+pipeline returns its nodes' functions.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _OF_THE_MODULE = frozenset({"__builtins__", "__file__", "__name__", "__package__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """What a function does, as far as its code says it."""
+    """A digest of a function's code and of all that it refers to."""
 
     digest: str
-    """Of all of it: 32 hexadecimal digits."""
+    """The digest of all parts: 32 hexadecimal digits."""
     parts: Mapping[str, str]
     """For each function, class, constant and file in it, by name, its own digest."""
     places: Mapping[str, str]
@@ -134,10 +134,10 @@ _known = functools.lru_cache(maxsize=1024)(_read)
 
 
 class _Reading:
-    """Walks from one function over all that it reaches, and writes it down.
+    """Walks from one function over all that it reaches, and writes it as text.
 
-    What may lead back to itself gets a number when it is first met, and is written once, after
-    everything met before it.
+    A value that may lead back to itself gets a number when it is first met, and is written once,
+    after everything met before it.
     """
 
     def __init__(self) -> None:
@@ -192,7 +192,7 @@ class _Reading:
                 self._write_parts(parts)
 
     def finished(self) -> _Known:
-        """Writes all that was met, and what that leads to."""
+        """Writes everything that was met, and everything that leads to."""
         for number, value in enumerate(self._met):  # which grows meanwhile
             begin = len(self._words)
             self._constants.clear()
@@ -312,7 +312,7 @@ PLAIN = frozenset(
         *(decimal.Decimal, fractions.Fraction, uuid.UUID),
     }
 )
-"""Types whose `repr` says all, the same in every process."""
+"""Types whose `repr` is complete, and the same in every process."""
 
 _NOT_OF_THE_CLASS = frozenset(
     {
@@ -387,7 +387,7 @@ def parts_of_class(cls: type) -> Parts:
 
 
 def _is_made(member: object) -> bool:
-    """Whether Python or a library made a method, as dataclasses do, each version in its way."""
+    """Whether Python or a library generated a method, as for dataclasses."""
     function = inspect.unwrap(getattr(member, "__func__", member))  # type: ignore[arg-type]
     if not isinstance(function, types.FunctionType):
         return False
@@ -524,20 +524,20 @@ def is_own(filename: str) -> bool:
 
 
 def is_own_module(module: ModuleType) -> bool:
-    """The same of a module; what has no file is built in, unless it is the one being run."""
+    """The same for a module; one without a file is built in, unless it is the main module."""
     filename = getattr(module, "__file__", None)
     return is_own(filename) if filename else module.__name__ == "__main__"
 
 
 def is_own_class(cls: type) -> bool:
-    """The same of a class."""
+    """The same for a class."""
     module = sys.modules.get(cls.__module__)
     # A pipeline's file may have been loaded without a place among the modules.
     return module is None or is_own_module(module)
 
 
 def library_name(module: str | None, name: str) -> str:
-    """What a function or class of a library is called; Python's own move between its modules."""
+    """The name of a library's function or class; Python's own move between its modules."""
     first = (module or "").partition(".")[0].lstrip("_")
     return f"{first if first in sys.stdlib_module_names else module}.{name}"
 

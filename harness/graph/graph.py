@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 class NodeOptions(TypedDict, total=False):
-    """What every form of `Graph.node` takes, which says what they mean."""
+    """The arguments of all forms of `Graph.node`; see there."""
 
     name: str | None
     each: Mapping[str, str] | None
@@ -52,10 +52,10 @@ class NodeOptions(TypedDict, total=False):
 class Graph:
     """A set of nodes, checked as each is added.
 
-    Policies are as for `node`, for nodes that do not say. With `fail_fast`, the first failure ends
-    the run, not only what depends on it; a failure inside a node (`run.call`, `run.map`) counts
-    only if the node fails too. The result is the output of the node of that name, the last one if
-    None.
+    Policies are as for `node`, as defaults for its nodes. With `fail_fast`, the first failure ends
+    the run, not only the nodes that depend on it; a failure inside a node (`run.call`, `run.map`)
+    counts only if the node fails too. `result` names the node whose output is the result; None for
+    the last node.
 
     Attributes:
         nodes: By name, in the order of definition.
@@ -118,12 +118,12 @@ class Graph:
         models: Sequence[str] | None = None,
         on: Resources | None = None,
     ) -> Callable[P, R] | Callable[[Callable[P, R]], Callable[P, R]]:
-        """Makes a function a node; the function itself does not change.
+        """Makes a function a node, without changing the function.
 
-        A plain function runs in a thread. An async generator gives its items one by one: a node
+        A plain function runs in a thread. An async generator yields its items one by one: a node
         that maps over it takes each as it comes, any other node the list of all.
 
-        Other nodes may receive the same objects, so a node must change a copy only.
+        Other nodes may receive the same objects, so a node must change only copies.
 
         The constants, helpers and lists that the function refers to count as its code, as they are
         when the run, or its next part, begins; if they change, it is called again. Return results
@@ -135,13 +135,13 @@ class Graph:
             each: Maps a parameter to the node or input whose items it receives, one call per item,
                 in parallel. Consumers of the node receive the list, in order. Over a mapped or
                 generating node, a call begins as soon as its own items are there.
-            combine: `zip` walks several mapped parameters side by side, which must have the same
-                number of items; `product` takes each with each, the last parameter of the
-                signature changing fastest.
+            combine: `zip` pairs the items of several mapped parameters, which must be equally many;
+                `product` takes all combinations, the last parameter of the signature changing
+                fastest.
             takes: Maps a parameter to the node or input that it receives, if the names differ.
             when: A plain function of nodes and inputs, by name; the node, or its item, is skipped
-                unless it returns something true.
-            retry: Calls it again if it raised.
+                unless the function returns a true value.
+            retry: Repeats a failed call.
             timeout: How long a call may take.
             cache: Reuses outputs of other runs.
             concurrency: How many of its items at once.
@@ -150,8 +150,8 @@ class Graph:
             models: The roles that it will use, and no others, in the order of their first calls;
                 loads are planned from them. A run does not begin if one of them has no model,
                 except the evaluator beside the producer: without it, only code checks.
-            on: Runs it on a worker of a Ray cluster that has this, with `engine = "ray"` or `--on
-                ray`; in this process otherwise.
+            on: Runs the node on a worker of a Ray cluster with these resources, with `engine =
+                "ray"` or `--on ray`; in this process otherwise.
 
         Raises:
             PipelineInvalid: The name is taken, the signature cannot be a node's, a policy is of the
@@ -231,11 +231,11 @@ class Graph:
         return self.result or next(reversed(self.nodes), "")
 
     def dependencies(self, node: Node) -> tuple[str, ...]:
-        """The nodes that must be done before this one starts."""
+        """The nodes that must end before this one starts."""
         return tuple(source for source in node.sources if source in self.nodes)
 
     def check(self) -> None:
-        """Checks what can only be seen of the whole, before every run.
+        """Checks the graph as a whole, before every run.
 
         Raises:
             PipelineInvalid: The output of a node is not what another takes, or cannot be written to
@@ -286,7 +286,7 @@ class Graph:
         if cycle:
             self._remove(node)
             raise node.mistake(
-                f"node '{node.name}' closes a cycle: {' → '.join(cycle)}; a parameter that bears a "
+                f"node '{node.name}' closes a cycle: {' → '.join(cycle)}; a parameter with a "
                 "node's name waits for that node, so rename one of them",
                 code="pipeline.cycle",
             )
@@ -457,7 +457,7 @@ def doubtful_inputs(graph: Graph, given: Collection[str]) -> Iterator[Notice]:
 
 
 def _is_near(one: str, other: str) -> bool:
-    """Whether a letter added, removed or changed, or two swapped, make one name of the other."""
+    """Whether one letter added, removed or changed, or two swapped, makes both names equal."""
     while one[:1] == other[:1] != "":
         one, other = one[1:], other[1:]
     while one[-1:] == other[-1:] != "":

@@ -15,7 +15,7 @@ from harness.errors import PipelineInvalid, did_you_mean
 from harness.graph.policies import NO_POLICIES, Policies
 
 Combine = Literal["zip", "product"]
-"""How several mapped parameters go together: side by side, or each with each."""
+"""How several mapped parameters combine: item by item, or all combinations."""
 
 RUN_PARAMETER = "run"
 """A parameter of this name receives the run; it is neither an edge nor an input."""
@@ -69,7 +69,7 @@ class Node:
     """Whether it runs; always if None."""
     policies: Policies = NO_POLICIES
     track: str | None = None
-    """Where its calls are drawn; None for a track of its own."""
+    """The track of its calls; None for a track of its own."""
 
     @property
     def is_mapped(self) -> bool:
@@ -83,7 +83,7 @@ class Node:
 
     @property
     def everything_taken(self) -> tuple[Parameter, ...]:
-        """Its parameters, then those that only its `when` has."""
+        """Its parameters, then the parameters that only its `when` has."""
         own = {one.name for one in self.parameters}
         asked = self.when.parameters if self.when else ()
         return (*self.parameters, *(one for one in asked if one.name not in own))
@@ -120,7 +120,7 @@ class Node:
     def moved(self, name: str, sources: Mapping[str, str], policies: Policies) -> Node:
         """The same node in another graph.
 
-        `sources` has the names that its sources have there, where they differ.
+        `sources` has the names of its sources there, if they differ.
         """
 
         def there(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:

@@ -1,4 +1,4 @@
-"""One call of a node: its attempts, and what the node can do in it (nest, map, ask)."""
+"""One call of a node: its attempts, and what a node may do in a call (nest, map, ask)."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ Answers = Mapping[tuple[str, str], object]
 """Answers of people, by the key and the text of the question."""
 
 Asker = Callable[[Question], Awaitable[object | None] | object | None]
-"""Asks a person at once; returns None if nobody answers. If it is plain, the run waits for it."""
+"""Asks a person at once; returns None without an answer. If it is plain, the run waits for it."""
 
 
 class Watcher(Protocol):
-    """Told how far a run is; not about nested graphs."""
+    """Receives the progress of a run; nested graphs are left out."""
 
     def begins(self, node: str, item: int | None) -> None:
         """A call is made, of an item or of a node that is not mapped."""
@@ -112,14 +112,14 @@ class NodeCall:
 
     @property
     def repeats(self) -> int:
-        """How often it, or a call around it, was called again so far."""
+        """How often the call, or a call around it, was repeated so far."""
         return self._repeats + (0 if self._parent is None else self._parent.repeats)
 
     def begin_attempt(self, attempt: int) -> None:
-        """Counts from the beginning again.
+        """Restarts the numbering of steps.
 
-        So each step of a second attempt gets the name that it had in the first, and what finished
-        then is found, as in a resumed run.
+        So each step of a second attempt gets its name from the first, and finished steps are found,
+        as in a resumed run.
         """
         self._repeats = attempt - 1
         if self._counts:
@@ -132,7 +132,7 @@ class NodeCall:
         self._counts.clear()
 
     def begin_again(self) -> None:
-        """Counts from the beginning again, in the same attempt: its worker was lost."""
+        """Restarts the numbering of steps in the same attempt, whose worker was lost."""
         self.begin_attempt(self._repeats + 1)
 
     async def end_attempt(self) -> None:
@@ -219,7 +219,7 @@ class NodeCall:
         return values
 
     async def ask(self, text: str, returns: Any = str) -> Any:  # noqa: ANN401
-        """A person's answer to a question, as a value of type `returns`.
+        """Asks a person a question; returns the answer as a value of type `returns`.
 
         Raises:
             Suspended: There is no answer yet; the node ends here, and is called again with one.
@@ -304,16 +304,16 @@ def _whole(ended: Execution) -> Execution:
 # --- attempts -----------------------------------------------------------------------------------
 
 OnItem = Callable[[int, object, bytes], Awaitable[None]]
-"""Told each item of a generating node: its index, its value, and that as JSON."""
+"""Called with each item of a generating node: its index, its value, and the value as JSON."""
 
 _TRACEBACK_CHARS = 20_000
-"""Of a traceback, in the record: the end says most."""
+"""Longest traceback in the record, cut at its beginning: the end says most."""
 
 
 class Suspended(BaseException):
     """Leaves a node whose questions have no answer yet.
 
-    Not an `Exception`: a node that catches all errors must not take this for one.
+    Not an `Exception`, so that a node that catches all errors does not catch it.
 
     Attributes:
         questions: More than one if the node asks several at once.
@@ -348,8 +348,8 @@ async def perform(
 ) -> Given:
     """Calls a node until it gives a valid output, as often as its policy allows.
 
-    `handle` is behind its `run` and its time limits, None if it has neither. `on_item` is told each
-    item as it comes, and is None unless the node generates them for others.
+    `handle` serves its `run` and its time limits; None if it has neither. `on_item` is called with
+    each item as it comes; None unless the node generates items for others.
 
     Raises:
         CallFailed: No attempt gave one.
@@ -393,7 +393,7 @@ async def perform(
 
 
 def _delay_s(call: Call, error: Exception, attempt: int) -> float | None:
-    """Seconds before the next attempt; None if there is to be none."""
+    """Seconds before the next attempt; None for no further attempt."""
     retry = call.step.policies.retry
     if retry is None or isinstance(_cause(error), InvalidInput | LimitReached):
         return None

@@ -1,4 +1,4 @@
-"""How a run of a graph ended: outputs, failures, what was left out, and open questions."""
+"""How a run of a graph ended: outputs, failures, skipped nodes and open questions."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ RunStatus = Literal["finished", "failed", "stopped", "waiting"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """Stands for the output of a node that was not run.
+    """The output of a skipped node.
 
-    Only a node that asks for it, by a parameter annotated `str | Skipped`, receives it. Other nodes
-    are skipped too; a node that takes a list of items receives the items that exist.
+    Only nodes with a parameter annotated `str | Skipped` receive it. Other nodes are skipped too; a
+    node that takes a list of items receives the existing ones.
     """
 
     reason: str
@@ -61,7 +61,7 @@ class Question:
     form: str
     """The kind of answer, in words: `yes or no`."""
     problem: str = ""
-    """Why the answer given before was refused; empty if there was none."""
+    """Why an earlier answer was refused; empty without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +71,8 @@ class Rerun:
     node: str
     """Its label, as in `NodeFailure`."""
     reason: str
-    """What changed: `its code changed: 'helper' (nodes.py:12)`, or `its input 'question' changed`.
-    What its function refers to is part of its code."""
+    """The change: `its code changed: 'helper' (nodes.py:12)`, or `its input 'question' changed`.
+    Everything its function refers to is part of its code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +80,9 @@ class Execution:
     """The result of one run of a graph."""
 
     outputs: Mapping[str, object]
-    """Of every node that gave one, in the order of definition."""
+    """The outputs of all nodes that have one, in the order of definition."""
     failures: tuple[NodeFailure, ...] = ()
-    """In the order in which they happened."""
+    """In the order of time."""
     skips: tuple[NodeSkip, ...] = ()
     questions: tuple[Question, ...] = ()
     """To be answered before the rest can go on."""
@@ -108,7 +108,7 @@ class Execution:
 
 @dataclass(slots=True, kw_only=True)
 class Log:
-    """Grows during a run, nested graphs included, and ends up in the `Execution`."""
+    """Collects events of a run, nested graphs included, for the `Execution`."""
 
     skips: list[NodeSkip] = field(default_factory=list)
     failed_inside: list[NodeFailure] = field(default_factory=list)
@@ -146,7 +146,7 @@ def form_of_answer(returns: Any) -> str:  # noqa: ANN401 - whatever a node asks 
 
 
 def parse_answer(given: object, returns: Any) -> object:  # noqa: ANN401
-    """The answer as a value of the type: from a text that a person typed, or from a value.
+    """The answer as a value of the type, from a typed text or from a value.
 
     Raises:
         ValueError: It is not of that type.
@@ -162,7 +162,7 @@ def parse_answer(given: object, returns: Any) -> object:  # noqa: ANN401
 
 
 def answer_problem(given: object, form: str) -> str:
-    """Why something cannot be an answer of a form, judged by its words alone; empty if it may."""
+    """Why an answer does not have a form, judged by its text alone; empty if it may."""
     returns = next((one for one, words in _FORMS.items() if words == form), None)
     choices = form.removeprefix("one of ")
     try:

@@ -1,8 +1,8 @@
-"""Pictures of a graph, as text and as Mermaid, with what a run made of it if one is given.
+"""Pictures of a graph, as text and as Mermaid, with the figures of a run if one is given.
 
-A `Drawing` is what there is to show: nodes in layers, what each takes, and the run's figures.
-`as_text` writes a line for each node, below the nodes that it takes; `as_mermaid` a flowchart for
-Markdown: https://mermaid.js.org/syntax/flowchart.html
+A `Drawing` holds the content: nodes in layers, the inputs of each, and the run's figures. `as_text`
+writes a line for each node, below the nodes that it takes; `as_mermaid` a flowchart for Markdown:
+https://mermaid.js.org/syntax/flowchart.html
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from harness.trace.node_records import NodeRecord, NodeStatus, critical_path, no
 from harness.trace.records import RunState
 
 Way = Literal["value", "item", "list", "when"]
-"""How a node takes something: as it is, one item a call, as the list of a mapped node's outputs, or
-only to decide whether it runs."""
+"""How a node takes a value: whole, one item per call, as the list of a mapped node's outputs, or
+only in its `when`."""
 
 Kind = Literal["async", "plain", "stream"]
 """A coroutine function; one that runs in a thread; one that yields its items as they come."""
@@ -39,15 +39,15 @@ SeenStatus = NodeStatus | Literal["not run"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSeen:
-    """What a run made of a node, over all its items and nested nodes."""
+    """A run's figures for a node, over all its items and nested nodes."""
 
     status: SeenStatus = "not run"
     items: int = 0
     """1 for a node that is not mapped, 0 for one that was not run."""
     busy_ns: int = 0
-    """How long at least one of its items was under way."""
+    """Time during which at least one of its items was running."""
     calls: int = 0
-    """Of models."""
+    """Calls to models."""
     input_tokens: int = 0
     output_tokens: int = 0
     is_critical: bool = False
@@ -63,14 +63,14 @@ class RunSeen:
     duration_ns: int
     """From its first record to its last."""
     nodes: Mapping[str, NodeSeen]
-    """By name, of the nodes that the run had."""
+    """By name, for the nodes of the run."""
     critical_path: tuple[str, ...]
     """The nodes that decided how long it took, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """Something that a node takes."""
+    """A value that a node takes."""
 
     source: str
     """A node, or an input of the graph."""
@@ -92,7 +92,7 @@ class Box:
     is_mapped: bool
     kind: Kind
     when: str | None
-    """What decides whether it runs: `wanted(task)`; None if it always does."""
+    """Its `when`, such as `wanted(task)`; None if it always runs."""
     roles: tuple[str, ...]
     """The roles that it declares."""
     seen: NodeSeen | None = None
@@ -101,7 +101,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A graph, to be drawn in one form or another."""
+    """A graph to draw, in any form."""
 
     name: str
     inputs: tuple[str, ...]
@@ -127,7 +127,7 @@ class Drawing:
 
 
 def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
-    """What there is to draw.
+    """Makes the drawing of a graph.
 
     The graph was checked before, so it has no cycle.
     """
@@ -227,7 +227,7 @@ def run_seen(journal: Journal) -> RunSeen:
 
 
 def node_seen(records: Sequence[NodeRecord], *, is_critical: bool) -> NodeSeen:
-    """What a run made of a node, by the records of its items and of what is nested in them."""
+    """A run's figures for a node, from the records of its items and of nested calls."""
     own = [record for record in records if "/" not in record.node]
     statuses = {record.status for record in own}
     return NodeSeen(
@@ -393,7 +393,7 @@ def _legend(drawing: Drawing) -> Iterator[str]:
 # --- Mermaid ------------------------------------------------------------------------------------
 
 _MEAN_NOTHING = frozenset(f" _-.,:/()[]+=→←·{_MAPPED}{_CRITICAL}")
-"""Signs that stand for themselves within quotes, as letters and digits do."""
+"""Characters that need no escape within quotes, besides letters and digits."""
 _ARROWS: Mapping[Way, tuple[str, str]] = {
     "value": ("-->", "==>"),
     "item": ("-- each -->", "== each ==>"),
@@ -406,8 +406,8 @@ _ARROWS: Mapping[Way, tuple[str, str]] = {
 def as_mermaid(drawing: Drawing) -> str:
     """The text of a flowchart; ends with a newline.
 
-    Every text stands in quotes, with what Mermaid or HTML would read as more than a letter written
-    as an entity; the ids are numbers, since a name may be a word of the language, such as `end`.
+    Every text is in quotes, with entities for characters that Mermaid or HTML would interpret; ids
+    are numbers, since a name may be a keyword, such as `end`.
     """
     return "".join(f"{line}\n" for line in _flowchart(drawing))
 

@@ -11,29 +11,29 @@ from harness.hardware import parse_bytes
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Calls a node again that raised.
+    """Repeats calls of a node that raised.
 
-    Not after `InvalidInput` or a reached limit, which would only fail again; nor a node that
-    yields its items one by one, since others may have used the first ones. What finished inside
-    the node (`run.call`, `run.map`) is kept. Its own calls of models are repeated, with another
-    seed and at a temperature of 0.3 where it was 0, since the model would say the same again. The
-    model is told why a reply was not of the type asked for.
+    Not after `InvalidInput` or a reached limit, which would only fail again; nor for a node that
+    yields items, since others may have used the first ones. Finished work inside the node
+    (`run.call`, `run.map`) is kept. Its own calls to models are repeated with another seed, and at
+    temperature 0.3 in place of 0, to get another reply. If a reply was not of the type asked for,
+    the model is told why.
 
     Raises:
         InvalidInput: A number is out of range.
     """
 
     attempts: int = 3
-    """Calls in all, the first included."""
+    """Number of calls, including the first."""
     first_delay_s: float = field(default=0.5, kw_only=True)
-    """Before the second call; doubles before each further one."""
+    """Pause before the second call; it doubles before each further call."""
     longest_delay_s: float = field(default=30.0, kw_only=True)
     on: tuple[type[Exception], ...] = field(default=(Exception,), kw_only=True)
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
             raise InvalidInput(
-                f"Retry(attempts={self.attempts}); the first call is one of them",
+                f"Retry(attempts={self.attempts}); give 1 or more, since the first call counts",
                 code="pipeline.attempts-not-positive",
             )
         _check_not_negative("Retry", "first_delay_s", self.first_delay_s)
@@ -49,7 +49,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeout:
-    """How long each attempt of a call may take, without the time in which a person answers.
+    """Time limits of each attempt of a call, not counting the time that a person takes to answer.
 
     Raises:
         InvalidInput: A number is out of its range.
@@ -57,9 +57,9 @@ class Timeout:
 
     total_s: float | None = None
     idle_s: float | None = None
-    """Without a sign of life: a request sent or answered, a piece of a reply, an item, or
-    `run.beat()`. Waiting on this side does not count: for a place at the endpoint, a model that
-    loads, room within the limits, the next attempt of a nested call."""
+    """Longest time without a sign of life: a request sent or answered, a piece of a reply, an item,
+    or `run.beat()`. Waiting in this process does not count: for a place at the endpoint, a model's
+    load, room within the limits, the next attempt of a nested call."""
 
     def __post_init__(self) -> None:
         for name in ("total_s", "idle_s"):
@@ -73,14 +73,14 @@ class Timeout:
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """How many calls of a node may be under way at once.
+    """The limit on calls of one node at the same time.
 
     Raises:
         InvalidInput: It is less than 1.
     """
 
     limit: int
-    """Over all items of the node; each run of a nested pipeline counts its own."""
+    """Over all items of the node; each run of a nested pipeline counts separately."""
 
     def __post_init__(self) -> None:
         if self.limit < 1:
@@ -92,7 +92,7 @@ class Concurrency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """Reuses what a node returned in an earlier run with the same code and inputs.
+    """Reuses a node's output from an earlier run with the same code and inputs.
 
     Raises:
         InvalidInput: A number is out of its range.
@@ -108,11 +108,11 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """`on_error=Default(value)`: stands for the output of a node that failed."""
+    """`on_error=Default(value)`: replaces the output of a failed node."""
 
     value: object
-    """As the node would return it; for a node that yields its items one by one, a list that is
-    added to those it gave."""
+    """As the node would return it. For a node that yields items: a list, added to the items it
+    yielded."""
 
 
 OnError = Literal["fail", "skip"] | Default
@@ -122,11 +122,11 @@ output is `Skipped`, or its output is a value."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What each call of a node takes of the worker that it runs on, with `engine = "ray"`.
+    """What each call of a node reserves on its worker, with `engine = "ray"`.
 
     Raises:
-        InvalidInput: A number is less than 0, `memory` is not a size, or more than one GPU is no
-            whole number of them.
+        InvalidInput: A number is less than 0, `memory` is not a size, or `gpus` is above 1 and not
+            whole.
     """
 
     cpus: float = 1
@@ -139,7 +139,7 @@ class Resources:
         _check_not_negative("Resources", "gpus", self.gpus)
         if self.gpus > 1 and self.gpus % 1:
             raise InvalidInput(
-                f"Resources(gpus={self.gpus:g}): a share of one GPU, or whole ones",
+                f"Resources(gpus={self.gpus:g}); give a share of one GPU, or a whole number",
                 code="pipeline.gpus-not-whole",
             )
         try:
@@ -165,7 +165,7 @@ class Policies:
     concurrency: Concurrency | None = None
     on_error: OnError | None = None
     models: tuple[str, ...] | None = None
-    """The only roles that it uses, in the order of their first calls; None if it does not say."""
+    """The only roles that it uses, in the order of their first calls; None if undeclared."""
     on: Resources | None = None
     """What a worker must have to run it; None for a node that runs with the pipeline."""
 
@@ -182,7 +182,7 @@ class Policies:
         )
 
     def mistake(self) -> str | None:
-        """What was given instead of a policy, and what to write; None if all is well."""
+        """The value given instead of a policy, and what to write; None if all is well."""
         for name, (kind, example) in _WRITTEN.items():
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):

@@ -1,10 +1,10 @@
-"""Outputs used again: where they are found, when they still hold, and how they are written down.
+"""Reuse of outputs: where they are found, when they are still valid, and how they are recorded.
 
-Before a call is made, its output is looked for in three places: in an earlier attempt of the call
-that its graph is nested in, in earlier parts of the run, and, for a node with a `Cache`, among the
-outputs of other runs. It is found by the call's name (in a cache, by code and inputs), and holds if
-the digests of its code and of each input are what they were, and its text is whole. A node that was
-renamed is recognized by its code.
+Before a call, its output is looked up in three places: in an earlier attempt of the call that its
+graph is nested in, in earlier parts of the run, and, for a node with a `Cache`, among the outputs
+of other runs. It is found by the call's name (in a cache, by code and inputs), and is valid if the
+digests of its code and of each input are unchanged and its text is complete. A renamed node is
+recognized by its code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class OutputCache(Protocol):
         ...
 
     def keep(self, key: str, value: bytes) -> None:
-        """Stores an output, soon."""
+        """Stores an output, with a delay."""
         ...
 
 
@@ -57,9 +57,9 @@ class Earlier:
         self._outputs[output.node, output.item] = output
 
     def find(self, call: Call, path: str | None = None) -> Found | str | None:
-        """The output of a call as it was; why it does not hold; None if there is none.
+        """The earlier output of a call; or the reason why it is invalid; or None if there is none.
 
-        `path` is that of its node when the output was made, if it had another.
+        `path` is its node's path when the output was made, if it was another.
         """
         output = self._outputs.get((path or call.state.path, call.item))
         if output is None:
@@ -167,7 +167,7 @@ class Outputs:
         return found
 
     async def keep(self, call: Call, given: Given) -> Found:
-        """Writes an output down; returns when it is as safe as the run asks for."""
+        """Writes an output; returns when it is as safe as the run requires."""
         given_digest = digest(given.data)
         if given.span:
             call.state.note_span(call.item, given.span)
@@ -196,7 +196,7 @@ class Outputs:
         digest: str | None = None,
         skipped: str | None = None,
     ) -> None:
-        """Writes to the journal what a call gave, and from which code and inputs."""
+        """Writes a call's output to the journal, with the digests of its code and inputs."""
         code = call.step.code
         if code.digest not in self._log.codes:
             self._log.codes.add(code.digest)

@@ -1,4 +1,4 @@
-"""The schedule: which nodes and items of a run can begin, as others end.
+"""The schedule: which nodes and items can begin when others have ended.
 
 It only decides: no task, no clock, no journal.
 """
@@ -32,16 +32,16 @@ _NO_VALUES = (Blocked, Skipped)
 
 
 class Schedule:
-    """Says which calls can begin, as it is told how others ended.
+    """Finds the calls that can begin, each time another has ended.
 
-    `start` is called for each node or item that can begin; `on_skip` for each that is left out,
-    with the reason and the call that caused it; `on_total` with the number of items of a mapped
-    node, once it is known; `on_end` for every node, and every item of a mapped node, that has an
-    outcome. `prefix` goes before the nodes' names.
+    It calls `start` for each node or item that can begin; `on_skip` for each skipped one, with the
+    reason and the call that caused it; `on_total` with the number of items of a mapped node, once
+    known; `on_end` for each node, and each item of a mapped node, with an outcome. `prefix` goes
+    before the nodes' names.
 
     Attributes:
         states: By node.
-        failures: Of nodes that could not be called at all.
+        failures: Failures of nodes that could not be called at all.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class Schedule:
         return not self._left
 
     def begin(self) -> None:
-        """Begins every node that waits for nothing."""
+        """Starts every node that waits for nothing."""
         for state in self.states.values():
             if not state.waits_for:
                 self._begin(state)
         self._pass_on()
 
     def settle(self, state: State, item: int | None, outcome: object, digest: str) -> None:
-        """Notes how a call ended, and begins what can begin now.
+        """Records how a call ended, and starts all calls that can begin now.
 
         `outcome` is its output, `Skipped` or `Blocked`; `item` is None for a node that is not
         mapped.
@@ -91,7 +91,7 @@ class Schedule:
         self._pass_on()
 
     def add_item(self, state: State, item: int, value: object, digest: str) -> None:
-        """Notes an item of a generating node, which goes on."""
+        """Records an item of a generating node, which continues."""
         if state.items is None:
             state.items = []
         self._settle_item(state, item, value, digest)
@@ -164,7 +164,7 @@ class Schedule:
         return ListSource([*values], [digest_of_value(value) for value in values])
 
     def _advance(self, state: State) -> None:
-        """Begins all items of a mapped node that can begin, and ends it if there are no more."""
+        """Starts all items of a mapped node that can begin; ends the node if there are no more."""
         if state.obstacle is None:
             state.obstacle = self._obstacle_of_lists(state)
         if state.obstacle is None:
@@ -174,7 +174,7 @@ class Schedule:
         self._end_items(state)
 
     def _obstacle_of_lists(self, state: State) -> Blocked | Skipped | None:
-        """Why a mapped node has no further items, once that is known; notes it.
+        """Why a mapped node has no further items, once known; records it.
 
         Otherwise finds how many items there will be.
         """
@@ -199,7 +199,7 @@ class Schedule:
         return None
 
     def _begin_item(self, state: State, item: int) -> None:
-        """Begins an item if it has not begun, and all that it takes is there."""
+        """Starts an item if it has not begun and all its arguments exist."""
         if item in state.begun or state.obstacle is not None:
             return
         taken = [
@@ -219,7 +219,7 @@ class Schedule:
     def _obstacle(
         self, state: State, parameters: Sequence[Parameter], item: int | None
     ) -> Blocked | Skipped | None:
-        """Why a call cannot be made, if one of the parameters has no value; notes it."""
+        """Why a call cannot be made, if one of the parameters has no value; records it."""
         skipped: str | None = None
         for parameter in parameters:
             source = self.states.get(parameter.source)
@@ -322,7 +322,7 @@ def _source_item(state: State, parameter: Parameter, item: int) -> tuple[int, St
 
 
 def count_items(state: State) -> int | None:
-    """How many items a mapped node will have; None as long as that is unknown.
+    """The number of items that a mapped node will have; None while unknown.
 
     Raises:
         PipelineInvalid: It walks lists side by side that differ in length.
@@ -340,8 +340,8 @@ def count_items(state: State) -> int | None:
             if total is not None
         )
         raise node.mistake(
-            f"each= walks lists side by side, and they differ in length: {listed}; to take each "
-            'with each, say combine="product"',
+            f"each= walks lists side by side, and they differ in length: {listed}; to take all "
+            'combinations, write combine="product"',
             code="pipeline.lengths-differ",
         )
     return known[0] if len(known) == len(totals) else None

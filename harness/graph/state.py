@@ -1,4 +1,4 @@
-"""A graph compiled for running, and how far each node of it is in one run."""
+"""A graph compiled for execution, and the state of each node in one run."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from harness.graph.values import (
 )
 
 NO_DIGEST = ""
-"""Of a value that has no form in JSON: it never equals another."""
+"""The digest of a value without a JSON form; it never equals another."""
 
 PENDING: Final = object()
-"""Stands where an output will be."""
+"""The placeholder for a future output."""
 
 
 class Blocked(NamedTuple):
-    """Stands for an output that this part of the run will not have."""
+    """The placeholder for an output that this part of the run will not have."""
 
     label: str
     """The call whose end was the reason; empty if it was the whole run's."""
@@ -56,11 +56,11 @@ class Step:
 
     node: Node
     policies: Policies
-    """The node's over the graph's."""
+    """The node's policies over the graph's."""
     form: ValueForm
-    """Of the output of one call."""
+    """The form of one call's output."""
     item_form: ValueForm | None
-    """Of what a generating node yields; None for any other node."""
+    """The form of a generating node's items; None for other nodes."""
     code: Code
     mapped: tuple[Parameter, ...]
     whole: tuple[Parameter, ...]
@@ -141,7 +141,7 @@ def _asking(node: Node, graph: Graph, part: Callable[[object], object]) -> froze
 
 
 def _streams(step: Step, source: str) -> bool:
-    """Whether a step takes the items of a source as they come, and nothing else of it."""
+    """Whether a step takes only the items of a source, as they come."""
     return (
         step.node.combine == "zip"
         and any(one.source == source for one in step.mapped)
@@ -212,7 +212,7 @@ class State:
         return label_of(self.path, item)
 
     def note_span(self, item: int | None, span: int) -> None:
-        """Notes in which span a call was made."""
+        """Records the span of a call."""
         if item is None:
             self.span = span
         else:
@@ -224,7 +224,7 @@ class State:
         return items[index] if items is not None and index < len(items) else PENDING
 
     def set_item(self, index: int, outcome: object, digest: str) -> None:
-        """Notes the output of an item's call."""
+        """Records the output of an item's call."""
         assert self.items is not None
         missing = index + 1 - len(self.items)
         if missing > 0:
@@ -252,19 +252,19 @@ class State:
         return [self.items[n] for n in kept], digest_of_all(self.digests[n] for n in kept)
 
     def with_items_given(self, default: object) -> object:
-        """A default for a failed call, behind the items of it that others already have."""
+        """A default for a failed call, after the items that others already have."""
         if self.step.item_form is None or self.step.mapped or not isinstance(default, list):
             return default
         return [*(self.items or ()), *default]
 
     @property
     def reach(self) -> int:
-        """One more than the last item that may be there."""
+        """One more than the highest possible item so far."""
         return 0 if self.items is None else len(self.items)
 
     @property
     def has_ended(self) -> bool:
-        """Whether its outcome is there."""
+        """Whether it has its outcome."""
         return self.outcome is not PENDING
 
     @property
@@ -295,7 +295,7 @@ class ListSource(NamedTuple):
         return True
 
     def item(self, index: int) -> object:
-        """One of its items; `PENDING` behind the last."""
+        """One of its items; `PENDING` after the last."""
         return self.values[index] if index < len(self.values) else PENDING
 
 
@@ -321,9 +321,9 @@ class Call:
         item: None for a node that is not mapped.
         taken: Set when it begins.
         has_place: Whether it counts as one of those under way.
-        waits: What it waited for and since when, one after the other, until it began.
-        is_made: Whether its function is at work; only then can it be cancelled, since before and
-            after that there are only things to be written down.
+        waits: Its waits, one after the other with their starts, until it began.
+        is_made: Whether its function is running; only then can it be cancelled, since before and
+            after there are only records to write.
     """
 
     __slots__ = ("has_place", "is_made", "item", "state", "step", "taken", "waits")
@@ -351,14 +351,14 @@ class Given(NamedTuple):
     data: bytes
     """The value as JSON."""
     span: int
-    """Where it was made; 0 if it was there already."""
+    """The span that made it; 0 if it existed before."""
 
 
 class Places:
     """Starts calls at once while there is room, else in order as places become free.
 
-    Nested calls go first, so that calls that have begun end before others begin. A waiting call
-    costs one entry in a queue, and no task.
+    Nested calls go first, so that begun calls end before others begin. A waiting call costs one
+    queue entry, and no task.
     """
 
     __slots__ = ("_count", "_free", "_waiting")
@@ -371,7 +371,7 @@ class Places:
     def take(self, start: Callable[[], object], *, depth: int = 0) -> None:
         """Calls `start` when there is a place; `give_back` must follow.
 
-        `depth` says in how many others that call is nested.
+        `depth` is the number of calls around that call.
         """
         if self._free is None:
             start()
@@ -382,7 +382,7 @@ class Places:
             heappush(self._waiting, (-depth, next(self._count), start))
 
     def take_again(self) -> None:
-        """Takes a place without waiting: for a call that had lent its own to nested calls."""
+        """Takes a place without waiting, for a call that had lent its own to nested calls."""
         if self._free is not None:
             self._free -= 1
 
@@ -400,7 +400,7 @@ class Places:
 
 
 def digest_of_value(value: object) -> str:
-    """A name for a value that a call takes, the same for equal values; `NO_DIGEST` for some."""
+    """The digest of a value that a call takes, the same for equal values; `NO_DIGEST` for some."""
     try:
         return digest(dump_plain(value))
     except TypeError:
@@ -415,5 +415,5 @@ def digest_of_value(value: object) -> str:
 
 
 def digest_of_skipped(skipped: Skipped) -> str:
-    """A name for the absence of a value, which no value has."""
+    """The digest of a missing value, which no value has."""
     return digest(f"skipped: {skipped.reason}".encode())

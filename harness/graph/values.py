@@ -1,14 +1,14 @@
-"""Outputs in the journal: written as JSON so that they come back as they were.
+"""Outputs in the journal: written as JSON, and read back unchanged.
 
-The run that made a value and the run that goes on must see the same. So a value that would come
-back as another is refused when it is written, with the reason. Two come back equal, but not quite
-the same: within models, dataclasses and tuples, an int in a float's place comes back as a float;
-and a time zone comes back as its offset.
+A resumed run must see the value that the first run made. So a value that would be read back as
+another is refused when it is written, with the reason. Two kinds are read back equal, but not
+identical: within models, dataclasses and tuples, an int in a float's place becomes a float; and a
+time zone becomes its offset.
 
 Plain values are their own JSON: None, booleans, numbers, texts, lists, and mappings with texts as
-keys, of exactly these types and nested in any way. They need no schema. What strict JSON cannot say
-(NaN, infinities, integers beyond 64 bits, half a surrogate pair) is kept as a text of the JSON that
-Python's `json` writes: `{"$json": "[NaN]"}`.
+keys, of exactly these types and nested in any way. They need no schema. Values outside strict JSON
+(NaN, infinities, integers beyond 64 bits, half a surrogate pair) are kept as text in the JSON of
+Python's `json`: `{"$json": "[NaN]"}`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ValueForm:
         """A checked value as strict JSON in one line, the same in every process.
 
         Raises:
-            TypeError: It has no form in JSON, or would come back as something else.
+            TypeError: It has no form in JSON, or would be read back as something else.
         """
         try:
             return dump_plain(value) if self._adapter is None else self._verified(value)
@@ -98,7 +98,7 @@ class ValueForm:
             raise TypeError(f"its output cannot be written to the journal: {why}") from error
 
     def restore(self, data: object) -> object:
-        """The value that `encode` wrote, of its bytes or of what `orjson.loads` makes of them.
+        """The value that `encode` wrote, from its bytes or from the result of `orjson.loads`.
 
         Raises:
             TypeError: It is not of the annotation, which may have changed.
@@ -168,12 +168,12 @@ def value_form(annotation: object) -> ValueForm:
 
 
 def digest(data: bytes) -> str:
-    """A name for a written value: 32 hexadecimal digits."""
+    """The digest of a written value: 32 hexadecimal digits."""
     return blake2b(data, digest_size=16).hexdigest()
 
 
 def digest_of_all(digests: Iterable[str]) -> str:
-    """A name for the list of the values with these names."""
+    """The digest of the list of the values with these digests."""
     # No value is written like this, so a list never has the name of a value.
     return digest(f"[{' '.join(digests)}".encode())
 
@@ -243,7 +243,7 @@ def _kinds_in(schema: object) -> set[str]:
 
 
 def _first(error: ValidationError) -> str:
-    """The first thing that is wrong, and where."""
+    """The first mistake, with its place."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         # The JSON is ours, so this is all that can be wrong with it.
@@ -317,7 +317,7 @@ _TYPES: dict[object, frozenset[type]] = {
     NoneType: frozenset({NoneType}),
 }
 _DEEPEST = 200
-"""Levels of nesting; orjson writes 253, of which the journal's line needs some."""
+"""Most levels of nesting; orjson writes 253, of which the journal's line needs some."""
 
 Check = Callable[[object], bool]
 
@@ -341,13 +341,13 @@ def dump_plain(value: object) -> bytes:
 
 
 def load_plain(data: object) -> object:
-    """The value that `dump_plain` wrote, of its bytes or of what `orjson.loads` makes of them."""
+    """The value that `dump_plain` wrote, from its bytes or from the result of `orjson.loads`."""
     value = orjson.loads(data) if isinstance(data, bytes) else data
     return json.loads(value[_WRAPPED]) if _is_wrapped(value) else value
 
 
 def text_of(data: object) -> bytes | str:
-    """The same data as JSON for a parser that knows NaN and large integers."""
+    """The same data as JSON for a parser that accepts NaN and large integers."""
     value = orjson.loads(data) if isinstance(data, bytes) else data
     if _is_wrapped(value):
         return str(value[_WRAPPED])
@@ -357,7 +357,7 @@ def text_of(data: object) -> bytes | str:
 def plain_check(annotation: object) -> Check | None:
     """Checks values of an annotation that means plain values only; None for any other annotation.
 
-    Types are compared exactly, since an instance of a subclass would come back as its base.
+    Types are compared exactly, since an instance of a subclass would be read back as its base.
     """
     try:
         return _check_of(without_names(annotation))
@@ -379,7 +379,7 @@ def _is_wrapped(value: object) -> typing.TypeGuard[dict[str, str]]:
 
 
 def _is_strict(value: object, room: int) -> bool:
-    """Whether strict JSON can say it, except for long integers and half surrogate pairs."""
+    """Whether strict JSON can hold it, except for long integers and half surrogate pairs."""
     kind: type = type(value)
     items: Any = value
     if kind is float:

@@ -1,4 +1,4 @@
-"""Calls to models: one client in front of every server people run."""
+"""Calls to models: one client in front of all servers."""
 
 from harness.inference.backend import Backend, ScriptedBackend, ScriptedReply
 from harness.inference.client import Caller, Client, Line

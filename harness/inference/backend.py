@@ -1,4 +1,4 @@
-"""What every way of reaching a model looks like, and the one that answers from a script."""
+"""`Backend`, the protocol of all ways to reach a model, and the scripted backend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Backend(Protocol):
         """One reply, whole.
 
         Raises:
-            InferenceError: There is none; never a part of one.
+            InferenceError: There is no reply; never a part of one.
         """
         ...
 
@@ -38,21 +38,21 @@ class Backend(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Releases what the backend holds; no call may be under way."""
+        """Releases the backend's resources; no call may be under way."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedReply:
-    """A reply of which more than the text matters."""
+    """A scripted reply with more than a text."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: FinishReason | None = None
-    """When left out, `tool_calls` if there are any, else `stop`."""
+    """By default `tool_calls` if there are any, else `stop`."""
     reasoning: str = ""
     usage: Usage | None = None
-    """When left out, the words in and out."""
+    """By default the number of words, in and out."""
 
 
 Reply = str | ScriptedReply | Completion | InferenceError
@@ -63,8 +63,8 @@ class ScriptedBackend:
     """Answers from a list, in order, or from a function of the request.
 
     Args:
-        replies: Given out one per call; a function is asked at every call.
-        delay_s: How long each call takes.
+        replies: One for each call; or a function of the request.
+        delay_s: Seconds that each call takes.
         clock: The caller's clock.
 
     Attributes:
@@ -91,8 +91,8 @@ class ScriptedBackend:
         """The script's next reply.
 
         Raises:
-            InferenceError: The script holds one.
-            LookupError: The script is over.
+            InferenceError: The script has an error in this place.
+            LookupError: The script has no more replies.
         """
         self.requests.append(request)
         sent_ns = self._clock()
@@ -133,7 +133,7 @@ class ScriptedBackend:
         )
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        """Not offered: a script is of replies."""
+        """Not offered: a script has only replies."""
         raise NotOffered("a scripted backend does not embed", endpoint=request.model)
 
     async def aclose(self) -> None:

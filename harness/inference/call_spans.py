@@ -1,4 +1,4 @@
-"""What a trace says of a model call: its span, the phases inside, and what came of it."""
+"""A model call in the trace: its span, its phases and its outcome."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.trace import UNRELIABLE, Instant, Interval, Record, Span, SpanRecor
 def call_span(request: Request, tracer: Tracer) -> Span:
     """The span of one attempt, on the model's own track.
 
-    There one sees at a glance which model was busy, and what it waited for.
+    The track shows at a glance when the model was busy, and what it waited for.
     """
     asked = {"track": f"model {request.model}", "model": request.model, "role": request.role}
     if not isinstance(request, ChatRequest):
@@ -74,7 +74,7 @@ def _calls(calls: Iterable[ToolCall]) -> list[str]:
 def record_answer(
     answer: Completion | Embeddings, span: Span, *, kv_bytes: KvBytes | None = None
 ) -> None:
-    """Says in its span what came of a call; of a chat when the trace is written."""
+    """Adds the outcome of a call to its span; for a chat when the trace is written."""
     if isinstance(answer, Completion):
         span.tracer.later(partial(_told, answer, span, kv_bytes))
     else:
@@ -82,7 +82,7 @@ def record_answer(
 
 
 def token_counts(usage: Usage) -> dict[str, int | None]:
-    """Usage as the attributes of a span; what is seldom told is left out when it is not."""
+    """Usage as the attributes of a span; rarely reported figures are left out if missing."""
     counts = {
         "input_tokens": usage.input_tokens,
         "cached_tokens": usage.cached_tokens,
@@ -97,7 +97,7 @@ def token_counts(usage: Usage) -> dict[str, int | None]:
 
 
 def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Iterator[Record]:
-    """What is known of a chat when it is over: where its time went, and what came of it."""
+    """The facts about an ended chat: its phases and its outcome."""
     yield from _timings(completion, span)
     if completion.cost_usd is not None:
         span.set(cost_usd=completion.cost_usd)

@@ -1,4 +1,4 @@
-"""The client: every model call goes through its `call`, from limits to the provider and back."""
+"""The client: `Client.call` takes each model call from the limits to the provider and back."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ class Line:
     others: tuple[Backend, ...] = ()
     """Of the endpoint's further replicas, in the order that the gate has them."""
     schemas: SchemaKnowledge | None = None
-    """What its server does with schemas; None if it is not asked."""
+    """How its server treats schemas; None if that is not tested."""
     tools: ToolKnowledge | None = None
-    """What its server does with tools; None if they are simply passed on."""
+    """How its server treats tools; None if they are simply passed on."""
     identity: str | None = None
-    """What its replies are cached by; None for never."""
+    """The key of its cached replies; None for no cache."""
     kv_bytes: KvBytes | None = None
-    """None if what its model caches is not known to the byte."""
+    """None if the exact size of its model's cache is unknown."""
     error: HarnessError | None = None
-    """What is wrong with the endpoint, raised by every call to it; None if it can be used."""
+    """The endpoint's error, raised by every call to it; None if it can be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who makes a call."""
+    """The source of a call."""
 
     label: str | None = None
     """The node's call, by which its replies are kept for a resume: `findings[2]`."""
@@ -85,12 +85,12 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """Calls models, each by the tag of its endpoint; `call` says what happens on the way."""
+    """Calls models by the tags of their endpoints; `call` shows all steps of a call."""
 
     lines: Mapping[str, Line]
     """By tag. Every tag in an endpoint's `fallback` must be among them."""
     tracer: Tracer
-    """Sees every call; its clock is that of all deadlines."""
+    """Records every call; its clock also serves all deadlines."""
     cache: ReplyCache | None = None
     meter: Meter | None = None
     replies: KeptReplies | None = None
@@ -155,9 +155,9 @@ class Client:
     async def _insist(
         self, request: Request, admission: Admission[Any] | None, caller: Caller
     ) -> Any:  # noqa: ANN401
-        """Asks until there is an answer or no hope of one; raises the first endpoint's last error.
+        """Asks until there is an answer or no way to one; raises the first endpoint's last error.
 
-        A listener that heard a part of one answer is told no other.
+        A listener that heard a part of one answer gets no other.
         """
         whole = Deadline(request.timeout_s or math.inf, clock=self.tracer.now_ns)
         listener = Listener(request) if isinstance(request, ChatRequest) else None
@@ -235,7 +235,7 @@ class Client:
             return answer
 
     async def _send(self, request: Request, call: _Call, span: Span) -> Any:  # noqa: ANN401
-        """One request, when the gate and the meter let it through; its time begins here."""
+        """One request, once the gate and the meter let it through; its time begins here."""
         line, deadline = call.line, call.deadline
         if line.error is not None:
             # Else each call would leave its frames in the one error, and what they hold with them.

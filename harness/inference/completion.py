@@ -1,4 +1,4 @@
-"""What a call to a model gives back: text or vectors, usage, and where the time went."""
+"""The result of a call to a model: text or vectors, usage, and where the time went."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ FinishReason = Literal["stop", "length", "content_filter", "tool_calls"]
 """The model was done, the token limit cut it, the provider did, or the model calls tools."""
 
 StructuredMode = Literal["enforced", "advisory", "ignored"]
-"""What became of a reply's schema: the server lets nothing else be generated; the model was told of
-it, in words or by a server that makes sure of JSON alone; or the server took no notice."""
+"""How a reply's schema was treated: the server enforced it; the model was told of it, in the prompt
+or by a server that enforces only JSON; or the server ignored it."""
 
 
 ToolMode = Literal["native", "typed"]
-"""How a model was offered tools: by the server's own means, or as a type that its reply has, since
-the server has none."""
+"""How a model was offered tools: by the server's own support, or as a type of its reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +54,14 @@ class Usage:
     output_tokens: int
     """The reply, reasoning included."""
     cached_tokens: int | None
-    """Prompt tokens that were not computed again; None when the server does not say, which is
+    """Prompt tokens read from the server's cache; None if the server does not report it, which is
     not the same as 0."""
     reasoning_tokens: int | None = None
-    """Of the reply's tokens, those of reasoning; None when the server does not say."""
+    """Tokens of reasoning in the reply; None if the server does not report it."""
     draft_tokens: int | None = None
-    """Tokens that a draft model proposed (speculative decoding); None when it does not say."""
+    """Tokens that a draft model proposed (speculative decoding); None if not reported."""
     accepted_tokens: int | None = None
-    """Of those, the ones that the model agreed to."""
+    """Proposed tokens that the model accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +69,6 @@ class TokenLogprob:
     """How likely a token of the reply was."""
 
     token: str
-    """As text."""
     logprob: float
     """Natural logarithm of its probability."""
     top: tuple[tuple[str, float], ...] = ()
@@ -82,7 +80,6 @@ class InterTokenLatency:
     """The waits between the pieces of a streamed reply (ITL); most servers send a token a piece."""
 
     mean_ns: int
-    """Their mean."""
     p95_ns: int
     """The wait that 95 of 100 do not exceed."""
     p99_ns: int
@@ -108,49 +105,47 @@ class Completion:
     text: str
     """The answer, without reasoning."""
     reasoning: str
-    """What the model thought aloud, where the server or its tags tell it from the answer; else
-    empty."""
+    """The model's reasoning, if the server or its tags separate it from the answer; else empty."""
     finish_reason: FinishReason
-    """Why generation ended."""
     usage: Usage | None
-    """Tokens in and out; None when the server does not count them."""
+    """Tokens in and out; None if the server does not count them."""
     sent_ns: int
     """When the request was sent, on the caller's clock."""
     first_token_ns: int | None
-    """When the first token arrived; None for an empty reply or an engine that cannot say."""
+    """When the first token arrived; None if the reply is empty or the engine does not tell."""
     phases: tuple[Phase, ...]
     """In order, not overlapping, between the request and the last token."""
     model_id: str
     """The model's name as the server gave it."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """What the model asks to be called, in its order; there may be text beside them."""
+    """The calls that the model asks for, in its order; there may be text beside them."""
     tools: ToolMode | None = None
-    """How tools were offered; None when there were none."""
+    """How tools were offered; None without tools."""
     itl: InterTokenLatency | None = None
-    """Between the first token and the last; None for replies that came in one piece."""
+    """Between the first token and the last; None for a reply in one piece."""
     cost_usd: float | None = None
-    """What the provider charges for the call, where its prices are known."""
+    """The provider's charge for the call; None if its prices are unknown."""
     cache_saved_usd: float | None = None
-    """How much less that is than without its cache of prompts, by the same prices; negative where
-    writing to it cost more. None where it said nothing of a cache."""
+    """How much the provider's prompt cache saved; negative if writing to it cost more. None if it
+    reported no cache."""
     logprobs: tuple[TokenLogprob, ...] = ()
-    """Of every token of the reply, where they were asked for and the server has them."""
+    """For every token of the reply, if requested and supported."""
     structured: StructuredMode | None = None
-    """What became of the reply's schema; None when there was none."""
+    """How the reply's schema was treated; None without a schema."""
     dropped: tuple[str, ...] = ()
-    """Fields of the request that were not sent, since the model or its server refuses them."""
+    """Fields of the request that were left out, since the model or its server refuses them."""
     endpoint: str | None = None
-    """Tag of the endpoint that answered, where it was not the one asked."""
+    """Tag of the endpoint that answered, if not the requested one."""
     attempts: int = 1
-    """Requests that were sent for it: more than one where a field was refused, or where the server
-    had closed the connection that was chosen."""
+    """Requests sent: more than one if a field was refused, or if the server had closed the
+    connection."""
     cut_by: Literal["tokens", "cost"] | None = None
-    """The run's limit that decided where the reply was cut; None where the call said it."""
+    """The run's limit that decided where the reply was cut; None if the call set it."""
     from_cache: bool = False
-    """Whether an earlier call was answered with it, and no model was asked for this one."""
+    """Whether the reply was reused from an earlier call, without asking a model."""
 
     def __repr__(self) -> str:
-        """What a person wants to see of it."""
+        """The main figures, for display."""
         text = shorten(self.text, 80, placeholder=" …")
         tokens = None if self.usage is None else self.usage.output_tokens
         return (
@@ -166,7 +161,7 @@ class Embeddings:
     vectors: NDArray[np.float32]
     """One row per text, in their order: `(n, d) float32`."""
     input_tokens: int | None
-    """Of all texts together; None when the server does not say."""
+    """Of all texts together; None if the server does not report it."""
     model_id: str
     """The model's name as the server gave it."""
 

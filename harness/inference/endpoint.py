@@ -1,4 +1,4 @@
-"""Endpoints: which model is reached where, as a person writes it down.
+"""Endpoints: one entry of the settings for each model and its address.
 
 One entry of `[endpoints.<tag>]` in `harness.toml`, or of the JSON object in `HARNESS_ENDPOINTS`:
 `{"<tag>": {"url": "http://…/v1", "model_id": "<served name>", "backend": "vllm"}}`.
@@ -45,12 +45,12 @@ llama.cpp in a process that harness starts, `llama-cpp-python` llama.cpp inside 
 `litellm` is any provider that litellm knows; `scripted` is an object handed over in Python."""
 
 FILE_BACKENDS: frozenset[BackendName] = frozenset({"embedded", "llama-cpp-python"})
-"""Those that load a GGUF file themselves."""
+"""Backends that load a GGUF file themselves."""
 
 MANAGED_BACKENDS: frozenset[BackendName] = frozenset(
     {"ollama", "llamacpp", "vllm", "sglang", "tabbyapi", "tensorrt-llm", "triton", "triton-openai"}
 )
-"""Servers that can be told to load a model and to let it go."""
+"""Servers that load and unload models on request."""
 
 MACHINE, AUTO = "machine", "auto"
 """The machine's own memory, as a device; and the device that is chosen when a session opens."""
@@ -85,15 +85,15 @@ _ONLY_FOR: Mapping[str, frozenset[BackendName]] = {
     "keep_alive": frozenset({"ollama"}),
     "prompt_template": frozenset({"triton"}),
 }
-"""Settings that most backends take no notice of, and those that do."""
+"""Settings that most backends ignore, with the backends that use them."""
 
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?")
 _GO_DURATION = re.compile(r"[-+]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)")
-"""What Go's `time.ParseDuration` takes, and so Ollama."""
+"""The durations of Go's `time.ParseDuration`, and so of Ollama."""
 
 
 class Endpoint(BaseModel):
-    """A model and the way to it."""
+    """A model, and how to reach it."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -107,100 +107,101 @@ class Endpoint(BaseModel):
     tag: str = Field(min_length=1)
     """The name that pipelines and roles use."""
     backend: BackendName = "openai"
-    """How it is spoken to."""
+    """The server's kind, and so its protocol."""
     url: str | None = None
-    """Base address, with its `/v1` where the server speaks OpenAI's protocol."""
+    """Base address, with `/v1` if the server speaks OpenAI's protocol."""
     urls: tuple[str, ...] = ()
-    """Base addresses of several servers with the same model, in place of `url`: calls that begin
-    alike go to the same one, and one that fails is left out for a while."""
+    """Base addresses of several servers with the same model, in place of `url`. Calls with the same
+    beginning go to the same server; a failing server is left out for a while."""
     model_id: str = ""
-    """The name the server knows the model by; the tag when left out."""
+    """The model's name on the server; by default the tag."""
     path: Path | None = None
     """The GGUF file of an embedded model."""
     context_tokens: int = Field(default=4096, ge=256)
-    """Context of one call, prompt and reply together, for a model that is loaded from a file.
-    Ollama is told it too, if it is given: a model that is asked with another one is loaded anew."""
+    """Context of one call, prompt and reply together, for a model loaded from a file. If given, it
+    is sent to Ollama too, which reloads a model for each other value."""
     slots: int = Field(default=4, ge=1, le=64)
-    """Calls that a model of backend `embedded` answers side by side."""
+    """Calls that a model of backend `embedded` answers at once."""
     repeatable: bool = False
     """Whether a model of backend `embedded` answers one call at a time and reads every prompt
-    whole. Then equal calls get equal replies: side by side, or after a cached prefix, the same sums
-    are made in another order, and a greedy reply may differ. `--seed` sets it."""
+    whole, so that equal calls get equal replies. Otherwise parallel calls and cached prefixes
+    change the order of sums, and a greedy reply may differ. `--seed` sets it."""
     threads: int | None = Field(default=None, ge=1)
-    """Processor threads of a model that is loaded from a file; all cores but one when left out,
-    and all to read prompts with on `embedded`. llama.cpp's threads wait for each other spinning:
-    give it a core that something else wants, and it writes ten times slower, not twice."""
+    """Processor threads of a model loaded from a file; by default all cores but one, and on
+    `embedded` all cores for reading prompts. llama.cpp's threads spin while they wait for each
+    other: sharing a core with another program makes it ten times slower, not twice."""
     cache_type_k: CacheType = "f16"
-    """What the keys of the KV cache are stored as, for a model that is loaded from a file."""
+    """Type of the keys in the KV cache, for a model loaded from a file."""
     cache_type_v: CacheType = "f16"
-    """The same of its values."""
+    """Type of the values in the KV cache."""
     gpu_layers: int | None = Field(default=None, ge=0)
-    """Layers that the GPU named by `device` computes, the others being the processor's, for a model
-    that is loaded from a file; all of them when left out. Part of a model on a GPU is slow: a
-    smaller model that fits whole is nearly always faster."""
+    """Layers on the GPU named by `device`, for a model loaded from a file; by default all. The
+    processor computes the rest, which is slow: a smaller model that fits whole is nearly always
+    faster."""
     device: str | dict[str, PositiveFloat] = MACHINE
-    """Whose memory the model takes: `machine`, or a GPU's name under `[budget.devices]`, such as
-    `gpu0`. Of a server it says what the budget counts, not where the server puts the model. A model
-    from a file may also have `auto`, the GPU with the most room if the whole model fits there and
-    else `machine`; or a list, such as `["gpu0", "gpu1"]`: these hold its layers together, as many
-    each, or by shares: `{gpu0 = 3, gpu1 = 1}`."""
+    """The device with the model's memory: `machine`, or a GPU's name under `[budget.devices]`, such
+    as `gpu0`. For a server it sets what the budget counts, not where the server puts the model. A
+    model from a file may also have `auto`: the GPU with the most room if the whole model fits
+    there, else `machine`. Several GPUs hold the layers together, in equal parts, `["gpu0",
+    "gpu1"]`, or by shares, `{gpu0 = 3, gpu1 = 1}`."""
     manage: bool = False
-    """Whether the budget may have the server load the model and let it go. Models from files are
-    always the budget's. Other clients of that server would find the model gone."""
+    """Whether the budget may have the server load and unload the model. Models from files always
+    belong to the budget. Other clients of the server lose the model when it is unloaded."""
     need_bytes: int | None = Field(default=None, alias="need", gt=0)
-    """What the model takes once it is loaded: bytes, or a text such as "6 GiB". When left out, read
-    from the file, or asked of Ollama; another server that is managed needs it. Of one that takes a
-    share of its GPU whatever the model (vLLM, SGLang, TensorRT-LLM) it is that share."""
+    """Memory of the loaded model: bytes, or a text such as "6 GiB". By default it is read from the
+    file, or asked of Ollama; other managed servers need it. For servers that take a fixed share of
+    their GPU (vLLM, SGLang, TensorRT-LLM) it is that share."""
     pin: bool = False
-    """Whether it is loaded when a run begins and stays until its end."""
+    """Whether the model is loaded when a run begins and stays until its end."""
     priority: int = Field(default=0, ge=-10, le=10)
-    """Of models that calls wait for, the highest is loaded first. Ahead of calls, the highest comes
-    first and the lowest goes first where it makes no difference to the loads."""
+    """Among models that calls wait for, the highest is loaded first. Ahead of calls, it decides
+    between loads, and between unloads, of equal cost."""
     load_timeout_s: float = Field(default=600.0, gt=0)
-    """Longest that loading it may take, and letting it go."""
+    """Time limit for loading the model, and for unloading it."""
     control_key_env: str | None = None
-    """Name of the environment variable with the key that loading and unloading need, where that is
-    another than `api_key_env`'s: TabbyAPI's and SGLang's admin key, TensorRT-LLM's control key."""
+    """Name of the environment variable with the key for loading and unloading, if it is not
+    `api_key_env`'s: the admin key of TabbyAPI and SGLang, the control key of TensorRT-LLM."""
     written_in: Path | None = Field(default=None, exclude=True, repr=False)
-    """The folder whose `harness.toml` it is from; None for the user's own. Filled in on loading."""
+    """The folder of the `harness.toml` with this endpoint; None for the user's own. Set on
+    loading."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the key; the key itself is never in a file."""
     timeout_s: float = Field(default=300.0, gt=0)
-    """Longest that one call may take, from its first sending on, retries included."""
+    """Time limit of one call, from its first request on, including retries."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
-    """Longest that connecting to the server may take."""
+    """Time limit for connecting to the server."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
-    """Longest that the first piece of a reply may take, from sending on; None for `timeout_s`."""
+    """Time limit for the first piece of a reply, from sending on; None for `timeout_s`."""
     between_tokens_timeout_s: float | None = Field(default=None, gt=0)
     """Longest pause between two pieces of a reply; None for `timeout_s`."""
     max_reply_bytes: int = Field(default=64 << 20, gt=0)
-    """Longest that a reply may be as it comes, with all that is said beside its text: bytes, or a
-    text such as "64 MiB"."""
+    """Largest size of a reply as received, with all data beside its text: bytes, or a text such as
+    "64 MiB"."""
     stream: bool = True
-    """Whether replies are streamed, whoever asks: only so is the time to the first token measured.
-    False for servers, or ways to them, that cannot."""
+    """Whether all replies are streamed, which is needed to measure the time to the first token.
+    False for servers or proxies that cannot stream."""
     max_parallel: int | None = Field(default=None, ge=1)
-    """Calls to it at one time, of `urls` to each; further ones wait here for their turn. When left
-    out, as many as its server has slots, where it says that (llama-server does)."""
+    """Calls at the same time, with `urls` for each server; further calls wait in this process. By
+    default the number of the server's slots, if it reports it (llama-server does)."""
     max_queue: int | None = Field(default=None, ge=0)
-    """Calls that may wait here for their turn; a further one fails at once (`QueueFull`), or goes
-    to `fallback`. None for any number."""
+    """Calls that may wait in this process; a further one fails at once (`QueueFull`), or goes to
+    `fallback`. None for any number."""
     retry: RetryPolicy = RetryPolicy()
-    """How often a call that failed is made again: `{max_attempts = 4, base_s = 0.5, cap_s = 8}`."""
+    """How often a failed call is retried: `{max_attempts = 4, base_s = 0.5, cap_s = 8}`."""
     fallback: tuple[str, ...] = ()
-    """Tags of the endpoints that are asked instead, in order, when this one cannot answer."""
+    """Tags of the endpoints to ask instead, in order, when this one cannot answer."""
     drop: tuple[SamplingField, ...] = ()
-    """Fields never to be sent, since the model or its server refuses them. Most servers say so, and
-    are then asked again without."""
+    """Fields that are never sent, because the model or its server refuses them. If a server reports
+    the refusal, as most do, the call is repeated without the field anyway."""
     structured: StructuredMode | None = None
-    """What becomes of a reply's schema: `enforced`, `advisory` or `ignored`. Found out, with a
-    short call before the first that has one, when left out."""
+    """How the server treats a reply's schema: `enforced`, `advisory` or `ignored`. By default
+    detected by a short call before the first one with a schema."""
     tools: ToolMode | None = None
-    """How tools are offered: `native`, by the server's own means, or `typed`, as a type of the
-    reply. When left out, natively where the server is known to have means and has not refused."""
+    """How tools are offered: `native`, by the server's own support, or `typed`, as a type of the
+    reply. By default `native` if the server is known to support tools and has not refused them."""
     embeddings: bool = False
-    """Whether the model is there to embed. One from a file is loaded for it, and does not chat
-    then; of a server, `harness endpoints check` tries nothing else."""
+    """Whether this is an embedding model. A model from a file is then loaded to embed and does not
+    chat; on a server, `harness endpoints check` tests nothing else."""
     keep_alive: str | float | None = None
     """How long Ollama keeps the model loaded after a call: seconds, or a duration as Go writes it,
     such as "10m" or "1h30m"; negative for ever. None for the server's own setting."""
@@ -210,12 +211,12 @@ class Endpoint(BaseModel):
     """The family of models that this one descends from, such as `qwen`, where its name and its file
     do not tell. A model does not evaluate its own family's output."""
     usd_per_hour: float | None = Field(default=None, ge=0)
-    """What the machine costs that serves it, for the report; of two endpoints on one machine, only
-    one should have it."""
+    """Dollars per hour of its machine, for the report; of two endpoints on one machine, only one
+    should have it."""
     usd_per_million_input_tokens: float | None = Field(default=None, ge=0)
-    """What a provider charges; litellm knows its providers' prices."""
+    """The provider's price; litellm knows its providers' prices."""
     usd_per_million_output_tokens: float | None = Field(default=None, ge=0)
-    """What a provider charges."""
+    """The provider's price."""
 
     @model_validator(mode="before")
     @classmethod
@@ -251,12 +252,12 @@ class Endpoint(BaseModel):
             if len(names) != 1 or value == AUTO:
                 raise Mistake(
                     "'auto' and several devices are for a model that harness loads from a file; "
-                    "name the one whose memory the server's model takes",
+                    "name the one device that holds the server's model",
                     code="endpoint.device-of-server",
                 )
         elif value not in (MACHINE, AUTO) and not (names and all(map(GPU_NAME.fullmatch, names))):
             raise Mistake(
-                f"'{', '.join(names)}' is no device for a model from a file; write 'machine', "
+                f"'{', '.join(names)}' is not a device for a model from a file; write 'machine', "
                 "'auto', a GPU such as 'gpu0', or several, such as [\"gpu0\", \"gpu1\"]",
                 code="endpoint.device-unknown",
             )
@@ -275,7 +276,7 @@ class Endpoint(BaseModel):
         if _NUMBER.fullmatch(value):
             return float(value)  # as a text without a unit, Ollama would refuse it
         raise Mistake(
-            f'\'{value}\' is no time; give seconds, or a text such as "10m", "1h30m" or "-1m"',
+            f'\'{value}\' is no duration; give seconds, or a text such as "10m", "1h30m" or "-1m"',
             code="endpoint.keep-alive-not-a-time",
         )
 
@@ -338,9 +339,7 @@ class Endpoint(BaseModel):
 
     def _check_replicas(self) -> None:
         if len(self.replicas) < len(self.urls):
-            raise Mistake(
-                "'urls' has one server twice; each is to be another", code="endpoint.urls-twice"
-            )
+            raise Mistake("'urls' names one server twice; remove one", code="endpoint.urls-twice")
         if self.urls and self.manage:
             raise Mistake(
                 "the budget loads and unloads the model of one server; set 'manage' to false, or "
@@ -349,7 +348,7 @@ class Endpoint(BaseModel):
             )
 
     def made_repeatable(self) -> Self:
-        """The same, so that equal calls get equal replies; as it is where that cannot be had."""
+        """The same endpoint, made repeatable; unchanged if that is impossible."""
         if self.backend not in _ONLY_FOR["repeatable"]:
             return self
         return self.model_copy(update={"repeatable": True, "slots": 1})
@@ -373,7 +372,7 @@ def _either(names: Iterable[str]) -> str:
 
 
 def _name(url: str) -> str:
-    """What traces call a server: no credentials, no `/v1`."""
+    """The server's name in traces: no credentials, no `/v1`."""
     address = httpx.URL(url)
     return address.netloc.decode("ascii") + address.path.rstrip("/").removesuffix("/v1")
 

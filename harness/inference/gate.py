@@ -1,4 +1,4 @@
-"""The gate of an endpoint: which calls go through at one time, and to which replica."""
+"""The gate of an endpoint: how many calls go through at once, and to which replica."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from harness.inference.request import ChatRequest, Request
 from harness.trace import Tracer
 
 Lease = Callable[[Request], AbstractAsyncContextManager[object]]
-"""Gives what is held while a call is sent, such as the model's place in memory."""
+"""Gives the lease held while a call is sent, such as the model's place in memory."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Replica:
-    """One of the servers behind an endpoint, and what the gate knows of it."""
+    """One of the servers behind an endpoint, with the gate's record of it."""
 
     name: str = ""
     """As traces show it; empty for an endpoint's only one."""
     slots: Callable[[], Awaitable[int | None]] | None = None
     """Asks the server for its slots before the first call; None from it means no limit."""
     counters: Mapping[str, float] = field(default_factory=dict)
-    """What the server was last sampled to say of itself."""
+    """The server's last sampled counters."""
     places: int | None = None
     under_way: int = 0
     waiting: int = 0
     failures: int = 0
-    """In a row."""
+    """Consecutive failures."""
     out_until_ns: int = 0
 
     def state(self, now_ns: int) -> ReplicaState:
@@ -62,7 +62,7 @@ class Place:
     """A call's place at a replica."""
 
     replica: int
-    """Which, from 0."""
+    """Its index, from 0."""
     reason: ReplicaReason
     name: str
     """The replica's; empty for an only one."""
@@ -78,11 +78,11 @@ class _Waiter:
 
 
 class Gate:
-    """Lets so many calls through at one time; the others wait, the highest priority first.
+    """Lets a limited number of calls through at once; the others wait, the highest priority first.
 
-    A call's time limits begin when it is sent: the wait is not part of them. `max_parallel` counts
-    at each replica, and is None for as many as its server has slots; `max_queue` says how many
-    calls may wait. A `lease` is held by each call that was let through.
+    A call's time limits begin when it is sent: the wait is not part of them. `max_parallel` is the
+    limit for each replica; None for the number of its server's slots. `max_queue` is the number of
+    calls that may wait. Each call holds a `lease` while it is sent.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ class Gate:
         if self._max_queue is not None and len(self._queue) >= self._max_queue:
             self._replicas[order[0]].waiting -= 1
             raise QueueFull(
-                f"{len(self._queue)} calls wait for a place ({self._reason}), and max_queue is "
-                f"{self._max_queue}; raise one of the two, or ask for less at one time",
+                f"{len(self._queue)} calls already wait ({self._reason}; max_queue = "
+                f"{self._max_queue}); raise either limit, or make fewer calls at once",
                 endpoint=request.model,
             )
         bisect.insort(self._queue, waiter, key=lambda one: one.rank)

@@ -1,4 +1,4 @@
-"""Images in messages: read and checked once, and known by their digest from then on."""
+"""Images in messages: read and checked once, then identified by their digest."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Image:
-    """A picture for a model: its bytes, or an address that the provider fetches it from.
+    """An image for a model: its bytes, or an address from which the provider fetches it.
 
-    Made by `from_path`, `from_bytes` and `from_url`, which raise `InvalidInput` for what is no PNG,
+    Made by `from_path`, `from_bytes` and `from_url`, which raise `InvalidInput` unless it is a PNG,
     JPEG, WebP or GIF of up to 20 MiB.
     """
 
@@ -36,7 +36,7 @@ class Image:
     data: bytes = field(default=b"", repr=False)
     """Empty for an address."""
     url: str | None = None
-    """Passed on as it is: harness fetches nothing."""
+    """Passed on unchanged: harness fetches nothing."""
 
     @classmethod
     def from_path(cls, path: Path | str) -> Self:
@@ -53,7 +53,7 @@ class Image:
     def from_bytes(
         cls, data: bytes, media_type: str | None = None, *, name: str = "the image"
     ) -> Self:
-        """The image in these bytes, which say themselves what kind it is; `name` is for errors."""
+        """The image in these bytes, which show its kind; `name` is for errors."""
         if len(data) > MOST_BYTES:
             raise InvalidInput(
                 f"{name} has more than {MOST_BYTES >> 20} MiB; scale it down",
@@ -64,8 +64,8 @@ class Image:
             found = None
         if found is None or media_type not in {None, found}:
             raise InvalidInput(
-                f"{name} is {found or 'none that models take'}, and is said to be "
-                f"{media_type or 'one'}; give a PNG, JPEG, WebP or GIF",
+                f"{name} holds {found or 'no known image'}, not "
+                f"{media_type or 'an image that models take'}; give a PNG, JPEG, WebP or GIF",
                 code="image.not-an-image",
             )
         return cls(found, data)
@@ -97,11 +97,11 @@ class Image:
 
     @property
     def address(self) -> str:
-        """The address; of bytes, a `data:` one that holds them."""
+        """The address; for bytes, a `data:` address that holds them."""
         return self.url or f"data:{self.media_type};base64,{self.encoded}"
 
     @property
     def shown(self) -> str:
-        """What a trace says of it."""
+        """The image as the trace shows it."""
         what = self.url or f"{self.media_type}, {len(self.data)} bytes"
         return f"[image {what}, sha256 {self.digest}]"

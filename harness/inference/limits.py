@@ -1,4 +1,4 @@
-"""What calls took, what they may take, and which call does not fit any more."""
+"""Usage of calls, their limits, and the check whether a further call fits."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ class Spent:
     """A sum over calls."""
 
     calls: int = 0
-    """How many were sent, those that failed included."""
+    """Number of sent calls, including failed ones."""
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = None
-    """Dollars, of the calls whose price is known; None when there is none."""
+    """Dollars of the calls with a known price; None without any."""
     time_ns: int = 0
     estimated_calls: int = 0
-    """Calls whose server did not count tokens: they are estimated from their length."""
+    """Calls whose server did not count tokens; their tokens are estimated from their length."""
     unpriced_calls: int = 0
     """Calls that may have cost something which is not in `cost_usd`."""
 
     @property
     def tokens(self) -> int:
-        """In and out."""
+        """Input and output."""
         return self.input_tokens + self.output_tokens
 
     @property
@@ -53,7 +53,7 @@ NOTHING = Spent()
 
 
 LimitName = Literal["tokens", "cost", "time", "calls"]
-"""What is limited, as `LimitReached.limit` says it."""
+"""The limited quantity, as in `LimitReached.limit`."""
 
 LEAST_S = 0.05
 """With less time left no call is sent: the clocks of timeouts and ours may differ by so much."""
@@ -64,25 +64,25 @@ FIELD_OF: Mapping[LimitName, str] = {
     "time": "max_seconds",
     "calls": "max_calls",
 }
-"""The field of `Limits` that says how much."""
+"""The field of `Limits` for the quantity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much may be taken; None where there is no limit.
+    """Limits of a run or a loop; None for no limit.
 
     Raises:
-        InvalidInput: One of them leaves nothing to be done.
+        InvalidInput: A limit leaves nothing to be done.
     """
 
     max_tokens: int | None = None
-    """Of all calls together, in and out."""
+    """Tokens of all calls together, in and out."""
     max_cost_usd: float | None = None
-    """Of all calls whose price is known."""
+    """Dollars of all calls with a known price."""
     max_seconds: float | None = None
-    """By the clock."""
+    """Wall-clock time."""
     max_calls: int | None = None
-    """To models."""
+    """Calls to models."""
 
     def __post_init__(self) -> None:
         for name in FIELD_OF.values():
@@ -99,7 +99,7 @@ class Limits:
                 )
 
     def said(self, limit: LimitName) -> str:
-        """One of them as messages say it: `max_tokens = 4000`."""
+        """A limit as messages show it: `max_tokens = 4000`."""
         name = FIELD_OF[limit]
         value = getattr(self, name)
         return f"{name} = {value if isinstance(value, int) else format(value, '.6g')}"
@@ -117,10 +117,10 @@ def merged(*limits: Limits | None) -> Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What calls take at most, before it is known what they take."""
+    """The most that calls can use, before their use is known."""
 
     tokens: int = 0
-    """In and out."""
+    """Input and output."""
     usd: float = 0.0
     """As far as prices are known."""
     seconds: float = 0.0
@@ -153,7 +153,7 @@ class Refusal:
 
 
 def left_of(limits: Limits, *, spent: Spent, held: Room) -> tuple[int | None, float | None]:
-    """How many tokens and dollars there are for a call; None without a limit."""
+    """Tokens and dollars left for a call; None without a limit."""
     tokens, usd = limits.max_tokens, limits.max_cost_usd
     return (
         None if tokens is None else tokens - spent.tokens - held.tokens,
@@ -162,9 +162,9 @@ def left_of(limits: Limits, *, spent: Spent, held: Room) -> tuple[int | None, fl
 
 
 def refusal(limits: Limits, *, model: str, need: Room, spent: Spent, held: Room) -> Refusal | None:
-    """What keeps a call from being sent; None if it fits.
+    """The limit that forbids a call; None if it fits.
 
-    `held` is what calls under way, or calls that follow, may still take.
+    `held` is the most that calls under way, or reserved calls, may still use.
     """
     left, left_usd = left_of(limits, spent=spent, held=held)
     if left is not None and need.tokens > left:
@@ -196,7 +196,7 @@ def refusal(limits: Limits, *, model: str, need: Room, spent: Spent, held: Room)
 
 
 def seconds_left(limits: Limits, *, spent: Spent, held: Room) -> float | None:
-    """How long there is; None without a limit."""
+    """Seconds left; None without a limit."""
     if limits.max_seconds is None:
         return None
     return limits.max_seconds - spent.seconds - held.seconds

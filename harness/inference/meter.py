@@ -1,4 +1,4 @@
-"""The meter of a run: reserves what a call may take, counts what it took, refuses the rest."""
+"""The meter of a run: reserves a call's highest use, counts it, refuses calls over a limit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ share is not sent; and no more than this is reserved."""
 _OF_USE = 256
 """Tokens, some 190 words. Where an equal share would be less, fewer calls go at once."""
 _PER_TEXT = 4
-"""What an embedder puts around a text."""
+"""Tokens that an embedder adds to a text."""
 _NOTHING_HELD = Room()
 
 
@@ -163,21 +163,21 @@ class Meter:
 
     @property
     def spent(self) -> Spent:
-        """What the run took so far, earlier parts included."""
+        """The use of the run so far, earlier parts included."""
         took_ns = self._clock() - self._began_ns
         return replace(self._taken, time_ns=self._taken.time_ns + took_ns)
 
     @property
     def deadline_ns(self) -> int | None:
-        """When the run's time is over, by the clock; None without a limit."""
+        """The end of the run's time, by the clock; None without a limit."""
         if self.limits.max_seconds is None:
             return None
         return self._began_ns - self._taken.time_ns + round(self.limits.max_seconds * 1e9)
 
     def left_beside(self, before: Spent) -> Limits:
-        """What is left of the limits for a part that goes on behind what it took before.
+        """The rest of the limits for a part that continues after the earlier use.
 
-        A limit of which nothing is left is left out: the next call is refused here, and told why.
+        A used-up limit is left out: this meter refuses the next call with the reason.
         """
         limits, spent = self.limits, self.spent
         usd = (before.cost_usd or 0.0) - (spent.cost_usd or 0.0)
@@ -195,7 +195,7 @@ class Meter:
         held: Callable[[], Room],
         given: int | None = None,
     ) -> tuple[R, Room]:
-        """The call with the room that its reply has, and all that it takes at most, when that fits.
+        """The call with the room for its reply, and its highest use, once that fits.
 
         Raises:
             RunLimitReached: It would not even if nothing were held.
@@ -215,7 +215,7 @@ class Meter:
         return sized, need
 
     async def _gathered(self, request: ChatRequest | EmbedRequest) -> None:
-        """Returns when all calls that are about to be made wait here, if they share what is left.
+        """Returns when all imminent calls wait here, if they share the rest of a limit.
 
         Nodes that begin together ask within a few turns of the event loop.
         """
@@ -239,7 +239,7 @@ class Meter:
         call.need = Room()
 
     def _sized(self, request: R, held: Room, given: int | None) -> tuple[R, Room]:
-        """The call with the room that its reply has now, and what it takes at most."""
+        """The call with the present room for its reply, and its highest use."""
         tokens, usd = left_of(self.limits, spent=self.spent, held=Room())
         among = max(1, self._ready) if given is None else 1
         request = self.charges.sized(
@@ -269,7 +269,7 @@ class Admission(Generic[R]):
 
     Attributes:
         request: The call, with the room that a limit gave it if it stated none.
-        need: What is reserved for it; nothing once it has sent something.
+        need: The reserved use; nothing once it has sent a request.
         room: For its reply, if a limit decided that.
     """
 
@@ -285,7 +285,7 @@ class Sending(Generic[R]):
     Attributes:
         request: What to send.
         answer: Set by the sender.
-        pieces: How many of a reply have arrived.
+        pieces: Pieces of a reply that have arrived.
     """
 
     def __init__(self, request: R) -> None:
@@ -309,13 +309,13 @@ def _without(held: Room, need: Room) -> Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPrice:
-    """What an endpoint's tokens cost."""
+    """The price of an endpoint's tokens."""
 
     usd_per_million_input_tokens: float
     usd_per_million_output_tokens: float
 
     def of(self, input_tokens: int, output_tokens: int) -> float:
-        """What a call costs, in dollars."""
+        """The cost of a call, in dollars."""
         return (
             input_tokens * self.usd_per_million_input_tokens
             + output_tokens * self.usd_per_million_output_tokens
@@ -323,7 +323,7 @@ class TokenPrice:
 
 
 class Charges:
-    """Tells what calls take. Tokens that no server counted are estimated from above, by length.
+    """Computes the use of calls. Uncounted tokens get a high estimate from their length.
 
     `prices` are as for `Meter`.
     """
@@ -336,7 +336,7 @@ class Charges:
         self._contexts: dict[str, int] = {}
 
     def most(self, request: ChatRequest | EmbedRequest) -> Room:
-        """What a call takes at most."""
+        """The highest use of a call."""
         asked = self._most_asked(request)
         written = (request.max_output_tokens or _AMPLE) if isinstance(request, ChatRequest) else 0
         usd = self._priced(request.model, asked, written) or 0.0
@@ -398,7 +398,7 @@ class Charges:
         return max(1, error.context_tokens - self._most_asked(sized)) < sized.max_output_tokens
 
     def taken(self, request: ChatRequest | EmbedRequest, answer: Completion | Embeddings) -> Spent:
-        """What a call took that was answered by a model."""
+        """The use of an answered call."""
         estimated = _most_input_tokens(request)
         if isinstance(answer, Completion):
             usage, endpoint = answer.usage, answer.endpoint
@@ -424,7 +424,7 @@ class Charges:
         )
 
     def lost(self, request: ChatRequest | EmbedRequest, *, pieces: int = 0) -> Spent:
-        """What a call took that failed, or was not waited for.
+        """The use of a call that failed or was abandoned.
 
         Its prompt was probably read, and each piece of its reply is at least a token.
         """
@@ -452,16 +452,16 @@ def _left(limit: N | None, more: N) -> N | None:
 
 
 def _room_given(asked: R, sized: R) -> int | None:
-    """The room that a call has, where it stated none."""
+    """The room of a call that states none."""
     if isinstance(asked, EmbedRequest) or isinstance(sized, EmbedRequest):
         return None
     return sized.max_output_tokens if asked.max_output_tokens is None else None
 
 
 def token_prices(endpoints: Mapping[str, Endpoint]) -> dict[str, TokenPrice]:
-    """What the settings say that tokens cost, by the endpoint's tag.
+    """The prices in the settings, by the endpoint's tag.
 
-    One price of the two alone tells nothing: what it gives would pass for the whole.
+    One of the two prices alone is ignored: its sum would pass for the whole.
     """
     return {
         tag: TokenPrice(

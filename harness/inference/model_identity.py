@@ -1,8 +1,8 @@
-"""Which model an endpoint really calls, and how two models are related.
+"""The identity of an endpoint's model, and how two models are related.
 
-Two tags, two addresses or two files can lead to one model, which then would judge its own text.
-Only what is known is compared: a name that says nothing proves neither that two models are the same
-nor that they differ.
+Two tags, two addresses or two files can lead to one model, which would then judge its own text.
+Only known facts are compared: an uninformative name proves neither that two models are the same nor
+that they differ.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ the endpoint asks for. A scripted backend has no model, only a tag."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelIdentity:
-    """What is known of the model behind an endpoint."""
+    """The known facts about an endpoint's model."""
 
     called: str
     """Its name for a reader: from its endpoint or server, or the name of its file."""
     source: IdentitySource
     names: tuple[ModelName, ...] = ()
-    """The names that tell its weights, best first; empty if no name says anything."""
+    """Names that identify its weights, best first; empty if none does."""
     family: str | None = None
     """The models that its weights descend from; None if unknown."""
     quantization: str | None = None
@@ -68,7 +68,7 @@ class ModelIdentity:
 
     @property
     def tells_weights(self) -> bool:
-        """Whether its names say more than a made-up name: a family or a size."""
+        """Whether a name shows a family or a size, which a made-up name does not."""
         return any(name.has_size or family_of(name) for name in self.names)
 
     def shares_server(self, other: ModelIdentity) -> bool:
@@ -157,7 +157,7 @@ def relation_of(one: ModelIdentity, other: ModelIdentity) -> Relation:
 
 
 def serve_alike(one: ModelMetadata, other: ModelMetadata) -> bool:
-    """Whether two servers have the same model, by what they say of it."""
+    """Whether two servers have the same model, by their own reports."""
     if one.fingerprint is not None and one.fingerprint == other.fingerprint:
         return True
     if len({one.quantization, other.quantization} - {None}) > 1:
@@ -202,7 +202,7 @@ _BASE_MODEL = re.compile(r"general\.base_model\.\d+\.name")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMetadata:
-    """What a model's file or server says about it."""
+    """The identity of a model by its file or server."""
 
     names: tuple[str, ...] = ()
     """Its name, and its basename, size, version and fine-tune joined to one."""

@@ -1,4 +1,4 @@
-"""Model names, taken apart: which weights a name stands for, however it is written.
+"""Model names: the weights that a name stands for, in any spelling.
 
 One set of weights goes by many names: `qwen2.5:7b-instruct-q4_K_M` in Ollama,
 `Qwen/Qwen2.5-7B-Instruct-AWQ` in vLLM, `Qwen2.5-7B-Instruct-Q8_0.gguf` as a file. Without

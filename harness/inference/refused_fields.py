@@ -1,7 +1,6 @@
-"""Fields that a model or its server refuses, found out once and then left out.
+"""Fields that a model or its server refuses: detected once, then left out.
 
-A call can do without a sampling field; that it was left out is recorded, since without it the reply
-may be another one.
+A call works without a sampling field; the omission is recorded, since it may change the reply.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _OTHER_NAMES: Mapping[str, str] = {"max_tokens": "max_completion_tokens"}
 class RefusedFields:
     """What is not sent to one model.
 
-    A call can do without those that are `droppable`.
+    A call works without `droppable` fields.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class RefusedFields:
         self._renamed: dict[str, str] = {}
 
     def without(self, fields: Mapping[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:
-        """The fields that may be sent, by their names there, and those that were dropped."""
+        """The fields that may be sent, by their names there, and the dropped ones."""
         refused = self._known | self._learnt
         kept = {
             self._renamed.get(name, name): value
@@ -67,7 +66,7 @@ class RefusedFields:
         """Whether the error refuses a field that can be dropped or renamed, which it then will be.
 
         Where a request is refused for something else, what it was sent without may never have been
-        what was wrong: it is forgotten again, and a later call finds it out anew if need be.
+        what was wrong: it is forgotten, and a later call detects it again if needed.
         """
         if not isinstance(error, ServerError) or error.status not in {400, 422}:
             return False

@@ -1,4 +1,4 @@
-"""A reply while it is arriving, whatever the protocol: what has been said so far, and when."""
+"""A reply as it arrives, in any protocol: its text so far, and when each piece came."""
 
 from __future__ import annotations
 
@@ -363,10 +363,10 @@ def _overlap(text: str, tag: str) -> int:
 
 
 class Listener:
-    """Stands between a call and whoever listens to its answer.
+    """Stands between a call and the listener to its answer.
 
     Attributes:
-        request: The call, to be made in the given one's place; the same when nobody listens.
+        request: The call to make in place of the given one; the same without a listener.
         told: Whether a piece of an answer was passed on.
     """
 

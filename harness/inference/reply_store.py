@@ -1,7 +1,6 @@
-"""What is given again: cached replies, a run's replies for its resume, and outputs of nodes.
+"""Stored replies: the cache, a run's replies for its resume, and cached outputs of nodes.
 
-All of them are texts by key in SQLite. A reply's key is made of the request and of the model that
-answers it.
+All are texts by key in SQLite. A reply's key is derived from the request and the model.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ class KeptReplies:
             unusable=lambda error: warn(
                 Notice(
                     code="resume.replies-not-kept",
-                    message=f"a resumed run will ask again what it had asked: {error}",
+                    message=f"replies are not kept, so a resumed run repeats its calls: {error}",
                 )
             ),
         )
@@ -132,7 +131,7 @@ class KeptReplies:
             yield slot
             return
         call = label, call_key(request, identity=self._identity(request.model))
-        # Before anything is awaited: calls that are made together are told apart by their order.
+        # Before anything is awaited: calls that are made together differ only by their order.
         taken = self._taken[call]
         number = next(one for one in count(1) if one not in taken)
         taken.add(number)
@@ -293,7 +292,7 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
         "frequency_penalty": float(request.frequency_penalty),
         "seed": request.seed,
         "stop": request.stop,
-        # As it is written: the order of its fields becomes that of the reply's.
+        # As written: the reply's fields follow its order.
         "reply_schema": None if schema is None else orjson.dumps(schema).decode(),
         "top_logprobs": request.top_logprobs,
         **({"ignore_eos": True} if request.ignore_eos else {}),
@@ -531,7 +530,7 @@ def _translated(path: Path | None) -> Iterator[None]:
         ) from error
     except sqlite3.Error as error:
         raise ConfigurationInvalid(
-            f"is no call cache, or a damaged one ({error}); delete it, or name another file",
+            f"is not a call cache, or is damaged ({error}); delete it, or name another file",
             code="cache.damaged",
             path=path,
         ) from error

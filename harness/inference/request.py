@@ -1,4 +1,4 @@
-"""Calls to a model: messages, the requests every backend receives, and bounds of their tokens."""
+"""Requests to a model: messages, the requests that backends receive, and bounds of their tokens."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's request that a tool be called."""
+    """A model's request to call a tool."""
 
     id: str
     """Names the call in the message that answers it; unique in its conversation."""
     name: str
     arguments: str
-    """A JSON object as the model wrote it, which may be neither valid nor what the tool takes."""
+    """A JSON object as the model wrote it; it may be invalid, or not fit the tool."""
 
     def as_object(self) -> dict[str, Any]:
-        """The arguments; none if they are no JSON object."""
+        """The arguments; empty if they are not a JSON object."""
         try:
             said = json.loads(self.arguments)
         except ValueError:
@@ -37,7 +37,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as a model is told of it."""
+    """A tool as described to a model."""
 
     name: str
     """Letters, digits, `_` and `-`, 64 at most: what every server takes."""
@@ -52,21 +52,21 @@ class Message:
 
     Raises:
         InvalidInput: There is no such role; a tool's message answers no call; or the content is no
-            text, or holds half a surrogate pair, which no wire can carry. Such text comes from
-            reading bytes that are not UTF-8.
+            text, or holds half a surrogate pair, which cannot be sent. Such text comes from reading
+            bytes that are not UTF-8.
     """
 
     role: Role
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
-    """Of an assistant: what it asked to be called."""
+    """Of an assistant: the calls it asks for."""
     answers: str | None = None
     """Of a tool: the id of the call whose result the content is."""
     images: tuple[Image, ...] = ()
     """Sent before the content."""
     shared_chars: tuple[int, ...] = field(default=(), compare=False, repr=False)
-    """How many of its first characters other calls begin with too, each more than the one before:
-    what a provider is told to cache that caches only what it is told to."""
+    """Numbers of first characters that other calls share, ascending: the prefixes to cache, for
+    providers that must be told."""
 
     def __post_init__(self) -> None:
         if self.role not in get_args(Role):
@@ -76,8 +76,8 @@ class Message:
             )
         if (self.role == "tool") != (self.answers is not None):
             raise InvalidInput(
-                f"the {self.role} message answers {self.answers!r}; a tool's message, and no "
-                "other, names the call that it answers",
+                f"the {self.role} message has answers={self.answers!r}; only a tool's message "
+                "names the call that it answers",
                 code="request.answers-nothing",
             )
         if not isinstance(self.content, str):
@@ -210,7 +210,7 @@ _GO_ON = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """What is asked of which model, and how.
+    """A request to a model for a completion.
 
     Raises:
         InvalidInput: There are no messages, or a number is out of its range.
@@ -219,26 +219,26 @@ class ChatRequest:
     model: str
     """The endpoint's tag."""
     messages: tuple[Message, ...]
-    """The conversation; what stays the same between calls first, for the prefix cache."""
+    """The conversation. Put text that stays the same between calls first, for the prefix cache."""
     role: str | None = None
-    """What the model is used as (`producer`, `evaluator`, …); for the trace alone."""
+    """The model's role (`producer`, `evaluator`, …); used only in the trace."""
     max_output_tokens: int | None = None
-    """Where generation is cut; the reply's finish reason is then `length`. None for what the
-    model's context leaves, and under a limit what that leaves."""
+    """Longest reply; a longer one is cut, with finish reason `length`. None: as long as the model's
+    context and the limits allow."""
     temperature: float = 0.0
     """0 is greedy."""
     top_p: float | None = None
-    """Above 0, up to 1: only the likeliest tokens that together have this probability are drawn
-    from. None for the server's own setting, here and in the next two."""
+    """Above 0, up to 1: samples from the likeliest tokens that together have this probability. None
+    for the server's own setting, as for the next two."""
     top_k: int | None = None
-    """Only this many of the likeliest tokens are drawn from."""
+    """Samples from this many of the likeliest tokens."""
     min_p: float | None = None
-    """From 0 to 1: only tokens are drawn from that have this share of the likeliest one's
-    probability (Nguyen et al. 2024, "Turning Up the Heat")."""
+    """From 0 to 1: samples from tokens with at least this share of the likeliest one's probability
+    (Nguyen et al. 2024, "Turning Up the Heat")."""
     frequency_penalty: float = 0.0
-    """From 0 to 2; how much a token's every use so far speaks against using it again."""
+    """From 0 to 2: lowers a token's chance for each time it was used."""
     seed: int | None = None
-    """Makes sampling repeatable where the server can."""
+    """Makes sampling repeatable, if the server supports it."""
     stop: tuple[str, ...] = ()
     """Texts that end generation when they appear."""
     reply_schema: JsonSchema | None = None
@@ -248,24 +248,25 @@ class ChatRequest:
     tool_choice: Literal["auto", "required"] = "auto"
     """Whether the model decides if it calls a tool, or has to call one."""
     top_logprobs: int | None = None
-    """Of each token of the reply, the log probability, and those of this many alternatives, from 0
-    to 20; None for no log probabilities."""
+    """Asks for log probabilities: of each token of the reply, and of this many alternatives, 0 to
+    20. None for no log probabilities."""
     goes_on: bool = False
-    """Whether the last message is the beginning of the reply, and the rest is asked for."""
+    """Whether the last message is the beginning of the reply, for the model to continue."""
     ignore_eos: bool = False
-    """Whether the reply goes on to its limit, past the model's own end, where the server can."""
+    """Whether the reply continues to its limit, past the model's own end, if the server supports
+    it."""
     timeout_s: float | None = None
-    """Longest that the call may take, if less than the endpoint's."""
+    """Time limit of the call, if shorter than the endpoint's."""
     priority: int = 0
-    """Of calls that wait here for a place at one endpoint, the highest goes first."""
+    """Among calls that wait in this process for an endpoint, the highest goes first."""
     on_text: Callable[[str], None] | None = field(default=None, compare=False, repr=False)
-    """Told each piece of the answer as it arrives, reasoning left out. A call that has told one is
-    not tried again."""
+    """Called with each piece of the answer as it arrives, without reasoning. After the first piece,
+    the call is not retried."""
     on_piece: Callable[[], None] | None = field(default=None, compare=False, repr=False)
-    """Told that a piece of a reply has arrived, whatever it is: a sign of life."""
+    """Called for every piece of a reply, of any kind: a sign of life."""
     on_taken: Callable[[Spent], None] | None = field(default=None, compare=False, repr=False)
-    """Told what each request of the call took, its schema probe and its retries included, if a run
-    counts them."""
+    """Called with the use of each request of the call, including its schema probe and retries, if a
+    run counts them."""
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -307,18 +308,18 @@ class ChatRequest:
 
     @property
     def cutoffs(self) -> dict[str, float]:
-        """Those of `top_p`, `top_k` and `min_p` that are set, by the names all servers use."""
+        """The set ones among `top_p`, `top_k` and `min_p`, by the names all servers use."""
         said = {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
         return {name: value for name, value in said.items() if value is not None}
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """Those of all messages."""
+        """The images of all messages."""
         return tuple(image for message in self.messages for image in message.images)
 
     @property
     def conversation(self) -> tuple[Message, ...]:
-        """The messages for a server that only answers: it is asked in words for the rest."""
+        """The messages for a server that cannot continue a reply: they ask for its rest."""
         return (*self.messages, Message("user", _GO_ON)) if self.goes_on else self.messages
 
 
@@ -329,16 +330,16 @@ def called_names(messages: Iterable[Message]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest:
-    """Texts to be made vectors of."""
+    """A request for the vectors of texts."""
 
     model: str
     """The endpoint's tag."""
     texts: tuple[str, ...]
     """At least one."""
     role: str | None = None
-    """What the vectors are for; for the trace alone."""
+    """What the vectors are for; used only in the trace."""
     timeout_s: float | None = None
-    """Longest that the call may take, if less than the endpoint's."""
+    """Time limit of the call, if shorter than the endpoint's."""
 
     def __post_init__(self) -> None:
         _check_types(self)

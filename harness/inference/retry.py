@@ -1,4 +1,4 @@
-"""What follows a call that failed: another attempt, another endpoint, or its error.
+"""Decides what follows a failed call: another attempt, another endpoint, or its error.
 
 Pure functions of the error and the attempt. `Client.call` waits and repeats.
 """

@@ -1,4 +1,4 @@
-"""What a task tells while it goes on, as an async iterator; and the text of a reply as one."""
+"""Progress of a task as an async iterator, and the text of a reply as one."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class Told(Generic[T]):
 class Stream(Generic[T, R]):
     """What a task tells, by `async for`. The task begins when the first item is asked for.
 
-    It is cancelled when nobody reads any further: when an `async with` around it is left, by
-    `aclose`, when the reader is cancelled while it waits, or when the last reference goes, as after
-    a `break` out of `async for piece in run.stream(…)`, which alone does not wait for its end.
-    `main` must not refer to the stream.
+    It is cancelled when reading stops: when an `async with` around it is left, by `aclose`, when
+    the reader is cancelled while it waits, or when the last reference goes, as after a `break` out
+    of `async for piece in run.stream(…)`, which alone does not wait for its end. `main` must not
+    refer to the stream.
     """
 
     _task: asyncio.Task[R] | None = None
@@ -123,7 +123,7 @@ class Stream(Generic[T, R]):
         """
         if self._task is None or not self._task.done() or self._task.cancelled():
             raise InvalidInput(
-                "the stream has not come to its end; read it to the end first",
+                "the stream has not ended; read it to the end first",
                 code="stream.not-ended",
             )
         return self._task.result()
@@ -138,8 +138,8 @@ def _wake(news: asyncio.Event, task: asyncio.Task[Any]) -> None:
 class TextStream(Stream[str, Completion]):
     """The text of a reply, piece by piece: `async for piece in run.stream("producer", …)`.
 
-    Pieces that arrive before the reader asks for one are joined into one. A call that fails raises
-    where the next piece is asked for; the error's `told_chars` says how much had been given.
+    Pieces that arrive before the reader asks are joined into one. A failed call raises when the
+    next piece is asked for; the error's `told_chars` counts the characters given before.
     """
 
     def __init__(self, ask: Callable[..., Coroutine[Any, Any, Completion]]) -> None:

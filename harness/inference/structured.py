@@ -1,9 +1,9 @@
 """Typed replies: a JSON Schema made from a Python type, and the reply parsed back into it.
 
-And what a server does with schemas. It may take one and not keep to it, with a status of 200 and no
-word: Ollama has done so with thinking models, llama-server does with a schema in another place. So
-the first call that has a schema is preceded by a probe, which asks for a greeting under a schema
-that allows something else alone.
+Also detects whether a server enforces schemas. It may accept one and silently ignore it: Ollama has
+done so with thinking models, llama-server does with a schema in another place. So the first call
+with a schema is preceded by a probe, which asks for a greeting under a schema that allows only
+something else.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def chat_request(
     stop: Sequence[str] = (),
     **fields: Any,  # noqa: ANN401
 ) -> tuple[ChatRequest, ReplyType[Any] | None]:
-    """A call as people write it, and the type that its reply is to be read as, if one is given.
+    """A call as users write it, with the type of its reply, if one is given.
 
     Raises:
         InvalidInput: An argument cannot be used.

@@ -1,4 +1,4 @@
-"""The time that a call may take: its deadline, and the limits of each of its requests."""
+"""Time limits of a call: its deadline, and the limits of each of its requests."""
 
 from __future__ import annotations
 

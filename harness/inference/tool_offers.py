@@ -1,10 +1,10 @@
-"""Tools where a server has none: the reply gets a type, a call of a tool or the answer.
+"""Tools for servers without them: the reply's type is a call of a tool or the answer.
 
 A server may refuse tools, or take them and not tell its model: llama-server and vLLM do, where the
-model's chat template has no place for them. So the first call with tools is preceded by a probe,
-which has one tool of many words; if the prompt does not have as many, the model was not told.
+model's chat template has no place for them. So the first call with tools is preceded by a probe
+with one tool of many words; if the prompt has fewer tokens, the model was not told.
 
-The typed way is a schema like any other: `SchemaKnowledge` has it enforced, or told in words.
+The type is a schema like any other: `SchemaKnowledge` has it enforced, or described in the prompt.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def check_typed(request: ChatRequest, reply: Completion) -> None:
         return
     if request.tool_choice == "required" or _MALFORMED.match(reply.text):
         raise ReplyInvalid(
-            f"the reply is no call of a tool, and no answer. It begins: {reply.text[:160]!r}",
+            f"the reply is neither a tool call nor an answer. It begins: {reply.text[:160]!r}",
             endpoint=request.model,
             text=reply.text,
             problem=_FORMS,

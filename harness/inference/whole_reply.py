@@ -1,4 +1,4 @@
-"""Whole replies, and what becomes of one that was cut, filtered, or has no text."""
+"""Whole replies: continues, accepts or refuses a reply that was cut, filtered, or has no text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dual store: passages in a primary store, a lexical and a vector index, and their fusion."""
+"""The memory store: passages in a primary store, a lexical and a vector index, and their fusion."""
 
 from harness.memory.embedder import Embedder, Vectors, WordLlamaEmbedder
 from harness.memory.passage import (

@@ -1,4 +1,4 @@
-"""Embedders, which turn texts into vectors, and how alike one finds unrelated texts."""
+"""Embedders, which turn texts into vectors, and the similarity that one gives unrelated texts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # ruff: noqa: RUF001 - quotation marks of several languages are what it looks for
 """Finds text that gives a model orders, by patterns of known attacks in a few languages.
 
-A filter and not security: it stops copies of well-known attacks, and someone who knows these
-patterns can word around them. Quotations, as in articles about such attacks, pass.
+A filter, not security: it stops copies of well-known attacks, and an attacker who knows the
+patterns can avoid them. Quotations, as in articles about such attacks, pass.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _hidden(text: str) -> Suspicion | None:
     names = " ".join(f"U+{ord(character):04X}" for character in match[0][:8])
     return Suspicion(
         code="injection.hidden-characters",
-        reason="holds characters that no reader sees",
+        reason="holds invisible characters",
         excerpt=names,
     )
 
@@ -289,7 +289,7 @@ PATTERNS = (
         code="injection.asks-for-instructions",
     ),
     Pattern(
-        "tells a model to keep something from its user",
+        "tells a model to hide something from its user",
         ("the user", "the human", "your user", "your operator"),
         re.compile(
             r"(?:do\snot|don't|never)\s(?:ever\s)?"
@@ -301,7 +301,7 @@ PATTERNS = (
         code="injection.keeps-from-user",
     ),
     Pattern(
-        "speaks in the voice of the system",
+        "pretends to be a system message",
         (
             *("system:", "system]", "system>", "message:", "prompt:", "override:", "update:"),
             *("note:", "admin:", "developer:", "instruction:", "instructions:", "ructions for"),
@@ -319,7 +319,7 @@ PATTERNS = (
         code="injection.voice-of-the-system",
     ),
     Pattern(
-        "speaks to whichever model reads it",
+        "addresses any model that reads it",
         ("if you are a", "if you're a", "attention", "note to", "message to", "instructions for"),
         re.compile(
             r"if\syou(?:\sare|'re)\s(?:an?\s)(?:ai|llm|(?:large\s)?language\smodel|"
@@ -333,7 +333,7 @@ PATTERNS = (
         code="injection.speaks-to-models",
     ),
     Pattern(
-        "holds the marks that part a conversation",
+        "holds the markers that separate the messages of a conversation",
         ("<|", "[inst]", "<<sys>>", "<start_of_turn>", "<system"),
         # Not where a quotation mark stands right before: that is a program, or names one.
         re.compile(
@@ -346,7 +346,7 @@ PATTERNS = (
         code="injection.conversation-marks",
     ),
     Pattern(
-        "tells a model to send away what it knows",
+        "tells a model to send its data elsewhere",
         ("http", "webhook", "@"),
         re.compile(
             r"(?:send|forward|post|upload|e-?mail|exfiltrate|transmit|leak|submit|append|copy)\s"
@@ -361,7 +361,7 @@ PATTERNS = (
         code="injection.sends-away",
     ),
     Pattern(
-        "holds an image whose address would carry away what is said",
+        "holds an image whose address would leak the conversation",
         ("![",),
         re.compile(
             r"!\[[^\]\n]{0,80}\]\(https?://[^\s){}\[<]{1,200}[?&=/]"

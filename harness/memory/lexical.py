@@ -1,7 +1,7 @@
 """The lexical index: BM25 over title and text, by tantivy, in a directory of its own.
 
-It holds words and sequence numbers, nothing that the primary store does not have, so an index that
-is missing, damaged or out of step is simply made again.
+It holds nothing that the primary store does not have, so an index that is missing, damaged or out
+of step is simply rebuilt.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ class LexicalIndex:
 
     def _busy(self, other: str) -> _Busy:
         return _Busy(
-            f"another {other} is writing to the lexical index: try again when it is done",
+            f"another {other} is writing to the lexical index; try again when it is done",
             path=self._directory.parent,
             code="memory.lane-busy",
         )

@@ -1,4 +1,4 @@
-"""What goes into a memory store and what comes out: passages, filters, hits, and reports."""
+"""Values of a memory store: passages, filters, hits and reports."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Passage:
     source: str = ""
     """Where the text comes from: a URL, a path, the name of a run."""
     quality: float | None = None
-    """How good it was judged to be, 0 to 10; None if it was not judged."""
+    """A judgement, 0 to 10; None if there is none."""
     created: datetime | None = None
-    """With its time zone; the time of storing if None."""
+    """With a time zone; None for the time of storing."""
     metadata: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
-    """Anything else to get back, or to filter by; never searched."""
+    """Anything else to return, or to filter by; never searched."""
     id: str = ""
     """If left out: 32 hexadecimal digits made from source, title and text, so that equal content
     has an equal id."""
@@ -185,7 +185,7 @@ def _scalar(name: str, value: object) -> Scalar:
         )
     if not _is_finite(value):
         raise InvalidInput(
-            f"the filter '{name}' asks for a number that is not finite, or too great",
+            f"the filter '{name}' asks for a number that is infinite, NaN or too large",
             code="filter.value-not-finite",
         )
     return value
@@ -208,11 +208,12 @@ class Hit:
     rank: int
     """From 1."""
     score: float
-    """What it was ranked by, 0 to 1: relevance and quality."""
+    """Relevance and quality in one figure, 0 to 1; hits are ranked by it."""
     fused: float
-    """Relevance, 0 to 1: the scores of both indexes as one, or of the one that was asked."""
+    """Relevance, 0 to 1: the fused scores of both indexes, or the score of the one that was
+    asked."""
     lexical: float | None
-    """BM25 score; None if the lexical index was not asked or did not propose it."""
+    """BM25 score; None if the lexical index was not asked or did not find the passage."""
     vector: float | None
     """Cosine to the query, -1 to 1; None if the vector index was not asked or had no answer."""
 

@@ -1,4 +1,4 @@
-"""Where a store is: a directory, or a schema of a PostgreSQL database."""
+"""The place of a store: a directory, or a schema of a PostgreSQL database."""
 
 from __future__ import annotations
 

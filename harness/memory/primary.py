@@ -1,11 +1,11 @@
 """The primary store: every passage and its vectors, in an SQLite file or a PostgreSQL schema.
 
-Both databases get the same statements; what they do not share is behind `_Database`.
+Both databases get the same statements; their differences are behind `_Database`.
 
-What is committed here is stored; both indexes are made from it and can be deleted at any time.
-Every write takes the next sequence number, so one integer says how far an index has read: from p
-to q it drops `removed_between(p, q)` and reads `passages_between(p, q)`. If p is less than
-`compacted()` it begins again, since earlier removals are forgotten.
+Committed passages are stored; both indexes are derived from them and can be deleted at any time.
+Every write takes the next sequence number, so one integer says how far an index has read: from p to
+q it drops `removed_between(p, q)` and reads `passages_between(p, q)`. If p is less than
+`compacted()`, it starts over, since earlier removals are forgotten.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
 
 Merging = bool | Literal["near"]
-"""Which passages become one: those that are the same (True), also those that are near it, or none
-(False). See `harness.memory.reading`."""
+"""Which passages are merged: the same ones (True), also near ones, or none (False). See
+`harness.memory.reading`."""
 
 Numbers = NDArray[np.int64]
 
@@ -223,7 +223,7 @@ class PrimaryStore:
             found = _merges(changes.db, id)
             if not found or _find(changes.db, id):
                 raise InvalidInput(
-                    f"{self.place}: no passage '{id}' that became one with another",
+                    f"{self.place}: passage '{id}' was not merged into another, or is stored again",
                     code="memory.not-merged",
                 )
             passage = found[0].passage
@@ -611,7 +611,7 @@ def _merge_of(alike: Sequence[Passage], passage: Passage, rule: Rule) -> Merge |
 
 
 def _keep(db: Statements, merges: Sequence[Merge]) -> None:
-    """Keeps new passages, whole, beside those that are there; of one id, the last."""
+    """Stores new passages, whole, beside the present ones; of one id, the last."""
     last = {one.id: one for one in merges}
     first = _number(db, "SELECT coalesce(max(sequence), 0) + 1 FROM merged") if last else 0
     db.executemany("DELETE FROM merged WHERE id = ?", [(id_,) for id_ in last])

@@ -1,4 +1,4 @@
-"""Searching: both indexes are asked, their scores become one, and the best passages are fetched."""
+"""Search: asks both indexes, fuses their scores, and fetches the best passages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which passages say the same in the same words, however they were typed.
+"""Finds passages that say the same in the same words, in any typing.
 
 There are two rules, for title and text each. `same`: equal in Unicode's composed form (NFC), with a
 blank for any white space. `near`: also equal with typewriter signs for typographic ones, and

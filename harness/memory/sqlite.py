@@ -100,8 +100,8 @@ class SqliteDatabase:
             make_private(path)
             if not _may_be_written(path):
                 raise self.failed(
-                    "its files may not be written, which even a search has to; copy the directory "
-                    "elsewhere and open the copy",
+                    "its files are read-only, and even a search writes to them; copy the "
+                    "directory elsewhere and open the copy",
                     code="memory.store-read-only",
                 )
             self._writer = self._connect()
@@ -339,8 +339,8 @@ def _prepare(database: SqliteDatabase) -> None:
         damage = "its state is missing" if state is None else _fault(db) if is_copy else None
     if damage:
         raise database.failed(
-            f"passages.sqlite is damaged, as a copy is that was made during a write: "
-            f"{damage} (copy it again while nothing writes, or delete the directory)",
+            f"passages.sqlite is damaged, perhaps because it was copied during a write: {damage} "
+            "(copy it again while nothing writes, or delete the directory)",
             code="memory.store-damaged",
         )
     if is_copy:

@@ -36,9 +36,9 @@ class MemoryStore:
     """Passages in a directory or in PostgreSQL, searched by words, by meaning, or both.
 
     Every method may be called from any thread, and several processes may have the store open:
-    searches run side by side, writes take turns. `add` and `delete` are durable when they return,
-    and the next search of this store sees them. Another process sees them as soon as it has
-    finished reading what came before; on another machine, that begins when the server tells it.
+    searches run in parallel, writes take turns. `add` and `delete` are durable when they return,
+    and the next search of this store sees them. Another process sees them as soon as it has read
+    all earlier writes; on another machine, after the server's notification.
     """
 
     def __init__(
@@ -78,29 +78,29 @@ class MemoryStore:
         progress: Progress | None = None,
         make: bool = True,
     ) -> Self:
-        """Opens the store at a place, or makes one there.
+        """Opens the store at a place, or creates one there.
 
-        Indexes that are behind catch up; damaged ones are made again. Passages without a vector of
-        this embedder are embedded in the background: until then words alone decide.
+        Indexes that are behind catch up; damaged ones are rebuilt. Passages without a vector of
+        this embedder are embedded in the background: until then, only words find them.
 
         Args:
             path: The directory, or `postgresql://user@host/database`, without a password: that is
                 taken from `PGPASSWORD` or `~/.pgpass`.
             embedder: `WordLlamaEmbedder` if None.
-            language: Whose words are stemmed, such as `german`, or `none`. If None: English for a
-                new store, else the store's own.
-            merge: Whether a passage that says what a stored one says, in the same words, becomes
-                one with it: if they are equal but for white space and Unicode's forms of a letter
-                (True), also but for typographic signs (`near`), or never (False).
-            cache: Where indexes of a PostgreSQL store lie; `~/.cache/harness/memory` if None.
-            progress: Told what is being done, how much of it is done, and how much there is; in
-                another thread, for work in the background.
-            make: Whether to make a store where there is none.
+            language: Language for stemming, such as `german`, or `none`. If None: English for a new
+                store, else the store's own.
+            merge: Whether a passage with the words of a stored one is merged into it: if they
+                differ only in white space and Unicode's forms of a letter (True), also if they
+                differ in typographic signs (`near`), or never (False).
+            cache: Directory for indexes of a PostgreSQL store; `~/.cache/harness/memory` if None.
+            progress: Called with the step, the amount done and the total; from another thread for
+                background work.
+            make: Whether to create a missing store.
 
         Raises:
             MemoryStoreFailed: It cannot be read or made.
-            InvalidInput: The language is unknown or not the store's, `merge` or the url is not
-                usable, or there is no store to open.
+            InvalidInput: The language is unknown or not the store's, `merge` or the url is invalid,
+                or there is no store.
             ConfigurationInvalid: psycopg is not installed.
         """
         if merge not in (True, False, "near"):
@@ -129,11 +129,11 @@ class MemoryStore:
     # --- writing -----------------------------------------------------------------------------
 
     def add(self, passages: Iterable[Passage]) -> Added:
-        """Stores passages, all of them or, if it raises, none.
+        """Stores all of the passages or, if it raises, none.
 
-        A passage with a known id changes nothing, one that says the same as a stored passage
-        becomes one with it (see `open` and `split`), and one that looks like instructions to a
-        model is refused.
+        A passage with a known id changes nothing, one that says the same as a stored passage is
+        merged into it (see `open` and `split`), and one that looks like instructions to a model is
+        refused.
 
         Raises:
             MemoryStoreFailed: They cannot be written.
@@ -156,7 +156,7 @@ class MemoryStore:
         return replace(added, refused=refused)
 
     def delete(self, *ids: str) -> int:
-        """Removes passages and those merged into them; returns how many of the ids it knew."""
+        """Removes passages and all merged into them; returns how many existed."""
         deleted = self._primary.delete(ids)
         self._has_written()
         return deleted
@@ -186,8 +186,8 @@ class MemoryStore:
     ) -> Hits:
         """The best `limit` passages for a query, best first; fewer if fewer are relevant.
 
-        Any text is a query; a blank one finds nothing. While the vector index is unavailable, words
-        alone decide, and the hits say why.
+        Any text is a query; a blank one finds nothing. While the vector index is unavailable, only
+        words count, and the hits say why.
 
         Args:
             query: `"several words"` in quotes, and `title:word`, count extra.
@@ -197,7 +197,7 @@ class MemoryStore:
                 values means any of them.
 
         Raises:
-            InvalidInput: For an impossible limit, mode or filter.
+            InvalidInput: The limit, mode or filter is invalid.
             MemoryStoreFailed: The store cannot be read.
         """
         _check_limit(limit)
@@ -218,10 +218,10 @@ class MemoryStore:
         return hits
 
     def novelty(self, texts: Iterable[str]) -> float:
-        """How much of what these texts say is not stored yet: the mean over the texts, 0 to 10.
+        """How new these texts are to the store: the mean over the texts, 0 to 10.
 
-        A text that is stored word for word counts 0; one that is no nearer to a stored passage than
-        unrelated texts are to each other counts 10. No texts: 0. An empty store: 10.
+        A text stored word for word counts 0; one no nearer to a stored passage than unrelated texts
+        are to each other counts 10. Without texts: 0. With an empty store: 10.
 
         Raises:
             MemoryStoreFailed: The vector index is unavailable.
@@ -229,7 +229,7 @@ class MemoryStore:
         return self._searcher.novelty(list(texts))
 
     def stats(self) -> Stats:
-        """What the store holds, and the state of its indexes."""
+        """The contents of the store, and the state of its indexes."""
         embedder = self._embedder
         last = self._primary.last_sequence()
         behind = max(0, last - self._read_up_to)
@@ -250,7 +250,7 @@ class MemoryStore:
 
     @property
     def behind(self) -> int | None:
-        """How many known writes the indexes here have not read yet; None if no server tells."""
+        """Known writes that the local indexes have not read; None if no server reports it."""
         heard = self._primary.heard_sequence()
         return None if heard is None else max(0, heard - self._read_up_to)
 
@@ -264,7 +264,7 @@ class MemoryStore:
     # --- upkeep ------------------------------------------------------------------------------
 
     def rebuild(self, progress: Progress | None = None) -> None:
-        """Makes the lexical index again, and embeds passages without a vector.
+        """Rebuilds the lexical index, and embeds passages without a vector.
 
         Raises:
             MemoryStoreFailed: They cannot be written.
@@ -285,7 +285,7 @@ class MemoryStore:
         """Waits until the indexes have read all writes, and all passages are embedded.
 
         Returns:
-            Whether it is done; False if embedding takes longer than `timeout_s`, or fails.
+            False if embedding takes longer than `timeout_s`, or fails.
         """
         last = self._primary.last_sequence()
         self._lexical.catch_up(until=last)

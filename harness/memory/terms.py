@@ -1,4 +1,4 @@
-"""How texts and queries become terms of the lexical index, and documents and queries of tantivy."""
+"""Turns texts and queries into terms of the lexical index, and into tantivy's objects."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The vector index: the cosines of all passages to a query, by exact search in memory.
 
-`VectorIndex` reads the vectors from the primary store into a `Matrix`, which is never changed once
-made: searches need no lock, and go on while the next one is being read.
+`VectorIndex` reads the vectors from the primary store into a `Matrix`, which never changes:
+searches need no lock, and continue while the next one is being read.
 """
 
 from __future__ import annotations

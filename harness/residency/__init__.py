@@ -1,4 +1,4 @@
-"""The keep-alive budget: which models are in memory, and whose turn it is."""
+"""The keep-alive budget: which models are in memory, and which is loaded next."""
 
 from harness.inference import Host, HostReport
 from harness.residency.budget import MAX_WAIT_S, KeepAliveBudget

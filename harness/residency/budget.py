@@ -1,4 +1,4 @@
-"""The keep-alive budget: asks the policy whenever something changes, and does what it says."""
+"""The keep-alive budget: asks the policy at each change, and carries out its decision."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from harness.residency.residents import Residents
 from harness.trace import Tracer
 
 MAX_WAIT_S = 60.0
-"""How long a call is put off in favor of others, unless told otherwise."""
+"""Longest time that a call waits in favor of others, by default."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class _Queued:
     is_granted: bool = False
     error: Exception | None = None
     awaits_load: bool = False
-    """Whether its span says so."""
+    """Whether its span records that."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -92,7 +92,7 @@ class KeepAliveBudget:
 
     @property
     def ledger(self) -> Ledger:
-        """What is in memory at the moment."""
+        """The models in memory now."""
         return Ledger(
             devices=self._devices,
             residents=self._residents.entries,
@@ -101,14 +101,14 @@ class KeepAliveBudget:
 
     @property
     def tenants(self) -> Mapping[str, Tenant]:
-        """The models by tag, with what was learned about them."""
+        """The models by tag, with the facts learned about them."""
         return self._residents.tenants
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Lends models while the block runs, and unloads at its end what it has loaded.
+        """Lends models inside the block, and unloads at its end the models it loaded.
 
-        Models that servers already have in memory stay as they are.
+        Models that servers already had in memory stay.
         """
         await self._residents.adopt()
         group = asyncio.TaskGroup()
@@ -136,7 +136,7 @@ class KeepAliveBudget:
                 self._report()
 
     def expect(self, forecast: Forecast) -> None:
-        """Replaces what is expected to come."""
+        """Replaces the forecast."""
         self._forecast = replace(forecast, is_complete=False) if self._was_surprised else forecast
         self._residents.expect_other()
         self._consider()
@@ -156,7 +156,7 @@ class KeepAliveBudget:
         most that it holds in the model's KV cache.
 
         Raises:
-            DoesNotFit: It is larger than the budget allows, whatever goes.
+            DoesNotFit: It can never fit into the budget.
             ModelFileInvalid: It cannot be loaded.
             LoadFailed: Its server cannot load it.
             InferenceError: Its server cannot be asked to.
@@ -209,7 +209,7 @@ class KeepAliveBudget:
             raise
 
     async def _wait(self, queued: _Queued) -> None:
-        """Waits until something has changed for the call; the span says for what."""
+        """Waits until something has changed for the call; the span records the reason."""
         queued.changed.clear()
         load = self._residents.load_of(queued.call.model)
         queued.awaits_load = load is not None
@@ -241,7 +241,7 @@ class KeepAliveBudget:
             queued.changed.set()
 
     def _refuse_what_cannot_fit(self) -> None:
-        """Fails the calls for models that turned out to have no room, whatever goes."""
+        """Fails the calls for models that turned out never to fit."""
         for model in {queued.call.model for queued in self._queue.values()}:
             try:
                 check_fits(model, self._residents.tenants, self._devices)
@@ -252,7 +252,7 @@ class KeepAliveBudget:
         for model in {queued.call.model for queued in self._queue.values()}:
             self._refuse(
                 model,
-                LoadFailed("the budget was closed meanwhile", code="budget.closed", endpoint=model),
+                LoadFailed(("the memory budget was closed"), code="budget.closed", endpoint=model),
             )
 
     # --- decisions --------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ class KeepAliveBudget:
 
 
 def most_kv_tokens(request: Request, *, context_tokens: int | None) -> int:
-    """What a call may come to hold in the KV cache; an upper bound.
+    """The most tokens that a call may hold in the KV cache.
 
     `context_tokens` is what one call has, prompt and reply together.
     """

@@ -1,7 +1,7 @@
-"""What the policy decides on: what is in memory, what waits and what may come; what it can decide.
+"""The policy's input (models in memory, waiting calls, forecast) and its possible decisions.
 
-A forecast may be wrong. A use that does not come costs another model some seconds in memory; a use
-that was not expected costs a load that was not prepared.
+A forecast may be wrong: an expected use that does not come costs another model some seconds in
+memory, and an unexpected use costs an unprepared load.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class Device:
     name: str
     """`machine`, `gpu0`, …"""
     capacity_bytes: int
-    """What the budget may use, the reserve included."""
+    """Bytes that the budget may use, including the reserve."""
     reserve_bytes: int = 0
     """Kept free for memory that is not counted."""
 
     @property
     def room_bytes(self) -> int:
-        """What models may take together."""
+        """Bytes that models may take together."""
         return self.capacity_bytes - self.reserve_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """A model that the budget decides about, resident or not, as far as it is known."""
+    """A model of the budget, resident or not, with its known facts."""
 
     model: str
     need: Need
@@ -48,11 +48,11 @@ class Tenant:
     load_s: float = 1.0
     """Measured, or else expected."""
     call_s: float = 0.0
-    """What a call takes, rather too much than too little; 0 while unknown."""
+    """Seconds of a call, a high estimate; 0 while unknown."""
     is_split: bool = False
     """Whether several devices compute it; the slowest sets its speed."""
     slots: int | None = None
-    """Calls that it answers side by side; None for any number."""
+    """Calls that it answers at once; None for any number."""
     kv_tokens: int | None = None
     """Of its KV cache, for all calls together; None for no limit."""
     load_timeout_s: float = 600.0
@@ -60,7 +60,7 @@ class Tenant:
     pin: bool = False
     """Whether it is loaded at the start and stays."""
     priority: int = 0
-    """Of two models that want the same room, the higher is loaded first and goes last."""
+    """Of two models that need the same room, the higher is loaded first and evicted last."""
 
     @property
     def need_bytes(self) -> int:
@@ -89,7 +89,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """What the budget holds in memory."""
+    """The models that the budget holds in memory."""
 
     devices: Mapping[str, Device]
     """By name; `machine` is always among them."""
@@ -99,7 +99,7 @@ class Ledger:
     """The model on its way in or out; its bytes are taken."""
 
     def taken_bytes(self, device: str) -> int:
-        """What models take there, the moving one included."""
+        """Bytes of the models there, including the moving one."""
         there = [*self.residents.values(), *([self.moving] if self.moving else [])]
         return sum(one.need.get(device, 0) for one in there)
 
@@ -135,10 +135,10 @@ class Strand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What is still to come."""
+    """The expected uses."""
 
     strands: tuple[Strand, ...] = ()
-    """Side by side, except for `after`; their order means nothing."""
+    """Parallel, except for `after`; their order means nothing."""
     is_complete: bool = False
     """Whether only these models will be called, so that others can go."""
 
@@ -178,7 +178,7 @@ class State:
     waiting: tuple[WaitingCall, ...] = ()
     """The oldest first."""
     forecast: Forecast = NOTHING_KNOWN
-    """May have some of the waiting calls, or none."""
+    """May include some of the waiting calls, or none."""
     max_wait_ns: int = 60_000_000_000
     """How long a call may be put off in favor of others."""
     failed: frozenset[str] = frozenset()
@@ -215,7 +215,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unload:
-    """A model goes, although no other comes."""
+    """A model is unloaded without another to load."""
 
     model: str
     reason: str
@@ -223,7 +223,7 @@ class Unload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Nothing to do before something changes or this time has come."""
+    """Wait for a change, or until this time."""
 
     until_ns: int | None = None
     """None if only a change matters."""
@@ -236,10 +236,10 @@ Decision = Grant | Load | Unload | Wait
 
 
 def check_fits(model: str, tenants: Mapping[str, Tenant], devices: Mapping[str, Device]) -> None:
-    """Whether a model fits on its devices beside what is pinned there.
+    """Checks that a model fits on its devices beside the pinned models.
 
     Raises:
-        DoesNotFit: It has no room, whatever goes; the message has the sum.
+        DoesNotFit: It can never fit; the message has the sum.
     """
     tenant = tenants[model]
     for name, need_bytes in tenant.need.items():
@@ -258,8 +258,8 @@ def check_fits(model: str, tenants: Mapping[str, Tenant], devices: Mapping[str, 
         parts += [f"less {format_bytes(size)} of pinned '{m}'" for m, size in pinned.items()]
         leaves = f", which leaves {format_bytes(max(room_bytes, 0))}" if len(parts) > 1 else ""
         raise DoesNotFit(
-            f"model '{model}' needs {format_bytes(need_bytes)} and the whole budget of '{name}' is "
-            f"{' '.join(parts)}{leaves}; {_remedy(device, pinned)}",
+            f"model '{model}' needs {format_bytes(need_bytes)}, and the whole budget of '{name}' "
+            f"is {' '.join(parts)}{leaves}; {_remedy(device, pinned)}",
             model=model,
             need_bytes=need_bytes,
             capacity_bytes=device.capacity_bytes,

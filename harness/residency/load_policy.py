@@ -1,9 +1,9 @@
-"""The policy: from what is in memory and which calls wait to what happens next.
+"""The policy: decides from the models in memory and the waiting calls what happens next.
 
-Pure: no clock, no model. Calls for what is resident go first, so that calls are grouped by model. A
-switch happens when nothing is left for the model that goes, or when a call has waited so long that
-it must. Of the loads that could be made the one is chosen that leaves the fewest seconds of loading
-for the forecast. The next model is loaded ahead when there is room for it.
+Pure: no clock, no model. Calls to resident models go first, so calls are grouped by model. Models
+are switched when the resident one has no more calls, or when another call has waited too long. The
+chosen load leaves the fewest seconds of loading for the forecast. The next model is loaded ahead if
+there is room.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LONGEST_TURN: Final = 2
 
 
 def decide(state: State) -> Decision:
-    """What is to be done next."""
+    """The next action."""
     urgent = _urgent(state)
     granted = tuple(_grantable(state, urgent))
     if granted:
@@ -62,7 +62,7 @@ def planned_loads(
 ) -> Counter[str]:
     """How often each model is loaded if these strands run and no call waits too long.
 
-    Nothing is in memory at first; what is pinned is loaded once. Each of the models fits.
+    Nothing is in memory at first; pinned models are loaded once. Each of the models fits.
     """
     pinned = [model for model, tenant in tenants.items() if tenant.pin]
     loads = Counter(pinned)
@@ -85,7 +85,7 @@ def planned_loads(
 
 
 def why_it_waits(call: WaitingCall, state: State) -> str:
-    """What stands between a call and its model now."""
+    """What a call is waiting for now."""
     ledger = state.ledger
     resident = ledger.residents.get(call.model)
     if resident is not None:
@@ -174,7 +174,7 @@ def _urgent(state: State) -> Load | None:
 
 
 def _switch(state: State) -> Load | Wait:
-    """A switch for a call that waits, if now is the time; else when to look again."""
+    """A switch for a waiting call, if it is due; else when to look again."""
     wanted = _wanted(state)
     if not wanted:
         return Wait()
@@ -195,7 +195,7 @@ def _switch(state: State) -> Load | Wait:
 
 
 def _can_fit(models: Iterable[str], state: State, *, going: Iterable[Resident]) -> bool:
-    """Whether one of these models has room when those go: much cheaper than the choice."""
+    """Whether one of these models fits after these unloads: much cheaper than the choice."""
     tenants = [state.tenants[model] for model in models if model in state.tenants]
     if not tenants:
         return False
@@ -378,7 +378,7 @@ class Choice:
     def best(
         self, reasons: Mapping[str, str], *, going: Sequence[str] | None = None
     ) -> Load | None:
-        """The best load of one of these models; None if none of them can have room.
+        """The best load of one of these models; None if none can fit.
 
         `reasons` says why each should come. If `going` is None, all that are not pinned may go.
         """
@@ -398,7 +398,7 @@ class Choice:
         )
 
     def stays_until_ns(self, model: str) -> int | None:
-        """When a resident may go for another; None if a call must end first.
+        """When a resident may be evicted for another; None if a call must end first.
 
         One that is about to be used again stays, though idle, while calls to others are under way,
         and then for as long as loading it again would take. The longest wait is not its concern.
@@ -424,7 +424,7 @@ class Choice:
     # --- victims, and what a load costs -----------------------------------------------------------
 
     def _victims(self, model: str, going: Sequence[str]) -> tuple[str, ...] | None:
-        """The residents that make room for a model, the least missed; None if all are too few."""
+        """The least missed residents that make room for a model; None if all are too few."""
         victims: list[str] = []
         for one in going:
             if self._has_room(model, victims):

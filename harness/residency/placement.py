@@ -1,4 +1,4 @@
-"""Where models go: each whole to the GPU with the most room, or else to the machine. Pure."""
+"""Places models: each goes whole to the GPU with the most room, or else to the machine. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of a budget: which are in memory, which calls use them, how they come and go."""
+"""The models of a budget: which are in memory, the calls that use them, loads and unloads."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Residents:
 
     @property
     def entries(self) -> Mapping[str, Resident]:
-        """What is in memory, by tag."""
+        """The models in memory, by tag."""
         return self._there
 
     @property
@@ -119,7 +119,7 @@ class Residents:
             )
 
     def expect_other(self) -> None:
-        """The forecast has changed: what was not used may be loaded ahead again."""
+        """The forecast has changed: unused models may be loaded ahead again."""
         self._wasted.clear()
 
     # --- moves ------------------------------------------------------------------------------------
@@ -198,10 +198,10 @@ class Residents:
         }
 
     async def _take_out(self, reason: str) -> Exception | None:
-        """Unloads what is moving; returns the error if it stays."""
+        """Unloads the moving model; returns the error if it stays."""
         resident = self.moving
         assert resident is not None
-        # Cancelled, an unload would only begin anew: `unload_all` waits for it.
+        # A cancelled unload would only begin again: `unload_all` waits for it.
         self._leaving = asyncio.create_task(self._unload_host(resident.model, reason=reason))
         error = await asyncio.shield(self._leaving)
         self._leaving = None
@@ -345,7 +345,7 @@ class Residents:
     # --- what hosts say ---------------------------------------------------------------------------
 
     async def _report(self, model: str) -> HostReport | None:
-        """What the model's host says; None if it says nothing."""
+        """The report of the model's host; None without one."""
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT_S):
                 return await self._hosts[model].report()
@@ -358,7 +358,7 @@ class Residents:
         return None
 
     async def adopt(self) -> None:
-        """Enters what was in memory from the start."""
+        """Adds the models that were in memory from the start."""
         models = list(self._hosts)
         reports = await asyncio.gather(*map(self._report, models))
         for model, report in zip(models, reports, strict=True):
@@ -408,7 +408,7 @@ class Residents:
         self._changed(_NO_ERRORS)
 
     def _resize(self, model: str, report: HostReport) -> bool:
-        """Updates what a resident takes; returns whether it has changed."""
+        """Updates the size of a resident; returns whether it changed."""
         need = self._said_need(model, report)
         if need is None or need == self._there[model].need:
             return False
@@ -440,6 +440,6 @@ class Residents:
         }
 
     def _most_room_bytes(self, model: str, device: str) -> int:
-        """What a model can have of a device when all others have gone that may."""
+        """The most that a model can have of a device after all possible evictions."""
         pinned = (t for t in self.tenants.values() if t.pin and t.model != model)
         return self._devices[device].room_bytes - sum(t.need.get(device, 0) for t in pinned)

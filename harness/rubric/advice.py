@@ -1,4 +1,4 @@
-"""Advice on rubrics: what breaks no rule, and is hardly what the author means.
+"""Advice on rubrics: valid lines that the author hardly means.
 
 Each rule yields remarks; `advice_on` finds the line that each remark is about.
 """

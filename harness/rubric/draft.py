@@ -40,23 +40,23 @@ _STEMMERS: Mapping[Language, str] = {
 
 @dataclass(frozen=True)
 class Draft:
-    """A text under evaluation. Not slotted: its parts are worked out once, on first use."""
+    """A text under evaluation. Not slotted: its parts are computed once, on first use."""
 
     text: str
-    """What was written, in Markdown."""
+    """The draft, in Markdown."""
     task: str
-    """What was asked for."""
+    """What the draft was written for."""
     sources: tuple[str, ...] = ()
-    """What it may draw on."""
+    """Texts that the draft may rely on."""
     cut: bool = False
     """Whether the reply was cut; such a draft does not pass a loop."""
     language: Language | None = None
-    """What it is to be written in, as the rubric says; None for English, or where words are only
-    compared as they are written."""
+    """The language that the rubric asks for; None for English, or for comparing words as
+    written."""
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
-        """As `sections_of` cuts it; none for a blank text."""
+        """The sections, as `sections_of` cuts them; empty for a blank text."""
         return sections_of(self.text) if self.text.strip() else ()
 
     @cached_property
@@ -73,7 +73,7 @@ class Draft:
 
     @cached_property
     def chapters(self) -> tuple[tuple[int, Section], ...]:
-        """What "each section" means to checks: the parts under headings.
+        """The sections that "each section" means in checks: the parts under headings.
 
         Text above the first heading counts only if there are no headings.
         """
@@ -81,7 +81,7 @@ class Draft:
 
     @cached_property
     def sentences(self) -> tuple[tuple[int, Section, str], ...]:
-        """Every sentence, with the section it stands in and that one's index in `sections`.
+        """Every sentence, with its section and the section's index in `sections`.
 
         Headings, code and tables are not sentences.
         """
@@ -95,7 +95,7 @@ class Draft:
 
     @cached_property
     def fences(self) -> tuple[tuple[int, Section, Fence], ...]:
-        """Every block of fenced code, with the section it stands in and that one's index."""
+        """Every block of fenced code, with its section and the section's index."""
         return tuple(
             (index, section, fence)
             for index, section in enumerate(self.sections)
@@ -104,7 +104,7 @@ class Draft:
 
     @cached_property
     def evidence(self) -> str:
-        """Task and sources as one text: what a number may come from."""
+        """Task and sources as one text, in which numbers are looked up."""
         return "\n".join((self.task, *self.sources))
 
     @property
@@ -118,7 +118,7 @@ class Draft:
         return any(source.strip() for source in self.sources)
 
     def finding(self, message: str, index: int, *, code: str) -> Finding:
-        """What is wrong with one of the sections."""
+        """A finding about one section."""
         return Finding(message, self.sections[index].title, index, code=code)
 
     def has_subsections(self, index: int) -> bool:

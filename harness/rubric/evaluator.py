@@ -175,7 +175,7 @@ class Evaluator:
         )
 
     async def _hear(self, case: Case, *, sample: int) -> tuple[list[Opinion], list[HarnessError]]:
-        """The opinions of all models, asked at once, and the errors of those that gave none."""
+        """The opinions of all models, asked at once, and the errors of models without one."""
 
         async def opinion_of(model: str) -> Opinion | HarnessError:
             try:

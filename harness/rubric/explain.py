@@ -1,6 +1,6 @@
-"""What is wrong with a rubric's values, in words for people who do not program.
+"""Explains mistakes in a rubric's values to people who do not program.
 
-It translates pydantic's errors, and leaves out what only follows from another error.
+It translates pydantic's errors, and drops those that only follow from another.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.rubric.rubric import FILLED_IN, Cap, Dimension, Prompts, Rubric, Sc
 
 NOTHING = Notice(
     code="rubric.nothing-given",
-    message="nothing stands after the colon, or it is not indented below it",
+    message="the value after the colon is missing, or is not indented below it",
 )
 
 

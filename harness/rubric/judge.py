@@ -1,7 +1,7 @@
-"""One evaluator model at work: the calls on one draft, and what was read from the replies.
+"""One evaluator model's calls on one draft, and the scores read from its replies.
 
-A call has room for the longest reply that its schema allows, and for thinking aloud before it:
-whether a model does is not known beforehand. Where a context has less room, thinking goes without.
+A call has room for the longest reply that its schema allows, and for thinking before it, since it
+is unknown beforehand whether a model thinks. If a context is too small, thinking gets less room.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Reading rubric files: found by name, merged with what they extend, and checked.
+"""Reads rubric files: finds them by name, merges them with the rubric they extend, and checks them.
 
-Every mistake is answered by its file and line. A field that a file writes goes before the rubric
-that it extends, and that before the preset. Mappings (`scale`, `shorten`, `anchors`, a dimension)
-are merged field by field, dimensions by name and in the base's order; any other list (`checks`,
-`caps`) is taken whole from one of the two.
+Every mistake is reported with its file and line. A file's own field overrides the rubric that it
+extends, and that overrides the preset. Mappings (`scale`, `shorten`, `anchors`, a dimension) are
+merged field by field, dimensions by name and in the base's order; any other list (`checks`, `caps`)
+comes whole from one of the two.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class RubricFile:
 
 
 def load_rubric(name: str, *, directory: Path = _OWN, refuse: Refuse | None = None) -> Rubric:
-    """A rubric by its name (`brief`) or by its path (`drafts/mine.yaml`).
+    """Loads a rubric by its name (`brief`) or its path (`drafts/mine.yaml`).
 
-    A name is looked for in `directory`, then among the rubrics that ship with the package. The code
-    that its `function` checks name is run, unless `refuse` gives a reason against it.
+    A name is looked up in `directory`, then among the shipped rubrics. The code of its `function`
+    checks is run, unless `refuse` returns a reason against it.
 
     Raises:
         RubricInvalid: There is no such rubric, or it has mistakes.
@@ -111,7 +111,7 @@ def _read(
 
 
 def with_prompts(rubric: Rubric, prompts: str | Path | Mapping[str, str]) -> Rubric:
-    """The rubric with other prompts; those that are not given stay as they are.
+    """The rubric with other prompts; prompts that are not given stay the same.
 
     They are templates by name, or the path of their file.
 
@@ -264,7 +264,7 @@ ENDINGS = (".yaml", ".yml")
 
 
 def directories(directory: Path) -> tuple[Path, ...]:
-    """Where to look: the user's own rubrics, whose folder need not exist, then those that ship."""
+    """Where to look: the user's own rubrics, whose folder need not exist, then the shipped ones."""
     return directory, shipped_directory("rubrics")
 
 
@@ -378,8 +378,8 @@ def _of_another_scale(own: Written, base: Written, merged: Written) -> Iterator[
         scores += [(f"a cap of '{name}'", at_most) for at_most in caps]
     if taken := [name for name, score in scores if score and score.path != own.path]:
         yield own.fields["scale"].problem(
-            f"{', '.join(taken)}: taken over from {base.path}, whose scale is another; write what "
-            "they are on this scale, or keep the scale",
+            f"{', '.join(taken)}: inherited from {base.path}, which has another scale; set them "
+            "on this scale, or keep the scale",
             code="rubric.taken-from-another-scale",
         )
 

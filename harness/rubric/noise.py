@@ -1,7 +1,7 @@
-"""How much an evaluator's composites vary when it judges one draft several times.
+"""The noise of an evaluator: how much its composites vary when it judges one draft several times.
 
 It is measured once for a rubric and an evaluator, and kept beside the rubric in `essay.noise.json`.
-Nearer to the threshold than that, a single judgement decides nothing.
+Within the noise of the threshold, a single judgement decides nothing.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What the evaluator model is asked, and the shape of its reply.
+"""The evaluator's prompt, and the schema of its reply.
 
 The prompt runs from what never changes to what changes with every call, so that a prefix cache
 serves all but its end: instructions, rubric, task, sources, draft, and last the dimensions to
-judge. Task, sources and draft are data: they stand between marks that do not occur in them, and
-nothing in them can change what code does with the scores.
+judge. Task, sources and draft are data: they stand between markers that do not occur in them, and
+nothing in them changes how code uses the scores.
 
-All of it has one limit. A long draft is shortened, and then the sources, toward what the draft
-says; checks see both whole.
+The whole prompt has one length limit. A long draft is shortened first, then the sources, to the
+parts that the draft relies on; checks see both whole.
 """
 
 from __future__ import annotations

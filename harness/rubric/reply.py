@@ -3,9 +3,8 @@
 A score is taken only where the reply states it for its dimension, on the scale. It is never made
 up, moved onto the scale, or taken from another dimension. Totals and `passed` are ignored.
 
-JSON is read for what it says, not for whether it is right: in prose, in fences, with trailing
-commas, half of it missing. Nothing raises, and it takes linear time, since a reply may be a
-megabyte of braces.
+Broken JSON is read too: in prose, in fences, with trailing commas, half of it missing. Nothing
+raises, and reading takes linear time, since a reply may be a megabyte of braces.
 """
 
 from __future__ import annotations

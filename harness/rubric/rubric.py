@@ -274,8 +274,8 @@ class Dimension(BaseModel):
             return  # the other rules depend on which is meant
         if self.needs_sources and self.judge is None:
             yield _mistake(
-                f"dimension '{self.name}' is checked by code, which knows itself when there are no "
-                "sources: 'needs_sources' is for judged dimensions",
+                f"dimension '{self.name}' is checked by code; 'needs_sources' is for judged "
+                "dimensions only",
                 "needs_sources",
                 code="rubric.check-needs-sources",
             )
@@ -289,8 +289,8 @@ class Dimension(BaseModel):
         for index, cap in enumerate(self.caps):
             if cap.when is not None and self.judge is None:
                 yield _mistake(
-                    f"dimension '{self.name}' is checked by code, which cannot tell whether "
-                    f"'{cap.when}' is so: give the cap a check, as 'unless'",
+                    f"dimension '{self.name}' is checked by code, which cannot judge "
+                    f"'{cap.when}'; give the cap a check, as 'unless'",
                     "caps",
                     index,
                     "when",
@@ -299,12 +299,12 @@ class Dimension(BaseModel):
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """What it asks of a draft, in the words that its author is told."""
+        """The requirements on a draft, as told to its author."""
         return tuple(check.requirement for check in self.checks) or (str(self.judge).strip(),)
 
 
 class Rubric(BaseModel):
-    """What a draft is measured by."""
+    """The dimensions by which drafts are scored, and the threshold to pass."""
 
     model_config = _MODEL
 
@@ -314,9 +314,9 @@ class Rubric(BaseModel):
     """Digest of all values, with those from the rubrics it extends and its preset; filled in on
     loading."""
     extends: str | None = Field(default=None, min_length=1)
-    """Another rubric, by name or path: what is not written here is taken from there."""
+    """Another rubric, by name or path, from which missing fields are inherited."""
     without: tuple[Name, ...] = ()
-    """Dimensions of the rubric it extends that are left out."""
+    """Dimensions of the extended rubric to leave out."""
     preset: PresetName | None = None
     """A named set of defaults."""
     title: str = Field(min_length=1)
@@ -324,31 +324,31 @@ class Rubric(BaseModel):
     purpose: str = ""
     """What kind of text it is for."""
     language: Language | None = None
-    """What drafts are written in, by ISO 639-1, such as `de`. Checks of phrases and names then know
-    inflected words. Left out, they are made for English, and look for words as they are
+    """The language of drafts, by ISO 639-1, such as `de`; checks of phrases and names then
+    recognize inflected words. By default the checks assume English, and look for words as
     written."""
     scale: Scale = Scale()
     """Shared by all dimensions."""
     pass_at: float = 8.0
     """The composite from which a draft passes."""
     focus_below: float = 7.0
-    """A revision works on the dimensions under this score."""
+    """A revision works on dimensions below this score."""
     judge: JudgeMode = "joint"
     """How the evaluator model is asked."""
     repeats: int = Field(default=3, ge=1, le=15)
-    """How often a draft is judged at most, if its composite is too near `pass_at` to tell. With 1,
-    the evaluator's likeliest judgement counts; else all are sampled."""
+    """Most judgings of a draft whose composite is too near `pass_at` to tell. With 1, the
+    evaluator's likeliest judgement counts; else all are sampled."""
     repeat_within: float = Field(default=0.5, ge=0)
-    """How near that is, in points; the evaluator's measured noise, if there is one, replaces it."""
+    """How near to `pass_at` is too near, in points; an evaluator's measured noise replaces it."""
     candidates: int = Field(default=1, ge=1, le=16)
     """How many texts a revise loop samples for a first draft and for each section it revises. The
     checks choose among them."""
     finalists: int = Field(default=1, ge=1, le=8)
-    """How many drafts made of these the evaluator scores in a round."""
+    """How many drafts made of these candidates the evaluator scores in a round."""
     shorten: Shortening = Shortening()
-    """When models are shown a shortened draft."""
+    """When models see a shortened draft."""
     prompts: Prompts = Field(default_factory=Prompts)
-    """What models are told: templates, or the name of a file of templates beside this one."""
+    """Templates of the prompts, or the name of a file of templates beside this one."""
     dimensions: tuple[Dimension, ...] = Field(min_length=1)
     """In the order they are reported."""
 
@@ -362,7 +362,7 @@ class Rubric(BaseModel):
         for index, dimension in enumerate(self.dimensions):
             if dimension.name in names:
                 yield _mistake(
-                    f"dimension '{dimension.name}' stands more than once; rename one, or delete it",
+                    f"dimension '{dimension.name}' is defined twice; rename one, or delete it",
                     "dimensions",
                     index,
                     "name",
@@ -412,7 +412,7 @@ class Rubric(BaseModel):
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """What it asks of a draft, in the words that its author is told."""
+        """The requirements on a draft, as told to its author."""
         return tuple(text for d in self.dimensions for text in d.requirements)
 
     @property
@@ -431,7 +431,7 @@ def _mistake(
 ) -> InitErrorDetails:
     """A rule that is broken between fields; the place is for the line in the file.
 
-    `line` is that of the field's text, counted from 0.
+    `line` is the line of the field's text, counted from 0.
     """
     error = PydanticCustomError(code, "{message}", {"message": message, "line": line})
     return InitErrorDetails(type=error, loc=place, input=None)

@@ -1,4 +1,4 @@
-"""From what checks and judges say to the scores of dimensions.
+"""Turns the results of checks and judges into scores of dimensions.
 
 A check's grade or a model's judgement becomes a score on the rubric's scale, caps hold it down, and
 the scores of several judges become one.
@@ -151,7 +151,7 @@ def _rule(cap: Cap) -> str:
 
 
 def held_down(score: DimensionScore, held: Iterable[Held]) -> DimensionScore:
-    """The score under its caps, with the reasons of those that lower it."""
+    """The score under its caps, with the reasons of the caps that lower it."""
     lowering = [cap for cap in held if cap.at_most < score.score]
     if not lowering:
         return score

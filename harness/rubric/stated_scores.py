@@ -181,7 +181,7 @@ class _Reading:
         """A score that the line states without a name; the last of several."""
         found = None
         for label in _SCORE.finditer(line):
-            # Among several dimensions, a final score is that of the whole.
+            # Among several dimensions, a final score belongs to the whole.
             if (label["final"] or label["boxed"]) and not self._alone:
                 continue
             # Of one alone, a total may be all there is, but does not stand for what it has.
@@ -368,8 +368,7 @@ _SUFFIX = "score|rating|grade|evaluation"
 class Labels:
     """Finds the dimensions of a rubric by their names.
 
-    It knows them all, even those that were not asked for: their scores must not be taken for
-    another's.
+    It knows all dimensions, even unrequested ones: their scores must not be taken for another's.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -1,7 +1,7 @@
 """Prompts as templates: texts with fields, that a rubric can replace.
 
-`prompts.yaml` beside this file has those that ship, and says how they are written. Only a template
-is parsed, never what is put into it.
+`prompts.yaml` beside this file holds the shipped templates and explains their syntax. Only a
+template is parsed, never the text put into it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Verdicts: the scores of one evaluation, and what code makes of them."""
+"""Verdicts: the scores of one evaluation, and whether they pass."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DimensionScore:
 
     @property
     def own_findings(self) -> tuple[Finding, ...]:
-        """The findings without those that the reason or a cap says again."""
+        """The findings that neither the reason nor a cap repeats."""
         return tuple(
             finding
             for finding in self.findings
@@ -113,11 +113,11 @@ class Judges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A whole evaluation of one draft."""
+    """The evaluation of one draft."""
 
     rubric: str
     rubric_sha256: str
-    """Digest of what the rubric says; verdicts with another digest do not compare."""
+    """Digest of the rubric's values; verdicts with different digests cannot be compared."""
     scores: tuple[DimensionScore, ...]
     composite: float
     """Weighted mean, rounded half up to the scale's `composite_step`: 0.1 from 0 to 10 by 0.5."""
@@ -125,18 +125,19 @@ class Verdict:
     """Whether the composite and all floors are reached, and nothing is missing: decided by code,
     never by the evaluator."""
     below_floor: tuple[str, ...] = ()
-    """Dimensions under their floor; with any, the draft fails."""
+    """Dimensions below their floor; any of them fails the draft."""
     gates: tuple[str, ...] = ()
-    """The gates among these; with any, no model was asked: `composite` is of the checks alone."""
+    """The gates among these; with any, no model was asked, and `composite` covers the checks
+    alone."""
     unjudged: tuple[str, ...] = ()
-    """Dimensions that do not count. Judged ones: optional ones without an evaluator, those that
-    need sources and had none, and all behind a shut gate. Checked ones: those whose checks had
-    nothing to check, or nothing to check by, such as Python or sources."""
+    """Dimensions that do not count. Of the judged: optional ones without an evaluator, ones that
+    lack their sources, and all behind a shut gate. Of the checked: ones whose checks had nothing to
+    check, such as Python, or nothing to check by, such as sources."""
     missing: tuple[str, ...] = ()
-    """The checked ones among these that the rubric does not call optional; with any, the draft
-    fails, since not all that counts was scored."""
+    """The checked ones among these that are not optional; any of them fails the draft, since its
+    score is incomplete."""
     carried: tuple[str, ...] = ()
-    """Dimensions with an earlier round's score, because only what changed was judged again."""
+    """Dimensions with an earlier round's score, because only changed parts were judged again."""
     judges: Judges | None = None
     """None if code alone decided."""
 
@@ -158,9 +159,9 @@ class Verdict:
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
-        """Greater for the better draft: one that passes, one that no gate stopped, the composite.
+        """Sorts drafts, greater is better: passing first, then no shut gate, then the composite.
 
-        With a gate shut, the composite is of other dimensions, and such a draft goes behind.
+        With a shut gate, the composite covers other dimensions, so such a draft sorts lower.
         """
         return self.passed, not self.gates, self.composite
 
@@ -200,7 +201,7 @@ def reach_verdict(
     counted = [d for d in rubric.dimensions if d.name in by_name]
     if not counted:
         raise EvaluationFailed(
-            f"nothing of rubric '{rubric.id}' could be judged: there are no sources, or no "
+            f"no dimension of rubric '{rubric.id}' could be judged: there are no sources, or no "
             f"evaluator, to judge {', '.join(unjudged)} by"
         )
     composite = half_up(weighted_mean(rubric, by_name.values()), rubric.scale.composite_step)

@@ -1,6 +1,6 @@
-"""What stands in a YAML file, each value with its file and line.
+"""The values of a YAML file, each with its file and line.
 
-Where a file is not YAML, the second half says what to mend, for people who do not know YAML.
+If a file is not YAML, the second half explains what to fix, for people who do not know YAML.
 """
 
 from __future__ import annotations
@@ -198,8 +198,8 @@ class _Reading:
             if key.value in lines:
                 # YAML would silently keep the last one.
                 said = (
-                    f"'{key.value}' stands twice, first on line {lines[key.value]}; delete one, or "
-                    "put '- ' before this if it begins the next item of a list"
+                    f"'{key.value}' occurs twice, first on line {lines[key.value]}; delete one, "
+                    "or put '- ' before this if it begins the next item of a list"
                 )
                 field = Written(None, self._path, line)
                 self.problems.append(field.problem(said, code="rubric.duplicate-field"))

@@ -1,4 +1,4 @@
-"""The session: configuration, and the one place where the parts are joined and closed."""
+"""The session: configuration, and the one place that joins the parts and closes them."""
 
 from harness.session.agent import AgentResult
 from harness.session.batch import BatchResult, BatchScores

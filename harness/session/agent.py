@@ -1,9 +1,9 @@
 """The agent: a model that calls tools until it can answer.
 
-A straight loop: the model replies, what it asks for is called, the results are handed back. Each
-call of a tool is a step of the run, whose result is in the journal before the model is asked again;
-so a resumed run calls no tool again that had answered. Whatever goes wrong with a call, the model
-is told and may try something else. Code decides when the loop ends, by `next_move`.
+A plain loop: the model replies, the tools it asks for are called, the results go back to it. Each
+tool call is a step of the run, with its result in the journal before the model is asked again; so a
+resumed run repeats no finished tool call. The model is told of every failed call and may try
+something else. Code decides when the loop ends, by `next_move`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from harness.session.tools import ToolFailed, ToolOutcome, ToolResult, UsableToo
 from harness.trace import Tracer, describe
 
 AgentStop = Literal["answered", "max_steps", "repeating"]
-"""Why an agent ended: with an answer, out of steps, or because its model made the same calls over
-and over, although it was told so."""
+"""Why an agent ended: with an answer, out of steps, or because its model repeated the same calls in
+spite of a warning."""
 
 SAME_CALLS = 3
-"""So often in a row a model may make the same calls for the same results."""
+"""How often in a row a model may make the same calls for the same results."""
 _TRACEBACK_CHARS = 5_000
 
 _LAST = "\n\n[No further call is possible. Answer now, with what you know.]"
@@ -40,25 +40,25 @@ _EMPTY = "Your reply was empty. Answer, or call a tool."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentResult:
-    """What came of an agent."""
+    """The result of an agent."""
 
     text: str
-    """The answer; of an agent that was stopped, the last that it said, perhaps nothing."""
+    """The answer. If the agent was stopped: its last text, perhaps empty."""
     stop_reason: AgentStop
     value: Any = None
     """The answer in the type asked for; None if there is no answer or no type was asked for."""
     steps: int
     """Replies of the model."""
     calls: tuple[ToolResult, ...]
-    """In the order of the model."""
+    """In the model's order."""
     messages: tuple[Message, ...]
-    """The conversation, with which another call can go on. Calls that were not made are left out.
+    """The conversation, for another call to continue. Tool calls that were not made are left out.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A reply of the model that did not end the loop, and what came of its calls."""
+    """A reply of the model that did not end the loop, with the results of its calls."""
 
     text: str
     calls: tuple[ToolCall, ...]
@@ -66,12 +66,12 @@ class Step:
 
 
 Move = AgentStop | Literal["call", "remind", "nudge"]
-"""The end, or what is next: calling the tools, giving the last results again with a word on that,
-or asking for more than an empty reply."""
+"""The end, or the next move: call the tools, repeat the last results with a remark, or ask again
+after an empty reply."""
 
 
 def next_move(steps: Sequence[Step], reply: Completion, *, max_steps: int) -> Move:
-    """What to do after a reply of the model."""
+    """The next move after a reply of the model."""
     if not reply.tool_calls and reply.text.strip():
         return "answered"
     asked, same = _asked(reply.tool_calls), 0
@@ -91,7 +91,7 @@ def next_move(steps: Sequence[Step], reply: Completion, *, max_steps: int) -> Mo
 
 
 def _asked(calls: Sequence[ToolCall]) -> list[tuple[str, object]]:
-    """Calls, the same for two that differ only in how their arguments are written."""
+    """A key of calls, the same for calls that differ only in the spelling of their arguments."""
     asked: list[tuple[str, object]] = []
     for call in calls:
         with suppress(orjson.JSONDecodeError):
@@ -113,7 +113,7 @@ async def run_agent(
     max_steps: int,
     max_result_chars: int,
 ) -> AgentResult:
-    """Has a model call tools until it answers, or there is a reason to stop.
+    """Lets a model call tools until it answers, or there is a reason to stop.
 
     `name` is that of its calls as steps: an identifier that no other agent of the node's call has.
     Of a result longer than `max_result_chars`, the middle is left out.
@@ -196,12 +196,12 @@ class _Caller:
         return ()
 
     def item(self, call: ToolCall) -> dict[str, str]:
-        """What a step takes; the same as long as its result holds."""
+        """The inputs of a step; the same as long as its result is valid."""
         code = self.tools[call.name].code if call.name in self.tools else ""
         return {"tool": call.name, "arguments": call.arguments, "code": code}
 
     async def step(self, run: Any, call: dict[str, str]) -> ToolResult:  # noqa: ANN401 - a `Run`
-        """One call, whatever becomes of it."""
+        """One call, with its result or error."""
         name, arguments = call["tool"], call["arguments"]
         outcome: ToolOutcome = "ok"
         with self.tracer.span(
@@ -245,7 +245,7 @@ class _Caller:
 
 
 def _is_the_runs_own(error: BaseException) -> bool:
-    """Whether an error ends the run, and is not for the model to see."""
+    """Whether an error ends the run, instead of being told to the model."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is None or bool(task.cancelling())  # else the tool ended itself

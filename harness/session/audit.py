@@ -1,8 +1,8 @@
 """A run's line in the audit log.
 
 Field names are those of the Agentic Harness Engineering series, so that its readers open our file
-and ours opens theirs. Fields that a run of ours never has (tool calls, searches) are there and
-empty. `schema_version` says which fields are ours. Names that end in `_s` are seconds, in `_ms`
+and our readers open theirs. Fields that a run of ours never has (tool calls, searches) are there
+and empty. `schema_version` says which fields are ours. Names that end in `_s` are seconds, in `_ms`
 milliseconds, as there.
 """
 
@@ -53,7 +53,7 @@ def audit_line(
     redactor: Redactor,
     content: ContentPolicy = "full",
 ) -> dict[str, object]:
-    """What the log keeps of a run.
+    """The log's line about a run.
 
     The line holds no more of texts than `content` says.
     """
@@ -95,7 +95,7 @@ def audit_line(
 def series_fields(
     stages: Mapping[str, Mapping[str, Any]], loops: Sequence[Mapping[str, Any]]
 ) -> dict[str, object]:
-    """The fields of the series that sum up the calls by role, and the last loop."""
+    """The fields of the series that summarize the calls by role, and the last loop."""
     return {**_NOT_OURS, **_totals(stages), **_of_last_loop(loops)}
 
 

@@ -1,4 +1,4 @@
-"""Casting: which model plays which role in a run, checked before it begins, and its warnings."""
+"""Casting: which model plays which role in a run, checked before the run, with warnings."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Casting:
         models: The models behind the tags.
         draw: How the evaluator was drawn; None before, or without a draw.
         panel: Evaluators that judge together; None before, or without a panel.
-        separation: How different producer and evaluators are, as far as known; None unless there
-            are both.
+        separation: How far producer and evaluators differ, as far as known; None unless there are
+            both.
         warnings: The run's, so far.
     """
 
@@ -93,7 +93,7 @@ class Casting:
     async def ask_servers(self, tracer: Tracer, *, environment: Mapping[str, str]) -> None:
         """Asks servers which models they serve, if there are models or replicas to compare.
 
-        Where a server does not answer within seconds, the settings count.
+        If a server does not answer within seconds, the settings count.
 
         Raises:
             ConfigurationInvalid: Replicas of an endpoint serve different models.
@@ -129,8 +129,8 @@ class Casting:
     def choose_evaluators(self, tracer: Tracer, *, task: str, run_id: str) -> None:
         """If there is a pool: draws one evaluator from it, or takes all of them as a panel.
 
-        Models that their servers have shown to be too close to the producer's are left out. The
-        seed is that of the settings, else the run's task, else its id.
+        Models that turned out to be too close to the producer's are left out. The seed is that of
+        the settings, else the run's task, else its id.
 
         Raises:
             ConfigurationInvalid: The pool is empty.
@@ -193,17 +193,17 @@ class Casting:
     def model(self, role: str, tracer: Tracer) -> str:
         """Tag of the endpoint that a call for a role asks.
 
-        Warns, once, where `[roles]` leaves the role to the producer's.
+        Warns, once, if `[roles]` leaves the role to the producer's model.
 
         Raises:
-            ConfigurationInvalid: There is none, or the role is misspelt.
+            ConfigurationInvalid: No model plays it, or the role is misspelt.
         """
         tag = self.roles.model(role)
         if self.roles.lacks(role):
             notice = Notice(
                 code="roles.played-by-producer",
-                message=f"no model plays '{role}', so the producer's does; name one under [roles] "
-                "in harness.toml",
+                message=f"no model plays '{role}', so the producer's model does; name one under "
+                "[roles] in harness.toml",
             )
             if notice not in self.warnings:
                 self.warn(notice, tracer)
@@ -261,34 +261,33 @@ async def _word_on(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelM
 
 
 def warn_of_no_price(limits: Limits, spent: Spent, *, casting: Casting, tracer: Tracer) -> None:
-    """Says, once, that a limit to the cost was none, since no price was known."""
+    """Warns, once, that a cost limit had no effect because no price is known."""
     if limits.max_cost_usd is None or spent.cost_usd is not None or not spent.unpriced_calls:
         return
     notice = Notice(
         code="limits.cost-unbounded",
-        message=f"{limits.said('cost')} bounded nothing: no call's price is known; "
-        "write usd_per_million_input_tokens and usd_per_million_output_tokens under "
-        "the endpoints",
+        message=f"{limits.said('cost')} had no effect: no call's price is known; write "
+        "usd_per_million_input_tokens and usd_per_million_output_tokens under the endpoints",
     )
     if notice not in casting.warnings:
         casting.warn(notice, tracer)
 
 
 _STAND_INS = frozenset({"gpt", "gpt-3.5-turbo"})
-"""What local servers call any model, to please OpenAI's clients."""
+"""Names that local servers give any model, for OpenAI's clients."""
 
 
 class ServedModels:
     """Compares the models that replies name. A `Watch` of the client.
 
-    llama-server answers with the model it has, whatever it is asked for, so two endpoints with two
-    names can turn out to be one model. If a server did not say so when the run began, or was given
-    another model since, only a reply tells.
+    llama-server answers with the model it has, for any requested name, so two endpoints with two
+    names can turn out to be one model. If a server did not report its model when the run began, or
+    got another since, only a reply shows it.
 
-    A name counts when it tells a family or a size. `default`, a file called `model.gguf`, or a made
-    up alias say nothing across two servers; at one address, any name does, if both replies bear it.
-    A name that an endpoint asks for says nothing new: it was looked at before the run. A reply of a
-    fallback is the fallback's, and what is written down of the endpoint before it does not count.
+    A name counts if it shows a family or a size. `default`, a file called `model.gguf`, or a
+    made-up alias prove nothing across two servers; at one address, any name does, if both replies
+    have it. A name that equals an endpoint's requested name is no news: it was checked before the
+    run. A fallback's reply counts for the fallback, not for the endpoint before it.
     """
 
     def __init__(self, *, casting: Casting, tracer: Tracer) -> None:
@@ -303,7 +302,7 @@ class ServedModels:
 
         Raises:
             SameModel: Producer and evaluator turn out to be one model.
-            SameFamily: The same of relatives, where they are refused.
+            SameFamily: They are of one family, and the settings refuse that.
         """
         separation = self._casting.separation
         if separation is not None and request.role in (PRODUCER, EVALUATOR):
@@ -311,7 +310,7 @@ class ServedModels:
             self.before()
 
     def before(self) -> None:
-        """Raises what was found in any call so far: a loop takes an error for a failed round."""
+        """Raises the error found in any call so far: a loop takes it for a failed round."""
         if self._refusal is not None:
             raise self._refusal
 

@@ -33,21 +33,21 @@ T = TypeVar("T")
 async def open_shim(
     *models: str, settings: Settings | None = None, tracer: Tracer | None = None
 ) -> AsyncIterator[Client]:
-    """The models of this directory, for many calls without a pipeline.
+    """Opens the models of this directory, for many calls without a pipeline.
 
         async with open_shim() as shim:
             completion = await shim.chat(ChatRequest(model="qwen", messages=as_messages("Hello.")))
 
-    Nothing is loaded or connected to until it is called; what was is closed with the block.
+    Models are loaded and servers connected at the first call, and closed with the block.
 
     Args:
-        models: Tags of endpoints; what is wrong with one of them is said at once, and with one that
-            stands in for it, in the log.
-        settings: In place of those of the directory and the environment.
-        tracer: Sees every call, such as a `RunTrace`; nobody does when left out.
+        models: Tags of endpoints. A mistake in one of them raises at once; one in a fallback is
+            logged.
+        settings: Used in place of the settings of the directory and the environment.
+        tracer: Records every call, such as a `RunTrace`; by default none.
 
     Raises:
-        ConfigurationInvalid: The settings are not usable, or there is no such endpoint.
+        ConfigurationInvalid: The settings are invalid, or there is no such endpoint.
     """
     chosen = settings_or_default(settings)
     endpoints = known_endpoints(chosen)
@@ -106,25 +106,24 @@ async def chat(
     settings: Settings | None = None,
     **options: Unpack[ChatOptions],
 ) -> Any:
-    """Asks one model once, and leaves no trace.
+    """Asks one model once, and records no trace.
 
-    The model is opened for this call and closed after it. For more calls, `open_shim` keeps models
-    open, and so does the run of a pipeline: there, what becomes of a schema is found out once. Here
-    each call that `returns` a type is preceded by a short one that finds it out, unless the
-    endpoint's `structured` says it.
+    The model is opened for this call and closed after it. For more calls, `open_shim` and pipelines
+    keep models open, and test only once how a server treats schemas. Here a short call tests that
+    before each call that `returns` a type, unless the endpoint has `structured`.
 
     Args:
         model: Tag of an endpoint in `harness.toml` or `HARNESS_ENDPOINTS`.
         messages: A text, or a conversation.
         returns: The type to answer in: a pydantic model, a dataclass, a builtin, or any of these
             annotated. The reply is then a value of it, and else a `Completion`.
-        tools: Functions that the model may ask to be called, in the reply's `tool_calls`. They are
-            not called.
+        tools: Functions that the model may ask to call, in the reply's `tool_calls`. They are not
+            called.
         tool_choice: Whether the model decides if it asks for a call, or has to.
-        top_logprobs: Of each token, the log probability and those of so many alternatives.
-        on_text: Told each piece of the answer as it arrives; where the rest was asked for, the
-            word that was cut is told again.
-        settings: In place of those of the directory and the environment.
+        top_logprobs: Asks for log probabilities of each token and of this many alternatives.
+        on_text: Called with each piece of the answer as it arrives; after a continued cut, the cut
+            word comes again.
+        settings: Used in place of the settings of the directory and the environment.
         options: See `ChatOptions`.
 
     Raises:
@@ -155,12 +154,12 @@ def stream(
     settings: Settings | None = None,
     **options: Unpack[ChatOptions],
 ) -> TextStream:
-    """Asks as `chat` does; gives the text of the answer as it arrives, piece by piece.
+    """Asks as `chat` does, and yields the text of the answer as it arrives.
 
         async for piece in harness.stream("qwen", "Why is the sky blue?"):
             print(piece, end="")
 
-    See `TextStream`, also for what becomes of errors.
+    See `TextStream`, also for errors.
     """
     return TextStream(partial(chat, model, messages, settings=settings, **options))
 
@@ -184,12 +183,12 @@ def chat_sync(
 async def embed(
     model: str, texts: Sequence[str], *, settings: Settings | None = None
 ) -> Embeddings:
-    """Makes vectors of texts, with one model, once; see `chat`.
+    """Embeds texts with one model, once; see `chat`.
 
     Args:
         model: Tag of an endpoint whose model embeds.
         texts: At least one.
-        settings: In place of those of the directory and the environment.
+        settings: Used in place of the settings of the directory and the environment.
 
     Raises:
         ConfigurationInvalid: There is no such endpoint.

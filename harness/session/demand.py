@@ -1,9 +1,8 @@
-"""Which models the nodes of a pipeline ask, and in which order, as far as that is declared or seen.
+"""Which models the nodes of a pipeline ask, and in which order, as far as declared or observed.
 
-A node's `models=[…]` says in which roles it asks, and in no others. The last run of the pipeline
-shows in which order its nodes asked, and a mapped node's earlier items show that for the later
-ones. A revise loop says whom it asks when it begins. The rest is unknown: nothing is read from the
-source of nodes.
+A node's `models=[…]` lists all roles that it asks. The last run of the pipeline shows the order in
+which its nodes asked, and a mapped node's earlier items show it for the later ones. A revise loop
+declares its models when it begins. The rest is unknown: the source of nodes is not read.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ MEMORY = "memory"
 _RUNS: Final = 8
 """The latest journals that are looked at."""
 _MOST_JOURNAL_BYTES: Final = 4 << 20
-"""Longer journals are passed over; this one is read in a quarter of a second."""
+"""Longer journals are skipped; one of this size is read in a quarter of a second."""
 _MOST_USES: Final = 64
-"""Of one call of a node, that are remembered."""
+"""Most roles kept for one call of a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +56,12 @@ class Players:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What one call of a node asks of models."""
+    """The models that one call of a node asks."""
 
     roles: tuple[str, ...] = ()
-    """In order. Of a declaration alone, each once: the node may alternate between them."""
+    """In order. From a declaration alone, each once: the node may alternate between them."""
     source: Literal["declared", "seen", "unknown"] = "unknown"
-    """Where the order is from."""
+    """The source of the order."""
     is_all: bool = False
     """Whether it asks in no other role."""
 
@@ -73,7 +72,7 @@ class Demand:
 
 
 def demand_of(graph: Graph, seen: Mapping[str, Sequence[str]]) -> dict[str, Demand]:
-    """What the nodes of a graph ask, by name.
+    """The models that the nodes of a graph ask, by name.
 
     `seen` has, by node, the roles that its calls asked before; see `last_asked`.
     """
@@ -94,7 +93,7 @@ def _demand(graph: Graph, name: str, seen: Sequence[str] | None) -> Demand:
 
 
 def latest_journals(traces: Path) -> Iterator[Journal]:
-    """The journals of the latest runs, the latest first; without those that cannot be read.
+    """The readable journals of the latest runs, latest first.
 
     The folder need not exist.
     """

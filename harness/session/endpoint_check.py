@@ -1,4 +1,4 @@
-"""Tries endpoints out: what each can do, as far as a dozen short calls show it."""
+"""Checks endpoints: what each can do, as shown by a dozen short calls."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class _Trial:
         self.chats = not endpoint.embeddings
         """Whether it does, or is to; else all there is to see is that it embeds."""
         self.noticed: tuple[Notice, ...] = ()
-        """What is to be said beside what is seen."""
+        """Advice beside the findings."""
 
     async def begin(self) -> None:
         """The call that decides whether the endpoint can be used. It may have to load the model."""
@@ -286,8 +286,8 @@ def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
     if not _lists(check.models, endpoint.model_id):
         yield Notice(
             code="endpoint.model-not-listed",
-            message=f"it lists no model '{endpoint.model_id}', and answered all the same: "
-            "whatever it serves, it may be another",
+            message=f"it answered, but does not list model '{endpoint.model_id}': another model "
+            "may have answered",
         )
     yield from _on_schemas(check, endpoint)
     for field, what in (
@@ -298,7 +298,7 @@ def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
     ):
         switch = _switch(endpoint, field)
         if getattr(check, field) is False and switch:
-            yield Notice(code="endpoint.switch-off", message=f"{switch} makes it tell {what}")
+            yield Notice(code="endpoint.switch-off", message=(f"{switch} makes it report {what}"))
 
 
 def _on_schemas(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
@@ -307,15 +307,15 @@ def _on_schemas(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
     if endpoint.structured not in {None, check.structured}:
         yield Notice(
             code="endpoint.structured-differs",
-            message=f"structured = '{endpoint.structured}' is written down for it, "
-            f"and it was seen to be '{check.structured}'",
+            message=f"its settings say structured = '{endpoint.structured}', and the check found "
+            f"'{check.structured}'",
         )
     if check.structured == "ignored":
         enforces = provider_of(endpoint).enforces
         remedy = f"; {enforces} changes that" if enforces else ""
         yield Notice(
             code="endpoint.ignores-schemas",
-            message=f"it takes no notice of schemas: what comes is for the model to decide{remedy}",
+            message=f"it ignores schemas: the model alone decides the form of its replies{remedy}",
         )
 
 

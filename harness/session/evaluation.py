@@ -1,4 +1,4 @@
-"""How a session judges drafts and revises them: by which rubric, which evaluators, what noise."""
+"""How a session judges and revises drafts: the rubric, the evaluators and their noise."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def choose_rubric(
     prompts: str | Path | Mapping[str, str] | None = None,
     refuse: Refuse = _refusal,
 ) -> ChosenRubric:
-    """A rubric by its name, by its path, or as it is.
+    """Loads a rubric by name or path, or takes a given one.
 
     `prompts` are templates that go before the rubric's, by name, or the path of their file.
     `refuse` says whether code that the rubric names may be run.
@@ -119,7 +119,7 @@ def choose_rubric(
 
 
 async def evaluate(session: Session, draft: Draft, chosen: ChosenRubric, *, ask: Ask) -> Verdict:
-    """One verdict, recorded as those of a loop are; see `Run.evaluate`."""
+    """One verdict, recorded like a loop's; see `Run.evaluate`."""
     noise = noise_of(session, chosen)
     return await _recorded(
         session, evaluator_of(session, chosen.rubric, ask=ask, noise=noise), draft
@@ -375,7 +375,7 @@ def _tokens_to_keep(
     candidates: int,
     finalists: int,
 ) -> int:
-    """How many tokens the first drafts have to leave for their evaluation and the other rounds.
+    """Tokens that the first drafts must leave for their evaluation and the other rounds.
 
     Raises:
         LimitReached: There is no room for a draft and its evaluation.
@@ -416,8 +416,8 @@ def evaluator_of(session: Session, rubric: Rubric, *, ask: Ask, noise: Noise | N
 def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
     """The measured noise of this run's evaluators by this rubric; it is recorded.
 
-    It stands in the calibration of the rubric's threshold, or has been measured by itself. One that
-    does not fit adds a warning to the run.
+    It comes from the calibration of the rubric's threshold, or from a measurement. Noise that does
+    not fit adds a warning to the run.
 
     Raises:
         InvalidInput: A file cannot be read.
@@ -458,7 +458,7 @@ def _warn_once(session: Session, notice: Notice) -> None:
 
 
 def scatter(session: Session, noise: Noise, rubric: Rubric) -> Scatter:
-    """What the noise of this run's evaluators says of their composites."""
+    """The noise of this run's evaluators, applied to their composites."""
     panel = session.casting.panel
     return scatter_of(
         noise,

@@ -1,4 +1,4 @@
-"""A run's events while it goes on, made from its records."""
+"""Live events of a run, made from its records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EventKind = Literal[
     "missed", "done",
 ]  # fmt: skip
 _MOST_WAITING = 1_000
-"""Events that a slow reader can leave unread. The pieces of one call count as one."""
+"""Most unread events for a slow reader. The pieces of one call count as one."""
 _TOLD_OF_A_RESULT = ("run_id", "status", "result", "outputs", "stopped_by", "passed", "duration_s")
 
 
@@ -31,47 +31,47 @@ class RunEvent:
 
     kind: EventKind
     node: str | None = None
-    """The label of the node call that it happened in: `answer`, `findings[2]`."""
+    """The label of the node's call: `answer`, `findings[2]`."""
     attempt: int | None = None
-    """Of a node that started: 1 for its first attempt."""
+    """For a started node: 1 for its first attempt."""
     status: NodeStatus | None = None
-    """Of a node that ended: a `failed` attempt may be followed by another."""
+    """For an ended node: a `failed` attempt may be followed by another."""
     output: object = None
-    """Of a node that ended, as JSON, where the run records texts; its items come as they are made.
-    What is `reused` has none here."""
+    """For an ended node, as JSON, if the run records texts; items come as they are made. None for
+    `reused` outputs."""
     error: str | None = None
-    """Why there is no output."""
+    """Why the node has no output."""
     role: str | None = None
-    """Of a text: what the model is used as. An evaluator's text, and a typed reply, is JSON."""
+    """For a text: the model's role. An evaluator's text, and a typed reply, is JSON."""
     model: str | None = None
-    """Of a text: the endpoint's tag."""
+    """For a text: the endpoint's tag."""
     call: int | None = None
-    """Of a text: the same for all pieces of one answer; a further attempt has another number."""
+    """For a text: the same number for all pieces of one answer; a retry has another."""
     text: str | None = None
-    """A piece of an answer; of a question, its words."""
+    """A piece of an answer, or the text of a question."""
     round: int | None = None
-    """Of a round, from 1; of a loop that ended, the best one."""
+    """The round's number, from 1; for an ended loop, its best round."""
     composite: float | None = None
-    """Of a verdict or a round."""
+    """For a verdict or a round."""
     passed: bool | None = None
     scores: Mapping[str, float] | None = None
-    """Of a verdict, by dimension."""
+    """For a verdict, by dimension."""
     stop_reason: str | None = None
-    """Of a loop that ended."""
+    """For an ended loop."""
     code: str | None = None
-    """Of a warning."""
+    """The code of a warning."""
     message: str | None = None
     key: str | None = None
-    """Of a question, to answer it by when the run is resumed."""
+    """For a question: the key that answers it when the run is resumed."""
     form: str | None = None
-    """Of a question: the kind of answer, in words."""
+    """For a question: the kind of answer, in words."""
     missed: int | None = None
-    """How many events came too fast for the reader, and were dropped."""
+    """How many events were dropped because the reader was too slow."""
     result: RunResult | None = None
-    """Of the last event, `done`."""
+    """For the last event, `done`."""
 
     def as_json(self) -> str:
-        """One line, of the fields that are not None; of the result its main ones."""
+        """One line with the fields that are not None, and the main fields of the result."""
         said = {one.name: getattr(self, one.name) for one in fields(self)}
         said = {name: value for name, value in said.items() if value is not None}
         if self.result is not None:
@@ -82,10 +82,10 @@ class RunEvent:
 class RunEvents(Stream[RunEvent, RunResult]):
     """The events of one run: `async for event in pipeline.events(task="…")`.
 
-    Afterwards, `result` is the run's. A run that fails raises after its last event. A run that is
-    left early is cancelled, and can be resumed. A slow reader holds up no run: pieces of one call
-    that it has not read are joined, and beyond 1,000 waiting events the oldest give way to one that
-    says how many were `missed`.
+    Afterwards, `result` has the run's result. A failed run raises after its last event. Leaving the
+    iteration early cancels the run, which can be resumed. A slow reader never delays the run:
+    unread pieces of one call are joined, and beyond 1,000 waiting events the oldest are replaced by
+    one that counts the `missed` events.
 
     Args:
         run: Runs the pipeline with this observer.
@@ -181,7 +181,7 @@ class _Observer:
         node: str | None = None,
         **said: Any,  # noqa: ANN401
     ) -> None:
-        """Tells an event of a node, or of the one around a span."""
+        """Sends an event of a node, or of the node around a span."""
         around = self._open.get(span or 0)
         while around is not None and around.name != "node":
             around = self._open.get(around.parent or 0)

@@ -1,7 +1,7 @@
-"""Notices when the event loop of a run stands still, and in which function.
+"""Detects when the event loop of a run is blocked, and by which function.
 
-Every function that computes, or waits without `await`, stops everything else in the process. The
-tracer learns of it (`Stalls`), and the timeline has a track of it.
+A function that computes, or waits without `await`, stops everything else in the process. The stalls
+go to the tracer (`Stalls`) and to a track of the timeline.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from harness.trace import Interval, Tracer
 from harness.trace.stalls import BEAT_NS
 
 _LOOK_S = 0.05
-"""A stall of this length is looked into, and again after as long."""
+"""A stall of this length is inspected, and again after the same time."""
 
 _LONGEST_NS = 1_000_000_000
-"""Stalls one right after the other are recorded together, up to this length."""
+"""Successive stalls are recorded together, up to this length."""
 
 _LIBRARIES = tuple(
     sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 _OWN = str(Path(__file__).parents[1])
 _LOOP = {"asyncio.events", "asyncio.base_events", "asyncio.runners"}
-"""Modules whose functions call what the loop runs."""
+"""Modules whose functions call the code that the loop runs."""
 
 
 @contextmanager
 def heartbeat(tracer: Tracer) -> Iterator[None]:
-    """Keeps it until the block is left, for a run that is recorded; to be entered in its loop.
+    """Beats inside the block, for a recorded run; enter it in the run's loop.
 
-    Each stall is a span `client lag`. `at` is where the loop was found, as file and line, and
-    `function` says in what: the innermost that a user has written, if there is one. Both are
-    missing of a short stall, and of one in which the whole process did not run.
+    Each stall is a span `client lag`. `at` is the place where the loop was found, as file and line,
+    and `function` is the innermost function there, if possible the user's own. Both are missing for
+    a short stall, and for one in which the whole process did not run.
     """
     if not tracer.run_id:
         yield
@@ -64,7 +64,7 @@ class _Heart:
         self._thread = threading.get_ident()
         self._next: asyncio.TimerHandle | None = None
         self._lag: list[Interval] = []
-        """Stalls one right after the other that are not recorded yet."""
+        """Successive stalls that are not recorded yet."""
         self._places: Counter[tuple[str, str]] = Counter()
 
     def beat(self) -> None:
@@ -88,7 +88,7 @@ class _Heart:
         self._tracer.stalls.stop()
 
     def watch(self, ended: threading.Event) -> None:
-        """In a thread: looks now and then whether the loop goes on and, if not, where it is."""
+        """In a thread: checks regularly whether the loop runs and, if not, where it is."""
         while not ended.wait(_LOOK_S):
             if self._tracer.stalls.overdue_ns >= _LOOK_S * 1e9:
                 frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - documented

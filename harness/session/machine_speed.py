@@ -1,4 +1,4 @@
-"""What a report needs to compare a run's speed with what the machine allows."""
+"""Facts for comparing a run's speed with the limits of the machine."""
 
 from __future__ import annotations
 
@@ -19,28 +19,26 @@ from harness.trace import Tracer
 from harness.trace.clock import boot_id
 
 KEPT = ".machine.json"
-"""The file, beside the runs, that keeps what was measured until the machine is started again."""
+"""The file beside the runs with measurements, valid until the machine restarts."""
 
 FileOf = Callable[[Endpoint], Awaitable[Path | None]]
-"""Asks where the server of an endpoint has its model's file."""
+"""Finds the file of a server's model."""
 
 
 @asynccontextmanager
 async def machine_speed_recorded(
     endpoints: Iterable[Endpoint], *, directory: Path, tracer: Tracer, file_of: FileOf
 ) -> AsyncIterator[None]:
-    """Records, when the block ends well, what limits the models that are wholly on one device.
+    """Records, when the block ends well, the limits of models that are wholly on one device.
 
-    Those are the weights of each, and the speed of the device's memory. A GPU's is what its driver
-    says. The machine's is measured, which takes a third of a second: by then no call disturbs it,
-    and it disturbs none.
+    Those are the weights of each, and the speed of the device's memory. A GPU's speed comes from
+    its driver. The machine's is measured after all calls, in a third of a second.
 
     Args:
-        endpoints: Those that can be used. One that is reached by a URL counts if it says where its
-            model is (`device`).
+        endpoints: The usable endpoints. One with a URL counts if it names its model's `device`.
         directory: Where runs land.
         tracer: Gets the instants `weights` and `machine`.
-        file_of: For those that are reached by a URL.
+        file_of: For endpoints with a URL.
     """
     yield
     if not tracer.run_id:
@@ -88,7 +86,7 @@ class _Machine(BaseModel):
 
 
 def _speed_of_memory(path: Path) -> _Machine:
-    """As it was measured since the machine was started, or now."""
+    """The measurement since the machine's start, or a new one."""
     with suppress(OSError, ValidationError):
         kept = _Machine.model_validate_json(path.read_bytes())
         if kept.boot_id == boot_id() is not None and kept.cores == core_count():

@@ -1,8 +1,7 @@
-"""Tools of MCP servers: programs that are started, or addresses, when a run first needs them.
+"""Tools of MCP servers: programs or addresses, started or opened when a run first needs them.
 
 A server is shared by all nodes of a run that name it, and is closed with the run. Only this module
-knows the client (extra `mcp`). What a program writes to its standard error is kept beside the run,
-without secrets.
+knows the client (extra `mcp`). A program's standard error is kept beside the run, without secrets.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _CALL_S = 60.0
 _CONNECT_S = 30.0
 _CLOSE_S = 10.0
 _KEPT_BYTES = 1_000_000
-"""Of what a server wrote to its standard error, the end."""
+"""Length of the kept end of a server's standard error."""
 _CLOSED = -32000
 """The client's code for a connection that has ended."""
 
@@ -37,25 +36,25 @@ class mcp:  # noqa: N801 - read as a word of the list of tools
     """The tools of an MCP server, for `run.agent(…, tools=[mcp("uvx mcp-server-time")])`.
 
     Raises:
-        InvalidInput: There is neither a command nor an address, or there are both.
+        InvalidInput: There is neither a command nor an address, or both.
     """
 
     command: str | Sequence[str] = ()
     """Starts the server: a text, or its words. No shell reads it."""
     _: KW_ONLY
     url: str | None = None
-    """Of a server that is running (streamable HTTP), in place of a command."""
+    """Address of a running server (streamable HTTP), in place of a command."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What the command sees beside `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL` and `TERM`; it sees
-    no other variable."""
+    """Variables for the command, beside `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL` and `TERM`; it
+    sees no others."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Sent with each request to the address."""
     only: Sequence[str] | None = None
-    """Names of the tools to offer; all when left out."""
+    """Names of the tools to offer; by default all."""
     prefix: str = ""
     """Goes before the tools' names."""
     timeout_s: float | None = None
-    """Longest that a call may take; when left out the agent's, or else 60 s."""
+    """Time limit of a call; by default the agent's, or else 60 s."""
     approve: Approve = False
     """Whether a person is asked before each call; see `Tool`."""
 
@@ -78,15 +77,15 @@ class mcp:  # noqa: N801 - read as a word of the list of tools
 
 
 ToolSource = Callable[..., object] | Tool | mcp
-"""A function, one with what must be said beside it, or a server with tools."""
+"""A function, a function with settings, or a server with tools."""
 
 
 class McpServers:
     """The MCP servers of a run.
 
     Args:
-        trace: The run's; shows how long a server took to start.
-        start_s: Longest that a server may take to start: `uvx` and `npx` may download it first.
+        trace: The run's; records how long a server took to start.
+        start_s: Time limit for a server's start: `uvx` and `npx` may download it first.
     """
 
     def __init__(self, trace: RunTrace, *, start_s: float = 60.0) -> None:
@@ -168,7 +167,7 @@ class McpServers:
 
 
 class _Connection:
-    """One server, opened and closed by a task of its own, as the client's scopes demand."""
+    """One server, opened and closed by a task of its own, as the client's scopes require."""
 
     def __init__(self, server: mcp, trace: RunTrace, start_s: float) -> None:
         self.listed: list[Any] = []
@@ -298,7 +297,7 @@ class _Connection:
 
 
 def _answer_of(result: Any) -> object:  # noqa: ANN401 - the client's, which may not be installed
-    """The texts of a result, and in a word what else there was; its value if there is no text."""
+    """The texts of a result, with a word on its other parts; its value if there is no text."""
     parts = []
     for one in result.content:
         match one.type:

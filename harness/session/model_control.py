@@ -1,4 +1,4 @@
-"""Models outside of a run: which are in memory, and having servers load them and let them go."""
+"""Models outside of a run: lists which are in memory, and has servers load and unload them."""
 
 from __future__ import annotations
 
@@ -29,43 +29,42 @@ Control = Literal["run", "managed", "fixed"]
 here."""
 
 _ASKING_S: Final = 10.0
-"""Longest that a server may take to say what it has in memory."""
+"""Time limit for a server's report on its memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSeen:
-    """An endpoint's model, as it is now."""
+    """The state of an endpoint's model."""
 
     tag: str
-    """The endpoint's."""
     backend: str
-    """How it is spoken to."""
+    """The server's kind."""
     model: str
-    """The name of its file, or what its server calls it."""
+    """The name of its file, or its name on the server."""
     device: str
-    """The one that its endpoint names."""
+    """The device that its endpoint names."""
     control: Control
     """Who loads and unloads it."""
     pin: bool
-    """Whether it stays in memory for the whole of a run."""
+    """Whether it stays in memory for a whole run."""
     priority: int
-    """Of models that want the same room, the highest is loaded first."""
+    """Among models that need the same room, the highest is loaded first."""
     reachable: bool | None = None
-    """Whether its server answers; None for none."""
+    """Whether its server answers; None without a server."""
     resident: bool | None = None
     """Whether it is in memory; None if unknown."""
     total_bytes: int | None = None
-    """What it takes there, on all devices together; None if unknown."""
+    """Its memory, on all devices together; None if unknown."""
     gpu_bytes: int | None = None
     """How much of that is on GPUs; None if unknown."""
     problem: str | None = None
-    """Why no more is known; None for nothing."""
+    """Why no more is known; None without an error."""
 
 
 async def list_models(
     endpoints: Mapping[str, Endpoint], *, environment: Mapping[str, str]
 ) -> list[ModelSeen]:
-    """Looks at every endpoint; nothing is loaded for it."""
+    """Checks every endpoint, without loading anything."""
     looks = (_look(endpoint, environment) for endpoint in endpoints.values())
     return list(await asyncio.gather(*looks))
 
@@ -74,7 +73,7 @@ def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[E
     """The endpoints of these tags, each once.
 
     Raises:
-        InvalidInput: One does not exist, or its model cannot be loaded and let go from here.
+        InvalidInput: One does not exist, or its model cannot be loaded and unloaded from here.
     """
     chosen = []
     for tag in dict.fromkeys(tags):
@@ -94,7 +93,7 @@ async def load_model(
     """Has a server load a model; other models stay where they are.
 
     Returns:
-        What the server says of it then.
+        The server's report on the model.
 
     Raises:
         DoesNotFit: It is larger than the budget of its device.
@@ -108,7 +107,7 @@ async def load_model(
 
 
 async def unload_model(endpoint: Endpoint, *, environment: Mapping[str, str]) -> None:
-    """Has a server let a model go, and waits until it has; one that is not there is no error.
+    """Has a server unload a model, and waits for it; a model that is not loaded is no error.
 
     Raises:
         ConfigurationInvalid: A key is not set.
@@ -121,21 +120,21 @@ async def unload_model(endpoint: Endpoint, *, environment: Mapping[str, str]) ->
 def _refuse_uncontrolled(endpoint: Endpoint) -> None:
     if endpoint.backend in FILE_BACKENDS:
         raise InvalidInput(
-            f"'{endpoint.tag}' is a file that every run loads for itself, and that goes with "
-            "it: outside of a run there is nothing to load it into; pin = true keeps it in "
-            "memory for the whole of a run",
+            f"'{endpoint.tag}' is loaded from a file by each run, into its own process: outside "
+            "of a run there is nothing to load or unload; pin = true keeps it in memory for a "
+            "whole run",
             code="model.in-process",
         )
     if endpoint.backend not in MANAGED_BACKENDS:
         raise InvalidInput(
-            f"'{endpoint.tag}' cannot be loaded and let go from here: backend "
-            f"'{endpoint.backend}' has no way to say so",
+            f"'{endpoint.tag}' cannot be loaded or unloaded from here: backend "
+            f"'{endpoint.backend}' has no command for it",
             code="model.no-control",
         )
     if not endpoint.manage:
         raise InvalidInput(
-            f"'{endpoint.tag}' is its server's own to load and let go; write manage = true under "
-            f"[endpoints.{endpoint.tag}] to have it done from here",
+            f"'{endpoint.tag}' is loaded and unloaded by its server alone; write manage = true "
+            f"under [endpoints.{endpoint.tag}] to do it from here",
             code="model.not-managed",
         )
 
@@ -203,13 +202,13 @@ async def _report(endpoint: Endpoint, host: Host) -> HostReport | None:
             return await host.report()
     except TimeoutError as error:
         raise InferenceError(
-            f"its server did not say within {_ASKING_S:g} s what it has in memory",
+            f"its server did not report its loaded models within {_ASKING_S:g} s",
             endpoint=endpoint.tag,
         ) from error
 
 
 async def _check_room(endpoint: Endpoint, host: Host, settings: Settings) -> None:
-    """Refuses what no run could have either.
+    """Refuses a model that no run could load either.
 
     Raises:
         DoesNotFit: It is larger than the budget of its device.

@@ -1,6 +1,6 @@
-"""The plan of a pipeline's models: what each takes, where it fits, how often it will be loaded.
+"""The plan of a pipeline's models: the size of each, where it fits, how often it will be loaded.
 
-Nothing is loaded for it. The loads follow from the budget's own choice of models, and from what the
+Planning loads nothing. The loads follow from the budget's policy, and from the models that the
 nodes declare or asked in the last run.
 """
 
@@ -43,11 +43,11 @@ from harness.session.tenancy import (
 from harness.trace import Journal, Tracer
 
 TURNS: Final = 4
-"""How often a node is taken to alternate between the roles that it declares."""
+"""How often a node is assumed to alternate between its declared roles."""
 
 Fit = Literal["whole", "split", "never", "unknown", "not counted"]
-"""On one device; over several; on none, whatever goes; its size is unknown; or its server alone
-decides whether it is loaded."""
+"""It fits on one device; over several; on none; its size is unknown; or its server alone decides
+about loading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +56,20 @@ class PlannedModel:
 
     tag: str
     roles: tuple[str, ...]
-    """In which nodes ask it."""
+    """The roles in which nodes ask it."""
     backend: str
     model: str
     """The name of its file, or its server's name for it."""
     context_tokens: int | None
-    """Of one call; None if its server decides that."""
+    """Context of one call; None if its server decides that."""
     slots: int | None
-    """Calls side by side; None if its server decides that."""
+    """Calls at once; None if its server decides that."""
     footprint: Footprint | None
     """The parts of a model from a file, the cache for all slots; None for a server's model."""
     need: Mapping[str, int]
     """Bytes by device; empty if unknown or not counted."""
     is_managed: bool
-    """Whether the budget loads it and lets it go."""
+    """Whether the budget loads and unloads it."""
     fit: Fit
     pin: bool
     loads: int | None
@@ -83,7 +83,7 @@ class PlannedDevice(Device):
     """Memory of the budget."""
 
     wanted_bytes: int
-    """What the models of the plan take there, all of them together."""
+    """The total size of the plan's models on the device."""
 
     @property
     def has_room(self) -> bool:
@@ -93,22 +93,22 @@ class PlannedDevice(Device):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPlan:
-    """What is known of a pipeline's models before it is run."""
+    """The plan of a pipeline's models, before a run."""
 
     pipeline: str
     devices: tuple[PlannedDevice, ...]
     """`machine` is the first."""
     models: tuple[PlannedModel, ...]
-    """Those that the pipeline asks come first."""
+    """Models that the pipeline asks come first."""
     loads: int | None
     """How often models will be loaded; None if not predicted."""
     proposals: Mapping[str, str]
-    """By tag, the line of `harness.toml` that gives a model a better device, and why."""
+    """By tag: the line of `harness.toml` that gives a model a better device, and the reason."""
     notes: tuple[str, ...]
-    """What the prediction rests on, or why it is missing."""
+    """The basis of the prediction, or why there is none."""
     warnings: tuple[Notice, ...]
     refusals: tuple[Notice, ...]
-    """Why a run of it does not begin; empty as a rule."""
+    """Why a run would be refused; usually empty."""
 
 
 async def plan_models(
@@ -118,20 +118,20 @@ async def plan_models(
     environment: Mapping[str, str],
     endures: Callable[[Journal, Collection[str]], bool] = lambda *_: False,
 ) -> ModelPlan:
-    """What a run of the pipeline would do with its models.
+    """Plans a run's use of its models.
 
-    Servers are asked how large a managed model is if its endpoint does not say so, and what they
-    serve, as at the beginning of a run. One that does not answer has a row that says so.
+    Servers are asked for the size of a managed model if its endpoint does not give it, and for the
+    models they serve, as at the beginning of a run. The row of a silent server says so.
 
-    No model is taken to be in memory yet, all items of a mapped node to be under way at once, and
-    no call to wait longer than `max_wait_s`. `endures` says whether a run would have ended as soon
-    with these nodes' models on the processor.
+    The plan assumes that no model is in memory yet, that all items of a mapped node run at once,
+    and that no call waits longer than `max_wait_s`. `endures` says whether a run would have ended
+    as soon with these nodes' models on the processor.
 
     Raises:
         PipelineInvalid: The pipeline has a mistake.
         ConfigurationInvalid: The settings contradict themselves, a role has no model, or the
             capacity of a device is unknown.
-        SameModel: Producer and evaluator, or those that can answer for them, are one model.
+        SameModel: Producer and evaluator, or their fallbacks, are one model.
         SameFamily: They are relatives, and the settings refuse that.
         ModelFileInvalid: A file that must be compared with another cannot be read.
     """
@@ -289,7 +289,7 @@ def _roles(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Size:
-    """What could be found out about a model; nothing if it is not the budget's."""
+    """The known facts about a model's size; empty if the budget does not count it."""
 
     tenant: Tenant | None = None
     footprint: Footprint | None = None
@@ -298,7 +298,7 @@ class _Size:
 
 
 async def _size_up(endpoint: Endpoint, environment: Mapping[str, str]) -> _Size:
-    """How large an endpoint's model is, found out without loading it."""
+    """The size of an endpoint's model, found without loading it."""
     if not is_managed(endpoint):
         return _Size()
     footprint = None
@@ -335,7 +335,7 @@ class _Memory:
         return "split" if self.tenants[tag].is_split else "whole"
 
     def never(self, tag: str) -> DoesNotFit | None:
-        """The sum that says that a model never fits; None for one that does, or may."""
+        """The sum that shows that a model never fits; None for one that fits, or may fit."""
         if tag not in self.tenants:
             return None
         try:
@@ -354,7 +354,7 @@ class _Memory:
 
 
 def _refusals(needed: Collection[str], memory: _Memory) -> Iterator[HarnessError]:
-    """Why a run does not begin: something that it needs never fits, or is no model."""
+    """Why a run would be refused: a needed model never fits, or its file is no model."""
     for tag, size in memory.sizes.items():
         never = memory.never(tag)
         if never is not None and (tag in needed or tag in memory.pinned):
@@ -367,7 +367,7 @@ def _refusals(needed: Collection[str], memory: _Memory) -> Iterator[HarnessError
 
 
 def _uses(demand: Demand, players: Players, memory: _Memory) -> tuple[str, ...]:
-    """What one call of a node asks, of the models whose loads can be predicted."""
+    """The models that one call of a node asks, if their loads can be predicted."""
     uses = demand.uses(players)
     fitting = tuple(tag for tag in uses if tag in memory.tenants and memory.never(tag) is None)
     is_alternating = demand.source == "declared" and len(set(uses)) > 1
@@ -425,11 +425,11 @@ def _on_turns(uses: Mapping[str, Sequence[str]], memory: _Memory) -> Iterator[No
         for device, excess_bytes in memory.overflows({one, other}):
             yield Notice(
                 code="plan.takes-turns",
-                message=f"node '{node}' goes back and forth between '{one}' and '{other}', "
-                f"{turns} turns in one call, and '{device.name}' has no room for both "
-                f"({format_bytes(excess_bytes)} too much), so that each round costs two loads; "
-                f"what would help: more capacity under {capacity_table(device)}, less "
-                "context_tokens or slots, or a smaller quantization",
+                message=f"node '{node}' alternates between '{one}' and '{other}', {turns} turns in "
+                f"one call, and '{device.name}' has no room for both "
+                f"({format_bytes(excess_bytes)} too much), so each round costs two loads; "
+                f"remedies: more capacity under {capacity_table(device)}, less context_tokens or "
+                "slots, or a smaller quantization",
             )
 
 

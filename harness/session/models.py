@@ -1,4 +1,4 @@
-"""The models of a session: from endpoints as written to the client that every call goes through."""
+"""The models of a session: opens the endpoints, and the client for all calls."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ from harness.trace import Clock, Tracer, describe, monotonic
 from harness.trace.secrets import Redactor
 
 CALL_CACHE = "calls.sqlite"
-"""Where calls are kept, among the runs, with `cache = "disk"`."""
+"""The file of cached calls, among the runs, with `cache = "disk"`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +73,13 @@ class OpenModels:
     client: Client
     """Calls go through it."""
     budget: KeepAliveBudget | None
-    """What they share machine memory by; None where there is nothing to share."""
+    """Shares the memory among them; None without models to share it."""
 
 
 def known_endpoints(
     settings: Settings, backends: Mapping[str, Backend] | None = None
 ) -> dict[str, Endpoint]:
-    """Every model that can be reached, by tag: the demo's, when nothing else was named."""
+    """Every available endpoint, by tag: the demo's if none is configured."""
     endpoints = dict(settings.endpoints)
     for tag in backends or {}:
         endpoints[tag] = Endpoint(tag=tag, backend="scripted")
@@ -91,7 +91,7 @@ def known_endpoints(
 
 
 def describe_endpoints(endpoints: Mapping[str, Endpoint], tracer: Tracer) -> None:
-    """Says at the head of a record what its report must know of the models that calls will name."""
+    """Records, at the beginning of a trace, the facts about models that its report needs."""
     for tag, endpoint in endpoints.items():
         # A trace is shown to others: where a file lies on this machine is not theirs to know.
         said = endpoint.model_dump(
@@ -127,13 +127,11 @@ async def open_models(
         settings: Holds the budget, and whether calls are cached.
         environment: Holds the API keys that endpoints name.
         backends: Ready-made backends, by tag; closed with the others.
-        required: Tags of the endpoints that must be usable; what is wrong with another is only
-            said when it is called.
+        required: Tags of the endpoints that must be usable; mistakes in others are reported when
+            they are called.
         tracer: Sees every call.
-        sample_every_s: How often the servers that are called are asked for their counters; never
-            when 0.
-        warn: Told of an unusable endpoint that is to stand in for a required one; the log is when
-            left out.
+        sample_every_s: Seconds between readings of the called servers' counters; 0 for none.
+        warn: Called for an unusable fallback of a required endpoint; by default it is logged.
 
     Raises:
         ConfigurationInvalid: A required endpoint does not exist or its API key is missing, a
@@ -242,7 +240,7 @@ async def open_models(
 def _lease(
     one: OpenedEndpoint, *, budget: KeepAliveBudget | None, called: Collection[asyncio.Event]
 ) -> Lease | None:
-    """What a call to an endpoint holds while it is made; None for nothing.
+    """The lease that a call to an endpoint holds; None if it needs none.
 
     `called` is set when the first call is sent, for the sampling of its servers.
     """
@@ -303,10 +301,10 @@ def _relying_on(
 async def _tenants(
     opened: Iterable[OpenedEndpoint], *, required: Collection[str]
 ) -> dict[str, Tenant]:
-    """What the budget must know of each model that is its own.
+    """The tenants of the budget.
 
-    Of a server that cannot be asked just now nothing is known: its model is then called as it is,
-    unless the run cannot do without it.
+    If a server cannot be asked now, its model is called without being counted, unless the run
+    requires it.
     """
     hosts = {one.endpoint.tag: (one.endpoint, one.host) for one in opened if one.host is not None}
     # Side by side: a server that does not answer is not waited for once for each of its models.
@@ -319,7 +317,7 @@ async def _tenants(
             raise tenant
         else:
             log_warning(
-                "a model is not the budget's",
+                "a model is not counted in the memory budget",
                 code="budget.model-not-counted",
                 endpoint=tag,
                 error=describe(tenant),
@@ -391,9 +389,9 @@ def _processes(opened: Iterable[OpenedEndpoint]) -> dict[str, Callable[[], int |
 async def _served_file(
     endpoint: Endpoint, *, opened: Mapping[str, OpenedEndpoint], sampled: Mapping[str, Sampled]
 ) -> Path | None:
-    """The GGUF that a server has its model from, if it was called and the file is on this machine.
+    """The GGUF file of a server's model, if the server was called and the file is on this machine.
 
-    A server that was not called is left alone.
+    Other servers are not asked.
     """
     one = opened[endpoint.tag]
     if one.server is None or not (one.server in sampled and sampled[one.server].called.is_set()):
@@ -433,13 +431,13 @@ class OpenedEndpoint:
     backend: Backend
     api_key: str | None = field(default=None, repr=False)
     server: str | None = None
-    """What tells servers apart: two tags may stand for models of one."""
+    """The identity of its server: two tags may have models on one."""
     host: Host | None = None
-    """What loads its model, if it is the budget's."""
+    """Loads its model, if the budget counts it."""
     identity: str | None = None
-    """What its replies are cached by; None for never."""
+    """The key of its cached replies; None for no cache."""
     error: HarnessError | None = None
-    """What is wrong with it; None where it can be used."""
+    """Why it cannot be used; None if it can."""
     name: str = ""
     """Of a replica, as traces show it."""
     replicas: tuple[OpenedEndpoint, ...] = ()
@@ -456,7 +454,7 @@ def open_endpoint(
     """Connects to nothing yet.
 
     Raises:
-        ConfigurationInvalid: It cannot be used as it is written down, or a key may not be sent.
+        ConfigurationInvalid: Its settings are not usable, or a key may not be sent.
         ModelFileInvalid: Its file is missing or not a GGUF.
     """
     if endpoint.urls:
@@ -495,10 +493,10 @@ def open_endpoint(
 
 @asynccontextmanager
 async def opened_host(endpoint: Endpoint, environment: Mapping[str, str]) -> AsyncIterator[Host]:
-    """What loads the model of an endpoint that `is_managed`, outside of a run.
+    """The host that loads the model of an endpoint that `is_managed`, outside of a run.
 
     Raises:
-        ConfigurationInvalid: It cannot be used as it is written down, or a key may not be sent.
+        ConfigurationInvalid: Its settings are not usable, or a key may not be sent.
         ModelFileInvalid: Its file is missing or not a GGUF.
     """
     opened = open_endpoint(endpoint, environment=environment, cached=False, clock=monotonic)

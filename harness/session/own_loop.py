@@ -1,4 +1,4 @@
-"""Synchronous doors: a coroutine run to its end, in an event loop of its own."""
+"""Synchronous entry points: run a coroutine to its end in an event loop of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.errors import InvalidInput
 T = TypeVar("T")
 
 _GRACE_S = 1.0
-"""How long tasks may take to end that are cancelled when all is over."""
+"""Seconds that cancelled tasks may take to end when all is over."""
 
 
 def refuse_running_loop(instead: str) -> None:
@@ -32,10 +32,10 @@ def refuse_running_loop(instead: str) -> None:
 
 
 def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns, as `asyncio.run` has it; Ctrl-C cancels it.
+    """Runs a coroutine like `asyncio.run`; Ctrl-C cancels it.
 
-    Unlike there, a task that ignores its cancellation does not keep this from returning: a node
-    may, and its run has said so and gone on without it.
+    Unlike there, a task that ignores its cancellation does not delay the return: the run has
+    already warned of such a node and abandoned it.
     """
     runner = asyncio.Runner()
     task: asyncio.Task[T] | None = None

@@ -1,7 +1,7 @@
-"""Passages: the memory store of a run, and of a script or command that has no run.
+"""Passages: the memory store of a run, or of a script or command without one.
 
-A run opens the store at its first use and keeps it off the event loop. An endpoint can make the
-vectors: the store's threads ask, and an event loop calls.
+A run opens the store at its first use and keeps it off the event loop. If an endpoint makes the
+vectors, the store's threads ask and an event loop makes the calls.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Ask = Callable[[EmbedRequest], Awaitable[Embeddings]]
 """Calls a model that embeds."""
 
 _BATCH = 64
-"""Texts in one call: servers compute few more side by side, and some take no more than 100."""
+"""Texts in one call: servers rarely compute more at once, and some accept at most 100."""
 
 
 class PassageLibrary:
@@ -102,7 +102,7 @@ class PassageLibrary:
         metadata: Mapping[str, Scalar] | None = None,
         created: datetime | None = None,
     ) -> tuple[Passage, ...]:
-        """Splits a Markdown document into passages, and keeps those that are new.
+        """Splits a Markdown document into passages, and keeps the new ones.
 
         Returns:
             The passages as kept, in order, without refused ones.
@@ -185,7 +185,7 @@ class PassageLibrary:
         return hits
 
     async def novelty(self, texts: Sequence[str]) -> float:
-        """How much of these texts is not kept yet, 0 to 10."""
+        """How new these texts are to the store, 0 to 10."""
         with self._tracer.span("novelty", texts=len(texts)) as span:
             store = await self._open()
             novelty = await self._in_thread(partial(store.novelty, texts))
@@ -207,7 +207,7 @@ class PassageLibrary:
         return self._store
 
     async def _opened_in(self, stack: AsyncExitStack) -> MemoryStore:
-        """The store; leaving the stack closes it, and all that belongs to it."""
+        """The store; leaving the stack closes it with everything it uses."""
         settings = self._settings
         path: Place | None = settings.path
         if path is None:
@@ -234,7 +234,7 @@ class PassageLibrary:
     def _with_run(self, metadata: Mapping[str, Scalar]) -> dict[str, Scalar]:
         if RUN_FIELD in metadata:
             raise InvalidInput(
-                f"metadata '{RUN_FIELD}' holds the run that remembers; choose another name",
+                f"metadata '{RUN_FIELD}' is reserved for the run; choose another name",
                 code="memory.metadata-reserved",
             )
         return {**metadata, RUN_FIELD: self._tracer.run_id}
@@ -366,7 +366,7 @@ class EndpointEmbedder:
 
     @classmethod
     async def open(cls, tag: str, *, ask: Ask) -> Self:
-        """Asks for one vector, which alone tells their length.
+        """Asks for one vector, to learn its length.
 
         Raises:
             InferenceError: There was no vector.
@@ -427,8 +427,8 @@ class EndpointEmbedder:
             raise ServerError(
                 f"the server now embeds with '{embeddings.model_id}' "
                 f"({embeddings.vectors.shape[1]} numbers), and before with '{self._model_id}' "
-                f"({self._dimensions}): their vectors do not compare; run again, and what is "
-                "stored is embedded again",
+                f"({self._dimensions}): their vectors cannot be compared; run again to embed the "
+                "stored passages again",
                 endpoint=self._tag,
             )
         return embeddings.vectors
@@ -437,4 +437,4 @@ class EndpointEmbedder:
         return await self._ask(request)
 
     def _over(self) -> InferenceError:
-        return InferenceError("the run that wanted vectors is over", endpoint=self._tag)
+        return InferenceError("the run that asked for these vectors has ended", endpoint=self._tag)

@@ -1,4 +1,4 @@
-"""Pipelines as users meet them: a graph that can be run, from plain or async code."""
+"""`Pipeline`: a graph that can be run, from plain or async code."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from harness.trace import Sink
 
 
 class Pipeline(Graph):
-    """Functions joined by the names of their parameters.
+    """A pipeline of functions, joined by the names of their parameters.
 
     Args:
         name: The name of its runs.
-        retry: Whether a node that raised is called again. This and the next four are defaults for
-            nodes that do not say.
-        timeout: How long a call of a node may take.
-        cache: Whether outputs of earlier runs are used again.
+        retry: Whether a failed call of a node is repeated. This and the next four are defaults for
+            its nodes.
+        timeout: Time limits of a call of a node.
+        cache: Whether outputs of earlier runs are reused.
         concurrency: How many calls of one node run at once.
         on_error: What happens when a node's last attempt raised: `"fail"`, `"skip"`, or
             `Default(value)`.
-        fail_fast: Whether the first failure ends the whole run, not only what depends on it.
+        fail_fast: Whether the first failure ends the whole run, not only the nodes that depend on
+            it.
         result: The node whose output is the result; the last one when None.
-        limits: What a whole run may take; they go before those of the settings.
+        limits: Limits of a whole run; they override those of the settings.
         max_parallel: How many calls of all nodes run at once; no limit when None.
     """
 
@@ -114,7 +115,7 @@ class Pipeline(Graph):
         """Runs the pipeline as `run_async` does; see there.
 
         Raises:
-            InvalidInput: Called where an event loop runs already, as in a notebook.
+            InvalidInput: An event loop is already running, as in a notebook.
         """
         refuse_running_loop("pipeline.run_async(…)")
         return run_to_its_end(
@@ -151,25 +152,25 @@ class Pipeline(Graph):
 
         However it ends, its journal, its timelines and its line in the audit log are written.
 
-        A resumed run calls no node again whose code and inputs have not changed, and goes on with
+        A resumed run repeats no finished call whose code and inputs are unchanged, and continues
         revise loops where they were. If that leaves nothing to do, the result is read from the
-        journal of the finished run.
+        journal.
 
         Args:
-            inputs: By name; this way an input can have the name of an option below. A resumed run
-                keeps the inputs that are not given again.
-            resume: A run to go on with: its id or a part of it, `latest`, or one of its files.
-            answers: To the questions of the run to resume: by the question's key, or by the node's
-                name if it asked one question only.
-            asker: Asks a person at once: a function of the `Question`, plain or async. Without one,
+            inputs: Inputs by name, which may equal the name of an option below. A resumed run keeps
+                inputs that are not given again.
+            resume: A run to resume: its id or a part of it, `latest`, or one of its files.
+            answers: Answers to the questions of the run to resume, by the question's key, or by the
+                node's name if it asked only one.
+            asker: Asks a person at once: a function of the `Question`, plain or async. Without it,
                 or if it returns None, the run ends as waiting.
-            limits: What the whole run may take, over all its parts. Each goes before the same limit
-                of the run to resume, of the pipeline, and of the settings.
-            settings: In place of those of the directory and the environment.
-            backends: Ready-made backends by tag, beside those of the settings. One whose tag is a
-                role's name plays that role, whatever the settings say.
+            limits: Limits of the whole run, over all its parts. Each overrides the same limit of
+                the run to resume, of the pipeline, and of the settings.
+            settings: Used in place of the settings of the directory and the environment.
+            backends: Ready-made backends by tag, beside those of the settings. A backend with a
+                role's name as its tag plays that role, over the settings.
             observers: Receive each record of the run as it happens.
-            origin: Where the pipeline is from, for `harness resume`.
+            origin: The pipeline's source, for `harness resume`.
             named: Inputs.
 
         Returns:
@@ -177,9 +178,9 @@ class Pipeline(Graph):
             answer; `status` says which.
 
         Raises:
-            InvalidInput: The pipeline, the settings, the inputs or a rubric are not usable, or the
-                run cannot be resumed.
-            NodeFailed: A node raised. The cause is chained; `result` has what was done anyway.
+            InvalidInput: The pipeline, the settings, the inputs or a rubric are invalid, or the run
+                cannot be resumed.
+            NodeFailed: A node raised. The cause is chained; `result` has the outputs that exist.
         """
         options = {
             "resume": resume,
@@ -220,22 +221,22 @@ class Pipeline(Graph):
         if resume is None:
             if answers:
                 raise InvalidInput(
-                    "answers are for a run that asked; say which one to resume",
+                    "an answer belongs to a run that asked; name the run to resume",
                     code="answer.without-run",
                 )
             return await run.begin(given)
         return await run.resume(resume, given, answers=answers or {})
 
     def events(self, inputs: Mapping[str, object] | None = None, /, **options: Any) -> RunEvents:  # noqa: ANN401
-        """Runs the pipeline as `run_async` does; gives what happens as it happens.
+        """Runs the pipeline as `run_async` does; yields its events as they happen.
 
             async for event in brief.events(task="…"):
                 if event.kind == "text":
                     print(event.text, end="")
 
-        The last event is `done`. Texts are told as soon as they arrive, also of replies that fail
-        and are tried again; a reply that is kept from an earlier part of the run is not told. See
-        `RunEvents` for slow readers and readers that leave.
+        The last event is `done`. Texts come as they arrive, also from replies that fail and are
+        retried; replies kept from an earlier part of the run give no events. See `RunEvents` for
+        slow readers and readers that leave.
 
         Args:
             inputs: By name.

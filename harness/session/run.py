@@ -1,4 +1,4 @@
-"""The run as a pipeline's nodes use it: models, memory and the loop."""
+"""`Run`, the object that nodes use: models, memory and the revise loop."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ T = TypeVar("T")
 
 _IN_FORM = "Give this answer in the form asked for, and add nothing."
 _TEMPERATURE_AGAIN = 0.3
-"""Of a greedy call in a further attempt."""
+"""Temperature of a greedy call in a further attempt."""
 
 
 class Run:
-    """Everything a node may use. Every call of a node receives its own.
+    """Everything a node may use. Each call of a node receives its own `Run`.
 
     Args:
         session: The open parts.
         call: The call of the node.
         earlier: Loops of the run's earlier parts.
-        demand: Told which models the call asks; None if nothing forecasts.
+        demand: Receives the models that the call asks; None without a forecast.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The run's name, also of its files."""
+        """The run's id, also the name of its files."""
         return self._session.trace.run_id
 
     def span(self, name: str, /, **attributes: object) -> Span:
-        """Shows some of the node's own work in the timeline: `with run.span("parse", rows=7):`.
+        """Shows work of the node in the timeline: `with run.span("parse", rows=7):`.
 
         Args:
             name: A fixed phrase. The names of the harness's own spans (`chat`, `load`, …) are
@@ -100,7 +100,7 @@ class Run:
         self._session.trace.counter(name, value, unit=unit)
 
     def invitation(self) -> str:
-        """A text with which another process can record its work for this node.
+        """A text that lets another process record its work for this node.
 
         Pass it as an argument or a variable. There, `with JoinedTrace(text) as trace:` gives a
         tracer whose records are merged into the run's when its journal is read. The text names the
@@ -109,14 +109,14 @@ class Run:
         return self._session.trace.invitation()
 
     def beat(self) -> None:
-        """A sign of life for a node with `Timeout(idle_s=…)`; every piece of a reply is one too.
+        """Gives a sign of life, for `Timeout(idle_s=…)`; every piece of a reply is one too.
 
         Plain functions may call it from their thread.
         """
         self._call.beat()
 
     async def ask(self, text: str, returns: type[T] = str) -> T:  # type: ignore[assignment]
-        """A person's answer.
+        """Asks a person a question, and returns the answer.
 
         If no person can be asked at once, the node ends here, the run goes on without it, and ends
         as `waiting`. `harness resume RUN --answer …` calls the node again, and this returns the
@@ -131,16 +131,16 @@ class Run:
         return answer
 
     async def call(self, pipeline: Graph, /, **inputs: object) -> CallResult:
-        """Runs another pipeline inside this node, with the same models and the same record.
+        """Runs another pipeline inside this node, with the same models and journal.
 
         Its nodes are steps of this run: a resumed run keeps their outputs.
 
         Args:
-            pipeline: The limits of this run apply, not its own.
+            pipeline: The pipeline; this run's limits apply, not its own.
             inputs: By name.
 
         Raises:
-            PipelineInvalid: It has a mistake, or its inputs are others.
+            PipelineInvalid: It has a mistake, or the inputs do not match.
             NodeFailed: One of its nodes failed.
             RunLimitReached: A limit of the run ended it.
         """
@@ -176,7 +176,7 @@ class Run:
         max_parallel: int | None = None,
         retry: Retry | None = None,
     ) -> list[Any]:
-        """Calls a function for each item, in parallel: a fan-out known only inside a node.
+        """Calls a function for each item, in parallel: for items known only inside a node.
 
         Each call is a step of the run, as an item of a mapped node is: a resumed run keeps its
         output.
@@ -185,8 +185,8 @@ class Run:
             function: Plain or async, of one parameter, and optionally `run`.
             items: Its arguments.
             name: The step's name; the function's when left out.
-            max_parallel: How many calls at once; as many as the run allows when left out.
-            retry: Whether a call that raised is made again.
+            max_parallel: Calls at once; by default as many as the run allows.
+            retry: Whether a failed call is repeated.
 
         Returns:
             The results, in the order of the items.
@@ -248,23 +248,23 @@ class Run:
         """Asks the model that plays a role.
 
         Args:
-            role: `producer`, `planner`, or any name under `[roles]`. The producer's model plays a
-                role that has none, unless its name is nearly that of another.
+            role: `producer`, `planner`, or any name under `[roles]`. The producer's model plays
+                roles without a model, unless the name looks like a misspelling.
             prompt: A text, or a conversation.
             returns: The type to answer in: a pydantic model, a dataclass, a builtin, or any of
-                these annotated. The server is given its JSON Schema. A text when left out; with
-                `Completion`, the text and all that is known of the call, as `harness.chat` gives.
-            tools: Functions that the model may ask to be called. They are not called: the result is
-                a `Completion`, with `tool_calls`. `agent` calls them.
+                these annotated. The server receives its JSON Schema. By default a text;
+                `Completion` gives the text with all facts about the call, as `harness.chat` does.
+            tools: Functions that the model may ask to call. They are not called: the result is a
+                `Completion` with `tool_calls`. `agent` calls them.
             tool_choice: Whether the model decides if it asks for a call, or has to.
-            on_text: Told each piece of the answer as it arrives; where the rest was asked for, the
-                word that was cut is told again.
+            on_text: Called with each piece of the answer as it arrives; after a continued cut, the
+                cut word comes again.
             options: See `ChatOptions`.
 
         Raises:
             ConfigurationInvalid: No model plays the role, or it is misspelt.
-            SameModel: By the server's word it is the model that it must not be.
-            SameFamily: The same of a relative, where those are refused.
+            SameModel: The server reports the model that this role must not have.
+            SameFamily: The server reports a model of the same family, and the settings refuse that.
             RunLimitReached: The run's limits leave no room for it.
             ReplyCut: The reply was cut; `ReplyFiltered` and `ReplyEmpty` are kinds of it.
             InferenceError: There is no reply, or it is not of the type asked for.
@@ -307,32 +307,34 @@ class Run:
         temperature: float = 0.0,
         seed: int | None = None,
     ) -> AgentResult:
-        """Has the model that plays a role call tools until it can answer.
+        """Lets the model that plays a role call tools until it can answer.
 
-        Each call of a tool is a step of the run, named `node/agent[0]`, `node/agent2[0]` and so
-        on. A resumed run makes no call again that had ended; one that was under way when the run
-        was killed is made again. Whatever goes wrong with a call, the model is told. Calls that a
-        model asks for in one reply are made side by side.
+        Each call of a tool is a step of the run, named `node/agent[0]`, `node/agent2[0]` and so on.
+        A resumed run repeats no finished call; a call that was under way when the run was killed is
+        repeated. The model is told of every failed call. Calls requested in one reply run in
+        parallel.
 
         Args:
             role: As in `chat`.
             task: A text, or a conversation.
             tools: Typed functions, `Tool`s and `mcp(…)` servers.
-            system: Goes before the task, as the system's message.
-            returns: The type of the result's `value`: the answer is asked for once more in it.
-            max_steps: Replies of the model at most. Before the last, it is told to answer.
-            timeout_s: Longest that a call of a tool may take, if the tool has no limit of its own.
-            max_result_chars: Of a result; the middle of a longer one is left out.
+            system: The system message, before the task.
+            returns: The type of the result's `value`: the model is asked for its answer again in
+                this type.
+            max_steps: Most replies of the model. Before the last, it is told to answer.
+            timeout_s: Time limit of a tool's call, if the tool has none of its own.
+            max_result_chars: Longest result; the middle of a longer one is left out.
             max_output_tokens: As in `chat`, of each reply.
             on_cut: As in `chat`, for a reply that is cut.
             temperature: 0 is greedy.
-            seed: Makes sampling repeatable where the server can.
+            seed: Makes sampling repeatable, if the server supports it.
 
         Raises:
             InvalidInput: A function cannot be a tool, or a limit is too low.
             ConfigurationInvalid: No model plays the role, or the extra `mcp` is missing.
             McpServerFailed: A server did not start.
-            RunLimitReached: A limit of the run ended it; with a higher one it goes on from there.
+            RunLimitReached: A limit of the run ended it; with a higher one, a resumed run continues
+                from there.
             ReplyCut: A reply was cut.
             InferenceError: A reply failed, or the answer is not of the type asked for.
         """
@@ -370,20 +372,20 @@ class Run:
         return replace(result, value=await self.chat(role, form, returns=returns, **options))
 
     def stream(self, role: str, prompt: Prompt, **options: Unpack[ChatOptions]) -> TextStream:
-        """Asks as `chat` does; gives the text of the answer as it arrives, piece by piece.
+        """Asks as `chat` does, and yields the text of the answer as it arrives.
 
             async for piece in (answer := run.stream("producer", task)):
                 print(piece, end="")
             print(answer.completion.usage)
 
-        A call that has given a piece is not tried again. In a resumed run, a reply that is known
-        comes as one piece. See `TextStream`.
+        After the first piece, the call is not retried. In a resumed run, a known reply comes as one
+        piece. See `TextStream`.
         """
         ask: Any = self.chat  # partial takes the first overload for all of them
         return TextStream(partial(ask, role, prompt, returns=Completion, **options))
 
     async def embed(self, role: str, texts: Sequence[str]) -> Embeddings:
-        """Makes vectors of texts, by the model that plays a role.
+        """Embeds texts with the model that plays a role.
 
         Raises:
             ConfigurationInvalid: No model plays the role, or it is misspelt.
@@ -408,22 +410,22 @@ class Run:
     ) -> tuple[Passage, ...]:
         """Splits a Markdown document into passages and keeps them for `recall`.
 
-        The metadata of each passage holds the `run` that remembered it first. Passages that look
-        like instructions to a model are refused, with a warning on the run.
+        Each passage's metadata holds the `run` that remembered it first. Passages that look like
+        instructions to a model are refused, with a warning on the run.
 
         Args:
             document: The text.
-            title: Of passages before the first heading.
+            title: Title of passages before the first heading.
             source: A URL or a path; returned with every hit.
             quality: A judgement from 0 to 10: better passages are recalled first.
             metadata: Returned with every hit; `recall` can filter by it.
 
         Returns:
-            The passages as kept, in order; their titles are the headings above them. In place of a
-            passage that says nearly the same as a known one stands the known one.
+            The passages as kept, in order; their titles are the headings above them. A passage that
+            says nearly the same as a known one is replaced by the known one.
 
         Raises:
-            InvalidInput: The document is empty, or the metadata has a field of the store's own.
+            InvalidInput: The document is empty, or the metadata uses a reserved name.
             MemoryStoreFailed: The document could not be kept.
             InferenceError: The endpoint that embeds gave no vectors.
         """
@@ -450,8 +452,8 @@ class Run:
         Args:
             query: Any text; `"words in quotes"` and `title:word` count extra.
             limit: At most so many passages.
-            mode: By words and meaning, by words, or by meaning. Without vectors, words alone
-                decide, and the result's `fallback` says why.
+            mode: By words and meaning, by words, or by meaning. Without vectors, only words count,
+                and the result's `fallback` says why.
             where: Only passages whose metadata, `source` or `title` have these values, or one of
                 several values: `{"run": run.id}` for passages of this run.
 
@@ -465,7 +467,7 @@ class Run:
         return await passages.recall(query, limit=limit, mode=mode, where=where)
 
     async def novelty(self, texts: Sequence[str]) -> float:
-        """How much of these texts is not remembered yet, 0 to 10.
+        """How new these texts are to the memory, 0 to 10.
 
         Below 3, a batch of search results is not worth another round (the Novelty Gate).
         """
@@ -493,41 +495,41 @@ class Run:
         finalists: int | None = None,
         rounds: Sequence[Round] = (),
     ) -> WiggumResult:
-        """Revises a draft until it meets a rubric, or there is a reason to stop.
+        """Revises a draft until it meets a rubric, or the loop has another reason to stop.
 
         At a limit, the best draft so far is the result. No revision begins that might not be
         evaluated within the limits. A resumed run continues after the rounds that it had.
 
         Args:
-            task: What the text is for; every round keeps to it.
+            task: What the text is for, in every round.
             rubric: A rubric's name, the path of its file, or a `Rubric`.
-            prompts: Templates that go before the rubric's, by name (`section`, `judge`, …), or the
+            prompts: Templates that override the rubric's, by name (`section`, `judge`, …), or the
                 path of their file.
             sources: Texts to rely on; the evaluator sees them too.
             draft: The first draft; the producer writes one when left out.
-            max_rounds: Evaluations at most.
-            max_tokens: Of all its calls, in and out.
-            max_cost_usd: Of all its calls whose price is known.
-            max_seconds: By the clock.
-            revise: Whether to write again only the criticized sections, if there are headings, or
-                the whole draft.
+            max_rounds: Most evaluations.
+            max_tokens: Limit on tokens of the loop's calls, in and out.
+            max_cost_usd: Limit on dollars of the loop's calls with a known price.
+            max_seconds: Limit on wall-clock time.
+            revise: Whether to rewrite only the criticized sections, if there are headings, or the
+                whole draft.
             revise_from: The draft that a revision starts from.
             rescore: Whether to judge all of a revision again, or only what changed, and the whole
                 before it passes.
-            max_output_tokens: For the text, and for each part of it that one call writes again.
-                When left out, the first draft has what the model's context or a limit leaves, and a
-                revision about twice the length of the part it replaces.
-            candidates: How many texts to sample for a first draft and for each section that is
-                written again. The rubric's checks choose among them, section by section, and take
-                none that scores lower than what it replaces. When left out, as `[evaluation]` or
-                the rubric says; 1 if neither does.
-            finalists: How many drafts made of the candidates the evaluator scores in a round.
-            rounds: Of another run's loop, to continue after; `rounds_from` reads them.
+            max_output_tokens: Longest text, and longest part that one call rewrites. By default the
+                first draft may fill the model's context or a limit, and a revision has about twice
+                the length of the part it replaces.
+            candidates: How many texts to sample for a first draft and for each rewritten section.
+                The rubric's checks choose among them, section by section, and never take a lower
+                score than before. By default as in `[evaluation]` or the rubric; 1 if neither has
+                it.
+            finalists: How many drafts made of candidates the evaluator scores in a round.
+            rounds: Rounds of another run's loop to continue; `rounds_from` reads them.
 
         Raises:
             RubricInvalid: There is no such rubric, or it or a prompt has a mistake.
-            InvalidInput: A limit leaves nothing to do, the rubric's checks need sources and there
-                are none, or the rounds are of another loop.
+            InvalidInput: A limit leaves nothing to do, the rubric's checks need missing sources, or
+                the rounds are of another loop.
             ConfigurationInvalid: The rubric needs a judge, and no evaluator is configured.
             SameModel: Producer and evaluator are one model, as their servers say.
             SameFamily: They are of one family, and the settings refuse that.
@@ -578,13 +580,13 @@ class Run:
         task: str = "",
         sources: Sequence[str] = (),
     ) -> Verdict:
-        """One verdict on a draft, by this run's evaluator or panel.
+        """Evaluates a draft once, by this run's evaluator or panel.
 
         Args:
             draft: The text.
             rubric: A rubric's name, the path of its file, or a `Rubric`.
-            prompts: Templates that go before the rubric's; see `wiggum`.
-            task: What it was written for.
+            prompts: Templates that override the rubric's; see `wiggum`.
+            task: What the draft was written for.
             sources: Texts to rely on.
 
         Raises:

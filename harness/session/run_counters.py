@@ -1,4 +1,4 @@
-"""Counters of a run's timeline: what servers say of themselves, and what the machine does."""
+"""Counters on a run's timeline: from servers, and from this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class Sampled:
     """A server or device to sample."""
 
     source: Source
-    """Asks it."""
     track: str
     """Where its counters are drawn: `server <tag>`, `machine`, `gpu0`, …"""
     called: asyncio.Event = field(default_factory=asyncio.Event)
@@ -55,7 +54,7 @@ async def sampling(
 ) -> AsyncIterator[None]:
     """Samples every server from its first call until the block is left, then closes the sources.
 
-    A slow server delays nobody but its own next sample. A source may ask for longer pauses.
+    A slow server delays only its own next sample. A source may ask for longer pauses.
     """
     group = asyncio.TaskGroup()
     async with AsyncExitStack() as stack:
@@ -87,7 +86,7 @@ async def _sample(server: Sampled, *, tracer: Tracer, every_s: float) -> None:
             await asyncio.sleep(max(every_s, server.source.pause_s))
     except Exception as error:  # noqa: BLE001 - a server's word about itself must not end the run
         log_warning(
-            "a server is sampled no more",
+            "a server's counters are no longer read",
             code="sampling.stopped",
             server=server.track,
             error=describe(error),
@@ -127,7 +126,7 @@ class _Source:
 
 
 class CoreSource(_Source):
-    """How busy all cores were since the last reading, whoever used them."""
+    """How busy all cores were since the last reading, by any program."""
 
     def __init__(self) -> None:
         self._before: CoreUse | None = None

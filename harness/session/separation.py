@@ -1,11 +1,11 @@
 """Separation: no model judges its own output, nor, unless allowed, its family's.
 
-Models are compared, not tags, and every model that can answer for an endpoint counts: a producer
-whose fallback is the evaluator's model would one day judge itself.
+Models are compared, not tags, and fallbacks count: a producer whose fallback is the evaluator's
+model could judge itself.
 
-A pool has several evaluators, so that one model's bias is not every run's. Those that are too close
-to the producer are left out; then one is drawn, the same for the same seed, settings and models, or
-all judge together as a panel.
+A pool has several evaluators, so that no one model's bias affects every run. Those too close to the
+producer are left out; then one is drawn, the same for the same seed, settings and models, or all
+judge together as a panel.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class ComparedModels:
             )
 
     def doubts(self, evaluator: str) -> Iterator[Notice]:
-        """What makes an evaluator's scores doubtful, whoever wrote the drafts."""
+        """What makes an evaluator's scores doubtful, for any producer."""
         for chain in chains_from(evaluator, self.endpoints):
             identity = self.identity(chain[-1])
             if identity.low_bit:
@@ -227,7 +227,6 @@ class EvaluatorDraw:
     """An evaluator drawn from a pool."""
 
     evaluator: str
-    """Its tag."""
     seed: str
     pool: tuple[str, ...]
     """The tags it was drawn from, in order."""
@@ -343,7 +342,7 @@ def check_fallbacks(endpoints: Mapping[str, Endpoint]) -> None:
         for fallback in endpoint.fallback:
             if fallback not in endpoints:
                 raise ConfigurationInvalid(
-                    f"endpoint '{tag}' falls back on '{fallback}', and no endpoint is called that; "
+                    f"endpoint '{tag}' falls back on '{fallback}', which is not an endpoint; "
                     + did_you_mean(fallback, endpoints),
                     code="endpoint.fallback-unknown",
                 )

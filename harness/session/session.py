@@ -106,29 +106,29 @@ async def open_session(
 ) -> AsyncIterator[Session]:
     """Opens everything that a run needs, and closes it in reverse order.
 
-    However the block ends, the run's journal, its timelines and its line in the audit log are
-    written.
+    The run's journal, its timelines and its line in the audit log are written however the block
+    ends.
 
     Args:
         settings: What to open.
         name: The pipeline's.
         task: What the run is for, for the audit log.
         environment: Holds the API keys that endpoints name.
-        backends: Ready-made backends by tag, beside those of the settings. One whose tag is a
-            role's name plays that role, whatever the settings say.
+        backends: Ready-made backends by tag, beside those of the settings. A backend with a role's
+            name as its tag plays that role, over the settings.
         observers: Receive each record of the run as it happens.
-        limits: Of the whole run; each goes before the same limit of the settings.
-        needed_roles: Roles that must have a usable model before the block begins, and who needs
-            them.
-        resume: The journal of a run to go on with.
-        spent: What earlier parts of the run took.
-        produces: Whether drafts are written too, and not judged alone; see `Roles`.
+        limits: Limits of the whole run; each overrides the same limit of the settings.
+        needed_roles: Roles that must have a usable model before the block begins, and the nodes
+            that need them.
+        resume: The journal of a run to resume.
+        spent: The use of earlier parts of the run.
+        produces: Whether drafts are also written, not only judged; see `Roles`.
 
     Raises:
         ConfigurationInvalid: The settings contradict themselves, a role has no model, or runs
             cannot be written.
         InvalidInput: The run to resume is still going.
-        SameModel: Producer and evaluator, or those that can answer for them, are one model.
+        SameModel: Producer and evaluator, or their fallbacks, are one model.
         SameFamily: They are of one family, and the settings refuse that.
         ModelFileInvalid: An embedded model's file is missing or not a GGUF.
     """

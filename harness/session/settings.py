@@ -1,6 +1,6 @@
 """Settings: `harness.toml` and `HARNESS_ENDPOINTS`, read once, checked whole.
 
-Arguments go before the environment, the environment before the file, the file before the defaults.
+Arguments override the environment, the environment overrides the file, the file the defaults.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _as_tags(value: object) -> object:
 
 
 Engine = Literal["process", "ray"]
-"""Where nodes run that ask for a worker."""
+"""Where nodes that ask for a worker run."""
 
 RoleTags = Annotated[str | tuple[str, ...], BeforeValidator(_as_tags)]
 """The tag of an endpoint, or a pool of them."""
@@ -258,35 +258,35 @@ class Settings(BaseModel):
     model_config = _MODEL
 
     roles: dict[str, RoleTags] = {}
-    """Which endpoint's model plays which role: `producer`, `evaluator`, `planner`, …. Of several
-    evaluators, each run draws one, unless `[evaluation]` has them judge together."""
+    """The endpoint for each role: `producer`, `evaluator`, `planner`, …. With several evaluators,
+    each run draws one, unless `[evaluation]` has them judge together."""
     endpoints: dict[str, Endpoint] = {}
-    """The models that can be reached; the key is the endpoint's tag."""
+    """The available models; the key is the endpoint's tag."""
     traces: Path = Path("traces")
-    """The directory that runs land in."""
+    """The directory of runs."""
     rubrics: Path = Path("rubrics")
-    """The directory that rubrics are looked for in, before those that ship."""
+    """The directory of rubrics; shipped ones are found too."""
     budget: BudgetSettings = BudgetSettings()
     """Memory for embedded models."""
     cache: Literal["run", "disk"] | None = None
-    """Whether an equal call gets the reply of the first one: within a run, or in all runs with the
-    same `traces`. Only greedy calls and calls with a seed do."""
+    """Whether equal calls share the reply of the first one: within a run, or in all runs with the
+    same `traces`. Applies to greedy calls and calls with a seed."""
     memory: MemorySettings = MemorySettings()
     """The passages that pipelines remember and recall."""
     trace: TraceSettings = TraceSettings()
     """How runs are recorded."""
     separation: SeparationSettings = SeparationSettings()
-    """That no model judges its own output."""
+    """Keeps a model from judging its own output."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """How drafts are judged."""
     limits: LimitSettings = LimitSettings()
-    """How much a run may take."""
+    """Limits of a run."""
     execution: ExecutionSettings = ExecutionSettings()
-    """Where nodes run that ask for a worker."""
+    """Where nodes that ask for a worker run."""
     seed: int | None = Field(default=None, ge=0, lt=2_000)
-    """Makes a run repeatable: of this come the seeds of all sampled calls that have none, those of
-    a loop's candidates included, and embedded models are made `repeatable`. Servers of your own and
-    managed APIs answer alike as far as they heed seeds."""
+    """Makes a run repeatable: sampled calls without a seed, and a loop's candidates, get seeds
+    derived from it, and embedded models become `repeatable`. Other servers and managed APIs repeat
+    as far as they respect seeds."""
 
     @field_validator("endpoints", mode="before")
     @classmethod
@@ -309,7 +309,7 @@ def settings_or_default(settings: Settings | None) -> Settings:
         return load_settings(environment=os.environ)
     if not isinstance(settings, Settings):
         raise ConfigurationInvalid(
-            f"settings is {settings!r:.80}; give Settings, such as load_settings() returns",
+            f"settings is {settings!r:.80}; give Settings, for example from load_settings()",
             code="config.not-settings",
         )
     return settings
@@ -326,11 +326,11 @@ def load_settings(
     """The settings of this directory.
 
     Args:
-        path: The file; when None, `harness.toml` here, if it exists.
+        path: The file; if None, `harness.toml` here, if it exists.
         environment: Read for `HARNESS_ENDPOINTS`.
-        roles: Go before those of the file.
-        memory: Where passages are, in place of the file's `[memory] path`.
-        produces: Whether drafts are written by them, so that the producer matters.
+        roles: Override the roles of the file.
+        memory: Place of the passages, over the file's `[memory] path`.
+        produces: Whether drafts are written, so that the producer matters.
 
     Raises:
         ConfigurationInvalid: The file or the variable has a mistake.
@@ -364,7 +364,7 @@ def _warn_of_producer(
         return  # an error of its own when the roles are used
     if was != now and PRODUCER not in given:
         log_warning(
-            "the given roles change the producer; give the role 'producer' too, if that is wrong",
+            "the given roles change the producer; to keep it, give the role 'producer' too",
             code="roles.producer-changed",
             was=was,
             now=now,
@@ -543,7 +543,7 @@ def write_lines(path: Path | None, lines: Mapping[str, str]) -> None:
             if tomllib.loads(text) == wanted:
                 continue
         raise InvalidInput(
-            f"[endpoints.{tag}] is missing, or too unusual to be changed; write {said} by hand",
+            f"[endpoints.{tag}] is missing, or has an unexpected form; write {said} by hand",
             path=path,
             code="config.not-written",
         )
@@ -574,7 +574,7 @@ def cluster_address(given: ExecutionSettings, environment: Mapping[str, str]) ->
         refusal = refusal_to_run(given.written_in, environment=environment)
         if refusal is not None:
             raise ConfigurationInvalid(
-                f"by [execution] address, code would be sent to {address}, and of the folder "
+                f"[execution] address would send code to {address}, and of the folder "
                 f"{refusal.message}",
                 code="trust.cluster-not-allowed",
             )

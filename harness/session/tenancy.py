@@ -1,4 +1,4 @@
-"""From the settings and endpoints to what the budget must know: devices, models, their sizes."""
+"""Turns settings and endpoints into the budget's input: devices, models and their sizes."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
             need = await _need_of(endpoint, host)
     except TimeoutError as error:
         raise InferenceError(
-            f"its server did not say within {_ASKING_S:g} s how large it is", endpoint=endpoint.tag
+            f"its server did not report the size of its model within {_ASKING_S:g} s",
+            endpoint=endpoint.tag,
         ) from error
     slots = slots_of(endpoint)
     return Tenant(
@@ -201,7 +202,7 @@ def _need_on(endpoint: Endpoint, where: Where) -> Need:
 
 
 def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tuple[Device, ...]:
-    """The devices of the settings, and those that endpoints name; `machine` is the first.
+    """The devices of the settings and of endpoints; `machine` is the first.
 
     Raises:
         ConfigurationInvalid: The capacity of a device is unknown.

@@ -1,8 +1,8 @@
 """Tools: typed functions that a model may call.
 
-A function's name, docstring and annotations are all that a model is told. What a model asks for is
-checked against the annotations before the function is called, and whatever it is, right or wrong,
-has a text as its answer.
+A model sees a function's name, docstring and annotations. Its arguments are checked against the
+annotations before the function is called, and every request, valid or not, gets a text as its
+answer.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ was not called, since the same calls had brought the same results before."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """One call of a tool by an agent's model."""
+    """A call of a tool by an agent's model, with its result."""
 
     name: str
     arguments: str
     """As the model wrote them."""
     text: str
-    """The answer that the model was given."""
+    """The result as told to the model."""
     outcome: ToolOutcome
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function as a tool, with what its signature cannot say. A plain function needs none.
+    """A function as a tool, with settings beyond its signature; plain functions work too.
 
     Raises:
         InvalidInput: The function cannot be a tool.
@@ -57,11 +57,11 @@ class Tool:
     function: Callable[..., object]
     """Plain or async, each parameter annotated. `run: Run` receives the run; no model sees it."""
     name: str | None = None
-    """The function's when left out."""
+    """By default the function's."""
     description: str | None = None
-    """The docstring up to its sections when left out."""
+    """By default the docstring up to its sections."""
     timeout_s: float | None = None
-    """Longest that a call may take, people's answers not counted; the agent's when left out."""
+    """Time limit of a call, without people's answers; by default the agent's."""
     approve: Approve = False
     usable: UsableTool = field(init=False, repr=False, compare=False)
 
@@ -175,7 +175,7 @@ def _read(tool: Tool) -> UsableTool:
             code="tool.name-invalid",
         )
     if inspect.isasyncgenfunction(function):
-        raise mistake("yields its result bit by bit; return it as a whole", code="tool.yields")
+        raise mistake("yields its result in pieces; return it as a whole", code="tool.yields")
     parameters = dict(inspect.signature(tool.function).parameters)
     takes_run = parameters.pop(RUN_PARAMETER, None) is not None
     described, of_arguments = _docstring(inspect.getdoc(function) or "")
@@ -188,8 +188,8 @@ def _read(tool: Tool) -> UsableTool:
             )
         if one.annotation is one.empty:
             raise mistake(
-                f"has no annotation for '{one.name}', by which a model learns what to give; write "
-                f"{one.name}: str, say",
+                f"has no annotation for '{one.name}', and a model needs it to know what to give; "
+                f"write {one.name}: str, for example",
                 code="tool.parameter-unannotated",
             )
         try:
@@ -208,7 +208,7 @@ def _read(tool: Tool) -> UsableTool:
         schema = model.model_json_schema(schema_generator=_Schema)
     except (PydanticUserError, PydanticUndefinedAnnotation, SchemaError) as error:
         raise mistake(
-            f"takes a type that JSON cannot give it ({getattr(error, 'message', error)}); use "
+            f"takes a type that JSON cannot express ({getattr(error, 'message', error)}); use "
             "texts, numbers, lists, dataclasses or pydantic models",
             code="tool.type-unusable",
         ) from error

@@ -1,9 +1,9 @@
-"""Trust: what the files of a folder may do without a question, and which values stay secret.
+"""Trust: what the files of a folder may do without asking, and which values stay secret.
 
-A folder may be somebody else's, cloned a minute ago. Its settings may send a variable only to a
-host that the user has allowed for it, and its code runs only if the user ran it or allowed it.
-Python code and the environment are the user's own, and so is what lies beside the file that lists
-what is allowed, `~/.config/harness/trust`, one entry a line:
+A folder may come from someone else. Its settings may send a variable only to a host that the user
+has allowed for it, and its code runs only if the user ran or allowed it. Python code and the
+environment are the user's own, and so are the files beside the list of permissions,
+`~/.config/harness/trust`, which has one entry a line:
 
     # To this host, whatever folder asks; and to this one where the settings of a folder ask.
     MY_KEY@llm.example.org
@@ -11,9 +11,9 @@ what is allowed, `~/.config/harness/trust`, one entry a line:
     # The code of this folder may run. A single file can stand here too.
     /home/me/project
 
-A host without a port means its scheme's own port. `*` stands for any variable, because a call
-through litellm may carry any credentials that it finds. If litellm chooses the host too, name the
-provider: `*@replicate`.
+A host without a port means its scheme's own port. `*` stands for any variable, because litellm may
+send any credentials that it finds. If litellm chooses the host too, name the provider:
+`*@replicate`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The run's record: spans, instants, counters, the journal they go to, and what is made of it.
+"""The trace of a run: spans, instants, counters, their journal, and the timelines made of it.
 
 Knows nothing of models or rubrics.
 """

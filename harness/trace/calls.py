@@ -14,17 +14,17 @@ from typing import Literal, Self
 from harness.trace.records import Attributes, Instant, SpanRecord
 
 PHASES = ("overhead", "queue", "load", "prefill", "decode")
-"""The phases of a call, in the order they happen."""
+"""The phases of a call, in order of time."""
 
 UNRELIABLE = "unreliable"
-"""The source of a phase that the process saw the beginning or the end of too late, since it stood
-still; and the attribute of a call that lists those of its figures that are wrong for that."""
+"""The source of a phase whose beginning or end the process saw too late, since it stood still; and
+the attribute of a call that lists its figures with that error."""
 
 _FOR_A_TURN = ("max_parallel", "slots", "KV cache")
-"""How the reasons begin for waits that the endpoint's limits or the model's size imposed."""
+"""How reasons of waits begin that come from the endpoint's limits or the model's size."""
 
 _LONGEST_WORD = 40
-"""Characters. Hashes have more, and are different in every call."""
+"""Characters. Hashes are longer, and differ in every call."""
 
 _NS_PER_HOUR = 3_600_000_000_000
 
@@ -57,16 +57,16 @@ class Call(Interval):
     status: str
     error: str | None
     attributes: Attributes
-    """Of the span: `input_tokens`, `finish_reason`, `prompt_sha256` and so on; without its title
-    and track, and without figures that are unreliable."""
+    """The span's attributes, such as `input_tokens`, `finish_reason`, `prompt_sha256`; without its
+    title and track, and without unreliable figures."""
     phases: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
-    """Where its time went, by phase, as far as it is known."""
+    """Its time by phase, as far as known."""
     turns: tuple[Interval, ...] = ()
-    """Of its queue, the waits for a turn among calls to the same model."""
+    """The part of its queue spent waiting for a turn among calls to the same model."""
     room: tuple[Interval, ...] = ()
-    """Of its queue, the waits for room in memory for its model."""
+    """The part of its queue spent waiting for room in memory for its model."""
     node_span: int | None = None
-    """The outermost node call around it; None outside of all."""
+    """The outermost node call around it; None outside of nodes."""
     unreliable: frozenset[str] = frozenset()
     """Phases and figures whose times the process saw too late, since it stood still."""
 
@@ -92,7 +92,7 @@ class Call(Interval):
 
     @property
     def has_unreliable_latency(self) -> bool:
-        """Whether a figure is missing since the process stood still, and not a phase alone."""
+        """Whether a figure, not only a phase, is missing because the process stood still."""
         return not self.unreliable.issubset({"overhead", "queue", "load", "prefill"})
 
     @property
@@ -168,16 +168,16 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
 
 
 def _shared(value: object) -> object:
-    """The value; if it is a word, such as a model's tag, the same object for all calls."""
+    """The value; a short text, such as a model's tag, is the same object for all calls."""
     return intern(value) if type(value) is str and len(value) <= _LONGEST_WORD else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentiles:
-    """How long something took, over the times it happened.
+    """Percentiles of durations.
 
-    The 95th and the 99th are by nearest rank: the smallest value that at least so many of 100 do
-    not exceed. Fewer than 20 values have no tail: both are None.
+    The 95th and the 99th are by nearest rank: the smallest value that at least that many of 100 do
+    not exceed. With fewer than 20 values, both are None.
     """
 
     count: int
@@ -189,7 +189,7 @@ class Percentiles:
 
 
 LEAST_FOR_TAILS = 20
-"""Values from which there are percentiles beside the median."""
+"""Fewest values for percentiles beside the median."""
 
 
 def percentiles_of(values_ns: Iterable[int | None]) -> Percentiles | None:
@@ -217,16 +217,16 @@ def _nearest_rank(ascending: list[int], percent: int) -> int:
 class CallGroup:
     """Some of a run's calls.
 
-    Latencies, tokens and the decoding speed are of the calls that a model answered well; the times
-    in `…_ns` are of all attempts, added up, so that calls side by side count each.
+    Latencies, tokens and the decoding speed cover the calls that a model answered well; the times
+    in `…_ns` are sums over all attempts, so parallel calls each count.
     """
 
     name: str | None
     """The model's tag, the node or the role; None for calls that have none."""
     calls: int
-    """Attempts in all."""
+    """All attempts."""
     refused: int
-    """Calls that were not made, since a limit of the run had been reached; in no other figure."""
+    """Calls that were not made because a limit of the run was reached; in no other figure."""
     failed: int
     cancelled: int
     unfinished: int
@@ -234,15 +234,15 @@ class CallGroup:
     from_cache: int
     """Calls that an earlier call's reply answered: no model was asked."""
     cut: int
-    """Replies that ended at a limit, of output or of the context: their ends are missing."""
+    """Replies cut at a limit of output or context."""
     uncounted: int
-    """Calls that a model answered and whose server counted no tokens: theirs are in no figure."""
+    """Answered calls whose server counted no tokens: their tokens are in no figure."""
     unreliable: int
-    """Calls some of whose latencies are in no figure, since the process stood still when what they
-    are measured by arrived."""
+    """Calls with latencies in no figure, since the process stood still when their tokens
+    arrived."""
     ttft: Percentiles | None
-    """Time to first token, from sending the request: a wait for a place or for the model to load
-    is not in it where it came before that."""
+    """Time to first token, from sending the request: earlier waits, for a place or for the model's
+    load, are not in it."""
     itl_mean: Percentiles | None
     """Inter-token latency: percentiles of the calls' means. Replies in one piece have none."""
     itl_p95: Percentiles | None
@@ -254,38 +254,38 @@ class CallGroup:
     input_tokens: int
     """Prompt tokens, cached ones included."""
     cached_tokens: int | None
-    """Prompt tokens that a prefix cache saved; None when no server said."""
+    """Prompt tokens that a prefix cache saved; None if no server reports it."""
     cached_share: float | None
-    """Of the prompt tokens of those calls whose server said; from 0 to 1."""
+    """Share of the prompt tokens, from 0 to 1, in calls whose server reports it."""
     cache_saved_usd: float | None
-    """What that saved by the providers' price lists, what writing to their caches cost deducted;
-    None when it is not known."""
+    """Dollars that caching saved by the providers' price lists, minus the cost of writing to their
+    caches; None if unknown."""
     output_tokens: int
     """Completion tokens, reasoning included."""
     reasoning_tokens: int | None
-    """Of them, those of reasoning; None when no server said."""
+    """Reasoning tokens among them; None if no server reports it."""
     draft_tokens: int | None
-    """Tokens that a draft model proposed (speculative decoding); None when no server said."""
+    """Tokens that a draft model proposed (speculative decoding); None if no server reports it."""
     accepted_tokens: int | None
-    """Of them, the tokens that the model agreed to."""
+    """Proposed tokens that the model accepted."""
     accepted_share: float | None
-    """The same as a share, from 0 to 1; None where nothing was proposed."""
+    """The accepted share, from 0 to 1; None if nothing was proposed."""
     advisory_schemas: int
-    """Calls whose schema the model was only told of, in words."""
+    """Calls whose schema was only described in the prompt."""
     ignored_schemas: int
-    """Calls whose schema the server took no notice of."""
+    """Calls whose schema the server ignored."""
     dropped: tuple[str, ...]
-    """Fields that some calls were sent without, since the model or its server refuses them."""
+    """Fields that were left out of some calls, since the model or its server refuses them."""
     decode_tokens_per_s: float | None
-    """Tokens after the first over the time they took: loading, queueing and prefill left out."""
+    """Tokens after the first, over their time: without loading, queueing and prefill."""
     total_ns: int
     """Time in calls."""
     overhead_ns: int
-    """Of it, around the server's engine: client, network, front end. Where the server does not
-    report both its queue and its prefill, this is in one of them."""
+    """The part around the server's engine: client, network, front end. If the server does not
+    report both its queue and its prefill, it is included in one of them."""
     queue_ns: int
-    """Of it, waiting for a place, as far as it is known: what a server does not report hides in
-    prefill."""
+    """The part spent waiting for a place, as far as known: a wait that a server does not report is
+    in prefill."""
     load_ns: int
     prefill_ns: int
     decode_ns: int
@@ -370,7 +370,7 @@ def _decode_rate(done: Sequence[Call]) -> float | None:
 
 
 def _sum(calls: Sequence[Call], count: str) -> int | None:
-    """Of the calls whose server said; None if no server did."""
+    """Over the calls whose server reports it; None if none does."""
     known = [tokens for call in calls if (tokens := call.count(count)) is not None]
     return sum(known) if known else None
 
@@ -385,11 +385,11 @@ def _text_or_none(value: object) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCost:
-    """What one model cost."""
+    """The cost of one model."""
 
     model: str
     basis: tuple[PriceBasis, ...]
-    """Where the price is from; empty if unknown."""
+    """The source of the price; empty if unknown."""
     usd: float | None
     unpriced_calls: int
     """Calls whose cost is not included: they failed on the way, or are not in the price list."""
@@ -400,10 +400,10 @@ class ModelCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCost:
-    """What a run cost."""
+    """The cost of a run."""
 
     models: tuple[ModelCost, ...]
-    """Those that were called, in that order, and those paid by the hour that were not."""
+    """The called models, in that order, and uncalled ones paid by the hour."""
     usd: float | None
     """Dollars, of all models whose cost is known; None if no cost is known."""
     usd_per_million_output_tokens: float | None
@@ -413,7 +413,7 @@ class RunCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prices:
-    """An endpoint's settings; None where they say nothing."""
+    """Prices of an endpoint's settings; None if unset."""
 
     usd_per_hour: float | None = None
     usd_per_million_input_tokens: float | None = None

@@ -1,4 +1,4 @@
-"""The clocks a run is timed by.
+"""The clocks of a run.
 
 A clock is any function that returns integer nanoseconds and never goes back. Code that needs the
 time is given one, so that tests can drive it by hand.
@@ -38,7 +38,7 @@ class ManualClock:
         self._now_ns = start_ns
 
     def __call__(self) -> int:
-        """What it shows now, in nanoseconds."""
+        """The current time, in nanoseconds."""
         return self._now_ns
 
     def advance(self, *, ns: int = 0, ms: int = 0) -> None:

@@ -1,9 +1,9 @@
-"""Checks the files of a run for damage, and leaves in them what can be trusted.
+"""Checks the files of a run for damage, and removes the records that cannot be trusted.
 
-`check_journal` reads every line as readers do and goes on where they would stop. `salvage_run`
-keeps the records that can be trusted: those whose line's checksum holds. Lines are numbered, so
-that missing ones are known too. An output is trusted only if no line is lost between the beginning
-of its call and the output itself: it might hold what the call remembered, or how its loops ended.
+`check_journal` reads every line as readers do, and continues where they would stop. `salvage_run`
+keeps the records with a valid checksum. Lines are numbered, so missing ones are detected too. An
+output is trusted only if no line is lost between the beginning of its call and the output: a lost
+line might hold what the call remembered, or how its loops ended.
 """
 
 from __future__ import annotations
@@ -43,35 +43,35 @@ from harness.trace.run_trace import RunLock
 _SHOWN = 20
 
 SALVAGED = "salvaged"
-"""The instant that says in a repaired file what it lacks."""
+"""The instant in a repaired file that lists its losses."""
 
 DAMAGED = ".damaged"
-"""Ends the name under which a file is kept as it was."""
+"""The ending of a kept damaged file's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCheck:
-    """What was found in one file, which is what one process did for one part of a run."""
+    """The check of one file, the record of one process in one part of a run."""
 
     path: str
     part: int
     """Which part of the run, from 0; for a process that joined, the part that it joined."""
     is_joined: bool
     run_id: str | None
-    """None if the first line does not say."""
+    """None if the first line does not show it."""
     records: dict[str, int]
     ended: str | None
-    """How it ended; None when it was killed, or is not over."""
+    """How it ended; None if it was killed, or is still going."""
     torn_bytes: int
-    """Bytes of a last line that was not written to its end."""
+    """Bytes of an incomplete last line."""
     problems: tuple[Problem, ...]
     """The first twenty."""
     open_spans: tuple[OpenSpan, ...]
-    """What was under way at the end, outermost first."""
+    """Open spans at the end, outermost first."""
 
     @property
     def is_readable(self) -> bool:
-        """Whether every whole line is as it should be."""
+        """Whether every whole line is valid."""
         return self.run_id is not None and not self.problems
 
     @property
@@ -82,7 +82,7 @@ class FileCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalCheck:
-    """What was found in all the files of a run."""
+    """The check of all files of a run."""
 
     files: tuple[FileCheck, ...]
     """First the main process's, one for each part of the run; then those of joined processes."""
@@ -99,7 +99,7 @@ class JournalCheck:
 
     @property
     def open_spans(self) -> tuple[OpenSpan, ...]:
-        """What was under way at the end of the last part, in all processes."""
+        """Open spans at the end of the last part, in all processes."""
         return tuple(span for file in self._of_the_last_part for span in file.open_spans)
 
     @property
@@ -174,7 +174,7 @@ class _Seen:
         return 0 if self._started is None else self._started.part
 
     def shift_ns(self, joined: _Seen | None) -> int:
-        """What to add to its times to get the run's, as far as that is known."""
+        """The offset from its times to the run's, as far as known."""
         started = self._started
         if started is None or self._number == 0:
             return 0
@@ -229,7 +229,7 @@ class _Seen:
         self._counts[kind_of(record)] += 1
         self._last_ns = max(self._last_ns, last_moment(record))
         if line == 1 and not isinstance(record, RunStarted):
-            self._complain("a journal begins with its run", line=line, code="journal.no-run")
+            self._complain(("it does not begin with a run"), line=line, code="journal.no-run")
         match record:
             case RunStarted() if line > 1:
                 self._complain("another run begins", line=line, code="journal.second-run")
@@ -266,7 +266,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What one part of a run has lost."""
+    """The losses of one part of a run."""
 
     path: Path
     lines: tuple[range, ...]
@@ -286,14 +286,14 @@ class Loss:
 
 
 def salvage_run(path: Path) -> tuple[Loss, ...]:
-    """Leaves in the journal of a run what can be trusted, and keeps damaged files beside it.
+    """Reduces the journal of a run to its trustworthy records, and keeps damaged files beside it.
 
     Returns:
-        What is lost, by part; empty if nothing is.
+        The losses, by part; empty without any.
 
     Raises:
         InvalidInput: The run is still going.
-        JournalInvalid: What a part began with is lost, or a newer version wrote it. Nothing has
+        JournalInvalid: The beginning of a part is lost, or a newer version wrote it. Nothing has
             changed then.
         OSError: A file cannot be read or written.
     """
@@ -328,7 +328,7 @@ def _trusted(path: Path) -> tuple[dict[int, Record], list[range]]:
     """The records of a part that can be trusted, by line number, and the lines that are lost.
 
     Raises:
-        JournalInvalid: The record of what the part began with is among the lost.
+        JournalInvalid: The record of the part's beginning is lost.
     """
     records: dict[int, Record] = {}
     lost: list[range] = []
@@ -345,8 +345,8 @@ def _trusted(path: Path) -> tuple[dict[int, Record], list[range]]:
         lost.append(range(last + 1, last + 2))
     if lost and not any(_begins(one) for one in records.values()):
         raise JournalInvalid(
-            "what this part of the run began with is lost; begin a new run, or, if it is not the "
-            "first part, move the file away to go on from the part before it",
+            "the first line of this part of the run is lost; begin a new run, or, if it is not "
+            "the first part, move the file away to resume from the part before it",
             code="journal.beginning-lost",
             path=path,
             line=lost[0].start,
@@ -372,7 +372,7 @@ def _begins(record: Record) -> bool:
 
 
 def _uncertain(records: Mapping[int, Record], lost: Sequence[range]) -> list[int]:
-    """The lines of outputs that may miss something."""
+    """The lines of outputs that may be incomplete."""
     found = []
     begins: dict[object, int] = {}
     for number, record in records.items():
@@ -401,7 +401,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _without(records: Mapping[int, Record], loss: Loss) -> Iterator[Record]:
-    """The records to keep, with one that says what is lost, after the first."""
+    """The records to keep; the second lists the losses."""
     begun = set()
     for record in records.values():
         if isinstance(record, SpanStarted):

@@ -1,4 +1,4 @@
-"""Arithmetic with stretches of time: what they cover together, share, leave open, and how deep."""
+"""Arithmetic with intervals of time: union, intersection, gaps and depth."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def length_ns(intervals: Iterable[Interval]) -> int:
-    """How long at least one of them lasted."""
+    """The total time that at least one of them covers."""
     return sum(one.duration_ns for one in union(intervals))
 
 
@@ -48,7 +48,7 @@ def common(some: Iterable[Interval], others: Iterable[Interval]) -> list[Interva
 def parts_within(
     windows: Iterable[Interval], stretches: Iterable[Interval]
 ) -> list[list[Interval]]:
-    """For each window, what of the stretches lies in it."""
+    """For each window, the parts of the stretches in it."""
     joined = union(stretches)
     starts = [one.start_ns for one in joined]
     parts = []

@@ -1,8 +1,8 @@
-"""Writes a run's journal, the file that everything else about the run is derived from.
+"""Writes a run's journal, the source of all other files about the run.
 
 Traced code only appends to a queue. Some forty times a second, a thread makes records of the
 queue's entries, encodes them and writes them. So a killed process loses at most the last moments,
-and nothing that was awaited: see `Durability`.
+and nothing that code waited for: see `Durability`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ Durability = Literal["exit", "node", "sync"]
 `persisted` returns, which the graph awaits after every node; or each at once."""
 
 OnFailure = Literal["stop", "continue"]
-"""What the run does when the journal cannot be written, on a full disk say: begin no further call,
-or go on without it."""
+"""What the run does if the journal cannot be written, for example on a full disk: begin no further
+call, or continue without it."""
 
 
 _EVERY_S = 0.025
-"""Shorter, and the thread would be in the way of a busy event loop."""
+"""If shorter, the thread would disturb a busy event loop."""
 _BATCH = 4096
 """Entries taken together: a span that begins and ends among them becomes one record."""
 _BREATH_MADE, _BREATH_WRITTEN = 256, 64
 """Records made, and records written, before other threads may run: a tenth of a millisecond each,
 for which an event loop that wakes up has to wait."""
 _BACKLOG = 50_000
-"""With more entries waiting, the code that makes more of them has to help writing."""
+"""With more entries waiting, the code that adds entries must help writing."""
 
 
 class JournalWriter:
@@ -148,7 +148,7 @@ class JournalWriter:
             self._write_for([first, *self._others_waiting()])
 
     def _others_waiting(self) -> Iterator[asyncio.Future[None]]:
-        """Those that wait by now; the `None` that ends the thread is put back."""
+        """The entries waiting now; the `None` that ends the thread is put back."""
         for _ in range(self._waiting.qsize()):
             waiting = self._waiting.get()
             if waiting is None:
@@ -243,7 +243,7 @@ class JournalWriter:
             except Exception as error:  # noqa: BLE001 - whatever an observer raises is not the run's
                 self._observers = tuple(o for o in self._observers if o is not observe)
                 _warn(
-                    "an observer failed and is called no more",
+                    "an observer failed and is no longer called",
                     code="trace.observer-failed",
                     error=describe(error),
                 )

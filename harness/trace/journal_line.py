@@ -1,8 +1,8 @@
-"""A journal's lines: what a record looks like as JSON, and which JSON is a record.
+"""The lines of a journal: records as JSON, written and parsed.
 
-`kind` says which class a line is of; fields at their defaults are left out. Disks and editors
-damage files, and everything made from a journal relies on its types: each line has a checksum, and
-one without is no record.
+`kind` names a line's class; fields at their defaults are left out. Disks and editors damage files,
+and everything made from a journal relies on its types: each line has a checksum, and one without is
+no record.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def kind_of(record: Record) -> str:
 
 
 def line_start(record: type[Record]) -> bytes:
-    """What every line of a class begins with."""
+    """The beginning of every line of a class."""
     return b'{"kind":"%b",' % _KINDS[record].encode()
 
 

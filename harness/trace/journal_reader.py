@@ -1,8 +1,8 @@
-"""Reads a run's journal, however large, and whatever ended it.
+"""Reads a run's journal, of any size, however the run ended.
 
-A journal is read from beginning to end as often as needed and never held in memory: only its flows
-are, and eight bytes for each span recorded in two records. A journal that is still being written
-reads as it was when it was opened.
+A journal is read from beginning to end as often as needed and never held in memory, except its
+flows, and eight bytes for each span recorded in two records. A journal that is still being written
+is read as it was when opened.
 
 The files of a run, where RUN is the journal's name without `.jsonl`:
 
@@ -10,13 +10,12 @@ The files of a run, where RUN is the journal's name without `.jsonl`:
     RUN.1.jsonl, RUN.2.jsonl    the parts that resumed it
     RUN.77-00c0ffee0bad.jsonl   a process that joined a part: its id, and chance
 
-All are merged by time. The run's clock is the main process's in the first part. A part that resumes
-the run begins where the run had ended before, so that the pause between them, in which nothing ran,
-is in no figure and on no timeline; an instant says how long it was. Joined processes have clocks of
-their own.
+All are merged by time. The run's clock is that of the main process in the first part. A part that
+resumes the run begins at the end of the part before, so the pause between them is in no figure and
+on no timeline; an instant records its length. Joined processes have clocks of their own.
 
 Damage in a part of the main process is an error, since the rest of the run builds on it. Damage in
-the file of a joined process only costs what that file holds from there on.
+the file of a joined process loses only the rest of that file.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _BESIDE = re.compile(r"(?P<run>.+)\.(?:(?P<part>[1-9]\d{0,8})|\d+-[0-9a-f]+)")
 """The stem of a file beside a journal."""
 
 Item = SpanRecord | Instant | CounterSet | Content | NodeOutput
-"""What a journal holds between its first record and its last; flows are kept apart."""
+"""The records between a journal's first and last; flows are kept apart."""
 
 _ITEMS: tuple[type[Item], ...] = get_args(Item)
 
@@ -75,8 +74,8 @@ class Journal:
     """A run, read from its files.
 
     Args:
-        path: The first part's file; the others are found beside it. The file of a joined process
-            is left out if it cannot be read, and ends where it is damaged, with a warning.
+        path: The first part's file; the others are found beside it. An unreadable file of a joined
+            process is left out, and a damaged one ends at the damage, with a warning.
 
     Raises:
         JournalInvalid: It, or one of its parts, is not a journal, cannot be read, or was written
@@ -85,8 +84,8 @@ class Journal:
     Attributes:
         path: As given.
         started: The first record.
-        ended: How the last part ended; None when it was killed, or is not over.
-        parts: How many parts it has: more than 1 if it was resumed.
+        ended: How the last part ended; None if it was killed or is still going.
+        parts: Number of parts: more than 1 if the run was resumed.
         resumed_ns: When the last part began, on the run's clock; None if it is the first.
     """
 
@@ -111,14 +110,14 @@ class Journal:
         self.flows = tuple(flow for process in self._processes for flow in process.flows())
 
     def items(self, *kinds: type[Item]) -> Iterator[Item]:
-        """Everything, in the order it was recorded; a span stands after the span it is in.
+        """Everything, in the order it was recorded; a span comes after its parent.
 
-        Spans stand in the order of their starts, but those known only afterwards, such as the
-        phases that a server reports with its reply, where they became known. Processes are merged
-        by that order. Spans that were open when a part was killed end with that part, unfinished.
+        Spans come in the order of their starts, except spans known only afterwards, such as the
+        phases that a server reports with its reply. Processes are merged by that order. Spans that
+        were open when a part was killed end with that part, unfinished.
 
         Args:
-            kinds: The classes to read, if not all. Of other lines only the checksums are read.
+            kinds: The classes to read, if not all. Of other lines, only the checksums are read.
 
         Raises:
             JournalInvalid: A line in the middle of a part's file is not a record.
@@ -137,7 +136,7 @@ class Journal:
         return (item for item in self.items(SpanRecord) if type(item) is SpanRecord)
 
     def texts(self, wanted: Collection[object]) -> dict[str, str]:
-        """The recorded ones among these texts, by their SHA-256; reads until it has them all."""
+        """The recorded texts with these SHA-256 digests; reads until all are found."""
         found: dict[str, str] = {}
         for item in self.items(Content) if wanted else ():
             if type(item) is Content and item.sha256 in wanted:
@@ -152,12 +151,12 @@ class Journal:
 
     @property
     def last_ns(self) -> int:
-        """When the last thing happened, on the run's clock."""
+        """The time of the last record, on the run's clock."""
         return max(process.file.last_ns + process.shift_ns for process in self._processes)
 
     @property
     def last_wall_ns(self) -> int:
-        """The same in Unix time, by the clock of the last part's machine."""
+        """The time of the last record in Unix time, by the clock of the last part's machine."""
         last = self._processes[self.parts - 1]
         started = last.file.started
         return self.last_ns - last.shift_ns - started.time_ns + started.wall_ns
@@ -192,7 +191,7 @@ class RunRecord:
 
 
 def load_run(path: Path) -> RunRecord:
-    """Reads a journal, of a run that ended, was killed, or is still going.
+    """Reads the journal of a run that ended, was killed, or is still going.
 
     Raises:
         JournalInvalid: The file is not a journal, or cannot be read.
@@ -291,12 +290,12 @@ def _joined_files(path: Path, parts: Sequence[JournalFile]) -> Iterator[JournalF
                 continue
             if started.part not in known:
                 raise JournalInvalid(
-                    f"of part {started.part} of the run, which is not there", path=beside, line=1
+                    f"of part {started.part} of the run, which is missing", path=beside, line=1
                 )
             yield JournalFile(beside, lines=_sound_lines(beside))
         except (JournalInvalid, OSError) as error:
             log_warning(
-                "what a process did for the run is left out",
+                "the journal of another process of the run is left out",
                 code="trace.process-left-out",
                 path=str(beside),
                 error=str(error),
@@ -322,7 +321,7 @@ def _sound_lines(path: Path) -> int:
                 decode(line, number=number)
             except ValueError as error:
                 log_warning(
-                    "what a process did for the run is known in part",
+                    "part of the journal of another process of the run is left out",
                     code="trace.process-known-in-part",
                     path=str(path),
                     line=number,
@@ -375,7 +374,7 @@ class JournalFile:
 
     @property
     def last_ns(self) -> int:
-        """When the last thing in it happened, on its own clock."""
+        """The time of its last record, on its own clock."""
         if self.ended is not None:
             return self.ended.time_ns
         if self._last_ns is None:
@@ -386,7 +385,7 @@ class JournalFile:
         return self._last_ns
 
     def _index(self, file: BinaryIO, most: int | None) -> int:
-        """Notes flows, and where spans end; returns how many lines are whole."""
+        """Records flows, and where spans end; returns the number of whole lines."""
         number, line = 0, b""
         for number, line in enumerate(islice(file, most), start=1):
             if line.startswith(_INDEXED) and line.endswith(b"\n"):
@@ -443,7 +442,7 @@ def _decoded(line: bytes, path: Path, number: int) -> Record:
 
 
 def part_shift_ns(part: RunStarted) -> int:
-    """What to add to the times of a part that resumed a run to get the run's."""
+    """The offset from the times of a resuming part to the run's."""
     assert part.joined_ns is not None, "as readers make sure"
     return part.joined_ns - part.time_ns
 

@@ -1,4 +1,4 @@
-"""The nodes of a run: how each call ended, what it took and returned, and the critical path."""
+"""The nodes of a run: how each call ended, its inputs and output, and the critical path."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from harness.trace.records import (
 NodeStatus = Literal[
     "done", "reused", "skipped", "failed", "stopped", "waiting", "cancelled", "unfinished"
 ]
-"""`reused`: its output is of another run. `stopped`: a limit of the run was reached. `waiting`: a
-person has to answer. `cancelled`: what stopped it was not its doing. `unfinished`: the process was
+"""`reused`: its output is from another run. `stopped`: a limit of the run was reached. `waiting`: a
+person has to answer. `cancelled`: something outside stopped it. `unfinished`: the process was
 killed first."""
 
 _BY_ERROR: Mapping[str, NodeStatus] = {"RunLimitReached": "stopped", "Suspended": "waiting"}
@@ -46,9 +46,9 @@ class NodeRecord:
     """Which item of a mapped node, counted from 0."""
     status: NodeStatus
     error: str | None
-    """What it ended in, if in an error; why it was skipped, if it was."""
+    """Its error, or the reason why it was skipped."""
     times: tuple[Interval, ...]
-    """When it was under way; empty if it never began in this run."""
+    """Its times of execution; empty if it never began in this run."""
     calls: int
     """Calls of models, without those of a nested pipeline's nodes. Tokens are of the calls that a
     model answered."""
@@ -61,18 +61,18 @@ class NodeRecord:
     digest: str | None
     """Of what it returned, as the graph has it; None when not recorded."""
     inputs: Mapping[str, str]
-    """By parameter, the digest of what it was given; empty when not recorded."""
+    """The digest of each argument, by parameter; empty if not recorded."""
     code: str | None
     """The digest of its code; None when not recorded."""
 
     @property
     def label(self) -> str:
-        """What people call it: `findings[2]`."""
+        """Its label, such as `findings[2]`."""
         return self.node if self.item is None else f"{self.node}[{self.item}]"
 
     @property
     def duration_ns(self) -> int:
-        """How long it was under way."""
+        """Its time of execution."""
         return sum(one.duration_ns for one in self.times)
 
 
@@ -129,12 +129,12 @@ class _Found:
         self.skipped: str | None = None
 
     def begin(self, span: SpanRecord) -> None:
-        """Takes in another attempt: what there was before does not hold any more."""
+        """Adds another attempt, which replaces the earlier one."""
         self.spans.append(span)
         self.output = self.skipped = None
 
     def keep(self, output: NodeOutput) -> None:
-        """Takes in what it gave, without the value itself: there may be many, and large ones."""
+        """Adds its output without the value: there may be many, and large ones."""
         self.output = output._replace(value=None)
         self.skipped = output.skipped
 
@@ -232,9 +232,9 @@ class CriticalPath:
 def critical_path(
     nodes: Sequence[SpanRecord], flows: Iterable[Flow], *, run: Interval
 ) -> CriticalPath:
-    """Looks for it from its end.
+    """Finds the path from its end.
 
-    `nodes` are the `node` spans. The flows called `output` say who waited for whom.
+    `nodes` are the `node` spans. The flows called `output` show which node waited for which.
     """
     steps = []
     free_ns = run.start_ns

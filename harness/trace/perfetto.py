@@ -58,7 +58,7 @@ def _varint(number: int) -> bytes:
 
 
 def _tag(field: int, wire_type: int) -> bytes:
-    """What stands before a value."""
+    """The tag before a value."""
     return _varint(field << 3 | wire_type)
 
 
@@ -240,7 +240,7 @@ class _Packets:
         return self._names.field(_NAME, name) or _text(23, name)
 
     def _annotations(self, attributes: Attributes) -> bytes:
-        """Every attribute as a DebugAnnotation, but those that are None."""
+        """Every attribute except None as a DebugAnnotation."""
         parts = []
         for key, value in attributes.items():
             if type(value) is int and value in _INT64:

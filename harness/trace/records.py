@@ -1,8 +1,8 @@
-"""What a journal is made of: one record per line, in the order things happened.
+"""The records of a journal: one per line, in the order of events.
 
-Times are integer nanoseconds of the run's own clock; `RunStarted` ties that clock to the wall.
-A span that was over when its line was written is one record; one that was open has a record
-for each end, so that a killed run still shows what it was doing.
+Times are integer nanoseconds of the run's own clock; `RunStarted` ties that clock to the wall. A
+span that had ended when its line was written is one record; a longer one has a record for its
+beginning and one for its end, so a killed run still shows what it was doing.
 
 Named tuples rather than dataclasses: making a frozen dataclass takes three times as long, and a
 long run has millions of records.
@@ -19,11 +19,12 @@ SCHEMA_VERSION = 1
 """Raised when a reader of the last version could misread a new journal."""
 
 Attributes = Mapping[str, object]
-"""What varies about a span or instant: JSON values under short names, units in the name."""
+"""The variable facts of a span or instant: JSON values under short names, with units in the
+name."""
 
 SpanStatus = Literal["ok", "error", "cancelled", "unfinished"]
-"""`cancelled` covers Ctrl-C and a sibling's failure: the span itself did nothing wrong.
-`unfinished`: the process was killed first, or a thread outlived the run."""
+"""`cancelled` covers Ctrl-C and a sibling's failure: the span itself did not fail. `unfinished`:
+the process was killed first, or a thread outlived the run."""
 
 RunEnd = Literal["ok", "error", "cancelled", "waiting", "stopped"]
 """How a run, or a part of it, came to its end. `waiting`: a person has to answer before the rest
@@ -51,8 +52,8 @@ class RunStarted(NamedTuple):
     parent: int | None = None
     """For a process that joined a run: the span of the main process that it works for."""
     joined_ns: int | None = None
-    """What the main process's clock showed when it asked the process to join. In a part that
-    resumes the run: the run's last moment before it, on the clock of the first part."""
+    """The time of the main process's invitation to join, on its clock. In a part that resumes the
+    run: the run's last moment before it, on the clock of the first part."""
     boot_id: str | None = None
     """Processes with the same one share their clock; see `harness.trace.clock`."""
     part: int = 0
@@ -61,7 +62,7 @@ class RunStarted(NamedTuple):
 
 
 class SpanStarted(NamedTuple):
-    """Something began that takes time."""
+    """The beginning of a span."""
 
     id: int
     """Unique in its process, counted from 1."""
@@ -72,7 +73,7 @@ class SpanStarted(NamedTuple):
 
 
 class SpanEnded(NamedTuple):
-    """A span is over."""
+    """The end of a span."""
 
     id: int
     time_ns: int
@@ -80,7 +81,7 @@ class SpanEnded(NamedTuple):
     error: str | None = None
     """Class and message of the exception that left the span."""
     attributes: Attributes = _NONE
-    """Those that became known on the way."""
+    """Attributes that became known during the span."""
 
 
 class SpanRecord(NamedTuple):
@@ -103,7 +104,7 @@ class SpanRecord(NamedTuple):
 
 
 class Instant(NamedTuple):
-    """Something that happened at one moment."""
+    """An event at one moment."""
 
     span: int | None
     name: str
@@ -157,7 +158,7 @@ class Piece(NamedTuple):
     """A piece of a reply's text, for observers that hear texts; it is never written."""
 
     span: int
-    """The call's."""
+    """The call's span."""
     text: str
 
 
@@ -235,7 +236,7 @@ def joined(started: SpanStarted, ended: SpanEnded) -> SpanRecord:
 
 
 def title(span: SpanRecord | SpanStarted) -> str:
-    """What people call a span: its label, or else its name."""
+    """The display name of a span: its label, or else its name."""
     label = span.attributes.get("label")
     return str(label) if label else span.name
 
@@ -244,12 +245,12 @@ _INSTANCE = re.compile(r"\[\d+\]|#\d+")
 
 
 def node_of_all(path: str) -> str:
-    """A node's path without what differs between the calls around it: `rows/brief/answer`."""
+    """A node's path without the indexes of the calls around it: `rows/brief/answer`."""
     return _INSTANCE.sub("", path)
 
 
 def figures(attributes: Attributes) -> Iterator[tuple[str, str]]:
-    """Attributes as people read them: those that are known, times in milliseconds."""
+    """Attributes for display: without unknown ones, times in milliseconds."""
     for name, value in attributes.items():
         if name.endswith("_ns") and isinstance(value, int):
             yield name.removesuffix("_ns"), f"{value / 1e6:,.1f} ms"
@@ -266,6 +267,6 @@ class OpenSpan:
     title: str
     """As in the timeline."""
     start_ns: int
-    """When it began, from the run's start."""
+    """Its beginning, from the run's start."""
     open_ns: int
     """How long it had taken by the last record."""

@@ -1,4 +1,4 @@
-"""The runs in a directory: the audit log that lists them, and the run that a name means.
+"""The runs in a directory: their audit log, and finding a run by name.
 
 The audit log, `runs.jsonl`, has a line for every run that ended. A run that was resumed ended more
 than once: each end adds a line under the same id, about the whole run so far, and the last counts.
@@ -94,7 +94,7 @@ def list_runs(directory: Path, *, latest: int | None = None) -> list[AuditLine]:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Adds a line to the audit log, in one write, so that runs side by side do not mix theirs."""
+    """Adds a line to the audit log in one write, so that lines of parallel runs do not mix."""
     with open(path, "a+b", buffering=0, opener=private) as file:
         if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
             line = b"\n" + line  # after a line that a full disk cut off
@@ -124,7 +124,7 @@ def read_audit_log(path: Path) -> Iterator[AuditLine]:
                             yield AuditLine.model_validate_json(line)
                     except ValidationError:
                         log_warning(
-                            "not a run, and left out",
+                            "skipped a line that describes no run",
                             code="audit.line-skipped",
                             path=str(path),
                             line=text[: start + 1].count(b"\n") + 1,
@@ -149,7 +149,7 @@ def _began(timestamp: str) -> str:
 def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> list[AuditLine]:
     """Adds a line for each run that was killed or is still going, placed by when it began.
 
-    Of runs that are named by their ids, only those that began at `since` or later.
+    For runs named by their ids, only runs that began at `since` or later.
     """
     parts: dict[Path, list[Path]] = {}
     for name in sorted(os.listdir(directory)) if directory.is_dir() else ():  # noqa: PTH208 - names
@@ -181,7 +181,7 @@ def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> li
 
 
 def _has_end(path: Path) -> bool:
-    """Whether a file ends as a run does that was not killed: a guess, nearly always right."""
+    """Guesses whether a file's run ended without being killed; nearly always right."""
     with path.open("rb") as file:
         file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
         return line_start(RunEnded) in file.read()
@@ -190,8 +190,8 @@ def _has_end(path: Path) -> bool:
 def find_journal(run: str | Path, directory: Callable[[], Path]) -> Path:
     """The journal of a run.
 
-    `run` is `latest`, an id, any part of one, or a file of the run. `directory` tells where runs
-    land, and is not asked for a file.
+    `run` is `latest`, an id, any part of one, or a file of the run. `directory` is the directory of
+    runs, and is not needed for a file.
 
     Raises:
         InvalidInput: There is no such run, or more than one could be meant.

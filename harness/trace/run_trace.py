@@ -66,11 +66,11 @@ class TraceOptions:
     secrets: Collection[str] = field(default=(), repr=False)
     """Values that no file may hold."""
     secret_variables: tuple[str, ...] = ()
-    """Names of variables that are secret, so that a process that joins can look up theirs."""
+    """Names of secret variables, so that a joining process can look up its own values."""
 
 
 class JournalTracer(Tracer):
-    """A tracer whose records go to a file of its own: what the two below share."""
+    """A tracer with a file of its own: the common part of the two below."""
 
     def __init__(
         self,
@@ -152,16 +152,16 @@ class RunTrace(JournalTracer):
     """Traces one run into `<directory>/<run_id>.jsonl`, and timelines beside it.
 
     A run that was killed, failed, waits or was stopped can be resumed: a further part goes into a
-    file beside its journal, under the same id. When that ends, the timelines of the whole run are
-    drawn again. See `Journal`.
+    file beside its journal, under the same id. When the part ends, the timelines of the whole run
+    are drawn again. See `Journal`.
 
     Args:
-        directory: Where runs land; made if missing. A resumed run stays where it is.
+        directory: The directory of runs; made if missing. A resumed run stays in its own.
         name: The pipeline's name.
         options: How it is recorded.
         clock: The run's time.
         wall_ns: Unix time in nanoseconds.
-        observers: Called with each record, from the writing thread; live progress, say.
+        observers: Called with each record from the writing thread, for example for live progress.
         resume: The journal of a run to resume.
 
     Raises:
@@ -172,7 +172,7 @@ class RunTrace(JournalTracer):
     Attributes:
         part: Which part of the run this is, from 0.
         journal_path: The journal: the file of the run's first part.
-        timeline_paths: Where each timeline goes; after the run, only those that were written.
+        timeline_paths: The file of each timeline; after the run, only written ones.
         redactor: Cleans what else is written about the run.
     """
 
@@ -223,7 +223,7 @@ class RunTrace(JournalTracer):
         }
 
     def invitation(self) -> str:
-        """What another process needs for a `JoinedTrace` that works for the current span."""
+        """A text with which another process opens a `JoinedTrace` for the current span."""
         return Invitation(
             journal=self.journal_path.absolute(),
             run_id=self.run_id,
@@ -278,7 +278,7 @@ class RunTrace(JournalTracer):
 
 
 class Invitation(BaseModel):
-    """What another process needs to know to join a run, without any secret.
+    """All facts that another process needs to join a run, without any secret.
 
     Policies are those of the main process.
     """
@@ -298,16 +298,16 @@ class Invitation(BaseModel):
 
 
 class JoinedTrace(JournalTracer):
-    """Traces what another process does for a run, into a file beside the run's journal.
+    """Traces the work of another process for a run, into a file beside the run's journal.
 
     The file holds no value of a variable that the run names as secret, or whose own name says so.
-    Other secrets of the run, such as the credentials in an endpoint's address, are not known here:
-    give those that no pattern finds as `secrets`.
+    Other secrets of the run, such as the credentials in an endpoint's address, are unknown here:
+    pass those that no pattern finds as `secrets`.
 
     Args:
-        invitation: Of `RunTrace.invitation`.
+        invitation: The text from `RunTrace.invitation`.
         secrets: Further values that no file may hold.
-        environment: Where the secret variables' values are.
+        environment: Holds the secret variables' values.
         clock: This process's time.
         wall_ns: Unix time in nanoseconds.
 
@@ -382,10 +382,10 @@ def _next_part(run: Journal, started: RunStarted) -> tuple[Path, RunStarted]:
 
 
 class RunLock:
-    """Holds a run until it is released or its process ends: no other process may resume it.
+    """Locks a run against a resume by another process, until it is released or its process ends.
 
-    An advisory lock on the journal's file (`man 2 flock`): everyone can still read and write it.
-    Where files cannot be locked, as in some network directories, the run goes on without it.
+    An advisory lock on the journal's file (`man 2 flock`): everyone can still read and write it. If
+    files cannot be locked, as in some network directories, the run continues without it.
 
     Raises:
         InvalidInput: The run is held already.
@@ -406,7 +406,7 @@ class RunLock:
             ) from error
         except OSError as error:
             log_warning(
-                "the run cannot be kept from being resumed while it goes on",
+                "the run's journal cannot be locked, so another process could resume it",
                 code="trace.lock-refused",
                 path=str(journal),
                 error=str(error),

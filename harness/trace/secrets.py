@@ -1,10 +1,10 @@
-"""Secrets never reach a file: what a run writes passes through here first.
+"""Removes secrets from everything that a run writes.
 
-Known values (keys, and settings marked as secret) are replaced wherever they stand. Servers also
-echo keys that we do not know, so a value is replaced too if it stands under a name that only
-secrets have, after `Bearer`, in an address before its host, or if it has the shape of a well-known
-key. Not found are an unknown secret in prose, in a list under a secret's name, or cut in two, and a
-known one in an encoding other than those of URLs and JSON.
+Known values (keys, and settings marked as secret) are replaced everywhere. Servers also echo
+unknown keys, so a value is replaced too if it has a name that only secrets have, follows `Bearer`,
+is in an address before its host, or has the shape of a well-known key. Not found are an unknown
+secret in prose, in a list under a secret's name, or cut in two, and a known one in an encoding
+other than those of URLs and JSON.
 
 Models and servers can say anything, so every pattern takes time in proportion to a text's length:
 repeats are bounded, or never given back once matched (`++`).

@@ -1,8 +1,7 @@
-"""When the process stood still, and by how much what it measured then may be wrong.
+"""When the process stood still, and the error of times measured then.
 
-What arrives while the event loop is blocked is seen, and stamped, only afterwards. A heartbeat on
-the loop that comes late tells how long it was blocked; a time that was read then is in doubt by as
-much.
+Data that arrives while the event loop is blocked gets its time only afterwards. A late heartbeat on
+the loop shows how long it was blocked; times read then may be wrong by as much.
 """
 
 from __future__ import annotations

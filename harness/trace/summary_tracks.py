@@ -1,4 +1,4 @@
-"""What a whole run did from moment to moment, as counters at the top of its timeline."""
+"""Counters of a whole run's activity, at the top of its timeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both timeline formats share: where each span is drawn, its words, and its arrows.
+"""What both timeline formats share: where each span is drawn, its labels and its arrows.
 
 A timeline draws nested slices, and slices that overlap without nesting cannot share a line
 (Perfetto drops the second). So a track has as many lanes as it needs. A span is drawn under its
@@ -6,8 +6,8 @@ parent where it lies inside it and nothing drawn there before is in its way; els
 of its track that is free from then on. On every lane any two spans are therefore disjoint or
 nested, and a span is nested only in its ancestors.
 
-Spans come roughly in the order they began. One that comes late, such as a phase known only
-afterwards, may get a lane that a second look would have spared, never a wrong one.
+Spans come roughly in the order they began. A late one, such as a phase known only afterwards, may
+get a lane of its own needlessly, never a wrong one.
 """
 
 from __future__ import annotations

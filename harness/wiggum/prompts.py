@@ -1,7 +1,7 @@
-"""What the producer is told when it revises.
+"""The producer's prompts for revisions.
 
-A prompt runs from what stays the same between rounds to what changes, so that a prefix cache serves
-its beginning: sources, task, requirements; then the draft; then what is wrong with it.
+A prompt begins with the parts that stay the same between rounds, so that a prefix cache serves
+them: sources, task, requirements; then the draft; then its findings.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from harness.rubric import DimensionScore, Draft, Finding, Prompts
 from harness.wiggum.policy import Round
 
 _SECTION_SOURCES_CHARS = 1_500
-"""How much of the sources is shown for one section, the nearest first: a section is a paragraph or
-two."""
+"""Characters of sources shown for one section, nearest first: a section is a paragraph or two."""
 
 _DRAFT_SOURCES_CHARS = 6_000
 """The same for a whole draft."""
 
 _SHOWN_SHARE = 0.7
-"""Of the characters shown of a long draft, the share for whole sections that no finding names."""
+"""Share of a long draft's shown characters for whole sections without findings."""
 
 _QUOTED_CHARS = 60
 """Findings quote at least this much of a long sentence."""
@@ -41,13 +40,12 @@ class RevisionPrompts:
     """The prompts of one loop's revisions."""
 
     prompts: Prompts
-    """Their templates."""
     requirements: tuple[str, ...]
     shorten_over: int
-    """A draft of more characters is shown as its outline, with what is to be changed in full."""
+    """A draft of more characters is shown as its outline, with the sections to change in full."""
 
     def first(self, draft: Draft) -> str:
-        """A prompt for the first draft, by all sources."""
+        """A prompt for the first draft, with all sources."""
         return self.prompts.filled(
             "draft",
             sources="\n\n".join(draft.sources),
@@ -174,7 +172,7 @@ def _uncriticized(body: str, messages: Sequence[str]) -> str:
 def _first_version(draft: Draft, index: int, rounds: Sequence[Round]) -> Section:
     """The section as it was first written: sources are chosen by this text in every round.
 
-    Others may be nearer to its new text, but then no two prompts would begin alike.
+    Others may be nearer to its new text, but then no two prompts would have the same beginning.
     """
     title = draft.sections[index].title
     number = sum(section.title == title for section in draft.sections[:index])
@@ -188,9 +186,9 @@ def _first_version(draft: Draft, index: int, rounds: Sequence[Round]) -> Section
 def _nearest_sections(
     draft: Draft, focus: Sequence[DimensionScore], *, room: int
 ) -> tuple[int, ...]:
-    """The sections to show in full: the cited ones, then as many others as there is room for.
+    """The sections to show in full: the cited ones, then as many others as fit.
 
-    Those that share the most words with the findings come first; at least one is shown.
+    Sections that share the most words with the findings come first; at least one is shown.
     """
     sections = draft.sections
     chosen = list(cited(focus, sections))
@@ -218,8 +216,8 @@ def _bullets(lines: Iterable[str]) -> str:
 
 
 _CHECKED_SHOWN = 4
-"""How many findings of checks are told about one section: more would bury the first. Findings of
-evaluators are few, and all are told."""
+"""Most findings of checks shown for one section: more would bury the first. Findings of evaluators
+are few, and all are shown."""
 
 
 def located(
@@ -228,7 +226,7 @@ def located(
     """The findings about each section, by index, each once.
 
     None if one concerns the whole draft, or a dimension failed without findings: rewriting single
-    sections cannot mend that.
+    sections cannot fix that.
     """
     told: dict[int, dict[str, DimensionScore]] = {}
     for score in focus:
@@ -243,7 +241,7 @@ def located(
 
 
 def listed(focus: Sequence[DimensionScore]) -> tuple[str, ...]:
-    """All that is wrong with a draft: for each dimension the reason, then what to change."""
+    """All faults of a draft: for each dimension the reason, then what to change."""
     lines: list[str] = []
     for score in focus:
         if score.reason or not score.findings:

@@ -1,4 +1,4 @@
-"""Which candidates of a revision are taken: section by section, where the checks' rank rises.
+"""Chooses among candidates of a revision: section by section, where the checks' rank rises.
 
 Pure: no model, clock, tracer or file.
 """
@@ -13,7 +13,7 @@ from harness.errors import InvalidInput
 from harness.rubric import Checked, Draft
 
 Outcome = Literal["taken", "finalist", "outdone", "no_gain", "unusable", "failed"]
-"""What became of a candidate.
+"""The fate of a candidate.
 
 - `taken`: it is in the round's draft.
 - `finalist`: it is in a draft that the evaluator scored lower than the round's.
@@ -29,7 +29,7 @@ class Candidate:
     """A text that was sampled for a draft or for one of its sections."""
 
     number: int
-    """Counted from 1, for each section anew."""
+    """Counted from 1 for each section."""
     section: int | None = None
     """Index of the section to replace; None for the whole draft."""
     text: str = ""
@@ -40,22 +40,22 @@ class Candidate:
     span: int | None = None
     """Id of the span of its call, for the trace's arrows."""
     error: str = ""
-    """Why there is no reply."""
+    """The error of the call, if there is no reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What became of a candidate, for the record."""
+    """A candidate and its fate, for the journal."""
 
     number: int
     section: str | None
     """Title of its section; None for the whole draft."""
     section_index: int | None
-    """Which of `sections_of(draft)` that is in the draft that was revised: titles may repeat."""
+    """Its index in `sections_of` the revised draft: titles may repeat."""
     seed: int | None
     outcome: Outcome
     checked: float | None = None
-    """What the checks score the draft with it, as a weighted mean; None if it was not scored."""
+    """The checks' weighted mean for the draft with this candidate; None if it was not scored."""
     text: str = ""
     error: str = ""
 
@@ -72,10 +72,10 @@ class Finalist:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What the checks leave of the candidates."""
+    """The checks' choice among the candidates."""
 
     finalists: tuple[Finalist, ...]
-    """The best first; empty if no candidate is taken."""
+    """Best first; empty if no candidate is taken."""
     tried: tuple[Tried, ...]
     """All candidates, with the outcomes as if the first finalist is the round's draft."""
 
@@ -93,12 +93,12 @@ def select(
     undecided: Collection[int | None] = (),
     finalists: int = 1,
 ) -> Selection:
-    """Takes, for one section after the other, the candidate that the checks rank highest.
+    """Takes, section by section, the candidate that the checks rank highest.
 
-    A candidate is taken only if the rank of the draft rises with it; in an `undecided` section, it
-    is enough that the rank does not fall. So the result never ranks below `base`. A model
-    criticized the `undecided` sections: checks cannot tell whether they gained. The second finalist
-    is made of the second-best candidates, and so on.
+    A candidate is taken only if it raises the draft's rank; in an `undecided` section, only if it
+    does not lower it. So the result never ranks below `base`. A model criticized the `undecided`
+    sections: checks cannot tell whether they gained. The second finalist is made of the second-best
+    candidates, and so on.
     """
     found = [
         _climb(base, candidates, put=put, check=check, undecided=undecided, place=place)
@@ -151,7 +151,7 @@ def best_of(
 def with_winner(
     tried: Iterable[Tried], *, winner: Finalist, scored: Iterable[Finalist]
 ) -> tuple[Tried, ...]:
-    """The record after the evaluator preferred another finalist than the checks did."""
+    """The record if the evaluator preferred another finalist than the checks."""
     taken = {(one.section, one.number) for one in winner.taken}
     seen = {(one.section, one.number) for draft in scored for one in draft.taken}
 
@@ -170,7 +170,7 @@ def with_winner(
 class _Climb:
     finalist: Finalist
     means: Mapping[tuple[int | None, int], float]
-    """What the checks scored with each candidate in place, by section and number."""
+    """The checks' score with each candidate in place, by section and number."""
     gained: Collection[tuple[int | None, int]]
     """The candidates with which the rank rose, or did not fall in an undecided section."""
 

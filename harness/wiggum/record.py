@@ -1,4 +1,4 @@
-"""A loop in a run's journal: what is written of it, and the one reader.
+"""A loop in a run's journal: its records, and their one reader.
 
 A loop is a span `wiggum`, with a span `evaluate` and an instant `round` for each evaluated draft. A
 resumed run goes on with a loop in a span of its own, under the same key. Reports, resuming and the
@@ -87,13 +87,13 @@ class RecordedLoop:
     """The rubric's id."""
     rubric_sha256: str
     composites: tuple[float, ...]
-    """Of each evaluated round, in points."""
+    """The composite of each evaluated round, in points."""
     best_round: int | None
     """The round whose draft was returned, counted from 1; None if none was."""
     passed: bool | None
     """Whether that draft met the rubric."""
     stop_reason: str | None
-    """Why no further round was made; None if the loop did not come to its end."""
+    """Why the loop ended; None if it did not end."""
     stop_detail: str = ""
     """More about the reason, for people; often empty."""
     status: SpanStatus
@@ -101,15 +101,16 @@ class RecordedLoop:
     prompts_sha256: str | None = None
     """Digest of all templates of its prompts; None in journals of versions without any."""
     task_sha256: str | None = None
-    """Of its task, which the journal has if the run recorded texts."""
+    """Digest of its task, which the journal has if the run recorded texts."""
     prompt_sha256: str | None = None
-    """Of the prompt for a first draft, as `conversation_text` has it; also where one was given."""
+    """Digest of the prompt for a first draft, as `conversation_text` makes it; also if a draft was
+    given."""
     rounds: tuple[Attributes, ...] = ()
-    """What was written of each round; `restored_rounds` makes rounds of it."""
+    """The record of each round; `restored_rounds` makes rounds of it."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether it came to a reason of its own to stop."""
+        """Whether the loop ended for a reason of its own."""
         return self.stop_reason not in {None, "cancelled"}
 
     @property
@@ -194,15 +195,15 @@ def _loop(
 
 
 def rounds_from(journal: Journal, *, loop: int = 0) -> tuple[Round, ...]:
-    """The rounds of a loop as far as it came, for another to go on from.
+    """Reads the rounds of a recorded loop, for another loop to continue.
 
     Args:
         journal: Of the run.
-        loop: Which of the run's loops, in the order in which they began, counted from 0.
+        loop: The number of the run's loop, in the order they began, from 0.
 
     Raises:
-        InvalidInput: There is no such loop; the run did not record texts; or a draft had a secret
-            in it, which the journal leaves out.
+        InvalidInput: There is no such loop; the run did not record texts; or a draft contained a
+            secret, which the journal leaves out.
         JournalInvalid: The journal is damaged.
     """
     loops = recorded_loops(journal.items(SpanRecord, Instant))
@@ -217,7 +218,7 @@ def rounds_from(journal: Journal, *, loop: int = 0) -> tuple[Round, ...]:
 def loop_key(
     call_key: str, *, task: str, rubric: Rubric, sources: Sequence[str], draft: str | None
 ) -> str:
-    """What a loop is known by in every part of a run."""
+    """The key of a loop, the same in every part of a run."""
     about = json.dumps([task, rubric.sha256, list(sources), draft])
     return f"{call_key}-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
 
@@ -317,16 +318,16 @@ def _round(recorded: Attributes, texts: Mapping[str, str], journal: Journal) -> 
         )
     if len(draft) != recorded.get("draft_chars"):
         raise InvalidInput(
-            f"round {number} cannot be restored from {journal.path}: a secret was left out of its "
-            "draft; begin the loop again",
+            f"round {number} cannot be restored from {journal.path}: a secret was removed from "
+            "its draft; begin the loop again",
             code="loop.draft-redacted",
         )
     try:
         return _as_json().validate_python({**from_json(rest), "draft": draft})
     except ValueError as error:  # pydantic's errors are of its kind
         raise InvalidInput(
-            f"round {number} cannot be restored from {journal.path}: it was written by another "
-            "version, or a secret was left out of it; begin the loop again",
+            f"round {number} cannot be restored from {journal.path}: another version wrote it, or "
+            "a secret was removed from it; begin the loop again",
             code="loop.round-unreadable",
         ) from error
 

@@ -5,8 +5,8 @@
 - If there are no headings, if the draft was cut, or with `mode="whole"`, the whole draft is written
   again.
 
-What was not criticized stays as it was, byte for byte. A reply without text, or with the marks of a
-shortened text, changes nothing. A reply that was cut loses its last, broken sentence.
+Sections without findings stay byte for byte. A reply without text, or with the marks of a shortened
+text, changes nothing. A reply that was cut loses its last, broken sentence.
 
 With several candidates, each call is made so many times, and `ratchet` chooses among the replies.
 """
@@ -32,16 +32,16 @@ from harness.wiggum.ratchet import Candidate, Finalist, Put, Selection, Tried, s
 from harness.wiggum.sampling import Place, sample
 
 RevisionMode = Literal["sections", "whole"]
-"""`sections` where there are headings, else the whole draft; or always `whole`."""
+"""`sections`: section by section if there are headings; `whole`: always the whole draft."""
 
 _BYTES_PER_TOKEN = 2
 """Low, so that a text may grow to twice its length, in any script; English has about four."""
 
 _LEAST_TOKENS = 256
-"""Room for a short section to grow: some 190 words."""
+"""Room for a short section to grow: about 190 words."""
 
 _TEMPERATURE = 0.3
-"""A greedy model that failed would say the same again."""
+"""For another try: a greedy model would say the same again."""
 
 _FREQUENCY_PENALTY = 0.2
 """Small models that rewrite a text fall into repeating themselves."""
@@ -54,11 +54,11 @@ class Revision:
     text: str
     """Empty if no reply could be used."""
     how: Literal["sections", "edits", "whole"]
-    """From calls for single sections, from the sections that one call returned, or all new."""
+    """Made by calls for single sections, by one call that returned sections, or as a whole."""
     cut: bool = False
     """Whether a reply in it was cut, and had no whole sentence to be trimmed to."""
     selection: Selection | None = None
-    """What became of the candidates; None for a single one, which is always taken."""
+    """The fates of the candidates; None for a single one, which is always taken."""
 
     @property
     def finalists(self) -> tuple[Finalist, ...]:
@@ -69,22 +69,22 @@ class Revision:
 
     @property
     def tried(self) -> tuple[Tried, ...]:
-        """What became of each candidate; empty for a single one."""
+        """The fate of each candidate; empty for a single one."""
         return self.selection.tried if self.selection else ()
 
 
 class Reviser:
     """Revises the drafts of a loop with the producer model.
 
-    It has no state: the same rounds lead to the same prompts. Every prompt has all `requirements`,
-    so that a draft does not lose on one dimension what it gains on another. A call has at most
-    `max_output_tokens` of room; a short section gets less, about twice its length, and so does
-    everything if this is None. A draft of more characters than `shorten_over` is shown as an
-    outline, with what has to change in full. Of several candidates `check` chooses. `at_once` is
-    how many calls the model answers side by side, None if that is not known.
+    It has no state: the same rounds lead to the same prompts. Every prompt lists all
+    `requirements`, so that a draft does not lose in one dimension what it gains in another. A call
+    has at most `max_output_tokens` of room; a short section gets less, about twice its length, and
+    so does everything if this is None. A draft of more characters than `shorten_over` is shown as
+    an outline, with what has to change in full. Of several candidates `check` chooses. `at_once` is
+    the number of calls that the model answers at once; None if unknown.
 
     Attributes:
-        prompts: What it asks, and what a first draft is asked for by.
+        prompts: The prompts for revisions and for a first draft.
     """
 
     def __init__(
@@ -142,14 +142,14 @@ class Reviser:
     def most_tokens(
         self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
     ) -> int:
-        """What that revision takes at most."""
+        """The most that this revision can use."""
         requests = self._requests(draft, focus, rounds)
         return self._candidates * sum(most_tokens_of(request) for request in requests)
 
     def most_output_tokens(
         self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
     ) -> int:
-        """The output's part of one candidate: the next draft is longer by this at most."""
+        """The most output of one candidate: the next draft is longer by this at most."""
         return sum(r.max_output_tokens or 0 for r in self._requests(draft, focus, rounds))
 
     # --- what is asked ---------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class Reviser:
     def _requests(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> list[ChatRequest]:
-        """All that may be asked."""
+        """All requests that may be made."""
         if by_section := self._section_requests(draft, focus, rounds):
             return list(by_section.values())
         whole = self._whole_request(draft, focus, rounds)
@@ -173,7 +173,7 @@ class Reviser:
     def _section_requests(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> dict[int, ChatRequest]:
-        """One request for each section with findings; empty if that cannot mend the draft."""
+        """One request for each section with findings; empty if that cannot fix the draft."""
         findings = located(focus, draft.sections) if self._has_sections(draft) else None
         return {
             # No more than it needs: a small model fills all the room there is.
@@ -274,7 +274,7 @@ class Reviser:
     def _settling(
         self, draft: Draft, *, put: Put, undecided: Collection[int | None]
     ) -> Callable[[Candidate], bool]:
-        """Whether a candidate is taken, and leaves the checks nothing to criticize in its place."""
+        """Whether a candidate is taken and its section satisfies all checks."""
         if self._candidates == 1 or self._finalists > 1:
             return lambda _: False
         before = self._check(draft).rank

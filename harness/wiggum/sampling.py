@@ -19,7 +19,7 @@ _SEEDS_OF_A_LOOP = 1_000 * _SEED_STEP
 """Between the first seeds of loops in runs with successive seeds."""
 
 _VARIED_TEMPERATURE = 0.6
-"""Of all candidates but the first, so that they differ."""
+"""The temperature of all candidates but the first, so that they differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Place:
     """What candidates are sampled for: a draft, or one of its sections."""
 
     request: ChatRequest
-    """As it is sent for the first candidate."""
+    """The request for the first candidate."""
     read: Callable[[Completion], tuple[str, bool]]
     """Makes a text of a reply, and says whether it was cut; no text if the reply is of no use."""
     base_seed: int
@@ -37,11 +37,11 @@ class Place:
     afresh: str = ""
     """Another prompt, for every second candidate; empty for none."""
     is_enough: Callable[[Candidate], bool] = lambda _: False
-    """Whether to ask for no other after this one; not asked of a single candidate."""
+    """Whether a candidate makes further ones needless; not called for a single candidate."""
 
 
 def first_seed(run_seed: int | None) -> int:
-    """What the seeds of a loop's calls are counted from, by the seed of its run."""
+    """The first seed of a loop's calls, derived from the seed of its run."""
     return (run_seed or 0) * _SEEDS_OF_A_LOOP
 
 
@@ -51,9 +51,8 @@ async def sample(
     """The candidates of all places, in order.
 
     There are at most `times` for each place: after one that is enough, no other is asked for.
-    `at_once` is how many calls the model answers side by side. Beyond these, calls wait for each
-    other, place after place, since the prompts of one place begin with the same sources. None makes
-    all calls at once.
+    `at_once` is the number of calls that the model answers at once. Further calls wait, place after
+    place, since the prompts of one place begin with the same sources. None makes all calls at once.
 
     Raises:
         InferenceError: All calls failed; or one did, where each is made once.
@@ -105,7 +104,7 @@ def _first_of(failed: ExceptionGroup[Exception]) -> Exception:
 
 
 def _order(place: Place, numbers: Sequence[int]) -> Sequence[int]:
-    """The numbers of the candidates; equal prompts after each other, for caches of prefixes."""
+    """The numbers of the candidates; equal prompts follow each other, for prefix caches."""
     return (*numbers[::2], *numbers[1::2]) if place.afresh else numbers
 
 

@@ -151,9 +151,9 @@ def test_a_new_rubric_has_comments_and_no_mistake(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["pipeline", "brief_me"], "pipelines/brief_me.py: it is there already"),
+        (["pipeline", "brief_me"], "pipelines/brief_me.py: it exists already"),
         (["pattern", "brief_me"], "no pattern is called 'brief_me'"),
-        (["rubric", "brief_me"], "rubrics/brief_me.yaml: it is there already"),
+        (["rubric", "brief_me"], "rubrics/brief_me.yaml: it exists already"),
         (["pipeline", "notes.py"], "'notes.py' cannot name a pipeline"),
         (["pipeline", "class"], "'class' cannot name a pipeline"),
         (["pipeline", "../notes"], "'../notes' cannot name a pipeline"),

@@ -211,4 +211,4 @@ def test_closing_breaks_off_what_is_asked_and_refuses_what_comes_later():
 
     for error in asyncio.run(main()):
         assert isinstance(error, InferenceError)
-        assert "is over" in str(error)
+        assert "has ended" in str(error)

@@ -1,6 +1,6 @@
-"""Counters of model servers: the names for them, Prometheus text, and reading them in a run.
+"""Counters of model servers: their names, Prometheus text, and reading them in a run.
 
-A quantity has one name, whichever server it comes from.
+A quantity has the same name for every server.
 """
 
 from __future__ import annotations

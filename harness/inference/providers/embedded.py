@@ -1,8 +1,8 @@
 """A GGUF file, computed by the llama-server of the `xllamacpp` wheel in a process of its own.
 
-Loading starts `embedded_child.py`; unloading ends it. Between the two it is asked over HTTP like
-any llama-server, on a loopback port of the system's choosing. Every request carries an API key that
-only the two processes know: without it, other users of the machine and web pages could call it.
+Loading starts `embedded_child.py`; unloading ends it. In between, calls go over HTTP as to any
+llama-server, on a loopback port that the system chooses. Every request carries an API key that only
+the two processes know: without it, other users of the machine and web pages could call the model.
 """
 
 from __future__ import annotations
@@ -169,9 +169,9 @@ class EmbeddedLlamaCpp:
         gpus = cast("int", answer["gpus"])
         if cast("int", fields.get("main_gpu", -1)) >= gpus:
             raise LoadFailed(
-                f"its device is '{', '.join(self._endpoint.shares)}', and of GPUs llama.cpp sees "
-                f"{gpus or 'none'}; install the xllamacpp that is built for yours, or set device "
-                "to 'machine'",
+                f"its device is '{', '.join(self._endpoint.shares)}', and llama.cpp sees these "
+                f"GPUs: {gpus or 'none'}; install the xllamacpp that is built for yours, or set "
+                "device to 'machine'",
                 endpoint=self._endpoint.tag,
             )
         said = child.first_error() or str(answer["error"])

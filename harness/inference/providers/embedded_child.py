@@ -1,4 +1,4 @@
-"""The process of one embedded model: the llama-server in the `xllamacpp` wheel, and little else.
+"""The process of one embedded model: the llama-server in the `xllamacpp` wheel.
 
 `embedded.py` starts this file as a script, so it imports nothing of harness: that would take longer
 than the load of a small model. The two exchange a line of JSON each. The first, on standard input,

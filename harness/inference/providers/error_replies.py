@@ -1,4 +1,4 @@
-"""Error replies of model servers, in the four shapes they come in, as this package's errors."""
+"""Turns error replies of model servers, in their four shapes, into this package's errors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ a library may be "not found" that the server's model needs."""
 
 
 def shorten(endpoint: str) -> str:
-    """What mends an overflow of an endpoint's context."""
+    """The remedy for an overflow of an endpoint's context."""
     return (
         "Shorten the prompt, lower max_output_tokens, or serve a longer context: context_tokens "
         f"under [endpoints.{endpoint}] where it is loaded by harness or Ollama, else the server's "
@@ -79,7 +79,7 @@ def shorten(endpoint: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Complaint:
-    """What an error body says, whatever its shape."""
+    """The message in an error body of any shape."""
 
     message: str
     kind: str = ""
@@ -139,7 +139,7 @@ def error_from_reply(
         )
     if status == 429:
         return RateLimited(
-            f"the account is at its limit ({said}); wait, or make fewer calls side by side",
+            f"the account is at its limit ({said}); wait, or make fewer calls at once",
             endpoint=endpoint,
             retry_after_s=wait_s,
         )
@@ -170,11 +170,13 @@ def context_overflow(
 def _server_error(status: int, said: str, *, endpoint: str) -> InferenceError:
     if _BLIND.search(said):
         return NotOffered(
-            f"the model takes no images as it is served ({said}); ask one that was trained on them",
+            f"the model takes no images as it is served ({said}); use one trained on images",
             endpoint=endpoint,
         )
     if status == 200:
-        return ServerError(f"the server sent an error for a reply: {said}", endpoint=endpoint)
+        return ServerError(
+            (f"the server sent an error in place of a reply: {said}"), endpoint=endpoint
+        )
     if status == 404:
         said += "; is the endpoint's url right? That of an OpenAI-compatible server ends in /v1"
     return ServerError(f"HTTP {status}: {said}", endpoint=endpoint, status=status)

@@ -1,4 +1,4 @@
-"""HTTP as model servers need it: connections, one call's exchange, bodies, lines, and errors."""
+"""HTTP for model servers: connections, the exchange of one call, bodies, lines and errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from harness.inference.time_limits import timed_out
 from harness.trace.tracer import traceparent
 
 KEEPALIVE_S = 3.0
-"""llama-server and vLLM drop a connection after 5 s idle: let it go before they do."""
+"""llama-server and vLLM close a connection after 5 s idle: close it before they do."""
 PACKED_AS = "gzip"
 """The encoding that servers may use."""
 _END_TIMEOUT_S = 0.05
@@ -59,7 +59,7 @@ def root_of(url: str) -> str:
 
 
 def bearer(api_key: str | None, *, endpoint: str) -> str | None:
-    """A key in the form in which it can be sent; None for an empty one.
+    """A key in sendable form; None for an empty one.
 
     Raises:
         ConfigurationInvalid: It cannot stand in an HTTP header.
@@ -69,8 +69,8 @@ def bearer(api_key: str | None, *, endpoint: str) -> str | None:
     if not (key.isascii() and key.isprintable()):
         # Without the key: messages end up in logs and traces.
         raise ConfigurationInvalid(
-            f"the API key of endpoint '{endpoint}' holds characters that an HTTP header cannot; "
-            "only printable ASCII can",
+            f"the API key of endpoint '{endpoint}' has characters that an HTTP header cannot "
+            "carry; use printable ASCII only",
             code="endpoint.key-not-sendable",
         )
     return key or None
@@ -108,7 +108,7 @@ def http_client(
 
 
 def trace_headers() -> dict[str, str]:
-    """What says to a server which span of the run its request belongs to."""
+    """The header that tells a server the request's span in the run."""
     context = traceparent()
     return {} if context is None else {"traceparent": context}
 
@@ -149,10 +149,10 @@ class Connection:
     def misread(self, data: bytes, error: ValidationError) -> InferenceError:
         """The error of a part of a reply that is not of the protocol.
 
-        What is no JSON may be the rest of a broken reply, and another attempt may succeed. JSON of
+        Broken JSON may be the rest of a broken reply, and another attempt may succeed. JSON of
         another shape will come again.
         """
-        said = f"the reply holds what is not a part of one: {data[:200]!r}"
+        said = f"the reply has an unexpected part: {data[:200]!r}"
         if error.errors()[0]["type"] == "json_invalid":
             return StreamCut(said, endpoint=self.endpoint.tag)
         return ServerError(said, endpoint=self.endpoint.tag)
@@ -175,8 +175,8 @@ class Connection:
 def too_large(error: BodyTooLong, *, endpoint: Endpoint) -> ReplyTooLarge:
     """The error of a body that is too long."""
     return ReplyTooLarge(
-        f"the reply is longer than max_reply_bytes = {error.most_bytes}; raise it if such long "
-        "ones are meant",
+        f"the reply is longer than max_reply_bytes = {error.most_bytes}; raise it if you expect "
+        "replies this long",
         endpoint=endpoint.tag,
         max_reply_bytes=error.most_bytes,
     )
@@ -242,7 +242,7 @@ class Exchange:
         return await (await self.post(url, fields)).read()
 
     def came_to_its_end(self, rest: AsyncIterator[bytes]) -> None:
-        """The reply is whole; what follows is read on leaving, and dropped."""
+        """The reply is whole; the rest of the body is read on leaving, and dropped."""
         self._open.push_async_callback(read_to_end, rest)
 
     async def _send(
@@ -289,7 +289,7 @@ class Exchange:
         status = response.status_code
         if response.has_redirect_location:
             return ServerError(
-                f"HTTP {status}: it sends callers on to {response.headers['location']}; is the "
+                f"HTTP {status}: it redirects to {response.headers['location']}; is the "
                 "endpoint's url right?",
                 endpoint=self._connection.endpoint.tag,
                 status=status,

@@ -1,4 +1,4 @@
-"""Managed APIs by way of litellm, imported only when an endpoint names it."""
+"""Managed APIs through litellm, which is imported only if an endpoint uses it."""
 
 from __future__ import annotations
 
@@ -410,8 +410,8 @@ def _refusal(
 ) -> InferenceError:
     if response.has_redirect_location:
         return ServerError(
-            f"HTTP {response.status_code}: it sends callers on to {response.headers['location']}; "
-            "is the endpoint's url right?",
+            f"HTTP {response.status_code}: it redirects to {response.headers['location']}; is the "
+            "endpoint's url right?",
             endpoint=endpoint.tag,
             status=response.status_code,
         )

@@ -1,4 +1,4 @@
-"""The HTTP client under litellm: it repeats nothing, loses nothing, and belongs to no event loop.
+"""The HTTP client for litellm: it repeats nothing, loses nothing, and works in any event loop.
 
 litellm's own client sends a request again when the server hangs up. It splits event streams at
 every character that Unicode calls a line end, even inside a JSON string, and silently drops the
@@ -79,7 +79,7 @@ class HttpCall:
     check_address: Callable[[str], None]
     """Raises `NotTrusted` for an address that nothing may be sent to."""
     refusal: NotTrusted | None = None
-    """What it raised."""
+    """The error that it raised."""
     responses: list[httpx.Response] = field(default_factory=list)
     """What was answered; closed when the call is over, however it ends."""
     finish_word: FinishWord = field(default_factory=FinishWord)

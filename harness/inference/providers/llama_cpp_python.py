@@ -1,12 +1,12 @@
-"""llama.cpp inside this process, by way of the `llama-cpp-python` package.
+"""llama.cpp inside this process, through the `llama-cpp-python` package.
 
-That package is compiled where it is installed, and so for whatever that machine computes with; the
-wheel behind `embedded` comes ready-made. It reads and writes one sequence: calls wait for each
-other. What it keeps of the last call is the next one's prefix cache.
+That package is compiled where it is installed, for that machine's hardware; the wheel behind
+`embedded` comes ready-made. It computes one sequence, so calls wait for each other. Its state after
+one call is the prefix cache of the next.
 
-Not everything in a schema is enforced: its converter to grammars passes over the bounds of numbers.
-While it loads a file, whatever this process writes to stdout and stderr is lost: that is how the
-package silences llama.cpp. A load that has begun goes on to its end: `load_timeout_s` is not kept.
+Not all of a schema is enforced: the converter to grammars ignores the bounds of numbers. While a
+file loads, everything this process writes to stdout and stderr is lost: so the package silences
+llama.cpp. A load cannot be interrupted: `load_timeout_s` has no effect.
 """
 
 from __future__ import annotations

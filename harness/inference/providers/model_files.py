@@ -1,4 +1,4 @@
-"""What the two engines that harness runs share: how a file is loaded, and why it was not."""
+"""What the two engines that harness runs share: loading a file, and explaining a failed load."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from harness.log import log_warning
 
 
 def warn_of_context(endpoint: Endpoint, header: GgufHeader) -> None:
-    """Says so where a model is loaded with a longer context than it was trained for."""
+    """Warns if a model is loaded with a longer context than it was trained with."""
     if endpoint.context_tokens > header.context_length:
         log_warning(
-            "a model's context is longer than it was trained for; what lies beyond, it may not "
-            "make sense of",
+            "a model's context is longer than the one it was trained with; it may not make sense "
+            "of text beyond that",
             code="endpoint.context-beyond-training",
             endpoint=endpoint.tag,
             context_tokens=endpoint.context_tokens,
@@ -41,7 +41,7 @@ def type_number(cache_type: CacheType) -> int:
 
 
 def gpu_fields(endpoint: Endpoint) -> dict[str, Any]:
-    """Which GPUs have its layers, in llama.cpp's words; empty for none."""
+    """The GPUs with its layers, in llama.cpp's terms; empty for none."""
     shares = {int(name[3:]): part for name, part in endpoint.shares.items() if name[:3] == "gpu"}
     last = max(shares, default=-1)
     if len(shares) < 2:

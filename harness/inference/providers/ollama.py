@@ -1,7 +1,6 @@
 """Ollama over its own protocol.
 
-Its OpenAI-compatible protocol ignores how long a model should stay loaded and how long a context it
-should have, and reports no times.
+Its OpenAI-compatible protocol ignores keep-alive times and context lengths, and reports no times.
 """
 
 from __future__ import annotations
@@ -192,8 +191,8 @@ class OllamaWire:
             if error.status not in {404, 405, 501}:
                 raise
             raise NotOffered(
-                f"Ollama does not embed with '{self._endpoint.model_id}' ({error}); pull a model "
-                "that is made for it",
+                f"Ollama does not embed with '{self._endpoint.model_id}' ({error}); pull an "
+                "embedding model",
                 endpoint=self._endpoint.tag,
             ) from error
 
@@ -507,8 +506,8 @@ class OllamaHost(ServerHost):
         """Why it is not loaded."""
         if b"does not support chat" in page.body:
             return LoadFailed(
-                f"'{self.endpoint.model_id}' does not chat ({page.said}); is it there to embed? "
-                "Then set embeddings = true",
+                f"'{self.endpoint.model_id}' does not chat ({page.said}); if it is an embedding "
+                "model, set embeddings = true",
                 code="endpoint.only-embeds",
                 endpoint=self.endpoint.tag,
             )

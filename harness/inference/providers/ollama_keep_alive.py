@@ -1,8 +1,8 @@
-"""How long Ollama is told to keep a model after a call, from how long it has been idle before.
+"""The keep-alive time of each call to Ollama, derived from the pauses between earlier calls.
 
-While a run goes on, the budget decides when a model leaves. This matters where the budget does not
-reach: too short, and the model is gone before the next call; too long, and a run that was killed
-leaves it in memory. Never for ever: then it would stay.
+During a run, the budget decides when a model is unloaded. The keep-alive time matters where the
+budget has no say: too short, and the model is gone before the next call; too long, and a killed run
+leaves it in memory. It is never infinite.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ LEAST_S: Final = 90.0
 MOST_S: Final = 3600.0
 """However long the gaps."""
 MARGIN: Final = 1.2
-"""How much longer than the gap that it is to outlast."""
+"""Margin over the gap to outlast."""
 TENTHS: Final = 9
-"""It is to outlast so many gaps in ten."""
+"""Gaps in ten to outlast."""
 ENOUGH_GAPS: Final = 4
 """With fewer than these, the longest to come has hardly been among them."""
 KEPT_GAPS: Final = 64
-"""Gaps longer ago are forgotten, so that a phase of the run that is over has no say."""
+"""Older gaps are forgotten, so that an ended phase of the run does not count."""
 
 
 def keep_alive_s(gaps_ns: Sequence[int]) -> float:
-    """Whole seconds for which a model is to stay loaded after a call.
+    """Whole seconds that a model stays loaded after a call.
 
     The 90th percentile of the gaps and a fifth more, at least `LEAST_S` and at most `MOST_S`; with
     fewer than `ENOUGH_GAPS`, not less than `BASE_S`. The percentile is by nearest rank: the

@@ -1,7 +1,7 @@
 """Servers that speak OpenAI's protocol and need no more than a few lines each.
 
-`openai` stands for any server whose kind is not known: it looks for times wherever some server
-reports them, and relies on none.
+`openai` stands for any other server: it looks for times wherever some server reports them, and
+relies on none.
 """
 
 from __future__ import annotations

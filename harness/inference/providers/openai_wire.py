@@ -1,7 +1,7 @@
 """The OpenAI chat wire over HTTP, which most model servers speak.
 
 Calls are streamed unless the endpoint says `stream = false`, also when the caller wants the whole
-reply at once: only so is the time to the first token measured. A reply counts only when its stream
+reply at once: otherwise the time to the first token is unknown. A reply counts only when its stream
 has reached its proper end. A `Provider` says what sets its server apart.
 """
 

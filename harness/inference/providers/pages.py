@@ -1,4 +1,4 @@
-"""What servers say of themselves beside their replies: pages that are asked for one at a time."""
+"""Pages on which servers describe themselves, requested one at a time."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """What is known of a server without calling a model; None for what it does not say."""
+    """The facts about a server, found without calling a model; None if not reported."""
 
     reachable: bool | None = None
     """Whether anything answers at its address; None if it was not asked."""
     ready: bool | None = None
-    """Whether it says that it is ready."""
+    """Whether it reports that it is ready."""
     models: tuple[str, ...] | None = None
     """The names it serves, or could load."""
     context_tokens: int | None = None
     """Prompt and reply of one call, together."""
     slots: int | None = None
-    """Calls that it answers side by side."""
+    """Calls that it answers at once."""
     metrics: bool | None = None
     """Whether its counters can be read; None for a kind that has none."""
 
@@ -147,7 +147,7 @@ def rows(value: object) -> list[Any]:
 
 
 def names(listed: object, key: str) -> tuple[str, ...] | None:
-    """What the rows of a list have under a key; None if it is no list."""
+    """The values of a key in a list's rows; None if it is no list."""
     if not isinstance(listed, list):
         return None
     return tuple(name for row in listed if isinstance(name := at(row, key), str))

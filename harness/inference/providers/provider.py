@@ -1,4 +1,4 @@
-"""What a provider's file fills in: one value with all that sets its server apart."""
+"""`Provider`: one value with all the particulars of a server, filled in by its file."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Fields = Mapping[str, object]
 """Part of a request's JSON."""
 
 Switch = str | None
-"""What makes a server do or report something: a flag or a setting of its own, `ALWAYS` or
+"""How to make a server do or report something: a flag or setting of its own, `ALWAYS` or
 `NEVER`."""
 ALWAYS: Final = ""
 NEVER: Final = None
 
 
 class Aim(StrEnum):
-    """What a change to a server's settings is for."""
+    """The purpose of a change to a server's settings."""
 
     KEEP_LOADED = "keep it loaded"
     LET_BOTH_STAY = "let both stay"
@@ -108,7 +108,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What a reply on the OpenAI wire carries beside its text, where servers differ."""
+    """The parts of an OpenAI reply beside its text in which servers differ."""
 
     timings: Mapping[str, Any] = field(default_factory=dict)
     """The reply's field of that name, of the last chunk that had it; `metrics` likewise."""
@@ -163,7 +163,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReport:
-    """What a host says about its model."""
+    """A host's report on its model."""
 
     resident: bool
     """Whether it is in memory, so that a call loads nothing."""
@@ -176,29 +176,29 @@ class HostReport:
 class Provider:
     """One kind of server or engine.
 
-    Everything has a default: a provider says only what sets it apart from a plain server that
-    speaks OpenAI's protocol.
+    Everything has a default: a provider states only its differences from a plain server that speaks
+    OpenAI's protocol.
     """
 
     title: str
-    """What people call it."""
+    """Its name for display."""
     telemetry_name: str = ""
-    """What OpenTelemetry calls it, if that is not its backend's name."""
+    """Its name in OpenTelemetry, if not its backend's."""
     remedies: Remedies = field(default_factory=dict)
     launch: Callable[[Serving], Launch] | None = None
-    """How it is started; None where that is not for us to say."""
+    """How it is started; None if that is not ours to decide."""
 
     # Ways to it.
     connect: Callable[[Endpoint, Access], Backend] | None = None
     """None for the OpenAI wire, steered by the fields below."""
     host: Callable[[Endpoint, Access, Backend], Host] | None = None
-    """Loads and unloads its models; None where that is impossible."""
+    """Loads and unloads its models; None if that is impossible."""
     facts: Callable[[ServerPages], Awaitable[ServerFacts]] | None = None
     """Asks it about itself; None for the pages of the OpenAI wire and those named below."""
     served: Callable[[ServerPages], Awaitable[ModelMetadata | None]] | None = None
-    """Asks what model it really serves; None where it does not tell."""
+    """Asks which model it really serves; None if it does not report that."""
     footprint: Callable[[Endpoint, Host], Awaitable[Footprint | None]] | None = None
-    """Asks how much memory a model will take; None where it does not tell."""
+    """Asks for a model's size in memory; None if it does not report that."""
     loading: Callable[[Endpoint, GgufHeader], Loading] | None = None
     """How it loads a file; None for a server."""
 
@@ -209,11 +209,11 @@ class Provider:
     schema: Callable[[JsonSchema], Fields] | None = None
     """The fields that carry a reply's schema; None if it has no place for one."""
     enforces: Switch = ALWAYS
-    """What makes it hold replies to their schema."""
+    """How to make it enforce schemas."""
     room_tokens: int | None = None
-    """Sent with a call that states no limit; None where the server then uses its whole context."""
+    """Sent with a call that states no limit; None if the server then uses its whole context."""
     continues: Fields | None = None
-    """Fields that make it go on with an assistant's last message; None where it cannot."""
+    """Fields that make it continue an assistant's last message; None if it cannot."""
     refuses: frozenset[str] = frozenset()
     """Fields of ours that it answers with an error, or accepts and ignores."""
     progress: Fields = field(default_factory=dict)
@@ -223,14 +223,13 @@ class Provider:
     embeds_one_by_one: bool = False
     """Whether it takes one text at a time."""
     tools: Switch = ALWAYS
-    """What makes it offer tools to a model by its own means; without, they become a type of the
-    reply."""
+    """How to make it support tools itself; without that, they become a type of the reply."""
     refuses_tools: bool = False
     """Whether it says so where its model cannot be told of tools; others are tried out once."""
     requires_calls: bool = True
     """Whether it can make the model call a tool."""
     images: Switch = ALWAYS
-    """What makes it show images to a model that has eyes."""
+    """How to make it pass images to a model that takes them."""
 
     # What its replies report.
     counts_usage: bool = True
@@ -238,9 +237,9 @@ class Provider:
     times: Callable[[Extras], ServerTimings | None] | None = None
     """Reads how long the call waited, or its prompt took."""
     timings: Switch = NEVER
-    """What makes it report those times."""
+    """How to make it report those times."""
     cached_tokens: Switch = NEVER
-    """What makes it report how much of a prompt came out of its cache."""
+    """How to make it report the cached part of prompts."""
     logprobs: Switch = ALWAYS
 
     # What it says of itself.
@@ -253,15 +252,15 @@ class Provider:
     source: Callable[[Endpoint, Backend], MetricsSource | None] | None = None
     """Where its counters are read if its address is not the endpoint's."""
     process: Callable[[Backend], int | None] | None = None
-    """The id of the engine's process, where harness starts it; None while there is none."""
+    """The id of the engine's process, if harness starts it; None while it does not run."""
     side_by_side: str = ""
-    """The setting for the number of calls that it answers side by side."""
+    """The setting for the number of calls that it answers at once."""
 
     # How the budget treats its models.
     holds_one_model: bool = False
     """Whether loading a model replaces the one before."""
     slots: Callable[[Endpoint], int | None] = lambda endpoint: endpoint.max_parallel
-    """How many calls a model answers side by side, as the endpoint's settings say."""
+    """How many calls a model answers at once, by the endpoint's settings."""
     takes_context: bool = False
     """Whether each call says how long a context the model has; with another one, the server loads
     the model again."""
@@ -271,8 +270,8 @@ def check_offers(request: ChatRequest, provider: Provider) -> None:
     """Raises `NotOffered` for tools and images where the provider has no place for them."""
     if request.tools and provider.tools is NEVER:
         raise NotOffered(
-            f"{provider.title} has no tools of its own; leave the endpoint's tools out, and they "
-            "are offered as a type of the reply",
+            f"{provider.title} does not support tools; remove tools from the endpoint, and "
+            "harness offers them as a typed reply",
             endpoint=request.model,
         )
     if request.images and provider.images is NEVER:

@@ -1,6 +1,6 @@
-"""From an endpoint's `backend` to the provider that it names, and what is done with one.
+"""The table of providers by an endpoint's `backend`, and the functions that use it.
 
-A new server takes a file beside this one, a line in the table, its name in `endpoint.WireName`, and
+A new server needs a file beside this one, a line in the table, its name in `endpoint.WireName`, and
 a row of the contract (`tests/inference/contract_rows.py`).
 """
 
@@ -44,7 +44,7 @@ _SERVED_TIMEOUT_S = 5.0
 
 def _scripted(endpoint: Endpoint, _access: Access) -> Backend:
     raise ConfigurationInvalid(
-        f"endpoint '{endpoint.tag}' is scripted; hand its backend over in Python",
+        f"endpoint '{endpoint.tag}' is scripted; pass its backend from Python",
         code="endpoint.scripted",
     )
 
@@ -89,7 +89,7 @@ def connect(endpoint: Endpoint, access: Access | None = None) -> Backend:
 
 
 def tool_knowledge(endpoint: Endpoint) -> ToolKnowledge:
-    """What an endpoint's server does with tools, before it was asked."""
+    """How an endpoint's server treats tools, as far as known before a test."""
     provider = provider_of(endpoint)
     known: ToolMode | None = "native" if provider.refuses_tools else None
     return ToolKnowledge(
@@ -109,8 +109,8 @@ def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) 
     host = provider_of(endpoint).host
     if host is None:
         raise ConfigurationInvalid(
-            f"endpoint '{endpoint.tag}': backend '{endpoint.backend}' cannot be told to load a "
-            "model or to let it go; set manage to false",
+            f"endpoint '{endpoint.tag}': backend '{endpoint.backend}' cannot load or unload "
+            "models on request; set manage to false",
             code="endpoint.not-manageable",
         )
     return host(endpoint, access or Access(), backend)
@@ -157,7 +157,7 @@ def tells_model(endpoint: Endpoint) -> bool:
 
 
 async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> ServerFacts:
-    """What is known of an endpoint's server. What it does not tell within seconds is None.
+    """The facts about an endpoint's server; None if not reported within seconds.
 
     Ask once the model has been called: some servers know its context only then. A managed API is
     not asked, and all of its facts are None.
@@ -208,7 +208,7 @@ async def _openai_facts(pages: ServerPages, provider: Provider) -> ServerFacts:
 def slots_source(
     endpoint: Endpoint, *, api_key: str | None = None
 ) -> Callable[[], Awaitable[int | None]] | None:
-    """Asks a server how many calls it answers side by side; None for one that has no such page.
+    """Asks a server how many calls it answers at once; None without such a page.
 
     The server of a model that the budget loads is not asked: a router would load it for the
     question.

@@ -1,4 +1,4 @@
-"""What hosts of servers have in common: requests, time limits, undoing, and errors."""
+"""Common code of hosts that load and unload models: requests, time limits, undoing, errors."""
 
 from __future__ import annotations
 
@@ -201,8 +201,8 @@ class ServerHost:
     def switched_off(self, title: str, *, needs: str) -> LoadFailed:
         """The error of a server that was started without the means to unload its models."""
         return LoadFailed(
-            f"{title} at {self.root} was not started so that its model could be let go and brought "
-            f"back: start it with {needs}, or set manage to false",
+            f"{title} at {self.root} was started without the means to unload its model: start it "
+            f"with {needs}, or set manage to false",
             code="server.not-manageable",
             endpoint=self.endpoint.tag,
         )
@@ -210,8 +210,8 @@ class ServerHost:
     def misread(self, answer: Answer) -> LoadFailed:
         """The error of an answer that a server of this kind does not give."""
         return LoadFailed(
-            f"the server at {self.root} does not answer as its kind does: {answer.body[:200]!r}; "
-            "is the endpoint's backend right?",
+            f"the server at {self.root} does not answer as its backend should: "
+            f"{answer.body[:200]!r}; is the endpoint's backend right?",
             code="server.misread",
             endpoint=self.endpoint.tag,
         )

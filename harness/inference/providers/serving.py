@@ -1,4 +1,4 @@
-"""How a model is to be served, in words of no server; and what a provider's file makes of it."""
+"""How to serve a model, independent of the server; providers turn it into their command lines."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "gpu_share": "{gpu_share} of the GPU's memory for this server",
     "port": "an address of its own: port {port}",
 }
-"""What each field of `Serving` asks for: a setting's reason, or what is missing."""
+"""The request of each field of `Serving`, in words: a setting's reason, or a missing feature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What a server is started with."""
+    """The settings to start a server with."""
 
     model: str
     """Its file, folder or name, as the server takes it."""
@@ -64,12 +64,12 @@ class Launch:
     """A server's command line, and the endpoint that calls it."""
 
     command: tuple[Setting, ...]
-    """Joined by spaces it is what a shell takes; empty where nothing is started by hand. Variables
-    of the environment come first, as `NAME=value`."""
+    """Joined by spaces it is a shell command; empty if nothing is started by hand. Variables of the
+    environment come first, as `NAME=value`."""
     endpoint: tuple[Setting, ...]
     """Lines of `harness.toml` under the endpoint's head."""
     missing: tuple[str, ...] = ()
-    """What the server has no setting for, a phrase for each."""
+    """Requests without a setting of the server, a phrase for each."""
 
 
 def launched(

@@ -108,8 +108,8 @@ class SglangHost(ServerHost):
             return False
         if ready.status == _NO_SUCH_PAGE:
             raise LoadFailed(
-                f"SGLang at {self.root} has no page /ready, from which to know whether "
-                "its memory was given back: use 0.5.23 or newer, or set manage to false",
+                f"SGLang at {self.root} has no page /ready, which tells whether its memory was "
+                "freed: use 0.5.23 or newer, or set manage to false",
                 code="server.too-old",
                 endpoint=self.endpoint.tag,
             )

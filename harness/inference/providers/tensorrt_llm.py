@@ -65,8 +65,8 @@ class TensorRtLlmHost(ServerHost):
         super().__init__(endpoint, access)
         if not self.control_key:
             raise ConfigurationInvalid(
-                f"endpoint '{endpoint.tag}' is to be loaded and let go, for which TensorRT-LLM "
-                "wants a key: set control_key_env to the name of the variable that holds the "
+                f"endpoint '{endpoint.tag}' is managed, and TensorRT-LLM loads and unloads only "
+                "with a key: set control_key_env to the name of the variable that holds the "
                 "server's TRTLLM_RUNTIME_CONTROL_API_KEY, or set manage to false",
                 code="endpoint.control-key-missing",
             )

@@ -4,10 +4,10 @@ The parameters of a call are those of Triton's vLLM backend. The TensorRT-LLM ba
 names for them (`max_tokens` and `stop_words` of their own, `sampling_param_max_tokens`): reach its
 models through Triton's OpenAI front end, which is the backend `triton-openai`.
 
-A call cannot carry a schema for its reply, and the reply does not report its times. The end of a
-stream is the end of the HTTP body, with no mark of its own; the finish reason says that the model
-was done. Servers before 24.12 send no finish reason and count no tokens, and slightly newer ones
-count only the reply's.
+A call cannot carry a schema for its reply, and the reply does not report its times. A stream ends
+with the HTTP body, without a mark of its own; the finish reason shows that the model was done.
+Servers before 24.12 send no finish reason and count no tokens, and slightly newer ones count only
+the reply's.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class _OutputReader:
             raise self._connection.refusal(data)
         if output.text_output is None:
             raise ServerError(
-                f"the reply holds what is not a part of one: {data[:200]!r}",
+                f"the reply has an unexpected part: {data[:200]!r}",
                 endpoint=self._endpoint.tag,
             )
         self._last = output

@@ -1,7 +1,7 @@
 """vLLM, from version 0.32 of its code.
 
-Its grammars for JSON allow white space without end, and small models then run on in it, unless it
-is started with `--structured-outputs-config`, as `_launch` does.
+Its JSON grammars allow endless white space, which small models then write, unless it is started
+with `--structured-outputs-config`, as `_launch` does.
 """
 
 from __future__ import annotations

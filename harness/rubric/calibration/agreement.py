@@ -124,7 +124,7 @@ def agreement(
 
 
 def mean_of(people: Values) -> Values:
-    """`(drafts,)`: the mean over raters; NaN where nobody scored a draft."""
+    """`(drafts,)`: the mean over raters; NaN for an unscored draft."""
     known = ~np.isnan(people)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(known, people, 0).sum(axis=1) / known.sum(axis=1))

@@ -1,4 +1,4 @@
-"""Which threshold labeled drafts allow, at a stated error rate and a stated confidence.
+"""The threshold that labeled drafts support, at a stated error rate and confidence.
 
 A claim such as "at most 10 % of the accepted are wrong, 90 % sure" means: over label sets of this
 size, the threshold that is named has a true rate above 10 % in at most 10 % of them. Each risk has
@@ -37,7 +37,7 @@ _DRAWS = 400
 _MOST_STEPS = 100
 _ENOUGH = 0.8
 _MOST_DOUBLINGS = 6
-"""Of the labels there are; whoever would need more had better change the rubric."""
+"""Share of the labels; if more were needed, changing the rubric would be better."""
 
 
 def library(name: str) -> Any:  # noqa: ANN401 - a module without types
@@ -126,7 +126,7 @@ class Steps:
 def steps_of(scores: NDArray[np.float64], wrong: NDArray[np.bool_]) -> Steps:
     """The steps of one label set, one for every distinct score.
 
-    A draft that no threshold accepts scores `-inf`; those that people reject are `wrong`.
+    A draft that no threshold accepts scores `-inf`; drafts that people reject are `wrong`.
     """
     values, place = np.unique(-scores, return_inverse=True)
     accepted = np.cumsum(np.bincount(place, minlength=len(values)))

@@ -1,9 +1,9 @@
-"""What tuning leaves beside a rubric: its attempts, its calibration, and its threshold.
+"""The files of tuning beside a rubric: its attempts, its calibration, and its threshold.
 
-`essay.attempts.json` remembers which scores were looked at on which labels. A rubric that is edited
-after a look at labels fits them better than new ones, and labels that are added until a threshold
-comes out favor one: all looks at the same labels share what may go wrong. `essay.calibration.json`
-says what a threshold rests on.
+`essay.attempts.json` records which scores were compared with which labels. A rubric edited after a
+look at labels fits them better than new ones, and adding labels until a threshold comes out favors
+one: so all looks at the same labels share the allowed risk. `essay.calibration.json` holds the
+evidence for a threshold.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class _Record(BaseModel):
             return None
         except ValidationError as error:
             raise InvalidInput(
-                f"'harness rubric tune' did not write this ({error.errors()[0]['msg']}); move it "
-                "away",
+                f"'harness rubric tune' did not write this file ({error.errors()[0]['msg']}); "
+                "move it away",
                 code="tune.file-invalid",
                 path=path,
             ) from error

@@ -1,7 +1,7 @@
 """Reads drafts that people labeled, and pairs of drafts of which people prefer one.
 
-The rows are those of any table. A draft may have several, told apart by `dimension` (the long form)
-or `rater`; a score that is given again is another sample. All mistakes are reported at once.
+The rows are those of any table. A draft may have several, with different `dimension` (the long
+form) or `rater`; a repeated score is another sample. All mistakes are reported at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from harness.rubric.rubric import Rubric
 COMPOSITE = ""
 """In place of a dimension's name, where a file has one score for the whole draft."""
 HOLD = "hold"
-"""The split of drafts that nobody looks at while a rubric is written."""
+"""The split of drafts that stays unseen while a rubric is written."""
 
 _TEXTS = ("id", "draft", "path", "task", "group", "split", "evaluator", "sources")
 _LABELS = {"accept", "human", "group", "split"}
@@ -41,7 +41,7 @@ _OF_PAIRS = ("prefer", "judged", "judged_swapped", "a", "b")
 _READ = {*_TEXTS, *_LABELS, *_OF_PAIRS, "score", "unjudged", "rubric_sha256", "samples", "sha256"}
 _OF_SCORING = {"passed", "composite", "below_floor", "gates", "missing", "rubric"}
 _OF_SCORING |= {"carried", "compressed", "scores", "judges", "error"}
-"""What a file of `harness rubric score` has and nobody asks for here."""
+"""Columns of `harness rubric score` that are ignored here."""
 _KNOWN = {*_READ, *_OF_SCORING, "dimension", "rater", "seed"}
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _PREFERENCES = {"1": "a", "2": "b", "0": "tie", "equal": "tie", "": ""}
@@ -91,7 +91,6 @@ class Labeled(BaseModel):
     named: bool = True
     """Whether the file gives the id; else it is its place there."""
     draft: str | None = None
-    """Its text."""
     task: str = ""
     sources: tuple[str, ...] = ()
     people: dict[str, dict[str, Score]] = {}
@@ -145,7 +144,7 @@ class Pair(BaseModel):
 
     id: str
     prefer: Preference = ""
-    """By people."""
+    """The draft that people prefer."""
     judged: Preference = ""
     """By the evaluator, which was shown `a` first."""
     judged_swapped: Preference | None = None
@@ -224,9 +223,9 @@ class _Reading:
         if not kinds.keys() & {"accept", "human", "prefer", *scores}:
             self.refuse()
             raise InvalidInput(
-                "it has no labels of people's: a column 'accept' with yes or no, or "
-                "'human.DIMENSION' with scores, or 'prefer' for pairs; name another column with "
-                f"--columns accept=NAME (columns with values: {', '.join(names) or 'none'})",
+                "it has no human labels; add a column 'accept' with yes or no, 'human.DIMENSION' "
+                "with scores, or 'prefer' for pairs, or name another column with --columns "
+                f"accept=NAME (columns with values: {', '.join(names) or 'none'})",
                 code="labels.no-labels",
                 path=self.path,
             )
@@ -246,7 +245,7 @@ class _Reading:
                 found.pop(row.id, None)
             if by_row and row.id in found:
                 said = (
-                    f"'{row.id}' stands twice; give each draft its own, or say who is the 'rater'"
+                    f"'{row.id}' occurs twice; give each draft its own, or say who is the 'rater'"
                 )
                 self._wrong(_Cell(row, "id", row.id), said, code="labels.duplicate-id")
                 continue

@@ -1,4 +1,4 @@
-"""Two sets of scores of the same labeled drafts: which agrees better with people.
+"""Compares how well two sets of scores of the same labeled drafts agree with people.
 
 Drafts are resampled by groups, and each resample holds both sets: what makes a draft hard for both
 does not widen the interval of their difference.
@@ -64,7 +64,7 @@ class Comparison:
     aim: Aim
     """Shared by both, and by earlier looks at these labels."""
     attempts: Attempts
-    """With these two."""
+    """Includes these two."""
 
 
 def paired(
@@ -81,8 +81,8 @@ def paired(
     both = [(one, others[one.id]) for one in first if one.id in others]
     if differ := [a.id for a, b in both if not _may_be_one(a, b)]:
         raise InvalidInput(
-            f"labels, groups or texts of {len(differ)} drafts differ between the two files, such "
-            f"as of '{differ[0]}'; compare scores of the same drafts",
+            f"labels, groups or texts of {len(differ)} drafts differ between the two files, for "
+            f"example of '{differ[0]}'; compare scores of the same drafts",
             code="compare.drafts-differ",
         )
     other = [a.model_copy(update={"scores": b.scores, "evaluator": b.evaluator}) for a, b in both]
@@ -93,7 +93,7 @@ def paired(
     pairs = [(one, sides[1][name]) for name, one in sides[0].items() if name in sides[1]]
     if not pairs:
         raise InvalidInput(
-            "no draft has labels, and scores in both files; drafts are told by id",
+            "no draft has labels and is scored in both files; drafts are matched by id",
             code="compare.no-pairs",
         )
     return [(a, replace(b, accept=a.accept)) for a, b in pairs]

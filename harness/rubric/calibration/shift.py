@@ -1,7 +1,7 @@
-"""How far two judgings of the same drafts lie apart: told without labels.
+"""Measures how far two judgings of the same drafts differ, without labels.
 
-One judging may be by another evaluator than the other, such as a model at another quantization, or
-by the same one at another time. Which of them is right, only labels tell.
+They may be by two evaluators, such as a model at two quantizations, or by one evaluator at two
+times. Only labels tell which one is right.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Moved:
     """The scores of one dimension, or the composites, in both judgings."""
 
     drafts: int
-    """With both scores."""
+    """Drafts with both scores."""
     means: tuple[float, float]
     deviations: tuple[float, float]
     """Standard deviations over the drafts; 0 where a judge gives all drafts the same."""

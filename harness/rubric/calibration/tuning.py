@@ -1,4 +1,4 @@
-"""What labeled drafts say of a rubric: which threshold it can have, and how well it agrees."""
+"""Tunes a rubric on labeled drafts: the threshold they support, and how well the scores agree."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Scored:
 
     labeled: Labeled
     accept: bool
-    """Whether people do."""
+    """Whether people accept it."""
     composite: float
     blocked: bool = False
     """Whether it fails at every threshold: a floor is not reached, or not all was scored."""
@@ -78,7 +78,7 @@ class Tenth:
     high: float
     drafts: int
     accepted: int
-    """By people."""
+    """Accepted by people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class Tuning:
     accept_at: float | None
     """The mean of people's scores from which they accept; None if they decided themselves."""
     attempts: Attempts
-    """With this one."""
+    """Includes this one."""
     sampled: tuple[tuple[float, ...], ...]
     """By draft, the composite of each sample alone; of those with as many in each dimension."""
     outdated: tuple[str, ...]
@@ -182,8 +182,8 @@ def tune(
     decided = _is_decided(drafts)
     if not decided and not any(one.accept for one in scored):
         raise InvalidInput(
-            f"no draft has a mean of people's scores of {accept_at:g} or more; say from where on "
-            "they accept one: --accept-at",
+            f"no draft has a mean human score of {accept_at:g} or more; set the score from which "
+            "people accept a draft: --accept-at",
             code="tune.nobody-accepts",
         )
     counted = one_per_group(held)
@@ -433,7 +433,7 @@ def _names(rubric: Rubric) -> list[str]:
 def _agreements(
     scored: Sequence[Scored], rubric: Rubric, resamples: Resamples, confidence: float
 ) -> Iterator[Agreement]:
-    """By dimension, of those that both scored."""
+    """By dimension, for drafts that both scored."""
     lengths = np.array([len(one.labeled.draft or "") or np.nan for one in scored])
     for name in _names(rubric):
         by_draft = [one.labeled.people.get(name, {}) for one in scored]

@@ -1,4 +1,4 @@
-"""What a check is, what it gives back, and what several checks share."""
+"""The base class of checks, their result, and functions that several checks share."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Phrase = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """What a check found."""
+    """The result of a check."""
 
     share: float
     """From 0, nothing right, to 1, nothing wrong."""
     findings: tuple[Finding, ...] = ()
-    """What keeps it from 1."""
+    """The reasons for a share below 1."""
     unjudged: str = ""
-    """Why there was nothing to judge by; the share is then 1 and must not count."""
+    """Why nothing could be judged; the share is then 1 and must not count."""
 
 
 def mean_of(grades: Sequence[Grade]) -> Grade:

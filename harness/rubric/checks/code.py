@@ -189,7 +189,7 @@ def _marks(block: PythonBlock) -> Iterator[Finding]:
     for comment in _comments(block.code):
         if _MARK.search(comment):
             yield Finding(
-                f"do what the comment {quoted(comment)} leaves to be done, and remove it",
+                f"do what the comment {quoted(comment)} asks, and remove it",
                 code="check.placeholder",
             )
 

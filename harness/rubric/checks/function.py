@@ -1,10 +1,10 @@
 """A user's own check: a function of the draft.
 
-It stands in an installed module (`my_package.checks:polite`), or in a file beside the rubric
-(`./checks.py:polite`). Such a file is run by its path and nothing else: `sys.path` stays as it is,
-so that a `json.py` beside a rubric shadows nothing, and a file that needs another one beside it has
-to be installed. Loading a rubric runs what it names: a program that loads a rubric which the user
-may not have written says by `refuse` what may not be run.
+It is in an installed module (`my_package.checks:polite`), or in a file beside the rubric
+(`./checks.py:polite`). Such a file is run by its path alone: `sys.path` stays unchanged, so a
+`json.py` beside a rubric shadows nothing, and a file that needs its neighbors must be installed.
+Loading a rubric runs the code it names: `refuse` lets a program forbid that for rubrics from
+elsewhere.
 """
 
 from __future__ import annotations

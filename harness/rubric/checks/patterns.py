@@ -1,8 +1,7 @@
 """Regular expressions and JSON Schemas that a draft must match.
 
-On some texts some patterns take practically for ever (`(a+)+$` on thirty letters), which cannot be
-seen in advance, and Python cannot break off a search. So patterns run in a process of their own,
-which can be ended.
+Some patterns never finish on some texts (`(a+)+$` on thirty letters). That cannot be foreseen, and
+Python cannot interrupt a search. So patterns run in a process of their own, which can be ended.
 """
 
 from __future__ import annotations
@@ -124,7 +123,7 @@ class Regex(Check):
         grade = self._grade(every)
         if len(every) < self._least or not grade.findings:
             return grade
-        # What is too much stands somewhere: those sections are to be mended, each for its part.
+        # A surplus match is in some section: each such section gets a finding.
         findings = tuple(
             self._too_many(found[index], len(every), section, index)
             for index, section in enumerate(draft.sections)
@@ -267,12 +266,12 @@ def _answer(program: Sequence[str], asked: object, *, what: str, timeout_s: floa
         )
     except subprocess.TimeoutExpired as error:
         raise EvaluationFailed(
-            f"{what} was not through with this draft after {timeout_s:g} s: it tries too many ways "
-            "to match; write repeats inside repeats so that they give nothing back (`++`, `*+`, "
+            f"{what} did not finish with this draft within {timeout_s:g} s: it tries too many "
+            "ways to match; make repeats inside repeats possessive or atomic (`++`, `*+`, "
             "`(?>...)`)"
         ) from error
     except (OSError, subprocess.CalledProcessError) as error:
-        raise EvaluationFailed(f"{what} could not be tried ({error})") from error
+        raise EvaluationFailed(f"{what} could not be run ({error})") from error
     return json.loads(done.stdout)
 
 
@@ -294,11 +293,11 @@ def _check_schema(schema: dict[str, JsonValue]) -> None:
     draft = draft_of(schema)
     if draft is None:
         raise Mistake(
-            f"'$schema: {schema['$schema']}' is no draft of JSON Schema that we know",
+            f"'$schema: {schema['$schema']}' is not a known draft of JSON Schema",
             code="rubric.schema-draft",
         )
     try:
-        # Formats too, of which one is that of a `pattern`.
+        # Formats too: one of them is for a `pattern`.
         draft.check_schema(schema, format_checker=draft.FORMAT_CHECKER)
     except SchemaError as error:
         raise Mistake(

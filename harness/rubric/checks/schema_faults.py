@@ -1,7 +1,7 @@
-"""What in a JSON document breaks a schema; as a program too, for schemas with patterns in them.
+"""Finds where a JSON document breaks a schema; also a program, for schemas with patterns.
 
-Knows nothing of this package, so that the program begins fast. It reads one JSON object and prints
-the faults, or null for a document that is nested too deeply.
+Imports nothing of this package, so that the program starts fast. It reads one JSON object and
+prints the faults, or null for a document that is nested too deeply.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Checks of a draft against its sources: numbers, names, sentences. Without sources, unjudged.
 
 Names are found by their letters, without dictionary or model: made for languages that capitalize
-names and little else, such as English. Where the rubric says that the language is German, which
-capitalizes nouns, only capitals inside a word tell a name. In doubt a word is no name: authors lose
-patience when asked for the source of `However`.
+names and little else, such as English. If the rubric's language is German, which capitalizes nouns,
+only a capital inside a word marks a name. A doubtful word is no name: authors lose patience when
+asked for the source of `However`.
 """
 
 from __future__ import annotations
@@ -58,10 +58,11 @@ class GroundedNumbers(Check):
 class GroundedNames(Check):
     """Every name stands in the sources or in the task, word by word.
 
-    Names are words that are capitalised in mid-sentence, with those that follow them (`Ada
-    Lovelace`), words with capitals inside (`PyTorch`, `vLLM`), and identifiers in backticks. The
-    capital of a sentence's first word tells nothing, nor do those of a line all in capitals. With
-    the rubric's `language`, inflected names are known too, and of German only the latter two count.
+    Names are words that are capitalized in mid-sentence, with the capitalized words after them
+    (`Ada Lovelace`), words with capitals inside (`PyTorch`, `vLLM`), and identifiers in backticks.
+    The capital of a sentence's first word tells nothing, nor do those of a line all in capitals.
+    With the rubric's `language`, inflected names are known too, and of German only the latter two
+    count.
     """
 
     check: Literal["grounded_names"] = "grounded_names"

@@ -36,7 +36,7 @@ class Words(InRange):
 
 
 class Sections(InRange):
-    """The number of headings, without titles: those that only stand above deeper headings."""
+    """The number of headings, without titles, which only stand above deeper headings."""
 
     check: Literal["sections"] = "sections"
 
@@ -124,7 +124,7 @@ class Headings(Check):
             compared = _compared(title)
             if not compared:
                 raise Mistake(
-                    f"the title '{title}' has no letter and no digit to go by",
+                    f"the title '{title}' has no letter or digit to match",
                     code="rubric.heading-without-words",
                 )
             if compared in wanted:
