@@ -43,9 +43,9 @@ def configuration() -> str:
     head = (
         "# Configuration\n\n"
         "Settings come from `harness.toml` in the working directory and from `HARNESS_ENDPOINTS` "
-        "(JSON, which goes before the file). Python code passes the same as "
-        "`settings=Settings(...)`. A relative path starts at the file. An unknown or wrong setting "
-        "is an error with its line; all mistakes are reported at once.\n\n"
+        "(JSON, which overrides the file). Python code passes them as `settings=Settings(...)`. "
+        "Relative paths start at the file's folder. An unknown or wrong setting is an error with "
+        "its line; all mistakes are reported at once.\n\n"
     )
     return head + "\n".join(_tables(Settings, ""))
 
@@ -142,9 +142,9 @@ def errors() -> str:
         by_area.setdefault(code.partition(".")[0], {}).setdefault(code, []).append(message)
     parts = [
         "# Errors by code\n",
-        """Every error, warning, remark and finding has a code. It stays the same when the message
-is reworded. In Python it is `error.code`; with `--json` it is in the output. What the program fills
-in stands in braces.
+        """Every error, warning, remark and finding has a code. It stays the same if the message
+is reworded. In Python it is `error.code`; with `--json` it is in the output. Braces mark values
+that the program fills in.
 """,
     ]
     for area, codes in sorted(by_area.items()):
@@ -203,17 +203,17 @@ MEMBERS = {
 
 
 def api() -> str:
-    """Every public name, by what it is for; a name that no group has comes last."""
+    """Every public name, by its use; names without a group come last."""
     grouped = {name for names in GROUPS.values() for name in names}
     rest = [one for one in harness.__all__ if one not in grouped and not one.startswith("_")]
-    parts = ["# Python API\n", "Everything here is imported from `harness`.\n"]
+    parts = ["# Python API\n", "Import these from `harness`.\n"]
     for title, names in {**GROUPS, "More": tuple(rest)}.items():
         known = [name for name in names if name in harness.__all__]
         if known:
             parts.append(f"## {title}\n")
             parts += [f"::: {_path(name)}\n{MEMBERS.get(name, '')}" for name in known]
     tested = ("run_pipeline", "run_pipeline_async", "Script", "Judge")
-    parts += ["## Tests\n", "These are imported from `harness.testing`.\n"]
+    parts += ["## Tests\n", "Import these from `harness.testing`.\n"]
     parts += [f"::: harness.testing.{name}\n" for name in tested]
     parts.append("::: harness.recording.Recording\n")
     return "\n".join(parts)

@@ -1,21 +1,21 @@
-"""G4 Convergence Detector (stall detection): a loop that stalls gets other means, or is ended.
+"""G4 Convergence Detector (stall detection): a loop that stalls gets new means, or ends.
 
     harness run convergence_detector
     harness run convergence_detector --task "…" --set source=@first.md --set more=@second.md
 
-**Problem.** A loop that does not get better still costs a round each time. Raising `max_rounds`
-only buys more of the same.
+**Problem.** A loop that does not improve still costs a round each time. Raising `max_rounds` only
+buys more of the same.
 
-**Forces.** One flat round is chance, two in a row are not. A stall has causes that
-more rounds do not cure: too little to go on, or a model that cannot. So the first stall gathers
-more sources, the second samples more candidates, the third ends it. Only a gain resets the count.
+**Forces.** One flat round is chance, two in a row are not. More rounds do not cure a stall: there
+is too little to go on, or the model cannot do better. So the first stall adds sources, the second
+samples more candidates, the third ends the loop. Only a gain resets the count.
 
-**Costs.** At most three loops (`wiggum_loop`), and one more for each that gained before it
-stalled; the third samples four candidates for each revision.
+**Costs.** At most three loops (`wiggum_loop`), and one more for each that gained before it stalled;
+the third samples four candidates for each revision.
 
 **When not.** With `max_rounds=2` there is nothing to detect.
 
-**In Perfetto.** Each `wiggum` ends with an instant `stop` and its reason: `plateau`, `cycle` or
+**In Perfetto.** Each `wiggum` ends with an instant `stop` and its reason: `plateau`, `cycle` and
 `regression` are stalls. The counter `composite` is flat before it.
 """
 

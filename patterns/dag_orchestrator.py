@@ -1,22 +1,21 @@
-"""D1 DAG Orchestrator (workflow graph): steps that do not need each other run side by side.
+"""D1 DAG Orchestrator (workflow graph): independent steps run side by side.
 
     harness graph patterns/dag_orchestrator.py    # the graph, before anything runs
     harness run dag_orchestrator --task "…"
 
-**Problem.** Steps written one below the other run one after the other, though most of them only
-need the first. Written with callbacks, nobody sees what waits for what.
+**Problem.** Steps written one below the other run one after the other, although most need only the
+first. With callbacks, you cannot see which step waits for which.
 
-**Forces.** Order must come from need: a parameter named after a node is an edge. What cannot be
-ordered must fail before money is spent: a cycle, an unknown type or a missing input is an error
-before the first call.
+**Forces.** Order must come from need: a parameter named after a node is an edge. Mistakes must cost
+nothing: a cycle, an unknown type or a missing input is an error before the first call.
 
-**Costs.** n + 2 calls for n branches. Time is that of the longest path, 3 calls, if the server
+**Costs.** n + 2 calls for n branches. The time is that of the longest path, 3 calls, if the server
 answers n calls at once; with one slot it is the sum.
 
-**When not.** When the steps are known only at run time: `orchestrator_workers`.
+**When not.** If the steps are known only at run time, use `orchestrator_workers`.
 
-**In Perfetto.** Arrows `output` lead from a node to those that waited for it. The branches lie one
-above the other; `queue` in their calls is a server with too few slots.
+**In Perfetto.** Arrows `output` lead from a node to the nodes that waited for it. The branches lie
+one above the other; `queue` in their calls means that the server has too few slots.
 """
 
 from harness import Pipeline, Run

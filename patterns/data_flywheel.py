@@ -4,21 +4,20 @@
     harness runs export --format dpo pairs.jsonl    # a better and a worse draft of a loop
     harness runs export --format sft good.jsonl     # drafts that passed
 
-**Problem.** Every loop finds out which of two drafts is better. Mostly that is thrown away with
-the worse draft.
+**Problem.** Every loop finds out which of two drafts is better. Usually this knowledge is thrown
+away with the worse draft.
 
-**Forces.** Only drafts that were scored alike make a pair: same task, rubric, evaluator. An
-example in the prompt helps at once and costs tokens in every call; training helps later and costs
-once.
+**Forces.** Two drafts make a pair only if they have the same task, rubric and evaluator. An example
+in the prompt helps at once and costs tokens in every call; training helps later and costs once.
 
 **Costs.** Those of its loops (`wiggum_loop`), and the tokens of one example in each prompt. The
 export reads journals and asks no model.
 
-**When not.** If checks alone decide, a model learns to please the checks. Look at some pairs
-first, and take `--margin` over the noise of the evaluator.
+**When not.** If only checks decide, a model learns to please the checks. Look at some pairs first,
+and set `--margin` above the evaluator's noise.
 
-**In Perfetto.** `recall` before each loop has hits once earlier runs passed; `remember` behind it.
-`composite` rises from run to run, if the wheel turns: `harness trace report --last 20`.
+**In Perfetto.** `recall` before each loop has hits once earlier runs passed; `remember` follows the
+loop. If the wheel turns, `composite` rises from run to run: `harness trace report --last 20`.
 """
 
 from dataclasses import dataclass

@@ -3,20 +3,19 @@
     harness run dimensional_rubric
     harness run dimensional_rubric --set draft=@brief.md --set source=@notes.md
 
-**Problem.** “6.8 of 10, please improve” makes a model write everything again, the good parts too.
+**Problem.** “6.8 of 10, please improve” makes a model rewrite everything, also the good parts.
 
 **Forces.** A composite decides whether a draft passes; it cannot say what to change. A dimension
-can, if it is about something visible and its finding names a place. Dimensions that code can check
+can, if it is about something visible and its finding names a place. Dimensions that code checks
 cost nothing and never drift.
 
-**Costs.** c calls for each section that failed and each round, for c candidates (4 in the rubric
+**Costs.** c calls for each failed section and each round, for c candidates (4 in the rubric
 `brief`); 1 more for each evaluation with an evaluator. Sections that passed cost nothing.
 
 **When not.** For texts that are right or wrong as a whole, such as a number or a class.
 
-**In Perfetto.** Each `revise` has the dimensions that it was made for as its `focus`, and each
-dimension is a counter of its own beside `composite`. `harness trace rounds` shows the same as a
-table.
+**In Perfetto.** Each `revise` has the dimensions that it works on as its `focus`, and each
+dimension is a counter beside `composite`. `harness trace rounds` shows the same as a table.
 """
 
 from dataclasses import dataclass

@@ -3,19 +3,19 @@
     harness run dual_backend_memory
     harness run dual_backend_memory --set question="…" --set document=@notes.md --memory memory
 
-**Problem.** Search by words misses a passage that says it otherwise. Search by vectors misses
-names, numbers and error codes. Which of them fails, you learn too late.
+**Problem.** Search by words misses a passage with other words. Search by vectors misses names,
+numbers and error codes. You learn too late which of them fails.
 
-**Forces.** Two indexes must not disagree about what exists: SQLite holds the passages, both
-indexes are made from it. Two scores must become one: a sum of shares, not of ranks. Short of
-memory, or while passages are still being embedded, words alone answer, and say so (`fallback`).
+**Forces.** Two indexes must agree about what exists: SQLite holds the passages, and both indexes
+are built from it. Two scores must become one: a sum of shares, not of ranks. While passages are
+still being embedded, words alone answer, and say so (`fallback`).
 
-**Costs.** 1 call. A recall takes some milliseconds and no model; vectors take 1 KB a passage.
+**Costs.** 1 call. A recall takes some milliseconds and no model; vectors take 1 kB per passage.
 
-**When not.** When everything fits into the prompt, put it there.
+**When not.** If everything fits into the prompt, put it there.
 
 **In Perfetto.** A span `recall` for each `mode`, with its hits: id, rank, the BM25 score and the
-cosine. A hit of `hybrid` without a BM25 score was found by its meaning alone.
+cosine. A `hybrid` hit without a BM25 score was found by its meaning alone.
 """
 
 from harness import Pipeline, Run

@@ -3,7 +3,7 @@
     harness run evaluator_pool
     harness run evaluator_pool --task "…"    # another task may draw another evaluator
 
-It needs two models beside the producer's, of other families, in `harness.toml`:
+It needs two models in `harness.toml`, of other families than the producer's:
 
     [roles]
     evaluator = ["llama", "gemma"]    # tags of two [endpoints.TAG]
@@ -14,14 +14,13 @@ bias looks like quality.
 **Forces.** A draw must be repeatable, or no run can be compared with itself: the seed is the task,
 or `pool_seed` under `[separation]`. Models too close to the producer are left out before the draw.
 
-**Costs.** 2 calls and 1 evaluator's load for each run, as with one judge. The bias becomes
-variance between runs, so you need more runs to see a small gain.
+**Costs.** 2 calls and 1 load of an evaluator per run, as with one judge. The bias becomes variance
+between runs, so you need more runs to see a small gain.
 
-**When not.** When one run must be as sure as it can be: let all of them judge it (`llm_panel`).
+**When not.** If one run must be as certain as possible, let all evaluators judge it (`llm_panel`).
 
-**In Perfetto.** The instant `evaluator drawn` on the run's track has pool, seed and choice.
-Compare `composite` over runs by evaluator: `harness trace report --pipeline evaluator-pool --last
-20`.
+**In Perfetto.** The instant `evaluator drawn` on the run's track has pool, seed and choice. Compare
+`composite` over runs by evaluator: `harness trace report --pipeline evaluator-pool --last 20`.
 """
 
 from dataclasses import dataclass

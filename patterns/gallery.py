@@ -1,13 +1,13 @@
-"""The gallery: what each pattern's docstring says, and what the pattern does when it is run.
+"""The gallery: reads the patterns' docstrings, and runs the patterns.
 
     python patterns/gallery.py [NAME …]        # runs them on the demo's model
     python patterns/gallery.py --scripted      # on scripted models, in seconds
     python patterns/gallery.py --config harness.toml    # on yours, evaluators included
     python patterns/gallery.py --pictures      # and takes a picture of each trace
-    python patterns/gallery.py --readme        # writes README.md anew, and runs nothing
+    python patterns/gallery.py --readme        # writes README.md, and runs nothing
 
-With `--json` the table is one JSON object a line. For a picture, `keep_alive_budget` has two models
-and room for one, and what `SCRIPTED` names has scripted models.
+With `--json` the table is one JSON object a line. For pictures, `keep_alive_budget` has two models
+and room for one, and the patterns in `SCRIPTED` have scripted models.
 """
 
 from __future__ import annotations
@@ -328,8 +328,8 @@ def png(pixels: NDArray[np.uint8]) -> bytes:
 HEAD = """\
 # Patterns
 
-One runnable file per named pattern, for people who write agent pipelines in Python: the smallest
-whole pipeline that shows one idea. Copy one, change it, run it:
+One runnable file per named pattern: the smallest whole pipeline that shows one idea. Each file says
+which problem it solves, what it costs, and when not to use it. Copy one, change it, run it:
 
 ```sh
 harness run router                      # by name: an installed wheel carries these files
@@ -338,16 +338,15 @@ harness run mine.py --set message="…"
 python patterns/gallery.py              # runs all of them, and prints calls, tokens and seconds
 ```
 
-They run with no configuration on the demo's model, which is weak: look at what a pattern does, not
-at what the model says. `evaluator_pool` and `llm_panel` need models of yours. Letters and numbers
-are the names of the *Agentic Harness Engineering* series; in parentheses stand the field's.
-Each file says which problem it solves, what it costs, and when not to use it. Whole tasks live in
-[`examples/`](../examples/README.md).
+The patterns run without configuration on the demo's model. That model is weak: look at what a
+pattern does, not at its answers. `evaluator_pool` and `llm_panel` need your own models. Letters and
+numbers are the names in the *Agentic Harness Engineering* series; other common names are in
+parentheses. For whole tasks, see [`examples/`](../examples/README.md).
 
-This page is made from the files by `python patterns/gallery.py --readme`. The pictures are of
-runs on the demo's model on two shared cores, as Perfetto shows them; those of `evaluator_pool`,
-`llm_panel`, `novelty_gate`, `react_agent` and `mcp_tools` are of scripted models, that of
-`keep_alive_budget` is of two models with room for one.
+`python patterns/gallery.py --readme` makes this page from the files. The pictures show runs on the
+demo's model on two shared cores, in Perfetto. `evaluator_pool`, `llm_panel`, `novelty_gate`,
+`react_agent` and `mcp_tools` ran on scripted models, `keep_alive_budget` on two models with room
+for one.
 """
 
 

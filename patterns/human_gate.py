@@ -1,23 +1,22 @@
-"""Human gate (human in the loop): the run stops at a question and goes on with the answer.
+"""Human gate (human in the loop): the run stops at a question and continues with the answer.
 
     harness run human_gate                  # asks at a terminal
     harness resume latest --answer yes      # elsewhere the run ends as `waiting`, exit code 4
 
-**Problem.** Some steps cannot be taken back: a mail, a payment, a release. A person must say yes,
-and is not there when the run asks.
+**Problem.** Some steps cannot be undone: a mail, a payment, a release. A person must say yes, and
+is often not there when the run asks.
 
 **Forces.** Waiting must not hold a process, a GPU or a connection: the run ends, and its journal
-has what was done. The answer must not repeat paid work: what stands before the question is not
-called again. So the question is a node of its own, and asks before anything else.
+has the finished part. The answer must not repeat paid work: nodes before the question are not
+called again. So the question has its own node, and asks before anything else.
 
-**Costs.** 1 call and a person. A resume makes no call for what was done.
+**Costs.** 1 call and a person. A resume repeats no finished call.
 
-**When not.** For a question that a rubric can decide, or one that is asked so often that people
-click it away.
+**When not.** For a question that a rubric can decide, or one so frequent that people click it away.
 
-**In Perfetto.** `node approved` ends with an instant `question`, and the run with it. The resumed
-run is a second part on the same timeline: `resumed` says how long it was away, `reuse` what was
-not called again.
+**In Perfetto.** `node approved` ends with an instant `question`, and so does the run. The resumed
+run is a second part on the same timeline: `resumed` says how long the run was away, `reuse` lists
+what was not called again.
 """
 
 from harness import Pipeline, Run

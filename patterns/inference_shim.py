@@ -3,18 +3,19 @@
     harness run inference_shim
     harness run inference_shim --role planner=TAG    # TAG from your harness.toml
 
-**Problem.** Each server has its own client, its own errors and its own idea of usage. Calls that
-are spread over a program cannot be counted, limited, retried or moved to another server.
+**Problem.** Each server has its own client, errors and idea of usage. Calls spread over a program
+cannot be counted, limited, retried or moved to another server.
 
-**Forces.** One door must not hide what differs: who answered, why the reply ended, what it cost.
-`returns=Completion` gives all of it, `returns=` any other type gives a checked value.
+**Forces.** One door must not hide differences: who answered, why the reply ended, what it cost.
+`returns=Completion` gives all of it; any other type gives a checked value.
 
-**Costs.** 1 call per role. The door itself takes about a millisecond of a call.
+**Costs.** 1 call per role. The door itself takes about a millisecond per call.
 
-**When not.** For one script with one server and no need of a record, that server's client will do.
+**When not.** For one script with one server and no need of a record, that server's client is
+enough.
 
-**In Perfetto.** One track `model …` for each model that answered. A second role that resolves to
-the same model adds calls to its track and no new one.
+**In Perfetto.** One track `model …` for each model that answered. A second role of the same model
+adds calls to its track, not a new track.
 """
 
 from dataclasses import dataclass

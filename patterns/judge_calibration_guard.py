@@ -3,23 +3,23 @@
     harness run judge_calibration_guard
     harness run judge_calibration_guard --role evaluator=TAG    # TAG from your harness.toml
 
-Without an evaluator, the rubric's checks are the judge that is guarded.
+Without an evaluator, the guard tests the rubric's checks.
 
-**Problem.** A judge gives a number for everything. After an update of its server, of a prompt or
-of a quantization, the numbers mean something else, and nothing says so.
+**Problem.** A judge gives a number for everything. After an update of its server, its prompt or its
+quantization, the numbers mean something else, and nothing says so.
 
-**Forces.** Only drafts that people have scored can tell. They must be few, since each costs a
-judgement in every run, and both good and bad, or a judge that gives 9 to all passes.
+**Forces.** Only drafts that people scored can show this. They must be few, because each costs a
+judgment in every run, and both good and bad, or a judge that gives 9 to everything passes.
 
 **Costs.** a + 1 evaluations for a anchors, each 1 call with an evaluator, up to `repeats` of them
 near the threshold. Without one, no call.
 
-**When not.** As a proof: four anchors find a broken judge, not a slightly wrong one. Thresholds
-with an error rate take thirty labels: `harness rubric tune`. `harness rubric noise` measures
-scatter, `harness rubric drift` compares with scores that were kept.
+**When not.** As a proof: four anchors find a broken judge, not a slightly wrong one. A threshold
+with an error rate takes thirty labels (`harness rubric tune`). `harness rubric noise` measures
+scatter, `harness rubric drift` compares with earlier scores.
 
-**In Perfetto.** `node judged` has an `evaluate` for each anchor. If the guard refuses, there is an
-instant `skip` in place of `node verdict`. On `evaluate`, `borderline` says whether noise may have
+**In Perfetto.** `node judged` has an `evaluate` for each anchor. If the guard refuses, an instant
+`skip` takes the place of `node verdict`. On `evaluate`, `borderline` says whether noise may have
 decided.
 """
 

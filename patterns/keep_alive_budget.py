@@ -1,9 +1,9 @@
-"""A4 Keep-Alive Budget (model residency): calls are grouped by model, so that fewer are loaded.
+"""A4 Keep-Alive Budget (model residency): calls are grouped by model, so fewer models are loaded.
 
     harness models plan patterns/keep_alive_budget.py    # what is loaded, in which order
     harness run keep_alive_budget
 
-With one model there is nothing to decide. Give `reader` one of its own, and room for one of them:
+With one model there is nothing to decide. Give `reader` its own model, and room for one of the two:
 
     [roles]
     producer = "writer"    # tags of two [endpoints.TAG] with a path
@@ -12,18 +12,18 @@ With one model there is nothing to decide. Give `reader` one of its own, and roo
     [budget]
     capacity = "6 GiB"     # less than both need together
 
-**Problem.** Two models, room for one. Written one text after the other, each text loads both.
+**Problem.** There is room for one of two models. If texts are processed one after the other, each
+text loads both models.
 
-**Forces.** A model that stays blocks memory; one that goes must be read again. Calls that wait for
-their model must not wait for ever (`max_wait_s`).
+**Forces.** A model that stays blocks memory; one that leaves must be read again. Calls must not
+wait forever for their model (`max_wait_s`).
 
 **Costs.** 2n calls. n texts side by side take 2 loads; one after the other they take 2n.
 
-**When not.** If both models fit, or a server of yours decides what it keeps.
+**When not.** If both models fit, or if your server decides which models it keeps.
 
-**In Perfetto.** Each model has a slice `loading` of its own, in its lowest lane: one is as it
-should be, one for each call is thrash. On `server keep-alive budget` the counter `resident` falls
-before it rises again.
+**In Perfetto.** Each model has its own `loading` slices, in its lowest lane: one is right, one per
+call is thrash. On `server keep-alive budget` the counter `resident` falls before it rises again.
 """
 
 from harness import Pipeline, Run

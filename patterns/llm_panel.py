@@ -1,8 +1,8 @@
-"""LLM panel (jury): several judges score every draft, and code makes one verdict of their scores.
+"""LLM panel (jury): several judges score every draft, and code combines their scores.
 
     harness run llm_panel
 
-It needs two models beside the producer's, of other families, in `harness.toml`:
+It needs two models in `harness.toml`, of other families than the producer's:
 
     [roles]
     evaluator = ["llama", "gemma"]    # tags of two [endpoints.TAG]
@@ -10,15 +10,15 @@ It needs two models beside the producer's, of other families, in `harness.toml`:
     [evaluation]
     panel = "median"                  # or "mean", or "majority"
 
-**Problem.** One judge's likes and dislikes decide, and you cannot tell them from quality.
+**Problem.** One judge's preferences decide, and you cannot tell them from quality.
 
 **Forces.** Judges must be different models: three prompts to one model are one judge with three
-voices. The median shrugs off one outlier, the mean does not; a majority decides without a score.
+voices. The median ignores one outlier, the mean does not; a majority decides without a score.
 
-**Costs.** j calls for each draft with j judges; j loads, if they share the memory of one. Three
-small judges are often cheaper than one large one.
+**Costs.** j calls for each draft with j judges; j loads, if only one fits into memory. Three small
+judges are often cheaper than one large one.
 
-**When not.** Where checks decide, or where runs are many and cheap: draw one (`evaluator_pool`).
+**When not.** If checks decide, or if runs are many and cheap: draw one judge (`evaluator_pool`).
 
 **In Perfetto.** `evaluator panel` on the run's track names the members. Below `evaluate`, their
 calls lie side by side on the tracks of their models; `spread` says how far they disagree.

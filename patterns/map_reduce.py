@@ -1,4 +1,4 @@
-"""Map-reduce over a corpus (hierarchical summary): a note on each document, then on the notes.
+"""Map-reduce over a corpus (hierarchical summary): notes on each document, then on the notes.
 
     harness run map_reduce
     harness run map_reduce --set question="…" --set 'documents=["…", "…"]'
@@ -6,17 +6,17 @@
 **Problem.** The corpus does not fit into one prompt, and a search would leave documents out: “what
 recurs in all of them” is a question about each.
 
-**Forces.** Every document is read once, whole. Notes must be so short that a group of them fits
-into one prompt, and each level of reducing loses something, so groups are as large as the context
-takes.
+**Forces.** Every document is read once, in full. Notes must be short enough for a group of them to
+fit into one prompt. Each level of reducing loses something, so groups are as large as the context
+allows.
 
-**Costs.** n + ⌈n/g⌉ + 1 calls for n documents in groups of g: for 6 and 3, 9 calls. Tokens are
-those of the corpus, once, and of the notes, twice. Time is three calls, with enough slots.
+**Costs.** n + ⌈n/g⌉ + 1 calls for n documents in groups of g: for 6 and 3, 9 calls. The tokens are
+those of the corpus, once, and of the notes, twice. The time is three calls, with enough slots.
 
-**When not.** If few documents matter, find these (`semantic_chunker`, `dual_backend_memory`).
+**When not.** If few documents matter, find them (`semantic_chunker`, `dual_backend_memory`).
 
 **In Perfetto.** `node notes` has a lane for each document; the narrow end is the reduce. A lane
-that goes on alone is a straggler: what needs all notes waits for it.
+that continues alone is a straggler: the nodes that need all notes wait for it.
 """
 
 from harness import Pipeline, Run

@@ -1,23 +1,23 @@
-"""Tools over MCP (tool servers): tools of another program, started for the run and closed with it.
+"""Tools over MCP (tool servers): tools of another program, started and closed with the run.
 
     pip install 'wiggum-harness[mcp]'
     harness run mcp_tools
     harness run mcp_tools --set server="uvx mcp-server-time" --task "What time is it in Lima?"
 
-Without a `server`, it starts a small one of its own, which offers one tool. The demo's model is
-too small to call it.
+Without a `server`, it starts its own small one, which offers one tool. The demo's model is too
+small to call it.
 
-**Problem.** A tool that somebody else wrote, in another language, with other dependencies, should
-not be rewritten for each framework.
+**Problem.** You should not have to rewrite a tool that somebody else wrote, in another language,
+with other dependencies.
 
-**Forces.** The server is code that you start: it gets no variable that you did not name, and its
-tools can be asked for by a person first (`approve=True`). Its names may clash with yours:
-`prefix`. Not all of its tools belong in a prompt: `only`.
+**Forces.** The server is code that you start: it gets only the variables that you name, and a
+person can approve its calls first (`approve=True`). Its names may clash with yours: `prefix`. Not
+all of its tools belong in a prompt: `only`.
 
-**Costs.** Those of an agent (`react_agent`), and the start of the server, once for the run. Each
-tool's description is read with every prompt.
+**Costs.** Those of an agent (`react_agent`), and the start of the server, once per run. Each prompt
+includes the description of each tool.
 
-**When not.** For a function of your own: give it to the agent as it is.
+**When not.** For your own function: give it to the agent as it is.
 
 **In Perfetto.** `start …` in the node that first needs the server; later nodes find it running.
 Calls of its tools look like those of any other tool, below the agent's steps.

@@ -1,21 +1,21 @@
-"""B2 Novelty Gate (early stopping of retrieval): a batch that adds nothing ends the search.
+"""B2 Novelty Gate (early stopping of retrieval): a batch without news ends the search.
 
     harness run novelty_gate
     harness run novelty_gate --task "…" --memory memory    # what earlier runs know is not new
 
-**Problem.** A search that goes on while its budget lasts fills the prompt with the same facts in
-other words. Longer prompts are slower, and no better.
+**Problem.** A search that continues until its budget is spent fills the prompt with the same facts
+in other words. Longer prompts are slower, and no better.
 
-**Forces.** Stop too early and a fact is missing: two batches are always read. Stop too late and
-the reader pays: at most five. Between them, code decides by a score from 0 to 10, not a model.
+**Forces.** Stop too early, and a fact is missing: at least two batches are read. Stop too late, and
+the reader pays: at most five. In between, code decides by a score from 0 to 10, not a model.
 
-**Costs.** 1 call, whatever the number of batches. A batch costs one search and some milliseconds
-for its vectors.
+**Costs.** 1 call, for any number of batches. A batch costs one search and some milliseconds for its
+vectors.
 
-**When not.** When each batch is small and certain to be new, such as pages of one document.
+**When not.** If each batch is small and certain to be new, such as pages of one document.
 
-**In Perfetto.** A span `novelty` for each batch with its score, `remember` only behind those that
-passed, and the counter `novelty`: the search ends where it falls under 3.
+**In Perfetto.** A span `novelty` for each batch with its score, `remember` after each batch that
+passed, and the counter `novelty`: the search ends when it falls under 3.
 """
 
 from harness import Pipeline, Run

@@ -3,20 +3,20 @@
     harness run orchestrator_workers
     harness run orchestrator_workers --task "…" --set source=@notes.md
 
-**Problem.** How many parts a task has, and of which kind, is known only when it is there.
+**Problem.** The number and kind of a task's parts are known only when the task is there.
 
 **Forces.** The orchestrator must not invent workers: their kinds are a closed set, each with its
-own prompt. It must not fan out without end: the list has a most. Workers see their part alone, so
-the synthesis needs all of their results, and nothing else.
+own prompt. It must not fan out without end: the list has a maximum length. A worker sees only its
+part, so the synthesis needs all results, and nothing else.
 
 **Costs.** n + 2 calls. The n parts run side by side, as far as slots and `max_parallel` allow; the
 synthesis reads n short results.
 
-**When not.** If the parts are always the same, they are nodes (`dag_orchestrator`). If a later
-part needs an earlier one, it is a plan (`planner_first`).
+**When not.** If the parts are always the same, make them nodes (`dag_orchestrator`). If a part
+needs an earlier one, make a plan (`planner_first`).
 
-**In Perfetto.** `node plan`, then `results/part[0]`, `results/part[1]` … in lanes of their own,
-then one call that reads them all. The longest part is what the synthesis waited for.
+**In Perfetto.** `node plan`, then `results/part[0]`, `results/part[1]` … in their own lanes, then
+one call that reads them all. The synthesis waited for the longest part.
 """
 
 from dataclasses import dataclass

@@ -3,20 +3,20 @@
     harness run parallel_vote
     harness run parallel_vote --set review="…" --set votes=9
 
-**Problem.** A single answer near the border is a coin toss, and nothing in it says so.
+**Problem.** A single answer to a borderline question is a coin toss, and nothing in it says so.
 
 **Forces.** Votes of one model share its mistakes: they show how sure it is, not whether it is
-right. They need temperature and seeds of their own, or n equal answers are counted.
+right. They need a temperature and different seeds, or you count n equal answers.
 
 **Costs.** n calls of the same prompt. Side by side they take about the time of one, if the server
 has the slots; its prefix cache reads the prompt once.
 
 **When not.** For free text, which has no majority: score drafts by a rubric (`wiggum_loop`). For
-judgements that must not share a bias: `llm_panel`.
+judgments without a shared bias: `llm_panel`.
 
-**In Perfetto.** `ballots/ballot[0]` to `[4]` in lanes one above the other. Where the model has one
-slot, their calls wait in `queue` and are written one by one. The counter `share` says how clear it
-was.
+**In Perfetto.** `ballots/ballot[0]` to `[4]` in lanes one above the other. If the model has one
+slot, their calls wait in `queue` and are written one by one. The counter `share` is the share of
+the majority.
 """
 
 from collections import Counter

@@ -1,23 +1,23 @@
-"""B1 Planner-First (plan and execute): the steps are on paper before the first one is taken.
+"""B1 Planner-First (plan and execute): the plan is complete before the first step is taken.
 
     harness run planner_first
     harness run planner_first --task "…" --set source=@notes.md
 
-**Problem.** A model that answers at once answers the part that it noticed. One that acts step by
-step without a plan forgets what for.
+**Problem.** A model that answers at once answers the part that it noticed. A model that acts step
+by step without a plan forgets its goal.
 
-**Forces.** A plan that is too long costs a call per step; one that the model may change at any
-time is no plan. Here it has two or three steps, each is taken once, in order, and each sees what
-those before it found.
+**Forces.** A plan that is too long costs a call per step; a plan that the model may change at any
+time is none. Here it has two or three steps. Each is taken once, in order, and sees the results of
+the earlier ones.
 
-**Costs.** 1 + n + 1 calls for n steps, one after the other, so time grows with n. Prompts grow
-with what was found.
+**Costs.** 1 + n + 1 calls for n steps, one after the other, so time grows with n. Prompts grow with
+the findings.
 
-**When not.** When steps do not need each other, fan them out (`orchestrator_workers`). When the
-steps are always the same, write them down as nodes (`prompt_chain`).
+**When not.** If steps are independent, fan them out (`orchestrator_workers`). If they are always
+the same, write them as nodes (`prompt_chain`).
 
-**In Perfetto.** `node plan`, then `node found` with one call for each step, one behind the other.
-`harness view` shows the plan beside its node, and each prompt with what was found before.
+**In Perfetto.** `node plan`, then `node found` with one call for each step, one after the other.
+`harness view` shows the plan beside its node, and each prompt with the earlier findings.
 """
 
 from typing import Annotated

@@ -5,17 +5,17 @@
 
 **Problem.** A prompt that asks for five things gets three of them.
 
-**Forces.** A step with one job is easier for a model, and its output can be looked at. Each step
-adds a call and can lose something, so a check stands behind the step that others rely on.
+**Forces.** A step with one job is easier for a model, and you can look at its output. Each step
+adds a call and can lose something, so a check follows the step that others rely on.
 
-**Costs.** 3 calls, one after the other: time is their sum. A check that fails ends the chain
-before the later calls are paid.
+**Costs.** 3 calls, one after the other: the time is their sum. A failed check ends the chain before
+you pay for later calls.
 
-**When not.** If one prompt does it, or if the steps depend on the input (`router`,
+**When not.** If one prompt is enough, or if the steps depend on the input (`router`,
 `planner_first`).
 
 **In Perfetto.** A staircase: each node begins where the one before ends, joined by an arrow
-`output`. The widest step is the one to look at.
+`output`. Look at the widest step.
 """
 
 from typing import Annotated, Literal

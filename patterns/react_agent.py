@@ -3,23 +3,22 @@
     harness run react_agent
     harness run react_agent --task "…"
 
-The demo's model is too small to choose tools: it answers without. Give it a larger one.
+The demo's model is too small to choose tools, and answers without them. Give it a larger one.
 
-**Problem.** Which look-ups a question needs is known only after the first of them.
+**Problem.** The first look-up decides which look-ups a question needs.
 
-**Forces.** The model chooses the tools, so it can choose the same one for ever: `max_steps` ends
-it, and so do calls that repeat. A tool can fail, and the model must be told, not the run ended.
-Each step reads all that was said before.
+**Forces.** The model chooses the tools, so it can choose the same one forever: `max_steps` ends it,
+and so do repeated calls. If a tool fails, the model must be told, and the run must go on. Each step
+reads the whole conversation.
 
 **Costs.** s + 1 calls for s steps with tools, at most `max_steps`. Prompts grow with each step, so
-tokens grow with the square of s; a prefix cache reads the old part for nothing.
+tokens grow with the square of s; a prefix cache saves reading the old part.
 
 **When not.** If you can write the steps down: a chain or a graph is cheaper, and fails where you
 can see it.
 
-**In Perfetto.** `agent` with a span `step 1`, `step 2` … for each reply of the model, and in it
-one for each tool that was called, side by side. `read (prefill)` of the calls grows from step to
-step.
+**In Perfetto.** `agent` with a span `step 1`, `step 2` … for each reply of the model, and inside it
+one for each tool call, side by side. `read (prefill)` of the calls grows from step to step.
 """
 
 from typing import Literal

@@ -5,12 +5,12 @@
 
 **Problem.** A model that judges its own text prefers it. A score from the author is no evidence.
 
-**Forces.** Three models cost memory and loads. Tags can differ while the model is the same: a copy
-of a file, another quantization, a distillate. So roles are compared by the model they resolve to.
+**Forces.** Three models cost memory and loads. Two tags can be the same model: a copy of a file,
+another quantization, a distillate. So roles are compared by the model they resolve to.
 
 **Costs.** 2 calls, and 1 more with an evaluator; as many loads as there are models.
 
-**When not.** Where code can tell what is good. Then checks are the judge, as here without an
+**When not.** If code can tell what is good. Then checks are the judge, as here without an
 evaluator: the result says what was not judged.
 
 **In Perfetto.** One `model …` track per model. The arrow `draft` leads from the producer's call to

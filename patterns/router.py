@@ -3,19 +3,19 @@
     harness run router
     harness run router --set message="I was charged twice this month."
 
-**Problem.** One prompt for all kinds of input is good at none, and the dearest model answers the
-easiest question.
+**Problem.** One prompt for all kinds of input is good at none, and the most expensive model answers
+the easiest question.
 
-**Forces.** The choice must be one of a closed set, or code cannot branch: a `Literal`. It must be
-cheap, and it can be wrong, so each branch has to survive a message that is not its own.
+**Forces.** The choice must be one of a closed set, a `Literal`, or code cannot branch. It must be
+cheap, and it can be wrong, so each branch must cope with a message for another branch.
 
 **Costs.** 2 calls: the choice, a few tokens long, and one branch. The others cost nothing.
 
 **When not.** If code can choose: by a form field, a language, a length.
 
 **In Perfetto.** `node kind`, then the branch that ran. The others have no track, only an instant
-`skip` on the run's with the reason. Give branches models of their own by roles, and their calls
-get tracks of their own.
+`skip` with the reason on the run's track. If branches have their own models by roles, their calls
+get their own tracks.
 """
 
 from typing import Literal

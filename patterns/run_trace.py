@@ -4,19 +4,20 @@
     harness runs            # the audit log: one line for each run that ended
     harness trace open      # the timeline, in Perfetto
 
-**Problem.** A log says what happened, not how long it took nor what it waited for. A profiler
-knows the machine and no prompt. After a crash, both are gone.
+**Problem.** A log says what happened, not how long it took or what it waited for. A profiler knows
+the machine, but no prompt. After a crash, both are gone.
 
-**Forces.** Recording must not slow the run, change it or fail it. Everything goes into one
-journal, line by line, while the run goes on; timelines, reports and resumes are made from it.
+**Forces.** Recording must not slow, change or fail the run. Everything goes into one journal, line
+by line, during the run; timelines, reports and resumes are made from it.
 
 **Costs.** No call. A span takes about a microsecond of the traced code.
 
-**When not.** Do not span what takes less than a millisecond: add it up and set it as an attribute.
+**When not.** Do not record spans of less than a millisecond: add up their times and set an
+attribute.
 
-**In Perfetto.** `count words` lies inside its node with what was set on it, and the counter
-`words` is on the node's track. `files` is a plain function, so it ran in a thread. Every slice has
-its number in the journal, `span`.
+**In Perfetto.** `count words` lies inside its node with its attributes, and the counter `words` is
+on the node's track. `files` is a plain function, so it ran in a thread. Every slice has its number
+in the journal, `span`.
 """
 
 import json

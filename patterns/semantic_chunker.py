@@ -6,17 +6,17 @@
 **Problem.** The document does not fit into the context, or fits and costs. Its first pages are not
 the ones that matter.
 
-**Forces.** Cut by length, and a sentence loses its heading. So the document is split at headings
-and paragraphs, the passages nearest to the task are chosen, and shown in the order they stood in.
+**Forces.** If you cut by length, sentences lose their headings. So the document is split at
+headings and paragraphs, and the passages nearest to the task are shown in their original order.
 
 **Costs.** 1 call with k of n passages: about k/n of the tokens of the whole document. Choosing
 takes some milliseconds and no model.
 
-**When not.** When the task is about the whole: a summary of a chosen part is a summary of that
-part. Use `map_reduce` for it.
+**When not.** If the task is about the whole document: a summary of a chosen part is a summary of
+that part. Use `map_reduce`.
 
 **In Perfetto.** `remember` says how many passages there are, `recall` which were chosen, and the
-counter `kept` the share of the characters. `input_tokens` of the call is what was saved.
+counter `kept` is the share of the characters. `input_tokens` of the call shows the saving.
 """
 
 from harness import Pipeline, Run

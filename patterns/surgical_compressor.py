@@ -2,22 +2,20 @@
 
     harness run surgical_compressor
 
-**Problem.** A draft that outgrows the context is judged by its first pages, and written again from
-a summary of itself: what the summary lost is lost.
+**Problem.** A draft that outgrows the context is judged by its first pages, and rewritten from its
+own summary: anything missing in the summary is lost.
 
 **Forces.** Evaluator and reviser need different parts. The evaluator must see all headings and the
-most telling sentences. The reviser needs the criticized sections in full, and of the others only
-what they are about. What comes back is put into the full draft, in place of the section it was
-made from.
+most telling sentences. The reviser needs the criticized sections in full, and only the topics of
+the others. The revised section goes back into the full draft, in place of the old one.
 
-**Costs.** c calls, for c candidates, for each section that failed, with a prompt of at most
+**Costs.** c calls, for c candidates, for each failed section, with a prompt of at most
 `revise_over` characters of the draft. Shortening takes no model.
 
-**When not.** While drafts fit. Scores of a shortened draft do not compare with those of a whole
-one.
+**When not.** While drafts fit. The scores of a shortened and a whole draft cannot be compared.
 
 **In Perfetto.** `evaluate` says whether it was `compressed`. Under `revise`, `prompt_chars` of the
-call stays small while the draft grows; `harness trace show` prints the outline that it had.
+call stays small while the draft grows; `harness trace show` prints its outline.
 """
 
 from harness import Draft, Pipeline, Rubric, Run

@@ -6,17 +6,19 @@
 **Problem.** The first draft is rarely the best that a model can write, and “improve it” makes
 another text, not a better one.
 
-**Forces.** A revision can be worse than what it replaces, so the best round is kept, not the last.
-Feedback must say what failed, and the judge must not be the author. Somebody must stop: code does,
-by scores and limits, and says why.
+**Forces.** A revision can be worse than the text it replaces, so the best round is kept, not the
+last. Feedback must say what failed, and the judge must not be the author. Code ends the loop, by
+scores and limits, and says why.
 
-**Costs.** 1 call for the draft, then for each further round c for c candidates; with an evaluator
-1 more for each of r rounds. At most r = `rounds`; a draft that passes at once costs 1 or 2 calls.
+**Costs.** 1 call for the draft, then c calls in each further round for c candidates; with an
+evaluator 1 more for each of r rounds. At most r = `rounds`; a draft that passes at once costs 1 or
+2 calls.
 
-**When not.** Without a rubric that tells good from bad: the loop raises what it is scored by.
+**When not.** Without a rubric that tells good from bad: the loop raises only the score that steers
+it.
 
 **In Perfetto.** `wiggum` with `evaluate`, `revise`, `evaluate` …; arrows lead from each draft to
-its verdict and on to the revision. The counter `composite` rises, or the loop was for nothing.
+its verdict and on to the revision. The counter `composite` rises, or the loop gained nothing.
 """
 
 from harness import Pipeline, Run

@@ -62,7 +62,7 @@ def rows(title: str) -> dict[str, str]:
 def test_no_block_goes_untried():
     assert len(FILES) == len(re.findall(r"```(?:yaml|markdown|csv)\n", README))
     assert len(COMMANDS) + len(STEPS) == len(re.findall(r"^\$ ", README, re.MULTILINE))
-    assert len(MISTAKES) >= 10
+    assert len(MISTAKES) >= 5
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".yaml")])
