@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
@@ -26,6 +26,14 @@ def make_private(path: Path) -> None:
     """
     with suppress(OSError):
         os.close(private(str(path), os.O_CREAT))
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where files lie that can be made again: `XDG_CACHE_HOME`, else `~/.cache`."""
+    cache = environment.get("XDG_CACHE_HOME") or Path(
+        environment.get("HOME") or Path.home(), ".cache"
+    )
+    return Path(cache, "harness")
 
 
 def shipped_directory(room: Literal["rubrics", "patterns", "examples/starter"]) -> Path:

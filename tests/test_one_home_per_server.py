@@ -20,7 +20,6 @@ SERVER = re.compile(
 
 # Files outside it that name servers, and why.
 ELSEWHERE = {
-    "hardware/safetensors.py": "the share of a GPU that a server takes by default",
     "inference/endpoint.py": "the values of `backend`, and the settings that each one has",
     "inference/model_names.py": "publishers and packings, as words of a model's name",
     "session/settings.py": "an example of an endpoint",

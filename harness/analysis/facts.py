@@ -11,6 +11,7 @@ from harness.analysis.finding import Found, said_ns
 from harness.analysis.speed_limits import SpeedLimit, speed_limits_of
 from harness.analysis.time_budget import TimeShare, TimeSpent
 from harness.analysis.what_if import Schedule
+from harness.hardware.footprint import padded_tokens
 from harness.inference.providers import PROVIDERS, Aim, Provider
 from harness.inference.providers.serving import Serving
 from harness.trace.calls import PHASES, Call, Interval, calls_of
@@ -246,7 +247,7 @@ class Observed:
         """Tokens of its longest prompt and reply together, in whole blocks of 256."""
         calls = self.by_model().get(model, ())
         longest = ((c.count("input_tokens") or 0) + (c.count("output_tokens") or 0) for c in calls)
-        return -(-max(longest, default=0) // 256) * 256
+        return padded_tokens(max(longest, default=0))
 
     def outlived(self, time_ns: int) -> bool:
         """Whether the run was resumed later: what failed or was cut off by then was done again."""

@@ -365,7 +365,8 @@ RULES: Mapping[str, Rule] = {
     "behind-prefill": Rule(
         behind_prefill,
         "Behind other prompts: the server reads so many tokens at a time, and a long prompt "
-        "takes all of them, batch after batch. More places would not help.",
+        "takes all of them, batch after batch. More places would not help. What a smaller batch "
+        "gains cannot be computed: the server does not say how many tokens it reads at a time.",
         "L4b",
         (
             _SHORTER_PROMPTS,
@@ -495,7 +496,8 @@ RULES: Mapping[str, Rule] = {
     "rejected-drafts": Rule(
         rejected_drafts,
         "Speculative decoding that does not pay: what the draft proposes is computed and "
-        "checked, and then thrown away. It may even slow the replies down.",
+        "checked, and then thrown away. It may even slow the replies down: by how much cannot be "
+        "computed, since the server does not say what a draft costs.",
         "L3",
         (
             Aim.DRAFT_BETTER,

@@ -9,7 +9,7 @@ from harness.analysis.facts import Observed, decoding, per_model
 from harness.analysis.finding import Evidence, Expected, Found, counted, said_ns
 from harness.analysis.speed_limits import SpeedLimit
 from harness.trace.calls import Call
-from harness.trace.intervals import common, length_ns, mean_depths
+from harness.trace.intervals import common, depths, length_ns, mean_depths
 
 FULL_KV = 0.85
 """Where the share of the KV cache in use should raise an alert."""
@@ -240,11 +240,14 @@ def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
     count = values[-1] - values[0] if values else 0.0
     if count < max(LEAST_PREEMPTIONS, len(calls) / 20):
         return None
+    seats = max((depth for _, depth in depths(decoding(calls))), default=0)
     return Found(
         seen=f"'{model}' preempted {count:.0f} replies in {len(calls)} calls: each was thrown out "
         "of the KV cache half done and computed again. How much time that took, the server does "
         "not say.",
         evidence=Evidence(figures={"preemptions": count, "calls": len(calls)}),
+        wanted=("kv_bits", 8),
+        expected=Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls"),
     )
 
 

@@ -297,8 +297,9 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
     computes_all_it_can = any(
         one.model == model and one.bound == "compute" for one in observed.limits
     )
-    case = "at its limit" if computes_all_it_can else ""
     wanted, expected = ("sequences", _most_at_once(calls)), _with_places(calls, queues, queued)
+    gains_nothing = computes_all_it_can or expected.after >= expected.before
+    case = "at its limit" if gains_nothing else ""
     if kv_is_full:  # in elements of half the size, twice as many fit
         wanted = ("kv_bits", 8)
         expected = Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls")

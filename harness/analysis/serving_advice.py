@@ -6,73 +6,42 @@ It reads nothing and runs nothing. Each speed is what to expect, beside its uppe
 from __future__ import annotations
 
 import itertools
-import re
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+from harness.analysis.serving_costs import costs, usd_per_hour_of
+from harness.analysis.serving_load import Load
 from harness.errors import InvalidInput, did_you_mean
 from harness.hardware import Footprint, format_bytes
-from harness.hardware.data_tables import RuntimeRow, Tables
-from harness.hardware.device import Device
-from harness.hardware.model_shape import ModelShape, parse_parameters, shape_by_hand
+from harness.hardware.data_tables import Figure, RuntimeRow, Tables
+from harness.hardware.device import MACHINE_SHARE, DeviceSpec
+from harness.hardware.footprint import format_count
+from harness.hardware.model_shape import ModelShape
 from harness.hardware.offload import GPU_CONTEXT_BYTES, offload_speedup
-from harness.hardware.quantization import KvBits, label_bits
+from harness.hardware.quantization import KvBits, role_floor
 from harness.hardware.rates import (
     CEILING,
+    LEAST_ACCEPTANCE,
     USUAL,
     Factors,
     Rates,
     batching_gain,
-    break_even_acceptance,
-    break_even_tokens_per_day,
     load_limit_s,
     mean_queue,
     mixed_itl_s,
-    owned_usd_per_hour,
     requests_per_s,
     sequences_that_fit,
     ttft_s,
-    usd_per_million_tokens,
 )
 from harness.inference.providers.serving import Launch, Serving, Setting
-from harness.trace.calls import Call
-from harness.trace.intervals import depths
-from harness.trace.records import Instant
 
 Launcher = Callable[[Serving], Launch]
 Placement = Literal["whole", "in turns", "split"]
 
-_SHARES: Final = {True: 0.92, False: 0.8}
-"""What models may take: of a GPU a server's default, of a machine's memory the budget's."""
-_FLOORS: Final = {"evaluator": 8.0, "judge": 8.0, "code": 5.5, "coder": 5.5}
-_FLOOR: Final = 4.0
-"""The fewest nominal bits of a weight, for some roles and for the others."""
+_SHARES: Final = {True: 0.92, False: MACHINE_SHARE}
+"""What models may take; of a GPU a server's default."""
 _FIRST_PORT: Final = 8080
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What is asked of a model."""
-
-    users: int = 1
-    """Sequences at once."""
-    prompt_tokens: int = 2000
-    output_tokens: int = 500
-    rate_per_s: float | None = None
-    """Requests that come in a second, at random; None if all users ask at the same moment."""
-    shared: float = 0.0
-    """Of a prompt, the share that a prefix cache has of it."""
-    calls: int | None = None
-    """Of the run that the load is from."""
-    ttft_s: float = 2.0
-    itl_s: float = 0.05
-
-    @property
-    def context_tokens(self) -> int:
-        """Of one sequence, in blocks of 256."""
-        return -(-(self.prompt_tokens + self.output_tokens) // 256) * 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +53,8 @@ class Wanted:
     model: str
     """Its file, folder or name, as a server takes it."""
     load: Load
+    note: str = ""
+    """What there is to know of where it is from."""
     runtime: str | None = None
     """The only one to consider."""
     factors: Factors = USUAL
@@ -99,21 +70,10 @@ class Option:
     weight_bytes: int
     sequence_bytes: int
     sequences: int
-    """That fit, with no other model on the device."""
+    """That fit, beside the other models as they are advised."""
     alone_tokens_per_s: float
     together_tokens_per_s: float
     """Of the users that fit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """What to expect, its upper bound (None for a figure that is no speed), and how it is found."""
-
-    name: str
-    value: float
-    ceiling: float | None
-    unit: str
-    formula: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +87,7 @@ class ModelAdvice:
     """The best first."""
     chosen: Option
     sequences: int
-    """To be served at once; 0 if it does not fit whole."""
+    """To be served at once by each replica; 0 if it does not fit whole."""
     runtime: RuntimeRow
     launch: Launch | None
     """None if it is not known how the runtime is started."""
@@ -139,7 +99,7 @@ class ModelAdvice:
 class Advice:
     """For models that share a device."""
 
-    device: Device
+    device: DeviceSpec
     placement: Placement
     said: str
     models: tuple[ModelAdvice, ...]
@@ -147,7 +107,7 @@ class Advice:
 
 def advise(
     wanted: Sequence[Wanted],
-    device: Device,
+    device: DeviceSpec,
     *,
     tables: Tables,
     launches: Mapping[str, Launcher],
@@ -165,71 +125,71 @@ def advise(
     Raises:
         InvalidInput: There is no such runtime, or none for a model.
     """
-    # 1. Where they go: whole on one device, or on all together; else by turns; else in parts.
-    users, share = [one.load.users for one in wanted], _SHARES[device.is_gpu]
-    for parallel in sorted({1, device.count}):
-        together = _together(device, parallel)
-        room = round(together.memory_bytes * share)
-        ways = [_ways(one, together, tables) for one in wanted]
-        placed = _placed(ways, users, room)
-        if placed is not None:
-            break
-    placement: Placement = "whole"
-    if placed is None:
-        alone = [_placed([one], [n], room) for one, n in zip(ways, users, strict=True)]
-        placement = "in turns" if all(alone) else "split"
-        placed = [
-            one[0] if one else (_smallest(some), 0) for one, some in zip(alone, ways, strict=True)
-        ]
-    # 2. What each is started with, and what that gives.
-    models = []
-    for number, (one, some, (way, n)) in enumerate(zip(wanted, ways, placed, strict=True)):
-        row = _runtime(one, way.rates.model, device, tables, in_turns=placement == "in turns")
-        is_beside = placement == "whole" and len(wanted) > 1
-        replicas = device.count // parallel if len(wanted) == 1 else 1
-        taken = round(way.total_bytes(n) / together.memory_bytes + 0.005, 2)
-        serving = Serving(
-            model=way.file(one.model),
+    # 1. Where they go. Over several devices heads are divided evenly, and so by powers of two.
+    counts = [1 << power for power in range(device.count.bit_length())]
+    layouts = [_layout(wanted, device, tables, parallel=count) for count in counts]
+    whole = [one for one in layouts if one.placement == "whole"]
+    layout = min(whole, key=lambda one: one.misses) if whole else layouts[-1]
+    in_turns, is_beside = layout.placement == "in turns", bool(whole) and len(wanted) > 1
+    placed = layout.placed
+    # 2. What each is started with.
+    rows = [
+        _runtime(one, way.rates.model, device, tables, in_turns=in_turns)
+        for one, (way, _) in zip(layout.wanted, placed, strict=True)
+    ]
+    servings = [
+        Serving(
+            model=way.file(one.model) if row.packing == way.rates.model.packing else one.model,
             context_tokens=one.load.context_tokens,
             sequences=max(n, 1),
             kv_bits=way.rates.kv_bits,
             on_gpu=device.is_gpu,
-            gpu_layers=None if n or not device.is_gpu else way.layers_in(room),
-            tensor_parallel=parallel,
-            replicas=replicas,
-            gpu_share=taken if is_beside and row.packing == "safetensors" else None,
+            gpu_layers=None if n or not device.is_gpu else way.layers_in(layout.room),
+            tensor_parallel=layout.parallel,
+            replicas=layout.replicas,
+            gpu_share=round(way.total_bytes(n) / way.rates.device.memory_bytes + 0.005, 2)
+            if is_beside and row.packing == "safetensors"
+            else None,
             port=_FIRST_PORT + number if len(wanted) > 1 else None,
         )
-        figures = dict(_figures(one.load, way, n, room, tables))
-        figures |= (
-            {}
-            if not n
-            else _costs(
-                one, figures, device, tables, usd_per_hour, replicas=replicas, share=1 / len(wanted)
-            )
-        )
+        for number, (one, row, (way, n)) in enumerate(zip(wanted, rows, placed, strict=True))
+    ]
+    made = _launches(rows, servings, launches, in_turns=in_turns)
+    # 3. What that gives; the hours are divided among the models.
+    prices = usd_per_hour_of(device, tables) if usd_per_hour is None else {"given": usd_per_hour}
+    hours = {kind: price * device.count / len(wanted) for kind, price in prices.items()}
+    models = []
+    for one, part, some, (way, n), row, launch in zip(
+        wanted, layout.wanted, layout.ways, placed, rows, made, strict=True
+    ):
+        others = sum(way.total_bytes(n) for way, n in placed) - way.total_bytes(n)
+        room = layout.room - others * is_beside
+        figures = dict(_figures(part.load, way, n, room, tables))
+        if n:
+            size, replicas = one.shape.parameters, layout.replicas
+            figures |= costs(one.load, figures, hours, tables, parameters=size, replicas=replicas)
         models.append(
             ModelAdvice(
                 role=one.role,
                 title=one.shape.title,
                 load=one.load,
-                options=tuple(each.option(one.load, room) for each in some),
-                chosen=way.option(one.load, room),
+                options=tuple(each.option(part.load, room) for each in some),
+                chosen=way.option(part.load, room),
                 sequences=n,
                 runtime=row,
-                launch=_launch(row, serving, launches, in_turns=placement == "in turns"),
+                launch=launch,
                 figures=tuple(figures.values()),
-                notes=tuple(_notes(one, way, n, row=row, replicas=replicas, tables=tables)),
+                notes=tuple(_notes(one, way, n, layout, row=row, tables=tables)),
             )
         )
-    said = _said(placement, placed, wanted, room, tables, count=parallel)
-    return Advice(device=device, placement=placement, said=said, models=tuple(models))
+    said = _said(layout, tables)
+    return Advice(device=device, placement=layout.placement, said=said, models=tuple(models))
 
 
 # --- what fits ------------------------------------------------------------------------------------
 
 
-def _together(device: Device, count: int) -> Device:
+def _together(device: DeviceSpec, count: int) -> DeviceSpec:
     """So many, each with a part of every layer: what they say to each other is left out."""
     return replace(
         device,
@@ -269,7 +229,7 @@ class _Way:
         return int(self.rates.model.layers * min(max(share, 0), 1))
 
     def option(self, load: Load, room: int) -> Option:
-        taken, tokens = self.footprint, load.prompt_tokens + load.output_tokens // 2
+        taken, tokens = self.footprint, load.middle_tokens
         sequences = sequences_that_fit(
             room,
             weight_bytes=taken.weights_bytes,
@@ -288,9 +248,9 @@ class _Way:
         )
 
 
-def _ways(wanted: Wanted, device: Device, tables: Tables) -> list[_Way]:
+def _ways(wanted: Wanted, device: DeviceSpec, tables: Tables) -> list[_Way]:
     """Best first: the cache is packed before the weights are, those down to the role's floor."""
-    shape, floor = wanted.shape, _floor(wanted.role)
+    shape, floor = wanted.shape, role_floor(wanted.role)
     coarser = [
         shape.quantized(row.name, packing=row.packing, bits=row.bits)
         for row in tables.quantizations.values()
@@ -312,51 +272,95 @@ def _ways(wanted: Wanted, device: Device, tables: Tables) -> list[_Way]:
     return found
 
 
-def _smallest(ways: Sequence[_Way]) -> _Way:
-    return min(ways, key=lambda way: way.total_bytes(1))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Where models go if each is divided over so many devices, and a single one has replicas."""
+
+    parallel: int
+    replicas: int
+    wanted: Sequence[Wanted]
+    """With the load of a replica."""
+    room: int
+    ways: Sequence[Sequence[_Way]]
+    placed: Sequence[tuple[_Way, int]]
+    """Of each model a replica's way, and its sequences at once; 0 if it does not fit."""
+    placement: Placement
+
+    @property
+    def misses(self) -> tuple[int, float]:
+        """Users without a place, and by how much tokens come too late even for one alone."""
+        waiting, late_s = 0, 0.0
+        for one, (way, n) in zip(self.wanted, self.placed, strict=True):
+            waiting += self.replicas * (one.load.users - n)
+            step_s = way.rates.step_s(tokens=one.load.middle_tokens)
+            late_s = max(late_s, step_s - one.load.itl_s)
+        return waiting, late_s
 
 
-def _floor(role: str) -> float:
-    """Of `judge-b` that of `judge`."""
-    return _FLOORS.get(role.partition("-")[0], _FLOOR)
+def _layout(
+    wanted: Sequence[Wanted], device: DeviceSpec, tables: Tables, *, parallel: int
+) -> _Layout:
+    """All whole; else by turns; else in parts."""
+    together = _together(device, parallel)
+    replicas = device.count // parallel if len(wanted) == 1 else 1
+    parts = [replace(one, load=one.load.part(replicas)) for one in wanted]
+    room = round(together.memory_bytes * _SHARES[device.is_gpu])
+    ways = [_ways(one, together, tables) for one in parts]
+    placed = _placed(parts, ways, room)
+    placement: Placement = "whole"
+    if placed is None:
+        alone = [_placed([one], [some], room) for one, some in zip(parts, ways, strict=True)]
+        placement = "in turns" if all(alone) else "split"
+        least = [min(some, key=lambda way: way.total_bytes(1)) for some in ways]
+        placed = [one[0] if one else (way, 0) for one, way in zip(alone, least, strict=True)]
+    return _Layout(
+        parallel=parallel,
+        replicas=replicas,
+        wanted=parts,
+        room=room,
+        ways=ways,
+        placed=placed,
+        placement=placement,
+    )
 
 
 def _placed(
-    ways: Sequence[Sequence[_Way]], users: Sequence[int], room: int
+    wanted: Sequence[Wanted], ways: Sequence[Sequence[_Way]], room: int
 ) -> list[tuple[_Way, int]] | None:
     """The best ways with which all fit, and how many sequences of each are served at once.
 
-    Packing goes before serving fewer. None if even one sequence of each is too much.
+    Packing goes before serving fewer: one model after the other, a judge last. None if even one
+    sequence of each is too much.
     """
+    users = [one.load.users for one in wanted]
     n, some = max(zip(users, ways, strict=True), key=lambda pair: pair[0])
     least_bytes = max(min(one.footprint.kv_bytes for one in some), 1)
+    order = sorted(range(len(ways)), key=lambda number: role_floor(wanted[number].role))
     for most in range(min(n, room // least_bytes), 0, -1):
-        for level in range(max(map(len, ways))):
-            picked = [some[min(level, len(some) - 1)] for some in ways]
+        picked = [some[0] for some in ways]
+        for level, number in itertools.product(range(max(map(len, ways))), order):
+            picked[number] = ways[number][min(level, len(ways[number]) - 1)]
             placed = [(one, min(n, most)) for one, n in zip(picked, users, strict=True)]
             if sum(one.total_bytes(n) for one, n in placed) <= room:
                 return placed
     return None
 
 
-def _said(
-    placement: Placement,
-    placed: Sequence[tuple[_Way, int]],
-    wanted: Sequence[Wanted],
-    room: int,
-    tables: Tables,
-    *,
-    count: int,
-) -> str:
-    """The placement in words; `room` is that of `count` devices."""
+def _said(layout: _Layout, tables: Tables) -> str:
+    """The placement in words."""
+    wanted, placed, room = layout.wanted, layout.placed, layout.room
     taken = format_bytes(sum(way.total_bytes(n) for way, n in placed))
     taken = f"{taken} of {format_bytes(room)}"
-    if placement == "whole":
-        return f"{'All fit together' if len(wanted) > 1 else 'It fits'}, whole: {taken}."
+    if layout.placement == "whole":
+        if len(wanted) == 1:
+            return f"It fits, whole: {taken}."
+        idle = placed[0][0].rates.device.count - layout.parallel
+        spare = f" {idle} more stay idle: ask for a model alone to give it one." if idle else ""
+        return f"All fit together, whole: {taken}.{spare}"
     pairs = [(way, n, one) for (way, n), one in zip(placed, wanted, strict=True)]
     slow, bus = tables.device("ddr"), tables.devices["pcie-4-x16-sustained"].device
     is_gpu = pairs[0][0].rates.device.is_gpu
-    if placement == "in turns":
+    if layout.placement == "in turns":
         small, _, least = min(pairs, key=lambda pair: pair[0].footprint.weights_bytes)
         size = max(way.footprint.weights_bytes for way, _, _ in pairs)
         change_s = load_limit_s(size, bytes_per_s=(bus.memory_bytes_per_s,))
@@ -377,7 +381,7 @@ def _said(
     return (
         f"{one.role} does not fit: {format_bytes(need)} at {way.rates.model.quantization} with one "
         f"sequence, of {format_bytes(room)}.{split if is_gpu else ''} Take a smaller model, or "
-        f"{-(-need * count // room)} such devices."
+        f"{-(-need * layout.parallel // room)} such devices."
     )
 
 
@@ -394,14 +398,14 @@ def _figures(
         "load": load,
         "model": model,
         "rates": rates,
-        "parameters": _short(model.parameters),
-        "active": _short(model.active_parameters),
+        "parameters": format_count(model.parameters),
+        "active": format_count(model.active_parameters),
         "bits": 8 * taken.weights_bytes / max(model.parameters, 1),
         "n": n,
         "others": n - 1,
         "gain": "{:.1f} to {:.1f}".format(*batching_gain(n)),
-        "bandwidth": f"{_short(device.memory_bytes_per_s)}B/s",
-        "flops": f"{_short(device.flops_per_s)}FLOP/s" if device.flops_per_s else "unknown",
+        "bandwidth": f"{format_count(device.memory_bytes_per_s)}B/s",
+        "flops": f"{format_count(device.flops_per_s)}FLOP/s" if device.flops_per_s else "unknown",
         "room": format_bytes(room),
         "weights": format_bytes(taken.weights_bytes),
         "buffers": format_bytes(way.overhead_bytes),
@@ -420,14 +424,13 @@ def _figures(
     }
     limits = _speeds(load, replace(rates, factors=CEILING), n) if n else {}
     for name, value in (sizes | (_speeds(load, rates, n) if n else {})).items():
-        row = tables.figures[name]
-        yield name, Figure(name, value, limits.get(name), row.unit, row.formula.format(**said))
+        yield name, tables.figures[name].filled(value, limits.get(name), said)
 
 
 def _speeds(load: Load, rates: Rates, n: int) -> dict[str, float]:
     """Only of decoding if the processor's speed is unknown."""
-    tokens, at = load.prompt_tokens + load.output_tokens // 2, {"output_tokens": load.output_tokens}
-    reading = rates.prefill_s(load.prompt_tokens, cached=round(load.shared * load.prompt_tokens))
+    tokens, at = load.middle_tokens, {"output_tokens": load.output_tokens}
+    reading = rates.prefill_s(load.prompt_tokens, cached=load.cached_tokens)
     alone, step = (rates.step_s(tokens=tokens, sequences=count) for count in (1, n))
     found = {"decode alone": 1 / alone, "decode together": n / step}
     if reading is None:
@@ -449,23 +452,16 @@ def _speeds(load: Load, rates: Rates, n: int) -> dict[str, float]:
     }
 
 
-def _short(number: float) -> str:
-    """With three digits and the letter of a power of 1000, as parameters are counted."""
-    power = next((p for p in (12, 9, 6) if number >= 10**p), 0)
-    return f"{number / 10**power:.3g} {'TGM'[(12 - power) // 3]}" if power else f"{number:.3g} "
-
-
 # --- what to start --------------------------------------------------------------------------------
 
 
 def _runtime(
-    wanted: Wanted, model: ModelShape, device: Device, tables: Tables, *, in_turns: bool
+    wanted: Wanted, model: ModelShape, device: DeviceSpec, tables: Tables, *, in_turns: bool
 ) -> RuntimeRow:
     rows, only = tables.runtimes, wanted.runtime
     if only is not None:
-        named = {key.lower(): row for row in rows.values() for key in (row.backend, row.name)}
-        if only.lower() in named:
-            return named[only.lower()]
+        if named := tables.runtime(only):
+            return named
         raise InvalidInput(
             f"'{only}' is not a runtime; {did_you_mean(only, rows)}", code="advise.runtime-unknown"
         )
@@ -479,63 +475,93 @@ def _runtime(
             f"no runtime serves {model.title} ({model.packing}) without a GPU; give a GGUF file",
             code="advise.no-runtime",
         )
-    return min(usable, key=lambda row: in_turns and not row.unloads)
+    # On a processor nothing has to be installed for few users.
+    users = wanted.load.users
+    is_simple = any(row.unloads and users <= (row.most_users or users) for row in usable)
+    return min(
+        usable,
+        key=lambda row: not row.unloads and (in_turns or (is_simple and not device.is_gpu)),
+    )
+
+
+def _launches(
+    rows: Sequence[RuntimeRow],
+    servings: Sequence[Serving],
+    launches: Mapping[str, Launcher],
+    *,
+    in_turns: bool,
+) -> list[Launch | None]:
+    """A server that loads and unloads has all its models: one command for the largest load."""
+    made = [
+        _launch(row, serving, launches, in_turns=in_turns)
+        for row, serving in zip(rows, servings, strict=True)
+    ]
+    several = [n for n, one in enumerate(made) if rows[n].unloads and one and one.command]
+    for n in several if len(several) > 1 else ():
+        serving = replace(
+            servings[n],
+            context_tokens=max(servings[one].context_tokens for one in several),
+            sequences=max(servings[one].sequences for one in several),
+            kv_bits=min(servings[one].kv_bits for one in several),
+            port=None,
+        )
+        made[n] = _launch(rows[n], serving, launches, in_turns=in_turns)
+    return made
 
 
 def _launch(
     row: RuntimeRow, serving: Serving, launches: Mapping[str, Launcher], *, in_turns: bool
 ) -> Launch | None:
-    if row.backend in launches:
-        made = launches[row.backend](serving)
-    elif row.command:
-        said = row.command
-        for name in ("model", "context_tokens", "sequences"):
-            said = said.replace(f"{{{name}}}", str(getattr(serving, name)))
-        command = Setting(said, row.why)
-        dialect = Setting(f'backend = "{row.backend}"', "its dialect")
-        made = Launch(command=(command,), endpoint=(dialect,))
-    else:
+    if row.backend not in launches:
         return None
+    made = launches[row.backend](serving)
     managed = Setting("manage = true", "the budget loads it and lets it go")
     by_budget = in_turns and row.unloads and made.command
     return replace(made, endpoint=(*made.endpoint, managed)) if by_budget else made
 
 
 def _notes(
-    wanted: Wanted, way: _Way, n: int, *, row: RuntimeRow, replicas: int, tables: Tables
+    wanted: Wanted, way: _Way, n: int, layout: _Layout, *, row: RuntimeRow, tables: Tables
 ) -> Iterator[str]:
     """What else there is to know, most important first."""
-    load, shape, device = wanted.load, wanted.shape, way.rates.device
-    floor = _floor(wanted.role)
+    load, shape, floor = wanted.load, wanted.shape, role_floor(wanted.role)
+    packing = way.rates.model.packing
+    other = "" if row.packing == packing else f"convert it: {row.name} takes {row.packing}"
+    yield from filter(None, (wanted.note, other))
     if 8 * shape.weight_bytes < (floor - 0.1) * shape.parameters:
         why = ": noise in scores poisons the loop, and no rubric mends it" if floor == 8 else ""
         yield f"{shape.quantization} is too coarse for {wanted.role}: {floor:g} bits or more{why}"
+    yield from _load_notes(load, way, n, replicas=layout.replicas)
     if not way.is_given:
         yield f"get it as {way.rates.model.quantization}; its size is an estimate"
+    if not n:
+        yield "tensor parallel over devices with NVLink, pipeline parallel over others and machines"
+    elif layout.parallel > 1:
+        link = way.rates.device.link or "their link"
+        yield (
+            f"tensor parallel over {layout.parallel} devices: on fewer it does not fit, or not for "
+            f"all users, or is slower than {load.itl_s:g} s a token; what crosses {link} is in no "
+            "figure"
+        )
+    if n and layout.replicas > 1:
+        each = "one device" if layout.parallel == 1 else f"{layout.parallel} devices"
+        yield f"{layout.replicas} replicas on {each} each, {n} at once in each; speeds are of one"
     if way.rates.kv_bits < 16:
         yield f"{way.rates.kv_bits} bits in the KV cache in place of 16 cost less than 1 %"
     if shape.context_limit and load.context_tokens > shape.context_limit:
         yield f"trained for {shape.context_limit:,} tokens, fewer than {load.context_tokens:,}"
-    if way.rates.step_s(tokens=load.prompt_tokens) > load.itl_s:
-        yield f"slower than {load.itl_s:g} s a token even alone: smaller weights or a faster device"
-    if 0 < n < load.users:
-        yield f"{load.users - n} of {load.users} wait for a place"
-    if row.most_users and load.users > row.most_users and device.is_gpu:
+    users = load.part(layout.replicas).users
+    if row.most_users and users > row.most_users and way.rates.device.is_gpu:
         many = [one for one in tables.runtimes.values() if one.most_users is None]
-        best = next(one for one in many if one.least_users <= load.users)
-        yield f"for {load.users} at once {best.name} is better: {best.why}; it takes {best.packing}"
+        best = next(one for one in many if one.least_users <= users)
+        yield f"for {users} at once {best.name} is better: {best.why}; it takes {best.packing}"
     if shape.expert_share < 1:
         sizes = map(format_bytes, (shape.weight_bytes, shape.active_bytes))
         yield "experts: {} in memory, of which a token reads {}".format(*sizes)
-    if n and replicas > 1:
-        yield f"a replica on each of {replicas} devices: no tensor has to cross between them"
-    elif not n or device.count > 1:
-        yield "tensor parallel over devices with NVLink, pipeline parallel over others and machines"
-    accepted = break_even_acceptance(drafted=4, cost=0.1)
-    if n == 1 and accepted:
+    if n == 1:
         yield (
-            f"speculative decoding pays from {accepted:.0%} accepted, with a draft of a tenth of "
-            "its size, the same tokenizer and a low temperature"
+            f"speculative decoding pays from {LEAST_ACCEPTANCE:.0%} accepted, with a draft of a "
+            "tenth of its size, the same tokenizer and a low temperature"
         )
     if load.users >= 32 and load.prompt_tokens >= 4000:
         yield (
@@ -544,119 +570,21 @@ def _notes(
         )
 
 
-# --- money ----------------------------------------------------------------------------------------
-
-
-def _costs(
-    wanted: Wanted,
-    figures: Mapping[str, Figure],
-    device: Device,
-    tables: Tables,
-    usd_per_hour: float | None,
-    *,
-    replicas: int,
-    share: float,
-) -> dict[str, Figure]:
-    """Of a share of the devices by the hour, busy or not; tokens are of replies with prompts."""
-    load, goodput = wanted.load, figures.get("goodput")
-    most = replicas * ((goodput and goodput.value) or figures["decode together"].value)
-    busy = 1.0 if load.rate_per_s is None else min(load.rate_per_s * load.output_tokens / most, 1)
-    hours = {"given": usd_per_hour} if usd_per_hour else {}
-    managed = []
-    for row in tables.prices.values():
-        if row.usd_per_million_input and row.usd_per_million_output:
-            asked = row.usd_per_million_input * load.prompt_tokens / load.output_tokens
-            far = abs(parse_parameters(row.parameters or "999B") - wanted.shape.parameters)
-            managed.append((far, asked + row.usd_per_million_output, row.name))
-        elif row.device == device.name and row.usd and not usd_per_hour:
-            power = {"watts": row.watts or 0.0, "usd_per_kwh": 0.3}
-            hours[row.kind] = owned_usd_per_hour(row.usd, years=3, **power)
-        elif row.device == device.name and row.usd_per_hour and not usd_per_hour:
-            hours[row.kind] = row.usd_per_hour
-    _, price, like = min(managed)
-    found = {}
-    for kind, one in hours.items():
-        hour = one * device.count * share
-        said = {
-            "hour": f"{hour:.3g}",
-            "busy_rate": f"{most:.3g}",
-            "busy": f"{busy:.0%}",
-            "load": load,
-            "managed": f"{like}, ${price:.3g}; at most {_short(most * 86_400)}tokens a day",
-        }
-        million = usd_per_million_tokens(hour, tokens_per_s=most, busy=busy)
-        values = {"a million tokens": million, "a day": 24 * hour}
-        if load.calls:
-            values["such a run"] = million * load.calls * load.output_tokens / 1e6
-        values["pays from"] = break_even_tokens_per_day(24 * hour, managed_usd_per_million=price)
-        for title, value in values.items():
-            figure, name = tables.figures[title], f"{kind}: {title}"
-            formula = figure.formula.format(**said)
-            found[name] = Figure(name, value, None, figure.unit, formula)
-    return found
-
-
-# --- the load of a run ----------------------------------------------------------------------------
-
-
-def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
-    """By the tag of each model: its roles, the evaluator's first, and what the run asked of it.
-
-    Lengths are the 95th percentile's; users are the most calls under way, those that wait included.
-    """
-    groups: dict[str, list[Call]] = {}
-    for call in calls:
-        if call.status == "ok" and not call.from_cache:
-            groups.setdefault(call.model, []).append(call)
-    found = {}
-    for model, some in groups.items():
-        asked, told, cached = (
-            [call.count(name) or 0 for call in some]
-            for name in ("input_tokens", "output_tokens", "cached_tokens")
-        )
-        took_ns = max(call.end_ns for call in some) - min(call.start_ns for call in some)
-        load = Load(
-            users=max(depth for _, depth in depths(some)),
-            prompt_tokens=max(_high(asked), 1),
-            output_tokens=max(_high(told), 1),
-            rate_per_s=len(some) * 1e9 / max(took_ns, 1),
-            shared=min(sum(cached) / max(sum(asked), 1), 1.0),
-            calls=len(some),
-        )
-        roles = sorted({call.role or model for call in some}, key=lambda one: one not in _FLOORS)
-        found[model] = tuple(roles), load
-    return found
-
-
-def shape_of_run(tag: str, instants: Iterable[Instant]) -> ModelShape:
-    """What a run's journal says of its model: bytes read for a token, and those of its cache.
-
-    Raises:
-        InvalidInput: It says nothing, since a server had the model.
-    """
-    said: dict[str, Any] = {}
-    for one in instants:
-        if one.attributes.get("model") == tag and one.name in {"weights", "endpoint"}:
-            said |= one.attributes
-    if not said.get("active_bytes"):
-        raise InvalidInput(
-            f"the run does not say how large '{tag}' is; name it: {tag}=MODEL",
-            code="advise.size-unknown",
-        )
-    packed = re.search(r"I?Q\d\w*|B?F16", str(said.get("file")).upper())
-    label = packed[0] if packed else "Q8_0"
-    bits = (label_bits(label) or 8) + 0.5  # scales
-    made = shape_by_hand(
-        f"{8e-9 * said['active_bytes'] / bits:.3f}B",
-        layers=1,
-        kv_heads=1,
-        head_dim=int(said.get("token_bytes") or 0) // 4,
-        bits=bits,
-        quantization=label,
-        packing="gguf",
-    )
-    return replace(made, title=tag, family="of the run")
-
-
-def _high(values: list[int]) -> int:
-    return round(statistics.quantiles(values * 2, n=20, method="inclusive")[-1])
+def _load_notes(load: Load, way: _Way, n: int, *, replicas: int) -> Iterator[str]:
+    """Where the load is more than the devices can do."""
+    rates = way.rates
+    if 0 < n * replicas < load.users:
+        yield f"{load.users - n * replicas} of {load.users} wait for a place"
+    reading_s = rates.prefill_s(load.prompt_tokens, cached=load.cached_tokens)
+    # A run asks no faster than it is answered.
+    if n and load.rate_per_s and load.calls is None and reading_s is not None:
+        step_s = rates.step_s(tokens=load.middle_tokens, sequences=n)
+        at = {"sequences": n, "output_tokens": load.output_tokens}
+        most = replicas * requests_per_s(step_s, reading_s, **at)
+        if load.rate_per_s > most:
+            yield (
+                f"{load.rate_per_s:.3g} requests come in a second, and {most:.3g} at most are "
+                "answered: the queue grows without end"
+            )
+    if rates.step_s(tokens=load.prompt_tokens) > load.itl_s:
+        yield f"slower than {load.itl_s:g} s a token even alone: smaller weights or a faster device"

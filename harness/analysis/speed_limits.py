@@ -41,7 +41,7 @@ is written alone computes less quickly than a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class _DeviceSpeed:
     """The memory, and what computes beside it, that models were on."""
 
     memory_bytes_per_s: float
@@ -51,7 +51,7 @@ class Device:
     """Of the machine's processor; None for a GPU."""
 
     @classmethod
-    def of(cls, instant: Instant) -> Device | None:
+    def of(cls, instant: Instant) -> _DeviceSpeed | None:
         """By an instant `machine`; None if that is damaged."""
         speed, cores = (instant.attributes.get(name) for name in ("memory_bytes_per_s", "cores"))
         if not isinstance(speed, int | float) or speed <= 0:
@@ -126,7 +126,7 @@ def speed_limits_of(
     devices = {
         str(one.attributes.get("device", _MACHINE)): device
         for one in instants["machine"]
-        if (device := Device.of(one)) is not None
+        if (device := _DeviceSpeed.of(one)) is not None
     }
     endpoints = {one.attributes.get("model"): one.attributes for one in instants["endpoint"]}
     weights = {one.attributes.get("model"): one.attributes for one in instants["weights"]}
@@ -144,7 +144,7 @@ def speed_limits_of(
     return tuple(one for one in found if one is not None)
 
 
-def _decoding_share(device: Device, endpoint: Mapping[str, object]) -> float:
+def _decoding_share(device: _DeviceSpeed, endpoint: Mapping[str, object]) -> float:
     """The part of the processor that writes replies."""
     if device.cores is None:
         return 1.0
@@ -158,7 +158,7 @@ def _limit(
     model: str,
     calls: Sequence[Call],
     weights: Mapping[str, object],
-    device: Device,
+    device: _DeviceSpeed,
     decoding_share: float,
 ) -> SpeedLimit | None:
     timed = [call for call in calls if _has_speed(call)]

@@ -13,38 +13,34 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.analysis.serving_advice import (
-    Advice,
-    Figure,
-    Load,
-    ModelAdvice,
-    Wanted,
-    loads_of,
-    shape_of_run,
-)
+from harness.analysis.serving_advice import Advice, ModelAdvice, Wanted
 from harness.analysis.serving_advice import advise as advise_on
+from harness.analysis.serving_load import Load, loads_of, shape_of_run
 from harness.cli.arguments import config_option, find_journal, json_option, read_pairs
 from harness.cli.consoles import Shown, failures_told, json_object, results, say, write_json
 from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import digits, dollars
 from harness.errors import CallTimeout, InvalidInput, did_you_mean
 from harness.hardware import format_bytes, parse_bytes
-from harness.hardware.data_tables import Tables, read_tables
-from harness.hardware.device import Device, device_by_hand, this_gpu, this_machine
+from harness.hardware.data_tables import Figure, Tables, read_tables
+from harness.hardware.device import DeviceSpec, device_by_hand, this_gpu, this_machine
 from harness.hardware.gpus import read_gpus
 from harness.hardware.model_shape import ModelShape, read_model_shape
+from harness.hardware.quantization import ROLE_FLOORS
 from harness.hardware.rates import Rates
 from harness.inference import Endpoint
 from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
 from harness.inference.model_identity import is_here
 from harness.inference.providers import PROVIDERS
-from harness.inference.providers.serving import Launch, toml
+from harness.inference.providers.serving import Launch, name_of, toml
 from harness.session import Settings, load_settings, run_to_its_end
 from harness.session import measured_speed as speed
+from harness.session.roles import KNOWN_ROLES, meant_role
 from harness.trace.calls import calls_of
 from harness.trace.journal_reader import Journal
 from harness.trace.records import Instant, SpanRecord
@@ -82,7 +78,7 @@ _BARE = re.compile("[A-Za-z0-9_-]+")
 @click.option("--price", type=_POSITIVE, help="Dollars an hour of such a device.")
 @click.option("--table", "own", multiple=True, metavar="NAME=FILE", help="Adds, replaces rows.")
 @click.option("--tables", "shown", is_flag=False, flag_value="", help="Show one, or their names.")
-@click.option("--measure", "measured", metavar="ENDPOINT", help="Is it as quick? By its tag.")
+@click.option("--measure", "measured", metavar="ENDPOINT", help="Is it as quick? Its tag or URL.")
 @click.option("--explain", is_flag=True, help="All figures with their formulas, all reasons.")
 @config_option
 @json_option
@@ -107,7 +103,8 @@ def advise(
     --tables models. Models that share a device have roles: producer=a.gguf evaluator=b.gguf.
     Nothing is loaded and nothing started.
 
-    With --measure an endpoint answers calls for a minute: later advice goes by what it did.
+    With --measure an endpoint answers calls for a minute: later advice goes by what it did. One
+    that is named by its URL is a server of --runtime.
 
     Exit codes: 0 shown, 1 the endpoint could not be measured, 2 something given is not usable.
     """
@@ -121,17 +118,14 @@ def advise(
         endpoint = None
         if measured is not None:
             settings = settings_for_calls(given["config"])
-            endpoints = endpoints_of(settings)
-            if measured not in endpoints:
-                said = f"no endpoint is called '{measured}'; {did_you_mean(measured, endpoints)}"
-                raise InvalidInput(said, code="endpoint.unknown")
-            endpoint = endpoints[measured]
+            endpoint = _measured(measured, settings, tables, models, given["runtime"])
             given["runtime"] = endpoint.backend
             models = models or ([str(endpoint.path)] if endpoint.path else [])
             device = device or (_device_of(endpoint) if memory is None else None)
         where = _device(tables, device, memory, bandwidth)
         wanted, known = _wanted(models, tables, is_gpu=where.is_gpu, **given), {}
-        only = given["runtime"] and tables.backend(given["runtime"])
+        row = tables.runtime(given["runtime"] or "")
+        only = row.backend if row else given["runtime"]
         for number, one in enumerate(wanted):
             learned = speed.learned_for(os.environ, where, one.shape, runtime=only)
             if learned is not None:
@@ -208,6 +202,26 @@ def _measure(
 # --- what is asked --------------------------------------------------------------------------------
 
 
+def _measured(
+    named: str, settings: Settings, tables: Tables, models: Sequence[str], runtime: str | None
+) -> Endpoint:
+    """By its tag, or by the address of a server that was started as advised."""
+    if "://" in named:
+        row = tables.runtime(runtime or "")
+        backend = row.backend if row else runtime or "openai"
+        name = name_of(models[0].rpartition("=")[2]) if models else ""
+        fields = {"tag": "measured", "backend": backend, "url": named, "model_id": name}
+        try:
+            return Endpoint.model_validate(fields)
+        except ValidationError as error:
+            raise InvalidInput(error.errors()[0]["msg"], code="endpoint.unusable") from error
+    endpoints = endpoints_of(settings)
+    if named not in endpoints:
+        said = f"no endpoint is called '{named}'; {did_you_mean(named, endpoints)}"
+        raise InvalidInput(said, code="endpoint.unknown")
+    return endpoints[named]
+
+
 def _device_of(endpoint: Endpoint) -> str | None:
     """That of a model from a file; None for the first GPU, as of a server on this machine."""
     if endpoint.path is not None:
@@ -221,13 +235,21 @@ def _device_of(endpoint: Endpoint) -> str | None:
     return None
 
 
-def _device(tables: Tables, name: str | None, memory: str | None, bandwidth: str | None) -> Device:
+def _device(
+    tables: Tables, name: str | None, memory: str | None, bandwidth: str | None
+) -> DeviceSpec:
     if memory is not None:
         try:
             like = tables.device(name) if name else tables.like(parse_bytes(memory))
             found = device_by_hand(memory, bandwidth=bandwidth, like=like)
         except ValueError as error:
             raise InvalidInput(str(error), code="advise.size-unreadable") from error
+    elif bandwidth is not None:
+        raise InvalidInput(
+            "--bandwidth is that of a device by hand; give both: "
+            '--memory "24 GiB" --bandwidth "1008 GB"',
+            code="advise.bandwidth-alone",
+        )
     else:
         name = name or next((gpu.name for gpu in read_gpus()), MACHINE)
         if name == MACHINE:
@@ -265,8 +287,7 @@ def _wanted(
             )
         named[role or _ONLY] = model
     if quantization is None:
-        backend = tables.backend(runtime) if runtime else None
-        only = next((one for one in tables.runtimes.values() if one.backend == backend), None)
+        only = tables.runtime(runtime or "")
         many = is_gpu and given.get("users", 1) > _MANY
         quantization = "BF16" if (only.packing == "safetensors" if only else many) else "F16"
     if quantization not in tables.quantizations:
@@ -278,22 +299,35 @@ def _wanted(
 
     def shape_of(model: str) -> ModelShape:
         path = Path(model)
-        is_path = path.exists() or path.suffix in {".gguf", ".json"} or "/" in model
+        is_path = path.exists() or path.suffix in {".gguf", ".json"}
         return read_model_shape(path) if is_path else tables.shape(model, packing)
 
     found: list[Wanted] = []
     settings = load_settings(config, environment=os.environ) if run else Settings()
     endpoints = settings.endpoints
-    for tag, roles, load, instants in _asked(run, settings.traces) if run else ():
+    asked = _asked(run, settings.traces) if run else []
+    roles_known = {_ONLY, *KNOWN_ROLES, *ROLE_FLOORS}
+    roles_known |= {name for tag, roles, *_ in asked for name in (*roles, tag)}
+    for role in named:
+        meant = None if role in roles_known else meant_role(role.partition("-")[0], roles_known)
+        if meant is not None:
+            raise InvalidInput(
+                f"'{role}' is not a role that is known here; did you mean '{meant}'?",
+                code="roles.misspelt",
+            )
+    for tag, roles, load, instants in asked:
         role = next((one for one in (*roles, tag) if one in named), _ONLY)
         file = endpoints[tag].path if tag in endpoints else None
         model = named.pop(role, str(file or ""))
+        shape, name = (shape_of(model), "") if model else shape_of_run(tag, instants)
+        said = f"the run does not say where {name} is: put its folder for /path/to, or {tag}=FILE"
         found.append(
             Wanted(
                 # Endpoints of a pool have one role.
                 role=f"{roles[0]}-{tag}" if roles[0] in {one.role for one in found} else roles[0],
-                shape=shape_of(model) if model else shape_of_run(tag, instants),
-                model=model or tag,
+                shape=shape,
+                model=model or f"/path/to/{name}",
+                note=said if name else "",
                 load=replace(load, **given),
                 runtime=runtime,
             )
@@ -326,8 +360,9 @@ def _print_advice(advice: Advice, console: Console, *, explain: bool) -> None:
     source = f" ({device.source})" if explain or device.source.startswith("speed") else ""
     size, speed = format_bytes(device.memory_bytes), device.memory_bytes_per_s / 1e9
     _say(f"{device.name}: {size} at {speed:,.0f} GB/s{source}. {advice.said}", console)
+    started: set[str] = set()
     for model in advice.models:
-        _print_model(model, console, explain=explain)
+        _print_model(model, console, started, explain=explain)
     keys = {
         one.role: one.role if _BARE.fullmatch(one.role) else toml(one.role) for one in advice.models
     }
@@ -343,7 +378,7 @@ def _print_advice(advice: Advice, console: Console, *, explain: bool) -> None:
     _say("\nharness.toml:" + "\n".join(lines), console, "cyan")
 
 
-def _print_model(model: ModelAdvice, console: Console, *, explain: bool) -> None:
+def _print_model(model: ModelAdvice, console: Console, started: set[str], *, explain: bool) -> None:
     row, launch = model.runtime, model.launch or Launch(command=(), endpoint=())
     name = "" if model.role == _ONLY else f"{model.role}: "
     load = model.load
@@ -370,8 +405,10 @@ def _print_model(model: ModelAdvice, console: Console, *, explain: bool) -> None
         _say(f"- {note}", console)
     for missing in launch.missing:
         _say(f"- it has no setting for {missing}", console)
-    if launch.command:
-        _say(" ".join(one.text for one in launch.command), console, "bold green")
+    if command := " ".join(one.text for one in launch.command):
+        said = "the same server serves it" if command in started else command
+        _say(said, console, "bold green")
+        started.add(command)
     if not explain:
         shown = (one for one in model.figures if one.name in _FIRST or one.unit == "$")
         _say(", ".join(f"{one.name} {_figure(one)}" for one in shown), console)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, Validati
 
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import read_text
-from harness.hardware.device import Device
+from harness.hardware.device import DeviceSpec
 from harness.hardware.model_shape import ModelShape, Packing, parse_parameters, shape_by_hand
 
 
@@ -43,9 +44,9 @@ class DeviceRow(Row):
     link: str = ""
 
     @property
-    def device(self) -> Device:
+    def device(self) -> DeviceSpec:
         """What it describes."""
-        return Device(
+        return DeviceSpec(
             name=self.name,
             memory_bytes=round((self.memory_gib or 0) * 2**30),
             memory_bytes_per_s=self.bandwidth_gb_s * 1e9,
@@ -56,11 +57,26 @@ class DeviceRow(Row):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What to expect, its upper bound (None for a figure that is no speed), and how it is found."""
+
+    name: str
+    value: float
+    ceiling: float | None
+    unit: str
+    formula: str
+
+
 class FigureRow(Row):
     """What is advised on: its formula, with `{…}` where the numbers go."""
 
     unit: str = ""
     formula: str
+
+    def filled(self, value: float, ceiling: float | None, said: Mapping[str, object]) -> Figure:
+        """The figure, with these numbers in its formula."""
+        return Figure(self.name, value, ceiling, self.unit, self.formula.format(**said))
 
 
 class ModelRow(Row):
@@ -112,8 +128,6 @@ class RuntimeRow(Row):
     """Whether harness can have it load a model and let it go."""
     why: str
     against: str
-    command: str = ""
-    """Where no provider's file has one; `{model}` and such are filled in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +141,7 @@ class Tables:
     quantizations: Mapping[str, QuantizationRow]
     runtimes: Mapping[str, RuntimeRow]
 
-    def device(self, name: str) -> Device:
+    def device(self, name: str) -> DeviceSpec:
         """One of the table.
 
         Raises:
@@ -141,19 +155,19 @@ class Tables:
             )
         return self.devices[name].device
 
-    def backend(self, runtime: str) -> str:
-        """That of a runtime by its name, in any case; any other text as it is."""
-        named = {row.name.lower(): row.backend for row in self.runtimes.values()}
-        return named.get(runtime.lower(), runtime)
+    def runtime(self, name: str) -> RuntimeRow | None:
+        """By its name or its backend, in any case; None if there is none."""
+        rows = self.runtimes.values()
+        return next((row for row in rows if name.lower() in {row.backend, row.name.lower()}), None)
 
-    def like(self, memory_bytes: int) -> Device:
+    def like(self, memory_bytes: int) -> DeviceSpec:
         """The slowest GPU of those nearest in size."""
         gpus = [row.device for row in self.devices.values() if row.kind == "gpu"]
         return min(
             gpus, key=lambda one: (abs(one.memory_bytes - memory_bytes), one.memory_bytes_per_s)
         )
 
-    def product(self, name: str) -> Device | None:
+    def product(self, name: str) -> DeviceSpec | None:
         """The GPU that a driver calls so; None if it is not in the table."""
         rows = self.devices.values()
         found = (row for row in rows if row.product and f" {row.product} " in f" {name} ")
@@ -167,7 +181,17 @@ class Tables:
         """
         by_name = {row.name.lower(): row for row in self.models.values()}
         known = by_name.get(size.lower())
-        count = parse_parameters(known.parameters if known else size)
+        try:
+            count = parse_parameters(known.parameters if known else size)
+        except InvalidInput as error:
+            named = re.search(r"\d+(\.\d+)?[bm]\b", size.lower())
+            like = named[0].upper() if named else "8B"
+            raise InvalidInput(
+                f"'{size}' is no file or folder here, and no model that is known; give a GGUF "
+                f"file, a folder of safetensors, one of --tables models, or a size: harness advise "
+                f"{like}",
+                code="advise.model-unknown",
+            ) from error
         row = known or min(
             (one for one in self.models.values() if not one.active_parameters),
             key=lambda one: abs(parse_parameters(one.parameters) - count),

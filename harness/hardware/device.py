@@ -8,15 +8,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from harness.errors import InvalidInput
 from harness.hardware.footprint import parse_bytes
 from harness.hardware.gpus import read_gpus
 from harness.hardware.memory_speed import memory_bytes_per_s, products_per_s
 
+MACHINE_SHARE: Final = 0.8
+"""Of the machine's memory, what models may take unless told otherwise."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class DeviceSpec:
     """One GPU, or the machine's own memory and processor."""
 
     name: str
@@ -33,12 +37,12 @@ class Device:
     """Where the figures are from: `measured`, `nominal`, `by hand`, or a data sheet."""
 
 
-def this_machine() -> Device:
+def this_machine() -> DeviceSpec:
     """The machine's own memory and processor; measuring takes half a second, once a process.
 
     Its operations are f32 products: what kernels for quantized weights reach is about as much.
     """
-    return Device(
+    return DeviceSpec(
         name="machine",
         memory_bytes=machine_memory_bytes(),
         memory_bytes_per_s=memory_bytes_per_s(),
@@ -53,7 +57,7 @@ def machine_memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def this_gpu(name: str, *, known: Callable[[str], Device | None]) -> Device:
+def this_gpu(name: str, *, known: Callable[[str], DeviceSpec | None]) -> DeviceSpec:
     """A GPU of this machine, by its driver; `known` finds a product, for what that does not tell.
 
     Raises:
@@ -71,7 +75,7 @@ def this_gpu(name: str, *, known: Callable[[str], Device | None]) -> Device:
             "`nvidia`, or give --memory and --bandwidth",
             code="advise.no-such-gpu",
         )
-    return Device(
+    return DeviceSpec(
         name=like.name if like else name,
         memory_bytes=memory,
         memory_bytes_per_s=speed,
@@ -82,7 +86,7 @@ def this_gpu(name: str, *, known: Callable[[str], Device | None]) -> Device:
     )
 
 
-def device_by_hand(memory: str, *, bandwidth: str | None = None, like: Device) -> Device:
+def device_by_hand(memory: str, *, bandwidth: str | None = None, like: DeviceSpec) -> DeviceSpec:
     """A device of so much memory, `24 GiB`, and speed, `1008 GB`; the rest is as of `like`.
 
     Raises:

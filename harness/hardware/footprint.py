@@ -40,6 +40,12 @@ def format_bytes(count: int) -> str:
     return f"{size:.1f} {_BINARY_UNITS[power - 1]}" if power else f"{count} B"
 
 
+def format_count(number: float) -> str:
+    """With three digits and the letter of a power of 1000: `70 G`."""
+    power = next((p for p in (12, 9, 6) if number >= 10**p), 0)
+    return f"{number / 10**power:.3g} {'TGM'[(12 - power) // 3]}" if power else f"{number:.3g} "
+
+
 def parse_bytes(size: int | str) -> int:
     """The byte count that a person wrote: `8589934592`, `8 GiB`, `8GB`; case does not matter.
 
@@ -79,9 +85,6 @@ class Loading:
     cache_type_k: CacheType = "f16"
     cache_type_v: CacheType = "f16"
     """Quantized values need flash attention."""
-    unified: bool = False
-    """Whether the slots share one cache (`--kv-unified`), llama-server's default without a number
-    of slots."""
     micro_batch_tokens: int = 512
     """Tokens computed at once (`--ubatch-size`, at most `--batch-size`)."""
     whole_windows: bool = False
@@ -100,13 +103,12 @@ class Loading:
             )
 
     def cells(self, *, window_tokens: int | None = None) -> int:
-        """Cells of all slots together."""
-        caches, sharers = (1, self.slots) if self.unified else (self.slots, 1)
-        cells = _padded(sharers * self.context_tokens)
+        """Cells of all slots together, each with a cache of its own."""
+        cells = padded_tokens(self.context_tokens)
         if window_tokens is not None and not self.whole_windows:
             # A micro-batch must fit beside the window of its first token.
-            cells = min(cells, _padded(sharers * window_tokens + self.micro_batch_tokens))
-        return caches * cells
+            cells = min(cells, padded_tokens(window_tokens + self.micro_batch_tokens))
+        return self.slots * cells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,11 +222,10 @@ def compute_bytes(header: GgufHeader, loading: Loading) -> int:
         (2 * header.expert_used_count + 6) * width,
     )
     cells = loading.cells()
-    mask_cells = cells if loading.unified else cells // loading.slots
     has_windows = any(layer.window_tokens for layer in header.caches)
     masks = 2 if loading.whole_windows and has_windows else 1
     tokens = min(loading.micro_batch_tokens, cells)
-    masks_bytes = masks * _MASK_BYTES * tokens * mask_cells
+    masks_bytes = masks * _MASK_BYTES * tokens * (cells // loading.slots)
     flowing_bytes = _FLOAT_BYTES * tokens * floats
     if header.recurrent_length:
         states = 2 * loading.slots * max(state_bytes(layer) for layer in header.caches)
@@ -244,5 +245,6 @@ def kept_logits_bytes(header: GgufHeader, loading: Loading) -> int:
     return _FLOAT_BYTES * kept * length
 
 
-def _padded(tokens: int) -> int:
+def padded_tokens(tokens: int) -> int:
+    """As llama.cpp has a context: a whole number of blocks of 256."""
     return -(-tokens // _CELL_STEP) * _CELL_STEP

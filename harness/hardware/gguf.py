@@ -36,7 +36,6 @@ class GgufHeader:
     parameters: int
     """Over all parts of a split model, as are the bytes; 0 if a server does not say."""
     tensor_bytes: int
-    file_bytes: int
     block_count: int
     """Layers."""
     context_length: int
@@ -109,7 +108,6 @@ def read_gguf_header(path: Path) -> GgufHeader:
         keys,
         parameters=sum(file.elements for file in files),
         tensor_bytes=sum(file.tensor_bytes for file in files),
-        file_bytes=sum(file.file_bytes for file in files),
         weights=weights,
     )
 
@@ -134,21 +132,17 @@ def gguf_header_from_values(
         values_end=None,
         tensors={},
         elements=0,
-        file_bytes=tensor_bytes,
     )
     keys = model_keys(file)
     return _header(
         keys,
         parameters=file.count("general.parameter_count", default=0),
         tensor_bytes=tensor_bytes,
-        file_bytes=tensor_bytes,
         weights=even_weights(tensor_bytes, layers=keys.layers),
     )
 
 
-def _header(
-    keys: ModelKeys, *, parameters: int, tensor_bytes: int, file_bytes: int, weights: Weights
-) -> GgufHeader:
+def _header(keys: ModelKeys, *, parameters: int, tensor_bytes: int, weights: Weights) -> GgufHeader:
     embedding_length = keys.count("embedding_length")
 
     # By default: as many key-value heads as heads, each as wide as its share of the embedding.
@@ -175,7 +169,6 @@ def _header(
         file_type=keys.file.count("general.file_type", default=UNKNOWN_FILE_TYPE),
         parameters=parameters,
         tensor_bytes=tensor_bytes,
-        file_bytes=file_bytes,
         block_count=keys.layers,
         context_length=keys.count("context_length"),
         embedding_length=embedding_length,

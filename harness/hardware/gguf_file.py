@@ -65,7 +65,6 @@ class GgufFile:
     """Bytes of each tensor by its own type, without the padding between them."""
     elements: int
     """Of all its tensors; 0 if a server reports it."""
-    file_bytes: int
 
     @property
     def tensor_bytes(self) -> int:
@@ -220,7 +219,6 @@ def _parse(cursor: _Cursor) -> GgufFile:
         values_end=values_end,
         tensors=tensors,
         elements=elements,
-        file_bytes=len(cursor.data),
     )
 
 

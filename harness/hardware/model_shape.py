@@ -19,6 +19,7 @@ from harness.hardware.quantization import (
     file_type_name,
 )
 from harness.hardware.safetensors import (
+    CACHE_FORMATS,
     SafetensorsModel,
     configured_model,
     read_safetensors_model,
@@ -27,11 +28,6 @@ from harness.hardware.safetensors import (
 
 Packing = Literal["gguf", "safetensors"]
 
-_SAFETENSORS_CACHES: Final[dict[KvBits, BlockFormat]] = {
-    16: BlockFormat(name="F16", block_elements=1, block_bytes=2),
-    8: BlockFormat(name="FP8", block_elements=1, block_bytes=1),
-    4: BlockFormat(name="NVFP4", block_elements=16, block_bytes=9),
-}
 _PROMPT_TOKENS_AT_ONCE: Final[dict[Packing, int]] = {"gguf": 512, "safetensors": 8192}
 _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([BM])", re.IGNORECASE | re.ASCII)
 
@@ -95,9 +91,12 @@ class ModelShape:
         )
 
     def _layer_bytes(self, layer: LayerCache, kv_bits: KvBits) -> int:
-        of_gguf = self.packing == "gguf"
-        block = cache_format(CACHE_TYPES[kv_bits]) if of_gguf else _SAFETENSORS_CACHES[kv_bits]
+        block = self._cache_format(kv_bits)
         return layer_token_bytes(layer, keys=block, values=block, model=self.title)
+
+    def _cache_format(self, kv_bits: KvBits) -> BlockFormat:
+        of_gguf = self.packing == "gguf"
+        return cache_format(CACHE_TYPES[kv_bits]) if of_gguf else CACHE_FORMATS[kv_bits]
 
     def footprint(
         self, *, context_tokens: int, sequences: int = 1, kv_bits: KvBits = 16
@@ -121,11 +120,10 @@ class ModelShape:
             self.source,
             context_tokens=context_tokens,
             sequences=sequences,
+            element=self._cache_format(kv_bits),
             batch_tokens=_PROMPT_TOKENS_AT_ONCE[self.packing],
         )
-        whole_bytes = self.token_kv_bytes() or 1
-        kv_bytes = made.kv_bytes * self.token_kv_bytes(kv_bits) // whole_bytes
-        return replace(made, weights_bytes=self.weight_bytes, kv_bytes=kv_bytes)
+        return replace(made, weights_bytes=self.weight_bytes)
 
     def quantized(self, name: str, *, packing: Packing, bits: float) -> ModelShape:
         """The same with weights of so many bits each, scales included: an estimate."""
@@ -229,8 +227,6 @@ def shape_by_hand(
         active_parameters=used,
         expert_share=used / parameters,
         tensor_bytes=round(parameters * bits / 8),
-        file_bytes=round(parameters * bits / 8),
-        block_count=layers,
         context_length=0,
         embedding_length=width,
         feed_forward_length=7 * width // 2,

@@ -30,16 +30,16 @@ GPU_CONTEXT_BYTES: Final = 800 * 10**6
 580, llama.cpp with ggml 0.25), 773 to 822 MB beside models of 3.3 to 7.9 GB, whole and split."""
 
 
-def offload_speedup(share: float, *, speedup: float = GPU_SPEEDUP) -> float:
+def offload_speedup(share: float) -> float:
     """How much faster a model is with a share p of it on a GPU: 1 / ((1 - p) + p / s) (Amdahl).
 
-    With s = 10, 90 % of it is only 5.26 times as fast.
+    With s = `GPU_SPEEDUP`, 90 % of it is only 5.26 times as fast.
     """
     if not 0 <= share <= 1:
         raise InvalidInput(
             f"a share of {share:g} is not from 0 to 1", code="model.share-out-of-range"
         )
-    return 1 / ((1 - share) + share / speedup)
+    return 1 / ((1 - share) + share / GPU_SPEEDUP)
 
 
 _FLOAT_BYTES: Final = 4
@@ -51,12 +51,6 @@ class SplitFootprint:
 
     gpu: Footprint
     machine: Footprint
-    gpu_share: float
-    """Of the weights that every token passes, from 0 to 1: p in Amdahl's law."""
-
-    def speedup(self, gpu: float = GPU_SPEEDUP) -> float:
-        """How much faster than without a GPU that is `gpu` times as fast."""
-        return offload_speedup(self.gpu_share, speedup=gpu)
 
 
 def split_footprint(
@@ -100,7 +94,6 @@ def split_footprint(
             kv_bytes=sum(caches[:first]),
             compute_bytes=compute if first > 0 else ends,
         ),
-        gpu_share=gpu_weights / weights.passed_bytes if weights.passed_bytes else 0.0,
     )
 
 
@@ -133,15 +126,3 @@ def first_gpu_layer(header: GgufHeader, gpu_layers: int | None) -> int:
     if gpu_layers is None:
         return 0
     return max(header.block_count + 1 - gpu_layers, 0)
-
-
-def layers_that_fit(header: GgufHeader, loading: Loading, *, gpu_bytes: int) -> int:
-    """The greatest `-ngl` of llama.cpp for a GPU with `gpu_bytes` free.
-
-    `SplitFootprint.speedup` says whether less than all is worth it. Raises as `split_footprint`.
-    """
-    for layers in range(header.block_count + 1, 0, -1):
-        split = split_footprint(header, loading, gpu_layers=layers)
-        if split.gpu.total_bytes <= gpu_bytes:
-            return layers
-    return 0

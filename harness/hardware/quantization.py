@@ -13,10 +13,10 @@ from typing import Final, Literal, get_args
 from harness.errors import InvalidInput, did_you_mean
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
-KvBits = Literal[16, 8, 4]
+KvBits = Literal[16, 8]
 
-CACHE_TYPES: Final[dict[KvBits, Literal["f16", "q8_0", "q4_0"]]] = {16: "f16", 8: "q8_0", 4: "q4_0"}
-"""llama.cpp's, by nominal bits: scales make them 8.5 and 4.5."""
+CACHE_TYPES: Final[dict[KvBits, Literal["f16", "q8_0"]]] = {16: "f16", 8: "q8_0"}
+"""llama.cpp's, by nominal bits: scales make 8 to 8.5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +158,14 @@ def cache_format(cache_type: str) -> BlockFormat:
     return block
 
 
-EVALUATOR_FLOOR: Final = "Q8_0"
-"""The coarsest quantization of an evaluator: below it scores are too noisy for the loop, whatever
-the rubric. A producer may be at Q4_K_M, since the loop corrects it."""
+ROLE_FLOORS: Final = {"evaluator": 8.0, "judge": 8.0, "code": 5.5, "coder": 5.5}
+"""The fewest nominal bits of a weight. Below an evaluator's (Q8_0) scores are too noisy for the
+loop, whatever the rubric. A producer may be at Q4_K_M, since the loop corrects it."""
+
+
+def role_floor(role: str) -> float:
+    """Of `judge-b` that of `judge`; of a role that has none, four bits."""
+    return ROLE_FLOORS.get(role.partition("-")[0], 4.0)
 
 
 def label_bits(label: str) -> float | None:
@@ -173,7 +178,7 @@ def label_bits(label: str) -> float | None:
 
 
 def is_below_evaluator_floor(packing: int | str | None) -> bool:
-    """Whether a quantization is known to be coarser than `EVALUATOR_FLOOR`.
+    """Whether a quantization is known to be coarser than an evaluator's floor.
 
     MXFP4 is not: models that come in it were trained in it.
 
@@ -185,4 +190,4 @@ def is_below_evaluator_floor(packing: int | str | None) -> bool:
     if label is None or "MXFP4" in label.upper():
         return False
     bits = label_bits(label)
-    return bits is not None and bits < 8
+    return bits is not None and bits < ROLE_FLOORS["evaluator"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from harness.errors import InvalidInput
-from harness.hardware.device import Device
+from harness.hardware.device import DeviceSpec
 from harness.hardware.model_shape import ModelShape
 from harness.hardware.quantization import KvBits
 
@@ -25,8 +25,6 @@ class Factors:
     """Share of the memory's."""
     compute: float = 1.0
     """Share of the processor's."""
-    overhead_s: float = 0.0
-    """Of each step, whatever its size: launching kernels, sampling, scheduling."""
     cache: float | None = None
     """Of KV caches, the bandwidth's share; None for the weights'. On a CPU attention costs more."""
 
@@ -45,7 +43,7 @@ class Rates:
     """The speed of a model on a device."""
 
     model: ModelShape
-    device: Device
+    device: DeviceSpec
     kv_bits: KvBits = 16
     factors: Factors = CEILING
 
@@ -62,9 +60,9 @@ class Rates:
     def step_s(self, *, tokens: int, sequences: int = 1) -> float:
         """Seconds for one token of each of B sequences of so many tokens so far: the ITL.
 
-        max((weights + B * KV bytes) / bandwidth, 2 * N * B / F) + overhead, for N active parameters
-        and F operations a second. On a CPU it is their sum: the cores that compute are those that
-        wait for the memory.
+        max((weights + B * KV bytes) / bandwidth, 2 * N * B / F), for N active parameters and F
+        operations a second. On a CPU it is their sum: the cores that compute are those that wait
+        for the memory.
         """
         factors, device = self.factors, self.device
         cache_bytes = sequences * self.model.sequence_kv_bytes(tokens, self.kv_bits)
@@ -73,8 +71,7 @@ class Rates:
         moving_s = moved / device.memory_bytes_per_s
         rate = self.prefill_tokens_per_s()
         computing_s = sequences / rate if rate else 0.0
-        both_s = max(moving_s, computing_s) if device.is_gpu else moving_s + computing_s
-        return both_s + factors.overhead_s
+        return max(moving_s, computing_s) if device.is_gpu else moving_s + computing_s
 
     def decode_tokens_per_s(self, *, tokens: int, sequences: int = 1) -> float:
         """Tokens a second of all B sequences together: B / `step_s`."""
@@ -94,16 +91,16 @@ class Rates:
         if rate is None:
             return None
         reading_s = self.model.active_bytes / (self.device.memory_bytes_per_s * factors.bandwidth)
-        return max((tokens - cached) / rate, reading_s) + factors.overhead_s
+        return max((tokens - cached) / rate, reading_s)
 
-    def saturation(self, *, tokens: int, least_gain: float = 0.1) -> int:
-        """The batch from which doubling it gains less than `least_gain`; 2**16 at most.
+    def saturation(self, *, tokens: int) -> int:
+        """The batch from which doubling it gains less than a tenth; 2**16 at most.
 
         There the KV caches or the processor cost what the weights' reading did.
         """
         for sequences in (1 << power for power in range(16)):
             one, two = (self.step_s(tokens=tokens, sequences=n * sequences) for n in (1, 2))
-            if 2 * one < (1 + least_gain) * two:
+            if 2 * one < 1.1 * two:
                 return sequences
         return 1 << 16
 
@@ -172,24 +169,9 @@ def load_limit_s(file_bytes: int, *, bytes_per_s: tuple[float, ...]) -> float:
 
 
 LEAST_ACCEPTANCE: Final = 0.55
-"""Below 0.5 to 0.6 it is worse than nothing, whatever the formula: checking a draft costs too."""
-
-
-def speculative_speedup(acceptance: float, *, drafted: int, cost: float) -> float:
-    """(1 - a**(k + 1)) / ((1 - a) * (k * c + 1)), for k tokens drafted and a draft step of cost c.
-
-    Leviathan et al. 2023, "Fast inference from transformers via speculative decoding", theorem 3.8.
-    The cost is a share of the large model's step: of its active bytes.
-    """
-    return sum(acceptance**n for n in range(drafted + 1)) / (drafted * cost + 1)
-
-
-def break_even_acceptance(*, drafted: int, cost: float) -> float | None:
-    """The acceptance from which it pays, `LEAST_ACCEPTANCE` or more; None if it never does."""
-    for percent in range(100):
-        if speculative_speedup(percent / 100, drafted=drafted, cost=cost) >= 1:
-            return max(percent / 100, LEAST_ACCEPTANCE)
-    return None
+"""Below 0.5 to 0.6 of its tokens accepted, a draft of a tenth of the model's size costs more than
+it brings. By Leviathan et al. 2023, "Fast inference from transformers via speculative decoding",
+theorem 3.8, it would pay from less; but checking a draft costs too."""
 
 
 def usd_per_million_tokens(usd_per_hour: float, *, tokens_per_s: float, busy: float = 1.0) -> float:

@@ -11,30 +11,25 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, TypeGuard
+from typing import Any, Final, TypeGuard
 
 import orjson
 
-from harness.errors import InvalidInput, ModelFileInvalid, did_you_mean
+from harness.errors import InvalidInput, ModelFileInvalid
 from harness.hardware.footprint import Footprint
 from harness.hardware.gguf_caches import LayerCache, layer_token_bytes
-from harness.hardware.quantization import BlockFormat, label_bits
+from harness.hardware.quantization import BlockFormat, KvBits, label_bits
 
-KvCacheDtype = Literal["auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"]
-
-_ELEMENT_BYTES: Final[dict[KvCacheDtype, int]] = {
-    "auto": 2,  # as in the computation, which is in 16 bits also for models of 32
-    "float16": 2,
-    "bfloat16": 2,
-    "fp8": 1,
-    "fp8_e4m3": 1,
-    "fp8_e5m2": 1,
+CACHE_FORMATS: Final[dict[KvBits, BlockFormat]] = {
+    # As in the computation, which is in 16 bits also for models of 32.
+    16: BlockFormat(name="F16", block_elements=1, block_bytes=2),
+    8: BlockFormat(name="FP8", block_elements=1, block_bytes=1),
 }
+"""Elements of a KV cache, by their bits."""
 _BLOCK_TOKENS: Final = 16
 _BATCH_TOKENS: Final = 8192
 _COMPUTED_BYTES: Final = 2
 _LOGIT_BYTES: Final = 4
-_VLLM_SHARE: Final = 0.92
 _MAX_LAYERS: Final = 4096
 
 # These have the keys of latent attention, but cache full keys and values.
@@ -71,10 +66,7 @@ class SafetensorsModel:
     expert_share: float
     """Of a layer's experts, those that one token uses; 1 for a dense model."""
     tensor_bytes: int
-    """Over all files, as is `file_bytes`; estimated by `configured_model`."""
-    file_bytes: int
-    block_count: int
-    """Layers."""
+    """Over all files; estimated by `configured_model`."""
     context_length: int
     """Tokens the model was trained for; 0 if the configuration does not say."""
     embedding_length: int
@@ -96,12 +88,8 @@ def read_safetensors_model(folder: Path) -> SafetensorsModel:
         ModelFileInvalid: A file is missing, cut or damaged, or it is no language model.
     """
     model = configured_model(folder / "config.json")
-    files = _tensor_files(folder)
-    return replace(
-        model,
-        tensor_bytes=sum(sum(read_safetensors_file(path).values()) for path in files),
-        file_bytes=sum(path.stat().st_size for path in files),
-    )
+    sizes = [sum(read_safetensors_file(path).values()) for path in _tensor_files(folder)]
+    return replace(model, tensor_bytes=sum(sizes))
 
 
 def configured_model(path: Path) -> SafetensorsModel:
@@ -130,8 +118,6 @@ def configured_model(path: Path) -> SafetensorsModel:
         active_parameters=active_parameters,
         expert_share=expert_share,
         tensor_bytes=size,
-        file_bytes=size,
-        block_count=layers,
         context_length=config.count(
             "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", default=0
         ),
@@ -148,13 +134,13 @@ def safetensors_footprint(
     *,
     context_tokens: int,
     sequences: int = 1,
-    kv_cache_dtype: KvCacheDtype = "auto",
+    element: BlockFormat = CACHE_FORMATS[16],
     batch_tokens: int = _BATCH_TOKENS,
 ) -> Footprint:
     """The memory that a model needs in a server such as vLLM, over all its GPUs together.
 
-    Need is not use: such a server takes `reserved_bytes` of its GPU when it starts, and uses the
-    surplus as a cache for more sequences. Compute bytes are an allowance: the widths of the
+    Need is not use: such a server takes a share of its GPU when it starts, and uses the surplus as
+    a cache for more sequences. Compute bytes are an allowance: the widths of the
     feed-forward layer, in 16 bits, and the logits. They were not compared with the server's own
     measurement. CUDA graphs and the process itself are not counted.
 
@@ -162,11 +148,11 @@ def safetensors_footprint(
         model: The model.
         context_tokens: Tokens of each sequence; the cache comes in blocks of 16.
         sequences: How many are served at once.
-        kv_cache_dtype: vLLM's `--kv-cache-dtype`.
+        element: Of the cache.
         batch_tokens: Tokens computed at once (`--max-num-batched-tokens`).
 
     Raises:
-        InvalidInput: A number is below 1, or the type is unknown.
+        InvalidInput: A number is below 1, or a head is not a whole number of the format's blocks.
     """
     if min(context_tokens, sequences, batch_tokens) < 1:
         raise InvalidInput(
@@ -174,15 +160,6 @@ def safetensors_footprint(
             "nothing; give 1 or more of each",
             code="model.nothing-served",
         )
-    if kv_cache_dtype not in _ELEMENT_BYTES:
-        raise InvalidInput(
-            f"'{kv_cache_dtype}' is not a type of KV cache; "
-            f"{did_you_mean(kv_cache_dtype, _ELEMENT_BYTES)}",
-            code="model.cache-type-unknown",
-        )
-    element = BlockFormat(
-        name=kv_cache_dtype, block_elements=1, block_bytes=_ELEMENT_BYTES[kv_cache_dtype]
-    )
     kv_bytes = 0
     for layer in model.caches:
         tokens = context_tokens
@@ -200,15 +177,6 @@ def safetensors_footprint(
         compute_bytes=batch_tokens * _COMPUTED_BYTES * widths
         + _LOGIT_BYTES * sequences * model.vocabulary_size,
     )
-
-
-def reserved_bytes(device_bytes: int, *, share: float = _VLLM_SHARE) -> int:
-    """Bytes of a GPU that vLLM takes when it starts (`--gpu-memory-utilization`)."""
-    if not 0 < share <= 1:
-        raise InvalidInput(
-            f"a share of {share:g} is not from 0 to 1", code="model.share-out-of-range"
-        )
-    return math.ceil(device_bytes * share)
 
 
 def _tensor_files(folder: Path) -> list[Path]:

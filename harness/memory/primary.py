@@ -11,6 +11,7 @@ to q it drops `removed_between(p, q)` and reads `passages_between(p, q)`. If p i
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import ConfigurationInvalid, InvalidInput
+from harness.files import cache_folder
 from harness.memory.embedder import Embedder, Vectors
 from harness.memory.passage import Added, Merge, Passage, Rule, WantedTags, tags_of
 from harness.memory.place import Place, PostgresUrl
@@ -126,7 +128,7 @@ class PrimaryStore:
             check_language(language)
         database: _Database
         if isinstance(place, PostgresUrl):
-            cache = cache or Path.home() / ".cache/harness/memory"
+            cache = cache or cache_folder(os.environ) / "memory"
             database = _postgres()(place, indexes=cache, wait_s=wait_s, make=make)
         elif not make and not (place / FILE_NAME).is_file():
             raise no_store(place)

@@ -13,8 +13,8 @@ from typing import Annotated, Final, NamedTuple
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from harness.errors import ServerError
-from harness.files import write_whole
-from harness.hardware.device import Device
+from harness.files import cache_folder, write_whole
+from harness.hardware.device import DeviceSpec
 from harness.hardware.model_shape import ModelShape
 from harness.hardware.rates import Factors, Rates, prompt_flops, ttft_s
 from harness.inference import ChatRequest, Completion, Endpoint, Message, Usage
@@ -169,7 +169,7 @@ class Learned(BaseModel):
     model: str
     run_id: str
 
-    def factors_on(self, device: Device) -> Factors:
+    def factors_on(self, device: DeviceSpec) -> Factors:
         """As shares of what is known of the device now: this machine is measured each time."""
         memory, flops = device.memory_bytes_per_s, device.flops_per_s
         return Factors(
@@ -180,7 +180,12 @@ class Learned(BaseModel):
 
 
 def learn(
-    model: ModelShape, device: Device, bursts: Sequence[MeasuredBurst], *, runtime: str, run_id: str
+    model: ModelShape,
+    device: DeviceSpec,
+    bursts: Sequence[MeasuredBurst],
+    *,
+    runtime: str,
+    run_id: str,
 ) -> Learned:
     """The rates that explain calls made one at a time.
 
@@ -247,7 +252,7 @@ def learned_factors(environment: Mapping[str, str]) -> dict[str, Learned]:
 
 
 def learned_for(
-    environment: Mapping[str, str], device: Device, model: ModelShape, *, runtime: str | None
+    environment: Mapping[str, str], device: DeviceSpec, model: ModelShape, *, runtime: str | None
 ) -> Learned | None:
     """What was measured of the model's family there, with this runtime or any; else of another."""
     there = [one for one in learned_factors(environment).values() if one.device == device.name]
@@ -267,5 +272,4 @@ def keep_factors(learned: Learned, environment: Mapping[str, str]) -> None:
 
 
 def _file(environment: Mapping[str, str]) -> Path:
-    cache = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", ""), ".cache")
-    return Path(cache, "harness", "machine.json")
+    return cache_folder(environment) / "machine.json"

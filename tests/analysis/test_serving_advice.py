@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.serving_advice import Advice, Load, Wanted, advise, loads_of, shape_of_run
+from harness.analysis.serving_advice import Advice, Wanted, advise
+from harness.analysis.serving_load import Load, loads_of, shape_of_run
 from harness.errors import InvalidInput
 from harness.hardware.data_tables import read_tables
 from harness.hardware.device import device_by_hand
@@ -63,8 +64,9 @@ PRODUCER, JUDGE = ("producer", "8B", "Q4_K_M"), ("evaluator", "8B", "Q8_0")
     ("models", "memory", "users", "placement", "chosen"),
     [
         ([PRODUCER, JUDGE], "24 GiB", 4, "whole", [("Q4_K_M", 16, 4), ("Q8_0", 16, 4)]),
-        # The cache is packed first.
-        ([PRODUCER, JUDGE], "24 GiB", 16, "whole", [("Q4_K_M", 8, 16), ("Q8_0", 8, 16)]),
+        # The cache is packed first, the judge's last.
+        ([PRODUCER, JUDGE], "24 GiB", 16, "whole", [("Q4_K_M", 8, 16), ("Q8_0", 16, 16)]),
+        ([JUDGE, PRODUCER], "24 GiB", 22, "whole", [("Q8_0", 8, 22), ("Q4_K_M", 8, 22)]),
         # Then the weights, no further than the floors.
         ([("producer", "8B", "Q8_0")], "8 GiB", 4, "whole", [("Q5_K_M", 16, 4)]),
         # Then fewer are served at once.
@@ -72,7 +74,7 @@ PRODUCER, JUDGE = ("producer", "8B", "Q4_K_M"), ("evaluator", "8B", "Q8_0")
         ([PRODUCER, JUDGE], "12 GiB", 2, "in turns", [("Q4_K_M", 16, 2), ("Q8_0", 16, 2)]),
         ([("evaluator", "70B", "Q8_0")], "24 GiB", 1, "split", [("Q8_0", 8, 0)]),
     ],
-    ids=["both", "packed caches", "packed weights", "fewer", "turns", "split"],
+    ids=["both", "a packed cache", "packed caches", "packed weights", "fewer", "turns", "split"],
 )
 def test_models_go_whole_or_by_turns_before_any_is_split(models, memory, users, placement, chosen):
     advice = advised(*models, memory=memory, users=users)
@@ -81,11 +83,16 @@ def test_models_go_whole_or_by_turns_before_any_is_split(models, memory, users, 
     assert found == chosen
 
 
+def test_devices_that_several_models_leave_idle_are_told_of():
+    assert "idle" not in advised(PRODUCER, JUDGE).said
+    assert "2 more stay idle" in advised(PRODUCER, JUDGE, count=3).said
+
+
 def test_a_launch_gets_what_was_chosen_and_each_server_its_port_and_share():
     advice = advised(PRODUCER, JUDGE, users=16)
     assert [(one.port, one.sequences, one.kv_bits) for one in started] == [
         (8080, 16, 8),
-        (8081, 16, 8),
+        (8081, 16, 16),
     ]
     assert sum(one.gpu_share or 0 for one in started) < 1
     assert advice.models[0].launch is not None
@@ -95,11 +102,20 @@ def test_a_launch_gets_what_was_chosen_and_each_server_its_port_and_share():
 
 
 def test_devices_hold_replicas_until_one_is_too_small_for_a_model():
-    advised(("producer", "8B", "BF16"), count=4)
-    assert (started[0].replicas, started[0].tensor_parallel) == (4, 1)
+    advised(("producer", "8B", "BF16"), count=4, users=10)
+    assert (started[0].replicas, started[0].tensor_parallel, started[0].sequences) == (4, 1, 3)
     advice = advised(("evaluator", "70B", "BF16"), memory="24 GiB", count=4)
     assert (started[0].replicas, started[0].tensor_parallel) == (1, 4)
-    assert any("tensor parallel" in note for note in advice.models[0].notes)
+    assert any("tensor parallel over 4" in note for note in advice.models[0].notes)
+    # Two replicas of 13 each seat fewer than both devices together.
+    advised(JUDGE, memory="12 GiB", count=2, users=26)
+    assert (started[0].replicas, started[0].tensor_parallel, started[0].sequences) == (2, 1, 13)
+    advised(JUDGE, memory="12 GiB", count=2, users=27)
+    assert (started[0].replicas, started[0].tensor_parallel, started[0].sequences) == (1, 2, 27)
+    # Two have room enough, and are quick enough or not.
+    for itl_s, ways in ((0.05, (2, 2)), (0.03, (1, 4))):
+        advised(("producer", "70B", "Q4_K_M"), count=4, itl_s=itl_s)
+        assert (started[0].replicas, started[0].tensor_parallel) == ways
     advised(("evaluator", "70B", "Q8_0"))
     assert started[0].gpu_layers is not None
     assert 10 < started[0].gpu_layers < 40
@@ -109,8 +125,8 @@ def test_the_runtime_is_that_of_the_files_kind_unless_one_is_asked_for():
     assert advised(PRODUCER).models[0].runtime.name == "llama.cpp"
     assert advised(("producer", "8B", "BF16")).models[0].runtime.name == "vLLM"
     advice = advised(PRODUCER, runtime="mlc-llm").models[0]
-    assert advice.launch is not None
-    assert advice.launch.command[0].text.startswith("mlc_llm serve 8B.gguf --overrides")
+    assert (advice.runtime.backend, advice.launch) == ("mlc", None)  # no launch is given here
+    assert advice.notes[0] == "convert it: MLC-LLM takes mlc"
     with pytest.raises(InvalidInput) as caught:
         advised(PRODUCER, runtime="vlm")
     assert caught.value.code == "advise.runtime-unknown"
@@ -141,6 +157,21 @@ def test_users_far_beyond_the_memory_are_not_tried_one_by_one():
     model = advised(PRODUCER, users=10_000_000).models[0]
     assert model.sequences == model.chosen.sequences == 100
     assert time.process_time() - started_s < 2
+
+
+def test_sequences_that_fit_are_those_beside_the_other_models():
+    [alone] = advised(PRODUCER).models
+    beside, judge = advised(PRODUCER, JUDGE).models
+    assert (alone.chosen.sequences, beside.chosen.sequences) == (53, 24)
+    assert beside.chosen.sequences - judge.chosen.sequences in {-1, 0, 1}
+
+
+@pytest.mark.parametrize(
+    ("rate", "count", "told"), [(0.3, 1, False), (3, 1, True), (2, 8, False), (24, 8, True)]
+)
+def test_a_rate_beyond_what_is_answered_is_told(rate, count, told):
+    [model] = advised(PRODUCER, users=4 * count, rate_per_s=rate, count=count).models
+    assert any("the queue grows" in note for note in model.notes) == told
 
 
 def test_a_judge_below_its_floor_is_told_of_and_a_producer_is_not():
@@ -181,7 +212,8 @@ def test_a_run_says_how_many_asked_at_once_and_what_for():
     assert 10 < load.prompt_tokens < 2000
     assert load.rate_per_s is not None
     instants = [one for one in journal.items(Instant) if isinstance(one, Instant)]
-    found = shape_of_run(tag, instants)
+    found, file = shape_of_run(tag, instants)
+    assert file == "m8.gguf"
     assert found.weight_bytes == pytest.approx(7_635_312_896, rel=0.001)
     assert found.token_kv_bytes() == 131_072
     with pytest.raises(InvalidInput) as caught:

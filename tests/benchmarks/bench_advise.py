@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "hardware"))
 
 from logged_memory import MIB, logged_memory
 
-from harness.hardware.device import Device, this_machine
+from harness.hardware.device import DeviceSpec, this_machine
 from harness.hardware.model_shape import ModelShape, read_model_shape
 from harness.hardware.rates import Rates, sequences_that_fit
 from harness.inference import Endpoint
@@ -149,7 +149,7 @@ async def llama_server(model: Endpoint) -> AsyncIterator[Endpoint]:
 
 
 async def rates(
-    name: str, endpoint: Endpoint, shape: ModelShape, device: Device, *, repeats: int
+    name: str, endpoint: Endpoint, shape: ModelShape, device: DeviceSpec, *, repeats: int
 ) -> list[Row]:
     """Predicted by the first bursts, and measured with the others."""
     found = [await measured(endpoint, [*KNOWN, *PREDICTED]) for _ in range(repeats)]

@@ -73,9 +73,7 @@ def main() -> None:
 
 def measure(server: str, directory: Path) -> Row:
     model = str(VLLM / "smollm2") if server == "vllm" else str(demo_endpoint().path)
-    serving = Serving(
-        model=model, context_tokens=CONTEXT_TOKENS, on_gpu=False, threads=1, port=free_port()
-    )
+    serving = Serving(model=model, context_tokens=CONTEXT_TOKENS, on_gpu=False, port=free_port())
     launch = PROVIDERS[server].launch(serving)
     with started(server, launch, ""):
         queued = run(server, endpoint_of(launch), directory)
@@ -128,6 +126,7 @@ def started(server: str, launch: Launch, changed: str) -> Iterator[None]:
     where = VLLM / "venv/bin" if server == "vllm" else Path(str(LLAMA_SERVER)).parent
     environment = os.environ | {"PATH": f"{where}{os.pathsep}{os.environ['PATH']}"}
     environment |= {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    environment |= {"OMP_NUM_THREADS": "1", "LLAMA_ARG_THREADS": "1"}
     environment.pop("PYTHONPATH", None)
     command = " ".join(one.text for one in launch.command) + f" {changed}"
     command += " --enforce-eager" if server == "vllm" else ""

@@ -52,6 +52,9 @@ def test_models_in_turns_are_loaded_from_their_files_and_replicas_have_a_server_
     done = advise(project, "producer=8B", "judge=8B", "--memory", "12 GiB")
     assert 'path = "8B-Q8_0.gguf"' in done.stdout
     assert "serve" not in done.stdout
+    # One server has both.
+    two = ("producer=3B", "judge=8B", "--memory", "12 GiB", "--runtime", "ollama")
+    assert advise(project, *two).stdout.count("ollama serve") == 1
     done = advise(project, "8B", "--device", "h100", "--gpus", "2")
     [line] = [one for one in done.stdout.splitlines() if one.startswith("CUDA_VISIBLE_DEVICES=0")]
     first, second = line.split(" & ")
@@ -73,6 +76,9 @@ def test_a_run_is_the_load_of_its_models(project: Path) -> None:
     assert (model["role"], model["sequences"]) == ("producer", 16)
     named = advise(project, "m8=small.gguf", "--run", run, "--device", "h100", "--json")
     assert json.loads(named.stdout)["models"][0]["title"].startswith("Smollm2")
+    # It does not say where the file was.
+    assert "does not say where m8.gguf is" in model["notes"][0]
+    assert model["launch"]["command"][0]["text"] == "llama-server -m /path/to/m8.gguf"
     (project / "kept").mkdir()
     shutil.copy(run, project / "kept")
     (project / "other.toml").write_text('traces = "kept"\n')
@@ -80,7 +86,7 @@ def test_a_run_is_the_load_of_its_models(project: Path) -> None:
     assert advise(project, *other).exit_code == 0
     # Its server had the model.
     run = str(ROOT / "tests" / "analysis" / "recorded_runs" / "queueing.jsonl")
-    assert advise(project, "--run", run, "--device", "h100").stderr.endswith("smollm2=MODEL\n")
+    assert advise(project, "--run", run, "--device", "h100").stderr.endswith("smollm2=8B\n")
 
 
 def test_the_lines_for_harness_toml_are_toml_whatever_models_are_called(project: Path) -> None:
@@ -114,7 +120,12 @@ def test_tables_are_shown_with_own_rows(project: Path) -> None:
         ((), "there is no model"),
         (("8B", "7B"), "another model has this role"),
         (("none.gguf",), "none.gguf: cannot be opened"),
-        (("8X",), "'8X' is not a number of parameters"),
+        (("8X",), "give a GGUF file, a folder of safetensors"),
+        (("llama3.1:70b",), "or a size: harness advise 70B"),
+        (("evalutor=8B",), "did you mean 'evaluator'?"),
+        (("producer=8B", "judges-b=8B"), "did you mean 'judge'?"),
+        (("8B", "--bandwidth", "100 GB"), "give both: --memory"),
+        (("8B", "--bandwidth", "100 GB", "--device", "l4"), "give both: --memory"),
         (("8B", "--memory", "much"), "'much' is not a size"),
         (("8B", "--rate", "0"), "Invalid value for '--rate'"),
         (("8B", "--device", "h10"), "did you mean 'h100'"),
@@ -135,10 +146,13 @@ def test_what_is_not_usable_is_told_with_a_remedy(
     (project / "mine.csv").write_text(
         "\ufeffname,kind,bandwidth_gb_s,source,date\ngpu-lab,gpu,100,me,2026-01-01\n"
     )
-    where = () if "--device" in arguments or "--memory" in arguments else ("--device", "l4")
-    done = advise(project, *arguments, *where)
+    where = {"--device", "--memory", "--bandwidth"}.isdisjoint(arguments)
+    done = advise(project, *arguments, *(("--device", "l4") if where else ()))
     assert done.exit_code == 2
     assert said in done.stderr
+
+
+CPU = ("--device", "ddr", "--memory", "16 GiB")
 
 
 @pytest.mark.parametrize(
@@ -147,10 +161,20 @@ def test_what_is_not_usable_is_told_with_a_remedy(
         (("8B", "--memory", "4 GiB"), "llama-server -m 8B-Q4_K_M.gguf"),  # the smallest, in part
         (("8B", "--device", "l4", "--itl", "0.001"), "llama-server -m 8B-Q4_K_M.gguf"),
         (("8B", "--runtime", "vllm", "--memory", "24 GiB"), "vllm serve 8B "),
+        (("8B", "--runtime", "mlc-llm", "--device", "l4"), "mlc_llm serve 8B --mode server"),
+        (("8B", *CPU, "--users", "4"), "embedded: harness starts llama.cpp itself"),
+        (("8B", *CPU, "--users", "5"), "llama-server -m"),
     ],
-    ids=["too large", "too slow", "of a runtime"],
+    ids=[
+        "too large",
+        "too slow",
+        "of a runtime",
+        "of another format",
+        "few on a CPU",
+        "many on a CPU",
+    ],
 )
-def test_the_packing_follows_from_what_is_asked(
+def test_packing_and_runtime_follow_from_what_is_asked(
     project: Path, arguments: tuple[str, ...], started: str
 ) -> None:
     assert started in advise(project, *arguments).stdout
@@ -165,7 +189,7 @@ def test_what_an_endpoint_does_stands_beside_what_was_predicted(project: Path) -
     """On a scripted wire: what a real one gives is in tests/benchmarks/bench_advise.py."""
     whole = Reply(steps=llama_server_stream(*"abcdefghij"))
 
-    with serving(Loopback([whole] * 24)) as server:
+    with serving(Loopback([whole] * 29)) as server:
         (project / "harness.toml").write_text(
             f'[endpoints.served]\nbackend = "openai"\nurl = "{server.url}"\n'
         )
@@ -174,11 +198,14 @@ def test_what_an_endpoint_does_stands_beside_what_was_predicted(project: Path) -
         first = harness("advise", *named, **cache)
         second = harness("advise", *named, "--json", **cache)
         advised = harness("advise", "small.gguf", **cache)
+        by_url = ("small.gguf", "--runtime", "vLLM", "--measure", server.url, "--users", "2")
+        named_by_url = harness("advise", *by_url, "--json", **cache)
         (project / "none").symlink_to("missing/folder")
         nowhere = {"cwd": project, "XDG_CACHE_HOME": str(project / "none")}
         unkept = [harness("advise", *named, *how, **nowhere) for how in ((), ("--json",))]
     assert first.exit_code == 0, first.stderr
     assert "2 at once, 31 tokens: " in first.stdout
+    assert named_by_url.json["learned"]["runtime"] == "vllm", named_by_url.stdout
     assert {"run_id", "bursts", "learned"} == second.json.keys()
     assert [one.exit_code for one in unkept] == [2, 2]
     assert "2 at once, 31 tokens: " in unkept[0].stdout
@@ -196,6 +223,17 @@ def test_what_is_learned_is_of_the_endpoints_own_device(project: Path) -> None:
     assert "'gpu7' is not seen" in advise(project, "--measure", "file").stderr
 
 
-def test_an_endpoint_to_measure_has_to_be_there(project: Path) -> None:
-    done = advise(project, "small.gguf", "--measure", "nobody", "--json")
-    assert (done.exit_code, done.code) == (2, "endpoint.unknown")
+@pytest.mark.parametrize(
+    ("named", "code"),
+    [
+        (("nobody",), "endpoint.unknown"),
+        (("http://",), "endpoint.unusable"),
+        (("http://127.0.0.1:9/v1", "--runtime", "vlm"), "endpoint.unusable"),
+        (("http://gpu-box:8000/v1",), "advise.device-of-endpoint"),
+    ],
+)
+def test_an_endpoint_to_measure_has_to_be_there(
+    project: Path, named: tuple[str, ...], code: str
+) -> None:
+    done = advise(project, "small.gguf", "--measure", *named, "--json")
+    assert (done.exit_code, done.code) == (2, code)

@@ -14,7 +14,6 @@ params = xllamacpp.CommonParams()
 params.model.path = case["path"]
 params.n_ctx = case["context_tokens"] * case["slots"]
 params.n_parallel = case["slots"]
-params.kv_unified = case["unified"]
 params.cache_type_k = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + case["cache_type_k"].upper())
 params.cache_type_v = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + case["cache_type_v"].upper())
 params.n_batch = case["batch_tokens"]
@@ -69,7 +68,6 @@ DEFAULTS = {
     "slots": 1,
     "cache_type_k": "f16",
     "cache_type_v": "f16",
-    "unified": False,
     "batch_tokens": 2048,
     "embeds": False,
 }

@@ -32,7 +32,6 @@ def model(
         file_type=15,
         parameters=0,
         tensor_bytes=0,
-        file_bytes=0,
         block_count=layers,
         context_length=131_072,
         embedding_length=width,
@@ -191,24 +190,22 @@ def test_a_footprint_is_the_sum_of_its_parts_and_prints_them():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("context_tokens", "slots", "types", "unified"),
+    ("context_tokens", "slots", "types"),
     [
-        pytest.param(256, 1, "f16 f16", False, id="as small as can be"),
-        pytest.param(1000, 3, "f16 f16", False, id="three slots, padded"),
-        pytest.param(1000, 3, "f16 f16", True, id="three slots, sharing"),
-        pytest.param(8192, 1, "q8_0 q4_0", False, id="quantized"),
-        pytest.param(4096, 3, "q5_1 iq4_nl", False, id="quantized more"),
-        pytest.param(2048, 1, "f32 bf16", False, id="not quantized"),
+        pytest.param(256, 1, "f16 f16", id="as small as can be"),
+        pytest.param(1000, 3, "f16 f16", id="three slots, padded"),
+        pytest.param(8192, 1, "q8_0 q4_0", id="quantized"),
+        pytest.param(4096, 3, "q5_1 iq4_nl", id="quantized more"),
+        pytest.param(2048, 1, "f32 bf16", id="not quantized"),
     ],
 )
-def test_a_footprint_is_what_llama_cpp_logs(demo_model, context_tokens, slots, types, unified):
+def test_a_footprint_is_what_llama_cpp_logs(demo_model, context_tokens, slots, types):
     cache_type_k, cache_type_v = types.split()
     case = {
         "context_tokens": context_tokens,
         "slots": slots,
         "cache_type_k": cache_type_k,
         "cache_type_v": cache_type_v,
-        "unified": unified,
     }
     logged = logged_memory(demo_model, **case)
     needed = gguf_footprint(read_gguf_header(demo_model), Loading(**case))

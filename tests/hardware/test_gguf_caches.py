@@ -112,18 +112,16 @@ def test_layers_have_the_windows_of_their_architecture(architecture, keys, expec
 
 
 @pytest.mark.parametrize(
-    ("window", "slots", "unified", "cells"),
+    ("window", "slots", "cells"),
     [
-        pytest.param(1000, 1, False, 1536, id="padded"),
-        pytest.param(1024, 4, True, 4 * 1024 + 512, id="all slots in one"),
-        pytest.param(10_000, 4, True, 4 * 8192, id="nor than that of all slots"),
+        pytest.param(1000, 1, 1536, id="padded"),
+        pytest.param(1024, 4, 4 * (1024 + 512), id="each slot"),
+        pytest.param(10_000, 4, 4 * 8192, id="no more than the context"),
     ],
 )
-def test_a_window_takes_its_cells(window, slots, unified, cells):
+def test_a_window_takes_its_cells(window, slots, cells):
     model = replace(told("llama"), caches=(replace(FULL, window_tokens=window),))
-    cached_bytes = sum(
-        layer_cache_bytes(model, Loading(context_tokens=8192, slots=slots, unified=unified))
-    )
+    cached_bytes = sum(layer_cache_bytes(model, Loading(context_tokens=8192, slots=slots)))
     assert cached_bytes == cells * 2 * 2 * 32
 
 

@@ -10,7 +10,7 @@ from loopback import DONE, Loopback, Reply, delta, error_reply, llama_server_str
 from structlog.testing import capture_logs
 
 from harness.errors import InferenceError
-from harness.hardware.device import Device
+from harness.hardware.device import DeviceSpec
 from harness.hardware.model_shape import shape_by_hand
 from harness.hardware.rates import Factors, Rates
 from harness.inference import Completion, Endpoint, Phase, Usage
@@ -28,7 +28,7 @@ from harness.session.measured_speed import (
 from harness.trace.journal_reader import Journal
 
 MODEL = shape_by_hand("7B", layers=32, kv_heads=8, head_dim=128, bits=4.5)
-CPU = Device(
+CPU = DeviceSpec(
     name="machine",
     memory_bytes=32 << 30,
     memory_bytes_per_s=50e9,

@@ -358,12 +358,6 @@ def _launch(serving: Serving) -> Launch:
             "on_gpu": "-ngl 0",
             "gpu_layers": f"-ngl {serving.gpu_layers}",
             "tensor_parallel": "-sm row",
-            "pipeline_parallel": "-sm layer",
-            "batch_tokens": f"-b {serving.batch_tokens} -ub {serving.batch_tokens}",
-            "draft": "--spec-type ngram-simple"
-            if serving.draft == "ngram"
-            else f"-md {quoted(str(serving.draft))} --spec-type draft-simple",
-            "threads": f"-t {serving.threads}",
             "port": f"--port {serving.port}",
         },
         *([Setting("-ngl all", "the whole model on the GPU")] if whole else []),

@@ -598,9 +598,7 @@ def _launch(serving: Serving) -> Launch:
         {
             "context_tokens": f"OLLAMA_CONTEXT_LENGTH={serving.context_tokens}",
             "sequences": f"OLLAMA_NUM_PARALLEL={serving.sequences}",
-            "kv_bits": "OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE="
-            + ("q8_0" if serving.kv_bits == 8 else "q4_0"),
-            "max_queue": f"OLLAMA_MAX_QUEUE={serving.max_queue}",
+            "kv_bits": "OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0",
             "port": f"OLLAMA_HOST=127.0.0.1:{serving.port}",
         },
         backend="ollama",

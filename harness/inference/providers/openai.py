@@ -24,6 +24,7 @@ from harness.inference.providers.provider import (
     Remedies,
     remedies,
 )
+from harness.inference.providers.serving import Launch, Serving, launched, quoted
 from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.request import JsonSchema
 
@@ -57,8 +58,28 @@ def _mlc_schema(schema: JsonSchema) -> Fields:
     return {"response_format": {"type": "json_object", "schema": text}}
 
 
+def _mlc_launch(serving: Serving) -> Launch:
+    engine = f"context_window_size={serving.context_tokens};max_num_sequence={serving.sequences}"
+    if serving.tensor_parallel > 1:
+        engine += f";tensor_parallel_shards={serving.tensor_parallel}"
+    return launched(
+        serving,
+        f"mlc_llm serve {quoted(serving.model)} --mode server",
+        {
+            "context_tokens": "",  # with the next
+            "tensor_parallel": "",
+            "sequences": f'--overrides "{engine}"',
+            "port": f"--port {serving.port}",
+        },
+        backend="mlc",
+        port=8000,
+        model_id=serving.model,
+    )
+
+
 MLC = Provider(
     title="MLC LLM",
+    launch=_mlc_launch,
     remedies=remedies(
         "start mlc_llm serve with ",
         {

@@ -19,14 +19,8 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "on_gpu": "the model on the processor",
     "gpu_layers": "{gpu_layers} layers on the GPU, the others on the processor",
     "tensor_parallel": "each layer divided over {tensor_parallel} GPUs",
-    "pipeline_parallel": "the layers dealt out to {pipeline_parallel} GPUs",
     "replicas": "{replicas} copies of the model",
     "gpu_share": "{gpu_share} of the GPU's memory for this server",
-    "batch_tokens": "{batch_tokens} tokens of prompts computed in one step",
-    "draft": "tokens drafted ({draft}), of which the model checks several in one step",
-    "shares_prefixes": "the part in which prompts begin alike read once",
-    "max_queue": "{max_queue} calls waiting at most, and further ones refused",
-    "threads": "{threads} threads",
     "port": "an address of its own: port {port}",
 }
 """What each field of `Serving` asks for: a setting's reason, or what is missing."""
@@ -49,22 +43,9 @@ class Serving:
     """Layers on the GPU, the others being the processor's; None for all."""
     tensor_parallel: int = 1
     """GPUs that each layer is divided over."""
-    pipeline_parallel: int = 1
-    """GPUs, or machines, that the layers are dealt out to."""
     replicas: int = 1
     gpu_share: float | None = None
     """Of the GPU's memory that the server may take, from 0 to 1; None for its default."""
-    batch_tokens: int | None = None
-    """Of prompts, computed at once; None for the server's default."""
-    draft: str | None = None
-    """A small model that drafts for speculative decoding, or `ngram` to draft from the prompt; None
-    for none."""
-    shares_prefixes: bool = True
-    """Whether prompts begin alike, so that a prefix cache pays."""
-    max_queue: int | None = None
-    """Calls that may wait in the server; None for any number."""
-    threads: int | None = None
-    """Of the processor; None for the server's default."""
     port: int | None = None
     """None for the server's usual one."""
 
@@ -99,6 +80,7 @@ def launched(
     backend: str,
     port: int,
     path: str = "/v1",
+    model_id: str | None = None,
 ) -> Launch:
     """The command line of a server on this machine, and the endpoint that calls it.
 
@@ -107,10 +89,11 @@ def launched(
         program: With the model.
         flags: By the field of `Serving` that each carries out; empty where the server does it
             unasked. What is asked for and not here is missing.
-        also: Flags that no field asks for.
+        also: Flags and variables that no field asks for.
         backend: The endpoint's.
         port: The server's usual one.
         path: Of the endpoint's url.
+        model_id: The model in calls; `name_of` it if None.
     """
     settings, missing = _carried_out(serving, flags)
     copies = 1 if "replicas" in flags else serving.replicas
@@ -120,33 +103,36 @@ def launched(
     if copies > 1:
         where = Setting(f"urls = {toml(urls)}", "a server for each copy of the model")
     at_once = serving.sequences * serving.replicas // copies
+    name = model_id or name_of(serving.model)
     lines = [
         Setting(f"backend = {toml(backend)}", "the server's dialect, counters and times"),
         where,
-        Setting(f"model_id = {toml(name_of(serving.model))}", "how the server calls the model"),
+        Setting(
+            f"model_id = {toml(name)}",
+            "how the server calls the model",
+        ),
         Setting(f"max_parallel = {at_once}", "further calls would only wait in the server"),
     ]
-    if serving.max_queue is not None:
-        queue = f"max_queue = {serving.max_queue}"
-        lines.append(Setting(queue, "further calls fail at once, or go to a fallback"))
     # The shell takes variables before the program.
-    before = [one for one in settings if one.text[0].isupper()]
-    after = [one for one in settings if one not in before]
-    command = (*before, Setting(program, "the server and its model"), *after, *also)
+    before = [one for one in (*settings, *also) if one.text[0].isupper()]
+    after = [one for one in (*settings, *also) if one not in before]
+    command = (*before, Setting(program, "the server and its model"), *after)
     if copies > 1:
-        command = _beside_each_other(command, ports, flags["port"], on_gpu=serving.on_gpu)
+        gpus = serving.tensor_parallel if serving.on_gpu else 0
+        command = _beside_each_other(command, ports, flags["port"], gpus=gpus)
     return Launch(command=command, endpoint=tuple(lines), missing=missing)
 
 
 def _beside_each_other(
-    command: Sequence[Setting], ports: Sequence[int], flag: str, *, on_gpu: bool
+    command: Sequence[Setting], ports: Sequence[int], flag: str, *, gpus: int
 ) -> tuple[Setting, ...]:
-    """The command once for each port, each on a GPU of its own; `flag` ends with any port."""
+    """The command once for each port, each on GPUs of its own; `flag` ends with any port."""
     found: list[Setting] = []
     for number, port in enumerate(ports):
         listens = Setting(re.sub(r"\w+$", str(port), flag), f"an address of its own: port {port}")
-        gpu = Setting(f"CUDA_VISIBLE_DEVICES={number}", "the only GPU that it sees")
-        one = [*([gpu] if on_gpu else []), *(part for part in command if part.text != flag)]
+        seen = ",".join(str(number * gpus + own) for own in range(gpus))
+        gpu = Setting(f"CUDA_VISIBLE_DEVICES={seen}", "all that it sees")
+        one = [*([gpu] if gpus else []), *(part for part in command if part.text != flag)]
         one.insert(0 if flag[0].isupper() else len(one), listens)  # a variable, or a flag
         found += [*([Setting("&", "and beside it")] if number else []), *one]
     return tuple(found)
@@ -163,7 +149,6 @@ def configured(serving: Serving, *also: Setting, slots: str = "") -> Launch:
         "kv_bits": f"cache_type_k = {kind}\ncache_type_v = {kind}",
         "on_gpu": "",
         "gpu_layers": f"gpu_layers = {serving.gpu_layers}",
-        "threads": f"threads = {serving.threads}",
         "port": "",
     }
     settings, missing = _carried_out(serving, lines | ({"sequences": slots} if slots else {}))
@@ -180,14 +165,14 @@ def _carried_out(
     values = {name: getattr(serving, name) for name in _MEANINGS}
     reasons = {name: meaning.format_map(values) for name, meaning in _MEANINGS.items()}
     asked = [name for name in reasons if values[name] != getattr(default, name)]
-    # Few servers have these for a default.
+    # Few servers have as many places by default.
     settings = [
         Setting(flags[name], reasons[name])
         for name in reasons
-        if flags.get(name) and (name in asked or name in {"sequences", "shares_prefixes"})
+        if flags.get(name) and (name in asked or name == "sequences")
     ]
-    # The endpoint sees to these in any server's place.
-    missing = [one for one in asked if one not in flags and one not in {"replicas", "max_queue"}]
+    # Replicas without a flag are servers of their own.
+    missing = [one for one in asked if one not in flags and one != "replicas"]
     return settings, tuple(reasons[name] for name in missing)
 
 

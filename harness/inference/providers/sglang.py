@@ -203,24 +203,17 @@ REMEDIES = remedies(
 
 def _launch(serving: Serving) -> Launch:
     name = name_of(serving.model)
-    drafts = "--speculative-algorithm " + ("NGRAM" if serving.draft == "ngram" else "STANDALONE")
-    if serving.draft not in {None, "ngram"}:
-        drafts += f" --speculative-draft-model-path {quoted(str(serving.draft))}"
     return launched(
         serving,
         f"python -m sglang.launch_server --model-path {quoted(serving.model)}",
         {
             "context_tokens": f"--context-length {serving.context_tokens}",
             "sequences": f"--max-running-requests {serving.sequences}",
-            "kv_bits": f"--kv-cache-dtype {'fp8_e5m2' if serving.kv_bits == 8 else 'nvfp4'}",
+            "kv_bits": "--kv-cache-dtype fp8_e5m2",
             "on_gpu": "--device cpu",
             "tensor_parallel": f"--tp-size {serving.tensor_parallel}",
-            "pipeline_parallel": f"--pp-size {serving.pipeline_parallel}",
             "replicas": f"--dp-size {serving.replicas}",
             "gpu_share": f"--mem-fraction-static {serving.gpu_share}",
-            "batch_tokens": f"--chunked-prefill-size {serving.batch_tokens}",
-            "draft": drafts,
-            "max_queue": f"--max-queued-requests {serving.max_queue}",
             "port": f"--port {serving.port}",
         },
         Setting(f"--served-model-name {quoted(name)}", "the name that calls use"),

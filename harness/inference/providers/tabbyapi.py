@@ -27,6 +27,14 @@ from harness.inference.providers.provider import (
     s_as_ns,
 )
 from harness.inference.providers.server_host import Answer, ServerHost
+from harness.inference.providers.serving import (
+    Launch,
+    Serving,
+    Setting,
+    launched,
+    name_of,
+    quoted,
+)
 from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.request import JsonSchema
 
@@ -179,9 +187,29 @@ REMEDIES = remedies(
     },
 )
 
+
+def _launch(serving: Serving) -> Launch:
+    cells = serving.context_tokens * serving.sequences
+    return launched(
+        serving,
+        f"python main.py --model-name {quoted(name_of(serving.model))}",
+        {
+            "context_tokens": f"--max-seq-len {serving.context_tokens}",
+            "sequences": f"--max-batch-size {serving.sequences} --cache-size {cells}",
+            "kv_bits": "--cache-mode Q8",
+            "tensor_parallel": "--tensor-parallel true",
+            "port": f"--port {serving.port}",
+        },
+        Setting("--disable-auth true", "only this machine reaches it; else api_key_env is needed"),
+        backend="tabbyapi",
+        port=5000,
+    )
+
+
 PROVIDER = Provider(
     title="TabbyAPI (ExLlama)",
     remedies=REMEDIES,
+    launch=_launch,
     host=lambda endpoint, access, _: TabbyApiHost(endpoint, access),
     served=_served,
     schema=_schema,

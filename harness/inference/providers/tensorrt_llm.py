@@ -207,23 +207,15 @@ REMEDIES = remedies(
 
 
 def _launch(serving: Serving) -> Launch:
-    drafts = "--set speculative_config.max_draft_len=4 --set speculative_config.decoding_type="
-    drafts += "NGram" if serving.draft == "ngram" else "DraftTarget"
-    if serving.draft not in {None, "ngram"}:
-        drafts += f" --set speculative_config.speculative_model={quoted(str(serving.draft))}"
     return launched(
         serving,
         f"trtllm-serve {quoted(serving.model)}",
         {
             "context_tokens": f"--max_seq_len {serving.context_tokens}",
             "sequences": f"--max_batch_size {serving.sequences}",
-            "kv_bits": "--set kv_cache_config.dtype="
-            + ("fp8" if serving.kv_bits == 8 else "nvfp4"),
+            "kv_bits": "--set kv_cache_config.dtype=fp8",
             "tensor_parallel": f"--tp_size {serving.tensor_parallel}",
-            "pipeline_parallel": f"--pp_size {serving.pipeline_parallel}",
             "gpu_share": f"--free_gpu_memory_fraction {serving.gpu_share}",
-            "batch_tokens": f"--max_num_tokens {serving.batch_tokens} --enable_chunked_prefill",
-            "draft": drafts,
             "port": f"--port {serving.port}",
         },
         Setting("--set guided_decoding_backend=xgrammar", "replies are held to a schema"),

@@ -71,22 +71,18 @@ REMEDIES = remedies(
 
 
 def _launch(serving: Serving) -> Launch:
-    waiting = None if serving.max_queue is None else serving.sequences + serving.max_queue
     return launched(
         serving,
         f"text-generation-launcher --model-id {quoted(serving.model)}",
         {
             "context_tokens": f"--max-total-tokens {serving.context_tokens}",
             "sequences": f"--max-batch-size {serving.sequences}",
+            "kv_bits": "--kv-cache-dtype fp8_e5m2",
             "tensor_parallel": f"--num-shard {serving.tensor_parallel}",
             "gpu_share": f"--cuda-memory-fraction {serving.gpu_share}",
-            "batch_tokens": f"--max-batch-prefill-tokens {serving.batch_tokens}",
-            "shares_prefixes": f"PREFIX_CACHING={int(serving.shares_prefixes)}",
-            "max_queue": f"--max-concurrent-requests {waiting}",
             "port": f"--port {serving.port}",
-        }
-        | ({"kv_bits": "--kv-cache-dtype fp8_e5m2"} if serving.kv_bits == 8 else {})
-        | ({"draft": "--speculate 3"} if serving.draft == "ngram" else {}),
+        },
+        Setting("PREFIX_CACHING=1", "the part in which prompts begin alike is read once"),
         Setting("--hostname 127.0.0.1", "for this machine alone"),
         backend="tgi",
         port=3000,

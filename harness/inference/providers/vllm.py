@@ -37,7 +37,6 @@ from harness.inference.reply_in_progress import ServerTimings
 
 TIMES_SWITCH = "--enable-per-request-metrics"
 _JSON = """--structured-outputs-config '{"backend": "xgrammar", "disable_any_whitespace": true}'"""
-_KV_TYPES = {16: "auto", 8: "fp8", 4: "int4_per_token_head"}
 _CACHED_SWITCH = "--enable-prompt-tokens-details"
 _SLEEP_SWITCH = "--enable-sleep-mode, and VLLM_SERVER_DEV_MODE=1 in its environment"
 _NO_SUCH_PAGE = 404
@@ -176,25 +175,17 @@ REMEDIES = remedies(
 
 def _launch(serving: Serving) -> Launch:
     name = name_of(serving.model)
-    drafts = "--spec-method ngram" if serving.draft == "ngram" else "--spec-method draft_model"
-    if serving.draft not in {None, "ngram"}:
-        drafts += f" --spec-model {quoted(str(serving.draft))}"
     return launched(
         serving,
         f"vllm serve {quoted(serving.model)}",
         {
             "context_tokens": f"--max-model-len {serving.context_tokens}",
             "sequences": f"--max-num-seqs {serving.sequences}",
-            "kv_bits": f"--kv-cache-dtype {_KV_TYPES[serving.kv_bits]}",
+            "kv_bits": "--kv-cache-dtype fp8",
             "on_gpu": "",  # by another wheel, its build for the processor
             "tensor_parallel": f"--tensor-parallel-size {serving.tensor_parallel}",
-            "pipeline_parallel": f"--pipeline-parallel-size {serving.pipeline_parallel}",
             "replicas": f"--data-parallel-size {serving.replicas}",
             "gpu_share": f"--gpu-memory-utilization {serving.gpu_share}",
-            "batch_tokens": f"--max-num-batched-tokens {serving.batch_tokens}",
-            "draft": f"{drafts} --spec-tokens 4",
-            "max_queue": f"--max-num-queued-reqs {serving.max_queue}",
-            "threads": f"OMP_NUM_THREADS={serving.threads}",
             "port": f"--port {serving.port}",
         },
         Setting(f"--served-model-name {quoted(name)}", "the name that calls use"),
