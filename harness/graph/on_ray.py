@@ -65,7 +65,8 @@ async def on_ray(
         give_again: Told the label of a call that is made from its beginning.
 
     Raises:
-        ConfigurationInvalid: Ray is not installed, or there is no cluster at the address.
+        ConfigurationInvalid: Ray is not installed, there is no cluster at the address, or this
+            process has been connected to another.
     """
     try:
         import ray  # noqa: PLC0415 - an optional library
@@ -74,17 +75,18 @@ async def on_ray(
             f"Ray cannot be imported ({error}); pip install 'wiggum-harness[ray]'",
             code="ray.not-installed",
         ) from error
-    with nullcontext() if ray.is_initialized() else tracer.span("ray start", address=address):
-        terminates = signal.getsignal(signal.SIGTERM)
-        await asyncio.to_thread(_CONNECTION.join, ray, address)
-        with suppress(ValueError):  # not in the main thread, where handlers are set
-            signal.signal(signal.SIGTERM, terminates)  # Ray has put its own in this place
     made = _OnRay(ray, tracer, content, give_again)
     try:
+        with nullcontext() if ray.is_initialized() else tracer.span("ray start", address=address):
+            terminates = signal.getsignal(signal.SIGTERM)
+            await asyncio.to_thread(_CONNECTION.join, ray, address, made)
+            with suppress(ValueError):  # not in the main thread, where handlers are set
+                signal.signal(signal.SIGTERM, terminates)  # Ray has put its own in this place
         yield made
     finally:
         made.close()
-        _CONNECTION.leave(ray)
+        # In a thread: a `join` that was cancelled goes on in its own, and this waits for its end.
+        asyncio.get_running_loop().run_in_executor(None, _CONNECTION.leave, ray, made)
 
 
 class _Connection:
@@ -96,17 +98,25 @@ class _Connection:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._runs = 0
+        self._runs = set[object]()
+        self._address: str | None = None
         self._by_value: set[ModuleType] = set()
 
-    def join(self, ray: Any, address: str) -> None:  # noqa: ANN401 - the library
+    def join(self, ray: Any, address: str, run: object) -> None:  # noqa: ANN401 - the library
         with self._lock:
+            if ray.is_initialized() and self._address not in {None, address}:
+                raise ConfigurationInvalid(
+                    f"an earlier run has connected this process to Ray at '{self._address}', and "
+                    f"it cannot be connected to '{address}' too; run that in another process",
+                    code="ray.other-address",
+                )
             if not ray.is_initialized():
                 connected = Future[None]()
                 # Ray's processes end with the thread that started them.
                 threading.Thread(target=_stay, args=(ray, address, connected), daemon=True).start()
                 connected.result()
-            self._runs += 1
+                self._address = address
+            self._runs.add(run)
             # A worker could not import the user's own files.
             own = {one for one in tuple(sys.modules.values()) if is_own_module(one)}
             for module in own - self._by_value:
@@ -114,9 +124,9 @@ class _Connection:
                     ray.cloudpickle.register_pickle_by_value(module)
                     self._by_value.add(module)
 
-    def leave(self, ray: Any) -> None:  # noqa: ANN401 - the library
+    def leave(self, ray: Any, run: object) -> None:  # noqa: ANN401 - the library
         with self._lock:
-            self._runs -= 1
+            self._runs.discard(run)
             if self._runs:
                 return
             for module in self._by_value:

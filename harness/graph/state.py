@@ -354,6 +354,11 @@ class Given(NamedTuple):
     """The span that made it; 0 if it existed before."""
 
 
+_MOST_LOANS = 7
+"""How often a place is lent at one time. With ten seconds of its model to each eight calls, it is
+lent for about as long as a call may wait (`max_wait_s`)."""
+
+
 class Places:
     """Starts calls at once while there is room, else in order as places become free.
 
@@ -361,10 +366,11 @@ class Places:
     queue entry, and no task.
     """
 
-    __slots__ = ("_count", "_free", "_waiting")
+    __slots__ = ("_count", "_free", "_lent", "_most_lent", "_waiting")
 
     def __init__(self, limit: int | None) -> None:
         self._free = limit
+        self._lent, self._most_lent = 0, _MOST_LOANS * (limit or 0)
         self._count = count()
         self._waiting: list[tuple[int, int, Callable[[], object]]] = []  # a heap
 
@@ -375,7 +381,7 @@ class Places:
         """
         if self._free is None:
             start()
-        elif self._free > 0:
+        elif self._free + self._lent > 0:
             self._free -= 1
             start()
         else:
@@ -388,12 +394,19 @@ class Places:
 
     def give_back(self) -> None:
         """Frees a place; the first call that waits gets it."""
-        if self._free is None:
-            return
-        if self._waiting and self._free >= 0:
-            heappop(self._waiting)[-1]()
-        else:
+        if self._free is not None:
             self._free += 1
+            self._fill()
+
+    def lend(self, idle: int) -> None:
+        """Lets others begin while so many calls under way cannot go on, up to seven a place."""
+        self._lent = min(idle, self._most_lent)
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._free is not None and self._waiting and self._free + self._lent > 0:
+            self._free -= 1
+            heappop(self._waiting)[-1]()
 
 
 # --- digests ------------------------------------------------------------------------------------

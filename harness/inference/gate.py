@@ -43,6 +43,18 @@ class Replica:
     failures: int = 0
     """Consecutive failures."""
     out_until_ns: int = 0
+    call_s: float | None = None
+    """A mean of the latest calls that it answered."""
+    first_sent_ns: int | None = None
+    """When it was sent its first call."""
+
+    def answered(self, call_s: float) -> None:
+        """A call has got its answer, in so many seconds."""
+        self.failures = 0
+        self.call_s = call_s if self.call_s is None else self.call_s + (call_s - self.call_s) / 4
+
+    def _first_s(self, now_ns: int) -> float | None:
+        return None if self.first_sent_ns is None else (now_ns - self.first_sent_ns) / 1e9
 
     def state(self, now_ns: int) -> ReplicaState:
         """For a choice. After a failure it is tried again with one call at a time."""
@@ -54,6 +66,7 @@ class Replica:
             is_out=is_tried or now_ns < self.out_until_ns,
             server_waiting=self.counters.get(WAITING.name, 0.0),
             kv_share=self.counters.get(KV_CACHE.name, 0.0),
+            call_s=self._first_s(now_ns) if self.call_s is None else self.call_s,
         )
 
 
@@ -123,14 +136,18 @@ class Gate:
             await self._ask_for_slots()
         tried = set() if tried is None else tried
         place = await self._place(request, tried)
+        replica = self._replicas[place.replica]
         try:
             async with self._lease(request) if self._lease else nullcontext():
+                sent_ns = self._tracer.now_ns()
+                if replica.first_sent_ns is None:
+                    replica.first_sent_ns = sent_ns
                 yield place
-            self._replicas[place.replica].failures = 0
+            replica.answered((self._tracer.now_ns() - sent_ns) / 1e9)
         except HarnessError as error:
             if len(self._replicas) > 1 and is_replicas_fault(error):
                 tried.add(place.replica)
-                self._leave_out(self._replicas[place.replica])
+                self._leave_out(replica)
             raise
         finally:
             self._give_back(place)
@@ -143,7 +160,7 @@ class Gate:
         rank = (-priority, next(self._numbers))
         waiter = _Waiter(order, tried, rank, asyncio.get_running_loop().create_future())
         self._replicas[order[0]].waiting += 1
-        if self._served(waiter, self._states()):
+        if self._served(waiter, self._states(), has_waited=False):
             return waiter.place.result()
         if self._max_queue is not None and len(self._queue) >= self._max_queue:
             self._replicas[order[0]].waiting -= 1
@@ -167,9 +184,9 @@ class Gate:
     def _states(self) -> list[ReplicaState]:
         return [replica.state(self._tracer.now_ns()) for replica in self._replicas]
 
-    def _served(self, waiter: _Waiter, states: Sequence[ReplicaState]) -> bool:
+    def _served(self, waiter: _Waiter, states: Sequence[ReplicaState], *, has_waited: bool) -> bool:
         """Gives it a place if there is one for it."""
-        chosen = choice(waiter.order, states, tried=waiter.tried)
+        chosen = choice(waiter.order, states, tried=waiter.tried, has_waited=has_waited)
         if chosen is None:
             return False
         number, reason = chosen
@@ -185,7 +202,7 @@ class Gate:
             # One that was cancelled just now takes itself out.
             if waiter.place.cancelled() or (waiter.order in refused and not waiter.tried):
                 continue
-            if self._served(waiter, states):
+            if self._served(waiter, states, has_waited=True):
                 self._queue.remove(waiter)
                 states = self._states()
                 if not any(state.has_place for state in states):

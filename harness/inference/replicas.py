@@ -2,8 +2,8 @@
 
 Calls that begin alike go to one replica, by rendezvous hashing (Thaler and Ravishankar 1998), so
 that its prefix cache serves them. No replica takes far more than the others: loads are bounded
-(Mirrokni, Thorup and Zadimoghaddam 2018, "Consistent Hashing with Bounded Loads"). The gate keeps
-the loads and acts.
+(Mirrokni, Thorup and Zadimoghaddam 2018, "Consistent Hashing with Bounded Loads"). A far quicker
+one takes calls from a slower one. The gate keeps the loads and acts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from harness.inference.retry import another_may_answer
 
 LEEWAY = 1.25
 """How many times the mean load a replica takes at most, rounded up: `c` in the paper."""
+QUICKER = 1.5
+"""How many times as long a replica's calls take if another counts as quicker: calls differ in
+length, and so do the means of equal replicas."""
 FULL_KV = 0.9
 """The share of its KV cache from which a server is close to putting calls off."""
 
@@ -47,6 +50,9 @@ class ReplicaState:
     """Requests that wait in its server, whoever sent them, as last sampled."""
     kv_share: float = 0.0
     """How much of its KV cache is in use, from 0 to 1, as last sampled."""
+    call_s: float | None = None
+    """How long its latest calls took; before one has ended, how long the first one takes already.
+    None before any."""
 
     @property
     def load(self) -> int:
@@ -91,7 +97,11 @@ def most_for_one(loads: Collection[float]) -> int:
 
 
 def choice(
-    order: Sequence[int], states: Sequence[ReplicaState], *, tried: Collection[int] = ()
+    order: Sequence[int],
+    states: Sequence[ReplicaState],
+    *,
+    tried: Collection[int] = (),
+    has_waited: bool = False,
 ) -> tuple[int, ReplicaReason] | None:
     """The replica for a call, and why; None to wait.
 
@@ -99,6 +109,7 @@ def choice(
         order: As `preference` gave it. The call is in the first one's `waiting`.
         states: By place.
         tried: Those that have failed the call.
+        has_waited: Whether there was no place for it before.
     """
     untried = [one for one in order if one not in tried] or order
     usable = [one for one in untried if not states[one].is_out] or untried
@@ -107,14 +118,37 @@ def choice(
     is_new = int(home != order[0])  # of the load of its home, where it does not wait
     bound = most_for_one([states[one].load + is_new * (one == home) for one in usable])
     stays = home in calm and states[home].load + is_new <= bound
-    # While it may wait at home, only one that does nothing takes it from there.
+    # While it may wait at home, only one that does nothing, or a quicker one, takes it from there.
     most = 0 if stays else bound - 1
-    fit = [one for one in calm if one != home and states[one].load <= most]
+    quick = _quicker(home, calm, states)
+    fit = [one for one in calm if one != home and (states[one].load <= most or one in quick)]
     others = [one for one in fit if states[one].has_place]
     if not states[home].has_place and not others:
         return None
     number = home if states[home].has_place and (stays or not others) else others[0]
+    # Where it would begin, it may end later than where it waits.
+    quick = _quicker(number, calm, states)
+    if quick and _drained_s(quick, usable, states) < (states[number].call_s or 0.0):
+        free = [one for one in quick if states[one].has_place]
+        if not free:
+            return None
+        if has_waited:
+            number = free[0]
     return number, "failed over" if is_new else "prefix" if number == home else "load"
+
+
+def _quicker(one: int, among: Sequence[int], states: Sequence[ReplicaState]) -> list[int]:
+    """The replicas that are quicker than this one."""
+    most_s = (states[one].call_s or 0.0) / QUICKER
+    return [other for other in among if 0.0 < (states[other].call_s or 0.0) <= most_s]
+
+
+def _drained_s(
+    quick: Sequence[int], usable: Sequence[int], states: Sequence[ReplicaState]
+) -> float:
+    """When these would have answered their calls and all that wait."""
+    left = sum(states[o].under_way for o in quick) + sum(states[o].waiting for o in usable)
+    return left / sum(max(states[o].under_way, 1) / (states[o].call_s or 1.0) for o in quick)
 
 
 def _is_pressed(one: int, usable: Sequence[int], states: Sequence[ReplicaState]) -> bool:

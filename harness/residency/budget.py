@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -80,6 +80,7 @@ class KeepAliveBudget:
             changed=self._note_change,
         )
         self._left = frozenset(left)
+        self._lend: Callable[[int], None] = lambda _count: None
         self._forecast = NOTHING_KNOWN
         self._was_surprised = False
         self._queue: dict[int, _Queued] = {}
@@ -140,6 +141,17 @@ class KeepAliveBudget:
         self._forecast = replace(forecast, is_complete=False) if self._was_surprised else forecast
         self._residents.expect_other()
         self._consider()
+
+    def tell_waiting(self, lend: Callable[[int], None], *, max_parallel: int | None) -> None:
+        """Tells how many calls wait for a model not in memory, if there is no room for all models.
+
+        So further ones can begin, and each load serves more of them. When it is made, all of them
+        could be sent: a model whose slots are unknown gets `max_parallel` of them at one time.
+        """
+        self._lend = lend
+        for model, tenant in self.tenants.items():
+            if tenant.slots is None:
+                self._residents.tenants[model] = replace(tenant, slots=max_parallel)
 
     def lease_for(
         self, request: Request, *, context_tokens: int | None = None
@@ -278,6 +290,9 @@ class KeepAliveBudget:
                         self._grant(number)
                 case Wait(until_ns=until_ns):
                     self._ask_again_at(until_ns, state.now_ns)
+                    if state.is_crowded:
+                        there = state.ledger.residents
+                        self._lend(sum(call.model not in there for call in state.waiting))
                     return
                 case move:
                     self._residents.begin(move, state)

@@ -23,6 +23,7 @@ from harness.graph import (
     execute,
 )
 from harness.graph.on_ray import on_ray
+from harness.graph.state import Places
 from harness.inference import NOTHING, Backend, Limits, merged
 from harness.inference.reply_store import OUTPUT_CACHE, StoredOutputs
 from harness.rubric.load import load_rubric_file
@@ -237,13 +238,16 @@ class PipelineRun:
                         give_again=session.replies.give_again,
                     )
                 )
+            places = Places(self.max_parallel)
+            if session.budget is not None:
+                session.budget.tell_waiting(places.lend, max_parallel=self.max_parallel)
             ended = await execute(
                 self.graph,
                 part.inputs,
                 run_of=run_of,
                 tracer=trace,
                 executor=executor,
-                max_parallel=self.max_parallel,
+                max_parallel=places,
                 earlier=earlier.outputs if earlier else None,
                 cache=cache,
                 answers=part.answers,

@@ -1,6 +1,6 @@
 """What two replicas of one endpoint keep of the prefix cache, of the time, and of the calls.
 
-    python tests/benchmarks/bench_replicas.py [--json] [--loops 6] [--calls 48]
+    python tests/benchmarks/bench_replicas.py [--json] [--loops 6] [--calls 48] [--simulated]
 
 The replicas are two embedded llama.cpp servers with the demo's model, one thread each. Three parts:
 
@@ -11,7 +11,8 @@ The replicas are two embedded llama.cpp servers with the demo's model, one threa
    fixed splits, each of which is run.
 3. The same without the proxy; after a third of the calls, one server's process is ended.
 
-Times want a quiet machine.
+Times want a quiet machine. With `--simulated`, only the second part, on a clock of its own, for
+several numbers of calls and slow servers.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ from harness.session.models import OpenModels, open_models
 from harness.session.settings import demo_endpoint
 from harness.trace import SpanEnded, Tracer
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "residency"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "inference"))
 
+import slow_replica
 from bench_prefix_cache import DRAFTS, RUBRIC, SOURCE, TASK
 from servers.emulated import Answer, Asked
 from servers.fault_proxy import FaultProxy
@@ -56,7 +59,11 @@ def main() -> None:
     arguments.add_argument("--json", action="store_true")
     arguments.add_argument("--loops", type=int, default=6)
     arguments.add_argument("--calls", type=int, default=48)
+    arguments.add_argument("--simulated", action="store_true")
     options = arguments.parse_args()
+    if options.simulated:
+        simulated(as_json=options.json)
+        return
 
     # On standard output by default, where --json prints.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
@@ -78,6 +85,23 @@ def main() -> None:
     )
     print(f"{options.calls} calls, one server ended on the way")
     print(f"  lost                           {found['lost']}  aim 0; by reason {found['reasons']}")
+
+
+def simulated(*, as_json: bool) -> None:
+    """Makespans by that of the best fixed split: the mean and the most of 30 sets of prefixes."""
+    table = {}
+    for slower in (1, 2, 5, 10):
+        for calls in (12, 24, 48, 100):
+            best_s = slow_replica.best_split_s(calls, slower)
+            found = [
+                slow_replica.makespan_s(calls, slower, seed=seed) / best_s for seed in range(30)
+            ]
+            table[f"{slower} times as slow, {calls} calls"] = sum(found) / len(found), max(found)
+    if as_json:
+        print(json.dumps(table, indent=2))
+        return
+    for name, (mean, most) in table.items():
+        print(f"{name:<28} {mean:.2f}, at most {most:.2f}")
 
 
 async def figures(*, loops: int, calls: int) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from graph_runs import (
 from watched import watch
 
 from harness.errors import NodeFailed
-from harness.graph import Concurrency, Graph, Retry, Timeout
-from harness.trace import SpanStarted
+from harness.graph import Concurrency, Graph, Retry, Timeout, execute
+from harness.graph.state import Places
+from harness.trace import SpanStarted, Tracer
 
 EACH = {"number": "numbers"}
 
@@ -125,6 +126,31 @@ def test_however_a_call_ends_its_place_is_free_again(
     assert watched.ended.status == "failed"
     assert under_way.most <= max_parallel + (max_parallel if is_nested else 0)
     assert watched.tasks_left == set()
+
+
+def test_places_are_lent_seven_times_at_most_and_come_back(graph):
+    places, begun, may_end = Places(2), [], asyncio.Event()
+
+    @graph.node(each=EACH)
+    async def items(number):
+        begun.append(number)
+        if number < 25:
+            await may_end.wait()
+
+    async def main():
+        how = {"tracer": Tracer(clock=lambda: 0), "run_of": lambda call: call}
+        values = {"numbers": [*range(40)]}
+        running = asyncio.create_task(execute(graph, values, max_parallel=places, **how))
+        seen = []
+        for idle in (0, 3, 100, 1):
+            places.lend(idle)
+            await asyncio.sleep(0.001)
+            seen.append(len(begun))
+        may_end.set()
+        return seen, (await running).status
+
+    assert asyncio.run(main()) == ([2, 5, 16, 16], "finished")
+    assert begun == [*range(40)]
 
 
 def test_what_waits_for_a_place_costs_no_task(graph):

@@ -4,6 +4,7 @@ import pytest
 from clients import AT_ONCE, client_of
 from hypothesis import given
 from hypothesis import strategies as st
+from slow_replica import best_split_s, makespan_s
 from test_gate import Held, until_idle
 
 from harness.errors import CallTimeout, EndpointUnreachable, QueueFull, ServerError, StreamCut
@@ -82,6 +83,22 @@ CHOICES = {
         [state(1, kv_share=0.95), state(kv_share=0.95), state(kv_share=0.95)],
         (0, "prefix"),
     ),
+    "it has no place, and a quicker one has": (
+        [state(1, has_place=False, call_s=3.0), state(under_way=1, call_s=1.0), state(3)],
+        (1, "load"),
+    ),
+    "quicker ones, all full, would have answered all calls before": (
+        [state(2, call_s=5.0), *2 * [state(under_way=2, has_place=False, call_s=1.0)]],
+        None,
+    ),
+    "they have more to do": (
+        [state(9, call_s=2.0), *2 * [state(under_way=2, has_place=False, call_s=1.0)]],
+        (0, "prefix"),
+    ),
+    "a quicker one has a place, and it did not have to wait": (
+        [state(1, call_s=5.0), state(under_way=1, call_s=1.0), state()],
+        (0, "prefix"),
+    ),
     "it is left out": ([state(1, is_out=True), state(), state()], (1, "failed over")),
     "all are left out": (3 * [state(1, is_out=True)], (0, "prefix")),
 }
@@ -90,6 +107,20 @@ CHOICES = {
 @pytest.mark.parametrize(("states", "chosen"), CHOICES.values(), ids=CHOICES)
 def test_a_call_goes_to_the_replica_of_its_prefix_unless(states, chosen):
     assert choice((0, 1, 2), states) == chosen
+
+
+def test_a_call_that_waited_goes_to_the_quicker_replica():
+    states = [state(1, call_s=5.0), state(under_way=1, call_s=1.0)]
+    assert choice((0, 1), states, has_waited=True) == (1, "load")
+
+
+@pytest.mark.parametrize("calls", [12, 24, 48, 100])
+@pytest.mark.parametrize("slower", [1, 2, 5, 10])
+def test_a_slow_replica_costs_little_time(calls, slower):
+    # It has two of the calls before anything is known of it: a tenth as quick, too many of 12.
+    most = 10 / 6 if calls == 12 else 1.3
+    times_s = [makespan_s(calls, slower, seed=seed) for seed in range(3)]
+    assert max(times_s) <= most * best_split_s(calls, slower) + 0.001
 
 
 def test_a_replica_that_failed_a_call_does_not_get_it_again_while_another_may():

@@ -42,6 +42,35 @@ def one_after_another(*models, is_complete=True):
 
 
 @virtually
+async def test_calls_that_wait_for_an_absent_model_are_told_and_then_go_a_few_at_a_time():
+    told = []
+    async with Machine(10, a=6, b=6).lending() as budget:
+        budget.tell_waiting(told.append, max_parallel=2)
+        held = Call(budget, "a")
+        await until_idle()
+        waiting = [Call(budget, "b") for _ in range(3)]
+        await until_idle()
+        assert told[-1] == 3
+        await held.end()
+        await until_idle()
+        assert (told[-1], residents(budget)) == (0, {"b": 2})
+        for call in waiting:
+            await call.end()
+
+
+@virtually
+async def test_where_all_models_fit_no_call_makes_others_begin():
+    told = []
+    async with Machine(12, a=6, b=6).lending() as budget:
+        budget.tell_waiting(told.append, max_parallel=1)
+        calls = [Call(budget, "a") for _ in range(3)]
+        await until_idle()
+        assert (told, residents(budget)) == ([], {"a": 3})
+        for call in calls:
+            await call.end()
+
+
+@virtually
 async def test_calls_that_overlap_keep_another_model_out_no_longer_than_a_wait_and_a_call():
     async def keep_a_busy():
         while True:

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from servers.llama_router import LlamaRouter, Routed
 from session_runs import ONE_QUESTION, Calls, settings_of
 
 from harness import Limits, Pipeline, Run, ScriptedBackend, load_run
@@ -374,3 +375,31 @@ def test_an_output_of_an_unknown_kind_is_refused_before_any_row_is_run(tmp_path)
     with pytest.raises(InvalidInput) as refused:
         batch(words_pipeline(calls), ROWS, tmp_path, output="out.txt")
     assert (refused.value.code, calls.made) == ("row.output-unknown", [])
+
+
+def test_where_models_take_turns_each_load_serves_eight_times_as_many_rows(tmp_path):
+    pipeline = Pipeline("turns")
+
+    @pipeline.node
+    async def draft(run: Run, task: str) -> str:
+        return await run.chat("producer", task)
+
+    @pipeline.node
+    async def verdict(run: Run, draft: str) -> str:
+        return await run.chat("critic", draft)
+
+    async def main():
+        async with LlamaRouter(models={"producer": Routed(), "critic": Routed()}) as server:
+            one = {"backend": "llamacpp", "url": server.url, "manage": True, "need": "1 GiB"}
+            settings = settings_of(
+                tmp_path,
+                endpoints={tag: {"tag": tag, **one} for tag in ("producer", "critic")},
+                budget={"capacity": "1.5 GiB"},
+            )
+            rows = [{"task": f"row {number}"} for number in range(16)]
+            done = await pipeline.batch(rows, max_parallel=2, settings=settings)
+            return len(done.outputs), server.loads
+
+    rows, loads = asyncio.run(main())
+    assert rows == 16
+    assert loads <= 4  # 16 if two rows at a time took turns

@@ -17,8 +17,9 @@ from structlog.testing import capture_logs
 
 from harness import Limits, Pipeline, Resources, Run, ScriptedBackend, Timeout, load_run
 from harness.errors import NodeFailed, ReplyCut, RunLimitReached
-from harness.graph.on_ray import clock_bounds
+from harness.graph.on_ray import _Connection, clock_bounds, on_ray
 from harness.session import load_settings
+from harness.trace import Tracer
 
 WORKER = Resources(cpus=1)
 
@@ -72,6 +73,62 @@ def test_without_ray_it_is_said_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with refused("ray.not-installed"):
         run(pipeline_of(here, on=WORKER), settings_of(tmp_path, execution={"engine": "ray"}))
+
+
+class Starting:
+    """Stands for Ray while it starts, which takes until it may."""
+
+    __name__ = "ray"
+
+    def __init__(self):
+        self.begun, self.may_start = threading.Event(), threading.Event()
+        self.by_value, self.were_own = set(), set()
+        self.cloudpickle = self
+
+    def is_initialized(self):
+        return self.may_start.is_set()
+
+    def init(self, **_how):
+        self.begun.set()
+        self.may_start.wait()
+
+    def register_pickle_by_value(self, module):
+        self.by_value.add(module)
+
+    def unregister_pickle_by_value(self, module):
+        self.by_value.remove(module)
+        self.were_own.add(module)
+
+
+def test_a_run_that_is_cancelled_while_ray_starts_does_not_count_as_one_that_uses_it(monkeypatch):
+    ray = Starting()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+
+    async def use():
+        how = {"tracer": Tracer(), "content": "full", "give_again": print}
+        async with on_ray("local", **how):
+            raise AssertionError
+
+    async def main():
+        using = asyncio.create_task(use())
+        await asyncio.to_thread(ray.begun.wait)
+        using.cancel()
+        await asyncio.wait({using})
+        ray.may_start.set()
+
+    asyncio.run(main())  # waits for its threads
+    assert ray.were_own
+    assert ray.by_value == set()
+
+
+def test_a_process_that_has_a_cluster_is_refused_another():
+    ray, connection = Starting(), _Connection()
+    ray.may_start.set()
+    ray.is_initialized = ray.begun.is_set
+    connection.join(ray, "10.0.0.7:6379", "first")
+    connection.join(ray, "10.0.0.7:6379", "second")
+    with refused("ray.other-address"):
+        connection.join(ray, "10.0.0.8:6379", "third")
 
 
 @pytest.mark.parametrize(
