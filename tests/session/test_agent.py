@@ -527,7 +527,7 @@ def check_program(directory, program, max_steps):
 
 
 @example(program=[[("join", "", "\r")]], max_steps=2)
-@settings(max_examples=50)
+@settings(max_examples=min(50, settings().max_examples))
 @given(program=PROGRAM, max_steps=st.integers(1, 8))
 def test_an_agent_does_what_a_plain_interpreter_of_its_program_does(program, max_steps):
     with tempfile.TemporaryDirectory() as directory:
