@@ -535,7 +535,7 @@ def test_an_agent_does_what_a_plain_interpreter_of_its_program_does(program, max
 
 
 @pytest.mark.slow
-@settings(max_examples=1_000 if settings.get_current_profile_name() == "nightly" else 300)
+@settings(max_examples=1_000 if settings.get_current_profile_name() == "nightly" else 100)
 @given(program=PROGRAM, max_steps=st.integers(1, 8))
 def test_hundreds_of_programs(program, max_steps):
     with tempfile.TemporaryDirectory() as directory:
