@@ -26,6 +26,8 @@ VLLM_START ?= ../shared/tools/start_vllm.sh
 
 # Processes that run tests side by side.
 CORES ?= auto
+# Each begins with a stretch of files, so that what a file makes and imports is made once.
+PARALLEL := -n $(CORES) --dist worksteal
 
 .PHONY: demo test test-all test-nightly test-wheel docs format clean
 
@@ -36,11 +38,11 @@ test: $(VENV)/.test-installed
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/pytest -q -n $(CORES) -m "not slow"
+	$(BIN)/pytest -q $(PARALLEL) -m "not slow"
 
 # Builds llama-cpp-python and starts a vLLM, where that is possible; see tests/run_with_engines.py.
 test-all: test
-	VLLM_START=$(VLLM_START) HYPOTHESIS_PROFILE=all $(BIN)/python tests/run_with_engines.py -q -n $(CORES) -m slow
+	VLLM_START=$(VLLM_START) HYPOTHESIS_PROFILE=all $(BIN)/python tests/run_with_engines.py -q $(PARALLEL) -m slow
 
 test-nightly: $(VENV)/.test-installed
 	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -n $(CORES) -o faulthandler_timeout=3600 tests/wiggum/test_loop_invariants.py \
@@ -67,7 +69,7 @@ test-wheel:
 	git ls-files -z -- . ':!harness' | xargs -0 cp --parents -t "$$far"; \
 	cd "$$far"; \
 	$$python -m harness run examples/brief.py; \
-	$$python -m pytest -q -n $(CORES) -m "not slow"
+	$$python -m pytest -q $(PARALLEL) -m "not slow"
 
 docs: $(VENV)/.docs-installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -12,6 +12,8 @@ import pytest
 from demo import DemoRun, run_demo
 from hypothesis import settings
 
+pytest_plugins = ["pytester"]
+
 # What these tests run is to be remembered elsewhere than what their user runs.
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="harness-tests-")
 

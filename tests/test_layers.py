@@ -9,10 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import networkx as nx
-
-import harness
-
-PACKAGE = Path(harness.__file__).parent
+from sources import PACKAGE, nodes_of
 
 # Lowest first. A module may import from its own layer and from those before it.
 LAYERS = [
@@ -60,7 +57,7 @@ def layer_of(module: str) -> str | None:
 def imports_of(path: Path) -> list[str]:
     """The modules of this package that a file imports anywhere, functions included."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             found.append(node.module)
         elif isinstance(node, ast.Import):
@@ -115,7 +112,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     known = {module_of(path): path for path in modules()}
     graph = nx.DiGraph()
     for module, path in known.items():
-        for node in imported_when_run(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in imported_when_run(nodes_of(path)[0]):
             if isinstance(node, ast.Import):
                 names = {alias.name for alias in node.names}
             else:

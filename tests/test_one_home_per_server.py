@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-import harness
+from sources import PACKAGE, nodes_of
 
-PACKAGE = Path(harness.__file__).parent
 PROVIDERS = PACKAGE / "inference" / "providers"
 
 SERVER = re.compile(
@@ -26,14 +24,14 @@ ELSEWHERE = {
 }
 
 
-def named_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def named_in(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Servers in the identifiers and the texts of a file; docstrings and comments may name them."""
     documentation = {
         id(node.value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         said = [getattr(node, field, None) for field in ("id", "attr", "name", "arg", "module")]
         if isinstance(node, ast.Constant) and id(node) not in documentation:
             said.append(node.value)
@@ -49,7 +47,7 @@ def test_no_other_file_names_a_server() -> None:
         is_exempt = path.is_relative_to(PROVIDERS) or path.is_relative_to(PACKAGE / "_rooms")
         if is_exempt or not SERVER.search(text):
             continue
-        if named := list(named_in(ast.parse(text))):
+        if named := list(named_in(nodes_of(path))):
             found[path.relative_to(PACKAGE).as_posix()] = named
     assert {file: named for file, named in found.items() if file not in ELSEWHERE} == {}
     assert ELSEWHERE.keys() <= found.keys(), "an exemption that is no longer needed"

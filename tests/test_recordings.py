@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from demo import ROOT
 from servers.emulated import TEXT
 from servers.openai_dialects import DIALECTS
 from servers.openai_server import MODEL, OpenAIServer
@@ -149,42 +148,34 @@ def test_recorded(harness_run, harness_recording):
 """
 
 
-def pytest_in(folder: Path, *words: str, **variables: str) -> str:
-    """What pytest says in a folder, with the plugin as an installed package brings it."""
-    command = [sys.executable, "-m", "pytest", "-p", "harness.pytest_plugin", "-q", *words]
-    environment = {
-        **os.environ,
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "PYTHONPATH": str(ROOT),
-        **variables,
-    }
-    done = subprocess.run(  # noqa: PLW1510 - tests may fail
-        command, cwd=folder, env=environment, capture_output=True, text=True
-    )
-    return done.stdout + done.stderr
+def pytest_says(pytester: pytest.Pytester, *words: str) -> str:
+    """With the plugin as an installed package brings it."""
+    done = pytester.runpytest_inprocess("-p", "harness.pytest_plugin", "-q", *words)
+    return str(done.stdout)
 
 
-def test_the_plugin_runs_scripts_and_records_where_it_is_told_to(tmp_path) -> None:
-    (tmp_path / "test_ask.py").write_text(TESTS)
+def test_the_plugin_runs_scripts_records_where_it_is_told_to_and_shows_what_failed(
+    pytester, monkeypatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(test_ask=TESTS)
 
     async def record():
         async with OpenAIServer(dialect=DIALECTS["vllm"]) as server:
             endpoint = {"url": server.url, "backend": "vllm", "model_id": MODEL}
-            endpoints = json.dumps({"producer": endpoint})
-            return await asyncio.to_thread(
-                pytest_in, tmp_path, "--harness-record", HARNESS_ENDPOINTS=endpoints
-            )
+            monkeypatch.setenv("HARNESS_ENDPOINTS", json.dumps({"producer": endpoint}))
+            return await asyncio.to_thread(pytest_says, pytester, "--harness-record")
 
     assert "2 passed" in asyncio.run(record())
-    assert (tmp_path / "recordings" / "test_ask.test_recorded.jsonl").is_file()
-    assert "2 passed" in pytest_in(tmp_path)
+    monkeypatch.delenv("HARNESS_ENDPOINTS")
+    assert (pytester.path / "recordings" / "test_ask.test_recorded.jsonl").is_file()
+    fails = TESTS.partition("def test_recorded")[0].replace('"Fine."', "KeyError('x')")
+    pytester.makepyfile(test_fails=fails)
 
+    said = pytest_says(pytester)
 
-def test_a_failed_node_is_shown_without_the_frames_of_harness(tmp_path) -> None:
-    (tmp_path / "test_ask.py").write_text(TESTS.replace('"Fine."', "KeyError('x')"))
-
-    said = pytest_in(tmp_path, "-k", "scripted")
-
+    assert "1 failed, 2 passed" in said
+    # A failed node is shown without the frames of harness.
     assert "NodeFailed: node 'text' failed" in said
     assert "KeyError('x')" in said
     assert "result = harness_run(ask" in said

@@ -3,7 +3,8 @@
 import ast
 import re
 
-from wording import CLASSES, PACKAGE, SNAPSHOT, wording
+from sources import PACKAGE, name_of, nodes_of
+from wording import CLASSES, SNAPSHOT, wording
 
 
 def test_messages_are_worded_as_in_the_snapshot() -> None:
@@ -31,14 +32,14 @@ def test_whatever_is_wrong_with_what_was_given_or_warned_of_has_a_code() -> None
     lacking = [
         f"{path.relative_to(PACKAGE)}:{call.lineno}"
         for path in modules
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for call in nodes_of(path)
         if isinstance(call, ast.Call) and wants_code(call) and not has_code(call)
     ]
     assert lacking == []
 
 
 def wants_code(call: ast.Call) -> bool:
-    called = ast.unparse(call.func)
+    called = name_of(call.func)
     return called in GIVEN or called in {"_log.warning", "_log.error", "_warn"}
 
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import harness
+from sources import PACKAGE, name_of, nodes_of
+
 from harness import errors
 
-PACKAGE = Path(harness.__file__).parent
 WORDED = {"message", "what", "remedy", "seen", "meaning", "reason"}
 SNAPSHOT = Path(__file__).with_name("wording.txt")
 CLASSES = {
@@ -36,13 +36,15 @@ def wording() -> str:
 
 
 def _messages(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    nodes = nodes_of(path)
+    called = {_last_name(node) for node in nodes if isinstance(node, ast.Call)}
+    for node in nodes:
         if isinstance(node, ast.Call) and (code := _code(node)) and (text := _text(node)):
             yield f"{code}: {text}"
-        elif isinstance(node, ast.FunctionDef):
+        elif isinstance(node, ast.FunctionDef) and "Found" in called:
             found = filter(_text, _calls(node, "Found"))
             yield from (f"{_rule(node.name)}: {_text(one)}" for one in found)
-        elif isinstance(node, ast.Dict):
+        elif isinstance(node, ast.Dict) and "Rule" in called:
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant) and list(_calls(value, "Rule")):
                     said = [one.args[1] for one in _calls(value, "Rule")]
@@ -80,7 +82,7 @@ def _text(call: ast.Call) -> str:
 
 
 def _last_name(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    return name_of(call.func).rpartition(".")[2]
 
 
 def _template(node: ast.expr) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from contextlib import chdir
 from pathlib import Path
@@ -45,17 +44,17 @@ def test_a_project_has_all_that_a_person_goes_on_with(tmp_path: Path) -> None:
     jsonschema.validate(yaml.safe_load((tmp_path / "app" / rubric).read_text()), schema)
 
 
-def test_the_tests_of_a_project_pass_and_find_a_fault(tmp_path: Path) -> None:
-    harness("init", cwd=tmp_path)
-    harness("new", "pipeline", "notes", cwd=tmp_path)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    whole = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "2 passed" in whole.stdout, whole.stdout
-    code = tmp_path / "pipelines/notes.py"
+def test_the_tests_of_a_project_pass_and_find_a_fault(pytester: pytest.Pytester) -> None:
+    project = pytester.path
+    harness("init", cwd=project)
+    for name in ("notes", "faulty"):
+        harness("new", "pipeline", name, cwd=project)
+    code = project / "pipelines/faulty.py"
     code.write_text(code.read_text().replace("max_rounds=3", "max_rounds=1"))
-    faulty = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "1 failed, 1 passed" in faulty.stdout, faulty.stdout
-    assert [path.name for path in (tmp_path / "traces").iterdir()] == [".gitkeep"]
+    said = str(pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider").stdout)
+    assert "1 failed, 2 passed" in said
+    assert "FAILED tests/test_faulty.py" in said
+    assert [path.name for path in (project / "traces").iterdir()] == [".gitkeep"]
 
 
 def test_what_is_there_stays_as_it_is_and_is_named(tmp_path: Path) -> None:

@@ -31,10 +31,22 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("script", "exit_code", "stdout", "stderr"),
     [
-        pytest.param('"$0" graph prints.py >/dev/full', 1, "", "No space left", id="full"),
+        pytest.param(
+            '"$0" graph prints.py >/dev/full',
+            1,
+            "",
+            "No space left",
+            id="full",
+            marks=pytest.mark.slow,
+        ),
         pytest.param('"$0" runs --help >/dev/full', 1, "", "No space left", id="help, full"),
-        pytest.param('PYTHONIOENCODING=ascii "$0" run prints.py', 0, "\\xfc", "", id="ASCII"),
-        pytest.param('"$0" run prints.py 2>&-', 0, "ü", "", id="stderr closed"),
+        pytest.param(
+            'PYTHONIOENCODING=ascii "$0" run prints.py 2>&-',
+            0,
+            "\\xfc",
+            "",
+            id="ASCII, and stderr closed",
+        ),
         pytest.param('"$0" run prints.py >&-', 0, "", "", id="stdout closed"),
         pytest.param(
             '{ "$0" run prints.py; echo "exit $?" >&2; } | :', 0, "", "exit 0", id="reader gone"

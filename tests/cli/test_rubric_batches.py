@@ -242,7 +242,7 @@ def test_many_drafts_are_summed_up_and_shown_one_by_one_if_that_is_asked_for(dra
 def test_killed_at_any_time_it_goes_on_with_no_row_lost_and_none_judged_for_nothing(
     tmp_path: Path,
 ) -> None:
-    count, parallel, kills = 1_000, 16, 20
+    count, parallel, kills = 500, 16, 8
     (tmp_path / "notes.yaml").write_text(RUBRIC)
     with (tmp_path / "drafts.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["id", "draft"], *([n, draft(n)] for n in range(count))])

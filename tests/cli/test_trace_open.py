@@ -18,21 +18,13 @@ from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 from command import COMMAND, harness, interrupt
-from demo import ROOT, DemoRun
+from demo import ROOT
 
 from harness.cli.trace_show import span_shown
 from harness.trace import Journal
 from tests.chromium import Chromium
 
-
-@pytest.fixture
-def opened(demo_run: DemoRun) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [COMMAND, "trace", "open", "latest", "--no-browser"],
-        cwd=demo_run.directory,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+RECORDED = ROOT / "traces/recorded/brief.jsonl"
 
 
 def address(opened: subprocess.Popen[str]) -> str:
@@ -44,9 +36,9 @@ def address(opened: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.slow
-def test_the_demo_run_is_shown_until_its_tab_is_closed(
-    opened: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_a_run_is_shown_until_its_tab_is_closed(tmp_path: Path) -> None:
+    command = [COMMAND, "trace", "open", RECORDED, "--no-browser"]
+    opened = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     with opened, Chromium(tmp_path / "profile", width=1600, height=1700) as browser:
         browser.open(address(opened))
         tracks = ["run brief", "node topics", "node sections (3)", "node text", "composite points"]
@@ -76,7 +68,7 @@ def test_it_serves_until_it_is_told_to_end_which_is_no_failure(
         interrupt(number)
 
     monkeypatch.setattr(webbrowser, "open", browser)
-    done = harness("trace", "open", ROOT / "traces/recorded/brief.jsonl", cwd=tmp_path)
+    done = harness("trace", "open", RECORDED, cwd=tmp_path)
     assert (done.exit_code, done.stdout) == (0, "")
     assert b"/harness.js" in pages[0]
     assert urls[0] in done.stderr
@@ -85,14 +77,13 @@ def test_it_serves_until_it_is_told_to_end_which_is_no_failure(
 
 @pytest.mark.slow
 def test_a_span_that_is_named_is_selected_and_zoomed_to(tmp_path: Path) -> None:
-    recorded = ROOT / "traces/recorded/brief.jsonl"
-    command = [COMMAND, "trace", "open", recorded, "--span", "8", "--no-browser"]
+    command = [COMMAND, "trace", "open", RECORDED, "--span", "8", "--no-browser"]
     opened = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     with opened, Chromium(tmp_path / "profile", width=1600, height=1700) as browser:
         browser.open(address(opened))
         selection = "window.app?.trace?.selection.selection"
         browser.wait_for(f"{selection}?.kind === 'track_event'")
-        planned = span_shown(Journal(recorded), 8)  # 3 s of 30
+        planned = span_shown(Journal(RECORDED), 8)  # 3 s of 30
         start, took = planned.start_ns, planned.duration_ns
         assert browser.evaluate(f"Number({selection}.ts)") == start
         window = "window.app.trace.timeline.visibleWindow"
@@ -102,8 +93,7 @@ def test_a_span_that_is_named_is_selected_and_zoomed_to(tmp_path: Path) -> None:
 
 
 def test_a_span_that_is_not_there_is_refused_before_anything_is_served(tmp_path: Path) -> None:
-    recorded = ROOT / "traces/recorded/brief.jsonl"
-    done = harness("trace", "open", recorded, "--span", "999", cwd=tmp_path)
+    done = harness("trace", "open", RECORDED, "--span", "999", cwd=tmp_path)
     assert (done.exit_code, "has no span 999" in done.stderr) == (2, True)
 
 
@@ -121,7 +111,7 @@ def test_without_the_ui_the_page_is_shown_and_the_way_to_the_timeline_is_said(
         interrupt()
 
     monkeypatch.setattr(webbrowser, "open", browser)
-    shutil.copy(ROOT / "traces/recorded/brief.jsonl", tmp_path)
+    shutil.copy(RECORDED, tmp_path)
 
     done = harness("trace", "open", "brief.jsonl", "--span", "8", cwd=tmp_path)
 

@@ -161,7 +161,7 @@ VALUES[list[Note]] = st.lists(VALUES[Note], max_size=2)
     [*SIMPLE, *OTHERS, *UNIONS, *LISTS, *TUPLES, *SETS, *MAPPINGS, *CLASSES],
     ids=described,
 )
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=settings().max_examples // 4)
 @given(data=st.data())
 def test_values_of_a_type_come_back_and_are_written_the_same_again(annotation, data):
     values = (

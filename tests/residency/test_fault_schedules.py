@@ -499,7 +499,7 @@ def test_whatever_goes_wrong_calls_end_and_the_ledger_heals(seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=max(300, settings().max_examples))
+@settings(max_examples=max(100, settings().max_examples))
 @given(seed=st.integers(0, 2**64))
 def test_nor_do_many_more_schedules_find_one_that_hangs_or_leaks(seed):
     run_schedule(seed)

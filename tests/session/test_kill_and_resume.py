@@ -21,14 +21,15 @@ def test_killed_runs_end_as_others_do_and_ask_nothing_twice(tmp_path):
     assert max(map(int, tally["parts"])) >= 3
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_batches_lose_no_row_and_pay_none_twice(tmp_path, kills):
-    ended = run_script("kill_batches.py", tmp_path, kills)
+@pytest.mark.slow
+def test_killed_batches_lose_no_row_and_pay_none_twice(tmp_path):
+    # What a kill leaves behind, an output with fewer lines than the journal, is in test_batch.py.
+    ended = run_script("kill_batches.py", tmp_path, 10)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     tally = json.loads(ended.stdout)
     assert tally["sound"]
-    assert tally["kills"] >= kills
+    assert tally["kills"] >= 10
     assert tally["parts"] >= 3
 
 

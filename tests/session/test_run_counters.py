@@ -233,7 +233,7 @@ def test_cores_this_process_engines_and_gpus_have_tracks(monkeypatch):
             all_told.set()
 
     async def main():
-        with device_sources({"server small": os.getppid}, clock=monotonic) as devices:
+        with device_sources({"server small": os.getpid}, clock=monotonic) as devices:
             async with sampling(devices, tracer=Tracer(take), every_s=0.02):
                 async with asyncio.timeout(PATIENCE_S):
                     await all_told.wait()

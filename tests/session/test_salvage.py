@@ -124,7 +124,7 @@ PARTS = st.sampled_from(["", ".1"])
 
 
 @pytest.mark.parametrize(
-    "examples", [10, pytest.param(300, marks=pytest.mark.slow)], ids=["some", "many"]
+    "examples", [10, pytest.param(100, marks=pytest.mark.slow)], ids=["some", "many"]
 )
 def test_a_salvaged_run_comes_to_the_result_of_an_undamaged_one(failed, tmp_path_factory, examples):
     kept, undamaged = failed

@@ -105,7 +105,7 @@ def whole_journal(tmp_path_factory):
 @pytest.mark.parametrize("end", ["first", "last"])
 def test_a_journal_cut_at_any_byte_has_everything_before_the_cut(whole_journal, tmp_path, end):
     size, first_line = len(whole_journal), whole_journal.index(b"\n") + 1
-    lengths = range(STRETCH) if end == "first" else range(size - STRETCH, size + 1)
+    lengths = range(STRETCH) if end == "first" else range(size - STRETCH // 2, size + 1)
     path = tmp_path / "run.jsonl"
     path.write_bytes(whole_journal)
 

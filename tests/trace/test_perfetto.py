@@ -26,7 +26,7 @@ from harness.trace.timeline import Lanes, shown_counter
 pytestmark = pytest.mark.slow
 
 RECORDED = Path(__file__).parents[2] / "traces" / "recorded" / "brief.jsonl"
-RANDOM_RUNS = 80
+RANDOM_RUNS = 40
 AT_ONCE = 40
 """Traces that one process is asked about: a command line holds so many queries."""
 
