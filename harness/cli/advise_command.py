@@ -103,10 +103,10 @@ def advise(
     --tables models. Models that share a device have roles: producer=a.gguf evaluator=b.gguf.
     Nothing is loaded and nothing started.
 
-    With --measure an endpoint answers calls for a minute: later advice goes by what it did. One
-    that is named by its URL is a server of --runtime.
+    With --measure, an endpoint answers calls for a minute, and later advice uses the rates that it
+    reached. To measure a server without an endpoint, give its URL and --runtime.
 
-    Exit codes: 0 shown, 1 the endpoint could not be measured, 2 something given is not usable.
+    Exit codes: 0 shown, 1 the endpoint could not be measured, 2 invalid input.
     """
     told: dict[str, object] = {}
     with failures_told(as_json=as_json, of_journals=True, more=told):

@@ -105,8 +105,7 @@ def batch(
 
     The same command goes on after Ctrl-C, a kill, with other rows or with a changed pipeline: rows
     whose inputs and code are the same are kept. Exit codes: 0 every row has an output, 1 a row
-    failed, 2 something given is not usable, 3 it was stopped at a limit, 130 interrupted, 143
-    terminated.
+    failed, 2 invalid input, 3 stopped at a limit, 130 interrupted, 143 terminated.
     """
     log_to_stderr(log_format)
     with failures_told(as_json=as_json):

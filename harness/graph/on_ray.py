@@ -495,8 +495,8 @@ class _Run:
         if name in _IN_DRIVER:
             return partial(self._asked, name)
         raise InvalidInput(
-            f"run.{name} is not there in a worker; leave out on= of the node, or move what uses it "
-            "to a node without",
+            f"run.{name} does not work in a worker; leave out the node's on=, or use it in a node "
+            "without on=",
             code="run.not-in-a-worker",
         )
 

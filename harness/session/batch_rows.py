@@ -117,7 +117,7 @@ class BatchRows:
         if isinstance(row, InvalidInput):
             raise row
         if row.id in ids:
-            raise row.refusal(f"the id '{row.id}' stands twice", code="row.id-twice")
+            raise row.refusal(f"the id '{row.id}' occurs twice", code="row.id-twice")
         ids.add(row.id)
         values = self._inputs(row)
         bind_inputs(self._pipeline, values)

@@ -103,7 +103,9 @@ async def _answers(session: Session, tag: str, burst: Burst) -> list[Answer]:
         )
         reply = await session.client.chat(request)
         if reply.usage is None:
-            raise ServerError("it does not count tokens, so that it has no speed", endpoint=tag)
+            raise ServerError(
+                "the server reports no token counts, so its speed cannot be measured", endpoint=tag
+            )
         return reply, reply.usage, pieces_ns
 
     try:

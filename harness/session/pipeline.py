@@ -290,7 +290,7 @@ class Pipeline(Graph):
 
         Raises:
             InvalidInput: One of the first 100 rows does not fit the pipeline, the output is not of
-                this batch, or something else given is not usable; nothing was run.
+                this batch, or another argument is invalid; nothing was run.
         """
         _check_limits(limits)
         _check_backends(backends)

@@ -324,7 +324,7 @@ def test_errors_say_what_and_where_as_they_do_here(settings):
     for function, said in (
         (raises, "KeyError: 'x'"),
         (odd, "Odd: y"),
-        (maps, "run.map is not there in a worker"),
+        (maps, "run.map does not work in a worker"),
         (returns, "cannot pickle '_thread.lock'"),
         (closure, f"{__file__}:{closure.__code__.co_firstlineno}: node 'closure' cannot be sent"),
         (closure, "the closure's 'helper' → the closure's 'held' cannot be pickled"),
