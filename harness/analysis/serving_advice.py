@@ -125,10 +125,13 @@ def advise(
     Raises:
         InvalidInput: There is no such runtime, or none for a model.
     """
-    # 1. Where they go. Over several devices heads are divided evenly, and so by powers of two.
+    # 1. Where they go. Over several devices most servers divide heads evenly: by powers of two.
     counts = [1 << power for power in range(device.count.bit_length())]
     layouts = [_layout(wanted, device, tables, parallel=count) for count in counts]
     whole = [one for one in layouts if one.placement == "whole"]
+    if not whole and device.count not in counts and all(_is_uneven(one, tables) for one in wanted):
+        layouts.append(_layout(wanted, device, tables, parallel=device.count))
+        whole = [one for one in layouts[-1:] if one.placement == "whole"]
     layout = min(whole, key=lambda one: one.misses) if whole else layouts[-1]
     in_turns, is_beside = layout.placement == "in turns", bool(whole) and len(wanted) > 1
     placed = layout.placed
@@ -154,7 +157,7 @@ def advise(
         )
         for number, (one, row, (way, n)) in enumerate(zip(wanted, rows, placed, strict=True))
     ]
-    made = _launches(rows, servings, launches, in_turns=in_turns)
+    made = _launches(rows, servings, launches, layout)
     # 3. What that gives; the hours are divided among the models.
     prices = usd_per_hour_of(device, tables) if usd_per_hour is None else {"given": usd_per_hour}
     hours = {kind: price * device.count / len(wanted) for kind, price in prices.items()}
@@ -197,6 +200,11 @@ def _together(device: DeviceSpec, count: int) -> DeviceSpec:
         memory_bytes_per_s=count * device.memory_bytes_per_s,
         flops_per_s=device.flops_per_s and count * device.flops_per_s,
     )
+
+
+def _is_uneven(wanted: Wanted, tables: Tables) -> bool:
+    """Whether its server divides a model over any number of devices, as llama.cpp does."""
+    return (tables.runtime(wanted.runtime or "") or wanted.shape).packing == "gguf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,11 +360,11 @@ def _said(layout: _Layout, tables: Tables) -> str:
     taken = format_bytes(sum(way.total_bytes(n) for way, n in placed))
     taken = f"{taken} of {format_bytes(room)}"
     if layout.placement == "whole":
-        if len(wanted) == 1:
-            return f"It fits, whole: {taken}."
-        idle = placed[0][0].rates.device.count - layout.parallel
-        spare = f" {idle} more stay idle: ask for a model alone to give it one." if idle else ""
-        return f"All fit together, whole: {taken}.{spare}"
+        count, is_one = placed[0][0].rates.device.count, len(wanted) == 1
+        idle = count - layout.parallel * layout.replicas
+        more = "" if is_one else ": ask for a model alone to give it one"
+        spare = f" {idle} of {count} devices idle{more}." if idle else ""
+        return f"{'It fits' if is_one else 'All fit together'}, whole: {taken}.{spare}"
     pairs = [(way, n, one) for (way, n), one in zip(placed, wanted, strict=True)]
     slow, bus = tables.device("ddr"), tables.devices["pcie-4-x16-sustained"].device
     is_gpu = pairs[0][0].rates.device.is_gpu
@@ -378,10 +386,13 @@ def _said(layout: _Layout, tables: Tables) -> str:
         f" With {share:.0%} of it on the GPU it is {gain:.1f} times as quick as on the processor, "
         f"about {rate:.1f} tokens/s; whole, 10 times: all or nothing."
     )
+    devices = -(-need * layout.parallel // room)
+    if not _is_uneven(one, tables):
+        devices = 1 << (devices - 1).bit_length()
     return (
         f"{one.role} does not fit: {format_bytes(need)} at {way.rates.model.quantization} with one "
         f"sequence, of {format_bytes(room)}.{split if is_gpu else ''} Take a smaller model, or "
-        f"{-(-need * layout.parallel // room)} such devices."
+        f"{devices} such devices."
     )
 
 
@@ -488,25 +499,44 @@ def _launches(
     rows: Sequence[RuntimeRow],
     servings: Sequence[Serving],
     launches: Mapping[str, Launcher],
-    *,
-    in_turns: bool,
+    layout: _Layout,
 ) -> list[Launch | None]:
-    """A server that loads and unloads has all its models: one command for the largest load."""
+    """A server that loads and unloads has all its models, if they fit with the largest load."""
+    in_turns = layout.placement == "in turns"
     made = [
         _launch(row, serving, launches, in_turns=in_turns)
         for row, serving in zip(rows, servings, strict=True)
     ]
     several = [n for n, one in enumerate(made) if rows[n].unloads and one and one.command]
-    for n in several if len(several) > 1 else ():
-        serving = replace(
+    if len(several) < 2:
+        return made
+    shared = list(servings)
+    for n in several:
+        shared[n] = replace(
             servings[n],
             context_tokens=max(servings[one].context_tokens for one in several),
             sequences=max(servings[one].sequences for one in several),
             kv_bits=min(servings[one].kv_bits for one in several),
             port=None,
         )
-        made[n] = _launch(rows[n], serving, launches, in_turns=in_turns)
+    for n in several if _fit(shared, layout) else ():
+        made[n] = _launch(rows[n], shared[n], launches, in_turns=in_turns)
     return made
+
+
+def _fit(servings: Sequence[Serving], layout: _Layout) -> bool:
+    """Whether models that have a place keep it if they are served so."""
+    sizes = []
+    for one, (way, n) in zip(servings, layout.placed, strict=True):
+        model = way.rates.model
+        try:
+            taken = model.footprint(context_tokens=one.context_tokens, kv_bits=one.kv_bits)
+        except InvalidInput:  # heads too narrow for a packed cache
+            return False
+        if n:
+            sizes.append(replace(way, footprint=taken).total_bytes(one.sequences))
+    most = sum(sizes) if layout.placement == "whole" else max(sizes, default=0)
+    return most <= layout.room
 
 
 def _launch(

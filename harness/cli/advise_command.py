@@ -209,12 +209,18 @@ def _measured(
     if "://" in named:
         row = tables.runtime(runtime or "")
         backend = row.backend if row else runtime or "openai"
+        if backend not in PROVIDERS:
+            known = did_you_mean(backend, tables.runtimes)
+            raise InvalidInput(
+                f"--runtime: '{runtime}' is not a runtime; {known}", code="advise.runtime-unknown"
+            )
         name = name_of(models[0].rpartition("=")[2]) if models else ""
         fields = {"tag": "measured", "backend": backend, "url": named, "model_id": name}
         try:
             return Endpoint.model_validate(fields)
         except ValidationError as error:
-            raise InvalidInput(error.errors()[0]["msg"], code="endpoint.unusable") from error
+            said = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise InvalidInput(said, code="endpoint.unusable") from error
     endpoints = endpoints_of(settings)
     if named not in endpoints:
         said = f"no endpoint is called '{named}'; {did_you_mean(named, endpoints)}"
@@ -309,10 +315,12 @@ def _wanted(
     roles_known = {_ONLY, *KNOWN_ROLES, *ROLE_FLOORS}
     roles_known |= {name for tag, roles, *_ in asked for name in (*roles, tag)}
     for role in named:
-        meant = None if role in roles_known else meant_role(role.partition("-")[0], roles_known)
-        if meant is not None:
+        near = role.partition("-")[0].rstrip("0123456789")
+        meant = None if role in roles_known else meant_role(near, roles_known)
+        if meant is not None and meant not in named:
             raise InvalidInput(
-                f"'{role}' is not a role that is known here; did you mean '{meant}'?",
+                f"'{role}' is not a role that is known here; did you mean '{meant}'? If not, "
+                "choose a name less like it",
                 code="roles.misspelt",
             )
     for tag, roles, load, instants in asked:

@@ -164,8 +164,8 @@ loop, whatever the rubric. A producer may be at Q4_K_M, since the loop corrects 
 
 
 def role_floor(role: str) -> float:
-    """Of `judge-b` that of `judge`; of a role that has none, four bits."""
-    return ROLE_FLOORS.get(role.partition("-")[0], 4.0)
+    """Of `judge-b` and `judge2` that of `judge`; of a role that has none, four bits."""
+    return ROLE_FLOORS.get(role.partition("-")[0].rstrip("0123456789"), 4.0)
 
 
 def label_bits(label: str) -> float | None:

@@ -85,7 +85,8 @@ def test_models_go_whole_or_by_turns_before_any_is_split(models, memory, users, 
 
 def test_devices_that_several_models_leave_idle_are_told_of():
     assert "idle" not in advised(PRODUCER, JUDGE).said
-    assert "2 more stay idle" in advised(PRODUCER, JUDGE, count=3).said
+    assert "2 of 3 devices idle: ask" in advised(PRODUCER, JUDGE, count=3).said
+    assert "1 of 3 devices idle." in advised(("producer", "70B", "Q4_K_M"), count=3).said
 
 
 def test_a_launch_gets_what_was_chosen_and_each_server_its_port_and_share():
@@ -139,6 +140,14 @@ def test_devices_that_are_short_are_counted_and_those_that_are_shared_are_paid_o
     big = ("producer", "405B", "Q4_K_M")
     alone, two = (advised(big, count=n).said.rpartition(" or ")[2] for n in (1, 2))
     assert alone == two
+    # llama.cpp divides a model over any number; heads are divided over powers of two.
+    needed = int(alone.partition(" ")[0])
+    assert needed.bit_count() > 1
+    assert advised(big, count=needed).placement == "whole"
+    assert advised(big, count=needed - 1).said.rpartition(" or ")[2] == alone
+    in_heads = advised(big, count=needed, runtime="vllm")
+    assert in_heads.placement == "split"
+    assert in_heads.said.endswith(f" or {1 << needed.bit_length()} such devices.")
     models = advised(PRODUCER, JUDGE, usd_per_hour=1.0).models
     days = [one.value for model in models for one in model.figures if one.name == "given: a day"]
     assert days == [12, 12]
@@ -150,6 +159,35 @@ def test_models_that_take_turns_are_for_the_budget_to_load():
     for model in advised(PRODUCER, JUDGE, **two, runtime="ollama").models:
         assert model.launch is not None
         assert model.launch.endpoint[-1].text == "manage = true"
+
+
+@pytest.mark.parametrize(
+    ("producer", "judge", "memory", "ports"),
+    [
+        ((2, 2_000), (1, 2_000), "24 GiB", (None, None)),
+        ((8, 2_000), (1, 30_000), "24 GiB", (8080, 8081)),  # eight of the long ones do not fit
+        ((2, 2_000), (1, 2_000), "12 GiB", (None, None)),
+        ((8, 1_000), (1, 16_000), "12 GiB", (8080, 8081)),
+    ],
+    ids=["beside each other", "not beside each other", "in turns", "not even alone"],
+)
+def test_one_server_has_several_models_only_if_they_fit_with_its_settings(
+    producer, judge, memory, ports
+):
+    device = device_by_hand(memory, bandwidth="1000 GB", like=TABLES.device("rtx-4090"))
+    started.clear()
+    advice = advise(
+        [
+            Wanted(role=role, shape=shape("8B", "Q8_0"), model=f"{role}.gguf",
+                   load=Load(users=users, prompt_tokens=tokens), runtime="ollama")
+            for role, (users, tokens) in (("producer", producer), ("evaluator", judge))
+        ],
+        device,
+        tables=TABLES,
+        launches={"ollama": launch},
+    )  # fmt: skip
+    assert advice.placement == ("whole" if memory == "24 GiB" else "in turns")
+    assert tuple(one.port for one in started[-2:]) == ports
 
 
 def test_users_far_beyond_the_memory_are_not_tried_one_by_one():
@@ -178,6 +216,8 @@ def test_a_judge_below_its_floor_is_told_of_and_a_producer_is_not():
     [producer, judge] = advised(PRODUCER, ("evaluator", "8B", "Q4_K_M")).models
     assert not any("too coarse" in note for note in producer.notes)
     assert "Q4_K_M is too coarse for evaluator: 8 bits or more" in judge.notes[0]
+    [second] = advised(("judge2", "8B", "Q4_K_M")).models
+    assert "too coarse for judge2" in second.notes[0]
 
 
 def figures(advice: Advice) -> dict[str, Any]:

@@ -124,6 +124,8 @@ def test_tables_are_shown_with_own_rows(project: Path) -> None:
         (("llama3.1:70b",), "or a size: harness advise 70B"),
         (("evalutor=8B",), "did you mean 'evaluator'?"),
         (("producer=8B", "judges-b=8B"), "did you mean 'judge'?"),
+        (("evalutor2=8B",), "did you mean 'evaluator'?"),
+        (("codex=8B",), "'code'? If not, choose a name less like it"),
         (("8B", "--bandwidth", "100 GB"), "give both: --memory"),
         (("8B", "--bandwidth", "100 GB", "--device", "l4"), "give both: --memory"),
         (("8B", "--memory", "much"), "'much' is not a size"),
@@ -164,6 +166,7 @@ CPU = ("--device", "ddr", "--memory", "16 GiB")
         (("8B", "--runtime", "mlc-llm", "--device", "l4"), "mlc_llm serve 8B --mode server"),
         (("8B", *CPU, "--users", "4"), "embedded: harness starts llama.cpp itself"),
         (("8B", *CPU, "--users", "5"), "llama-server -m"),
+        (("evaluator2=8B", "code=8B", "codex=8B", "--device", "h100"), "codex = "),
     ],
     ids=[
         "too large",
@@ -172,6 +175,7 @@ CPU = ("--device", "ddr", "--memory", "16 GiB")
         "of another format",
         "few on a CPU",
         "many on a CPU",
+        "roles near known ones",
     ],
 )
 def test_packing_and_runtime_follow_from_what_is_asked(
@@ -223,17 +227,25 @@ def test_what_is_learned_is_of_the_endpoints_own_device(project: Path) -> None:
     assert "'gpu7' is not seen" in advise(project, "--measure", "file").stderr
 
 
+HERE = "http://127.0.0.1:9/v1"
+
+
 @pytest.mark.parametrize(
-    ("named", "code"),
+    ("named", "code", "said"),
     [
-        (("nobody",), "endpoint.unknown"),
-        (("http://",), "endpoint.unusable"),
-        (("http://127.0.0.1:9/v1", "--runtime", "vlm"), "endpoint.unusable"),
-        (("http://gpu-box:8000/v1",), "advise.device-of-endpoint"),
+        (("nobody",), "endpoint.unknown", "no endpoint is called 'nobody'"),
+        (("http://",), "endpoint.unusable", "url 'http://' must start"),
+        ((HERE, "--runtime", "nonsense"), "advise.runtime-unknown", "--runtime: 'nonsense' is not"),
+        (
+            ("http://gpu-box:8000/v1",),
+            "advise.device-of-endpoint",
+            "endpoint 'measured' is not served",
+        ),
     ],
 )
 def test_an_endpoint_to_measure_has_to_be_there(
-    project: Path, named: tuple[str, ...], code: str
+    project: Path, named: tuple[str, ...], code: str, said: str
 ) -> None:
     done = advise(project, "small.gguf", "--measure", *named, "--json")
     assert (done.exit_code, done.code) == (2, code)
+    assert done.json["error"]["message"].startswith(said)
