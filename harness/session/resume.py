@@ -236,7 +236,7 @@ def read_earlier_run(path: Path) -> EarlierRun:
 
 
 def _sizes(journal: Journal) -> tuple[int, ...]:
-    return tuple(path.stat().st_size for path in journal.paths)
+    return tuple(path.stat().st_size for path in journal.paths[: journal.parts])
 
 
 class _Found:
