@@ -62,23 +62,27 @@ _BARE = re.compile("[A-Za-z0-9_-]+")
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[ROLE=]MODEL...")
-@click.option("--device", help="One of --tables devices; or `machine`, `gpu0`, …: this machine's.")
+@click.option("--device", help="One of --tables devices, or of this machine: `machine`, `gpu0`.")
 @click.option("--memory", help='A device by hand: "24 GiB".')
-@click.option("--bandwidth", help='Of its memory, in a second: "1008 GB".')
+@click.option("--bandwidth", help='Of that memory, per second: "1008 GB".')
 @click.option("--gpus", type=click.IntRange(1), help="How many such devices.")
-@click.option("--users", type=click.IntRange(1), help="Sequences at once: 1.")
-@click.option("--prompt", "prompt_tokens", type=click.IntRange(1), help="Its tokens: 2000.")
-@click.option("--output", "output_tokens", type=click.IntRange(1), help="Its tokens: 500.")
-@click.option("--rate", "rate_per_s", type=_POSITIVE, help="Requests that come in a second.")
-@click.option("--ttft", "ttft_s", type=_POSITIVE, help="Seconds to the first token, at most: 2.")
-@click.option("--itl", "itl_s", type=_POSITIVE, help="Seconds between tokens, at most: 0.05.")
+@click.option("--users", type=click.IntRange(1), help="How many ask at once; default 1.")
+@click.option("--prompt", "prompt_tokens", type=click.IntRange(1), help="Tokens of a prompt; 2000.")
+@click.option("--output", "output_tokens", type=click.IntRange(1), help="Tokens of a reply; 500.")
+@click.option("--rate", "rate_per_s", type=_POSITIVE, help="Requests per second.")
+@click.option("--ttft", "ttft_s", type=_POSITIVE, help="Most seconds to the first token; 2.")
+@click.option("--itl", "itl_s", type=_POSITIVE, help="Most seconds between tokens; 0.05.")
 @click.option("--run", metavar="RUN", help="Take load and models from a run or a batch.")
-@click.option("--quantization", help="Of a model that is given by its size.")
-@click.option("--runtime", help="The only one to consider, of --tables runtimes.")
-@click.option("--price", type=_POSITIVE, help="Dollars an hour of such a device.")
-@click.option("--table", "own", multiple=True, metavar="NAME=FILE", help="Adds, replaces rows.")
-@click.option("--tables", "shown", is_flag=False, flag_value="", help="Show one, or their names.")
-@click.option("--measure", "measured", metavar="ENDPOINT", help="Is it as quick? Its tag or URL.")
+@click.option("--quantization", help="For models given by their size.")
+@click.option("--runtime", help="Consider only this one of --tables runtimes.")
+@click.option("--price", type=_POSITIVE, help="Dollars per hour and device.")
+@click.option("--table", "own", multiple=True, metavar="NAME=FILE", help="Add or replace rows.")
+@click.option(
+    "--tables", "shown", is_flag=False, flag_value="", help="Show a table, or the names of all."
+)
+@click.option(
+    "--measure", "measured", metavar="ENDPOINT", help="Compare this endpoint (tag or URL)."
+)
 @click.option("--explain", is_flag=True, help="All figures with their formulas, all reasons.")
 @config_option
 @json_option
@@ -289,7 +293,9 @@ def _wanted(
         role, _, model = ("", "", one) if Path(one).exists() else one.rpartition("=")
         if (role or _ONLY) in named:
             raise InvalidInput(
-                f"'{one}': another model has this role; write role=MODEL", code="advise.role-twice"
+                f"'{one}': another model has the same role, or none; give each its own, as in "
+                "producer=8B evaluator=3B",
+                code="advise.role-twice",
             )
         named[role or _ONLY] = model
     if quantization is None:
@@ -403,8 +409,10 @@ def _print_model(model: ModelAdvice, console: Console, started: set[str], *, exp
                 f"{one.kv_bits} bits",
                 format_bytes(one.sequence_bytes),
                 f"{one.sequences:,}",
-                f"{digits(one.alone_tokens_per_s)} tokens/s",
-                f"{digits(one.together_tokens_per_s)} tokens/s",
+                *(
+                    f"{digits(speed)} tokens/s" if one.sequences else "-"
+                    for speed in (one.alone_tokens_per_s, one.together_tokens_per_s)
+                ),
             )
     console.print(table)
     against = f" Against it: {row.against}." if explain else ""
@@ -419,7 +427,9 @@ def _print_model(model: ModelAdvice, console: Console, started: set[str], *, exp
         started.add(command)
     if not explain:
         shown = (one for one in model.figures if one.name in _FIRST or one.unit == "$")
-        _say(", ".join(f"{one.name} {_figure(one)}" for one in shown), console)
+        targets = f"first token within {load.ttft_s:g} s, then one every {load.itl_s:g} s"
+        said = ", ".join(f"{one.name} {_figure(one)}" for one in shown)
+        _say(f"{said}; goodput counts requests on target: {targets}", console)
         return
     for setting in (*launch.command, *launch.endpoint):
         _say(f"  {setting.text}: {setting.reason}", console, "dim")
@@ -440,6 +450,8 @@ def _shown(value: float, unit: str) -> str:
         return format_bytes(round(value))
     if unit == "$":
         return f"${dollars(value)}"
+    if unit == "s" and value >= 3600:
+        return f"{value / 3600:,.1f} hours"
     if unit == "s" and value < 1:
         return f"{1000 * value:,.3g} ms"
     return f"{value:,.0f} {unit}".rstrip() if value == int(value) else f"{digits(value)} {unit}"

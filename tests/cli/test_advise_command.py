@@ -118,7 +118,7 @@ def test_tables_are_shown_with_own_rows(project: Path) -> None:
     ("arguments", "said"),
     [
         ((), "there is no model"),
-        (("8B", "7B"), "another model has this role"),
+        (("8B", "7B"), "another model has the same role"),
         (("none.gguf",), "none.gguf: cannot be opened"),
         (("8X",), "give a GGUF file, a folder of safetensors"),
         (("llama3.1:70b",), "or a size: harness advise 70B"),
