@@ -46,7 +46,7 @@ class Replica:
     call_s: float | None = None
     """A mean of the latest calls that it answered."""
     first_sent_ns: int | None = None
-    """When it was sent its first call."""
+    """When it was sent the first of those under way."""
 
     def answered(self, call_s: float) -> None:
         """A call has got its answer, in so many seconds."""
@@ -54,7 +54,9 @@ class Replica:
         self.call_s = call_s if self.call_s is None else self.call_s + (call_s - self.call_s) / 4
 
     def _first_s(self, now_ns: int) -> float | None:
-        return None if self.first_sent_ns is None else (now_ns - self.first_sent_ns) / 1e9
+        if self.first_sent_ns is None or not self.under_way:
+            return None  # one whose only call has failed is not slow
+        return (now_ns - self.first_sent_ns) / 1e9
 
     def state(self, now_ns: int) -> ReplicaState:
         """For a choice. After a failure it is tried again with one call at a time."""
@@ -140,7 +142,7 @@ class Gate:
         try:
             async with self._lease(request) if self._lease else nullcontext():
                 sent_ns = self._tracer.now_ns()
-                if replica.first_sent_ns is None:
+                if replica.first_sent_ns is None or replica.under_way == 1:
                     replica.first_sent_ns = sent_ns
                 yield place
             replica.answered((self._tracer.now_ns() - sent_ns) / 1e9)

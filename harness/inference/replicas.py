@@ -126,21 +126,22 @@ def choice(
     if not states[home].has_place and not others:
         return None
     number = home if states[home].has_place and (stays or not others) else others[0]
-    # Where it would begin, it may end later than where it waits.
     quick = _quicker(number, calm, states)
-    if quick and _drained_s(quick, usable, states) < (states[number].call_s or 0.0):
-        free = [one for one in quick if states[one].has_place]
-        if not free:
-            return None
-        if has_waited:
-            number = free[0]
+    free = [one for one in quick if has_waited and states[one].has_place]
+    # Where it would begin, it may end later than where it has waited.
+    if free and _drained_s(quick, usable, states) < (states[number].call_s or 0.0):
+        number = free[0]
     return number, "failed over" if is_new else "prefix" if number == home else "load"
 
 
 def _quicker(one: int, among: Sequence[int], states: Sequence[ReplicaState]) -> list[int]:
-    """The replicas that are quicker than this one."""
+    """The replicas that are quicker than this one and have no calls of their own waiting.
+
+    Those whose calls are shorter seem quicker. They take others' calls only when they could idle.
+    """
     most_s = (states[one].call_s or 0.0) / QUICKER
-    return [other for other in among if 0.0 < (states[other].call_s or 0.0) <= most_s]
+    idle = [other for other in among if not states[other].waiting]
+    return [other for other in idle if 0.0 < (states[other].call_s or 0.0) <= most_s]
 
 
 def _drained_s(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,8 @@ class _Queued:
     """A call that waits for its turn."""
 
     call: WaitingCall
+    node: str | None
+    """That makes it."""
     is_granted: bool = False
     error: Exception | None = None
     awaits_load: bool = False
@@ -81,6 +84,10 @@ class KeepAliveBudget:
         )
         self._left = frozenset(left)
         self._lend: Callable[[int], None] = lambda _count: None
+        self._lent = 0
+        self._max_parallel: int | None = None
+        self._leases: Counter[str | None] = Counter()
+        """By the node that has them."""
         self._forecast = NOTHING_KNOWN
         self._was_surprised = False
         self._queue: dict[int, _Queued] = {}
@@ -143,15 +150,12 @@ class KeepAliveBudget:
         self._consider()
 
     def tell_waiting(self, lend: Callable[[int], None], *, max_parallel: int | None) -> None:
-        """Tells how many calls wait for a model not in memory, if there is no room for all models.
+        """Tells how many nodes wait for a model not in memory, if there is no room for all models.
 
-        So further ones can begin, and each load serves more of them. When it is made, all of them
-        could be sent: a model whose slots are unknown gets `max_parallel` of them at one time.
+        So further ones can begin, and each load serves more of them. While calls of more than
+        `max_parallel` nodes are here, a model whose slots are unknown gets so many at one time.
         """
-        self._lend = lend
-        for model, tenant in self.tenants.items():
-            if tenant.slots is None:
-                self._residents.tenants[model] = replace(tenant, slots=max_parallel)
+        self._lend, self._lent, self._max_parallel = lend, 0, max_parallel
 
     def lease_for(
         self, request: Request, *, context_tokens: int | None = None
@@ -175,7 +179,8 @@ class KeepAliveBudget:
         """
         assert self._is_open, "a budget lends nothing outside of its block"
         check_fits(model, self._residents.tenants, self._devices)
-        await self._turn(model, kv_tokens)
+        node = self._tracer.current_node
+        await self._turn(model, kv_tokens, node)
         began_ns = self._tracer.now_ns()
         try:
             yield
@@ -185,6 +190,7 @@ class KeepAliveBudget:
             raise
         finally:
             now_ns = self._tracer.now_ns()
+            self._leases -= Counter([node])
             self._residents.end_use(
                 model, kv_tokens=kv_tokens, call_s=(now_ns - began_ns) / 1e9, now_ns=now_ns
             )
@@ -192,7 +198,7 @@ class KeepAliveBudget:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    async def _turn(self, model: str, kv_tokens: int) -> None:
+    async def _turn(self, model: str, kv_tokens: int, node: str | None) -> None:
         """Returns when the call may begin."""
         queued = _Queued(
             WaitingCall(
@@ -200,7 +206,8 @@ class KeepAliveBudget:
                 model=model,
                 since_ns=self._tracer.now_ns(),
                 kv_tokens=kv_tokens,
-            )
+            ),
+            node,
         )
         self._queue[queued.call.id] = queued
         if self._forecast.is_complete and not self._forecast.expects(model):
@@ -216,6 +223,7 @@ class KeepAliveBudget:
                 await self._wait(queued)
         except asyncio.CancelledError:
             if self._queue.pop(queued.call.id, None) is None and queued.is_granted:
+                self._leases -= Counter([node])
                 self._residents.end_use(model, kv_tokens=kv_tokens)
             self._consider()
             raise
@@ -236,6 +244,7 @@ class KeepAliveBudget:
 
     def _grant(self, number: int) -> None:
         queued = self._queue.pop(number)
+        self._leases[queued.node] += 1
         self._residents.begin_use(queued.call.model, kv_tokens=queued.call.kv_tokens)
         queued.is_granted = True
         queued.changed.set()
@@ -270,10 +279,14 @@ class KeepAliveBudget:
     # --- decisions --------------------------------------------------------------------------------
 
     def _state(self) -> State:
+        tenants, most = self._residents.tenants, self._max_parallel
+        nodes = {queued.node for queued in self._queue.values()} | self._leases.keys()
+        if most is not None and len(nodes) > most:
+            tenants = {m: replace(one, slots=one.slots or most) for m, one in tenants.items()}
         return State(
             now_ns=self._tracer.now_ns(),
             ledger=self.ledger,
-            tenants=self._residents.tenants,
+            tenants=tenants,
             waiting=tuple(queued.call for queued in self._queue.values()),
             forecast=self._forecast,
             max_wait_ns=self._max_wait_ns,
@@ -290,12 +303,18 @@ class KeepAliveBudget:
                         self._grant(number)
                 case Wait(until_ns=until_ns):
                     self._ask_again_at(until_ns, state.now_ns)
-                    if state.is_crowded:
-                        there = state.ledger.residents
-                        self._lend(sum(call.model not in there for call in state.waiting))
+                    self._tell_waiting(state)
                     return
                 case move:
                     self._residents.begin(move, state)
+
+    def _tell_waiting(self, state: State) -> None:
+        there, queue = state.ledger.residents, self._queue.values()
+        waiting = {one.node for one in queue if one.call.model not in there} - {None}
+        lent = len(waiting) if state.is_crowded else 0
+        if lent != self._lent:
+            self._lent = lent
+            self._lend(lent)
 
     def _note_change(self, refused: Mapping[str, Exception]) -> None:
         """What is in memory, or its size, has changed.

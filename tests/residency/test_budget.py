@@ -42,19 +42,51 @@ def one_after_another(*models, is_complete=True):
 
 
 @virtually
-async def test_calls_that_wait_for_an_absent_model_are_told_and_then_go_a_few_at_a_time():
-    told = []
-    async with Machine(10, a=6, b=6).lending() as budget:
+async def test_nodes_that_wait_for_an_absent_model_are_told_and_then_go_a_few_at_a_time():
+    told, tracer = [], Tracer(clock=loop_ns)
+    async with Machine(10, a=6, b=6).lending(tracer) as budget:
         budget.tell_waiting(told.append, max_parallel=2)
         held = Call(budget, "a")
         await until_idle()
-        waiting = [Call(budget, "b") for _ in range(3)]
+        waiting = []
+        for number in range(3):
+            with tracer.span("node", node=f"rows[{number}]"):
+                waiting += [Call(budget, "b"), Call(budget, "b")]
         await until_idle()
         assert told[-1] == 3
         await held.end()
         await until_idle()
         assert (told[-1], residents(budget)) == (0, {"b": 2})
         for call in waiting:
+            await call.end()
+
+
+@virtually
+async def test_calls_of_no_more_nodes_than_run_at_once_go_together():
+    tracer = Tracer(clock=loop_ns)
+    async with Machine(10, a=6, b=6).lending(tracer) as budget:
+        budget.tell_waiting(lambda _count: None, max_parallel=1)
+        with tracer.span("node", node="fan out"):
+            calls = [Call(budget, "a") for _ in range(8)]
+        await until_idle()
+        assert residents(budget) == {"a": 8}
+        for call in calls:
+            await call.end()
+
+
+@virtually
+async def test_no_more_nodes_begin_once_models_turn_out_to_fit():
+    told, tracer = [], Tracer(clock=loop_ns)
+    machine = Machine(10, a=6, b=6)
+    async with machine.lending(tracer) as budget:
+        budget.tell_waiting(told.append, max_parallel=1)
+        machine.needs["a"] = 4
+        calls = [Call(budget, "a")]
+        with tracer.span("node", node="rows[0]"):
+            calls.append(Call(budget, "b"))
+        await until_idle()
+        assert (told, residents(budget)) == ([1, 0], {"a": 1, "b": 1})
+        for call in calls:
             await call.end()
 
 
