@@ -75,6 +75,12 @@ def test_an_interrupted_batch_says_how_to_go_on(project: Path) -> None:
     assert (again["done"], again["status"]) == (3, "finished")
 
 
+def test_a_batch_is_resumed_by_its_own_command(project: Path) -> None:
+    harness("batch", "picky.py", "drinks.csv", "--output", "out.jsonl", cwd=project)
+    done = harness("resume", "latest", "--json", cwd=project)
+    assert (done.exit_code, done.code) == (2, "resume.is-batch")
+
+
 def test_a_dry_run_says_what_would_be_made(project: Path) -> None:
     command = ("batch", "echo.py", "drinks.csv", "--output", "out.jsonl")
     new = harness(*command, "--dry-run", cwd=project)
