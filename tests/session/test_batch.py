@@ -209,6 +209,18 @@ def test_mistakes_of_the_first_hundred_rows_are_told_before_anything_runs(tmp_pa
     assert not (tmp_path / "traces").exists()
 
 
+def test_a_mistake_of_all_rows_is_told_once_with_what_to_give(tmp_path):
+    table = tmp_path / "tasks.csv"
+    table.write_text("times,note\n" + "1,a\n2,b\n" * 4)
+
+    with pytest.raises(InvalidInput) as refused:
+        batch(words_pipeline(Calls()), table, tmp_path)
+
+    (line,) = str(refused.value).splitlines()[1:]
+    assert line.startswith(f"  {table}:2, {table}:3, {table}:4 and 5 more: ")
+    assert "--set task=" in line
+
+
 def test_a_mistake_further_down_fails_its_row_alone(tmp_path):
     rows = [*({"task": f"task {n}"} for n in range(100)), {"times": 1}]
 
