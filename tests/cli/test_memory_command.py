@@ -81,6 +81,12 @@ def test_lines_are_passages_and_those_before_a_mistake_are_stored(tmp_path: Path
     assert (again.exit_code, again.code, again.json["known"]) == (2, "passage.not-json", 2)
 
 
+def test_lines_of_standard_input_are_not_taken_for_a_document(tmp_path: Path) -> None:
+    refused = memory("add", "-", "--json", cwd=tmp_path, stdin=LINES)
+    assert (refused.exit_code, refused.code) == (2, "passage.needs-jsonl")
+    assert memory("add", "-", cwd=tmp_path, stdin=f"# A line\n\n{LINES}").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("field", "code", "named"),
     [
