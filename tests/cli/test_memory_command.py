@@ -179,6 +179,13 @@ def test_a_search_finds_the_part_of_a_document_or_says_that_there_is_none(made: 
     assert done.stderr
 
 
+def test_a_filter_that_no_passage_satisfies_is_said(made: Path) -> None:
+    done = memory("search", "float", "--where", "source=brief", cwd=made)
+    assert done.stderr == "no passage has source=brief\n"
+    done = memory("search", "quarterly revenue", "--where", "year=2024", cwd=made)
+    assert done.stderr == "no passage is relevant\n"
+
+
 def test_a_secret_where_an_excerpt_ends_is_not_printed_in_part(tmp_path: Path) -> None:
     secret = "tawny-owl-in-the-barn"
     texts = (f"otters {'x' * length} {secret} and more of it" for length in range(130, 155, 5))
