@@ -178,7 +178,8 @@ def search(
     elif hits:
         results().print(_hits_table(hits))
     else:
-        say("no passage is relevant", err=True)
+        none = f"no passage has {', '.join(pairs)}" if hits.none_match else "no passage is relevant"
+        say(none, err=True)
 
 
 @memory.command()

@@ -90,6 +90,12 @@ def passages_in(files: Iterable[Path | None], given: Given, *, jsonl: bool) -> I
 def _document(path: Path | None, given: Given) -> Iterator[tuple[Passage, int]]:
     if path is None:
         size, data = 0, sys.stdin.buffer.read()
+        if _are_passages(data):
+            raise InvalidInput(
+                'every line is a JSON object with "text"; add --jsonl to store each as a passage',
+                code="passage.needs-jsonl",
+                path=Path("standard input"),
+            )
         text = text_of("standard input", data, path=None)
     else:
         size, text = path.stat().st_size, read_text("the document", path)
@@ -104,6 +110,15 @@ def _document(path: Path | None, given: Given) -> Iterator[tuple[Passage, int]]:
             ),
             size,
         )
+
+
+def _are_passages(data: bytes) -> bool:
+    """Whether these are JSON Lines, although not said to be."""
+    try:
+        found = [orjson.loads(line) for line in data.splitlines() if line.strip()]
+    except orjson.JSONDecodeError:
+        return False
+    return bool(found) and all(isinstance(one, dict) and "text" in one for one in found)
 
 
 def _lines(path: Path | None, given: Given) -> Iterator[tuple[Passage, int]]:

@@ -129,6 +129,12 @@ def resume(
         earlier = read_earlier_run(journal)
         before = earlier.beginning.origin or Origin(target="")
         chosen_target = target or before.target
+        if earlier.journal.started.name.startswith("batch ") and "digests" in earlier.inputs:
+            raise InvalidInput(
+                "this is a batch; run the same `harness batch` command or `pipeline.batch` again",
+                code="resume.is-batch",
+                path=journal,
+            )
         if not chosen_target:
             raise InvalidInput(
                 "the run was begun from Python, so its pipeline's file is not known; give it: "

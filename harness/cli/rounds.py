@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.cli.consoles import say
 from harness.cli.verdicts import points, verdict_as_json, why_not_more, with_scores
 from harness.compress import sections_of
 from harness.trace import Journal
@@ -22,13 +23,16 @@ _WORDS_BEFORE = 4
 
 
 def print_rounds(journal: Journal, console: Console) -> None:
-    """Prints each round of each loop of a run.
+    """Prints each round of each loop of a run; without a loop, says so on standard error.
 
     Raises:
         InvalidInput: The run did not record texts, or a draft had a secret in it.
         JournalInvalid: The journal is damaged.
     """
-    for loop, rounds in _loops(journal):
+    found = _loops(journal)
+    if not found:
+        say("this run has no revise loop", err=True)
+    for loop, rounds in found:
         where = f"{loop.node}: " if loop.node else ""
         end = loop.stop_reason or "not over"
         console.print(Text(f"{where}rubric '{loop.rubric}', {end}", style="bold"))

@@ -62,8 +62,10 @@ def print_result(result: RunResult, out: Console, console: Console) -> None:
     if files.journal.is_file():
         drawn = [p.suffix for p in (files.chrome_trace, files.perfetto_trace) if p is not None]
         lines = {"files": ", ".join([str(files.journal), *drawn])}
+        has_loop = result.loops or result.earlier_loops
         for what, how in _NEXT.items():
-            lines[what] = f"{command_here()} {how} {_journal_name(files.journal)}"
+            if how != "trace rounds" or has_loop:
+                lines[what] = f"{command_here()} {how} {_journal_name(files.journal)}"
         for what, line in lines.items():
             told = f"{what:<{_NEXT_WIDTH}}{line}"
             console.print(told, style="dim", highlight=False, markup=False, soft_wrap=True)

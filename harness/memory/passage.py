@@ -238,11 +238,13 @@ class Hits(list[Hit]):
 
     Attributes:
         fallback: Why words alone decided although meaning was asked for; None if all is well.
+        none_match: Whether no passage satisfies the filter.
     """
 
     def __init__(self, hits: list[Hit], *, fallback: str | None = None) -> None:
         super().__init__(hits)
         self.fallback = fallback
+        self.none_match = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -214,6 +214,8 @@ class MemoryStore:
         hits = self._searcher.search(
             query, limit=limit, mode=mode, where=wanted, until=self._written
         )
+        if wanted and not hits:
+            hits.none_match = not len(self._primary.tagged(wanted))
         self._start_upkeep()
         return hits
 

@@ -295,7 +295,7 @@ class Batch:
     @property
     def _state(self) -> Path | None:
         """Names the run that an output is of."""
-        return self._output and self._output.with_suffix(".batch")
+        return self._output and self._output.with_name(f"{self._output.name}.batch")
 
     def _note(self, run_id: str) -> None:
         """Notes the run to go on with when the same output is asked for again."""

@@ -69,7 +69,7 @@ class BatchFiles:
         self.lines: dict[int, dict[str, Any]] = {}
         self.failures: list[RowFailure] = []
         self.error: HarnessError | None = None
-        self.failures_path = path and path.with_suffix(".failures.jsonl")
+        self.failures_path = path and path.with_name(f"{path.name}.failures.jsonl")
 
     def __enter__(self) -> Self:
         return self

@@ -23,6 +23,8 @@ Inputs = str | Path | Iterable[str | Path] | Iterable[Mapping[str, Any]]
 _CHECKED = 100
 """Rows of which none may be mistaken before anything runs."""
 _SHOWN = 10
+_PLACES = 3
+"""Of rows with the same mistake."""
 _COLUMN = re.compile(r"\{([^{}\"'\s]+)\}")
 
 
@@ -74,7 +76,9 @@ class BatchRows:
         seed: int,
     ) -> None:
         self._pipeline = pipeline
-        self._names = frozenset(graph_inputs(pipeline))
+        takes = graph_inputs(pipeline)
+        self._names = frozenset(takes)
+        self._needed = {name: one.node.name for name, one in takes.items() if not one.has_default}
         self._every = every
         if unknown := sorted(every.keys() - self._names):
             raise InvalidInput(
@@ -120,6 +124,13 @@ class BatchRows:
             raise row.refusal(f"the id '{row.id}' occurs twice", code="row.id-twice")
         ids.add(row.id)
         values = self._inputs(row)
+        for name, node in self._needed.items():
+            if name not in values:
+                raise row.refusal(
+                    f"it has no '{name}', which node '{node}' needs; add a column `{name}`, or "
+                    f"--set {name}=...",
+                    code="batch.input-missing",
+                )
         bind_inputs(self._pipeline, values)
         held = sorted((name, digest_of_value(value)) for name, value in values.items())
         if any(one == NO_DIGEST for _, one in held):
@@ -144,12 +155,17 @@ class BatchRows:
         return own | {name: _filled(row, name, value) for name, value in self._every.items()}
 
     def _mistakes(self, read: int) -> InvalidInput:
-        told = [
-            f"  {one.file if one.line is None else f'{one.file}:{one.line}'}: {one.reason}"
-            for one in self.refused[:_SHOWN]
-        ]
-        if len(self.refused) > _SHOWN:
-            told.append(f"  … and {len(self.refused) - _SHOWN} more")
+        places: dict[str, list[str]] = {}
+        for one in self.refused:
+            place = one.file if one.line is None else f"{one.file}:{one.line}"
+            places.setdefault(one.reason, []).append(place)
+        told = []
+        for reason, where in places.items():
+            more = len(where) - _PLACES
+            shown = ", ".join(where[:_PLACES]) + (f" and {more} more" if more > 0 else "")
+            told.append(f"  {shown}: {reason}")
+        if len(told) > _SHOWN:
+            told[_SHOWN:] = [f"  … and {len(told) - _SHOWN} more"]
         return InvalidInput(
             f"{len(self.refused)} of the first {read} rows do not fit pipeline "
             f"'{self._pipeline.name}', so nothing was run:\n" + "\n".join(told),

@@ -62,7 +62,7 @@ def test_rows_that_fail_are_told_and_tried_again(project: Path) -> None:
     assert "3 of 3 rows have their output in out.jsonl, 2 of them from before" in again.stdout
     done = harness("batch", "picky.py", "drinks.csv", "--output", "out.jsonl", cwd=project)
     assert "nothing was left to do" in done.stdout
-    assert not (project / "out.failures.jsonl").exists()
+    assert not (project / "out.jsonl.failures.jsonl").exists()
 
 
 def test_an_interrupted_batch_says_how_to_go_on(project: Path) -> None:
@@ -73,6 +73,12 @@ def test_an_interrupted_batch_says_how_to_go_on(project: Path) -> None:
     (project / "mended").touch()
     again = harness(*command, "--json", cwd=project).json
     assert (again["done"], again["status"]) == (3, "finished")
+
+
+def test_a_batch_is_resumed_by_its_own_command(project: Path) -> None:
+    harness("batch", "picky.py", "drinks.csv", "--output", "out.jsonl", cwd=project)
+    done = harness("resume", "latest", "--json", cwd=project)
+    assert (done.exit_code, done.code) == (2, "resume.is-batch")
 
 
 def test_a_dry_run_says_what_would_be_made(project: Path) -> None:
@@ -146,6 +152,6 @@ def test_the_report_has_a_line_for_each_node_and_not_for_each_row(project: Path)
     nobody = {"producer": {"backend": "llamacpp", "url": NOBODY, "model_id": "none"}}
     command = ("batch", "asks.py", "drinks.csv", "--output", "out.jsonl")
     failed = harness(*command, cwd=project, endpoints=nobody)
-    assert (failed.exit_code, "All: out.failures.jsonl" in failed.stdout) == (1, True)
+    assert (failed.exit_code, "All: out.jsonl.failures.jsonl" in failed.stdout) == (1, True)
     report = harness("trace", "report", "latest", "--json", cwd=project).json
     assert [one["name"] for one in report["nodes"]] == ["rows/asks/step"]

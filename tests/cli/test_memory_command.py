@@ -81,6 +81,12 @@ def test_lines_are_passages_and_those_before_a_mistake_are_stored(tmp_path: Path
     assert (again.exit_code, again.code, again.json["known"]) == (2, "passage.not-json", 2)
 
 
+def test_lines_of_standard_input_are_not_taken_for_a_document(tmp_path: Path) -> None:
+    refused = memory("add", "-", "--json", cwd=tmp_path, stdin=LINES)
+    assert (refused.exit_code, refused.code) == (2, "passage.needs-jsonl")
+    assert memory("add", "-", cwd=tmp_path, stdin=f"# A line\n\n{LINES}").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("field", "code", "named"),
     [
@@ -171,6 +177,13 @@ def test_a_search_finds_the_part_of_a_document_or_says_that_there_is_none(made: 
     done = memory("search", "quarterly shipping revenue", cwd=made)
     assert (done.exit_code, done.stdout) == (0, "")
     assert done.stderr
+
+
+def test_a_filter_that_no_passage_satisfies_is_said(made: Path) -> None:
+    done = memory("search", "float", "--where", "source=brief", cwd=made)
+    assert done.stderr == "no passage has source=brief\n"
+    done = memory("search", "quarterly revenue", "--where", "year=2024", cwd=made)
+    assert done.stderr == "no passage is relevant\n"
 
 
 def test_a_secret_where_an_excerpt_ends_is_not_printed_in_part(tmp_path: Path) -> None:

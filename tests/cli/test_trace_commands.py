@@ -119,6 +119,16 @@ def test_a_run_that_was_resumed_is_listed_once_and_counts_as_the_latest(tmp_path
     assert latest.json["final"] == "STOPPED"
 
 
+def test_a_run_without_a_revise_loop_says_so_and_points_at_no_rounds(project: Path) -> None:
+    done = trace("rounds", cwd=project)
+
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == "this run has no revise loop\n"
+    ended = harness("run", "echo.py", "--task", "tea", cwd=project)
+    hints = ("trace rounds" in ended.stderr, "trace report" in ended.stderr)
+    assert hints == (False, True)
+
+
 # --- export --------------------------------------------------------------------------------------
 
 

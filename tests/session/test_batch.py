@@ -82,7 +82,7 @@ def test_each_row_has_a_line_with_its_inputs_and_its_output(tmp_path):
             "output": "MILK",
         },
     ]
-    assert not (tmp_path / "out.failures.jsonl").exists()
+    assert not (tmp_path / "out.jsonl.failures.jsonl").exists()
 
 
 def test_all_rows_are_one_run(tmp_path):
@@ -98,7 +98,7 @@ def test_all_rows_are_one_run(tmp_path):
 def test_a_failed_row_stops_no_other_and_is_tried_again(tmp_path):
     calls = Calls()
     first = batch(words_pipeline(calls, fails={"two"}), ROWS, tmp_path)
-    failed = lines(tmp_path / "out.failures.jsonl")
+    failed = lines(tmp_path / "out.jsonl.failures.jsonl")
 
     assert first.run.status == "failed"
     assert outputs(tmp_path / "out.jsonl") == {"one": "ONE", "three": "THREE"}
@@ -110,7 +110,7 @@ def test_a_failed_row_stops_no_other_and_is_tried_again(tmp_path):
     calls.made.clear()
     again = batch(words_pipeline(calls, fails={"two"}), ROWS, tmp_path)
     assert (calls.made, again.kept) == (["two"], 2)
-    assert len(lines(tmp_path / "out.failures.jsonl")) == 1
+    assert len(lines(tmp_path / "out.jsonl.failures.jsonl")) == 1
 
 
 def test_a_batch_that_is_finished_runs_nothing(tmp_path):
@@ -209,6 +209,18 @@ def test_mistakes_of_the_first_hundred_rows_are_told_before_anything_runs(tmp_pa
     assert not (tmp_path / "traces").exists()
 
 
+def test_a_mistake_of_all_rows_is_told_once_with_what_to_give(tmp_path):
+    table = tmp_path / "tasks.csv"
+    table.write_text("times,note\n" + "1,a\n2,b\n" * 4)
+
+    with pytest.raises(InvalidInput) as refused:
+        batch(words_pipeline(Calls()), table, tmp_path)
+
+    (line,) = str(refused.value).splitlines()[1:]
+    assert line.startswith(f"  {table}:2, {table}:3, {table}:4 and 5 more: ")
+    assert "--set task=" in line
+
+
 def test_a_mistake_further_down_fails_its_row_alone(tmp_path):
     rows = [*({"task": f"task {n}"} for n in range(100)), {"times": 1}]
 
@@ -303,8 +315,12 @@ def test_a_rubric_scores_each_output_and_only_once(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "code"),
     [
-        pytest.param(lambda p: (p / "out.batch").unlink(), "batch.output-foreign", id="no state"),
-        pytest.param(lambda p: (p / "out.batch").write_text("{"), "batch.state-invalid", id="bad"),
+        pytest.param(
+            lambda p: (p / "out.jsonl.batch").unlink(), "batch.output-foreign", id="no state"
+        ),
+        pytest.param(
+            lambda p: (p / "out.jsonl.batch").write_text("{"), "batch.state-invalid", id="bad"
+        ),
         pytest.param(
             lambda p: [one.unlink() for one in (p / "traces").glob("2*.jsonl")],
             "batch.run-gone",
@@ -322,6 +338,18 @@ def test_an_output_that_the_batch_cannot_know_is_left_alone(tmp_path, spoil, cod
 
     assert refused.value.code == code
     assert (tmp_path / "out.jsonl").read_bytes() == before
+
+
+def test_outputs_of_one_stem_are_two_batches(tmp_path):
+    fails = words_pipeline(Calls(), fails={"two"})
+    first = batch(fails, ROWS, tmp_path)
+    second = batch(fails, ROWS, tmp_path, output="out.csv")
+
+    assert second.kept == 0
+    assert second.run.run_id != first.run.run_id
+    assert second.failures_file == tmp_path / "out.csv.failures.jsonl"
+    assert first.failures_file == tmp_path / "out.jsonl.failures.jsonl"
+    assert len(lines(first.failures_file)) == 1
 
 
 def test_an_output_of_another_pipeline_is_left_alone(tmp_path):
