@@ -195,11 +195,15 @@ def swap_thrash(observed: Observed) -> Found | None:
 
 def budget_wait(observed: Observed) -> Found | None:
     """Calls waited in this process, until a call to another model left room for theirs."""
-    moving = [*observed.loads, *observed.unloads]
+    elsewhere = [*observed.loads, *observed.unloads, *observed.lags]
+    in_use = {
+        model: without([one for one in observed.calls if one.model != model], elsewhere)
+        for model in {call.model for call in observed.calls}
+    }
     waits = {
         call.id: parts
         for call in observed.calls
-        if length_ns(parts := without(_waits_for_room(call), moving)) >= LEAST_LOST_NS
+        if length_ns(parts := common(_waits_for_room(call), in_use[call.model])) >= LEAST_LOST_NS
     }
     lost_ns = length_ns(part for parts in waits.values() for part in parts)
     if len(waits) < LEAST_WAITS or not observed.matters(lost_ns):
