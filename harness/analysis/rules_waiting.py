@@ -139,23 +139,31 @@ def straggler(observed: Observed) -> Found | None:
     for span, name in observed.node_names.items():
         of_node.setdefault(name, []).append(span)
     worst: tuple[int, int, float] | None = None
+    queues: dict[int | None, list[Interval]] = {}
+    for call in observed.calls:
+        queues.setdefault(observed.parents.get(call.id), []).extend(call.phases.get("queue", ()))
+    own_ns = {
+        span: length_ns(without([node], queues.get(span, ())))
+        for span, node in observed.nodes.items()
+    }
     for spans in of_node.values():
         *others, last = sorted(spans, key=lambda span: observed.nodes[span].duration_ns)
         if len(spans) < LEAST_ITEMS or last not in on_path:
             continue
-        took_ns = observed.nodes[last].duration_ns
-        usual_ns = statistics.median(observed.nodes[span].duration_ns for span in others)
-        lost_ns = took_ns - observed.nodes[others[-1]].duration_ns
-        if took_ns >= LONG_FACTOR * usual_ns and (worst is None or lost_ns > worst[0]):
+        usual_ns = statistics.median(own_ns[span] for span in others)
+        lost_ns = observed.nodes[last].duration_ns - observed.nodes[others[-1]].duration_ns
+        if own_ns[last] >= LONG_FACTOR * usual_ns and (worst is None or lost_ns > worst[0]):
             worst = lost_ns, last, usual_ns
     if worst is None or not observed.matters(worst[0]):
         return None
     lost_ns, last, usual_ns = worst
-    took_ns = observed.nodes[last].duration_ns
+    took_ns = own_ns[last]
+    queued = took_ns < observed.nodes[last].duration_ns
     return Found(
         seen=f"'{observed.node_labels[last]}' took {said_ns(took_ns)}, the others of its node "
-        f"{said_ns(usual_ns)} in the median, and the next nodes waited for it alone "
-        f"({observed.said(lost_ns)}).",
+        f"{said_ns(usual_ns)} in the median"
+        + (", queues left out" if queued else "")
+        + f", and the run waited for it alone ({observed.said(lost_ns)}).",
         evidence=Evidence(
             spans=(last,), figures={"took_s": took_ns / 1e9, "usual_s": usual_ns / 1e9}
         ),
@@ -303,8 +311,8 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
         one.model == model and one.bound == "compute" for one in observed.limits
     )
     wanted, expected = ("sequences", _most_at_once(calls)), _with_places(calls, queues, queued)
-    gains_nothing = computes_all_it_can or expected.after >= expected.before
-    case = "at its limit" if gains_nothing else ""
+    case = "places gain nothing" if expected.after >= expected.before else ""
+    case = "at its limit" if computes_all_it_can else case
     if kv_is_full:  # in elements of half the size, twice as many fit
         wanted = ("kv_bits", 8)
         expected = Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls")

@@ -246,6 +246,8 @@ def test_a_recorded_run_is_diagnosed_as_what_it_was_made_to_show(
     [
         # One model, and a node that blocks the event loop: nothing waits for memory.
         ("client-lag", ["client-lag", "cold-start"]),
+        # Others queue before the long reply, and are long over before it ends.
+        ("straggler", ["queueing", "straggler"]),
     ],
 )
 def test_a_shipped_run_is_diagnosed_as_its_page_says(name: str, rules: list[str]) -> None:
