@@ -18,7 +18,7 @@ from harness.analysis.facts import (
 )
 from harness.analysis.finding import MOST_SPANS, Evidence, Expected, Found, counted, named, said_ns
 from harness.analysis.rules_prompts import needed_replies
-from harness.analysis.rules_waiting import FULL_KV
+from harness.analysis.rules_waiting import FULL_KV, had_places
 from harness.analysis.what_if import Change
 from harness.trace.calls import Call, Interval
 from harness.trace.intervals import common, depths, length_ns, parts_within
@@ -141,7 +141,7 @@ def max_concurrency(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
         seen=f"{len(waited)} of {len(calls)} calls to '{model}' waited in this process for their "
         f"turn, up to {said_ns(longest_ns)} ({observed.said(lost_ns)}), "
         + (
-            "while its server had no queue."
+            "while none waited for a place in its server."
             if certain
             else "and its server does not report whether it was full."
         ),
@@ -168,7 +168,7 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
     return (
         bool(observed.highest(model, "waiting"))
         or kv > FULL_KV
-        or len(queued) >= LEAST_TURNS
+        or (len(queued) >= LEAST_TURNS and not had_places(observed, calls))
         or (server.is_in_process and server.slots <= (server.max_parallel or server.slots))
     )
 

@@ -300,7 +300,7 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
     lost_ns = length_ns(queues[call.id] for call in queued)
     certain = tells_of_queues(observed, calls)
     least = LEAST_QUEUED if certain else LEAST_INFERRED
-    if len(queued) < least or not observed.matters(lost_ns) or _had_places(observed, calls):
+    if len(queued) < least or not observed.matters(lost_ns) or had_places(observed, calls):
         return None
     waits = [queues[call.id].duration_ns for call in queued]
     seats = max((depth for _, depth in depths(decoding(calls))), default=0)
@@ -369,7 +369,7 @@ def behind_prefill(observed: Observed, model: str, calls: Sequence[Call]) -> Fou
     """Calls had a place in their server, and waited there until other prompts had been read."""
     queues = queues_in_server(observed, calls)
     queued = _queued(calls, queues)
-    if len(queued) < LEAST_QUEUED or not _had_places(observed, calls):
+    if len(queued) < LEAST_QUEUED or not had_places(observed, calls):
         return None
     # A call's own prompt is read after its queue, never during it.
     prefills = [part for call in calls for part in call.phases.get("prefill", ())]
@@ -404,7 +404,7 @@ def _queued(calls: Sequence[Call], queues: Mapping[int, Interval]) -> list[Call]
     ]
 
 
-def _had_places(observed: Observed, calls: Sequence[Call]) -> bool:
+def had_places(observed: Observed, calls: Sequence[Call]) -> bool:
     """Whether it is certain that the server had a place for each of a model's calls."""
     model = calls[0].model
     server, waiting = observed.server(model), observed.highest(model, "waiting")

@@ -248,6 +248,8 @@ def test_a_recorded_run_is_diagnosed_as_what_it_was_made_to_show(
         ("client-lag", ["client-lag", "cold-start"]),
         # Others queue before the long reply, and are long over before it ends.
         ("straggler", ["queueing", "straggler"]),
+        # A place for each call that was let through, and each waited until prompts were read.
+        ("h100-eight-at-once", ["max-concurrency", "drifting-prefix"]),
     ],
 )
 def test_a_shipped_run_is_diagnosed_as_its_page_says(name: str, rules: list[str]) -> None:
