@@ -58,6 +58,8 @@ _BOUNDS: dict[Bound, str] = {
     "bandwidth": "Memory is the limit.",
     "compute": "Computing is the limit.",
     "neither": "Neither is near: something else slows it down.",
+    "unknown": "Nothing passes a limit, so what the limit is could not be told: the machine was "
+    "slower when it was measured.",
 }
 _EXPLAINED = 0.7
 """The share of the time that has to be models' work before a run is called well."""
@@ -290,6 +292,8 @@ def _limit_line(limit: SpeedLimit) -> str:
             f" {computes} allows {digits(limit.compute_limit)}, by how it reads prompts: "
             f"{_share(limit.compute_share)}."
         )
+    if limit.bound == "unknown":
+        return f"{memory} {_BOUNDS[limit.bound]}"
     more = limit.with_more_at_once(2)
     company = "" if more is None else f"{digits(more)} a reply with two more at once, "
     half = digits(limit.with_weights(limit.weight_bytes // 2))
