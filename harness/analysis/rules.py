@@ -322,11 +322,7 @@ RULES: Mapping[str, Rule] = {
         "Swap thrash: the models do not fit into memory together, and calls to them alternate, "
         "so that a model evicted for one call is needed again for the next.",
         "L4a",
-        (
-            "run more items side by side: of those, one model does all before another comes",
-            Aim.LET_BOTH_STAY,
-            _SMALLER_NEIGHBOR,
-        ),
+        (Aim.LET_BOTH_STAY, _SMALLER_NEIGHBOR),
         slows_replies=False,
     ),
     "budget-wait": Rule(

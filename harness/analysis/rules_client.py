@@ -72,6 +72,7 @@ def serial_client(observed: Observed) -> Found | None:
     if at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns):
         return None
     nodes = named(call.node for call in independent if call.node)
+    kept_apart = any(observed.parents.get(one.id) in observed.place_waits for one in independent)
     return Found(
         case="in process" if in_process else "",
         severity="hint" if in_process else "warning",
@@ -85,6 +86,7 @@ def serial_client(observed: Observed) -> Found | None:
             if in_process
             else f" Run at once, they could have saved up to {observed.said(lost_ns)}."
         ),
+        first=(observed.more_places,) if kept_apart and observed.more_places else (),
         evidence=Evidence.of(independent, serial_calls=len(alone), independent_calls=at_once),
         expected=None if in_process else _shorter(observed, lost_ns),
         lost_ns=None if in_process else lost_ns,

@@ -106,6 +106,7 @@ def _swaps_in_server(observed: Observed) -> Found | None:
         f"{named(call.model for call in swaps)} seem to take turns in a server's memory.",
         evidence=Evidence.of(swaps, reloads=len(swaps)),
         server=swaps[0].model,
+        first=_side_by_side(observed),
         lost_ns=lost_ns,
     )
 
@@ -195,7 +196,7 @@ def swap_thrash(observed: Observed) -> Found | None:
             again, loads=len(observed.loads), models=len(loads), reloads=len(again)
         ),
         server=taking_turns[0],
-        first=(room := _room_for_all(observed)),
+        first=(room := _room_for_all(observed)) + _side_by_side(observed),
         expected=Expected("time of the reloads", lost_ns / 1e9, 0.0, "s") if room else None,
         lost_ns=lost_ns,
     )
@@ -258,6 +259,13 @@ def _room_for_all(observed: Observed) -> tuple[str, ...]:
         "harness.toml"
         for device, of_models in needs.items()
         if len(of_models) > 1
+    )
+
+
+def _side_by_side(observed: Observed) -> tuple[str, ...]:
+    places = f", with {observed.more_places}" if observed.more_places else ""
+    return (
+        f"run more items side by side{places}: of those, one model does all before another comes",
     )
 
 

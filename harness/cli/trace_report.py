@@ -64,6 +64,10 @@ _BOUNDS: dict[Bound, str] = {
 _EXPLAINED = 0.7
 """The share of the time that has to be models' work before a run is called well."""
 _LEAST_SHARE = 0.01
+_BASE = (
+    "Findings count all nodes and calls, also those beside that path: their shares of the run may "
+    "be larger."
+)
 _NODES_SHOWN = 10
 _NOTHING_YET = "Nothing was wrong that this can see until the run was cut short."
 _NEVER_SEEN = (
@@ -509,7 +513,8 @@ def _time_line(diagnosis: Diagnosis) -> str:
     shown = [one for one in diagnosis.time if one.share >= _LEAST_SHARE]
     parts = [f"{one.share:.0%} {_said_kind(one)}" for one in shown]
     whole = seconds(diagnosis.duration_ns)
-    return f"Where the {whole} s of the critical path went: {'; '.join(parts)}."
+    base = f" {_BASE}" if any(finding.lost_ns for finding in diagnosis.findings) else ""
+    return f"Where the {whole} s of the critical path went: {'; '.join(parts)}.{base}"
 
 
 def _said_kind(one: TimeShare) -> str:

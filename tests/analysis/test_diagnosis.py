@@ -258,6 +258,12 @@ def test_a_shipped_run_is_diagnosed_as_its_page_says(name: str, rules: list[str]
     )
 
 
+def test_where_nodes_wait_for_places_the_remedies_name_their_limit() -> None:
+    moves = {one.rule: one.move for one in diagnose(Journal(SHIPPED / "swaps.jsonl")).findings}
+    for rule in ("swap-thrash", "serial-client"):
+        assert "max_parallel=4 in Pipeline(…)" in "\n".join(moves[rule])
+
+
 def test_recorded_runs_tell_nothing_of_their_machine() -> None:
     paths = {path.stem: path for path in RECORDED.glob("*.jsonl")}
 

@@ -84,6 +84,13 @@ def test_where_the_time_went_is_said_whatever_was_found() -> None:
     )
     assert said in shown()
     assert said in shown(FINDING)
+    assert (
+        "Findings count all nodes" in shown(),
+        "Findings count all nodes" in shown(FINDING),
+    ) == (
+        False,
+        True,
+    )
 
 
 @pytest.mark.parametrize(("bound", "told"), [("unknown", False), ("compute", True)])
