@@ -275,6 +275,15 @@ class Observed:
         """Whether so much time is worth a finding."""
         return lost_ns >= max(LEAST_LOST_NS, LEAST_LOST_SHARE * self.run.duration_ns)
 
+    @property
+    def more_places(self) -> str:
+        """The pipeline's limit with which nothing would have waited; empty if waits were short."""
+        waits = self.place_waits.values()
+        if self.max_parallel is None or not self.matters(length_ns(waits)):
+            return ""
+        enough = self.max_parallel + max(depth for _, depth in depths(waits))
+        return f"max_parallel={enough} in Pipeline(…), or None for no limit"
+
     def said(self, lost_ns: float) -> str:
         """A part of the run for people: `4.3 s, 41 % of the run`."""
         share = lost_ns / max(1, self.run.duration_ns)

@@ -196,6 +196,7 @@ _SHORTER_PROMPTS = (
     "shorten the prompts: fewer or shorter passages, only sources that bear on the task"
 )
 _SAME_PART_FIRST = "put what is the same in every prompt first, so that a prefix cache serves it"
+_SHORTER_REPLIES = "ask for shorter replies: a lower max_output_tokens"
 _SMALLER_MODEL = "use smaller weights, or a device with more memory bandwidth"
 _LESS_TO_COMPUTE = "use a smaller model, or a processor or GPU that computes more"
 _SMALLER_NEIGHBOR = "use smaller weights for one of them"
@@ -306,7 +307,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "straggler": Rule(
         straggler,
-        "A straggler: a node that needs all items waits for the slowest one.",
+        "A straggler: a node that needs all items, or the run's end, waits for the slowest one.",
         "L6",
         (
             "divide what is longer than the others into items of its own",
@@ -321,11 +322,7 @@ RULES: Mapping[str, Rule] = {
         "Swap thrash: the models do not fit into memory together, and calls to them alternate, "
         "so that a model evicted for one call is needed again for the next.",
         "L4a",
-        (
-            "run more items side by side: of those, one model does all before another comes",
-            Aim.LET_BOTH_STAY,
-            _SMALLER_NEIGHBOR,
-        ),
+        (Aim.LET_BOTH_STAY, _SMALLER_NEIGHBOR),
         slows_replies=False,
     ),
     "budget-wait": Rule(
@@ -352,12 +349,13 @@ RULES: Mapping[str, Rule] = {
                 "Queueing at a model that computes as much as the processor can: with more places, "
                 "each call would be answered more slowly.",
                 "L0",
-                (
-                    _LESS_TO_COMPUTE,
-                    _SHORTER_PROMPTS,
-                    _SAME_PART_FIRST,
-                    "ask for shorter replies: a lower max_output_tokens",
-                ),
+                (_LESS_TO_COMPUTE, _SHORTER_PROMPTS, _SAME_PART_FIRST, _SHORTER_REPLIES),
+            ),
+            "places gain nothing": Advice(
+                "Queueing: more calls came at once than the server has places. At the pace at "
+                "which it reads prompts, each call would wait as long with more places.",
+                "L4b",
+                (_SHORTER_PROMPTS, _SAME_PART_FIRST, _SHORTER_REPLIES, _LESS_TO_COMPUTE),
             ),
         },
         explained_by=["convoy"],

@@ -18,7 +18,7 @@ from harness.analysis.facts import (
 )
 from harness.analysis.finding import MOST_SPANS, Evidence, Expected, Found, counted, named, said_ns
 from harness.analysis.rules_prompts import needed_replies
-from harness.analysis.rules_waiting import FULL_KV
+from harness.analysis.rules_waiting import FULL_KV, had_places
 from harness.analysis.what_if import Change
 from harness.trace.calls import Call, Interval
 from harness.trace.intervals import common, depths, length_ns, parts_within
@@ -72,6 +72,7 @@ def serial_client(observed: Observed) -> Found | None:
     if at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns):
         return None
     nodes = named(call.node for call in independent if call.node)
+    kept_apart = any(observed.parents.get(one.id) in observed.place_waits for one in independent)
     return Found(
         case="in process" if in_process else "",
         severity="hint" if in_process else "warning",
@@ -85,6 +86,7 @@ def serial_client(observed: Observed) -> Found | None:
             if in_process
             else f" Run at once, they could have saved up to {observed.said(lost_ns)}."
         ),
+        first=(observed.more_places,) if kept_apart and observed.more_places else (),
         evidence=Evidence.of(independent, serial_calls=len(alone), independent_calls=at_once),
         expected=None if in_process else _shorter(observed, lost_ns),
         lost_ns=None if in_process else lost_ns,
@@ -141,7 +143,7 @@ def max_concurrency(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
         seen=f"{len(waited)} of {len(calls)} calls to '{model}' waited in this process for their "
         f"turn, up to {said_ns(longest_ns)} ({observed.said(lost_ns)}), "
         + (
-            "while its server had no queue."
+            "while none waited for a place in its server."
             if certain
             else "and its server does not report whether it was full."
         ),
@@ -168,7 +170,7 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
     return (
         bool(observed.highest(model, "waiting"))
         or kv > FULL_KV
-        or len(queued) >= LEAST_TURNS
+        or (len(queued) >= LEAST_TURNS and not had_places(observed, calls))
         or (server.is_in_process and server.slots <= (server.max_parallel or server.slots))
     )
 

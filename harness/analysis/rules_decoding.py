@@ -153,7 +153,8 @@ def compute_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Foun
 
 
 def _limit(observed: Observed, model: str) -> SpeedLimit | None:
-    return next((limit for limit in observed.limits if limit.model == model), None)
+    known = (limit for limit in observed.limits if limit.bound != "unknown")
+    return next((limit for limit in known if limit.model == model), None)
 
 
 def _slow_alone(

@@ -106,6 +106,7 @@ def _swaps_in_server(observed: Observed) -> Found | None:
         f"{named(call.model for call in swaps)} seem to take turns in a server's memory.",
         evidence=Evidence.of(swaps, reloads=len(swaps)),
         server=swaps[0].model,
+        first=_side_by_side(observed),
         lost_ns=lost_ns,
     )
 
@@ -139,23 +140,31 @@ def straggler(observed: Observed) -> Found | None:
     for span, name in observed.node_names.items():
         of_node.setdefault(name, []).append(span)
     worst: tuple[int, int, float] | None = None
+    queues: dict[int | None, list[Interval]] = {}
+    for call in observed.calls:
+        queues.setdefault(observed.parents.get(call.id), []).extend(call.phases.get("queue", ()))
+    own_ns = {
+        span: length_ns(without([node], queues.get(span, ())))
+        for span, node in observed.nodes.items()
+    }
     for spans in of_node.values():
         *others, last = sorted(spans, key=lambda span: observed.nodes[span].duration_ns)
         if len(spans) < LEAST_ITEMS or last not in on_path:
             continue
-        took_ns = observed.nodes[last].duration_ns
-        usual_ns = statistics.median(observed.nodes[span].duration_ns for span in others)
-        lost_ns = took_ns - observed.nodes[others[-1]].duration_ns
-        if took_ns >= LONG_FACTOR * usual_ns and (worst is None or lost_ns > worst[0]):
+        usual_ns = statistics.median(own_ns[span] for span in others)
+        lost_ns = observed.nodes[last].duration_ns - observed.nodes[others[-1]].duration_ns
+        if own_ns[last] >= LONG_FACTOR * usual_ns and (worst is None or lost_ns > worst[0]):
             worst = lost_ns, last, usual_ns
     if worst is None or not observed.matters(worst[0]):
         return None
     lost_ns, last, usual_ns = worst
-    took_ns = observed.nodes[last].duration_ns
+    took_ns = own_ns[last]
+    queued = took_ns < observed.nodes[last].duration_ns
     return Found(
         seen=f"'{observed.node_labels[last]}' took {said_ns(took_ns)}, the others of its node "
-        f"{said_ns(usual_ns)} in the median, and the next nodes waited for it alone "
-        f"({observed.said(lost_ns)}).",
+        f"{said_ns(usual_ns)} in the median"
+        + (", queues left out" if queued else "")
+        + f", and the run waited for it alone ({observed.said(lost_ns)}).",
         evidence=Evidence(
             spans=(last,), figures={"took_s": took_ns / 1e9, "usual_s": usual_ns / 1e9}
         ),
@@ -187,7 +196,7 @@ def swap_thrash(observed: Observed) -> Found | None:
             again, loads=len(observed.loads), models=len(loads), reloads=len(again)
         ),
         server=taking_turns[0],
-        first=(room := _room_for_all(observed)),
+        first=(room := _room_for_all(observed)) + _side_by_side(observed),
         expected=Expected("time of the reloads", lost_ns / 1e9, 0.0, "s") if room else None,
         lost_ns=lost_ns,
     )
@@ -195,11 +204,15 @@ def swap_thrash(observed: Observed) -> Found | None:
 
 def budget_wait(observed: Observed) -> Found | None:
     """Calls waited in this process, until a call to another model left room for theirs."""
-    moving = [*observed.loads, *observed.unloads]
+    elsewhere = [*observed.loads, *observed.unloads, *observed.lags]
+    in_use = {
+        model: without([one for one in observed.calls if one.model != model], elsewhere)
+        for model in {call.model for call in observed.calls}
+    }
     waits = {
         call.id: parts
         for call in observed.calls
-        if length_ns(parts := without(_waits_for_room(call), moving)) >= LEAST_LOST_NS
+        if length_ns(parts := common(_waits_for_room(call), in_use[call.model])) >= LEAST_LOST_NS
     }
     lost_ns = length_ns(part for parts in waits.values() for part in parts)
     if len(waits) < LEAST_WAITS or not observed.matters(lost_ns):
@@ -249,6 +262,13 @@ def _room_for_all(observed: Observed) -> tuple[str, ...]:
     )
 
 
+def _side_by_side(observed: Observed) -> tuple[str, ...]:
+    places = f", with {observed.more_places}" if observed.more_places else ""
+    return (
+        f"run more items side by side{places}: of those, one model does all before another comes",
+    )
+
+
 def _mib(size_bytes: int) -> int:
     return math.ceil(size_bytes / _MIB)
 
@@ -288,7 +308,7 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
     lost_ns = length_ns(queues[call.id] for call in queued)
     certain = tells_of_queues(observed, calls)
     least = LEAST_QUEUED if certain else LEAST_INFERRED
-    if len(queued) < least or not observed.matters(lost_ns) or _had_places(observed, calls):
+    if len(queued) < least or not observed.matters(lost_ns) or had_places(observed, calls):
         return None
     waits = [queues[call.id].duration_ns for call in queued]
     seats = max((depth for _, depth in depths(decoding(calls))), default=0)
@@ -299,8 +319,8 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
         one.model == model and one.bound == "compute" for one in observed.limits
     )
     wanted, expected = ("sequences", _most_at_once(calls)), _with_places(calls, queues, queued)
-    gains_nothing = computes_all_it_can or expected.after >= expected.before
-    case = "at its limit" if gains_nothing else ""
+    case = "places gain nothing" if expected.after >= expected.before else ""
+    case = "at its limit" if computes_all_it_can else case
     if kv_is_full:  # in elements of half the size, twice as many fit
         wanted = ("kv_bits", 8)
         expected = Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls")
@@ -357,7 +377,7 @@ def behind_prefill(observed: Observed, model: str, calls: Sequence[Call]) -> Fou
     """Calls had a place in their server, and waited there until other prompts had been read."""
     queues = queues_in_server(observed, calls)
     queued = _queued(calls, queues)
-    if len(queued) < LEAST_QUEUED or not _had_places(observed, calls):
+    if len(queued) < LEAST_QUEUED or not had_places(observed, calls):
         return None
     # A call's own prompt is read after its queue, never during it.
     prefills = [part for call in calls for part in call.phases.get("prefill", ())]
@@ -392,7 +412,7 @@ def _queued(calls: Sequence[Call], queues: Mapping[int, Interval]) -> list[Call]
     ]
 
 
-def _had_places(observed: Observed, calls: Sequence[Call]) -> bool:
+def had_places(observed: Observed, calls: Sequence[Call]) -> bool:
     """Whether it is certain that the server had a place for each of a model's calls."""
     model = calls[0].model
     server, waiting = observed.server(model), observed.highest(model, "waiting")

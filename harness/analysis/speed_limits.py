@@ -21,7 +21,7 @@ from harness.trace.records import Instant
 
 _MACHINE = "machine"
 
-Bound = Literal["bandwidth", "compute", "neither"]
+Bound = Literal["bandwidth", "compute", "neither", "unknown"]
 
 LEAST_OUTPUT_TOKENS = 16
 """Shorter replies have no speed."""
@@ -38,6 +38,9 @@ _MOST_ERROR = 0.1
 AT_LIMIT = 0.5
 """From this share of a limit on, it is what decides: no machine reaches it whole, and a reply that
 is written alone computes less quickly than a prompt."""
+
+_MOST_SHARE = 1.05
+"""Nothing passes a limit: a larger share tells that the limit was measured at a worse moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +223,8 @@ def _company_s(company: Sequence[float], steps_s: Sequence[float]) -> tuple[floa
 
 
 def _bound(memory_share: float, compute_share: float) -> Bound:
+    if max(memory_share, compute_share) > _MOST_SHARE:
+        return "unknown"
     if max(memory_share, compute_share) < AT_LIMIT:
         return "neither"
     return "bandwidth" if memory_share >= compute_share else "compute"

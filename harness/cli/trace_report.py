@@ -58,10 +58,16 @@ _BOUNDS: dict[Bound, str] = {
     "bandwidth": "Memory is the limit.",
     "compute": "Computing is the limit.",
     "neither": "Neither is near: something else slows it down.",
+    "unknown": "Nothing passes a limit, so what the limit is could not be told: the machine was "
+    "slower when it was measured.",
 }
 _EXPLAINED = 0.7
 """The share of the time that has to be models' work before a run is called well."""
 _LEAST_SHARE = 0.01
+_BASE = (
+    "Findings count all nodes and calls, also those beside that path: their shares of the run may "
+    "be larger."
+)
 _NODES_SHOWN = 10
 _NOTHING_YET = "Nothing was wrong that this can see until the run was cut short."
 _NEVER_SEEN = (
@@ -290,6 +296,8 @@ def _limit_line(limit: SpeedLimit) -> str:
             f" {computes} allows {digits(limit.compute_limit)}, by how it reads prompts: "
             f"{_share(limit.compute_share)}."
         )
+    if limit.bound == "unknown":
+        return f"{memory} {_BOUNDS[limit.bound]}"
     more = limit.with_more_at_once(2)
     company = "" if more is None else f"{digits(more)} a reply with two more at once, "
     half = digits(limit.with_weights(limit.weight_bytes // 2))
@@ -505,7 +513,8 @@ def _time_line(diagnosis: Diagnosis) -> str:
     shown = [one for one in diagnosis.time if one.share >= _LEAST_SHARE]
     parts = [f"{one.share:.0%} {_said_kind(one)}" for one in shown]
     whole = seconds(diagnosis.duration_ns)
-    return f"Where the {whole} s of the critical path went: {'; '.join(parts)}."
+    base = f" {_BASE}" if any(finding.lost_ns for finding in diagnosis.findings) else ""
+    return f"Where the {whole} s of the critical path went: {'; '.join(parts)}.{base}"
 
 
 def _said_kind(one: TimeShare) -> str:

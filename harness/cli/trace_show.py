@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +17,8 @@ from harness.trace.records import figures, title
 
 _TEXT = "_sha256"
 """How attributes end that name a text by its hash."""
+
+_LABELS_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +51,22 @@ def span_shown(journal: Journal, wanted: int | str) -> SpanShown:
         JournalInvalid: A line in the middle is not a record.
     """
     titles: dict[int, tuple[str, int | None]] = {}
+    labels: dict[str, None] = {}
     found: SpanRecord | None = None
     parts: list[SpanRecord] = []
     for span in journal.spans():
         titles[span.id] = title(span), span.parent
+        if span.name == "node":
+            labels[title(span)] = None
         if span.id == wanted or (span.name == "node" and title(span) == wanted):
             found, parts = span, []
         elif found is not None and span.parent == found.id:
             parts.append(span)
     if found is None:
+        near = get_close_matches(str(wanted), labels, n=_LABELS_TOLD) or [*labels][:_LABELS_TOLD]
+        calls = f"; calls of nodes: {', '.join(near)}" if near else ""
         raise InvalidInput(
-            f"the run has no span {wanted}; a slice's arguments have its number as `span`",
+            f"the run has no span {wanted}; a slice's arguments have its number as `span`{calls}",
             code="trace.no-such-span",
         )
     origin_ns = journal.started.time_ns

@@ -19,6 +19,7 @@ from harness.inference.providers import PROVIDERS, Aim
 from harness.trace import Journal
 
 RECORDED = Path(__file__).parent / "recorded_runs"
+SHIPPED = Path(__file__).parents[2] / "traces" / "recorded"
 RECORDED_RUNS: list[tuple[str, set[str], set[str]]] = [
     ("cold_start", {"cold-start"}, set()),
     ("swap_thrash", {"swap-thrash"}, {"cold-start"}),
@@ -238,6 +239,29 @@ def test_a_recorded_run_is_diagnosed_as_what_it_was_made_to_show(
     rules = {finding.rule for finding in diagnose(Journal(RECORDED / f"{name}.jsonl")).findings}
 
     assert expected <= rules <= expected | beside
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        # One model, and a node that blocks the event loop: nothing waits for memory.
+        ("client-lag", ["client-lag", "cold-start"]),
+        # Others queue before the long reply, and are long over before it ends.
+        ("straggler", ["queueing", "straggler"]),
+        # A place for each call that was let through, and each waited until prompts were read.
+        ("h100-eight-at-once", ["max-concurrency", "drifting-prefix"]),
+    ],
+)
+def test_a_shipped_run_is_diagnosed_as_its_page_says(name: str, rules: list[str]) -> None:
+    assert [finding.rule for finding in diagnose(Journal(SHIPPED / f"{name}.jsonl")).findings] == (
+        rules
+    )
+
+
+def test_where_nodes_wait_for_places_the_remedies_name_their_limit() -> None:
+    moves = {one.rule: one.move for one in diagnose(Journal(SHIPPED / "swaps.jsonl")).findings}
+    for rule in ("swap-thrash", "serial-client"):
+        assert "max_parallel=4 in Pipeline(…)" in "\n".join(moves[rule])
 
 
 def test_recorded_runs_tell_nothing_of_their_machine() -> None:

@@ -74,6 +74,9 @@ def test_replies_too_short_to_have_a_speed_are_company():
         ({"weight_bytes": GB // 4}, "bandwidth"),
         ({"memory": 200 * GB, "threads": 1, "cores": 8}, "compute"),
         ({"memory": 200 * GB, "threads": 8, "cores": 8}, "neither"),
+        # Other work took the cores while the prompt was read, or the memory when it was measured.
+        ({"memory": 200 * GB, "threads": 1, "cores": 16}, "unknown"),
+        ({"memory": 4 * GB}, "unknown"),
     ],
 )
 def test_the_limit_that_is_nearer_decides_if_it_is_near(how, bound):

@@ -11,6 +11,7 @@ from golden import printed
 
 from harness.analysis import Diagnosis, Evidence, Finding
 from harness.analysis.finding import Expected
+from harness.analysis.speed_limits import SpeedLimit
 from harness.analysis.time_budget import TimeShare
 from harness.cli.consoles import json_object
 from harness.cli.trace_report import print_findings
@@ -83,6 +84,37 @@ def test_where_the_time_went_is_said_whatever_was_found() -> None:
     )
     assert said in shown()
     assert said in shown(FINDING)
+    assert (
+        "Findings count all nodes" in shown(),
+        "Findings count all nodes" in shown(FINDING),
+    ) == (
+        False,
+        True,
+    )
+
+
+@pytest.mark.parametrize(("bound", "told"), [("unknown", False), ("compute", True)])
+def test_a_limit_that_was_passed_has_no_verdict_and_no_prediction(bound: Any, told: Any) -> None:
+    limit = SpeedLimit(
+        model="small",
+        device="machine",
+        calls=3,
+        at_once=1.0,
+        tokens_per_s=23.2,
+        weight_bytes=10**8,
+        cache_bytes=0.0,
+        company_s=None,
+        memory_bytes_per_s=1e10,
+        memory_source="measured",
+        memory_limit=100.0,
+        compute_limit=15.6,
+        memory_share=0.23,
+        compute_share=1.488,
+        bound=bound,
+    )
+    text = " ".join(shown(speed_limits=(limit,)).split())
+    assert ("Computing is the limit." in text, "Predicted" in text) == (told, told)
+    assert ("could not be told" in text) != told
 
 
 def test_nothing_is_denied_that_was_not_examined() -> None:

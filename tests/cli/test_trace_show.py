@@ -83,7 +83,10 @@ def test_how_it_ended_is_shown_if_not_well(tmp_path: Path) -> None:
     assert "ValueError: no good" in text
 
 
-def test_a_span_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput) as raised:
-        span_shown(journal_of(tmp_path), 99)
+@pytest.mark.parametrize("wanted", [99, "text[2]", "findings[2]"])
+def test_a_span_that_is_not_there_is_refused_with_labels_that_are(
+    wanted: int | str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match=r"calls of nodes: text\[3\]$") as raised:
+        span_shown(journal_of(tmp_path), wanted)
     assert raised.value.code == "trace.no-such-span"

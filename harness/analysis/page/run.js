@@ -305,7 +305,8 @@ function latencyPlot(width) {
 
 function speedPlot(width) {
   const rows = page.report.models.map((model) => {
-    const limit = page.report.speed_limits.find((one) => one.model === model.name) ?? {};
+    const known = page.report.speed_limits.filter((one) => one.bound !== "unknown");
+    const limit = known.find((one) => one.model === model.name) ?? {};
     const bounds = [["memory", limit.memory_limit], ["computing", limit.compute_limit]];
     const [bound] = bounds.filter((one) => one[1]).sort((a, b) => a[1] - b[1]);
     return {name: model.name, rate: limit.tokens_per_s ?? model.decode_tokens_per_s, bound};
