@@ -355,8 +355,7 @@ class Given(NamedTuple):
 
 
 _MOST_LOANS = 7
-"""How often a place is lent at one time. With ten seconds of its model to each eight calls, it is
-lent for about as long as a call may wait (`max_wait_s`)."""
+"""How many further calls may begin for each place while calls wait for their models."""
 
 
 class Places:

@@ -116,7 +116,8 @@ class PrimaryStore:
             place: A directory, or a PostgreSQL schema.
             language: None: English for a new store, else the store's own.
             wait_s: How long a write waits for writes of other processes.
-            cache: Where PostgreSQL's stores have their indexes; `~/.cache/harness/memory` if None.
+            cache: Where PostgreSQL's stores have their indexes; `harness/memory` in the user's
+                cache directory if None.
             make: Whether to make a store where there is none.
 
         Raises:

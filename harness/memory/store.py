@@ -92,7 +92,8 @@ class MemoryStore:
             merge: Whether a passage with the words of a stored one is merged into it: if they
                 differ only in white space and Unicode's forms of a letter (True), also if they
                 differ in typographic signs (`near`), or never (False).
-            cache: Directory for indexes of a PostgreSQL store; `~/.cache/harness/memory` if None.
+            cache: Directory for indexes of a PostgreSQL store; `harness/memory` in
+                `XDG_CACHE_HOME` or `~/.cache` if None.
             progress: Called with the step, the amount done and the total; from another thread for
                 background work.
             make: Whether to create a missing store.

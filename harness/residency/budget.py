@@ -273,7 +273,7 @@ class KeepAliveBudget:
         for model in {queued.call.model for queued in self._queue.values()}:
             self._refuse(
                 model,
-                LoadFailed(("the memory budget was closed"), code="budget.closed", endpoint=model),
+                LoadFailed("the memory budget was closed", code="budget.closed", endpoint=model),
             )
 
     # --- decisions --------------------------------------------------------------------------------

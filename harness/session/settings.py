@@ -147,7 +147,8 @@ class MemorySettings(BaseModel):
     """A directory that outlives the run, or `postgresql://user@host/database`; without one,
     passages last as long as the run."""
     cache: Path | None = None
-    """Where indexes of a PostgreSQL store lie; `~/.cache/harness/memory` when left out."""
+    """Where indexes of a PostgreSQL store lie; by default `harness/memory` in `XDG_CACHE_HOME` or
+    `~/.cache`."""
     written_in: Path | None = Field(default=None, exclude=True, repr=False)
     """The folder whose settings these are; None if they are the user's own."""
     embedder: str = Field(default=WORDLLAMA, min_length=1)

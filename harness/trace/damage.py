@@ -229,7 +229,7 @@ class _Seen:
         self._counts[kind_of(record)] += 1
         self._last_ns = max(self._last_ns, last_moment(record))
         if line == 1 and not isinstance(record, RunStarted):
-            self._complain(("it does not begin with a run"), line=line, code="journal.no-run")
+            self._complain("it does not begin with a run", line=line, code="journal.no-run")
         match record:
             case RunStarted() if line > 1:
                 self._complain("another run begins", line=line, code="journal.second-run")
