@@ -5,6 +5,7 @@
 #   make test-nightly  the random campaigns in full length
 #   make test-wheel    the demo and the fast tests on the built wheel, far from the checkout
 #   make docs          the documentation as a site, in build/docs; its warnings are errors
+#   make wheel         the wheel, in dist/
 # A slow test is skipped, with the reason, where its part is missing, and fails where REQUIRE names
 # that part: make test-all REQUIRE=vllm,chromium
 # Another interpreter: make demo PYTHON=python3.12, make test-wheel PYTHON=python3.13
@@ -29,7 +30,7 @@ CORES ?= auto
 # Each begins with a stretch of files, so that what a file makes and imports is made once.
 PARALLEL := -n $(CORES) --dist worksteal
 
-.PHONY: demo test test-all test-nightly test-wheel docs format clean
+.PHONY: demo test test-fast test-slow test-all test-nightly test-wheel docs wheel format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/harness run examples/brief.py
@@ -40,15 +41,22 @@ test: $(VENV)/.test-installed
 	$(BIN)/mypy
 	$(BIN)/pytest -q $(PARALLEL) -m "not slow"
 
+# The fast tests alone, on another interpreter: make test-fast PYTHON=python3.13 VENV=.venv-3.13
+test-fast: $(VENV)/.test-installed
+	$(BIN)/pytest -q $(PARALLEL) -m "not slow"
+
+test-all: test test-slow
+
 # Builds llama-cpp-python and starts a vLLM, where that is possible; see tests/run_with_engines.py.
-test-all: test
+test-slow: $(VENV)/.test-installed
 	VLLM_START=$(VLLM_START) HYPOTHESIS_PROFILE=all $(BIN)/python tests/run_with_engines.py -q $(PARALLEL) -m slow
 
 test-nightly: $(VENV)/.test-installed
 	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -n $(CORES) -o faulthandler_timeout=3600 tests/wiggum/test_loop_invariants.py \
 	  tests/graph/test_any_graph.py tests/graph/test_any_failure.py tests/graph/test_makespan.py \
 	  tests/memory/test_any_text.py tests/hardware/test_any_header.py \
-	  tests/residency/test_fault_schedules.py tests/session/test_agent.py
+	  tests/residency/test_fault_schedules.py tests/session/test_agent.py \
+	  tests/session/test_any_nesting.py
 	kept=$$(mktemp -d) && PYTHONPATH=tests:tests/inference \
 	  $(BIN)/python tests/session/kill_batches.py $$kept 50 && rm -rf $$kept
 	kept=$$(mktemp -d) && PYTHONPATH=tests:tests/inference \
@@ -56,6 +64,7 @@ test-nightly: $(VENV)/.test-installed
 	kept=$$(mktemp -d) && $(BIN)/python tests/memory/kill_and_reopen.py $$kept 200 && rm -rf $$kept
 	kept=$$(mktemp -d) && $(BIN)/python tests/memory/kill_and_reopen.py $$kept 200 postgres && rm -rf $$kept
 	$(BIN)/python tests/repeat.py --passes 200
+	$(BIN)/python patterns/gallery.py
 
 # In a fresh environment, without .venv: all files but the package's are copied beside it.
 test-wheel: export PYTHONPATH =
@@ -70,6 +79,11 @@ test-wheel:
 	cd "$$far"; \
 	$$python -m harness run examples/brief.py; \
 	$$python -m pytest -q $(PARALLEL) -m "not slow"
+
+wheel: $(BIN)/python
+	rm -f dist/*.whl
+	$(PIP) wheel --no-deps --wheel-dir dist .
+	@ls dist/*.whl
 
 docs: $(VENV)/.docs-installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

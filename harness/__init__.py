@@ -140,64 +140,24 @@ __all__ = [
 ]
 
 _HOMES = {
-    "errors": ("HarnessError", "NodeFailed", "Notice", "ReplyCut"),
-    "graph": (
-        "Cache",
-        "Concurrency",
-        "Default",
-        "Question",
-        "Resources",
-        "Retry",
-        "Skipped",
-        "Timeout",
-    ),
+    "errors": "HarnessError NodeFailed Notice ReplyCut",
+    "graph": "Cache Concurrency Default Question Resources Retry Skipped Timeout",
     "inference": (
-        "ChatOptions",
-        "ChatRequest",
-        "Completion",
-        "EmbedRequest",
-        "Embeddings",
-        "Endpoint",
-        "Image",
-        "Limits",
-        "Message",
-        "OnCut",
-        "ScriptedBackend",
-        "ScriptedReply",
-        "TextStream",
-        "ToolCall",
-        "ToolSpec",
-        "Usage",
+        "ChatOptions ChatRequest Completion EmbedRequest Embeddings Endpoint Image Limits "
+        "Message OnCut ScriptedBackend ScriptedReply TextStream ToolCall ToolSpec Usage"
     ),
-    "memory": ("Hit", "MemoryStore", "Passage"),
-    "rubric": ("Draft", "Finding", "Rubric", "Verdict", "load_rubric"),
-    "rubric.checks": ("Grade",),
+    "memory": "Hit MemoryStore Passage",
+    "rubric": "Draft Finding Rubric Verdict load_rubric",
+    "rubric.checks": "Grade",
     "session": (
-        "AgentResult",
-        "BatchResult",
-        "BatchScores",
-        "Pipeline",
-        "RowFailure",
-        "Run",
-        "RunEvent",
-        "RunEvents",
-        "RunResult",
-        "Settings",
-        "Tool",
-        "ToolResult",
-        "chat",
-        "chat_sync",
-        "embed",
-        "load_settings",
-        "mcp",
-        "open_session",
-        "open_shim",
-        "stream",
+        "AgentResult BatchResult BatchScores Pipeline RowFailure Run RunEvent RunEvents "
+        "RunResult Settings Tool ToolResult chat chat_sync embed load_settings mcp open_session "
+        "open_shim stream"
     ),
-    "trace": ("JoinedTrace", "Journal", "RunTrace", "TraceOptions", "load_run"),
-    "wiggum": ("Round", "Tried", "WiggumResult", "rounds_from"),
+    "trace": "JoinedTrace Journal RunTrace TraceOptions load_run",
+    "wiggum": "Round Tried WiggumResult rounds_from",
 }
-_HOME_OF = {name: f"harness.{home}" for home, names in _HOMES.items() for name in names}
+_HOME_OF = {name: f"harness.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:

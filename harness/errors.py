@@ -24,7 +24,7 @@
     │   ├── ReplyInvalid
     │   ├── ReplyCut            it ended too early
     │   │   ├── ReplyFiltered   the provider's filter ended it
-    │   │   └── ReplyEmpty      it calls tools and has no text
+    │   │   └── ReplyEmpty      it has no text
     │   ├── NotOffered          the server has no such kind of call
     │   ├── ServerError
     │   └── LoadFailed          a model could not be loaded or unloaded
@@ -50,7 +50,7 @@ that was not accepted is a result, not an error.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -60,6 +60,7 @@ class HarnessError(Exception):
     """The root: catch this to catch everything that `harness` raises on purpose.
 
     Attributes:
+        statement: The message without the place before it: an endpoint, or a file and its line.
         code: An area and a name, such as `call.timeout`, which stay the same when the message is
             reworded. Each class has a default.
         told_chars: How many characters of the reply a stream had given when its call failed.
@@ -68,8 +69,9 @@ class HarnessError(Exception):
     code: str = "harness.failed"
     told_chars: int = 0
 
-    def __init__(self, message: str, *, code: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, code: str | None = None, place: str = "") -> None:
+        super().__init__(place + message)
+        self.statement = message
         self.code = code or type(self).code
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -125,7 +127,7 @@ class InvalidInput(HarnessError):
         line: int | None = None,
     ) -> None:
         where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
-        super().__init__(where + message, code=code)
+        super().__init__(message, code=code, place=where)
         self.path = path
         self.line = line
 
@@ -239,12 +241,12 @@ class InferenceError(HarnessError):
     code = "call.failed"
 
     def __init__(self, message: str, *, endpoint: str, code: str | None = None) -> None:
-        super().__init__(f"{endpoint}: {message}", code=code)
+        super().__init__(message, code=code, place=f"{endpoint}: ")
         self.endpoint = endpoint
 
 
 class EndpointUnreachable(InferenceError):
-    """Nothing answered at the endpoint's address."""
+    """Nothing answered at the address; or, by its code, nothing that can be trusted."""
 
     code = "call.unreachable"
 
@@ -335,9 +337,19 @@ class CallTimeout(InferenceError):
 
 
 class StreamCut(InferenceError):
-    """The stream broke off; what had arrived is not a reply."""
+    """The stream broke off; what had arrived is not a reply.
+
+    Attributes:
+        has_begun: Whether anything had arrived.
+    """
 
     code = "call.stream-cut"
+
+    def __init__(
+        self, message: str, *, endpoint: str, code: str | None = None, has_begun: bool = True
+    ) -> None:
+        super().__init__(message, endpoint=endpoint, code=code)
+        self.has_begun = has_begun
 
 
 class ReplyTooLarge(InferenceError):
@@ -360,14 +372,24 @@ class ReplyInvalid(InferenceError):
     Attributes:
         text: The reply as it came.
         problem: What is wrong with it, for the model to fix.
+        from_cache: Whether it was stored, so that no model was asked.
     """
 
     code = "call.reply-invalid"
 
-    def __init__(self, message: str, *, endpoint: str, text: str, problem: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        endpoint: str,
+        text: str,
+        problem: str = "",
+        from_cache: bool = False,
+    ) -> None:
         super().__init__(message, endpoint=endpoint)
         self.text = text
         self.problem = problem or message
+        self.from_cache = from_cache
 
 
 class ReplyCut(InferenceError):
@@ -377,6 +399,7 @@ class ReplyCut(InferenceError):
         text: The part that arrived.
         finish_reason: Why it ended, as in `Completion.finish_reason`.
         usage: Its tokens, a `Usage`; None if unknown.
+        from_cache: Whether it was stored, so that no model was asked.
     """
 
     code = "call.reply-cut"
@@ -389,11 +412,13 @@ class ReplyCut(InferenceError):
         text: str,
         finish_reason: str,
         usage: Any = None,  # noqa: ANN401 - its class stands in a layer above
+        from_cache: bool = False,
     ) -> None:
         super().__init__(message, endpoint=endpoint)
         self.text = text
         self.finish_reason = finish_reason
         self.usage = usage
+        self.from_cache = from_cache
 
 
 class ReplyFiltered(ReplyCut):
@@ -403,9 +428,9 @@ class ReplyFiltered(ReplyCut):
 
 
 class ReplyEmpty(ReplyCut):
-    """The reply calls tools, and has no text."""
+    """The reply has no visible text, and calls no tool that was offered."""
 
-    code = "call.reply-empty"
+    code = "reply.empty"
 
 
 class NotOffered(InferenceError):
@@ -514,7 +539,8 @@ class LimitReached(HarnessError):
     """A call was not sent, or not waited for, because of a loop's limits.
 
     Attributes:
-        limit: Which; `journal` if the run's journal can no longer be written.
+        limit: Which; `journal` if the run's journal can no longer be written, `outage` if an
+            endpoint was down for too long, `failures` if too many rows of a batch failed.
     """
 
     code = "loop.limit-reached"
@@ -523,7 +549,7 @@ class LimitReached(HarnessError):
         self,
         message: str,
         *,
-        limit: Literal["tokens", "cost", "time", "calls", "journal"],
+        limit: Literal["tokens", "cost", "time", "calls", "journal", "outage", "failures"],
         code: str | None = None,
     ) -> None:
         super().__init__(message, code=code)
@@ -553,13 +579,13 @@ class NodeFailed(HarnessError):
         self, node: str, cause: BaseException, *, attempts: int = 1, others: int = 0
     ) -> None:
         # With the class, except for ours: the message of a KeyError('x') would be only 'x'.
-        message = message_of(cause)
-        said = message if isinstance(cause, HarnessError) else f"{type(cause).__name__}: {message}"
-        place = "" if isinstance(cause, HarnessError) else _place_of(cause)
+        said = message_of(cause)
+        if not isinstance(cause, HarnessError):
+            said = f"{type(cause).__name__}: {said}{_place_of(cause)}"
         nodes = "node" if others == 1 else "nodes"
         more = f" (and {others} more {nodes} failed)" if others else ""
         tried = f" (called {attempts} times)" if attempts > 1 else ""
-        super().__init__(f"node '{node}' failed: {said}{place}{tried}{more}")
+        super().__init__(f"node '{node}' failed: {said}{tried}{more}")
         self.node = node
 
 
@@ -669,10 +695,19 @@ def message_of(error: BaseException) -> str:
         return "(its message cannot be read)"
 
 
+def nearest_names(name: str, known: Iterable[str]) -> list[str]:
+    """The known names that an unknown one may be a slip of; the nearest first, three at most."""
+    return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.6)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: the nearest known names, or all of them."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    if near:
+    if near := nearest_names(name, names):
         return "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
     return "known: " + ", ".join(names) if names else "there are none"
+
+
+def fault_of(problem: Mapping[str, Any]) -> str:
+    """What one of pydantic's `errors()` says, in a validator's own words where it was one."""
+    return str(problem.get("ctx", {}).get("error", problem["msg"]))

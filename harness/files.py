@@ -36,8 +36,8 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
     return Path(cache, "harness")
 
 
-def shipped_directory(room: Literal["rubrics", "patterns", "examples/starter"]) -> Path:
-    """The folder of shipped rubrics, of patterns, or of what `harness init` copies.
+def shipped_directory(room: Literal["docs", "rubrics", "patterns", "examples/starter"]) -> Path:
+    """The folder of the guides, of shipped rubrics, of patterns, or of what `harness init` copies.
 
     A wheel carries them inside the package; in a checkout they are beside it.
     """
@@ -98,6 +98,19 @@ def writing(path: Path) -> Iterator[None]:
         raise InvalidInput(said, code="file.unwritable", path=path) from error
 
 
+def read_bytes(path: Path, *, most: int = -1) -> bytes:
+    """What a file, or a pipe, holds: `most` bytes of it. A pipe that nobody writes to is empty.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    # Opening such a pipe would wait for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(most)
+
+
 def read_text(what: str, path: Path) -> str:
     """A file's text.
 
@@ -107,7 +120,7 @@ def read_text(what: str, path: Path) -> str:
         InvalidInput: It is missing, empty or not text.
     """
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except OSError as error:
         raise InvalidInput(
             f"{what} cannot be read ({error.strerror})", code="file.unreadable", path=path

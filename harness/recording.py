@@ -28,7 +28,7 @@ from harness.trace.tracer import node_under_way
 _COMPLETION = TypeAdapter(Completion)
 _OF_ITS_CALL = {"sent_ns": 0, "first_token_ns": None, "phases": (), "itl": None, "cost_usd": None}
 """What a reply has of the call that it came from, and another call has not."""
-_UNSAID = {"model", "role", "messages", "timeout_s", "on_text", "on_piece", "on_taken"}
+_UNSAID = {"model", "role", "messages", "timeout_s", "on_text", "on_piece"}
 """Fields of a request that are told by themselves, or do not matter to the reply."""
 _DIFF_LINES = 40
 _REMEDY = (
@@ -113,7 +113,8 @@ class Recording:
     def _missing(self, request: ChatRequest, *, times: int) -> ScriptMismatch:
         asked = _asked(request)
         known = [line["asked"] for line in self._lines[1:] if line["role"] == request.role]
-        nearest = max(known, key=lambda text: _likeness(text, asked), default="")
+        likeness = [difflib.SequenceMatcher(None, text, asked).quick_ratio() for text in known]
+        nearest = known[likeness.index(max(likeness))] if known else ""
         lines = nearest.splitlines(), asked.splitlines()
         diff = [*difflib.unified_diff(*lines, "recorded", "asked", n=1, lineterm="")]
         why = f"it was recorded {times} times, and is asked once more" if times else "it is new"
@@ -183,7 +184,3 @@ def _asked(request: ChatRequest) -> str:
     }
     said = [f"{name} = {orjson.dumps(value).decode()}" for name, value in more.items()]
     return "\n".join([conversation_text(request.messages), "", *said]).strip()
-
-
-def _likeness(text: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, text, other).quick_ratio()

@@ -11,6 +11,7 @@ import fcntl
 import glob
 import io
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -23,7 +24,7 @@ from typing import Any, Self
 import orjson
 
 from harness.errors import ConfigurationInvalid, InvalidInput, did_you_mean
-from harness.files import read_text, text_of, whole_file
+from harness.files import read_bytes, read_text, text_of, whole_file, writing
 
 STDIN = "-"
 """Names standard input in place of a file."""
@@ -33,6 +34,12 @@ TABLES = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
 _STDIN_PATH = Path("standard input")
 _WHOLE = frozenset({"draft", "sources"})
 _ROW_GROUP = 1_000
+_NAN = re.compile(r"(?<=[:,\[\s])-?(?:NaN|Infinity)(?=[,\]}\s])")
+"""What Python writes for numbers that JSON cannot say."""
+# A spreadsheet takes such a text for a formula, but not behind an apostrophe (OWASP, "CSV
+# injection"). Behind a sign, as of a list in Markdown, only calls and other sheets do harm.
+_SIGN = r"[+\uff0b\-\uff0d@\uff20]"  # wide ones too, which Excel takes for the same
+_FORMULA = re.compile(rf"""'*(?:[=\uff1d]|{_SIGN}.*(?:[\w.](?:\(| \(")|\||!\$?[A-Za-z]))""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +82,7 @@ class Row:
                 raise (
                     error if self.line is None else self.refusal(str(error), code=error.code)
                 ) from error
-        if text is not None and (not isinstance(text, str) or not text.strip()):
+        if text is not None and not isinstance(text, str):
             raise self.refusal("its 'draft' is not text", code="row.draft-not-text")
         return text
 
@@ -184,7 +191,8 @@ def read_rows(
                 for n, value in fields.items()
                 if n in renamed or n not in renamed.values()
             }
-            kept = {n: value for n, value in named.items() if n and not _is_empty(value)}
+            # Without empty cells, and numbers that are none.
+            kept = {n: v for n, v in named.items() if n and v not in (None, "") and v == v}  # noqa: PLR0124
             if kept:
                 yield Row(fields=kept, path=row.path, line=row.line)
     for theirs, mine in renamed.items():
@@ -207,10 +215,6 @@ def _flat(
             yield column, value
 
 
-def _is_empty(value: object) -> bool:
-    return value in (None, "") or value != value  # noqa: PLR0124 - a number that is none
-
-
 def _rows_in(path: Path | None) -> Iterator[Row | InvalidInput]:
     ending = ".jsonl" if path is None else path.suffix.lower()
     if path is not None and ending not in TABLES:
@@ -220,7 +224,7 @@ def _rows_in(path: Path | None) -> Iterator[Row | InvalidInput]:
         if path is not None and ending == ".parquet":
             yield from _parquet_rows(path)
             return
-        data = sys.stdin.buffer.read() if path is None else path.read_bytes()
+        data = sys.stdin.buffer.read() if path is None else read_bytes(path)
         where = path or _STDIN_PATH
         lines = _json_rows if ending in {".jsonl", ".ndjson"} else _csv_rows
         yield from lines(text_of("the table", data, path=where), where)
@@ -237,9 +241,13 @@ def _json_rows(text: str, path: Path) -> Iterator[Row | InvalidInput]:
         try:
             fields = orjson.loads(line)
         except orjson.JSONDecodeError as error:
+            has_nan, rest = _NAN.search(line), _NAN.sub("null", line)
+            is_nan = has_nan is not None and _is_json(rest.encode())
             yield InvalidInput(
-                f"not JSON ({error}); each line must be one object",
-                code="row.not-json",
+                f"{has_nan[0]} is no value of JSON; write null"
+                if has_nan and is_nan
+                else f"not JSON ({error}); each line must be one object",
+                code="row.nan" if is_nan else "row.not-json",
                 path=path,
                 line=number,
             )
@@ -338,20 +346,16 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     group = list(islice(left, _ROW_GROUP))
     if not group:
         return
-    try:
-        with whole_file(path) as file, ExitStack() as stack:
-            if pyarrow is not None:
-                schema = pyarrow.Table.from_pylist(group).schema
-                writer = stack.enter_context(pyarrow.parquet.ParquetWriter(file, schema))
-            while group:
-                if pyarrow is None:
-                    file.writelines(orjson.dumps(row) + b"\n" for row in group)
-                else:
-                    writer.write_batch(pyarrow.RecordBatch.from_pylist(group, schema=schema))
-                group = list(islice(left, _ROW_GROUP))
-    except OSError as error:
-        said = f"cannot be written ({error.strerror})"
-        raise InvalidInput(said, code="file.unwritable", path=path) from error
+    with writing(path), whole_file(path) as file, ExitStack() as stack:
+        if pyarrow is not None:
+            schema = pyarrow.Table.from_pylist(group).schema
+            writer = stack.enter_context(pyarrow.parquet.ParquetWriter(file, schema))
+        while group:
+            if pyarrow is None:
+                file.writelines(orjson.dumps(row) + b"\n" for row in group)
+            else:
+                writer.write_batch(pyarrow.RecordBatch.from_pylist(group, schema=schema))
+            group = list(islice(left, _ROW_GROUP))
 
 
 class RowFile:
@@ -377,12 +381,9 @@ class RowFile:
         self._is_csv = path.suffix.lower() == ".csv"
         self._columns = [*columns, *more] if self._is_csv else list(columns)
         check_output(path, {".csv", ".jsonl"})
-        try:
+        with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b", buffering=0)
-        except OSError as error:
-            said = f"cannot be written ({error.strerror})"
-            raise self._refusal(said, code="file.unwritable") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.rows = self._read()
@@ -415,12 +416,9 @@ class RowFile:
         os.ftruncate(self._file.fileno(), data.rstrip(b"\n").rfind(b"\n") + 1)
 
     def _write(self, line: bytes) -> None:
-        try:
+        with writing(self.path):
             while line:
                 line = line[self._file.write(line) :]
-        except OSError as error:
-            said = f"cannot be written ({error.strerror})"
-            raise self._refusal(said, code="file.unwritable") from error
 
     def _read(self) -> list[Mapping[str, Any]]:
         self._file.seek(0)
@@ -431,9 +429,18 @@ class RowFile:
         read = _csv_rows if self._is_csv else _json_rows
         found = list(read(kept.decode(errors="replace"), self.path))
         rows = [row.fields for row in found if isinstance(row, Row)]
-        strange = [one for one in found if not (isinstance(one, Row) and self._is_own(one))]
+        if self._is_csv:
+            rows = [
+                {
+                    name: v[1:] if v[:1] == "'" and _FORMULA.match(v) else v
+                    for name, v in one.items()
+                }
+                for one in rows
+            ]
+        own = set(self._columns)
+        strange = [one for one in found if not (isinstance(one, Row) and own <= one.fields.keys())]
         # Nothing is dropped of a file that may be another's.
-        if rows and "id" in rows[0] and (lacks := sorted(set(self._columns) - rows[0].keys())):
+        if rows and "id" in rows[0] and (lacks := sorted(own - rows[0].keys())):
             said = f"its rows have no {', '.join(lacks)}, as rows do here; give another file"
             raise self._refusal(said, code="row.output-other-columns")
         if strange and len(strange) < len(found):
@@ -454,9 +461,6 @@ class RowFile:
             self._write(b"\n")
         return rows
 
-    def _is_own(self, row: Row) -> bool:
-        return set(self._columns) <= row.fields.keys()
-
     def _refusal(self, message: str, *, code: str) -> InvalidInput:
         return InvalidInput(message, code=code, path=self.path)
 
@@ -472,7 +476,8 @@ def _is_json(text: bytes) -> bool:
 def _csv_line(values: Iterable[object]) -> bytes:
     """One line: in texts, line ends become spaces; what is no text is JSON."""
     said = io.StringIO(newline="")
-    csv.writer(said, lineterminator="\n").writerow(map(cell_of, values))
+    cells = [f"'{v}" if _FORMULA.match(v) else v for v in map(cell_of, values)]
+    csv.writer(said, lineterminator="\n").writerow(cells)
     return said.getvalue().encode()
 
 

@@ -279,10 +279,9 @@ def _each(entry: object, *place: str) -> Iterator[tuple[tuple[str, ...], object]
     if isinstance(entry, Mapping):
         for name, below in entry.items():
             yield from _each(below, *place, name)
-    elif isinstance(entry, list):
-        yield from (((*place, str(number)), said) for number, said in enumerate(entry))
-    elif isinstance(entry, Judge):
-        yield from (((*place, str(number)), said) for number, said in enumerate(entry.left))
+    elif isinstance(entry, list | Judge):
+        replies = entry.left if isinstance(entry, Judge) else entry
+        yield from (((*place, str(number)), said) for number, said in enumerate(replies))
 
 
 def _as_sent(reply: object, request: ChatRequest) -> str | ScriptedReply:

@@ -38,7 +38,7 @@ OPTIONS = [
     "--disable-sync",
     # Chromium itself has questions to its makers. There is no network here, for it or the page.
     "--no-proxy-server",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE *.localhost",
 ]
 
 # Chromium reads from descriptor 3 and writes to descriptor 4; the pipes have other numbers here.

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import tempfile
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
-from demo import DemoRun, run_demo
+from demo import DemoRun, made_once, run_demo
 from hypothesis import settings
 
 pytest_plugins = ["pytester"]
 
+# What tests leave, killed processes above all, is removed with this folder when they end: a run of
+# them all leaves over a gigabyte. Folders of pytest's own stand beside it, to be read after a
+# failure.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+_SCRATCH = tempfile.mkdtemp(prefix="ht-")  # short: paths of sockets end at 107 bytes
+Path(_SCRATCH).chmod(0o711)  # PostgreSQL runs as another user
+os.environ["TMPDIR"] = tempfile.tempdir = _SCRATCH
 # What these tests run is to be remembered elsewhere than what their user runs.
-os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="harness-tests-")
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="config-")
 
 # What a test may be skipped for, by the word that stands in the reason.
 PARTS = {
@@ -59,6 +68,11 @@ def pytest_configure() -> None:
         raise pytest.UsageError(f"REQUIRE: {', '.join(unknown)}; known: {', '.join(sorted(PARTS))}")
 
 
+def pytest_unconfigure() -> None:
+    """Removes the folder here and not at exit, which forks of this process have too."""
+    shutil.rmtree(_SCRATCH, ignore_errors=True)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Fails a test that would be skipped for a part that `REQUIRE` names."""
@@ -85,5 +99,5 @@ def _fail_if_required(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 @pytest.fixture(scope="session")
 def demo_run(tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
-    """The demo on the real model: takes about 20 s, once."""
-    return run_demo(tmp_path_factory.mktemp("demo"))
+    """The demo on the real model, with a memory: about 20 s, once for all processes that test."""
+    return made_once(tmp_path_factory, "demo", lambda to: run_demo(to, "--memory", "memory"))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -44,3 +48,19 @@ def run_demo(directory: Path, *options: str, example: str = "brief", **environme
     )
     assert done.returncode == 0, done.stderr
     return DemoRun(json.loads(done.stdout), directory)
+
+
+def made_once(
+    folders: pytest.TempPathFactory, name: str, make: Callable[[Path], DemoRun]
+) -> DemoRun:
+    """A run that the first process to want it makes, in a folder of that name, for all."""
+    shared = folders.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    directory, result = shared / name, shared / f"{name}.json"
+    with (shared / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not result.is_file():
+            directory.mkdir(exist_ok=True)
+            result.write_text(json.dumps(make(directory).result))
+        return DemoRun(json.loads(result.read_text()), directory)

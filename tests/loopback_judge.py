@@ -21,8 +21,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent / "inference"))
 
 from scripted_judge import reply_to
-from servers.emulated import Answer, Asked, Emulated
-from servers.openai_server import event
+from servers.emulated import Answer, Asked, Emulated, stream
 
 RUBRIC = """\
 title: Notes
@@ -65,16 +64,7 @@ class SlowJudge(Emulated):
         await asyncio.sleep(self.latency_s)
         schema = asked.body["response_format"]["json_schema"]["schema"]
         text = reply_to(schema, score_of(number), reason="It could say how much.")
-        await answer.start("text/event-stream")
-        usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
-        said = [
-            {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]},
-            {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
-            {"choices": [], "usage": usage},
-        ]
-        pieces = [event({"model": "judge", **one}) for one in said]
-        await answer.send(b"".join([*pieces, b"data: [DONE]\n\n"]))
-        await answer.end()
+        await stream(answer, text, model="judge", tokens=(100, 20))
 
 
 @contextmanager

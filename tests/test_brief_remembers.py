@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
-from demo import DemoRun, run_demo
+from demo import DemoRun, made_once, run_demo
 
 from harness.memory import MemoryStore
 from harness.trace import load_run
@@ -25,16 +26,20 @@ AS_THE_FIRST_LEFT_IT = "memory-then"
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
-    run = run_demo(tmp_path_factory.mktemp("remembers"), "--memory", "memory")
-    shutil.copytree(run.directory / "memory", run.directory / AS_THE_FIRST_LEFT_IT)
-    return run
+def second(demo_run: DemoRun, tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
+    def after_the_first(directory: Path) -> DemoRun:
+        shutil.copytree(demo_run.directory, directory, dirs_exist_ok=True)
+        shutil.copytree(directory / "memory", directory / AS_THE_FIRST_LEFT_IT)
+        options = ("--task", TASK, "--set", f"document={OTHER}", "--memory", "memory")
+        return run_demo(directory, *options)
+
+    return made_once(tmp_path_factory, "second", after_the_first)
 
 
 @pytest.fixture(scope="module")
-def second(first: DemoRun) -> DemoRun:
-    options = ("--task", TASK, "--set", f"document={OTHER}", "--memory", "memory")
-    return run_demo(first.directory, *options)
+def first(demo_run: DemoRun, second: DemoRun) -> DemoRun:
+    """In the folder of the second, whose memory goes on with its own."""
+    return DemoRun(demo_run.result, second.directory)
 
 
 def recalled(record: RunRecord, node: str) -> list[Mapping[str, Any]]:

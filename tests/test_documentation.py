@@ -163,7 +163,7 @@ def test_the_page_of_the_guide_is_fed_from_events(tmp_path: Path) -> None:
 def test_settings_load(settings: str, tmp_path: Path) -> None:
     path = tmp_path / "harness.toml"
     path.write_text(settings)
-    assert load_settings(path, environment={}).model_fields_set
+    assert load_settings(path, environment={"HARNESS_TRUST": str(tmp_path)}).model_fields_set
 
 
 def commands() -> list[Any]:

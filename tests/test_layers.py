@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -98,26 +97,18 @@ def module_of(path: Path) -> str:
     )
 
 
-def imported_when_run(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """The imports of a file, functions included, without those for the type checker alone."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            continue
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield node
-        yield from imported_when_run(node)
-
-
 def test_no_modules_import_each_other_in_a_circle() -> None:
     known = {module_of(path): path for path in modules()}
     graph = nx.DiGraph()
     for module, path in known.items():
-        for node in imported_when_run(nodes_of(path)[0]):
+        for node in nodes_of(path):
             if isinstance(node, ast.Import):
                 names = {alias.name for alias in node.names}
-            else:
+            elif isinstance(node, ast.ImportFrom):
                 names = {f"{node.module}.{alias.name}" for alias in node.names}
                 names = {name if name in known else str(node.module) for name in names}
+            else:
+                continue
             graph.add_edges_from((module, name) for name in names & known.keys())
     circles = [circle for circle in nx.strongly_connected_components(graph) if len(circle) > 1]
     assert circles == []

@@ -21,6 +21,7 @@ ELSEWHERE = {
     "inference/endpoint.py": "the values of `backend`, and the settings that each one has",
     "inference/model_names.py": "publishers and packings, as words of a model's name",
     "session/settings.py": "an example of an endpoint",
+    "trace/secrets.py": "words that people put where a client wants a key",
 }
 
 

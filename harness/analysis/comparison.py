@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
 from harness.analysis.diagnosis import diagnose
+from harness.analysis.facts import observe
 from harness.analysis.finding import Finding
 from harness.analysis.run_report import RunReport, report_of
 from harness.analysis.time_budget import TimeKind
-from harness.trace.calls import PHASES, Call, calls_of, percentiles_of
+from harness.trace import events
+from harness.trace.calls import PHASES, Call, percentiles_of
 from harness.trace.journal_reader import Journal
 from harness.trace.node_records import NodeRecord, models_by_role, node_records
-from harness.trace.records import Instant, RunState, SpanRecord
 from harness.wiggum import RecordedLoop
 
 K = TypeVar("K")
@@ -41,24 +42,6 @@ _NOTABLE_SHARE = 0.05
 _NOTABLE_NS = 100_000_000
 """A node that took longer by both that share of the longer run and that time is named for it; less
 than a tenth of a second is chance."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTotals:
-    """Totals of one run; tokens are those of model calls."""
-
-    run_id: str
-    pipeline: str
-    status: RunState
-    error: str | None
-    duration_ns: int
-    node_calls: int
-    calls: int
-    """Calls to models."""
-    input_tokens: int
-    output_tokens: int
-    cost_usd: float | None
-    """Dollars as far as prices are known; None without any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +119,8 @@ class FindingDifference:
 class Comparison:
     """Two runs side by side."""
 
-    a: RunTotals
-    b: RunTotals
+    a: RunReport
+    b: RunReport
     bottlenecks: tuple[TimeKind | None, TimeKind | None]
     """The largest cause of time on each critical path; None for an empty path."""
     time: Mapping[TimeKind, tuple[int, int]]
@@ -164,15 +147,15 @@ def compare(first: Journal, second: Journal) -> Comparison:
     """
     sides = [_side(first), _side(second)]
     a, b = sides
-    longer_ns = max(a.totals.duration_ns, b.totals.duration_ns)
+    longer_ns = max(a.report.duration_ns, b.report.duration_ns)
     notable_ns = max(_NOTABLE_NS, _NOTABLE_SHARE * longer_ns)
     nodes = [
         _node_difference(label, left, right, notable_ns=notable_ns)
         for label, left, right in _paired(a.nodes, b.nodes)
     ]
     return Comparison(
-        a=a.totals,
-        b=b.totals,
+        a=a.report,
+        b=b.report,
         # They stand in the order of their lengths.
         bottlenecks=(next(iter(a.time), None), next(iter(b.time), None)),
         time={kind: (left or 0, right or 0) for kind, left, right in _paired(a.time, b.time)},
@@ -229,7 +212,7 @@ def compare(first: Journal, second: Journal) -> Comparison:
 class _Side:
     """The facts of a run for the comparison."""
 
-    totals: RunTotals
+    report: RunReport
     inputs: Mapping[str, str]
     nodes: Mapping[str, NodeRecord]
     loops: Mapping[tuple[str | None, int], RecordedLoop]
@@ -241,48 +224,38 @@ class _Side:
 
 
 def _side(journal: Journal) -> _Side:
-    report, nodes, calls = report_of(journal), node_records(journal), calls_of(journal.spans())
+    report, nodes, observed = report_of(journal), node_records(journal), observe(journal)
+    seen, calls = observed.seen, observed.every_call
     return _Side(
-        totals=RunTotals(
-            run_id=report.run_id,
-            pipeline=report.pipeline,
-            status=report.status,
-            error=report.error,
-            duration_ns=report.duration_ns,
-            node_calls=len(nodes),
-            calls=report.calls.calls,
-            input_tokens=report.calls.input_tokens,
-            output_tokens=report.calls.output_tokens,
-            cost_usd=report.cost.usd,
-        ),
-        inputs=_inputs(journal),
+        report=report,
+        inputs={one.input: one.digest or "" for one in seen[events.Input]},
         nodes={node.label: node for node in nodes},
         loops=_numbered(report.loops),
         models=models_by_role(calls),
-        settings=dict(_settings(journal)),
+        settings=dict(_settings(seen)),
         time={one.kind: one.duration_ns for one in report.time},
-        figures=dict(_figures(report, calls, journal)),
+        figures=dict(_figures(report, calls, seen[events.NodeAttempt])),
         findings={(one.rule, one.model): one for one in diagnose(journal).findings},
     )
 
 
-def _settings(journal: Journal) -> Iterator[tuple[str, object]]:
+def _settings(seen: events.Events) -> Iterator[tuple[str, object]]:
     """The run's settings, by name."""
-    for item in journal.items():
-        if isinstance(item, SpanRecord) and item.name == "run":
-            yield "max_parallel", item.attributes.get("max_parallel")
-        elif isinstance(item, Instant) and item.name == "endpoint":
-            model = item.attributes.get("model")
-            yield from ((f"{model}.{key}", value) for key, value in item.attributes.items())
-        elif isinstance(item, Instant) and item.name == "pipeline":
-            for key in ("roles", "limits"):
-                if isinstance(said := item.attributes.get(key), dict):
-                    yield from ((f"{key}.{name}", value) for name, value in said.items())
-            yield from ((key, item.attributes.get(key)) for key in ("seed", "memory", "content"))
+    for endpoint in seen[events.Endpoint]:
+        said = endpoint.attributes
+        yield from ((f"{endpoint.model}.{key}", value) for key, value in said.items())
+    for run in seen[events.Run]:
+        yield "max_parallel", run.max_parallel
+    for pipeline in seen[events.Pipeline]:
+        yield from ((f"roles.{role}", model) for role, model in pipeline.roles.items())
+        yield from ((f"limits.{name}", value) for name, value in pipeline.limits.items())
+        yield "seed", pipeline.seed
+        yield "memory", pipeline.memory
+        yield "content", pipeline.content
 
 
 def _figures(
-    report: RunReport, calls: Sequence[Call], journal: Journal
+    report: RunReport, calls: Sequence[Call], nodes: Sequence[events.NodeAttempt]
 ) -> Iterator[tuple[_FigureKey, float | None]]:
     """The figures of all calls, and of each model's."""
     for model, group in [(None, report.calls), *((one.name, one) for one in report.models)]:
@@ -298,10 +271,9 @@ def _figures(
     yield (None, "calls within targets", "share"), report.goodput.attained
     yield (None, "goodput", "tokens/s"), report.goodput.tokens_per_s
     waits = Counter[str]()
-    for span in journal.spans():
-        for name in ("place", "concurrency"):
-            waited_ns = span.attributes.get(f"{name}_wait_ns")
-            waits[name] += waited_ns if isinstance(waited_ns, int) else 0
+    for node in nodes:
+        waits["place"] += node.place_wait_ns or 0
+        waits["concurrency"] += node.concurrency_wait_ns or 0
     for call in calls:
         for name, parts in (("turn", call.turns), ("room", call.room)):
             waits[name] += (here_ns := sum(part.duration_ns for part in parts))
@@ -315,15 +287,6 @@ def _finding_change(a: Finding | None, b: Finding | None, *, notable_ns: float) 
         return "gone" if b is None else "new"
     moved = a.severity != b.severity or abs((b.lost_ns or 0) - (a.lost_ns or 0)) > notable_ns
     return "moved" if moved else "same"
-
-
-def _inputs(journal: Journal) -> dict[str, str]:
-    """The digests of the run's inputs by name, those of its last part where it was resumed."""
-    return {
-        str(item.attributes.get("input")): str(item.attributes.get("digest") or "")
-        for item in journal.items(Instant)
-        if type(item) is Instant and item.name == "input"
-    }
 
 
 def _numbered(loops: Iterable[RecordedLoop]) -> dict[tuple[str | None, int], RecordedLoop]:

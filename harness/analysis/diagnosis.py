@@ -20,7 +20,7 @@ def diagnose(journal: Journal) -> Diagnosis:
     findings = _findings(observed)
     return Diagnosis(
         run_id=journal.started.run_id,
-        status=observed.ended.status if observed.ended else "unfinished",
+        status=journal.ended.status if journal.ended else "unfinished",
         duration_ns=observed.run.duration_ns,
         time=observed.shares,
         speed_limits=observed.limits,
@@ -58,7 +58,7 @@ def slowness(observed: Observed) -> Notice | None:
         return None
     answered = [call for call in observed.calls if call.status == "ok"]
     first = _median(call.ttft_ns for call in answered)
-    between = _median(call.count("itl_mean_ns") for call in answered)
+    between = _median(call.itl_mean_ns for call in answered)
     return Notice(
         code="diagnosis.slowness-unexplained",
         message=f"{slow} of {goodput.met + slow} calls took longer than "

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import compress
 from sys import intern
-from typing import Any, TypeVar
+from typing import Any
 
 from harness.analysis.finding import Found, said_ns
+from harness.analysis.slack import lost_to_places_ns
 from harness.analysis.speed_limits import SpeedLimit, speed_limits_of
 from harness.analysis.time_budget import TimeShare, TimeSpent
-from harness.analysis.what_if import Schedule
 from harness.hardware.footprint import padded_tokens
 from harness.inference.providers import PROVIDERS, Aim, Provider
 from harness.inference.providers.serving import Serving
-from harness.trace.calls import PHASES, Call, Interval, calls_of
+from harness.trace import events
+from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
 from harness.trace.intervals import depths, length_ns, parts_within, union
 from harness.trace.journal_reader import Item, Journal
 from harness.trace.node_records import CriticalPath, critical_path
-from harness.trace.records import (
-    Attributes,
-    CounterSet,
-    Instant,
-    RunEnded,
-    SpanRecord,
-    title,
-)
-
-T = TypeVar("T")
+from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
 
 LEAST_LOST_NS = 200_000_000
 """A fault that cost less of the run is ignored: a fifth of a second goes unnoticed."""
@@ -44,24 +38,22 @@ MACHINE = "machine"
 _SERVER_TRACK = "server "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class Server(events.Endpoint, name=events.Endpoint.NAME):
     """An endpoint, as the run's head describes it; a setting left at its default is not there."""
 
-    tag: str
-    backend: str = "openai"
     slots: int = 4
     context_tokens: int = 4096
     """Of one call, for a model from a file."""
-    threads: int | None = None
-    """Of an embedded model; None for all cores but one, and all to read prompts with."""
-    file: str | None = None
-    """Name of the GGUF file of a model."""
-    device: str = MACHINE
-    """The device of its model: the machine, or a GPU; empty for several."""
+    device: Any = MACHINE
+    """The device of its model: the machine, or a GPU; a list of several."""
     max_parallel: int | None = None
     drop: tuple[str, ...] = ()
     fallback: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> int:
+        """Sequences that it computes at once: one, if its backend has no setting for it."""
+        return self.slots if provider_named(self.backend).side_by_side else 1
 
     @property
     def is_in_process(self) -> bool:
@@ -84,8 +76,8 @@ class Server:
         if provider.launch is None:
             return None
         if self.is_in_process:
-            at_once, longest = self.slots, self.context_tokens
-        serving = Serving(model=self.tag, context_tokens=longest)
+            at_once, longest = self.places, self.context_tokens
+        serving = Serving(model=self.model, context_tokens=longest)
         values: list[dict[str, Any]] = [{name: value}, {name: 2 * value}]
         to_be, other = (provider.launch(replace(serving, **one)) for one in values)
         where, settings = f"restart {provider.title} with ", to_be.command
@@ -104,8 +96,8 @@ class Server:
     def filled(self, change: str) -> str:
         """A change's text, with what it names of the endpoint filled in."""
         return change.format(
-            tag=self.tag,
-            slots=self.slots,
+            tag=self.model,
+            slots=self.places,
             context_tokens=self.context_tokens,
             threads=f"now {self.threads}",
             file=f"to {self.file}" if self.file else "to its GGUF file",
@@ -118,80 +110,21 @@ def provider_named(backend: str) -> Provider:
     return next(found, Provider(title=backend))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load(Interval):
-    """A model came into memory."""
-
-    id: int
-    model: str
-    need_bytes: int | None
-    is_prefetch: bool = False
-    """Whether it was loaded ahead of the first call."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retry(Interval):
-    """A pause between two attempts; the reason is the class of the error before it."""
-
-    model: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lag(Interval):
-    """The event loop stood still."""
-
-    id: int
-    at: str | None
-    """Where it was, as `file.py:12`; None of a short one, or if the process did not run at all."""
-    function: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fallback:
-    """A call that another endpoint was asked to answer."""
-
-    time_ns: int
-    failed: str
-    """The endpoint that could not answer: the intended one, or one that was asked in its place."""
-    to: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed(Interval):
-    """A span of which only the time matters."""
-
-    id: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round(Interval):
-    """A round of a revise loop: writing the draft, and judging it."""
-
-    id: int
-    """Of the loop's span."""
-    composite: float
-
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Observed:
     """A run. All lists are in the order of time."""
 
+    journal: Journal
     run: Interval
-    ended: RunEnded | None
-    """None if it was killed, or is still going."""
+    seen: events.Events = field(default_factory=events.Events)
+    every_call: list[Call] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     """Those answered from the cache included; those refused by a limit are not."""
-    resumed_ns: int | None = None
-    """When the last part of the run began; None if it was never resumed."""
-    loads: list[Load] = field(default_factory=list)
+    unfinished: list[SpanRecord] = field(default_factory=list)
+    loads: list[events.Load] = field(default_factory=list)
     """Successful loads only."""
-    unloads: list[Interval] = field(default_factory=list)
-    retries: list[Retry] = field(default_factory=list)
-    fallbacks: list[Fallback] = field(default_factory=list)
-    embeddings: list[Interval] = field(default_factory=list)
-    lags: list[Lag] = field(default_factory=list)
+    retries: list[events.Retry] = field(default_factory=list)
+    """Of calls; none of nodes."""
     servers: dict[str, Server] = field(default_factory=dict)
     limits: tuple[SpeedLimit, ...] = ()
     """The speed of models against the machine's limits, as far as known."""
@@ -199,63 +132,63 @@ class Observed:
     """Bytes that the budget keeps free of each device's capacity."""
     counters: dict[tuple[str, str], list[CounterSet]] = field(default_factory=dict)
     """Of servers, by tag and name."""
-    nodes: dict[int, Interval] = field(default_factory=dict)
-    """Calls of nodes, by their spans."""
-    node_names: dict[int, str] = field(default_factory=dict)
-    node_labels: dict[int, str] = field(default_factory=dict)
-    """With the item: `sections[3]`."""
+    nodes: dict[int, events.NodeAttempt] = field(default_factory=dict)
+    """By their spans."""
     place_waits: dict[int, Interval] = field(default_factory=dict)
     """Of node calls that waited for one of the pipeline's places, by their spans: until each
     began."""
     max_parallel: int | None = None
     """How many calls of nodes the pipeline runs at once; None for any number."""
-    schedule: Schedule = field(init=False)
-    """Of the pipeline's own nodes."""
+    lost_to_places_ns: int = 0
+    """See `harness.analysis.slack`."""
     path: CriticalPath = field(init=False)
     time: TimeSpent = field(default_factory=TimeSpent)
     shares: tuple[TimeShare, ...] = ()
     """Causes of time on the critical path, largest first."""
-    failed_nodes: list[int] = field(default_factory=list)
-    timed_out: list[int] = field(default_factory=list)
-    """Calls of nodes that their timeouts ended, by their spans."""
-    candidates: dict[int, list[float]] = field(default_factory=dict)
-    """The checks' scores of candidates, by the span in which one was chosen."""
-    candidate_spans: list[Timed] = field(default_factory=list)
-    """In which candidates were written."""
-    rounds: dict[int, list[Round]] = field(default_factory=dict)
-    """Of each revise loop, by its span."""
     parents: dict[int, int | None] = field(default_factory=dict)
     """The span around each span; phases left out."""
     sources: dict[int, list[int]] = field(default_factory=dict)
     """By span, the spans that it had to wait for."""
-    texts: Mapping[str, str] = field(default_factory=dict)
-    """Prompts and replies by their hashes, of the first calls, where they were recorded."""
+
+    @cached_property
+    def texts(self) -> Mapping[object, str]:
+        """Prompts and replies by their hashes, of the first calls, where they were recorded."""
+        calls = self.calls[:TEXTS_OF_CALLS]
+        hashes = {sha256 for call in calls for sha256 in (call.prompt_sha256, call.reply_sha256)}
+        return self.journal.texts(hashes - {None})
 
     def by_model(self) -> dict[str, list[Call]]:
         """The calls that a model answered, by their endpoints' tags."""
-        calls: dict[str, list[Call]] = {}
-        for call in self.calls:
-            if call.status == "ok" and not call.from_cache:
-                calls.setdefault(call.model, []).append(call)
-        return calls
+        return answered_by_model(self.calls)
 
     def server(self, tag: str) -> Server:
         """An endpoint; of one that the run does not describe, the tag alone is known."""
-        return self.servers.get(tag) or Server(tag=tag)
+        return self.servers.get(tag) or Server(model=tag)
 
     def longest_call(self, model: str) -> int:
         """Tokens of its longest prompt and reply together, in whole blocks of 256."""
         calls = self.by_model().get(model, ())
-        longest = ((c.count("input_tokens") or 0) + (c.count("output_tokens") or 0) for c in calls)
+        longest = ((c.input_tokens or 0) + (c.output_tokens or 0) for c in calls)
         return padded_tokens(max(longest, default=0))
 
     def outlived(self, time_ns: int) -> bool:
         """Whether the run was resumed later, which repeated all that had failed or was cut off."""
-        return self.resumed_ns is not None and time_ns <= self.resumed_ns
+        return self.journal.resumed_after(time_ns)
 
-    def text(self, call: Call, attribute: str) -> str | None:
-        """The call's `prompt_sha256` or `reply_sha256` as a text, if it was recorded."""
-        return self.texts.get(str(call.attributes.get(attribute)))
+    def failed(self, fallback: events.Fallback) -> str:
+        """The endpoint that could not answer: the intended one, or one asked in its place."""
+        others = self.server(fallback.model).fallback
+        in_order = (fallback.model, *others)
+        is_known = fallback.to in others
+        return in_order[in_order.index(fallback.to) - 1] if is_known else fallback.model
+
+    def prompt(self, call: Call) -> str | None:
+        """As a text, if it was recorded; as is a reply."""
+        return self.texts.get(call.prompt_sha256)
+
+    def reply(self, call: Call) -> str | None:
+        """As a text, if it was recorded."""
+        return self.texts.get(call.reply_sha256)
 
     def highest(self, tag: str, name: str) -> float | None:
         """The highest value of a server's counter; None if the run has none."""
@@ -317,191 +250,52 @@ def _weight(finding: Found) -> tuple[float, float]:
 def observe(journal: Journal) -> Observed:
     """Reads what rules need. Takes some two kilobytes for each call."""
     observed = Observed(
-        run=Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns),
-        ended=journal.ended,
-        resumed_ns=journal.resumed_ns,
+        journal=journal, run=Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
     )
-    nodes: list[SpanRecord] = []
-    instants: dict[str, list[Instant]] = {name: [] for name in ("endpoint", "weights", "machine")}
-    spans = _noted(observed, journal.items(SpanRecord, Instant, CounterSet), nodes, instants)
-    observed.calls = [call for call in calls_of(spans) if not call.was_refused]
+    seen = observed.seen
+    spans = seen.noted(_noted(observed, journal.items(SpanRecord, Instant, CounterSet)))
+    observed.every_call = calls_of(spans)
+    observed.calls = [call for call in observed.every_call if not call.was_refused]
+    observed.servers = {server.model: server for server in seen[Server]}
+    observed.reserves = {one.device or MACHINE: one.reserve_bytes for one in seen[events.Budget]}
+    is_load = (load.status == "ok" and load.waits_for is None for load in seen[events.Load])
+    observed.loads = [*compress(seen[events.Load], is_load)]
+    observed.retries = [retry for retry in seen[events.Retry] if retry.model is not None]
+    observed.nodes = {node.id: node for node in seen[events.NodeAttempt]}
+    observed.place_waits = {
+        node.id: Interval(start_ns=node.start_ns - wait_ns, end_ns=node.start_ns)
+        for node in seen[events.NodeAttempt]
+        if (wait_ns := node.place_wait_ns or 0) > 0
+    }
+    for run in seen[events.Run]:
+        observed.max_parallel = run.max_parallel
     for flow in journal.flows:
         if flow.name != "call":  # which leads from a span into itself
             observed.sources.setdefault(flow.target, []).append(flow.source)
-    observed.schedule = Schedule(
-        nodes, journal.flows, run=observed.run, max_parallel=observed.max_parallel
-    )
-    observed.limits = speed_limits_of(observed.calls, instants)
-    observed.path = critical_path(nodes, journal.flows, run=observed.run)
-    observed.shares = observed.time.shares(observed.path, observed.calls, run=observed.run)
-    said = (call.attributes for call in observed.calls[:TEXTS_OF_CALLS])
-    hashes = (one.get(name) for one in said for name in ("prompt_sha256", "reply_sha256"))
-    # Of a damaged journal it may be anything.
-    observed.texts = journal.texts({one for one in hashes if isinstance(one, str)})
+    observed.lost_to_places_ns = lost_to_places_ns(seen[events.NodeAttempt], journal.flows)
+    observed.limits = speed_limits_of(observed.calls, seen)
+    observed.path = critical_path(seen[events.NodeAttempt], journal.flows, run=observed.run)
+    observed.shares = observed.time.shares(observed.path, observed.every_call, run=observed.run)
     return observed
 
 
-def _noted(
-    observed: Observed,
-    items: Iterator[Item],
-    nodes: list[SpanRecord],
-    instants: Mapping[str, list[Instant]],
-) -> Iterator[SpanRecord]:
-    """The spans; what is no call is noted in passing."""
+def _noted(observed: Observed, items: Iterator[Item]) -> Iterator[Item]:
+    """All items; times, counters and what lies in what are noted in passing."""
     for item in items:
-        if type(item) is SpanRecord:
+        if type(item) is CounterSet:
+            if item.track and item.track.startswith(_SERVER_TRACK):
+                # The same few words in thousands of counters.
+                name, unit, track = map(intern, (item.name, item.unit, item.track))
+                key = (track.removeprefix(_SERVER_TRACK), name)
+                counter = item._replace(name=name, unit=unit, track=track)
+                observed.counters.setdefault(key, []).append(counter)
+        elif type(item) is SpanRecord or type(item) is Instant:
             observed.time.note(item)
-            _note_span(observed, item)
-            if item.name == "node":
-                nodes.append(item)
-            yield item
-        elif type(item) is Instant:
-            observed.time.note(item)
-            if item.name in instants:
-                instants[item.name].append(item)
-            _note_instant(observed, item)
-        elif type(item) is CounterSet and item.track and item.track.startswith(_SERVER_TRACK):
-            # The same few words in thousands of counters.
-            name, unit, track = map(intern, (item.name, item.unit, item.track))
-            counter = item._replace(name=name, unit=unit, track=track)
-            key = (track.removeprefix(_SERVER_TRACK), name)
-            observed.counters.setdefault(key, []).append(counter)
-
-
-def _note_instant(observed: Observed, instant: Instant) -> None:
-    said = instant.attributes
-    match instant.name:
-        case "endpoint":
-            server = _server(said)
-            observed.servers[server.tag] = server
-        case "budget":
-            device = str(said.get("device", MACHINE))
-            observed.reserves[device] = _whole(said.get("reserve_bytes"), default=0)
-        case "retry" if "model" in said:
-            observed.retries.append(_retry(instant))
-        case "fallback":
-            observed.fallbacks.append(_fallback(observed, instant))
-        case "candidate" if instant.span is not None:
-            if isinstance(checked := said.get("checked"), int | float):
-                observed.candidates.setdefault(instant.span, []).append(checked)
-        case "round" if instant.span is not None:
-            composite, seconds = said.get("composite"), said.get("seconds")
-            if isinstance(composite, int | float) and isinstance(seconds, int | float):
-                observed.rounds.setdefault(instant.span, []).append(
-                    Round(
-                        id=instant.span,
-                        start_ns=instant.time_ns - round(seconds * 1e9),
-                        end_ns=instant.time_ns,
-                        composite=composite,
-                    )
-                )
-
-
-def _note_span(observed: Observed, span: SpanRecord) -> None:
-    interval = Interval(start_ns=span.start_ns, end_ns=span.end_ns)
-    match span.name:
-        case "load" if span.status == "ok" and "waits_for" not in span.attributes:
-            observed.loads.append(
-                Load(
-                    id=span.id,
-                    start_ns=span.start_ns,
-                    end_ns=span.end_ns,
-                    model=str(span.attributes.get("model")),
-                    need_bytes=_whole(span.attributes.get("need_bytes"), default=None),
-                    is_prefetch=span.attributes.get("prefetch") is True,
-                )
-            )
-        case name if name in PHASES:
-            pass
-        case "unload":
-            observed.unloads.append(interval)
-        case "embed":
-            observed.embeddings.append(interval)
-        case "candidate":
-            observed.candidate_spans.append(
-                Timed(id=span.id, start_ns=span.start_ns, end_ns=span.end_ns)
-            )
-            observed.parents[span.id] = span.parent
-        case "client lag":
-            observed.lags.append(
-                Lag(
-                    id=span.id,
-                    start_ns=span.start_ns,
-                    end_ns=span.end_ns,
-                    at=_text_or_none(span.attributes.get("at")),
-                    function=_text_or_none(span.attributes.get("function")),
-                )
-            )
-        case "node":
-            observed.nodes[span.id] = interval
-            wait_ns = span.attributes.get("place_wait_ns")
-            if isinstance(wait_ns, int) and wait_ns > 0:
-                observed.place_waits[span.id] = Interval(
-                    start_ns=span.start_ns - wait_ns, end_ns=span.start_ns
-                )
-            observed.node_names[span.id] = str(span.attributes.get("node"))
-            observed.node_labels[span.id] = title(span)
-            observed.parents[span.id] = span.parent
-            if span.status == "error":
-                observed.failed_nodes.append(span.id)
-                if (span.error or "").startswith("NodeTimedOut"):
-                    observed.timed_out.append(span.id)
-        case _:
-            observed.parents[span.id] = span.parent
-            if span.name == "run":
-                observed.max_parallel = _whole(span.attributes.get("max_parallel"), default=None)
-
-
-def _retry(instant: Instant) -> Retry:
-    delay_s = instant.attributes.get("delay_s")
-    delay_ns = round(delay_s * 1e9) if isinstance(delay_s, int | float) else 0
-    return Retry(
-        start_ns=instant.time_ns,
-        end_ns=instant.time_ns + delay_ns,
-        model=str(instant.attributes.get("model")),
-        reason=str(instant.attributes.get("reason")),
-    )
-
-
-def _fallback(observed: Observed, instant: Instant) -> Fallback:
-    meant, to = (str(instant.attributes.get(name)) for name in ("model", "to"))
-    others = observed.server(meant).fallback
-    in_order = (meant, *others)
-    return Fallback(
-        time_ns=instant.time_ns,
-        failed=in_order[in_order.index(to) - 1] if to in others else meant,
-        to=to,
-        reason=str(instant.attributes.get("reason")),
-    )
-
-
-def _server(said: Attributes) -> Server:
-    backend = str(said.get("backend", "openai"))
-    return Server(
-        tag=str(said.get("model")),
-        backend=backend,
-        # A backend that has no setting for it computes one sequence at a time.
-        slots=_whole(said.get("slots"), default=4) if provider_named(backend).side_by_side else 1,
-        context_tokens=_whole(said.get("context_tokens"), default=4096),
-        threads=_whole(said.get("threads"), default=None),
-        file=_text_or_none(said.get("file")),
-        device=_text_or_none(said.get("device", MACHINE)) or "",
-        max_parallel=_whole(said.get("max_parallel"), default=None),
-        drop=_texts_in(said.get("drop")),
-        fallback=_texts_in(said.get("fallback")),
-    )
-
-
-def _texts_in(value: object) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list) else ()
-
-
-def _text_or_none(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _whole(value: object, *, default: T) -> int | T:
-    return value if isinstance(value, int) else default
+            if type(item) is SpanRecord and item.name not in PHASES:
+                observed.parents[item.id] = item.parent
+            if type(item) is SpanRecord and item.status == "unfinished":
+                observed.unfinished.append(item)
+        yield item
 
 
 def first_token_ns(call: Call) -> int | None:

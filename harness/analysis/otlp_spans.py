@@ -17,27 +17,29 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from harness.analysis.facts import provider_named
+from harness.trace import events
 from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal
-from harness.trace.records import Attributes, Content, Flow, Instant, SpanRecord
+from harness.trace.records import Attributes, Content, Flow, Instant, SpanRecord, title
 from harness.trace.tracer import span_id, trace_id
 
 _MOST = 128
 """Events and links of one span, as in OpenTelemetry's own libraries."""
-_OF_A_MODEL = frozenset({"chat", "embed", "count tokens", "schema probe", "tool probe"})
-"""Spans of requests to a model."""
 _STATUS_CODES = {"ok": Status.STATUS_CODE_OK, "error": Status.STATUS_CODE_ERROR}
 _INT64 = range(-(1 << 63), 1 << 63)
 
 _OPERATIONS = {
-    "run": "invoke_workflow",
-    "chat": "chat",
-    "schema probe": "chat",
-    "tool probe": "chat",
-    "embed": "embeddings",
-    "recall": "retrieval",
-    "agent": "invoke_agent",
-    "tool": "execute_tool",
+    events.name_of(event): operation
+    for event, operation in {
+        events.Run: "invoke_workflow",
+        events.Chat: "chat",
+        events.SchemaProbe: "chat",
+        events.ToolProbe: "chat",
+        events.Embed: "embeddings",
+        events.Recall: "retrieval",
+        events.Agent: "invoke_agent",
+        events.Tool: "execute_tool",
+    }.items()
 }
 """`gen_ai.operation.name` of our spans."""
 
@@ -111,38 +113,36 @@ class _Run:
         self._run_id = started.run_id
         self._shift_ns = started.wall_ns - started.time_ns
         self._content = content
-        self._texts: dict[str, str] = {}
-        self._models: dict[str, Attributes] = {}
+        self._texts: dict[object, str] = {}
+        self._models: dict[str, events.Endpoint] = {}
         self._instants: dict[int, list[Instant]] = {}
-        self._verdicts: dict[int, SpanRecord] = {}
+        self._verdicts: dict[int, events.Evaluate] = {}
         self._flows: dict[int, list[Flow]] = {}
         for flow in journal.flows:
             self._flows.setdefault(flow.target, []).append(flow)
         for item in journal.items():
-            match item:
-                case Instant(span=None, name="endpoint", attributes=endpoint):
-                    self._models[str(endpoint.get("model"))] = endpoint
-                case Instant(span=int(number)):
-                    self._instants.setdefault(number, []).append(item)
-                case SpanRecord(name="evaluate"):
-                    # GenAI wants a verdict at the span that wrote the draft.
-                    drafts = [f for f in self._flows.get(item.id, ()) if f.name == "draft"]
-                    self._verdicts[drafts[0].source if drafts else item.id] = item
-                case Content() if content:
-                    self._texts[item.sha256] = item.text
+            if verdict := events.Evaluate.of(item):
+                # GenAI wants a verdict at the span that wrote the draft.
+                flows = self._flows.get(verdict.id, ())
+                drafts = [flow for flow in flows if flow.name == "draft"]
+                self._verdicts[drafts[0].source if drafts else verdict.id] = verdict
+            elif isinstance(item, Instant) and item.span is not None:
+                self._instants.setdefault(item.span, []).append(item)
+            elif endpoint := events.Endpoint.of(item):
+                self._models[endpoint.model] = endpoint
+            elif isinstance(item, Content) and content:
+                self._texts[item.sha256] = item.text
 
     def span(self, record: SpanRecord) -> Span:
-        endpoint: Attributes = {}
         model: dict[str, object] = {}
         is_remote = False
-        if record.name in _OF_A_MODEL:
-            tag = str(record.attributes.get("model"))
-            endpoint = self._models.get(tag, {})
-            model = model_attributes(tag, endpoint)
-            from_cache = record.attributes.get("from_cache") is True
-            provider = provider_named(str(endpoint.get("backend", "openai")))
-            is_local = provider.loading is not None or endpoint.get("backend") == "scripted"
-            is_remote = not is_local and not from_cache
+        request = events.request_of(record)
+        if request is not None:
+            endpoint = self._models.get(request.model)
+            model = model_attributes(request.model, endpoint)
+            backend = endpoint.backend if endpoint else events.Endpoint.backend
+            is_local = provider_named(backend).loading is not None or backend == "scripted"
+            is_remote = not is_local and not request.from_cache
         error_type = record.error.partition(":")[0] if record.error else ""
         values = {
             **model,
@@ -151,7 +151,7 @@ class _Run:
             "harness.status": None if record.status == "ok" else record.status,
             "session.id": self._run_id,
         }
-        events, links = self._events(record), self._links(record)
+        happened, links = self._events(record), self._links(record)
         return Span(
             trace_id=self._trace_id,
             span_id=span_id(self._run_id, record.id),
@@ -161,8 +161,8 @@ class _Run:
             start_time_unix_nano=record.start_ns + self._shift_ns,
             end_time_unix_nano=record.end_ns + self._shift_ns,
             attributes=key_values(values),
-            events=events[:_MOST],
-            dropped_events_count=len(events[_MOST:]),
+            events=happened[:_MOST],
+            dropped_events_count=len(happened[_MOST:]),
             links=links[:_MOST],
             dropped_links_count=len(links[_MOST:]),
             # Unset for a span that was cut short. An error's words may quote a text; its class
@@ -181,16 +181,16 @@ class _Run:
             "gen_ai.operation.name": _OPERATIONS.get(record.name),
             **_own_attributes(ours, texts=self._content),
         }
-        if record.name in _OF_A_MODEL:
+        if events.request_of(record) is not None:
             found |= {
                 theirs: _CONVERTED[name](ours[name]) if name in _CONVERTED else ours[name]
                 for name, theirs in _NAMES.items()
                 if ours.get(name) is not None
             }
-        if record.name == "run":
-            found["gen_ai.workflow.name"] = ours.get("label")
-        if record.name == "tool":
-            found["gen_ai.tool.name"] = ours.get("tool")
+        if run := events.Run.of(record):
+            found["gen_ai.workflow.name"] = run.label
+        elif tool := events.Tool.of(record):
+            found["gen_ai.tool.name"] = tool.tool
         if self._content:
             for name, (theirs, role) in _TEXTS.items():
                 if text := self._texts.get(str(ours.get(name))):
@@ -199,11 +199,11 @@ class _Run:
                         "parts": [{"type": "text", "content": text}],
                     }
                     if role == "assistant":
-                        message["finish_reason"] = ours.get("finish_reason")
+                        message["finish_reason"] = events.Chat.read(record).finish_reason
                     found[theirs] = _json([message])
-            found["harness.draft"] = self._texts.get(str(ours.get("draft_sha256")))
-            if record.name == "recall":
-                found["gen_ai.retrieval.query.text"] = ours.get("query")
+            found["harness.draft"] = self._texts.get(events.Evaluate.read(record).draft_sha256)
+            if recall := events.Recall.of(record):
+                found["gen_ai.retrieval.query.text"] = recall.query
         return found
 
     def _events(self, record: SpanRecord) -> list[Span.Event]:
@@ -274,11 +274,10 @@ def _clean(text: str) -> str:
 
 def _span_name(span: SpanRecord, model: object) -> str:
     """An operation and its object, as GenAI wants it; the title of any other span."""
-    label = str(span.attributes.get("label") or span.name)
     operation = _OPERATIONS.get(span.name)
     if operation is None:
-        return label
-    of = label if span.name in {"run", "tool"} else model
+        return title(span)
+    of = title(span) if events.Run.of(span) or events.Tool.of(span) else model
     return f"{operation} {of}" if of else operation
 
 
@@ -291,15 +290,11 @@ def _own_attributes(attributes: Attributes, *, texts: bool) -> dict[str, object]
     }
 
 
-def model_attributes(tag: str, endpoint: Attributes) -> dict[str, object]:
-    """What GenAI says of the model behind a tag.
-
-    `endpoint` has the attributes of the run's `endpoint` instant; it may be empty.
-    """
-    # The instant leaves out what is at its default.
-    backend = str(endpoint.get("backend", "openai"))
+def model_attributes(tag: str, endpoint: events.Endpoint | None) -> dict[str, object]:
+    """What GenAI says of the model behind a tag; `endpoint` is None if the run does not say."""
+    backend = endpoint.backend if endpoint else events.Endpoint.backend
     provider = provider_named(backend)
-    model = str(endpoint.get("model_id") or tag)
+    model = (endpoint and endpoint.model_id) or tag
     name = provider.telemetry_name or backend
     prefix, _, rest = model.partition("/")
     if provider.finds_keys and rest:
@@ -308,25 +303,22 @@ def model_attributes(tag: str, endpoint: Attributes) -> dict[str, object]:
     if endpoint:
         found["gen_ai.provider.name"] = name
     with suppress(ValueError):  # an address that held a secret has a hole in it
-        address = urlsplit(str(endpoint.get("url", "")))
+        address = urlsplit((endpoint and endpoint.url) or "")
         found |= {"server.address": address.hostname, "server.port": address.port}
     return found
 
 
-def _evaluation_results(span: SpanRecord, *, texts: bool) -> Iterator[dict[str, object]]:
+def _evaluation_results(verdict: events.Evaluate, *, texts: bool) -> Iterator[dict[str, object]]:
     """Attributes of `gen_ai.evaluation.result` events: the whole verdict, then each dimension.
 
     Empty without a verdict. Explanations may quote the draft, and are given only with `texts`.
     """
-    scores = span.attributes.get("scores")
-    if "composite" not in span.attributes or not isinstance(scores, Mapping):
+    if verdict.composite is None or verdict.scores is None:
         return
-    label = "pass" if span.attributes.get("passed") else "fail"
-    yield _result("composite", span.attributes["composite"], label=label)
-    findings = span.attributes.get("findings") if texts else None
-    listed = findings if isinstance(findings, list) else []
-    reasons = dict(str(finding).partition(": ")[::2] for finding in listed)
-    for name, score in scores.items():
+    yield _result("composite", verdict.composite, label="pass" if verdict.passed else "fail")
+    findings = verdict.findings if texts else ()
+    reasons = dict(str(finding).partition(": ")[::2] for finding in findings)
+    for name, score in verdict.scores.items():
         yield _result(name, score, explanation=reasons.get(name))
 
 

@@ -17,6 +17,7 @@ from harness.analysis.rules_client import (
     max_concurrency,
     max_parallel,
     serial_client,
+    slow_code,
 )
 from harness.analysis.rules_decoding import (
     bandwidth_bound,
@@ -38,14 +39,6 @@ from harness.analysis.rules_failures import (
     out_of_reach,
     retries,
     schema_not_enforced,
-)
-from harness.analysis.rules_needless import (
-    candidates_alike,
-    idle_rounds,
-    repeated_calls,
-    slow_code,
-    slow_embedding,
-    slower_model,
     timed_out_attempts,
 )
 from harness.analysis.rules_prompts import (
@@ -58,12 +51,10 @@ from harness.analysis.rules_waiting import (
     behind_prefill,
     budget_wait,
     cold_start,
-    convoy,
     queueing,
     slow_first_call,
     straggler,
     swap_thrash,
-    tail,
 )
 from harness.inference.providers import Aim
 
@@ -132,7 +123,7 @@ def _moves(
     restart = None
     if found.wanted:
         at_once = found.evidence.figures.get("answered_at_once")
-        longest = observed.longest_call(server.tag)
+        longest = observed.longest_call(server.model)
         restart = server.restart(*found.wanted, at_once=at_once, longest=longest)
     said = list(found.first)
     for move in moves:
@@ -201,7 +192,6 @@ _SMALLER_MODEL = "use smaller weights, or a device with more memory bandwidth"
 _LESS_TO_COMPUTE = "use a smaller model, or a processor or GPU that computes more"
 _SMALLER_NEIGHBOR = "use smaller weights for one of them"
 _FEWER_CALLS = "make fewer calls at once"
-_LONG_ASIDE = "send long requests to an endpoint of their own"
 _MAPPED_NODE = "make it a mapped node, which runs once per item: @pipeline.node(each={{...}})"
 _TOGETHER = "make the calls of one function together: asyncio.gather, or a task group"
 _QUEUE_HERE = "make fewer calls at once: they would wait here instead, and other work could go on"
@@ -314,7 +304,7 @@ RULES: Mapping[str, Rule] = {
             "begin with the longest items",
             "limit what one item may take: a lower max_output_tokens, or Timeout(…)",
         ),
-        explained_by=["convoy", "tail", "client-lag", "retries"],
+        explained_by=["client-lag", "retries"],
         slows_replies=False,
     ),
     "swap-thrash": Rule(
@@ -358,7 +348,6 @@ RULES: Mapping[str, Rule] = {
                 (_SHORTER_PROMPTS, _SAME_PART_FIRST, _SHORTER_REPLIES, _LESS_TO_COMPUTE),
             ),
         },
-        explained_by=["convoy"],
     ),
     "behind-prefill": Rule(
         behind_prefill,
@@ -372,25 +361,6 @@ RULES: Mapping[str, Rule] = {
             Aim.SPREAD_PREFILL,
             "make fewer calls with long prompts at once",
         ),
-    ),
-    "convoy": Rule(
-        convoy,
-        "A convoy: the server answers in fixed batches, and a batch lasts as long as its "
-        "longest reply.",
-        "L3",
-        (
-            "serve the model from an engine with continuous batching",
-            "cap the long replies: a lower max_output_tokens",
-            _LONG_ASIDE,
-        ),
-    ),
-    "tail": Rule(
-        tail,
-        "Long prompts among short ones or, if the slow calls' prompts are no longer than the "
-        "others', the way the server batches.",
-        "L4b",
-        (_LONG_ASIDE, Aim.SPREAD_PREFILL),
-        explained_by=["convoy", "queueing", "behind-prefill"],
     ),
     "prefill-bound": Rule(
         prefill_bound,
@@ -580,37 +550,6 @@ RULES: Mapping[str, Rule] = {
         ),
         slows_replies=False,
     ),
-    "repeated-calls": Rule(
-        repeated_calls,
-        "Needless work: the reply was already known.",
-        "L6",
-        (
-            "hand the reply on, as an argument of the nodes that need it",
-            'cache = "run" in harness.toml: the same call is then made once a run',
-        ),
-        slows_replies=False,
-    ),
-    "idle-rounds": Rule(
-        idle_rounds,
-        "Needless rounds: the evaluator's findings do not help this producer write a better draft.",
-        "L6",
-        (
-            "a lower max_rounds, or a pass_at that the producer reaches",
-            "several candidates for each section in place of more rounds: candidates=4",
-            "a producer that does what it is told: a larger model",
-        ),
-        slows_replies=False,
-    ),
-    "candidates-alike": Rule(
-        candidates_alike,
-        "Needless candidates: choosing among equal scores gains nothing.",
-        "L6",
-        (
-            "fewer candidates",
-            "checks in the rubric that see a difference, or a higher temperature",
-        ),
-        slows_replies=False,
-    ),
     "slow-code": Rule(
         slow_code,
         "Work beside models: a computation, a file, a tool or a pause in the node itself.",
@@ -621,30 +560,6 @@ RULES: Mapping[str, Rule] = {
             "make independent parts of it together: asyncio.gather, or a mapped node",
         ),
         explained_by=["client-lag"],
-        slows_replies=False,
-    ),
-    "slow-embedding": Rule(
-        slow_embedding,
-        "Embedding: computing the vectors of so many texts takes longer than using them.",
-        "L6",
-        (
-            "keep vectors for the next run: path under [memory]",
-            "hand many texts to one call of remember or embed, which sends them together",
-            'the included embedder, embedder = "wordllama" under [memory], or a smaller model',
-        ),
-        explained_by=["serial-client"],
-        slows_replies=False,
-    ),
-    "slower-model": Rule(
-        slower_model,
-        "One model is far slower than another of the run, and the run waits for it.",
-        "L3",
-        (
-            "give its work to the quicker one, where that is good enough",
-            "a smaller or more quantized model in its place, or a faster server for it",
-            "send it fewer of the calls, if both answer the same ones",
-        ),
-        explained_by=["slow-decode", "bandwidth-bound", "compute-bound"],
         slows_replies=False,
     ),
     "idle-device": Rule(

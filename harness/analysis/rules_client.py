@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from harness.analysis.facts import (
     LEAST_LOST_NS,
     TEXTS_OF_CALLS,
-    Lag,
     Observed,
     busy_ns,
     per_model,
@@ -19,13 +18,17 @@ from harness.analysis.facts import (
 from harness.analysis.finding import MOST_SPANS, Evidence, Expected, Found, counted, named, said_ns
 from harness.analysis.rules_prompts import needed_replies
 from harness.analysis.rules_waiting import FULL_KV, had_places
-from harness.analysis.what_if import Change
-from harness.trace.calls import Call, Interval
+from harness.trace import events
+from harness.trace.calls import Call
 from harness.trace.intervals import common, depths, length_ns, parts_within
+from harness.trace.records import Interval
 
 LEAST_SERIAL_CALLS = 4
 """Calls that could have been made at once; two or three are often written one after another for
 clarity, and little is lost."""
+
+LARGE_SHARE = 0.4
+"""Of the critical path: so much time is worth a finding whatever it went into."""
 
 LONGEST_GAP_NS = 1_000_000_000
 """A call that comes later after the one before waited for something: a person, a tool."""
@@ -67,7 +70,7 @@ def serial_client(observed: Observed) -> Found | None:
     in_process = server.is_in_process
     # The first calls, whose texts are known, stand for all.
     in_turn_ns = max(1, sum(map(busy_ns, first)))
-    at_best_ns = max(*ends_ns, in_turn_ns / server.slots if in_process else 0)
+    at_best_ns = max(*ends_ns, in_turn_ns / server.places if in_process else 0)
     lost_ns = round((1 - at_best_ns / in_turn_ns) * sum(map(busy_ns, alone)))
     if at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns):
         return None
@@ -76,7 +79,7 @@ def serial_client(observed: Observed) -> Found | None:
     return Found(
         case="in process" if in_process else "",
         severity="hint" if in_process else "warning",
-        model=server.tag,
+        model=server.model,
         seen=f"{len(alone)} calls ran one after another, and {at_once} of "
         + ("them" if first == alone else f"the first {len(first)}")
         + (f" in {nodes}" if nodes else "")
@@ -171,16 +174,18 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
         bool(observed.highest(model, "waiting"))
         or kv > FULL_KV
         or (len(queued) >= LEAST_TURNS and not had_places(observed, calls))
-        or (server.is_in_process and server.slots <= (server.max_parallel or server.slots))
+        or (server.is_in_process and server.places <= (server.max_parallel or server.places))
     )
 
 
 def client_lag(observed: Observed) -> Found | None:
     """The process stood still, while calls were under way or other nodes could have gone on."""
-    at_work = [*observed.calls, *observed.embeddings]
+    at_work = [*observed.calls, *observed.seen[events.Embed]]
     side_by_side = [stretch for stretch, depth in depths(_innermost(observed)) if depth > 1]
-    held_up = parts_within(observed.lags, [*at_work, *side_by_side])
-    lags = [lag for lag, parts in zip(observed.lags, held_up, strict=True) if parts]
+    held_up = parts_within(observed.seen[events.ClientLag], [*at_work, *side_by_side])
+    lags = [
+        lag for lag, parts in zip(observed.seen[events.ClientLag], held_up, strict=True) if parts
+    ]
     lost_ns = length_ns(part for parts in held_up for part in parts)
     if not observed.matters(lost_ns):
         return None
@@ -218,7 +223,7 @@ def _innermost(observed: Observed) -> list[Interval]:
     return [one for node, one in observed.nodes.items() if node not in around]
 
 
-def _place_of_most(lags: Sequence[Lag]) -> Lag | None:
+def _place_of_most(lags: Sequence[events.ClientLag]) -> events.ClientLag | None:
     """The longest lag in the function that answers for most of the time; None without such one."""
     by_function: Counter[str | None] = Counter()
     for lag in lags:
@@ -229,12 +234,10 @@ def _place_of_most(lags: Sequence[Lag]) -> Lag | None:
     return next(lag for lag in lags if lag.function == function)
 
 
-def _said_place(observed: Observed, lag: Lag) -> str:
+def _said_place(observed: Observed, lag: events.ClientLag) -> str:
     middle_ns = lag.start_ns + lag.duration_ns // 2
     during = [
-        observed.node_names[node]
-        for node, one in observed.nodes.items()
-        if one.start_ns <= middle_ns <= one.end_ns
+        one.node for one in observed.nodes.values() if one.start_ns <= middle_ns <= one.end_ns
     ]
     if blocked := [name for name in during if name.split("/")[-1] == lag.function]:
         return f"in node {named(blocked)} ({lag.at})"
@@ -246,10 +249,10 @@ def max_parallel(observed: Observed) -> Found | None:
     waits = observed.place_waits
     if len(waits) < LEAST_TURNS:
         return None
-    gain_ns = observed.schedule.what_if(Change(max_parallel=None)).gain_ns
+    gain_ns = observed.lost_to_places_ns
     if not observed.matters(gain_ns):
         return None
-    at_work = [*observed.calls, *observed.embeddings]
+    at_work = [*observed.calls, *observed.seen[events.Embed]]
     calls_models = length_ns(common(waits.values(), at_work)) > length_ns(waits.values()) / 2
     models = observed.by_model() if calls_models else {}
     if any(_is_full(observed, model, calls) for model, calls in models.items()):
@@ -345,20 +348,43 @@ def _waited_for(observed: Observed, spans: frozenset[int]) -> set[int]:
 
 
 def _quoted(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
-    prompts = [observed.text(call, "prompt_sha256") or "" for call in calls]
-    replies = [observed.text(call, "reply_sha256") or "" for call in calls]
+    prompts = [observed.prompt(call) or "" for call in calls]
+    replies = [observed.reply(call) or "" for call in calls]
     return needed_replies(prompts, replies)
 
 
 def _same_function_unread(observed: Observed, earlier: Call, later: Call) -> bool:
     """Two calls by one function, whose texts are not known: they may depend on each other."""
     return observed.parents.get(earlier.id) == observed.parents.get(later.id) and (
-        observed.text(earlier, "reply_sha256") is None
-        or observed.text(later, "prompt_sha256") is None
+        observed.reply(earlier) is None or observed.prompt(later) is None
     )
 
 
 def _same_prompt(earlier: Call, later: Call) -> bool:
     """The same question again is asked because of what the first answer was."""
-    prompt = later.attributes.get("prompt_sha256")
-    return prompt is not None and prompt == earlier.attributes.get("prompt_sha256")
+    return later.prompt_sha256 is not None and later.prompt_sha256 == earlier.prompt_sha256
+
+
+def slow_code(observed: Observed) -> Found | None:
+    """A node's own code, or what it waited for beside models, took much of the critical path.
+
+    A hint: only its author knows whether it has to be there, and can be quicker.
+    """
+    functions = Counter(lag.function for lag in observed.seen[events.ClientLag] if lag.function)
+    kinds = {"code", "client lag"} if functions else {"code"}
+    taken = [one for one in observed.shares if one.kind in kinds]
+    taken_ns = sum(one.duration_ns for one in taken)
+    if sum(one.share for one in taken) < LARGE_SHARE or not observed.matters(taken_ns):
+        return None
+    names = [one.node for one in taken if one.node] or [step.node for step in observed.path.steps]
+    if not names:
+        return None
+    spans = [step.span for step in observed.path.steps if step.node in names[:1]]
+    where = "".join(f", in the function '{name}'" for name, _ in functions.most_common(1))
+    return Found(
+        severity="hint",
+        seen=f"Nodes' own code, with its waits, took {observed.said(taken_ns)}, most of it in "
+        f"{named(names[:1])}{where}: no model worked for it in that time.",
+        evidence=Evidence(spans=tuple(spans[:1]), figures={"code_s": taken_ns / 1e9}),
+        lost_ns=taken_ns,
+    )

@@ -67,7 +67,7 @@ def kv_pressure(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
         return None
     company = _company(calls)
     timed = sorted(
-        (call for call in calls if call.id in company and call.count("itl_mean_ns")),
+        (call for call in calls if call.id in company and call.itl_mean_ns),
         key=lambda call: company[call.id],
     )
     if len(timed) < LEAST_COMPARED:
@@ -108,14 +108,13 @@ def kv_pressure(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
 @per_model
 def stalled_replies(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Replies stood still in their middle, in most calls, for far longer than a token takes."""
-    timed = [call for call in calls if call.count("itl_max_ns") and call.count("itl_mean_ns")]
+    timed = [call for call in calls if call.itl_max_ns and call.itl_mean_ns]
     stalled = [
         call
         for call in timed
-        if (call.count("itl_max_ns") or 0)
-        >= max(LEAST_STALL_NS, STALL_FACTOR * (call.count("itl_p95_ns") or 0))
+        if (call.itl_max_ns or 0) >= max(LEAST_STALL_NS, STALL_FACTOR * (call.itl_p95_ns or 0))
     ]
-    stalls_ns = [call.count("itl_max_ns") or 0 for call in stalled]
+    stalls_ns = [call.itl_max_ns or 0 for call in stalled]
     company = _company(calls)
     lost_ns = sum(
         stall_ns / max(1.0, company.get(call.id, 1.0))
@@ -166,8 +165,8 @@ def _slow_alone(
         call
         for call in calls
         if company.get(call.id, ALONE + 1) <= ALONE
-        and call.count("itl_mean_ns")
-        and (call.count("output_tokens") or 0) >= LEAST_OUTPUT_TOKENS
+        and call.itl_mean_ns
+        and (call.output_tokens or 0) >= LEAST_OUTPUT_TOKENS
     ]
     if len(alone) < LEAST_ALONE:
         return None
@@ -205,8 +204,8 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
         call
         for call in calls
         if call.phase_ns("decode")
-        and call.count("itl_mean_ns")
-        and (call.count("output_tokens") or 0) >= LEAST_OUTPUT_TOKENS
+        and call.itl_mean_ns
+        and (call.output_tokens or 0) >= LEAST_OUTPUT_TOKENS
     ]
     slow = [call for call in timed if _itl_ns(call) >= SLOW_FACTOR * TYPEWRITER_NS]
     if len(slow) < LEAST_SLOW or 2 * len(slow) <= len(timed):
@@ -254,13 +253,9 @@ def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
 @per_model
 def rejected_drafts(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """A draft model's tokens were mostly thrown away, by the replies or the server's counters."""
-    told = [
-        call
-        for call in calls
-        if call.count("draft_tokens") and call.count("accepted_tokens") is not None
-    ]
-    drafted: float = sum(call.count("draft_tokens") or 0 for call in told)
-    accepted: float = sum(call.count("accepted_tokens") or 0 for call in told)
+    told = [call for call in calls if call.draft_tokens and call.accepted_tokens is not None]
+    drafted: float = sum(call.draft_tokens or 0 for call in told)
+    accepted: float = sum(call.accepted_tokens or 0 for call in told)
     where = f"in {counted(len(told), 'call')}"
     if not told:
         drafted, accepted = (
@@ -296,4 +291,4 @@ def _company(calls: Sequence[Call]) -> Mapping[int, float]:
 
 
 def _itl_ns(call: Call) -> int:
-    return call.count("itl_mean_ns") or 0
+    return call.itl_mean_ns or 0

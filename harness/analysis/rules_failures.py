@@ -8,7 +8,9 @@ from collections.abc import Container, Sequence
 
 from harness.analysis.facts import Observed, per_model
 from harness.analysis.finding import MOST_SPANS, Evidence, Expected, Found, counted, named, said_ns
+from harness.errors import NodeTimedOut
 from harness.inference.providers.error_replies import context_overflow
+from harness.trace import events
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns
 
@@ -54,8 +56,8 @@ def out_of_memory_at_start(observed: Observed) -> Found | None:
     server = observed.server(failed[0].model)
     return Found(
         severity="error",
-        model=server.tag,
-        seen=f"'{server.tag}' was never loaded; its first call ended with: {failed[0].error}"
+        model=server.model,
+        seen=f"'{server.model}' was never loaded; its first call ended with: {failed[0].error}"
         + (_OR_DAMAGED if kind_of(failed[0]) == "ModelFileInvalid" else ""),
         evidence=Evidence.of(failed, failed_calls=len(failed)),
         first=(_MORE_BUDGET,) if server.is_in_process else (),
@@ -69,11 +71,11 @@ def out_of_memory_later(observed: Observed) -> Found | None:
     if not failed:
         return None
     server = observed.server(failed[0].model)
-    before = [c for c in observed.by_model()[server.tag] if c.end_ns <= failed[0].start_ns]
+    before = [c for c in observed.by_model()[server.model] if c.end_ns <= failed[0].start_ns]
     return Found(
         severity="error",
-        model=server.tag,
-        seen=f"After {counted(len(before), 'call')} that succeeded, '{server.tag}' ran out of "
+        model=server.model,
+        seen=f"After {counted(len(before), 'call')} that succeeded, '{server.model}' ran out of "
         f"memory {counted(len(failed), 'time')}: {failed[0].error}",
         evidence=Evidence.of(failed, failed_calls=len(failed), calls_before=len(before)),
         lost_ns=length_ns(failed),
@@ -83,7 +85,7 @@ def out_of_memory_later(observed: Observed) -> Found | None:
 def retries(observed: Observed) -> Found | None:
     """Calls were refused and retried, and the pauses took time."""
     pauses = observed.retries
-    lost_ns = length_ns(pauses)
+    lost_ns = length_ns(one.pause for one in pauses)
     if len(pauses) < LEAST_RETRIES or not observed.matters(lost_ns):
         return None
     reasons = Counter(pause.reason for pause in pauses)
@@ -106,11 +108,11 @@ def failed_calls(observed: Observed) -> Found | None:
     over = observed.outlived
     failed = [c for c in observed.calls if c.status == "error" and not _ran_out(c)]
     failed = [call for call in failed if not over(call.end_ns)]
-    retries = [retry for retry in observed.retries if not over(retry.start_ns)]
-    fallbacks = [other for other in observed.fallbacks if not over(other.time_ns)]
+    retries = [retry for retry in observed.retries if not over(retry.time_ns)]
+    fallbacks = [other for other in observed.seen[events.Fallback] if not over(other.time_ns)]
     final = Counter((call.model, kind_of(call)) for call in failed)
-    final -= Counter((retry.model, retry.reason) for retry in retries)
-    final -= Counter((other.failed, other.reason) for other in fallbacks)
+    final -= Counter((str(retry.model), retry.reason) for retry in retries)
+    final -= Counter((observed.failed(other), other.reason) for other in fallbacks)
     for model in out_of_reach_calls(observed):
         del final[model, UNREACHED]
     if not final:
@@ -136,7 +138,7 @@ def _context_for(calls: Sequence[Call]) -> tuple[str, int] | None:
     """
     needed = []
     for call in calls:
-        room, asked = call.count("max_output_tokens"), call.count("input_tokens")
+        room, asked = call.max_output_tokens, call.input_tokens
         if asked is None:
             asked = context_overflow(call.error or "", endpoint=call.model).prompt_tokens
         if asked is None or room is None:
@@ -147,11 +149,11 @@ def _context_for(calls: Sequence[Call]) -> tuple[str, int] | None:
 
 def failed_run(observed: Observed) -> Found | None:
     """The run did not come to its end."""
-    ended = observed.ended
+    ended = observed.journal.ended
     if ended is not None and ended.status != "error":
         return None
     if ended is not None:
-        nodes = observed.failed_nodes
+        nodes = [one.id for one in observed.nodes.values() if one.status == "error"]
         return Found(
             severity="error",
             seen=f"The run ended with: {ended.error}",
@@ -185,10 +187,10 @@ def _answered_before(observed: Observed, call: Call) -> bool:
 
 def fallbacks(observed: Observed) -> Found | None:
     """Calls were answered by another model than the one that was meant."""
-    if not observed.fallbacks:
+    if not observed.seen[events.Fallback]:
         return None
-    (model, _), *_ = Counter(one.failed for one in observed.fallbacks).most_common()
-    of_model = [one for one in observed.fallbacks if one.failed == model]
+    (model, _), *_ = Counter(map(observed.failed, observed.seen[events.Fallback])).most_common()
+    of_model = [one for one in observed.seen[events.Fallback] if observed.failed(one) == model]
     reasons = Counter(one.reason for one in of_model)
     listed = ", ".join(f"{count} for {name}" for name, count in reasons.most_common())
     (reason, _), *_ = reasons.most_common()
@@ -214,7 +216,7 @@ def out_of_reach(observed: Observed) -> Found | None:
     model = max(failures, key=lambda tag: len(failures[tag]))
     failed, others = failures[model], [tag for tag in failures if tag != model]
     is_back = [call for call in observed.calls if call.model == model][-1].status == "ok"
-    replaced = sum(one.failed == model for one in observed.fallbacks)
+    replaced = sum(observed.failed(one) == model for one in observed.seen[events.Fallback])
     since_ns, until_ns = failed[0].start_ns, failed[-1].end_ns
     return Found(
         severity="warning" if is_back or replaced >= len(failed) else "error",
@@ -246,10 +248,10 @@ information."""
 @per_model
 def schema_not_enforced(_observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Replies had a schema that nothing enforced."""
-    loose = [call for call in calls if call.attributes.get("schema") in {"advisory", "ignored"}]
+    loose = [call for call in calls if call.schema in {"advisory", "ignored"}]
     if not loose:
         return None
-    is_ignored = any(call.attributes["schema"] == "ignored" for call in loose)
+    is_ignored = any(call.schema == "ignored" for call in loose)
     return Found(
         severity="warning" if is_ignored else "hint",
         seen=f"{counted(len(loose), 'call')} to '{model}' had a schema, "
@@ -276,7 +278,7 @@ def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Fo
 
 def reached_own_limit(call: Call) -> bool:
     """Whether a reply that was cut is as long as its call allows, as far as that is known."""
-    most, wrote = call.count("max_output_tokens"), call.count("output_tokens")
+    most, wrote = call.max_output_tokens, call.output_tokens
     return most is not None and (wrote is None or wrote >= most)
 
 
@@ -306,5 +308,20 @@ def dropped_fields(observed: Observed, model: str, calls: Sequence[Call]) -> Fou
 
 def _is_left_to_the_model(call: Call) -> bool:
     """Whether the same call may be answered otherwise, since it lacked a field."""
-    is_greedy = call.attributes.get("temperature") == 0
+    is_greedy = call.temperature == 0
     return not _DECIDING.isdisjoint(call.dropped) or ("seed" in call.dropped and not is_greedy)
+
+
+def timed_out_attempts(observed: Observed) -> Found | None:
+    """Attempts of nodes that their own timeout ended: what their calls had written is lost."""
+    cut = [one for one in observed.nodes.values() if one.error_class == NodeTimedOut.__name__]
+    lost_ns = sum(one.duration_ns for one in cut)
+    if not cut or not observed.matters(lost_ns):
+        return None
+    names = named(one.node for one in cut)
+    return Found(
+        seen=f"The timeout of {names} ended {len(cut)} attempts "
+        f"({observed.said(lost_ns)}); what their calls had written is lost.",
+        evidence=Evidence.of(cut, attempts=float(len(cut))),
+        lost_ns=lost_ns,
+    )

@@ -49,7 +49,7 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Foun
     `resent-history` say why it was read again. Fewer calls than three count if reading them took
     more than half of the run.
     """
-    timed = [call for call in calls if call.ttft_ns and call.count("input_tokens")]
+    timed = [call for call in calls if call.ttft_ns and call.input_tokens]
     if timed and not tells_of_queues(observed, calls):
         # A queue may hide in the time to the first token, but not of a call without company.
         company = mean_depths(timed)
@@ -103,11 +103,11 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Foun
 
 
 def _computed_tokens(call: Call) -> int:
-    return _input_tokens(call) - (call.count("cached_tokens") or 0)
+    return _input_tokens(call) - (call.cached_tokens or 0)
 
 
 def _input_tokens(call: Call) -> int:
-    return call.count("input_tokens") or 0
+    return call.input_tokens or 0
 
 
 LEAST_PAIRS = 2
@@ -133,7 +133,7 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
     Without recorded texts, only that nothing was cached of prompts of the same length.
     """
     pairs = [pair for pair in _successive(calls) if _uncached(pair[1])]
-    if not any(observed.text(call, "prompt_sha256") for call in calls):
+    if not any(observed.prompt(call) for call in calls):
         return _drifting_unseen(observed, model, pairs)
     compared = _compared(observed, pairs)
     drifted = [
@@ -174,7 +174,7 @@ def _drifting_unseen(
     alike = [
         later
         for earlier, later in pairs
-        if later.count("cached_tokens") is not None
+        if later.cached_tokens is not None
         and abs(_input_tokens(later) - _input_tokens(earlier)) <= 0.1 * _input_tokens(earlier)
         and (later.ttft_ns or 0) >= HIGH_TTFT_NS
     ]
@@ -262,8 +262,8 @@ def _conversations(observed: Observed) -> list[list[Call]]:
 
 def _continues(observed: Observed, earlier: Call, later: Call) -> bool:
     """Whether a call's prompt holds the prompt before it, and its reply."""
-    least = _input_tokens(earlier) + (earlier.count("output_tokens") or 0)
-    reply, prompt = observed.text(earlier, "reply_sha256"), observed.text(later, "prompt_sha256")
+    least = _input_tokens(earlier) + (earlier.output_tokens or 0)
+    reply, prompt = observed.reply(earlier), observed.prompt(later)
     return (
         later.start_ns >= earlier.end_ns
         and _input_tokens(later) >= least
@@ -323,7 +323,7 @@ def _compared(
     """The later call of each pair, and how much of its prompt the earlier one has."""
     compared = []
     for earlier, later in pairs:
-        texts = [observed.text(call, "prompt_sha256") for call in (earlier, later)]
+        texts = [observed.prompt(call) for call in (earlier, later)]
         if texts[0] is not None and texts[1] is not None:
             compared.append((later, likeness(texts[0], texts[1])))
     return compared
@@ -336,7 +336,7 @@ def _for_all(pairs: Sequence[object], compared: Sequence[object]) -> float:
 
 def _cached(found: Sequence[tuple[Call, Likeness]]) -> str:
     """What of these prompts came out of the cache, for people."""
-    cached = [call.count("cached_tokens") for call, _ in found]
+    cached = [call.cached_tokens for call, _ in found]
     if None in cached:
         return "what was cached of them the server does not say"
     tokens = sum(_input_tokens(call) for call, _ in found)
@@ -348,7 +348,7 @@ def _tells(call: Call, slowest_ns: float) -> bool:
 
     Its server says so, or it was read about as slowly as any prompt: nothing of it was.
     """
-    return call.count("cached_tokens") is not None or (
+    return call.cached_tokens is not None or (
         _input_tokens(call) >= LONG_PROMPT_TOKENS
         and call.phase_ns("prefill") >= READ_WHOLE * slowest_ns * _input_tokens(call) > 0
     )
@@ -365,7 +365,7 @@ def _uncached(call: Call) -> bool:
 
 
 def _cached_tokens(call: Call) -> int:
-    return call.count("cached_tokens") or 0
+    return call.cached_tokens or 0
 
 
 WINDOW_CHARS = 24

@@ -11,7 +11,6 @@ from itertools import pairwise
 from harness.analysis.facts import (
     LEAST_LOST_NS,
     MACHINE,
-    Load,
     Observed,
     decoding,
     per_model,
@@ -22,8 +21,10 @@ from harness.analysis.facts import (
 )
 from harness.analysis.finding import Evidence, Expected, Found, named, said_ns
 from harness.inference.providers import Aim
-from harness.trace.calls import Call, Interval, percentiles_of
+from harness.trace import events
+from harness.trace.calls import Call
 from harness.trace.intervals import common, depths, length_ns, parts_within, without
+from harness.trace.records import Interval
 
 LONG_LOAD_NS = 200_000_000
 """A shorter load is a warm one: a model that is in memory answers within that."""
@@ -74,11 +75,11 @@ def _unexplained_ns(observed: Observed, call: Call) -> int:
 
     Reading a token takes no longer than writing one. 0 where it cannot be told.
     """
-    asked, itl_ns = call.count("input_tokens"), call.count("itl_mean_ns")
+    asked, itl_ns = call.input_tokens, call.itl_mean_ns
     if call.ttft_ns is None or asked is None or itl_ns is None:
         return 0
     queued_ns = sum(one.duration_ns for one in queues_in_server(observed, [call]).values())
-    read = asked - (call.count("cached_tokens") or 0)
+    read = asked - (call.cached_tokens or 0)
     return max(0, call.ttft_ns - queued_ns - read * itl_ns)
 
 
@@ -137,8 +138,8 @@ def straggler(observed: Observed) -> Found | None:
     """One item of a mapped node took far longer than the others, and the run waited for it."""
     on_path = {step.span for step in observed.path.steps}
     of_node: dict[str, list[int]] = {}
-    for span, name in observed.node_names.items():
-        of_node.setdefault(name, []).append(span)
+    for span, node in observed.nodes.items():
+        of_node.setdefault(node.node, []).append(span)
     worst: tuple[int, int, float] | None = None
     queues: dict[int | None, list[Interval]] = {}
     for call in observed.calls:
@@ -161,7 +162,7 @@ def straggler(observed: Observed) -> Found | None:
     took_ns = own_ns[last]
     queued = took_ns < observed.nodes[last].duration_ns
     return Found(
-        seen=f"'{observed.node_labels[last]}' took {said_ns(took_ns)}, the others of its node "
+        seen=f"'{observed.nodes[last].caption}' took {said_ns(took_ns)}, the others of its node "
         f"{said_ns(usual_ns)} in the median"
         + (", queues left out" if queued else "")
         + f", and the run waited for it alone ({observed.said(lost_ns)}).",
@@ -180,7 +181,7 @@ def swap_thrash(observed: Observed) -> Found | None:
         return _swaps_in_server(observed)
     if len(again) < LEAST_RELOADS:
         return None
-    between = [u for u in observed.unloads if u.start_ns < again[-1].start_ns]
+    between = [u for u in observed.seen[events.Unload] if u.start_ns < again[-1].start_ns]
     lost_ns = length_ns(
         [*(part for load in again for part in _waited_for(load, observed)), *between]
     )
@@ -204,7 +205,7 @@ def swap_thrash(observed: Observed) -> Found | None:
 
 def budget_wait(observed: Observed) -> Found | None:
     """Calls waited in this process, until a call to another model left room for theirs."""
-    elsewhere = [*observed.loads, *observed.unloads, *observed.lags]
+    elsewhere = [*observed.loads, *observed.seen[events.Unload], *observed.seen[events.ClientLag]]
     in_use = {
         model: without([one for one in observed.calls if one.model != model], elsewhere)
         for model in {call.model for call in observed.calls}
@@ -233,16 +234,16 @@ def _waits_for_room(call: Call) -> list[Interval]:
     return without(waits_before_sending(call), call.turns)
 
 
-def _first_loads(observed: Observed) -> list[Load]:
-    firsts: dict[str, Load] = {}
+def _first_loads(observed: Observed) -> list[events.Load]:
+    firsts: dict[str, events.Load] = {}
     for load in observed.loads:
         firsts.setdefault(load.model, load)
     return list(firsts.values())
 
 
-def _waited_for(load: Load, observed: Observed) -> list[Interval]:
+def _waited_for(load: events.Load, observed: Observed) -> list[Interval]:
     """What of a load some call waited for: of one that was made ahead of it, perhaps nothing."""
-    if not load.is_prefetch:
+    if not load.prefetch:
         return [load]
     return common([load], [part for call in observed.calls for part in call.phases.get("load", ())])
 
@@ -251,7 +252,7 @@ def _room_for_all(observed: Observed) -> tuple[str, ...]:
     """The capacity, by device, that would have held all, where the needs are known."""
     needs: dict[str, dict[str, int]] = {}
     for load in observed.loads:
-        if load.need_bytes and (device := observed.server(load.model).device):
+        if load.need_bytes and isinstance(device := observed.server(load.model).device, str):
             needs.setdefault(device, {})[load.model] = load.need_bytes
     return tuple(
         f"give all of them room: [{_TABLES.get(device, f'budget.devices.{device}')}] capacity = "
@@ -289,15 +290,6 @@ FULL_KV = 0.85
 LONG_FACTOR = 3.0
 """A convoy's head is that much longer than the median, and its tail waits that much longer than
 the call that waited least."""
-
-TAIL_CALLS = 50
-"""Fewer have no tail: their 99th percentile is the one slowest call."""
-
-TAIL_FACTOR = 5.0
-"""A tail call's time to the first token, in medians. Twice the median is everyday."""
-
-LEAST_TAIL_NS = 500_000_000
-"""And at least so far over it: the target for the 95th percentile."""
 
 
 @per_model
@@ -417,7 +409,7 @@ def had_places(observed: Observed, calls: Sequence[Call]) -> bool:
     model = calls[0].model
     server, waiting = observed.server(model), observed.highest(model, "waiting")
     if server.is_in_process:
-        return not waiting and _most_at_once(calls) <= server.slots
+        return not waiting and _most_at_once(calls) <= server.places
     answered = max((depth for _, depth in depths(decoding(calls))), default=0)
     return waiting == 0 and _most_at_once(calls) <= answered
 
@@ -425,92 +417,3 @@ def had_places(observed: Observed, calls: Sequence[Call]) -> bool:
 def _most_at_once(calls: Sequence[Call]) -> int:
     sent = [Interval(start_ns=one.start_ns, end_ns=c.end_ns) for c in calls if (one := ttft(c))]
     return max((depth for _, depth in depths(sent)), default=0)
-
-
-@per_model
-def convoy(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Calls waited for one long call to end, while the server had places free."""
-    decodes = {call.id: decode[-1] for call in calls if (decode := call.phases.get("decode"))}
-    sent = {call.id: one for call in calls if (one := ttft(call)) is not None}
-    levels = depths(decodes.values())
-    seats = max((depth for _, depth in levels), default=0)
-    if seats < 2:
-        return None  # One at a time is `queueing`, whichever call stands first.
-    usual_ns = min((one.duration_ns for one in sent.values()), default=0)
-    least_ns = max(LEAST_LOST_NS, LONG_FACTOR * usual_ns)
-    alone = [stretch for stretch, depth in levels if depth == 1]
-    median_ns = statistics.median(d.duration_ns for d in decodes.values())
-    waits: dict[int, list[Interval]] = {}
-    heads = []
-    for call in calls:
-        reply = decodes.get(call.id)
-        if reply is None or reply.duration_ns < LONG_FACTOR * median_ns:
-            continue
-        behind = {number: one for number, one in sent.items() if one.end_ns >= reply.end_ns}
-        parts_alone = parts_within(behind.values(), common([reply], alone))
-        kept_back = [
-            pair for pair in zip(behind, parts_alone, strict=True) if length_ns(pair[1]) >= least_ns
-        ]
-        heads += [call] if kept_back else []
-        for number, parts in kept_back:
-            waits.setdefault(number, []).extend(parts)
-    if not heads:
-        return None
-    head = max(heads, key=lambda call: decodes[call.id].duration_ns)
-    reply = decodes[head.id]
-    lost_ns = length_ns(part for parts in waits.values() for part in parts)
-    if len(waits) < LEAST_QUEUED or not observed.matters(lost_ns):
-        return None
-    waited = [call for call in calls if call.id in waits]
-    tokens = head.count("output_tokens")
-    return Found(
-        seen=f"{len(waits)} calls to '{model}' got their first token only when "
-        + ("one long reply" if len(heads) == 1 else f"one of {len(heads)} long replies")
-        + f" had ended ({said_ns(reply.duration_ns)}"
-        + (f", {tokens} tokens" if tokens else "")
-        + f"), although it was the only one under way and the server had answered {seats} at once "
-        f"before ({observed.said(lost_ns)}).",
-        evidence=Evidence.of(
-            [head, *waited],
-            waiting_calls=len(waits),
-            long_reply_s=reply.duration_ns / 1e9,
-            answered_at_once=seats,
-        ),
-        lost_ns=lost_ns,
-    )
-
-
-@per_model
-def tail(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """A few calls among many waited far longer for their first token than the others."""
-    # A model's first call pays for what the others find done: caches, compilation, connections.
-    timed = [call for call in calls[1:] if call.ttft_ns is not None]
-    if len(timed) < TAIL_CALLS:
-        return None
-    times = percentiles_of(call.ttft_ns for call in timed)
-    assert times is not None
-    assert times.p99_ns is not None, "so many calls have a tail"
-    far_ns = max(TAIL_FACTOR * times.p50_ns, times.p50_ns + LEAST_TAIL_NS)
-    slow = [call for call in timed if (call.ttft_ns or 0) >= far_ns]
-    lost_ns = length_ns(one for call in slow if (one := ttft(call)) is not None)
-    if len(slow) < LEAST_QUEUED or times.p99_ns < far_ns or not observed.matters(lost_ns):
-        return None
-    longer = _prompt_tokens(slow) / max(1.0, _prompt_tokens(timed))
-    return Found(
-        seen=f"{len(slow)} of {len(timed)} calls to '{model}' waited far longer for their first "
-        f"token than the rest: {said_ns(times.p50_ns)} at p50, {said_ns(times.p99_ns)} at p99 "
-        f"({observed.said(lost_ns)})."
-        + (f" Their prompts were {longer:.0f} times as long as the mean." if longer >= 2 else ""),
-        evidence=Evidence.of(
-            slow,
-            calls=len(timed),
-            ttft_p50_s=times.p50_ns / 1e9,
-            ttft_p99_s=times.p99_ns / 1e9,
-            prompt_ratio=longer,
-        ),
-        lost_ns=lost_ns,
-    )
-
-
-def _prompt_tokens(calls: Sequence[Call]) -> float:
-    return statistics.fmean(call.count("input_tokens") or 0 for call in calls)

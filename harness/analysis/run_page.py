@@ -21,8 +21,9 @@ from harness.analysis.run_report import RunReport, report_of
 from harness.compress import sections_of
 from harness.errors import InvalidInput
 from harness.graph.picture import NodeSeen, node_seen, outermost_node
-from harness.trace.calls import PHASES, calls_of, charges_of
-from harness.trace.journal_reader import Journal, paths_beside
+from harness.trace import events
+from harness.trace.calls import PHASES, Call, calls_of, charges_of
+from harness.trace.journal_reader import Item, Journal, paths_beside
 from harness.trace.node_records import NodeRecord, NodeStatus, node_records, sources_of
 from harness.trace.records import (
     Attributes,
@@ -31,7 +32,6 @@ from harness.trace.records import (
     NodeOutput,
     SpanRecord,
     figures,
-    title,
 )
 from harness.trace.run_trace import is_going
 from harness.wiggum import STOPPED_SINCE, RecordedLoop, Round, rounds_in, texts_of
@@ -42,9 +42,9 @@ Op = Literal["=", "+", "-"]
 TextIndex = int | None
 """Which of `RunPage.texts`; None where no text was recorded."""
 
-_EVENTS = ("warning", "retry", "fallback")
-_TEXTS = ("prompt_sha256", "reply_sha256")
-_SHOWN = frozenset({"label", "track", "model", "role", "node", "unreliable", *_TEXTS})
+_SHOWN = frozenset(
+    {"label", "model", "role", "node", "unreliable", "prompt_sha256", "reply_sha256"}
+)
 """Attributes of a call that have a field of their own."""
 _ALIKE = 0.4
 """Of two passages that share less, the words are not compared: they are two passages."""
@@ -207,7 +207,9 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
     report = report_of(journal)
     seen = _Seen(journal)
     # By when they came, so that a text of a call keeps its number while the run goes on.
-    wanted = {str(span.attributes.get(name)) for span in seen.spans for name in _TEXTS}
+    calls = [call for call in calls_of(seen.spans) if not call.was_refused]
+    wanted = {text for call in calls for text in (call.prompt_sha256, call.reply_sha256)}
+    wanted |= {loop.prompt_sha256 for loop in seen[events.Loop]}
     texts: dict[str, int] = {}
     for sha256, text in seen.contents.items():
         if sha256 in wanted:
@@ -222,7 +224,7 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
         open_command=open_command,
         columns=_columns(journal, seen, report, texts),
         loops=tuple(_loops(journal, report.loops)),
-        calls=tuple(_calls(journal, seen, texts)),
+        calls=tuple(_calls(calls, journal, seen, texts)),
         events=tuple(_events(journal, seen)),
         texts=tuple(texts),
     )
@@ -232,29 +234,37 @@ def _index(text: str | None, texts: dict[str, int]) -> TextIndex:
     return None if text is None else texts.setdefault(text, len(texts))
 
 
-class _Seen:
+class _Seen(events.Events):
     """A journal's records, as far as a page shows them."""
 
     def __init__(self, journal: Journal) -> None:
-        self.spans: list[SpanRecord] = []
-        self.instants: list[Instant] = []
-        self.contents: dict[str, str] = {}
+        super().__init__()
+        self.told: list[tuple[Instant, str]] = []
+        """Warnings and pauses, and what they say."""
+        self.contents: dict[object, str] = {}
         self.outputs: dict[tuple[str, int | None], object] = {}
         self.around: dict[int | None, str] = {}
         """By span, the label of the innermost node call that it is in."""
-        for item in journal.items():
+        self.spans = [*self.noted(self._others_noted(journal.items()))]
+
+    def _others_noted(self, items: Iterator[Item]) -> Iterator[Item]:
+        for item in items:
             match item:
                 case SpanRecord():
-                    self.spans.append(item)
-                    label = title(item) if item.name == "node" else self.around.get(item.parent)
+                    attempt = events.NodeAttempt.of(item)
+                    label = attempt.caption if attempt else self.around.get(item.parent)
                     if label is not None:
                         self.around[item.id] = label
                 case Instant():
-                    self.instants.append(item)
+                    if warning := events.Warned.of(item):
+                        self.told.append((item, warning.message))
+                    elif pause := events.Retry.of(item) or events.Fallback.of(item):
+                        self.told.append((item, pause.detail or ""))
                 case Content():
                     self.contents[item.sha256] = item.text
                 case NodeOutput():
                     self.outputs[item.node, item.item] = item.value
+            yield item
 
 
 # --- the graph --------------------------------------------------------------------------------
@@ -292,15 +302,13 @@ def _columns(
 
 def _needs(journal: Journal, seen: _Seen) -> dict[str, dict[str, None]]:
     """By node, the nodes whose output it was given, or for which it was skipped."""
-    nodes = [span for span in seen.spans if span.name == "node"]
-    names = {span.id: outermost_node(title(span)) for span in nodes}
+    names = {node.id: outermost_node(node.caption) for node in seen[events.NodeAttempt]}
     found: dict[str, dict[str, None]] = {}
-    for span, sources in sources_of(nodes, journal.flows).items():
+    for span, sources in sources_of(seen[events.NodeAttempt], journal.flows).items():
         found.setdefault(names[span], {}).update((names[one.id], None) for one in sources)
-    for one in seen.instants:
-        if one.name == "skip" and (because_of := one.attributes.get("because_of")):
-            skipped = outermost_node(str(one.attributes.get("node")))
-            found.setdefault(skipped, {})[outermost_node(str(because_of))] = None
+    for skip in seen[events.Skip]:
+        if skip.because_of:
+            found.setdefault(outermost_node(skip.node), {})[outermost_node(skip.because_of)] = None
     return found
 
 
@@ -321,16 +329,15 @@ def _item(record: NodeRecord, seen: _Seen, texts: dict[str, int], origin_ns: int
 # --- calls ------------------------------------------------------------------------------------
 
 
-def _calls(journal: Journal, seen: _Seen, texts: dict[str, int]) -> Iterator[PageCall]:
+def _calls(
+    calls: Sequence[Call], journal: Journal, seen: _Seen, texts: dict[str, int]
+) -> Iterator[PageCall]:
     origin_ns = journal.started.time_ns
-    calls = [call for call in calls_of(seen.spans) if not call.was_refused]
-    endpoints = [one for one in seen.instants if one.name == "endpoint"]
-    charges = charges_of((call for call in calls if not call.from_cache), endpoints)
+    charges = charges_of((call for call in calls if not call.from_cache), seen[events.Endpoint])
     for call in calls:
-        said = call.attributes
         yield PageCall(
             id=call.id,
-            label=str(said.get("label") or "chat"),
+            label=call.NAME,
             node=seen.around.get(call.id),
             role=call.role,
             model=call.model,
@@ -345,24 +352,23 @@ def _calls(journal: Journal, seen: _Seen, texts: dict[str, int]) -> Iterator[Pag
             status=call.status,
             error=call.error,
             cost_usd=charges.get(call.id),
-            prompt=_index(seen.contents.get(str(said.get("prompt_sha256"))), texts),
-            reply=_index(seen.contents.get(str(said.get("reply_sha256"))), texts),
-            attributes={n: v for n, v in said.items() if n not in _SHOWN},
+            prompt=_index(seen.contents.get(call.prompt_sha256), texts),
+            reply=_index(seen.contents.get(call.reply_sha256), texts),
+            attributes={n: v for n, v in call.attributes.items() if n not in _SHOWN},
         )
 
 
 def _events(journal: Journal, seen: _Seen) -> Iterator[PageEvent]:
-    for one in seen.instants:
-        if one.name in _EVENTS:
-            said = {n: v for n, v in one.attributes.items() if n not in {"message", "detail"}}
-            node = one.attributes.get("node")
-            yield PageEvent(
-                kind=one.name,
-                time_ns=one.time_ns - journal.started.time_ns,
-                where=str(node) if node else seen.around.get(one.span),
-                said=str(one.attributes.get("message") or one.attributes.get("detail") or ""),
-                figures=tuple(figures(said)),
-            )
+    for one, message in seen.told:
+        said = {n: v for n, v in one.attributes.items() if n not in {"message", "detail"}}
+        node = said.get("node")
+        yield PageEvent(
+            kind=one.name,
+            time_ns=one.time_ns - journal.started.time_ns,
+            where=str(node) if node else seen.around.get(one.span),
+            said=message,
+            figures=tuple(figures(said)),
+        )
 
 
 # --- loops ------------------------------------------------------------------------------------
@@ -404,7 +410,6 @@ def _round(one: Round, rounds: Sequence[Round]) -> PageRound:
         f"the gate {', '.join(verdict.gates)} is shut": verdict.gates,
         f"below its floor: {', '.join(verdict.below_floor)}": verdict.below_floor,
         f"not judged: {', '.join(verdict.unjudged)}": verdict.unjudged,
-        f"taken over from an earlier round: {', '.join(verdict.carried)}": verdict.carried,
         f"judged by {verdict.evaluator}": verdict.evaluator,
     }
     return PageRound(

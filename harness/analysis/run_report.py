@@ -9,26 +9,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.analysis.speed_limits import SpeedLimit, speed_limits_of
-from harness.analysis.time_budget import TimeShare, TimeSpent
-from harness.analysis.what_if import NodeSlack, Schedule, WhatIf
-from harness.residency.residents import ROOM_FOR
+from harness.analysis.facts import Observed, observe
+from harness.analysis.slack import NodeSlack, slack_of
+from harness.analysis.speed_limits import SpeedLimit
+from harness.analysis.time_budget import TimeShare
+from harness.trace import events
 from harness.trace.calls import (
     Call,
     CallGroup,
-    Interval,
     RunCost,
     call_group,
-    calls_of,
     cost_of,
     group_calls,
+    known_sum,
     priced_asides,
 )
 from harness.trace.intervals import depths, without
 from harness.trace.journal_reader import Journal
-from harness.trace.node_records import CriticalPath, critical_path, place_wait_ns
-from harness.trace.records import Instant, OpenSpan, RunState, SpanRecord, node_of_all, title
-from harness.wiggum import LOOP_RECORDS, RecordedLoop, recorded_loops
+from harness.trace.node_records import CriticalPath
+from harness.trace.records import (
+    Interval,
+    OpenSpan,
+    RunState,
+    node_of_all,
+    title,
+)
+from harness.wiggum import RecordedLoop, loops_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,8 @@ class RunReport:
     error: str | None
     parts: int
     """1, and 1 more for each time it was resumed."""
+    wall_ns: int
+    """When it began: Unix time."""
     duration_ns: int
     """From its first record to its last, without the pauses before it was resumed."""
     calls: CallGroup
@@ -79,7 +87,6 @@ class RunReport:
     """Calls of nodes that waited for a place, among those or among their node's."""
     slack: tuple[NodeSlack, ...]
     """Of the pipeline's own nodes, in the order they began."""
-    what_if: WhatIf | None
     loops: tuple[RecordedLoop, ...]
     cost: RunCost
     retries: int
@@ -90,69 +97,91 @@ class RunReport:
     """What was still under way at the end, in the order it began; what was when an earlier part was
     killed is not."""
 
+    @property
+    def composite(self) -> float | None:
+        """Of what its last loop returned; None without a loop."""
+        best = [loop.composites[loop.best_round - 1] for loop in self.loops if loop.best_round]
+        return best[-1] if best else None
 
-def report_of(
-    journal: Journal, *, targets: Targets | None = None, what_if: str | None = None
-) -> RunReport:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsReport:
+    """Runs in the order they began, and their calls together."""
+
+    runs: tuple[RunReport, ...]
+    models: tuple[CallGroup, ...]
+    """The calls of all runs, by model."""
+    goodput: Goodput
+    """Of all calls, over the time of all runs."""
+
+
+def report_of_runs(journals: Iterable[Journal], *, targets: Targets | None = None) -> RunsReport:
+    """Several runs in one report, as `report_of` has each."""
+    chosen, runs, asked = targets or Targets(), [], []
+    for journal in journals:
+        observed = observe(journal)
+        runs.append(_report(observed, chosen))
+        asked += [call for call in observed.calls if not call.from_cache]
+    return RunsReport(
+        runs=tuple(runs),
+        models=group_calls(asked, by=lambda call: call.model),
+        goodput=goodput_of(asked, targets=chosen, run_ns=sum(run.duration_ns for run in runs)),
+    )
+
+
+def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
     """Reads a journal once, and keeps some two kilobytes for each model call.
 
     Args:
         journal: Of a run that ended, was killed, or is still going.
         targets: What calls are judged by; half a second to the first token, and then twenty tokens
             a second, when left out.
-        what_if: A change of nodes' durations or of the pipeline's limit, whose effect is told; see
-            `Schedule.parsed`.
 
     Raises:
         JournalInvalid: A line in the middle is not a record.
-        InvalidInput: The change is not written as one.
     """
-    run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
-    seen = _Seen()
-    calls = calls_of(seen.spans_of(journal))
-    asked = [call for call in calls if not call.from_cache and not call.was_refused]
-    loads = _loads(seen.spans["load"], {call.id: call.model for call in calls})
-    path = critical_path(seen.spans["node"], journal.flows, run=run)
-    schedule = Schedule(seen.spans["node"], journal.flows, run=run, max_parallel=seen.max_parallel)
+    return _report(observe(journal), targets or Targets())
+
+
+def _report(observed: Observed, targets: Targets) -> RunReport:
+    journal = observed.journal
+    run, calls, seen = observed.run, observed.every_call, observed.seen
+    asked = [call for call in observed.calls if not call.from_cache]
+    loads = _loads(seen[events.Load], {call.id: call.model for call in calls})
+    nodes, asides = seen[events.NodeAttempt], seen[events.OtherRequest]
     return RunReport(
         run_id=journal.started.run_id,
         pipeline=journal.started.name,
         status=journal.ended.status if journal.ended else "unfinished",
         error=journal.ended.error if journal.ended else None,
         parts=journal.parts,
+        wall_ns=journal.started.wall_ns,
         duration_ns=run.duration_ns,
         calls=call_group(calls),
         models=group_calls(calls, by=lambda call: call.model),
         nodes=group_calls(calls, by=lambda call: call.node and node_of_all(call.node)),
         roles=group_calls(calls, by=lambda call: call.role),
         replicas=group_calls(
-            (call for call in calls if "replica" in call.attributes),
-            by=lambda call: f"{call.model} {call.attributes['replica']}",
+            (call for call in calls if call.replica), by=lambda call: f"{call.model} {call.replica}"
         ),
-        speed_limits=speed_limits_of(asked, seen.instants),
-        asides=asides_of(seen.asides),
-        goodput=goodput_of(asked, targets=targets or Targets(), run_ns=run.duration_ns),
-        occupancy=occupancy_of([*asked, *_as_intervals(seen.asides)], run=run),
+        speed_limits=observed.limits,
+        asides=asides_of(asides),
+        goodput=goodput_of(asked, targets=targets, run_ns=run.duration_ns),
+        occupancy=occupancy_of([*asked, *_beside(asides)], run=run),
         loads=loads,
         load_ns=sum(one.load_ns for one in loads),
-        critical_path=path,
-        time=seen.time.shares(path, calls, run=run),
-        max_parallel=seen.max_parallel,
-        place_waits=sum(place_wait_ns(node) > 0 for node in seen.spans["node"]),
-        slack=schedule.slack(),
-        what_if=None if what_if is None else schedule.what_if(schedule.parsed(what_if)),
-        loops=recorded_loops(seen.of_loops),
+        critical_path=observed.path,
+        time=observed.shares,
+        max_parallel=observed.max_parallel,
+        place_waits=sum(node.waited_ns > 0 for node in nodes),
+        slack=slack_of(nodes, journal.flows),
+        loops=loops_in(seen),
         cost=cost_of(
-            [*asked, *priced_asides(seen.asides)],
-            seen.instants["endpoint"],
-            run_ns=run.duration_ns,
+            [*asked, *priced_asides(asides)], seen[events.Endpoint], run_ns=run.duration_ns
         ),
-        retries=len(seen.instants["retry"]),
-        fallbacks=len(seen.instants["fallback"]),
-        evictions=sum(
-            "model" in one.attributes and str(one.attributes.get("reason")).startswith(ROOM_FOR)
-            for one in seen.instants["evict"]
-        ),
+        retries=len(seen[events.Retry]),
+        fallbacks=len(seen[events.Fallback]),
+        evictions=sum(one.makes_room for one in seen[events.Evict]),
         unfinished=tuple(
             OpenSpan(
                 name=span.name,
@@ -160,73 +189,30 @@ def report_of(
                 start_ns=span.start_ns - run.start_ns,
                 open_ns=span.duration_ns,
             )
-            for span in seen.unfinished
+            for span in observed.unfinished
             if not journal.resumed_after(span.end_ns)
         ),
     )
 
 
-class _Seen:
-    """A report's other records, picked out of a journal by name."""
-
-    def __init__(self) -> None:
-        self.spans: dict[str, list[SpanRecord]] = {name: [] for name in ("node", "load")}
-        self.instants: dict[str, list[Instant]] = {
-            name: [] for name in ("endpoint", "retry", "fallback", "evict", "weights", "machine")
-        }
-        self.asides: list[SpanRecord] = []
-        self.of_loops: list[SpanRecord | Instant] = []
-        self.unfinished: list[SpanRecord] = []
-        self.time = TimeSpent()
-        self.max_parallel: int | None = None
-
-    def spans_of(self, journal: Journal) -> Iterator[SpanRecord]:
-        """The spans; what else there is to look at is noted in passing."""
-        for item in journal.items(SpanRecord, Instant):
-            if type(item) is not SpanRecord and type(item) is not Instant:
-                continue
-            self.time.note(item)
-            if item.name in LOOP_RECORDS:
-                self.of_loops.append(item)
-            if type(item) is SpanRecord:
-                if item.name == "run" and isinstance(
-                    limit := item.attributes.get("max_parallel"), int
-                ):
-                    self.max_parallel = limit
-                if item.name in self.spans:
-                    self.spans[item.name].append(item)
-                elif item.name in ASIDE:
-                    self.asides.append(item)
-                if item.status == "unfinished":
-                    self.unfinished.append(item)
-                yield item
-            elif type(item) is Instant and item.name in self.instants:
-                self.instants[item.name].append(item)
-
-
-def _as_intervals(asides: Iterable[SpanRecord]) -> Iterator[Interval]:
+def _beside(asides: Iterable[events.OtherRequest]) -> Iterator[Interval]:
     """When models were asked what no call is around: a probe lies in the call that it precedes."""
-    for span in asides:
-        if span.name not in {"schema probe", "tool probe"}:
-            yield Interval(start_ns=span.start_ns, end_ns=span.end_ns)
+    return (one for one in asides if not isinstance(one, events.SchemaProbe | events.ToolProbe))
 
 
-def _loads(spans: Iterable[SpanRecord], models: Mapping[int | None, str]) -> tuple[ModelLoads, ...]:
+def _loads(
+    loads: Iterable[events.Load], models: Mapping[int | None, str]
+) -> tuple[ModelLoads, ...]:
     """Loads by model: the one that the span names, else the model of the call around it."""
     times_ns: dict[str, list[int]] = {}
-    for span in spans:
-        if "waits_for" in span.attributes:
-            continue  # a call's share of a load that has a span of its own
-        model = span.attributes.get("model") or models.get(span.parent)
-        times_ns.setdefault(str(model), []).append(span.duration_ns)
+    for load in loads:
+        if load.waits_for is None:  # else it is a call's share of a load that has a span of its own
+            model = load.model or models.get(load.parent)
+            times_ns.setdefault(str(model), []).append(load.duration_ns)
     return tuple(
         ModelLoads(model=model, loads=len(times), load_ns=sum(times))
         for model, times in times_ns.items()
     )
-
-
-ASIDE = ("embed", "count tokens", "schema probe", "tool probe")
-"""Names of the spans of requests to a model that are no chat calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,29 +230,23 @@ class Aside:
     output_tokens: int | None
 
 
-def asides_of(asides: Iterable[SpanRecord]) -> tuple[Aside, ...]:
+def asides_of(asides: Iterable[events.OtherRequest]) -> tuple[Aside, ...]:
     """One for each kind and model, in the order of their first requests."""
-    groups: dict[tuple[str, str], list[SpanRecord]] = {}
-    for span in asides:
-        groups.setdefault((span.name, str(span.attributes.get("model"))), []).append(span)
+    groups: dict[tuple[str, str], list[events.OtherRequest]] = {}
+    for one in asides:
+        groups.setdefault((one.NAME, one.model), []).append(one)
     return tuple(
         Aside(
             name=name,
             model=model,
-            requests=len(spans),
-            failed=sum(span.status == "error" for span in spans),
-            total_ns=sum(span.duration_ns for span in spans),
-            input_tokens=_sum(spans, "input_tokens"),
-            output_tokens=_sum(spans, "output_tokens"),
+            requests=len(group),
+            failed=sum(one.status == "error" for one in group),
+            total_ns=sum(one.duration_ns for one in group),
+            input_tokens=known_sum(one.input_tokens for one in group),
+            output_tokens=known_sum(one.output_tokens for one in group),
         )
-        for (name, model), spans in groups.items()
+        for (name, model), group in groups.items()
     )
-
-
-def _sum(spans: Iterable[SpanRecord], count: str) -> int | None:
-    counts = (span.attributes.get(count) for span in spans)
-    known = [tokens for tokens in counts if isinstance(tokens, int)]
-    return sum(known) if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,17 +307,17 @@ def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodp
 def _is_known(call: Call) -> bool:
     """Whether it can be judged. What came in one piece took no time from first token to last."""
     in_one_piece = call.phase_ns("decode") == 0
-    return call.ttft_ns is not None and (in_one_piece or call.count("itl_mean_ns") is not None)
+    return call.ttft_ns is not None and (in_one_piece or call.itl_mean_ns is not None)
 
 
 def _meets(call: Call, targets: Targets) -> bool:
-    ttft_ns, itl_ns = call.ttft_ns, call.count("itl_mean_ns")
+    ttft_ns, itl_ns = call.ttft_ns, call.itl_mean_ns
     assert ttft_ns is not None, "only then is it judged"
     return ttft_ns <= targets.ttft_ns and (itl_ns is None or itl_ns <= targets.itl_ns)
 
 
 def _output_tokens(calls: Sequence[Call]) -> int:
-    return sum(call.count("output_tokens") or 0 for call in calls)
+    return sum(call.output_tokens or 0 for call in calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from harness.errors import InvalidInput
 from harness.hardware.footprint import padded_tokens
 from harness.hardware.model_shape import ModelShape, shape_by_hand
 from harness.hardware.quantization import ROLE_FLOORS, label_bits
-from harness.trace.calls import Call
+from harness.trace import events
+from harness.trace.calls import Call, answered_by_model
 from harness.trace.intervals import depths
 from harness.trace.records import Instant
 
@@ -60,15 +60,13 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
 
     Lengths are the 95th percentile's; users are the most calls under way, those that wait included.
     """
-    groups: dict[str, list[Call]] = {}
-    for call in calls:
-        if call.status == "ok" and not call.from_cache:
-            groups.setdefault(call.model, []).append(call)
     found = {}
-    for model, some in groups.items():
+    for model, some in answered_by_model(calls).items():
         asked, told, cached = (
-            [call.count(name) or 0 for call in some]
-            for name in ("input_tokens", "output_tokens", "cached_tokens")
+            [count or 0 for count in counts]
+            for counts in zip(
+                *((c.input_tokens, c.output_tokens, c.cached_tokens) for c in some), strict=True
+            )
         )
         took_ns = max(call.end_ns for call in some) - min(call.start_ns for call in some)
         load = Load(
@@ -92,29 +90,29 @@ def shape_of_run(tag: str, instants: Iterable[Instant]) -> tuple[ModelShape, str
     Raises:
         InvalidInput: It says nothing, since a server had the model.
     """
-    said: dict[str, Any] = {}
-    for one in instants:
-        if one.attributes.get("model") == tag and one.name in {"weights", "endpoint"}:
-            said |= one.attributes
-    if not said.get("active_bytes"):
+    seen = events.Events(instants)
+    weights = [one for one in seen[events.Weights] if one.model == tag and one.active_bytes]
+    if not weights:
         raise InvalidInput(
             f"the run does not say how large '{tag}' is; name its file or size: {tag}=8B",
             code="advise.size-unknown",
         )
-    packed = re.search(r"I?Q\d\w*|B?F16", str(said.get("file")).upper())
+    active_bytes, token_bytes = weights[-1].active_bytes or 0, weights[-1].token_bytes
+    files = [one.file for one in seen[events.Endpoint] if one.model == tag and one.file]
+    file = files[-1] if files else f"{tag}.gguf"
+    packed = re.search(r"I?Q\d\w*|B?F16", file.upper() if files else "")
     label = packed[0] if packed else "Q8_0"
     bits = (label_bits(label) or 8) + 0.5  # scales
     made = shape_by_hand(
-        f"{8e-9 * said['active_bytes'] / bits:.3f}B",
+        f"{8e-9 * active_bytes / bits:.3f}B",
         layers=1,
         kv_heads=1,
-        head_dim=int(said.get("token_bytes") or 0) // 4,
+        head_dim=token_bytes // 4,
         bits=bits,
         quantization=label,
         packing="gguf",
     )
-    file = said.get("file") or f"{tag}.gguf"
-    return replace(made, title=tag, family="of the run"), str(file)
+    return replace(made, title=tag, family="of the run"), file
 
 
 def _high(values: list[int]) -> int:

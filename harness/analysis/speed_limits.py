@@ -9,15 +9,15 @@ prompts show that limit: short ones are bound by reading the weights.
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.trace.calls import Call, Interval
+from harness.trace import events
+from harness.trace.calls import Call, answered_by_model
 from harness.trace.intervals import length_ns, mean_depths
-from harness.trace.records import Instant
+from harness.trace.records import Interval
 
 _MACHINE = "machine"
 
@@ -29,38 +29,12 @@ LEAST_OUTPUT_TOKENS = 16
 _LEAST_PROMPT_TOKENS = 16
 _LEAST_PROMPT_TOKENS_OF_GPU = 512
 
-_LEAST_TIMED = 3
-_LEAST_SPREAD = 1.5
-"""The most company, by the least. Less of it tells more of the prompts that others were reading."""
-_MOST_ERROR = 0.1
-"""Of a token's time: how wrong the cost of one more reply may be (its standard error)."""
-
 AT_LIMIT = 0.5
 """From this share of a limit on, it is what decides: no machine reaches it whole, and a reply that
 is written alone computes less quickly than a prompt."""
 
 _MOST_SHARE = 1.05
 """Nothing passes a limit: a larger share tells that the limit was measured at a worse moment."""
-
-
-@dataclass(frozen=True, slots=True)
-class _DeviceSpeed:
-    """The memory and the processor that models ran on."""
-
-    memory_bytes_per_s: float
-    source: str
-    """Its source: `measured`, or `nominal` for a figure from a GPU's driver."""
-    cores: int | None
-    """Of the machine's processor; None for a GPU."""
-
-    @classmethod
-    def of(cls, instant: Instant) -> _DeviceSpeed | None:
-        """Read from an instant `machine`; None if damaged."""
-        speed, cores = (instant.attributes.get(name) for name in ("memory_bytes_per_s", "cores"))
-        if not isinstance(speed, int | float) or speed <= 0:
-            return None
-        source = str(instant.attributes.get("source"))
-        return cls(float(speed), source, max(1, cores) if isinstance(cores, int) else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +52,6 @@ class SpeedLimit:
     weight_bytes: int
     cache_bytes: float
     """Of the KV cache of a sequence, in the middle of its reply."""
-    company_s: tuple[float, float] | None
-    """How long a token of a reply alone takes, and how much longer for each other reply that is
-    written meanwhile; None if all had about the same company."""
     memory_bytes_per_s: float
     memory_source: str
     memory_limit: float
@@ -90,20 +61,6 @@ class SpeedLimit:
     """Of what memory allows, from 0 to 1."""
     compute_share: float | None
     bound: Bound
-
-    def with_more_at_once(self, more: float) -> float | None:
-        """Tokens a second of one reply, with so many more at once; None if the run does not tell.
-
-        It tells if replies had more and less company: by how much each other one slows a reply
-        down. Bytes and bandwidth would not say: an engine does more for each reply than read.
-        """
-        if self.company_s is None:
-            return None
-        least_s = (self.weight_bytes + (self.at_once + more) * self.cache_bytes) / (
-            self.memory_bytes_per_s
-        )
-        alone_s, each_s = self.company_s
-        return 1 / max(alone_s + (self.at_once + more - 1) * each_s, least_s)
 
     def with_weights(self, size: int) -> float:
         """Tokens a second of one reply, with weights of so many bytes in place of those read.
@@ -117,58 +74,41 @@ class SpeedLimit:
         return 1 / max(step_s, least_s)
 
 
-def speed_limits_of(
-    calls: Iterable[Call], instants: Mapping[str, Sequence[Instant]]
-) -> tuple[SpeedLimit, ...]:
-    """Of the models that are wholly on one device whose speed is known.
-
-    Of `instants`, those called `weights`, `machine` and `endpoint` count.
-    """
-    devices = {
-        str(one.attributes.get("device", _MACHINE)): device
-        for one in instants["machine"]
-        if (device := _DeviceSpeed.of(one)) is not None
-    }
-    endpoints = {one.attributes.get("model"): one.attributes for one in instants["endpoint"]}
-    weights = {one.attributes.get("model"): one.attributes for one in instants["weights"]}
-    by_model: dict[str, list[Call]] = {}
-    for call in calls:
-        if call.status == "ok" and not call.from_cache:
-            by_model.setdefault(call.model, []).append(call)
-    found = []
-    for model, of_model in by_model.items():
-        said = weights.get(model, {})
-        device = devices.get(str(said.get("device", _MACHINE)))
-        if device is not None:
-            share = _decoding_share(device, endpoints.get(model, {}))
-            found.append(_limit(model, of_model, said, device, share))
-    return tuple(one for one in found if one is not None)
+def speed_limits_of(calls: Iterable[Call], seen: events.Events) -> tuple[SpeedLimit, ...]:
+    """Of the models that are wholly on one device whose speed is known."""
+    machines = (one for one in seen[events.Machine] if one.memory_bytes_per_s > 0)
+    devices = {one.device or _MACHINE: one for one in machines}
+    endpoint_of = {one.model: one for one in seen[events.Endpoint]}
+    weights_of = {one.model: one for one in seen[events.Weights]}
+    limits = []
+    for model, of_model in answered_by_model(calls).items():
+        known = weights_of.get(model)
+        device = devices.get(known.device or _MACHINE) if known else None
+        if known is not None and device is not None:
+            share = _decoding_share(device, endpoint_of.get(model))
+            limits.append(_limit(of_model, known, device, share))
+    return tuple(one for one in limits if one is not None)
 
 
-def _decoding_share(device: _DeviceSpeed, endpoint: Mapping[str, object]) -> float:
+def _decoding_share(device: events.Machine, endpoint: events.Endpoint | None) -> float:
     """The part of the processor that writes replies."""
     if device.cores is None:
         return 1.0
-    threads = endpoint.get("threads")
+    threads, url = (endpoint.threads, endpoint.url) if endpoint else (None, None)
+    cores = max(1, device.cores)
     # An engine of ours that is not told otherwise leaves one core to others; a server takes all.
-    usual = device.cores if endpoint.get("url") else max(1, device.cores - 1)
-    return min(threads if isinstance(threads, int) else usual, device.cores) / device.cores
+    usual = cores if url else max(1, cores - 1)
+    return min(usual if threads is None else threads, cores) / cores
 
 
 def _limit(
-    model: str,
-    calls: Sequence[Call],
-    weights: Mapping[str, object],
-    device: _DeviceSpeed,
-    decoding_share: float,
+    calls: Sequence[Call], weights: events.Weights, device: events.Machine, decoding_share: float
 ) -> SpeedLimit | None:
     timed = [call for call in calls if _has_speed(call)]
-    weight_bytes, token_bytes = weights.get("active_bytes"), weights.get("token_bytes")
-    if not timed or not isinstance(weight_bytes, int) or weight_bytes <= 0:
+    weight_bytes = weights.active_bytes or 0
+    if not timed or weight_bytes <= 0:
         return None
-    caches = [
-        _cache_bytes(call, token_bytes if isinstance(token_bytes, int) else 0) for call in timed
-    ]
+    caches = [_cache_bytes(call, weights.token_bytes) for call in timed]
     # Short replies are company too.
     writing = [call for call in calls if call.phases.get("decode")]
     depths = mean_depths([call.phases["decode"][0] for call in writing])
@@ -190,15 +130,14 @@ def _limit(
     )
     at_once = statistics.fmean(company)
     return SpeedLimit(
-        model=model,
-        device=str(weights.get("device", _MACHINE)),
+        model=weights.model,
+        device=weights.device or _MACHINE,
         calls=len(timed),
         at_once=at_once,
         tokens_per_s=statistics.median(rates),
         weight_bytes=weight_bytes,
         cache_bytes=statistics.median(caches),
-        company_s=_company_s(company, [1 / rate for rate in rates]),
-        memory_bytes_per_s=device.memory_bytes_per_s,
+        memory_bytes_per_s=float(device.memory_bytes_per_s),
         memory_source=device.source,
         memory_limit=statistics.median(memory),
         compute_limit=None if computed is None else computed / at_once,
@@ -206,20 +145,6 @@ def _limit(
         compute_share=compute_share,
         bound=_bound(memory_share, compute_share or 0.0),
     )
-
-
-def _company_s(company: Sequence[float], steps_s: Sequence[float]) -> tuple[float, float] | None:
-    """By a line through the replies; None where it leaves too much open."""
-    if len(company) < _LEAST_TIMED or max(company) < _LEAST_SPREAD * min(company):
-        return None
-    mean = statistics.fmean(company)
-    slope, base = statistics.linear_regression(company, steps_s)
-    left = sum((step - base - slope * n) ** 2 for n, step in zip(company, steps_s, strict=True))
-    variance = left / (len(company) - 2) / sum((n - mean) ** 2 for n in company)
-    error_s = math.sqrt(variance)
-    if slope < -error_s or error_s > _MOST_ERROR * statistics.median(steps_s):
-        return None
-    return base + slope, max(0.0, slope)
 
 
 def _bound(memory_share: float, compute_share: float) -> Bound:
@@ -234,19 +159,19 @@ def _has_speed(call: Call) -> bool:
     return (
         call.phase_ns("decode") > 0
         and "decode" not in call.unreliable
-        and (call.count("output_tokens") or 0) >= LEAST_OUTPUT_TOKENS
+        and (call.output_tokens or 0) >= LEAST_OUTPUT_TOKENS
     )
 
 
 def _tokens_per_s(call: Call) -> float:
     # The first token is there when decoding begins.
-    return ((call.count("output_tokens") or 0) - 1) * 1e9 / call.phase_ns("decode")
+    return ((call.output_tokens or 0) - 1) * 1e9 / call.phase_ns("decode")
 
 
 def _cache_bytes(call: Call, token_bytes: int) -> int:
     """Of its sequence, in the middle of its reply."""
-    asked, written = call.count("input_tokens") or 0, call.count("output_tokens") or 0
-    prompt_bytes = call.count("prompt_kv_bytes")
+    asked, written = call.input_tokens or 0, call.output_tokens or 0
+    prompt_bytes = call.prompt_kv_bytes
     if prompt_bytes and asked:
         token_bytes = prompt_bytes // asked
     return round(token_bytes * (asked + written / 2))
@@ -257,7 +182,7 @@ def _prompt_tokens_per_s(calls: Sequence[Call], *, least_tokens: int) -> float |
     read = 0
     reading: list[Interval] = []
     for call in calls:
-        computed = (call.count("input_tokens") or 0) - (call.count("cached_tokens") or 0)
+        computed = (call.input_tokens or 0) - (call.cached_tokens or 0)
         if computed >= least_tokens and "prefill" in call.phases:
             read += computed
             reading += call.phases["prefill"]

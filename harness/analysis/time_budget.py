@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.trace.calls import Call, Interval
+from harness.trace import events
+from harness.trace.calls import Call
 from harness.trace.intervals import common, length_ns, parts_within, without
 from harness.trace.node_records import CriticalPath
-from harness.trace.records import Instant, SpanRecord
+from harness.trace.records import Instant, Interval, SpanRecord
 
 TimeKind = Literal[
     "client lag", "decode", "prefill", "load", "queue", "turn", "room", "failed", "overhead",
@@ -42,22 +43,16 @@ what other nodes do meanwhile does not."""
 AT_WORK: frozenset[TimeKind] = frozenset({"decode", "prefill", "embed"})
 """Models compute."""
 
-_KIND_OF_SPAN: Mapping[str, TimeKind] = {
-    "client lag": "client lag",
-    "unload": "load",
-    "wait for room": "room",
-    "count tokens": "overhead",
-    "schema probe": "overhead",
-    "tool probe": "overhead",
-    "ask slots": "overhead",
-    "embed": "embed",
-    "remember": "memory",
-    "recall": "memory",
-    "novelty": "memory",
-    "open memory": "memory",
-    "tool": "tool",
-    "mcp start": "tool",
+_KINDS: Mapping[TimeKind, tuple[type, ...]] = {
+    "client lag": (events.ClientLag,),
+    "load": (events.Unload,),
+    "room": (events.WaitForRoom,),
+    "overhead": (events.CountTokens, events.SchemaProbe, events.ToolProbe, events.AskSlots),
+    "embed": (events.Embed,),
+    "memory": (events.Remember, events.Recall, events.Novelty, events.OpenMemory),
+    "tool": (events.Tool, events.McpStart),
 }
+_KIND_OF_SPAN = {events.name_of(one): kind for kind, spans in _KINDS.items() for one in spans}
 """Of spans that are neither calls nor phases of one."""
 
 
@@ -84,10 +79,8 @@ class TimeSpent:
         if isinstance(item, SpanRecord):
             if kind := _KIND_OF_SPAN.get(item.name):
                 self._put(kind, item.start_ns, item.end_ns)
-        elif item.name == "retry":
-            delay_s = item.attributes.get("delay_s")
-            if isinstance(delay_s, int | float):
-                self._put("retry", item.time_ns, item.time_ns + round(delay_s * 1e9))
+        elif retry := events.Retry.of(item):
+            self._put("retry", retry.pause.start_ns, retry.pause.end_ns)
 
     def shares(
         self, path: CriticalPath, calls: Sequence[Call], *, run: Interval

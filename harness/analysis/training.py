@@ -161,7 +161,7 @@ class TrainingRows:
 def _measure(one: Round) -> object:
     """How a draft was scored; equal values can be compared. None if it compares with none."""
     verdict, judges = one.verdict, one.verdict.judges
-    if verdict.carried or verdict.compressed:
+    if verdict.compressed:
         return None
     return verdict.evaluator, judges and judges.prompt_sha256, sorted(verdict.vector)
 

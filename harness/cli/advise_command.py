@@ -16,16 +16,24 @@ import click
 from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from harness.analysis import measured_speed as speed
 from harness.analysis.serving_advice import Advice, ModelAdvice, Wanted
 from harness.analysis.serving_advice import advise as advise_on
 from harness.analysis.serving_load import Load, loads_of, shape_of_run
 from harness.cli.arguments import config_option, find_journal, json_option, read_pairs
-from harness.cli.consoles import Shown, failures_told, json_object, results, say, write_json
+from harness.cli.consoles import (
+    Shown,
+    failures_told,
+    json_object,
+    log_to_stderr,
+    results,
+    say,
+    write_json,
+)
 from harness.cli.project_files import endpoints_of, settings_for_calls
-from harness.cli.tables import digits, dollars
-from harness.errors import CallTimeout, InvalidInput, did_you_mean
+from harness.cli.tables import digits, dollars, print_line
+from harness.errors import CallTimeout, InvalidInput, did_you_mean, fault_of
 from harness.hardware import format_bytes, parse_bytes
 from harness.hardware.data_tables import Figure, Tables, read_tables
 from harness.hardware.device import DeviceSpec, device_by_hand, this_gpu, this_machine
@@ -39,7 +47,6 @@ from harness.inference.model_identity import is_here
 from harness.inference.providers import PROVIDERS
 from harness.inference.providers.serving import Launch, name_of, toml
 from harness.session import Settings, load_settings, run_to_its_end
-from harness.session import measured_speed as speed
 from harness.session.roles import KNOWN_ROLES, meant_role
 from harness.trace.calls import calls_of
 from harness.trace.journal_reader import Journal
@@ -113,6 +120,7 @@ def advise(
     Exit codes: 0 shown, 1 the endpoint could not be measured, 2 invalid input.
     """
     told: dict[str, object] = {}
+    log_to_stderr()
     with failures_told(as_json=as_json, of_journals=True, more=told):
         pairs = read_pairs(own, option="--table", form="name=file")
         tables = read_tables({name: Path(path) for name, path in pairs.items()})
@@ -151,7 +159,9 @@ def advise(
         write_json(json_object(each | {"learned": {role: dict(by) for role, by in known.items()}}))
         return
     for role, by in known.items():
-        _say(f"{role}: as quick as {by.model} with {by.runtime} in run {by.run_id}", results())
+        print_line(
+            f"{role}: as quick as {by.model} with {by.runtime} in run {by.run_id}", results()
+        )
     _print_advice(found, results(), explain=explain)
 
 
@@ -200,7 +210,7 @@ def _measure(
     results().print(table)
     speed.keep_factors(learned, os.environ)
     said = f"{len(found)} of {len(bursts)} bursts ended in {_MEASURING_S:g} s; advice goes by them."
-    _say(f"{said} harness trace open {run_id} shows the calls", results())
+    print_line(f"{said} harness trace open {run_id} shows the calls", results())
 
 
 # --- what is asked --------------------------------------------------------------------------------
@@ -223,8 +233,7 @@ def _measured(
         try:
             return Endpoint.model_validate(fields)
         except ValidationError as error:
-            said = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise InvalidInput(said, code="endpoint.unusable") from error
+            raise InvalidInput(fault_of(error.errors()[0]), code="endpoint.unusable") from error
     endpoints = endpoints_of(settings)
     if named not in endpoints:
         said = f"no endpoint is called '{named}'; {did_you_mean(named, endpoints)}"
@@ -373,7 +382,7 @@ def _print_advice(advice: Advice, console: Console, *, explain: bool) -> None:
     device = advice.device
     source = f" ({device.source})" if explain or device.source.startswith("speed") else ""
     size, speed = format_bytes(device.memory_bytes), device.memory_bytes_per_s / 1e9
-    _say(f"{device.name}: {size} at {speed:,.0f} GB/s{source}. {advice.said}", console)
+    print_line(f"{device.name}: {size} at {speed:,.0f} GB/s{source}. {advice.said}", console)
     started: set[str] = set()
     for model in advice.models:
         _print_model(model, console, started, explain=explain)
@@ -389,7 +398,7 @@ def _print_advice(advice: Advice, console: Console, *, explain: bool) -> None:
                 f"[endpoints.{keys[model.role]}]",
                 *(one.text for one in model.launch.endpoint),
             ]
-    _say("\nharness.toml:" + "\n".join(lines), console, "cyan")
+    print_line("\nharness.toml:" + "\n".join(lines), console, "cyan")
 
 
 def _print_model(model: ModelAdvice, console: Console, started: set[str], *, explain: bool) -> None:
@@ -416,25 +425,25 @@ def _print_model(model: ModelAdvice, console: Console, started: set[str], *, exp
             )
     console.print(table)
     against = f" Against it: {row.against}." if explain else ""
-    _say(f"{row.name}: {row.why}.{against}", console)
+    print_line(f"{row.name}: {row.why}.{against}", console)
     for note in model.notes[: None if explain else _NOTES]:
-        _say(f"- {note}", console)
+        print_line(f"- {note}", console)
     for missing in launch.missing:
-        _say(f"- it has no setting for {missing}", console)
+        print_line(f"- it has no setting for {missing}", console)
     if command := " ".join(one.text for one in launch.command):
         said = "the same server serves it" if command in started else command
-        _say(said, console, "bold green")
+        print_line(said, console, "bold green")
         started.add(command)
     if not explain:
         shown = (one for one in model.figures if one.name in _FIRST or one.unit == "$")
         targets = f"first token within {load.ttft_s:g} s, then one every {load.itl_s:g} s"
         said = ", ".join(f"{one.name} {_figure(one)}" for one in shown)
-        _say(f"{said}; goodput counts requests on target: {targets}", console)
+        print_line(f"{said}; goodput counts requests on target: {targets}", console)
         return
     for setting in (*launch.command, *launch.endpoint):
-        _say(f"  {setting.text}: {setting.reason}", console, "dim")
+        print_line(f"  {setting.text}: {setting.reason}", console, "dim")
     for figure in model.figures:
-        _say(f"{figure.name}: {_figure(figure)} = {figure.formula}", console)
+        print_line(f"{figure.name}: {_figure(figure)} = {figure.formula}", console)
 
 
 def _figure(figure: Figure) -> str:
@@ -457,10 +466,6 @@ def _shown(value: float, unit: str) -> str:
     return f"{value:,.0f} {unit}".rstrip() if value == int(value) else f"{digits(value)} {unit}"
 
 
-def _say(said: str, console: Console, style: str = "") -> None:
-    console.print(Text(said, style=style), soft_wrap=True)
-
-
 def _print_table(tables: Tables, name: str) -> None:
     found = {one.name: getattr(tables, one.name) for one in fields(tables)}
     if name not in found:
@@ -469,7 +474,7 @@ def _print_table(tables: Tables, name: str) -> None:
                 f"'{name}' is not a table; {did_you_mean(name, found)}", code="advise.table-unknown"
             )
         for title, rows in found.items():
-            _say(f"{title}: {', '.join(rows)}", results())
+            print_line(f"{title}: {', '.join(rows)}", results())
         return
     rows = [row.model_dump() for row in found[name].values()]
     writer = csv.DictWriter(lines := io.StringIO(), rows[0], lineterminator="\n")

@@ -37,7 +37,8 @@ role_option = click.option(
     "roles",
     multiple=True,
     metavar="ROLE=TAG",
-    help="Endpoint that plays a role, in place of [roles]. May be repeated.",
+    help="Endpoint that plays a role, in place of [roles]; or a model with its provider, such as "
+    "openai/gpt-4o. May be repeated.",
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

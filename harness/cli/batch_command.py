@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
@@ -21,6 +22,7 @@ from harness.cli.consoles import (
     say,
     write_json,
 )
+from harness.cli.made_again import confirm_again, is_costly, listed_again, made_again_because
 from harness.cli.process import FAILED, STOPPED
 from harness.cli.progress import Progress
 from harness.cli.project_files import load_pipeline, settings_for_calls
@@ -28,13 +30,38 @@ from harness.cli.run_command import run_options
 from harness.cli.run_result import spent_line
 from harness.inference import Limits
 from harness.memory import Place
+from harness.rubric.calibration.batch_scores import BatchScores
 from harness.session import run_to_its_end
-from harness.session.batch import Batch, BatchRehearsal, BatchResult, BatchScores
+from harness.session.batch import Batch, BatchRehearsal, BatchResult
 from harness.session.batch_files import ROWS
+from harness.session.batch_rows import BadRows, BatchRows
+from harness.session.resume import Origin
 from harness.session.settings import Engine
 
 _SHOWN = 5
-_MOST = 20
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+max_failures_option = click.option(
+    "--max-failures",
+    default="50%",
+    show_default=True,
+    metavar="N|SHARE",
+    callback=lambda _context, _option, text: _most(text),
+    help="End when more rows fail for one reason: a number, or a share of the rows that have "
+    "ended, 20 failures at least.",
+)
+
+
+def bad_rows_option(default: BadRows) -> Callable[[Decorated], Decorated]:
+    """What becomes of rows that do not fit."""
+    return click.option(
+        "--bad-rows",
+        type=click.Choice(["stop", "skip"]),
+        default=default,
+        show_default=True,
+        help="Whether rows that do not fit stop the batch before anything runs, or fail alone.",
+    )
 
 
 @click.command(short_help="Run a pipeline over the rows of a table.")
@@ -60,6 +87,8 @@ _MOST = 20
     metavar="OURS=THEIRS",
     help="What a column is called there, by the input's name. May be repeated.",
 )
+@bad_rows_option("stop")
+@max_failures_option
 @click.option("--evaluate", metavar="RUBRIC", help="Score every output by this rubric.")
 @click.option("--sample", type=click.IntRange(min=1), help="Only so many rows, drawn by chance.")
 @click.option(
@@ -73,6 +102,7 @@ _MOST = 20
     help="How many calls of nodes run at once, over all rows.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be made, and do nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask before repeating costly calls.")
 @config_option
 @role_option
 @run_options
@@ -83,11 +113,14 @@ def batch(
     output: Path,
     assignments: tuple[str, ...],
     columns: tuple[str, ...],
+    bad_rows: BadRows,
+    max_failures: float,
     evaluate: str | None,
     sample: int | None,
     seed: int,
     max_parallel: int,
     dry_run: bool,
+    yes: bool,
     config: Path | None,
     roles: tuple[str, ...],
     memory: Place | None,
@@ -101,10 +134,13 @@ def batch(
 
     INPUTS are CSV, JSON Lines and Parquet files, texts, folders and patterns of them, and - for
     JSON Lines from standard input. Columns are inputs by name; a text has its file as {path}. All
-    rows are one run. Limits are for the whole batch.
+    rows are one run. Limits given here are of this command; those of [limits] are of the whole
+    batch.
 
-    The same command goes on after Ctrl-C, a kill, with other rows or with a changed pipeline: rows
-    whose inputs and code are the same are kept. Exit codes: 0 every row has an output, 1 a row
+    The same command goes on after Ctrl-C, a kill, with other rows, models or with a changed
+    pipeline: rows whose inputs, code, models and rubrics are the same are kept. Others keep their
+    old output, marked as outdated, until they have a new one. Before repeating calls that took many
+    tokens or dollars, the command asks. Exit codes: 0 every row has an output, 1 a row
     failed, 2 invalid input, 3 stopped at a limit, 130 interrupted, 143 terminated.
     """
     log_to_stderr(log_format)
@@ -113,20 +149,23 @@ def batch(
         settings = settings_for_calls(
             config, roles=given_roles, memory=memory and memory.absolute(), engine=engine
         )
-        progress = Progress(Shown(stderr=True), [ROWS], told=ROWS)
-        made = Batch(
+        rows = BatchRows(
             load_pipeline(target),
             inputs,
-            settings=settings,
-            output=output,
             columns=read_pairs(columns, option="--columns", form="ours=theirs"),
             every=read_pairs(assignments, option="--set", form="name=value"),
-            evaluate=evaluate,
+            bad_rows=bad_rows,
             sample=sample,
             seed=seed,
+        )
+        made = Batch(
+            rows,
+            settings=settings,
+            output=output,
+            max_failures=max_failures,
+            evaluate=evaluate,
             max_parallel=max_parallel,
-            limits=limits,
-            observers=[progress.observe],
+            origin=Origin(target=target, limits=limits),
         )
         if dry_run:
             foreseen = run_to_its_end(made.rehearsal())
@@ -135,12 +174,7 @@ def batch(
             else:
                 say("\n".join(_foreseen(foreseen)))
             return
-        try:
-            with progress:
-                result = run_to_its_end(made.run())
-        except KeyboardInterrupt:
-            say(f"What is done is kept; the same command goes on with {output}.", err=True)
-            raise
+        result = run_batch(made, ROWS, output=output, yes=yes)
     if with_traceback:
         for failed in result.run.failures[:1]:
             say("".join(traceback.format_exception(failed.error)), err=True)
@@ -154,12 +188,48 @@ def batch(
         sys.exit(FAILED)
 
 
+def run_batch(batch: Batch, node: str, *, output: Path | None, yes: bool) -> BatchResult:
+    """Runs a batch, and tells how far it is: by the items of a node.
+
+    Args:
+        batch: What to run.
+        node: Whose items are told.
+        output: Keeps what is done.
+        yes: Whether costly calls may be repeated without a question.
+    """
+    before = batch.spent
+    if not yes and before is not None and is_costly(before.tokens, before.cost_usd):
+        confirm_again(run_to_its_end(batch.rehearsal()).again)
+    progress = Progress(Shown(stderr=True), [node], told=node)
+    try:
+        with progress:
+            return run_to_its_end(batch.run(progress.observe))
+    except KeyboardInterrupt:
+        if output is not None:
+            say(f"What is done is kept; the same command goes on with {output}.", err=True)
+        raise
+
+
+def _most(text: str) -> float:
+    """A count of failures, or a share of rows: `20`, `50%`, `0.5`."""
+    try:
+        count = float(text.removesuffix("%"))
+    except ValueError:
+        count = -1.0
+    is_share = text.endswith("%") or (0 < count < 1)
+    share = count / 100 if text.endswith("%") else count
+    if count < 0 or (is_share and share > 1) or not (is_share or count.is_integer()):
+        raise click.BadParameter(f"'{text}' is neither a number of rows nor a share, such as 50%")
+    return share if is_share else int(count)
+
+
 def _told(result: BatchResult) -> Iterator[str]:
     done, failed = len(result.outputs), len(result.failures)
     kept = f", {result.kept:,} of them from before" if result.kept else ""
     if result.run.had_finished:
         kept = ": nothing was left to do"
     yield f"{done:,} of {result.rows:,} rows have their output in {result.output}{kept}."
+    yield from made_again_because(result.run.reruns)
     if failed:
         yield f"{failed:,} failed; the same command tries them again. All: {result.failures_file}"
         for one in islice(result.failures, _SHOWN):
@@ -168,7 +238,7 @@ def _told(result: BatchResult) -> Iterator[str]:
         if failed > _SHOWN:
             yield f"  … and {failed - _SHOWN:,} more"
     if result.run.stopped_by is not None:
-        yield f"Stopped: {result.run.stopped_by}. The same command goes on with a higher limit."
+        yield f"Stopped: {result.run.stopped_by}. The same command goes on from here."
     if result.scores is not None:
         yield from _scores(result.scores)
     yield spent_line(result.run)
@@ -190,11 +260,12 @@ def _scores(scores: BatchScores) -> Iterator[str]:
 
 
 def _foreseen(found: BatchRehearsal) -> Iterator[str]:
-    yield f"Kept: {found.kept:,}. To be made: {found.new:,} new, {len(found.again):,} again."
-    for label, reason in islice(found.again.items(), _MOST):
-        yield f"  {label}: {reason}"
-    if len(found.again) > _MOST:
-        yield f"  … and {len(found.again) - _MOST:,} more"
+    scored = f" To be scored: {found.unscored:,}." if found.unscored else ""
+    yield (
+        f"Kept: {found.kept:,}. To be made: {found.new:,} new, {found.rows_again:,} again.{scored}"
+    )
+    if found.again:
+        yield from listed_again(found.again)
     for node, calls in found.nodes.items():
         yield f"  {node}: {calls:,} calls of these rows were made, and would be made again"
     if found.refused:

@@ -1,7 +1,9 @@
 """The command's output: results, warnings and failures, without secrets and control characters.
 
 Escape sequences in texts of people, models and servers could write to the clipboard or over earlier
-lines; they are removed. A failure is shown in words, as JSON for scripts, and by the exit code.
+lines, and marks of direction could show a text in another order. They are made visible in all
+messages, since `tee` and `cat` bring them to a terminal too; a result that is piped stays as it is.
+A failure is shown in words, as JSON for scripts, and by the exit code.
 """
 
 from __future__ import annotations
@@ -32,15 +34,20 @@ from harness.errors import (
     NodeFailed,
 )
 from harness.trace.journal_line import dump_json
-from harness.trace.secrets import Redactor, secret_values
+from harness.trace.secrets import Redactor, secrets_of
 
 LogFormat = Literal["text", "json"]
 
 _PIPED_WIDTH = 120
 """Characters. Rich takes 80 for a pipe, where tables lose their numbers."""
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""All but tabs and line ends."""
+# Embeddings, overrides and isolates reorder what stands around them (CVE-2021-42574); the marks
+# of Arabic and Hebrew texts do not.
+_DIRECTIONS = "\u202a-\u202e\u2066-\u2069"
+_HARMFUL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_DIRECTIONS}]")
+"""All controls but tabs and line ends."""
+_HARMFUL_IN_JSON = re.compile(rf"[\x7f-\x9f{_DIRECTIONS}]")
+"""JSON itself has escaped the others."""
 
 _hidden: set[str] = set()
 
@@ -61,10 +68,8 @@ def cleaner() -> Callable[[str], str]:
 
 
 def say(what: object = "", *, err: bool = False, nl: bool = True) -> None:
-    """Prints a text; see `click.echo`."""
-    text = clean(str(what))
-    is_terminal = (sys.stderr if err else sys.stdout).isatty()
-    click.echo(_harmless(text) if is_terminal else text, err=err, nl=nl)
+    """Prints a message; see `click.echo`."""
+    click.echo(_harmless(clean(str(what))), err=err, nl=nl)
 
 
 def write_json(*documents: bytes) -> None:
@@ -83,15 +88,19 @@ def _cleaned(data: bytes, redactor: Redactor) -> bytes:
         cleaned = redactor.clean_values(orjson.loads(data))
         indent = orjson.OPT_INDENT_2 if b"\n" in data[:-1] else 0
         data = orjson.dumps(cleaned, option=indent | orjson.OPT_APPEND_NEWLINE)
-    return data
+    return _HARMFUL_IN_JSON.sub(_escaped, data.decode()).encode()
 
 
 class Shown(Console):
-    """A console for texts of others: no secrets, no control characters, no markup."""
+    """A console for texts of others: no secrets, no control characters, no markup.
 
-    def __init__(self, **how: Any) -> None:  # noqa: ANN401 - see `Console`
+    `of_result` is for a result, which keeps its characters where it is piped on.
+    """
+
+    def __init__(self, *, of_result: bool = False, **how: Any) -> None:  # noqa: ANN401 - see `Console`
         super().__init__(**{"markup": False, "highlight": False, **how})
         self._redactor = _redactor()
+        self._stays = of_result and not self.is_terminal
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -105,16 +114,21 @@ class Shown(Console):
             if cleaned != renderable.plain:
                 renderable = renderable.blank_copy(cleaned)
         for text, style, control in super().render(renderable, options):
-            harmful = self.is_terminal and control is None
-            yield Segment(_harmless(text) if harmful else text, style, control)
+            stays = self._stays or control is not None
+            yield Segment(text if stays else _harmless(text), style, control)
 
 
 def _harmless(text: str) -> str:
-    return _CONTROLS.sub("?", text)  # as ls shows names
+    # As ls shows names, and as JSON does.
+    return _HARMFUL.sub(lambda found: "?" if found[0] < "\u00a0" else _escaped(found), text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 def _redactor() -> Redactor:
-    return Redactor(secret_values(os.environ, named=()) | _hidden)
+    return Redactor({*secrets_of(os.environ, named=()).values(), *_hidden})
 
 
 def results() -> Console:

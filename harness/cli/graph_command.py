@@ -1,67 +1,40 @@
-"""`harness graph`: a pipeline's nodes and edges, as text, Mermaid or JSON."""
+"""`harness graph`: a pipeline's nodes and edges, as Mermaid or JSON."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
-from typing import Literal
 
 import click
 
 from harness.cli.arguments import find_journal, json_option, traces_option
 from harness.cli.consoles import failures_told, json_object, log_to_stderr, say, write_json
-from harness.cli.project_files import load_pipeline
+from harness.cli.project_files import load_pipeline_to_read
 from harness.errors import InvalidInput
 from harness.graph import Graph
-from harness.graph.picture import RunSeen, as_mermaid, as_text, drawing_of, run_seen
+from harness.graph.picture import RunSeen, as_mermaid, drawing_of, run_seen
 from harness.trace import Journal
-
-Form = Literal["text", "mermaid"]
-
-_PIPED_WIDTH = 120
-"""Columns, where no terminal says how many it has."""
 
 
 @click.command()
 @click.argument("target", metavar="FILE.py")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "mermaid"]),
-    help="A line for each node (the default), or a flowchart for Markdown.",
-)
 @click.option("--run", metavar="RUN", help="Show a run's times and its critical path.")
 @traces_option
 @json_option
-def graph(
-    target: str,
-    form: Form | None,
-    run: str | None,
-    traces: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Draw the pipeline in FILE.py, or a shipped pattern by its name.
+def graph(target: str, run: str | None, traces: Path | None, *, as_json: bool) -> None:
+    """Draw the pipeline in FILE.py, or a shipped pattern by its name, as a Mermaid flowchart.
 
     FILE.py:NAME picks one of several in a file; RUN is a run's id, a part of it, one of its files,
     or "latest". Exit codes: 0 it is drawn, 2 invalid input, such as a pipeline with a mistake.
     """
     log_to_stderr()
     with failures_told(as_json=as_json, of_journals=True):
-        if as_json and form is not None:
-            raise InvalidInput(
-                "--json and --format exclude each other; give one", code="option.excludes-another"
-            )
-        pipeline = load_pipeline(target)
+        pipeline = load_pipeline_to_read(target)
         pipeline.check()
         drawing = drawing_of(pipeline, _seen(run, traces, pipeline) if run else None)
     if as_json:
         write_json(json_object(drawing))
-    elif form == "mermaid":
-        say(as_mermaid(drawing), nl=False)
     else:
-        columns = shutil.get_terminal_size((_PIPED_WIDTH, 0)).columns
-        say(as_text(drawing, width=columns), nl=False)
+        say(as_mermaid(drawing), nl=False)
 
 
 def _seen(run: str, traces: Path | None, pipeline: Graph) -> RunSeen:

@@ -6,14 +6,14 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar, get_args
 
 import click
 from rich import progress as bars_of
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from harness.cli.arguments import config_option, json_option, read_filter, read_metadata
@@ -35,7 +35,6 @@ from harness.memory import (
     Added,
     Hit,
     MemoryStore,
-    Merge,
     Mode,
     Passage,
     Place,
@@ -50,7 +49,6 @@ from harness.session.passages import open_store
 F = TypeVar("F", bound=Callable[..., None])
 
 _EXCERPT_CHARS = 160
-_MERGES_SHOWN = 20
 
 
 def _store_options(command: F) -> F:
@@ -127,7 +125,7 @@ def add(
                 failure = error
             # Passages stored before a failure stay, and are reported too.
             tally.print_refused()
-            if not as_json:
+            if not as_json and (failure is None or tally.has_any):
                 tally.print_counts(opened)
             done |= tally.as_json(opened)
             if failure:
@@ -215,33 +213,17 @@ def delete(*, ids: tuple[str, ...], store: Place | None, config: Path | None) ->
 @json_option
 @_store_options
 def stats(*, as_json: bool, store: Place | None, config: Path | None) -> None:
-    """Show what the store holds, the state of its indexes, and which passages were merged."""
+    """Show what the store holds, and the state of its indexes."""
     with _existing(store, config, as_json=as_json) as opened:
-        merges = (stats := opened.stats()).merges
-    found = asdict(replace(stats, merges=()))
+        figures = asdict(opened.stats())
     if as_json:
-        _write_json(found | {"merges": [_merge_as_json(one) for one in merges]})
+        _write_json(figures)
         return
     table = Table(show_header=False)
-    for name, value in (found | {"merges": len(merges)}).items():
+    for name, value in figures.items():
         shown = f"{value:,}" if isinstance(value, int) else value or "-"
         table.add_row(name.replace("_", " "), Text(str(shown)))
     results().print(table)
-    if merges:
-        listed = Table("became one", "with", "by", Column("passage", overflow="fold"))
-        for one in merges[-_MERGES_SHOWN:]:
-            listed.add_row(Text(one.id), Text(one.into), one.rule, _excerpt(one.passage))
-        results().print(listed)
-
-
-@memory.command()
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@_store_options
-def split(*, ids: tuple[str, ...], store: Place | None, config: Path | None) -> None:
-    """Undo merges: store passages that stats lists as merged on their own again."""
-    with _existing(store, config) as opened:
-        for one in dict.fromkeys(ids):
-            say(f"{opened.split(one).id} is stored by itself")
 
 
 @memory.command()
@@ -274,7 +256,7 @@ def compact(*, store: Place | None, config: Path | None) -> None:
 @click.argument("target", metavar="TO", callback=store_place)
 @config_option
 def copy_store(*, source: Place, target: Place, config: Path | None) -> None:
-    """Copy passages, vectors and merges of a store into another, which is made if need be.
+    """Copy passages and vectors of a store into another, which is made if need be.
 
     FROM and TO are directories or PostgreSQL urls. Passages that TO has stay as they are, so an
     interrupted command can be run again.
@@ -324,10 +306,6 @@ def _excerpt(passage: Passage) -> Text:
     return Text.assemble((passage.title, "bold"), "\n" if passage.title else "", shown)
 
 
-def _merge_as_json(merge: Merge) -> dict[str, object]:
-    return {"into": merge.into, "rule": merge.rule, **_passage_as_json(merge.passage)}
-
-
 def _hit_as_json(hit: Hit) -> dict[str, object]:
     return {
         "rank": hit.rank,
@@ -371,6 +349,11 @@ class Tally:
         self.merged += len(added.merged)
         self.refused += added.refused
 
+    @property
+    def has_any(self) -> bool:
+        """Whether a passage was counted."""
+        return bool(self.new or self.known or self.merged or self.refused)
+
     def as_json(self, store: MemoryStore) -> dict[str, object]:
         """The counts, for `--json`."""
         return {
@@ -391,7 +374,7 @@ class Tally:
         parts = {
             "new": self.new,
             "known already": self.known,
-            "merged (harness memory stats lists them)": self.merged,
+            "merged": self.merged,
             "refused": len(self.refused),
         }
         said = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count)

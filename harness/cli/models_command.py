@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,6 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from harness.analysis import report_of
 from harness.cli.arguments import config_option, json_option, read_pairs, role_option
 from harness.cli.consoles import (
     Shown,
@@ -26,11 +25,10 @@ from harness.cli.consoles import (
     write_json,
 )
 from harness.cli.process import FAILED, UNUSABLE
-from harness.cli.project_files import endpoints_of, load_pipeline, settings_for_calls
-from harness.cli.tables import cell, print_columns
+from harness.cli.project_files import endpoints_of, load_pipeline_to_read, settings_for_calls
+from harness.cli.tables import cell, print_columns, print_line
 from harness.errors import HarnessError
 from harness.hardware import format_bytes
-from harness.hardware.offload import GPU_SPEEDUP
 from harness.inference import Endpoint
 from harness.residency import HostReport
 from harness.session import run_to_its_end
@@ -43,8 +41,7 @@ from harness.session.model_control import (
     unload_model,
 )
 from harness.session.model_plan import ModelPlan, PlannedDevice, PlannedModel, plan_models
-from harness.session.settings import Settings, write_lines
-from harness.trace import Journal
+from harness.session.settings import Settings
 
 
 @click.group()
@@ -62,16 +59,12 @@ def models() -> None:
 @config_option
 @role_option
 @json_option
-@click.option("--write", is_flag=True, help="Write the proposed devices into the settings file.")
-def plan(
-    *, target: str, config: Path | None, roles: tuple[str, ...], as_json: bool, write: bool
-) -> None:
+def plan(*, target: str, config: Path | None, roles: tuple[str, ...], as_json: bool) -> None:
     """Show what each model of the pipeline in FILE.py takes, and how often it will be loaded.
 
     FILE.py:NAME picks one of several in a file; a shipped pattern goes by its name. Nothing is
     loaded. A server is asked how large its model is only if the endpoint has manage = true and no
-    need. The order of calls is from the models=[…] of nodes or from the last run; with neither,
-    loads are not predicted. Better devices for models from files are proposed.
+    need. The order of calls is from the models=[…] of nodes; without them loads are not predicted.
 
     Exit codes: 0 shown, with or without warnings; 2 a run would be refused, since a model that it
     needs can never fit or is no model, or the input is invalid.
@@ -79,26 +72,15 @@ def plan(
     with failures_told(as_json=as_json):
         given_roles = read_pairs(roles, option="--role", form="role=tag")
         settings = settings_for_calls(config, roles=given_roles)
-        pipeline = load_pipeline(target)
+        pipeline = load_pipeline_to_read(target)
         with Shown(stderr=True).status("finding out what the models take"):
-            made = run_to_its_end(
-                plan_models(pipeline, settings, environment=os.environ, endures=_endures)
-            )
+            made = run_to_its_end(plan_models(pipeline, settings, environment=os.environ))
     if as_json:
         write_json(json_object(made))
     else:
         print_plan(made, results())
-    if write and made.proposals:
-        with failures_told(as_json=as_json):
-            write_lines(config, made.proposals)
     if made.refusals:
         sys.exit(UNUSABLE)
-
-
-def _endures(journal: Journal, nodes: Collection[str]) -> bool:
-    change = ", ".join(f"{node}*{GPU_SPEEDUP:g}" for node in nodes)
-    told = report_of(journal, what_if=change).what_if
-    return told is not None and told.gain_ns >= 0
 
 
 @models.command("list", short_help="List the models in memory now.")
@@ -210,15 +192,11 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
     }
     print_columns({model.tag: model for model in plan.models}, rows, console)
     for device in plan.devices:
-        _line(_of_device(device), console)
-    _line(_predicted(plan), console)
-    for tag, line in plan.proposals.items():
-        _line(f"proposed: [endpoints.{tag}] {line}", console)
+        print_line(_of_device(device), console)
+    print_line(_predicted(plan), console)
     for note in plan.notes:
-        _line(note, console, style="dim")
+        print_line(note, console, style="dim")
     _print_problems(plan.models, console)
-    for warning in plan.warnings:
-        console.print(Text.assemble(("warning", "bold yellow"), f": {warning}"), soft_wrap=True)
     for refusal in plan.refusals:
         console.print(Text.assemble(("refused", "bold red"), f": {refusal}"), soft_wrap=True)
 
@@ -309,10 +287,6 @@ def _in_memory(model: ModelSeen) -> Text:
 
 
 # --- lines ----------------------------------------------------------------------------------------
-
-
-def _line(said: str, console: Console, style: str = "") -> None:
-    console.print(Text(said, style=style), soft_wrap=True)
 
 
 def _of_device(device: PlannedDevice) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
@@ -18,9 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.consoles import say
-from harness.trace import Instant, Record, SpanEnded, SpanStarted
+from harness.trace import Instant, Record, SpanEnded, SpanStarted, events
 from harness.trace.node_records import NodeStatus, attempt_status
-from harness.trace.records import node_of_all
+from harness.trace.records import joined, node_of_all
 
 CallStatus = NodeStatus | Literal["running"]
 
@@ -43,7 +44,7 @@ _DETAILS: dict[CallStatus, str] = {
 
 _BEGUN_LINES = 3
 """Of a line that was printed and has no end yet."""
-_SHOWN = ("load", "evaluate", "revise")
+_SHOWN = (events.Load.NAME, events.Evaluate.NAME, events.name_of(events.Revise))
 """Spans to name while they are open."""
 
 
@@ -84,6 +85,9 @@ class Progress:
             self._redirected.enter_context(redirect_stderr(self._above))
             self._redirected.enter_context(redirect_stdout(self._above))
             self._live.start()
+        else:
+            # Standard output is for the result, not for prints of nodes.
+            self._redirected.enter_context(redirect_stdout(sys.stderr))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -109,10 +113,11 @@ class Progress:
 
     def _tell(self, node: NodeState) -> None:
         now_s = time.monotonic()
-        part = node.ended * _LINES // max(1, node.total)
+        part = (node.ended - node.counts["skipped"]) * _LINES // max(1, node.total)
         if node.total >= _LINES and (part > self._told_of or now_s > self._told_s + _SILENT_S):
             self._told_of, self._told_s = part, now_s
-            said = [f"{self._told} {_count(node)}", _details(node).plain, _pace(node)]
+            details = _details(node, skipped="not begun").plain
+            said = [f"{self._told} {_count(node)}", details, _pace(node)]
             say("  ".join(filter(None, [*said, _calls_line(self._state)])), err=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -194,10 +199,10 @@ def _count(node: NodeState) -> str:
     return f"{done:,}/{node.total:,}" if node.total > 1 else ""
 
 
-def _details(node: NodeState) -> Text:
+def _details(node: NodeState, *, skipped: str = "skipped") -> Text:
     said = ", ".join(
         f"{node.counts[status]:,} {words}"
-        for status, words in _DETAILS.items()
+        for status, words in (_DETAILS | {"skipped": skipped}).items()
         if node.counts[status]
     )
     style = "red" if node.counts["failed"] else "dim"
@@ -245,6 +250,8 @@ def _calls_line(state: RunState) -> str:
         parts.append(f"{state.retries:,} tried again")
     if state.in_flight:
         parts.append(f"{state.in_flight:,} in flight")
+    if state.held:
+        parts.append(f"{state.held:,} wait for a server that is down")
     parts += [f"{name} …" for name in state.under_way]
     return "  ".join(parts)
 
@@ -267,6 +274,8 @@ class NodeState:
     def set(self, call: tuple[str, int | None], status: CallStatus) -> None:
         """Notes a call's status, the latest of all its attempts."""
         before = self._calls.get(call)
+        if before == "failed" and status == "skipped":
+            return  # what would have followed in it
         if before is not None:
             self.counts[before] -= 1
         self._calls[call] = status
@@ -348,7 +357,12 @@ class RunState:
     @property
     def in_flight(self) -> int:
         """Calls of models under way."""
-        return sum(span.name == "chat" for span in self._open.values())
+        return sum(span.name == events.Chat.NAME for span in self._open.values())
+
+    @property
+    def held(self) -> int:
+        """Calls that wait for the end of an outage."""
+        return sum(span.name == events.name_of(events.Hold) for span in self._open.values())
 
     @property
     def under_way(self) -> list[str]:
@@ -367,57 +381,56 @@ class RunState:
                 if began is not None:
                     self._end(began, record)
             case Instant():
-                self._note(record, dict(record.attributes))
+                self._note(record)
 
     def _begin(self, span: SpanStarted) -> None:
-        if span.name == "node":
-            self._set(dict(span.attributes), "running")
-        elif span.name == "wiggum":
+        if node := events.NodeAttempt.of(span):
+            self._set(node, "running")
+        elif events.Loop.of(span):
             self.loops[span.id] = LoopState(self._node_around(span))
 
-    def _end(self, span: SpanStarted, ended: SpanEnded) -> None:
-        said: dict[str, Any] = {**span.attributes, **ended.attributes}
-        match span.name:
-            case "node":
-                self._set(said, attempt_status(ended))
-            case "chat":
-                self.calls += 1
-                self.input_tokens += said.get("input_tokens") or 0
-                self.output_tokens += said.get("output_tokens") or 0
-                self.cost_usd += said.get("cost_usd") or 0.0
-            case "wiggum":
-                self.loops[span.id].is_over = True
-                self.loops[span.id].stop_reason = said.get("stop_reason")
-                over = [number for number, loop in self.loops.items() if loop.is_over]
-                for number in over[:-_LOOPS]:
-                    del self.loops[number]
-            case "load" if ended.status == "ok" and "model" in said:
-                self.resident[str(said.get("model"))] = None
-            case "unload":
-                self.resident.pop(str(said.get("model")), None)
+    def _end(self, began: SpanStarted, ended: SpanEnded) -> None:
+        span = joined(began, ended)
+        if node := events.NodeAttempt.of(span):
+            self._set(node, attempt_status(ended))
+        elif (call := events.Chat.of(span)) and not call.from_cache:
+            self.calls += 1
+            self.input_tokens += call.input_tokens or 0
+            self.output_tokens += call.output_tokens or 0
+            self.cost_usd += call.cost_usd or 0.0
+        elif loop := events.Loop.of(span):
+            self.loops[span.id].is_over = True
+            self.loops[span.id].stop_reason = loop.stop_reason
+            over = [number for number, loop in self.loops.items() if loop.is_over]
+            for number in over[:-_LOOPS]:
+                del self.loops[number]
+        elif (load := events.Load.of(span)) and load.model and load.status == "ok":
+            self.resident[load.model] = None
+        elif unload := events.Unload.of(span):
+            self.resident.pop(unload.model, None)
 
-    def _note(self, instant: Instant, said: dict[str, Any]) -> None:
-        match instant.name:
-            case "skip":
-                self._set(said, "skipped")
-            case "reuse":
-                self._set(said, "reused")
-            case "retry":
-                self.retries += 1
-            case "items":
-                self._node(said).expect(said["total"])
-            case "round" if instant.span in self.loops:
-                self.loops[instant.span].composites.append(said["composite"])
+    def _note(self, instant: Instant) -> None:
+        if skip := events.Skip.of(instant):
+            self._set(skip, "skipped")
+        elif reuse := events.Reuse.of(instant):
+            self._set(reuse, "reused")
+        elif events.Retry.of(instant):
+            self.retries += 1
+        elif items := events.Items.of(instant):
+            self._node(items.node).expect(items.total)
+        elif (one := events.Round.of(instant)) and one.span in self.loops:
+            self.loops[one.id].composites.append(one.composite)
 
-    def _set(self, said: dict[str, Any], status: CallStatus) -> None:
-        self._node(said).set((str(said.get("node")), said.get("item")), status)
+    def _set(
+        self, call: events.NodeAttempt | events.Skip | events.Reuse, status: CallStatus
+    ) -> None:
+        self._node(call.node).set((call.node, call.item), status)
 
-    def _node(self, said: dict[str, Any]) -> NodeState:
-        name = node_of_all(str(said.get("node")))
-        return self.nodes.setdefault(name, NodeState(self._clock))
+    def _node(self, path: str) -> NodeState:
+        return self.nodes.setdefault(node_of_all(path), NodeState(self._clock))
 
     def _node_around(self, span: SpanStarted) -> str:
         around: SpanStarted | None = span
-        while around is not None and around.name != "node":
+        while around is not None and not (node := events.NodeAttempt.of(around)):
             around = self._open.get(around.parent or 0)
-        return "a loop" if around is None else str(around.attributes.get("label"))
+        return "a loop" if around is None or node is None else node.label

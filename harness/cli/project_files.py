@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
 
@@ -51,9 +52,9 @@ def settings_for_calls(
     if engine is not None:
         execution = settings.execution.model_copy(update={"engine": engine})
         settings = settings.model_copy(update={"execution": execution})
-    named = [name for name in settings.trace.secrets if name in os.environ]
-    hide(known_secrets(settings.endpoints.values(), environment=os.environ, named=named))
-    for endpoint in (one for each in settings.endpoints.values() for one in each.replicas.values()):
+    endpoints, named = settings.endpoints.values(), settings.trace.secrets
+    hide(known_secrets(endpoints, environment=os.environ, named=named))
+    for endpoint in (one for each in endpoints for one in each.replicas.values()):
         for refusal in not_allowed(endpoint, os.environ):
             what, _, folder = refusal.entry.partition(" ")
             name, _, host = what.partition("@")
@@ -171,6 +172,20 @@ def load_pipeline(target: str) -> Pipeline:
     return next(iter(pipelines.values()))
 
 
+def load_pipeline_to_read(target: str) -> Pipeline:
+    """As `load_pipeline`, for a command that runs nothing else: a NAME must not start any code.
+
+    A file that is named runs, as with `python FILE.py`.
+
+    Raises:
+        InvalidInput: Also where the name finds a file of a folder that the user does not trust.
+    """
+    path = target_file(target)
+    if path is not None and path.parent == PIPELINES and path != Path(target.partition(":")[0]):
+        check_may_run(path, named_in=path)
+    return load_pipeline(target)
+
+
 def absolute_target(target: str) -> str:
     """The target, from any directory."""
     found, (_, colon, name) = target_file(target), target.partition(":")
@@ -215,7 +230,8 @@ def _import_file(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent.resolve()))
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with redirect_stdout(sys.stderr):  # standard output is for results
+            spec.loader.exec_module(module)
     except HarnessError:
         raise
     except SystemExit as error:

@@ -18,6 +18,7 @@ from harness.cli.arguments import (
     traces_option,
 )
 from harness.cli.consoles import LogFormat, failures_told, json_object, log_to_stderr
+from harness.cli.made_again import confirm_again, is_costly, listed_again
 from harness.cli.project_files import (
     absolute_target,
     check_may_run,
@@ -33,12 +34,12 @@ from harness.cli.run_command import (
 )
 from harness.errors import InvalidInput
 from harness.graph import Question
+from harness.inference import Limits
 from harness.memory import Place
 from harness.session import (
     EarlierRun,
     Origin,
     Rehearsal,
-    Remake,
     load_settings,
     only_question,
     read_earlier_run,
@@ -48,10 +49,6 @@ from harness.session import (
 from harness.session.settings import Engine
 from harness.session.trust import check_store
 from harness.trace.damage import salvage_run
-from harness.wiggum import Limits
-
-_MANY_TOKENS, _MANY_USD = 50_000, 1.0
-"""From so much on, taken when it was made before, nothing is made again without being asked."""
 
 
 @click.command()
@@ -108,15 +105,16 @@ def resume(
     """Resume RUN: a run's id, a part of it, one of its files, or "latest".
 
     A node's call is repeated only if its code or inputs changed; revise loops continue at their
-    round. Before repeating calls that took many tokens or dollars, the command asks. Limits are for
-    the whole run, earlier parts included. Exit codes are those of harness run.
+    round. Before repeating calls that took many tokens or dollars, the command asks. Limits given
+    here are of this command; those of [limits] are of the run with its earlier parts. Exit codes
+    are those of harness run.
     """
 
     def order() -> Order:
         made, earlier = read()
         spent = earlier.spent
-        if not yes and (spent.tokens >= _MANY_TOKENS or (spent.cost_usd or 0) >= _MANY_USD):
-            _confirm(run_to_its_end(rehearse(made.pipeline, made.inputs, earlier)).made_again)
+        if not yes and is_costly(spent.tokens, spent.cost_usd):
+            confirm_again(_rehearsal(made, earlier).made_again)
         return made
 
     def read() -> tuple[Order, EarlierRun]:
@@ -129,9 +127,10 @@ def resume(
         earlier = read_earlier_run(journal)
         before = earlier.beginning.origin or Origin(target="")
         chosen_target = target or before.target
-        if earlier.journal.started.name.startswith("batch ") and "digests" in earlier.inputs:
+        if earlier.beginning.is_batch:
             raise InvalidInput(
-                "this is a batch; run the same `harness batch` command or `pipeline.batch` again",
+                "this is a batch; run the same `harness batch` or `harness rubric` command, or "
+                "`pipeline.batch`, again",
                 code="resume.is-batch",
                 path=journal,
             )
@@ -169,7 +168,6 @@ def resume(
                 seed=before.seed,
                 engine=chosen_engine,
             ),
-            limits=limits,
             origin=Origin(
                 target=absolute_target(chosen_target),
                 config=chosen_config and chosen_config.absolute(),
@@ -177,6 +175,7 @@ def resume(
                 memory=chosen_memory,
                 seed=before.seed,
                 engine=chosen_engine,
+                limits=limits,
             ),
             resume=journal,
             answers=_named(answers, earlier.questions),
@@ -189,7 +188,7 @@ def resume(
     log_to_stderr(log_format)
     with failures_told(as_json=as_json):
         made, earlier = read()
-        found = run_to_its_end(rehearse(made.pipeline, made.inputs, earlier))
+        found = _rehearsal(made, earlier)
     if as_json:
         sys.stdout.buffer.write(json_object(asdict(found)))
     else:
@@ -201,40 +200,12 @@ def _foreseen(found: Rehearsal) -> Iterator[str]:
         yield f"{now}: not made again; it is '{before}' under a new name"
     for one in found.new:
         yield f"{one}: not called before"
-    yield from _listed(found.made_again)
+    yield from listed_again(found.made_again)
 
 
-def _listed(again: Sequence[Remake]) -> Iterator[str]:
-    for one in again:
-        yield f"{one.node}: {one.reason} ({_took([one])})"
-    yield f"Made again: {len(again)} ({_took(again)})" if again else "Nothing is made again."
-
-
-def _took(again: Sequence[Remake]) -> str:
-    calls, tokens_in, tokens_out = (
-        sum(getattr(one, name) for one in again)
-        for name in ("calls", "input_tokens", "output_tokens")
-    )
-    usd = [one.cost_usd for one in again if one.cost_usd is not None]
-    cost = f", dollars: {sum(usd):.4f}" if usd else ""
-    return f"took calls: {calls}, tokens in: {tokens_in:,}, out: {tokens_out:,}{cost}"
-
-
-def _confirm(again: Sequence[Remake]) -> None:
-    """Asks whether to repeat the calls, if they are costly.
-
-    Raises:
-        InvalidInput: The answer is no, or there is no terminal to ask at.
-    """
-    tokens = sum(one.input_tokens + one.output_tokens for one in again)
-    if tokens < _MANY_TOKENS and sum(one.cost_usd or 0 for one in again) < _MANY_USD:
-        return
-    click.echo("\n".join(_listed(again)), err=True)
-    if not sys.stdin.isatty() or not click.confirm("Make all that again?", err=True):
-        raise InvalidInput(
-            "much would be repeated, and that was not confirmed; add --yes to go on anyway",
-            code="resume.not-confirmed",
-        )
+def _rehearsal(order: Order, earlier: EarlierRun) -> Rehearsal:
+    foreseen = rehearse(order.pipeline, order.inputs, earlier, settings=order.settings)
+    return run_to_its_end(foreseen)
 
 
 def _named(answers: Sequence[str], questions: Sequence[Question]) -> dict[str, str]:

@@ -36,10 +36,6 @@ _OTHERS = {
         "harness.cli.rubric_compare:compare_scores",
         "Compare two evaluators, or two rubrics.",
     ),
-    "drift": (
-        "harness.cli.rubric_shift:drift_of",
-        "Judge drafts again: do their scores still hold?",
-    ),
     "label": ("harness.cli.rubric_labeling:label", "Label drafts, without seeing scores."),
     "noise": (
         "harness.cli.rubric_noise:noise",
@@ -47,10 +43,6 @@ _OTHERS = {
     ),
     "prompts": ("harness.cli.rubric_prompts:prompts", "Print the prompts of a rubric."),
     "score": ("harness.cli.rubric_scoring:score", "Score drafts by a rubric."),
-    "shift": (
-        "harness.cli.rubric_shift:shift_of",
-        "Show how another evaluator shifts scores.",
-    ),
     "tune": (
         "harness.cli.rubric_tuning:tune_rubric",
         "Find the threshold that labeled drafts allow.",

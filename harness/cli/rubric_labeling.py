@@ -21,11 +21,12 @@ from rich.text import Text
 from harness.cli.arguments import config_option, find_journal, traces_directory, traces_option
 from harness.cli.consoles import failures_told, log_to_stderr, results, say
 from harness.cli.project_files import refusal_after_asking
-from harness.cli.rubric_batch import DraftRows, drafts_in, of_texts, verdict_in
+from harness.cli.rubric_batch import drafts_in, of_texts, verdict_in
 from harness.cli.verdicts import passes_at
 from harness.errors import InvalidInput
 from harness.rows import Row, RowFile, read_rows
 from harness.rubric import Draft, Rubric, Verdict, read_rubric
+from harness.session.batch_rows import DraftRows
 from harness.session.settings import load_settings
 from harness.trace import Journal
 from harness.trace.run_list import journals_in
@@ -98,8 +99,8 @@ def label(
         items: dict[str, _Item] = {}
         if drafts or not runs:
             found = drafts_in(drafts, task=task, sources=sources, columns=columns)
-            for error in found.refused.values():
-                say(f"left out: {error}", err=True)
+            for one in found.refused:
+                say(f"left out: {one.place}: {one.reason}", err=True)
             items.update(_with_scores(found, chosen, scores))
         for run in runs:
             journals = journals_in(traces_directory(traces)) if run == "all" else None
@@ -128,7 +129,7 @@ def _with_scores(
     for one in read_rows([str(path)]) if path else ():
         if isinstance(one, InvalidInput):
             raise one
-        if one.fields.get("rubric_sha256") == rubric.sha256:
+        if one.fields.get("rubric_sha256") == rubric.sha256 and "outdated" not in one.fields:
             scored[one.fields.get("sha256")] = one
     for name, draft in found.drafts.items():
         own = found.rows[name]
@@ -156,7 +157,7 @@ def _of_run(journal: Journal, rubric: Rubric) -> Iterator[tuple[str, _Item]]:
         group, task = f"{journal.started.run_id}/{number}", texts.get(loop.task_sha256 or "", "")
         for one in rounds:
             verdict = one.verdict
-            if verdict.rubric_sha256 != rubric.sha256 or verdict.carried or verdict.compressed:
+            if verdict.rubric_sha256 != rubric.sha256 or verdict.compressed:
                 continue
             known = {"group": group, "score": verdict.vector, "evaluator": verdict.evaluator}
             draft = Draft(text=one.draft, task=task)

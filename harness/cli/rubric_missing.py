@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.cli.consoles import say
 from harness.cli.project_files import settings_for_calls
-from harness.cli.rubric_batch import Batch, Given, as_file_name, score_drafts
-from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput
-from harness.rubric import Rubric, at_any_threshold
+from harness.cli.rubric_batch import Given, ScoredDrafts, as_file_name, score_drafts
+from harness.errors import ConfigurationInvalid, InvalidInput
+from harness.rows import Row
+from harness.rubric import ChosenRubric, Rubric, at_any_threshold
 from harness.rubric.calibration.labels import COMPOSITE, Labeled
 from harness.rubric.calibration.tuning import unscored
 from harness.rubric.scoring import samples_of
-from harness.session.evaluation import ChosenRubric
+from harness.session import RowFailure
+from harness.session.batch_rows import DraftRows
 from harness.session.roles import Roles
 
 
@@ -23,7 +25,7 @@ class Completed:
     """Labeled drafts, with the scores that they lacked."""
 
     drafts: Sequence[Labeled]
-    failed: Mapping[str, HarnessError] = field(default_factory=dict)
+    failures: Sequence[RowFailure] = ()
     """Why a draft still has none."""
     kept: Path | None = None
     """The file of scores; None if nothing was asked."""
@@ -67,7 +69,7 @@ def completed(
             f"scores yourself, in columns such as 'score.{needed[0]}'",
             code="tune.no-scores",
         )
-    others = {one.evaluator for one in scored} - {"", *cast.evaluators}
+    others = {one.evaluator for one in scored} - {"", *cast.calibrated}
     if others and cast.pool is None:
         raise InvalidInput(
             f"{len(waiting)} drafts have no scores, and the others were scored by "
@@ -86,14 +88,17 @@ def completed(
         f"each judged {times} times",
         err=True,
     )
+    rows = {name: Row(fields={"id": name}, path=labels) for name in waiting}
     given = Given(
-        settings=settings, chosen=chosen, task="", drafts=waiting, max_parallel=max_parallel
+        settings=settings,
+        chosen=chosen,
+        rows=DraftRows(drafts=waiting, rows=rows),
+        max_parallel=max_parallel,
     )
-    batch = score_drafts(given, samples=times, output=place)
-    if batch.stopped is not None:
-        raise batch.stopped
-    filled = [_filled(one, batch) for one in drafts]
-    return Completed(drafts=filled, failed=batch.failed, kept=place)
+    scores = score_drafts(given, samples=times, output=place)
+    scores.refuse_stopped()
+    filled = [_filled(one, scores) for one in drafts]
+    return Completed(drafts=filled, failures=scores.result.failures, kept=place)
 
 
 def _scored_in(one: Labeled, rubric: Rubric) -> set[str]:
@@ -101,10 +106,10 @@ def _scored_in(one: Labeled, rubric: Rubric) -> set[str]:
     return one.scores.keys() & {COMPOSITE, *(dimension.name for dimension in rubric.judged)}
 
 
-def _filled(one: Labeled, batch: Batch) -> Labeled:
+def _filled(one: Labeled, scores: ScoredDrafts) -> Labeled:
     """With the scores that it lacks, if the batch has them."""
-    verdict = batch.verdicts.get(one.id)
+    verdict = scores.verdicts.get(one.id)
     if verdict is None or verdict.judges is None:
         return one
     given = {name: tuple(scores) for name, scores in samples_of(verdict.judges).items()}
-    return one.model_copy(update={"scores": {**given, **one.scores}, "evaluator": batch.evaluator})
+    return one.model_copy(update={"scores": {**given, **one.scores}, "evaluator": scores.evaluator})

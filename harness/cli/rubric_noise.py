@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,11 +15,20 @@ from rich.text import Text
 
 from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
 from harness.cli.process import FAILED
-from harness.cli.rubric_batch import Given, not_judged, of_drafts, progress
+from harness.cli.rubric_batch import Given, name_of, not_judged, of_drafts, score_drafts
 from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput
-from harness.rubric import Noise, Rubric, Scatter, Verdict, measured_noise, write_noise
-from harness.session import open_session
-from harness.session.evaluation import evaluate_all, scatter
+from harness.rubric import (
+    Noise,
+    Rubric,
+    Scatter,
+    Verdict,
+    measured_noise,
+    scatter_of,
+    write_noise,
+)
+from harness.session import RowFailure
+from harness.session.models import known_endpoints
+from harness.session.roles import Roles
 
 _UNSURE = 0.05
 
@@ -31,8 +38,8 @@ class _Measured:
     run_id: str
     journal: Path
     rubric: Rubric
-    failed: Mapping[str, HarnessError]
-    """Why a draft was not judged, by its name."""
+    failures: Sequence[RowFailure]
+    """Why drafts were not judged."""
     verdicts: Mapping[str, Verdict]
     noise: Noise
     scatter: Scatter
@@ -60,63 +67,51 @@ def noise(*, read: Callable[[], Given], repeats: int, as_json: bool) -> None:
     """
     log_to_stderr()
     with failures_told(as_json=as_json):
-        measured = asyncio.run(_measure(read(), repeats))
+        measured = _measure(read(), repeats)
     if as_json:
         write_json(json_object(_noise_as_json(measured)))
     else:
         _print_measured(measured, results())
-    if measured.failed:
+    if measured.failures:
         sys.exit(FAILED)
 
 
-async def _measure(given: Given, repeats: int) -> _Measured:
-    rubric = given.rubric
+def _measure(given: Given, repeats: int) -> _Measured:
+    rubric, settings = given.rubric, given.settings
     if not rubric.judged:
         raise InvalidInput(
             f"code scores every dimension of rubric '{rubric.id}', so its scores have no noise",
             code="noise.nothing-judged",
         )
-    async with open_session(
-        given.settings,
-        name=f"noise {rubric.id}",
-        task=given.task,
-        environment=os.environ,
-        produces=False,
-    ) as session:
-        evaluators = session.roles.evaluators
-        if not evaluators:
-            raise ConfigurationInvalid(
-                "no evaluator is configured, so there is no noise to measure; name one under "
-                "[roles] in harness.toml, or with --role evaluator=TAG",
-                code="config.no-evaluator",
-            )
-        heard: dict[str, Verdict | HarnessError] = {}
-        with progress(given) as tell:
-            stopped = await evaluate_all(
-                session,
-                given.drafts,
-                given.chosen,
-                max_parallel=given.max_parallel,
-                samples=repeats,
-                told=(heard.__setitem__, tell),
-            )
-        in_order = {name: heard[name] for name in given.drafts if name in heard}
-        verdicts = {n: one for n, one in in_order.items() if isinstance(one, Verdict)}
-        errors = {n: one for n, one in in_order.items() if isinstance(one, HarnessError)}
-        failed: dict[str, HarnessError] = {**given.refused, **errors}
-        if stopped or not verdicts:
-            raise stopped or next(iter(failed.values()))
-        _refuse_unasked(rubric, verdicts)
-        found = measured_noise(", ".join(evaluators), [*map(_composites, verdicts.values())])
+    cast = Roles(known_endpoints(settings), settings.roles, produces=False)
+    if not (cast.evaluators or cast.pool):
+        raise ConfigurationInvalid(
+            "no evaluator is configured, so there is no noise to measure; name one under "
+            "[roles] in harness.toml, or with --role evaluator=TAG",
+            code="config.no-evaluator",
+        )
+    scored = score_drafts(given, samples=repeats, output=None, verb="noise")
+    scored.refuse_stopped()
+    verdicts, failures = scored.verdicts, scored.result.failures
+    if not verdicts:
+        raise HarnessError(failures[0].reason, code=failures[0].code)
+    _refuse_unasked(rubric, verdicts)
+    found = measured_noise(scored.evaluator, [*map(_composites, verdicts.values())])
+    panel = scored.result.run.evaluator_panel
     return _Measured(
-        run_id=session.trace.run_id,
-        journal=session.trace.journal_path,
+        run_id=scored.result.run.run_id,
+        journal=scored.result.run.files.journal,
         rubric=rubric,
         noise=found,
-        scatter=scatter(session, found, rubric),
+        scatter=scatter_of(
+            found,
+            rubric,
+            judges=1 if panel is None else len(panel.members),
+            combine="mean" if panel is None else panel.combine,
+        ),
         file=write_noise(found, rubric, directory=given.chosen.directory),
         verdicts=verdicts,
-        failed=failed,
+        failures=failures,
     )
 
 
@@ -160,7 +155,7 @@ def _print_measured(measured: _Measured, console: Console) -> None:
             f"{verdict.passed if share is None else share:.0%}",
         )
     console.print(table)
-    for line in not_judged(measured.failed):
+    for line in not_judged(measured.failures):
         console.print(line, style="yellow")
     for line in meaning(measured.noise, measured.scatter, measured.rubric):
         console.print(line)
@@ -223,8 +218,7 @@ def _noise_as_json(measured: _Measured) -> dict[str, object]:
         for name, verdict in measured.verdicts.items()
     ]
     drafts += [
-        {"draft": name, "composites": [], "error": str(why)}
-        for name, why in measured.failed.items()
+        {"draft": name_of(one), "composites": [], "error": one.reason} for one in measured.failures
     ]
     return {
         "run_id": measured.run_id,

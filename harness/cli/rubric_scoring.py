@@ -1,6 +1,6 @@
 """`harness rubric score`: drafts of files, folders and tables judged by a rubric.
 
-With `--output`, each draft is kept as soon as it is scored, and the same command continues there.
+With `--output`, each draft is kept as soon as it is scored, and the same command goes on.
 """
 
 from __future__ import annotations
@@ -14,8 +14,17 @@ import click
 from rich.console import Console
 
 from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
-from harness.cli.process import FAILED
-from harness.cli.rubric_batch import LISTED, Batch, Given, not_judged, of_drafts, score_drafts
+from harness.cli.made_again import made_again_because
+from harness.cli.process import FAILED, STOPPED
+from harness.cli.rubric_batch import (
+    LISTED,
+    Given,
+    ScoredDrafts,
+    name_of,
+    not_judged,
+    of_drafts,
+    score_drafts,
+)
 from harness.cli.verdicts import (
     decision,
     passes_at,
@@ -34,8 +43,8 @@ from harness.session.settings import EvaluationSettings
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep each draft's scores and labels in this .jsonl or .csv file. Drafts in it are not "
-    "scored again; a changed draft gets another row.",
+    help="Keep each draft's scores and labels in this .jsonl or .csv file. The same command goes "
+    "on.",
 )
 @click.option(
     "--samples",
@@ -50,6 +59,7 @@ from harness.session.settings import EvaluationSettings
     help="Show what another threshold would change, without asking a model again.",
 )
 @click.option("--checks-only", is_flag=True, help="Ask no model.")
+@click.option("--yes", is_flag=True, help="Do not ask before repeating costly judgements.")
 @click.option("--verbose", is_flag=True, help="Show every draft.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def score(
@@ -59,6 +69,7 @@ def score(
     samples: int | None,
     pass_at: float | None,
     checks_only: bool,
+    yes: bool,
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -67,8 +78,13 @@ def score(
     DRAFTS are texts, folders, patterns such as 'out/*.md', and tables: CSV, JSON Lines, Parquet,
     and - for JSON Lines from standard input. A row has "draft" (the text) or "path" (its file), and
     may have "id", "task" and "sources". Code scores the rubric's checks; a model judges the rest if
-    an evaluator is configured. Exit codes: 0 the drafts were scored (whether or not they passed:
-    --json says "passed"), 1 one could not be, 2 invalid input, 130 interrupted, 143 terminated.
+    an evaluator is configured.
+
+    With --output it is a batch, as of harness batch: the same command goes on after Ctrl-C, with
+    other drafts, another evaluator or a changed rubric, and says what is judged again and why.
+
+    Exit codes: 0 the drafts were scored (whether or not they passed: --json says "passed"), 1 one
+    could not be, 2 invalid input, 3 stopped at a limit, 130 interrupted, 143 terminated.
     """
     log_to_stderr()
     with failures_told(as_json=as_json):
@@ -76,13 +92,15 @@ def score(
         _check_threshold(pass_at, given.rubric)
         if checks_only:
             given = _without_models(given)
-        batch = score_drafts(given, samples=samples, output=output)
+        scored = score_drafts(given, samples=samples, output=output, yes=yes)
     if as_json:
-        write_json(json_object(_scores_as_json(batch, pass_at)))
+        write_json(json_object(_scores_as_json(scored, pass_at)))
     else:
         unasked = "--checks-only was given" if checks_only else "no evaluator model is configured"
-        _print_scored(batch, pass_at, results(), unasked=unasked, verbose=verbose)
-    if batch.failed or batch.stopped:
+        _print_scored(scored, pass_at, results(), unasked=unasked, verbose=verbose)
+    if scored.result.run.status == "stopped":
+        sys.exit(STOPPED)
+    if scored.result.failures:
         sys.exit(FAILED)
 
 
@@ -113,50 +131,50 @@ _SHOWN = 5
 
 
 def _print_scored(
-    batch: Batch, pass_at: float | None, console: Console, *, unasked: str, verbose: bool
+    scored: ScoredDrafts, pass_at: float | None, console: Console, *, unasked: str, verbose: bool
 ) -> None:
-    rubric, verdicts = batch.given.rubric, batch.in_order
+    rubric, verdicts, result = scored.given.rubric, scored.verdicts, scored.result
     if verbose or len(verdicts) <= _SHOWN:
         for name, verdict in verdicts.items():
             print_scores(name, verdict, rubric, console)
-            console.print(f"Composite {verdict.composite}: {_decision(verdict, batch)}.")
+            console.print(f"Composite {verdict.composite}: {_decision(verdict, scored)}.")
             for line in remarks(verdict, rubric, unasked=unasked):
                 console.print(line)
             console.print()
         if len(verdicts) > 1:
             print_comparison(verdicts, console)
     if len(verdicts) > _SHOWN:
-        print_summary(verdicts, rubric, console, decided=batch.decided)
+        print_summary(verdicts, rubric, console, decided=scored.decided)
         if not verbose:
             console.print("Why each draft scored so: --verbose.")
-    for line in not_judged(batch.failed):
+    for line in not_judged(result.failures):
         console.print(line, style="yellow")
-    if batch.stopped is not None:
-        console.print(
-            f"Stopped at {len(verdicts)} of {len(batch.given.drafts)} drafts: the next would fail "
-            "alike.",
-            style="yellow",
-        )
+    if result.run.stopped_by is not None:
+        said = f"Stopped at {len(verdicts)} of {result.rows} drafts: {result.run.stopped_by}."
+        console.print(said, style="yellow")
     if pass_at is not None:
-        for line in _another_threshold(batch, pass_at):
+        for line in _another_threshold(scored, pass_at):
             console.print(line)
-    if batch.kept is not None:
-        console.print(f"Kept in {batch.kept.path}; the same command scores only what it lacks.")
-    console.print(f"The run's journal: {batch.journal}", style="dim", soft_wrap=True)
+    for line in made_again_because(result.run.reruns):
+        console.print(line)
+    if result.output is not None:
+        console.print(f"Kept in {result.output}; the same command scores only what it lacks.")
+    journal = result.run.files.journal
+    console.print(f"The run's journal: {journal}", style="dim", soft_wrap=True)
 
 
-def _decision(verdict: Verdict, batch: Batch) -> str:
-    if batch.decided or verdict.below_floor:
-        return decision(verdict, batch.given.rubric)
+def _decision(verdict: Verdict, scored: ScoredDrafts) -> str:
+    if scored.decided or verdict.below_floor:
+        return decision(verdict, scored.given.rubric)
     return "of the checks alone; whether it passes is unknown until a model judges the rest"
 
 
-def _another_threshold(batch: Batch, pass_at: float) -> Iterator[str]:
+def _another_threshold(scored: ScoredDrafts, pass_at: float) -> Iterator[str]:
     """What another threshold would change, draft by draft."""
-    if not batch.decided:
+    if not scored.decided:
         yield "What another threshold would change is unknown until a model judges the rest."
         return
-    verdicts, own = batch.in_order, batch.given.rubric.pass_at
+    verdicts, own = scored.verdicts, scored.given.rubric.pass_at
     now = {name for name, verdict in verdicts.items() if verdict.passed}
     then = {name for name, verdict in verdicts.items() if passes_at(verdict, pass_at)}
     yield (
@@ -179,26 +197,26 @@ def _another_threshold(batch: Batch, pass_at: float) -> Iterator[str]:
         yield "  The panel voted by the rubric's own threshold; at the other, its medians decide."
 
 
-def _scores_as_json(batch: Batch, pass_at: float | None) -> dict[str, object]:
+def _scores_as_json(scored: ScoredDrafts, pass_at: float | None) -> dict[str, object]:
     drafts: list[dict[str, object]] = []
-    for name, verdict in batch.in_order.items():
-        one = batch.row_of(name)
+    for name, verdict in scored.verdicts.items():
+        row = dict(scored.rows[name])
         if pass_at is not None:
-            known = one["passed"] is not None
-            one["passes_at"] = passes_at(verdict, pass_at) if known else None
-        drafts.append(one)
+            known = row["passed"] is not None
+            row["passes_at"] = passes_at(verdict, pass_at) if known else None
+        drafts.append(row)
+    rubric, result = scored.given.rubric, scored.result
     drafts += [
-        {"id": name, "passed": None, "error": str(why), "code": why.code}
-        for name, why in batch.failed.items()
+        {"id": name_of(one), "passed": None, "error": one.reason, "code": one.code}
+        for one in result.failures
     ]
-    rubric = batch.given.rubric
     return {
-        "run_id": batch.run_id,
-        "journal": str(batch.journal),
+        "run_id": result.run.run_id,
+        "journal": str(result.run.files.journal),
         "rubric": rubric.id,
         "rubric_sha256": rubric.sha256,
         "pass_at": rubric.pass_at,
         "other_pass_at": pass_at,
-        "stopped": None if batch.stopped is None else str(batch.stopped),
+        "stopped": result.run.stopped_by,
         "drafts": drafts,
     }

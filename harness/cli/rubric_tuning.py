@@ -14,7 +14,6 @@ import click
 import numpy as np
 from rich.table import Table
 
-from harness.analysis.threshold_costs import LoopCosts, ThresholdCosts, costs_at, loops_by
 from harness.cli.arguments import config_option, read_pairs, role_option, share
 from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
 from harness.cli.process import FAILED
@@ -24,7 +23,15 @@ from harness.cli.rubric_missing import Completed, completed
 from harness.cli.tuning_report import was_set_by, write_report
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import shipped_directory
-from harness.rubric import Rubric, RubricFile, load_rubric_file, measured_noise, read_rubric
+from harness.page import percent
+from harness.rubric import (
+    ChosenRubric,
+    Rubric,
+    RubricFile,
+    load_rubric_file,
+    measured_noise,
+    read_rubric,
+)
 from harness.rubric.calibration.agreement import Estimate, Resamples, pair_agreement
 from harness.rubric.calibration.bounds import Aim, AtThreshold, Risk, interval
 from harness.rubric.calibration.calibration_files import (
@@ -35,7 +42,6 @@ from harness.rubric.calibration.calibration_files import (
 )
 from harness.rubric.calibration.labels import Labels, read_labels
 from harness.rubric.calibration.tuning import Tuning, tune
-from harness.session.evaluation import ChosenRubric
 from harness.session.settings import load_settings
 
 _SHOWN_STEPS = 10
@@ -109,13 +115,6 @@ def _page(_: click.Context, __: click.Parameter, given: Path | None) -> Path | N
     type=click.Path(path_type=Path, dir_okay=False),
     help="File for these scores, .jsonl or .csv. [default: beside LABELS]",
 )
-@click.option(
-    "--runs",
-    multiple=True,
-    metavar="RUN",
-    help="Show what thresholds cost in these runs' loops by this rubric: ids, files, or folders "
-    "such as traces/. May be repeated.",
-)
 @max_parallel_option
 @role_option
 @click.option(
@@ -142,7 +141,6 @@ def tune_rubric(
     evaluator: str | None,
     samples: int | None,
     output: Path | None,
-    runs: tuple[str, ...],
     max_parallel: int,
     roles: tuple[str, ...],
     report: Path | None,
@@ -183,13 +181,6 @@ def tune_rubric(
             said = f"no row has split '{split}'; {near}"
             raise InvalidInput(said, code="labels.no-split", path=labels)
         directory = records_directory(file, rubrics)
-        loops = loops_by(file.rubric, runs, traces=settings.traces)
-        if runs and not loops:
-            raise InvalidInput(
-                f"no finished loop of these runs used this version of '{file.rubric.id}', at any "
-                "threshold; leave --runs out, or name other runs",
-                code="tune.no-loops",
-            )
         asked = completed(
             drafts,
             ChosenRubric(rubric=file.rubric, directory=directory),
@@ -214,7 +205,7 @@ def tune_rubric(
         )
         tuning.attempts.write(file.rubric, directory)
         if not as_json:
-            _print(tuning, before, asked, read.ignored, loops=loops)
+            _print(tuning, before, asked, read.ignored)
         if report is not None:
             write_report(
                 report,
@@ -228,7 +219,7 @@ def tune_rubric(
                     *(*_about_labels(tuning, read.ignored), *_about_own(tuning, before)),
                     *(*_about_claim(tuning), *_about_agreement(tuning)),
                 ),
-                tables=(_thresholds(tuning, loops), _agreements(tuning)),
+                tables=(_thresholds(tuning), _agreements(tuning)),
             )
         written = None
         if write:
@@ -236,12 +227,12 @@ def tune_rubric(
             written = _calibrated(file, tuning, evaluator, load=load)
             written.write(file.rubric, directory)
     if as_json:
-        write_json(json_object(_as_json(file, tuning, asked, read, written, loops=loops)))
+        write_json(json_object(_as_json(file, tuning, asked, read, written)))
     else:
         place = Calibration.path(file.rubric, directory)
         for line in _about_files(report, written, place):
             results().print(line, soft_wrap=True)
-    if asked.failed:
+    if asked.failures:
         sys.exit(FAILED)
 
 
@@ -290,23 +281,15 @@ def _print(
     before: Calibration | None,
     asked: Completed,
     ignored: Sequence[str],
-    *,
-    loops: Sequence[LoopCosts],
 ) -> None:
     console = results()
-    for line in not_judged(asked.failed):
+    for line in not_judged(asked.failures):
         console.print(line, style="yellow", soft_wrap=True)
     for line in (*_about_labels(tuning, ignored), "", *_about_own(tuning, before)):
         console.print(line, soft_wrap=True)
     for line in (*_about_claim(tuning), ""):
         console.print(line, soft_wrap=True)
-    console.print(_thresholds(tuning, loops))
-    if loops:
-        said = (
-            f"Rounds, tokens and seconds are those of {len(loops)} loops, for each draft that they "
-            "would have accepted; - where some stopped below, so that it is not known."
-        )
-        console.print(said, soft_wrap=True)
+    console.print(_thresholds(tuning))
     if tuning.agreements:
         console.print(_agreements(tuning))
     for line in (*_about_agreement(tuning), *_about_disagreements(tuning)):
@@ -343,7 +326,7 @@ def _about_labels(tuning: Tuning, ignored: Sequence[str]) -> Iterator[str]:
     if (looks := tuning.aim.looks) > 1:
         yield (
             f"{looks} looks at these labels, by other scores or with fewer drafts, share what may "
-            f"go wrong: each must be {_percent(1 - tuning.aim.error)} sure. New labels are free."
+            f"go wrong: each must be {percent(1 - tuning.aim.error)} sure. New labels are free."
         )
 
 
@@ -354,15 +337,15 @@ def _about_own(tuning: Tuning, before: Calibration | None) -> Iterator[str]:
         yield "  It was set by these labels: what was claimed then is all that can be."
     else:
         yield (
-            f"  At most {_percent(tuning.own_bound)} are, {_percent(aim.confidence)} sure, if it "
+            f"  At most {percent(tuning.own_bound)} are, {percent(aim.confidence)} sure, if it "
             "was chosen before these labels were seen."
         )
 
 
 def _about_claim(tuning: Tuning) -> Iterator[str]:
     aim, named = tuning.aim, tuning.named
-    claim = f"at most {_percent(aim.target)} {_RATES[aim.risk]}, {_percent(aim.confidence)} sure"
-    power = f"  Of label sets like this one, {_percent(tuning.power)} name a threshold"
+    claim = f"at most {percent(aim.target)} {_RATES[aim.risk]}, {percent(aim.confidence)} sure"
+    power = f"  Of label sets like this one, {percent(tuning.power)} name a threshold"
     if named is not None:
         luck = ": this one is more likely luck" if tuning.power < _LUCK else ""
         yield f"Threshold {_rate(named, aim)}."
@@ -399,13 +382,9 @@ def _about_files(report: Path | None, written: Calibration | None, place: Path) 
 
 def _rate(at: AtThreshold, aim: Aim) -> str:
     trials = at.trials(aim.risk)
-    share = f" ({_percent(at.wrong / trials)})" if trials else ""
+    share = f" ({percent(at.wrong / trials)})" if trials else ""
     accepts = f"{at.threshold:g} accepts {at.accepted} of {at.drafts}"
     return f"{accepts}: {at.wrong} of {trials}{share} {_RATES[aim.risk]}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g}%"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -420,9 +399,8 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _thresholds(tuning: Tuning, loops: Sequence[LoopCosts]) -> Table:
+def _thresholds(tuning: Tuning) -> Table:
     columns = ["threshold", "accepted", "wrong among them", "rejects accepted", "good lost"]
-    columns += ["rounds", "tokens", "seconds"] if loops else []
     table = _table("Thresholds", *columns, "")
     places = np.linspace(0, len(tuning.steps) - 1, _SHOWN_STEPS).round()
     marks = {tuning.own: "pass_at", tuning.named: "claim"}
@@ -435,15 +413,9 @@ def _thresholds(tuning: Tuning, loops: Sequence[LoopCosts]) -> Table:
             f"{at.wrong} of {at.accepted} ({low:.0%} to {high:.0%})",
             f"{at.wrong} of {at.rejects}",
             f"{at.good_lost} of {at.drafts - at.rejects}",
-            *(_costs(costs_at(at.threshold, loops)) if loops else ()),
             marks.get(at, ""),
         )
     return table
-
-
-def _costs(at: ThresholdCosts) -> Iterator[str]:
-    for figure, decimals in ((at.rounds, 1), (at.tokens, 0), (at.seconds, 0)):
-        yield "-" if figure is None else f"{figure:,.{decimals}f}"
 
 
 def _agreements(tuning: Tuning) -> Table:
@@ -496,8 +468,6 @@ def _as_json(
     asked: Completed,
     read: Labels,
     written: Calibration | None,
-    *,
-    loops: Sequence[LoopCosts],
 ) -> dict[str, object]:
     apart = {"counted", "scored", "attempts", "disagreements", "sampled"}
     names = [one.name for one in fields(tuning) if one.name not in apart]
@@ -511,9 +481,8 @@ def _as_json(
             {"id": one.labeled.id, "composite": one.composite, "accept": one.accept}
             for one in tuning.disagreements
         ],
-        "costs": [costs_at(one.threshold, loops) for one in tuning.steps] if loops else None,
         "scores_kept": str(asked.kept) if asked.kept else None,
-        "not_judged": {name: str(why) for name, why in asked.failed.items()},
+        "not_judged": {one.id: one.reason for one in asked.failures},
         "written": written.model_dump() if written else None,
     }
 

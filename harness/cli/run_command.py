@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -174,7 +174,6 @@ def run(
             pipeline=load_pipeline(target),
             inputs=inputs,
             settings=settings,
-            limits=limits,
             origin=Origin(
                 target=absolute_target(target),
                 config=settings_file,
@@ -182,6 +181,7 @@ def run(
                 memory=kept_in,
                 seed=seed,
                 engine=engine,
+                limits=limits,
             ),
         )
 
@@ -201,7 +201,6 @@ class Order:
     pipeline: Pipeline
     inputs: Mapping[str, object]
     settings: Settings
-    limits: Limits
     origin: Origin
     resume: Path | None = None
     """The journal of the run to go on with; None for a new run."""
@@ -256,7 +255,7 @@ def _report(result: RunResult, *, as_json: bool) -> None:
         write_json(result_as_json(result))
     else:
         aside = Shown(stderr=True)
-        print_result(result, Shown(), aside)
+        print_result(result, Shown(of_result=True), aside)
         print_to_do(result, aside)
     if result.status != "finished":
         sys.exit(STOPPED if result.status == "stopped" else WAITING)
@@ -269,17 +268,13 @@ def _run(order: Order, begun: list[Path], *, is_attended: bool) -> RunResult:
         if isinstance(record, RunStarted):
             begun.append(traces / f"{record.run_id}{JOURNAL_SUFFIX}")
 
-    with (
-        redirect_stdout(sys.stderr),  # standard output is for the result, not for prints of nodes
-        Progress(Shown(stderr=True), order.pipeline.nodes) as progress,
-    ):
+    with Progress(Shown(stderr=True), order.pipeline.nodes) as progress:
         return run_to_its_end(
             order.pipeline.run_async(
                 order.inputs,
                 resume=order.resume,
                 answers=order.answers,
                 asker=TerminalAsker(progress) if is_attended else None,
-                limits=order.limits,
                 settings=order.settings,
                 observers=[note_start, progress.observe],
                 origin=order.origin,

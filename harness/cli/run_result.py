@@ -20,12 +20,13 @@ from rich.markdown import Markdown
 from harness.cli.consoles import json_object
 from harness.cli.rounds import changes, round_as_json, rounds_table
 from harness.cli.verdicts import decision, remarks
-from harness.errors import HarnessError, RunLimitReached
-from harness.graph import NodeFailure, NodeSkip, Question, Skipped
+from harness.errors import HarnessError
+from harness.graph import NodeFailure, Question, Skipped
 from harness.inference import Spent
 from harness.inference.limits import FIELD_OF
 from harness.session import RunResult, Settings
 from harness.session.separation import Separation
+from harness.trace import events
 from harness.wiggum import STOPPED_SINCE, RecordedLoop, WiggumResult
 
 _NEXT = {
@@ -86,9 +87,11 @@ def print_to_do(result: RunResult, console: Console) -> None:
     """Prints the command to type next, if the run is not over."""
     resume = resume_command(result.files.journal)
     if result.status == "stopped":
-        named = (name for name in FIELD_OF.values() if name in (result.stopped_by or ""))
-        option = next((f" --{name.replace('_', '-')} …" for name in named), "")
-        _say(f"To go on{' with more' if option else ''}: {resume}{option}", console)
+        if result.command_limit is None:
+            _say(f"To go on: {resume}", console)
+        else:
+            option = FIELD_OF[result.command_limit].replace("_", "-")
+            _say(f"To go on with more: {resume} --{option} …", console)
     elif len(result.questions) == 1:
         _say(f"To answer: {resume} --answer {_example(result.questions[0])}", console)
     elif result.questions:
@@ -178,7 +181,7 @@ def _as_json(output: object) -> object:
 def spent_line(result: RunResult) -> str:
     """What the run took, in all its parts."""
     spent = result.spent
-    told = [_spent(spent)]
+    told = [_spent(spent, parts=result.parts)]
     cached = [m.cached_tokens for m in result.models if m.cached_tokens is not None]
     if cached and (read := sum(model.input_tokens for model in result.models)):
         told.append(f"A prefix cache had {sum(cached) / read:.0%} of the prompts.")
@@ -187,7 +190,7 @@ def spent_line(result: RunResult) -> str:
     ends = {"Failed": failed, "Refused": refused}
     told += [f"{end}: {count:,} of the calls." for end, count in ends.items() if count]
     if result.parts > 1 and not result.had_finished:
-        told.append(f"Of {result.parts} parts, this took {result.duration_s:.1f} s.")
+        told.append(f"This part took {result.duration_s:.1f} s.")
     return " ".join(told)
 
 
@@ -223,6 +226,8 @@ def _print_loop(loop: WiggumResult, console: Console) -> None:
     if tried := [candidate for one in loop.rounds for candidate in one.tried]:
         taken = sum(candidate.outcome == "taken" for candidate in tried)
         console.print(f"{taken} of {len(tried)} candidates were taken.", highlight=False)
+    if again := sum(len(v.composites) - 1 for r in loop.rounds if (v := r.verdict.judges)):
+        console.print(f"Near {loop.rubric.pass_at:g}, drafts were judged {again} more times.")
     if loop.stop_detail:
         console.print(loop.stop_detail, style="yellow", markup=False)
     for line in remarks(verdict, loop.rubric):
@@ -294,11 +299,12 @@ def _print_end(result: RunResult, console: Console) -> None:
         _say(text, console, style="yellow")
 
 
-def _spent(spent: Spent) -> str:
-    """Time, calls, tokens and dollars of a run."""
+def _spent(spent: Spent, *, parts: int = 1) -> str:
+    """Time, calls, tokens and dollars of a run, over all its parts."""
     about = "about " if spent.estimated_calls else ""
+    whole = "The run" if parts == 1 else f"All {parts} parts of the run"
     said = (
-        f"The run took {spent.seconds:.1f} s; calls: {spent.calls}; tokens in: "
+        f"{whole} took {spent.seconds:.1f} s; calls: {spent.calls}; tokens in: "
         f"{about}{spent.input_tokens:,}, out: {about}{spent.output_tokens:,}"
     )
     if spent.cost_usd is not None:
@@ -315,9 +321,12 @@ def command_here(directory: Path | None = None) -> str:
     """
     if shutil.which("harness"):
         return "harness"
-    if Path(sys.argv[0]).name == "__main__.py":
-        return f"{os.path.relpath(sys.executable, directory)} -m harness"
-    return os.path.relpath(sys.argv[0], directory)
+    is_module = Path(sys.argv[0]).name == "__main__.py"
+    program = sys.executable if is_module else sys.argv[0]
+    nearby = os.path.relpath(program, directory)
+    # A path that climbs far is hard to read.
+    path = os.path.abspath(program) if nearby.startswith("../../") else nearby  # noqa: PTH100
+    return f"{path} -m harness" if is_module else path
 
 
 def _journal_name(journal: Path) -> str:
@@ -358,12 +367,7 @@ def _tried_again(result: RunResult) -> Iterator[str]:
 def _left_out(result: RunResult) -> Iterator[str]:
     if result.skips:
         yield "Left out:"
-        yield from _capped([f"  {one.node}: {_why(one)}" for one in result.skips])
-
-
-def _why(skip: NodeSkip) -> str:
-    at_limit = skip.reason.startswith(RunLimitReached.__name__)
-    return "was stopped by a limit" if at_limit else skip.reason
+        yield from _capped([f"  {one.node}: {one.reason}" for one in result.skips])
 
 
 def _capped(lines: list[str]) -> Iterable[str]:
@@ -382,8 +386,8 @@ def _example(question: Question) -> str:
     """An answer of the right form."""
     if question.form == "yes or no":
         return "yes"
-    choices = question.form.removeprefix("one of ")
-    return shlex.quote(choices.split(", ")[0]) if choices != question.form else "…"
+    choices = events.Question.choices_of(question.form)
+    return "…" if choices is None else shlex.quote(choices.partition(", ")[0])
 
 
 def _say(text: str, console: Console, *, style: str = "") -> None:

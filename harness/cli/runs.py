@@ -121,6 +121,7 @@ _STYLES = {
     "ERROR": "red",
     "WAITING": "cyan",
     "STOPPED": "yellow",
+    "INTERRUPTED": "yellow",
     "SKIPPED": "yellow",
     "KILLED": "red",
 }

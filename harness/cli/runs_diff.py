@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.analysis import RunReport
 from harness.analysis.comparison import (
     Comparison,
     FigureDifference,
@@ -16,7 +17,6 @@ from harness.analysis.comparison import (
     FindingDifference,
     LoopDifference,
     NodeDifference,
-    RunTotals,
 )
 from harness.analysis.finding import said_ns
 from harness.analysis.time_budget import TIME_KINDS
@@ -43,7 +43,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     if a.pipeline != b.pipeline:
         said = f"They are runs of two pipelines, '{a.pipeline}' and '{b.pipeline}'."
         console.print(Text(said, style="yellow"))
-    console.print(_totals_table(a, b))
+    console.print(_totals_table(comparison))
     for name, (was, now) in comparison.settings.items():
         console.print(Text(f"Set differently: {name}: {known(was, str)} → {known(now, str)}"))
     console.print(_time_table(comparison))
@@ -127,7 +127,8 @@ def _finding(one: FindingDifference) -> str:
     return f"{one.rule} ({f'{one.model}, ' if one.model else ''}{lost})"
 
 
-def _totals_table(a: RunTotals, b: RunTotals) -> Table:
+def _totals_table(comparison: Comparison) -> Table:
+    a, b, nodes = comparison.a, comparison.b, comparison.nodes
     table = _changes("")
     table.add_row("ended", Text(_ended(a)), Text(_ended(b)), "")
     table.add_row(
@@ -136,20 +137,25 @@ def _totals_table(a: RunTotals, b: RunTotals) -> Table:
         f"{seconds(b.duration_ns)} s",
         _change(a.duration_ns, b.duration_ns),
     )
-    for title, was, now in (
-        ("node calls", a.node_calls, b.node_calls),
-        ("model calls", a.calls, b.calls),
-        ("tokens in", a.input_tokens, b.input_tokens),
-        ("tokens out", a.output_tokens, b.output_tokens),
+    for title, of_a, of_b in (
+        (
+            "node calls",
+            sum(one.a is not None for one in nodes),
+            sum(one.b is not None for one in nodes),
+        ),
+        ("model calls", a.calls.calls, b.calls.calls),
+        ("tokens in", a.calls.input_tokens, b.calls.input_tokens),
+        ("tokens out", a.calls.output_tokens, b.calls.output_tokens),
     ):
-        table.add_row(title, f"{was:,}", f"{now:,}", _change(was, now))
-    if a.cost_usd is not None or b.cost_usd is not None:
-        change = "" if a.cost_usd is None or b.cost_usd is None else _change(a.cost_usd, b.cost_usd)
-        table.add_row("dollars", known(a.cost_usd, dollars), known(b.cost_usd, dollars), change)
+        table.add_row(title, f"{of_a:,}", f"{of_b:,}", _change(of_a, of_b))
+    was, now = a.cost.usd, b.cost.usd
+    if was is not None or now is not None:
+        change = "" if was is None or now is None else _change(was, now)
+        table.add_row("dollars", known(was, dollars), known(now, dollars), change)
     return table
 
 
-def _ended(run: RunTotals) -> str:
+def _ended(run: RunReport) -> str:
     return f"{run.status} ({run.error})" if run.error else run.status
 
 

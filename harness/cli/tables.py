@@ -43,6 +43,11 @@ def cell(value: str | None, style: str = "") -> Text:
     return Text(value, style=style) if value else Text(UNKNOWN, style="dim")
 
 
+def print_line(said: str, console: Console, style: str = "") -> None:
+    """Prints a line as it is: names in it may hold brackets."""
+    console.print(Text(said, style=style), soft_wrap=True)
+
+
 def print_columns(
     things: Mapping[str, T], rows: Mapping[str, Callable[[T], Text]], console: Console
 ) -> None:

@@ -152,11 +152,6 @@ def export(
     help="Target for the time between tokens, in ms.",
 )
 @click.option(
-    "--what-if",
-    metavar="CHANGE",
-    help='Show how long the run would have taken with "sections*0.5, judge+1s, max_parallel=64".',
-)
-@click.option(
     "--last", type=click.IntRange(min=1), metavar="N", help="Report on the last N runs together."
 )
 @click.option("--pipeline", metavar="NAME", help="Report on the runs of this pipeline together.")
@@ -167,7 +162,6 @@ def report(
     *,
     ttft_ms: int,
     itl_ms: int,
-    what_if: str | None,
     last: int | None,
     pipeline: str | None,
     as_json: bool,
@@ -179,9 +173,9 @@ def report(
     targets = Targets(ttft_ns=ttft_ms * 1_000_000, itl_ns=itl_ms * 1_000_000)
     takes_several = last is not None or pipeline is not None
     with complaints(as_json=as_json):
-        if takes_several and (run != LATEST or what_if is not None):
+        if takes_several and run != LATEST:
             raise InvalidInput(
-                "--last and --pipeline report on several runs, RUN and --what-if on one",
+                "--last and --pipeline report on several runs, RUN on one",
                 code="option.of-one-run",
             )
         shown: Callable[[Console], None]
@@ -189,7 +183,7 @@ def report(
             several = report_of_runs(_last_runs(last, pipeline, traces), targets=targets)
             said, shown = json_object(several), partial(print_runs_report, several)
         else:
-            one = report_of(_journal(run, traces), targets=targets, what_if=what_if)
+            one = report_of(_journal(run, traces), targets=targets)
             said, shown = json_object(one), partial(print_report, one)
     if as_json:
         write_json(said)

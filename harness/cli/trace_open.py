@@ -53,7 +53,7 @@ def open_run(
                 journal = Journal(find_journal(run, traces))
                 if span is not None:
                     found = span_shown(journal, span)
-                    at = found.start_ns, found.duration_ns, str(found.attributes.get("track", ""))
+                    at = found.start_ns, found.duration_ns, found.track
                 timeline = Path(folder, journal.path.stem + TIMELINES["perfetto"][0])
                 with console.status("Drawing the timeline …"):
                     TIMELINES["perfetto"][1](journal, timeline)

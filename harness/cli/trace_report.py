@@ -22,11 +22,10 @@ from harness.analysis import (
 )
 from harness.analysis.facts import MACHINE
 from harness.analysis.finding import counted
-from harness.analysis.many_runs import RunFigures
 from harness.analysis.run_report import Goodput, Occupancy
+from harness.analysis.slack import NodeSlack
 from harness.analysis.speed_limits import Bound, SpeedLimit
 from harness.analysis.time_budget import AT_WORK, TIME_KINDS, TimeShare
-from harness.analysis.what_if import NodeSlack, WhatIf
 from harness.cli.tables import UNKNOWN, digits, dollars, known, seconds
 from harness.trace.calls import LEAST_FOR_TAILS, CallGroup, Percentiles, RunCost
 from harness.trace.node_records import CriticalPath
@@ -155,8 +154,6 @@ def _parts(report: RunReport) -> Iterator[Table | Text]:
         yield Text(f"{counted(report.place_waits, 'call')} of nodes waited for a place{most}.")
     if len(report.slack) > 1:
         yield _slack_table(report.slack)
-    if report.what_if is not None:
-        yield Text(_what_if_line(report.what_if))
     if report.loops:
         yield _loop_table(report.loops)
     if report.cost.usd is not None:
@@ -298,12 +295,8 @@ def _limit_line(limit: SpeedLimit) -> str:
         )
     if limit.bound == "unknown":
         return f"{memory} {_BOUNDS[limit.bound]}"
-    more = limit.with_more_at_once(2)
-    company = "" if more is None else f"{digits(more)} a reply with two more at once, "
     half = digits(limit.with_weights(limit.weight_bytes // 2))
-    return (
-        f"{memory} {_BOUNDS[limit.bound]} Predicted: {company}{half} with weights of half the size."
-    )
+    return f"{memory} {_BOUNDS[limit.bound]} Predicted: {half} with weights of half the size."
 
 
 def _goodput_line(goodput: Goodput) -> str:
@@ -372,7 +365,7 @@ def _slack_table(slack: Sequence[NodeSlack]) -> Table:
     return table
 
 
-def _runs_table(runs: Sequence[RunFigures]) -> Table:
+def _runs_table(runs: Sequence[RunReport]) -> Table:
     columns = ("s", "calls", "failed", "first token", "out", "composite", "dollars")
     table = _table("Run by run", "began, UTC", columns)
     for run in runs:
@@ -386,17 +379,9 @@ def _runs_table(runs: Sequence[RunFigures]) -> Table:
             known(run.calls.ttft, lambda ttft: _milliseconds(ttft.p50_ns)),
             f"{run.calls.output_tokens:,}",
             known(run.composite, lambda composite: f"{composite:g}"),
-            known(run.cost_usd, dollars),
+            known(run.cost.usd, dollars),
         )
     return table
-
-
-def _what_if_line(what_if: WhatIf) -> str:
-    gain = f"{seconds(abs(what_if.gain_ns))} s {'less' if what_if.gain_ns >= 0 else 'more'}"
-    return (
-        f"With {what_if.change} the run would have taken {seconds(what_if.after_ns)} s: {gain}, if "
-        "the servers answer as quickly as they did."
-    )
 
 
 def _loop_table(loops: tuple[RecordedLoop, ...]) -> Table:

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from harness.cli.tables import seconds
 from harness.errors import InvalidInput
-from harness.trace import Journal, SpanRecord
-from harness.trace.records import figures, title
+from harness.trace import Journal, SpanRecord, events
+from harness.trace.records import figures, own_track, title
 
 _TEXT = "_sha256"
 """How attributes end that name a text by its hash."""
@@ -28,6 +28,8 @@ class SpanShown:
     span: int
     name: str
     title: str
+    track: str
+    """The track that it starts; empty for a span on the track around it."""
     status: str
     error: str | None
     start_ns: int
@@ -56,9 +58,10 @@ def span_shown(journal: Journal, wanted: int | str) -> SpanShown:
     parts: list[SpanRecord] = []
     for span in journal.spans():
         titles[span.id] = title(span), span.parent
-        if span.name == "node":
+        is_node = events.NodeAttempt.of(span) is not None
+        if is_node:
             labels[title(span)] = None
-        if span.id == wanted or (span.name == "node" and title(span) == wanted):
+        if span.id == wanted or (is_node and title(span) == wanted):
             found, parts = span, []
         elif found is not None and span.parent == found.id:
             parts.append(span)
@@ -81,6 +84,7 @@ def span_shown(journal: Journal, wanted: int | str) -> SpanShown:
         span=found.id,
         name=found.name,
         title=title(found),
+        track=own_track(found),
         status=found.status,
         error=found.error,
         start_ns=found.start_ns - origin_ns,

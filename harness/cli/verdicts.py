@@ -143,8 +143,6 @@ def remarks(
             "of the checks alone."
         )
     yield from _unjudged(verdict, rubric, unasked)
-    if verdict.carried:
-        yield f"Taken over from an earlier round: {_listed(verdict.carried)}."
     yield from _about_judges(verdict)
 
 
@@ -183,7 +181,6 @@ def verdict_as_json(verdict: Verdict) -> dict[str, object]:
         "gates": verdict.gates,
         "unjudged": verdict.unjudged,
         "missing": verdict.missing,
-        "carried": verdict.carried,
         "compressed": verdict.compressed,
         "scores": [asdict(score) for score in verdict.scores],
         "judges": asdict(verdict.judges) if verdict.judges else None,

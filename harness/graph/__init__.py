@@ -3,8 +3,9 @@
 from harness.graph.execution import execute
 from harness.graph.executor import InProcess, Work
 from harness.graph.graph import Graph, bind_inputs, doubtful_inputs, graph_inputs
-from harness.graph.node_call import Answers, Asker, NodeCall
+from harness.graph.node_call import Answers, NodeCall
 from harness.graph.outcome import (
+    Asker,
     Execution,
     NodeFailure,
     NodeSkip,

@@ -1,7 +1,8 @@
 """Compares annotations: does a value of one type fit a parameter of another?
 
-For checks before there is any value: only pairs that can never fit are refused. Unknown annotations
-(type variables, protocols, callables, texts) fit everything.
+For checks before there is any value: classes are compared, alone, in unions and in equal
+containers, and so are literals and the lengths of tuples; everything else fits. Unknown annotations
+are type variables, protocols, callables and texts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import collections.abc
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union
 
@@ -30,6 +31,9 @@ _NOT_LIST_LIKE = (
     BaseModel,
 )
 _STREAMS = (collections.abc.Iterable, collections.abc.AsyncIterable)
+_UNIONS = (Union, types.UnionType)
+_PROMOTED: Mapping[type, tuple[type, ...]] = {float: (int,), complex: (int, float)}
+"""What else may be given for a number, by PEP 484."""
 
 
 P = ParamSpec("P")
@@ -56,26 +60,34 @@ def fits(produced: object, wanted: object) -> bool:
 
     A union fits if any of its members does, on either side: `str | None` may be a `str`, and only
     the run shows it. A base class may turn out to be the derived class; a number fits upwards from
-    bool to int to float to complex, never down. Containers fit as their items do, although an empty
-    one would fit everywhere.
+    bool to int to float to complex, never down. The same containers fit as their items do.
     """
     try:
-        return _fits(produced, wanted)
-    except RecursionError:
-        return True  # aliases that contain themselves, as one of any JSON does
+        return any(_fits(p, w) for p in members_of(produced) for w in members_of(wanted))
+    except (RecursionError, TypeError):
+        return True  # aliases that contain themselves, as one of any JSON does; odd metaclasses
 
 
 def _fits(produced: object, wanted: object) -> bool:
-    produced, wanted = _bare(produced), _bare(wanted)
-    if _is_unknown(produced) or _is_unknown(wanted):
+    p_class, w_class = _class_of(produced), _class_of(wanted)
+    if p_class is None or w_class is None:
         return True
-    if _is_union(produced) or _is_union(wanted):
-        return any(_fits(p, w) for p in _members(produced) for w in _members(wanted))
-    if typing.get_origin(produced) is Literal:
-        return any(_literal_fits(value, wanted) for value in typing.get_args(produced))
-    if typing.get_origin(wanted) is Literal:
-        return any(_fits(produced, type(value)) for value in typing.get_args(wanted))
-    return _classes_fit(_class_of(produced), _class_of(wanted)) and _arguments_fit(produced, wanted)
+    if Literal is typing.get_origin(produced) is typing.get_origin(wanted):
+        return typing.get_args(produced) == typing.get_args(wanted)
+    if p_class is w_class:
+        p, w = _arguments(produced), _arguments(wanted)
+        if p_class is tuple and p and w:
+            p = p[:1] * len(w) if Ellipsis in p else p
+            w = w[:1] * len(p) if Ellipsis in w else w
+            if len(p) != len(w):
+                return False
+        return all(map(fits, p, w))
+    return (
+        issubclass(p_class, w_class)
+        or issubclass(w_class, p_class)
+        or issubclass(p_class, _PROMOTED.get(w_class, ()))
+        or (inspect.isabstract(p_class) and inspect.isabstract(w_class))  # a class may be both
+    )
 
 
 @remembered
@@ -86,29 +98,35 @@ def item_of(annotation: object) -> object:
         `object` if the items' type is unknown; None for types without ordered items: numbers,
         texts, mappings, models, sets.
     """
-    annotation = _bare(annotation)
-    if _is_union(annotation):
-        items = [item_of(member) for member in _members(annotation)]
-        return _union_of(item for item in items if item is not None)
-    if typing.get_origin(annotation) is Literal:
-        return None
-    if _is_unknown(annotation):
-        return object
+    items = [item for item in map(_item_of, members_of(annotation)) if item is not None]
+    return Union[tuple(items)] if items else None  # noqa: UP007 - they are not known here
+
+
+def _item_of(annotation: object) -> object:
     cls = _class_of(annotation)
+    if cls is None:
+        return object
     if issubclass(cls, _NOT_LIST_LIKE):
         return None
-    if issubclass(cls, _STREAMS):
-        return _iterated(annotation)
-    return object if inspect.isabstract(cls) or hasattr(cls, "__getitem__") else None
+    if not issubclass(cls, _STREAMS):
+        return object if inspect.isabstract(cls) or hasattr(cls, "__getitem__") else None
+    arguments = [one for one in _arguments(annotation) if one is not Ellipsis]
+    if not arguments or cls.__module__ not in _PLAIN_COLLECTIONS:
+        return object
+    return Union[tuple(arguments)] if cls is tuple else arguments[0]  # noqa: UP007 - as above
 
 
-@remembered
-def asks_for(annotation: object, cls: type) -> bool:
-    """Whether an annotation names a class: alone, or as a member of a union.
-
-    Its items are another question: `asks_for(item_of(annotation), cls)`.
-    """
-    return any(_bare(member) is cls for member in _members(_bare(annotation)))
+def members_of(annotation: object) -> list[object]:
+    """An annotation without aliases and `Annotated`: the members of a union, single literals."""
+    annotation = without_names(annotation)
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return members_of(arguments[0])
+    if origin is Literal:
+        return [Literal[argument] for argument in arguments]
+    if origin in _UNIONS:
+        return [member for argument in arguments for member in members_of(argument)]
+    return [annotation]
 
 
 def without_names(annotation: object) -> object:
@@ -129,7 +147,7 @@ def described(annotation: object) -> str:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return described(arguments[0])
-    if _is_union(annotation):
+    if origin in _UNIONS:
         return " | ".join(map(described, arguments))
     if origin is Literal:
         return f"Literal[{', '.join(map(repr, arguments))}]"
@@ -155,142 +173,24 @@ def _one_word(annotation: object) -> str:
 # --- what an annotation is ----------------------------------------------------------------------
 
 
-def _bare(annotation: object) -> object:
-    """An annotation without aliases, new types and `Annotated`."""
-    annotation = without_names(annotation)
-    while typing.get_origin(annotation) is Annotated:
-        annotation = without_names(typing.get_args(annotation)[0])
-    return annotation
-
-
-def _is_unknown(annotation: object) -> bool:
-    if annotation is Any or annotation is object or annotation is inspect.Parameter.empty:
-        return True
-    if _is_union(annotation) or typing.get_origin(annotation) is Literal:
-        return False
-    cls = _origin(annotation)
-    if cls is collections.abc.Callable or not isinstance(cls, type):
-        return True
-    return bool(getattr(cls, "_is_protocol", False))
-
-
-def _is_union(annotation: object) -> bool:
-    return typing.get_origin(annotation) in {Union, types.UnionType}
-
-
-def _members(annotation: object) -> tuple[object, ...]:
-    return typing.get_args(annotation) if _is_union(annotation) else (annotation,)
-
-
-def _union_of(annotations: Iterable[object]) -> object:
-    """None without members; the member itself if there is one."""
-    members = tuple(annotations)
-    return Union[members] if members else None  # noqa: UP007 - its members are not known here
-
-
-def _origin(annotation: object) -> object:
-    generic = _generic_model(annotation)
-    return generic[0] if generic else typing.get_origin(annotation) or annotation
-
-
-def _class_of(annotation: object) -> type:
-    """The class of its values; not for an unknown one."""
-    cls = _origin(annotation)
-    assert isinstance(cls, type)
-    return dict if _is_typed_dict(cls) else cls
-
-
-def _is_typed_dict(cls: object) -> bool:
+def _class_of(annotation: object) -> type | None:
+    """The class of its values; None for an unknown one."""
+    cls = _generic_model(annotation)["origin"] or typing.get_origin(annotation) or annotation
+    if cls is Literal:
+        return type(_arguments(annotation)[0])
+    is_unknown = cls in (Any, object, inspect.Parameter.empty, collections.abc.Callable)
+    if is_unknown or not isinstance(cls, type) or getattr(cls, "_is_protocol", False):
+        return None
     # Not `is_typeddict`: typing_extensions has its own, which pydantic needs before Python 3.12.
-    return hasattr(cls, "__required_keys__") and hasattr(cls, "__total__")
-
-
-def _generic_model(annotation: object) -> tuple[type, tuple[object, ...]] | None:
-    """A generic model and its arguments: pydantic makes a class of each `Box[int]`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        made_from = annotation.__pydantic_generic_metadata__
-        if made_from["origin"] is not None:
-            return made_from["origin"], made_from["args"]
-    return None
-
-
-# --- classes and their arguments ----------------------------------------------------------------
-
-
-def _literal_fits(value: object, wanted: object) -> bool:
-    if typing.get_origin(wanted) is Literal:
-        return any(type(value) is type(w) and value == w for w in typing.get_args(wanted))
-    return _fits(type(value), wanted)
-
-
-def _classes_fit(produced: type, wanted: type) -> bool:
-    if _is_subclass(produced, wanted) or _is_subclass(wanted, produced):
-        return True
-    if wanted is float or wanted is complex:  # PEP 484's promotions
-        return issubclass(produced, (int, float) if wanted is complex else int)
-    # A class may implement both.
-    return inspect.isabstract(produced) and inspect.isabstract(wanted)
-
-
-def _is_subclass(cls: type, other: type) -> bool:
-    try:
-        return issubclass(cls, other)
-    except TypeError:
-        return True  # a class that does not answer
-
-
-def _arguments_fit(produced: object, wanted: object) -> bool:
-    p_class, w_class = _class_of(produced), _class_of(wanted)
-    if issubclass(p_class, tuple) and issubclass(w_class, tuple):
-        return _tuples_fit(produced, wanted)
-    are_mappings = all(
-        issubclass(cls, collections.abc.Mapping) and cls.__module__ in _PLAIN_COLLECTIONS
-        for cls in (p_class, w_class)
-    )
-    if are_mappings or p_class is w_class:
-        pairs = zip(_arguments(produced), _arguments(wanted), strict=False)
-        return all(_fits(p, w) for p, w in pairs)
-    if issubclass(p_class, _STREAMS) and issubclass(w_class, _STREAMS):
-        asked = _iterated(wanted)
-        items = _tuple_items(produced) if issubclass(p_class, tuple) else (_iterated(produced),)
-        return all(_fits(item, asked) for item in items)
-    return True
+    return dict if hasattr(cls, "__required_keys__") and hasattr(cls, "__total__") else cls
 
 
 def _arguments(annotation: object) -> tuple[object, ...]:
     """The arguments in its brackets; empty without."""
-    if _is_typed_dict(_origin(annotation)):
-        return (str, object)
-    generic = _generic_model(annotation)
-    return generic[1] if generic else typing.get_args(annotation)
+    return _generic_model(annotation)["args"] or typing.get_args(annotation)
 
 
-def _iterated(annotation: object) -> object:
-    """The annotation of what iteration yields: a mapping's keys; `object` if unknown."""
-    cls = _class_of(annotation)
-    if issubclass(cls, str):
-        return str
-    if issubclass(cls, bytes | bytearray):
-        return int
-    if issubclass(cls, tuple):
-        return _union_of(_tuple_items(annotation)) or object
-    arguments = _arguments(annotation) if cls.__module__ in _PLAIN_COLLECTIONS else ()
-    return arguments[0] if arguments else object
-
-
-def _tuples_fit(produced: object, wanted: object) -> bool:
-    p_items, w_items = _tuple_items(produced), _tuple_items(wanted)
-    if _is_endless(produced) or _is_endless(wanted):  # which has one kind of item
-        return all(_fits(p, w) for p in p_items for w in w_items)
-    return len(p_items) == len(w_items) and all(map(_fits, p_items, w_items))
-
-
-def _is_endless(annotation: object) -> bool:
-    """Whether a tuple has any length; that of a `NamedTuple` class counts as unknown."""
-    return typing.get_origin(annotation) is not tuple or Ellipsis in typing.get_args(annotation)
-
-
-def _tuple_items(annotation: object) -> tuple[object, ...]:
-    if typing.get_origin(annotation) is not tuple:
-        return (object,)
-    return tuple(item for item in typing.get_args(annotation) if item is not Ellipsis)
+def _generic_model(annotation: object) -> Mapping[str, Any]:
+    """Of what a generic model was made: pydantic makes a class of each `Box[int]`."""
+    made_from = getattr(annotation, "__pydantic_generic_metadata__", None)
+    return made_from or {"origin": None, "args": ()}

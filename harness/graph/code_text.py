@@ -14,8 +14,8 @@ import functools
 import linecache
 import tokenize
 import warnings
-from collections.abc import Set
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
 from types import CodeType
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -32,6 +32,7 @@ class Import:
     level: int
     """The number of leading dots."""
     names: tuple[str, ...]
+    """Imported from there; they may be modules too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +55,11 @@ def code_text(code: CodeType) -> CodeText:
             source = file.read()
     except (OSError, SyntaxError, UnicodeDecodeError):
         source = "".join(linecache.getlines(code.co_filename))
-    module = _parsed(source)
-    if code not in module.compiled:
+    functions, compiled = _parsed(source)
+    if code not in compiled:
         return _compiled_text(code)
     # Several lambdas on one line cannot be distinguished, so all of them count.
-    nodes = module.functions[code.co_firstlineno, code.co_name]
+    nodes = functions[code.co_firstlineno, code.co_name]
     writer = _Writer(outer=_global_names(code))
     try:
         for node in nodes:
@@ -70,36 +71,28 @@ def code_text(code: CodeType) -> CodeText:
     )
 
 
-@dataclass(slots=True)
-class _Parsed:
-    """A file's functions, as source and as compiled code."""
-
-    functions: dict[tuple[int, str], list[_Function]] = field(default_factory=dict)
-    compiled: set[CodeType] = field(default_factory=set)
-
-
 @functools.lru_cache(maxsize=64)
-def _parsed(source: str) -> _Parsed:
-    found = _Parsed()
+def _parsed(source: str) -> tuple[Mapping[tuple[int, str], list[_Function]], Set[CodeType]]:
+    """A file's functions, as source by line and name, and as compiled code."""
+    functions: dict[tuple[int, str], list[_Function]] = {}
+    compiled: set[CodeType] = set()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(source)
             waiting = [compile(source, "", "exec", dont_inherit=True)]
     except (SyntaxError, ValueError, RecursionError):
-        return found
+        return functions, compiled
     for node in ast.walk(tree):
         if isinstance(node, _Function):
             name = getattr(node, "name", "<lambda>")
             first = (*getattr(node, "decorator_list", ()), node)[0]
-            found.functions.setdefault((first.lineno, name), []).append(node)
+            functions.setdefault((first.lineno, name), []).append(node)
     while waiting:
         inner = [one for one in waiting.pop().co_consts if isinstance(one, CodeType)]
         waiting += inner
-        found.compiled.update(
-            one for one in inner if (one.co_firstlineno, one.co_name) in found.functions
-        )
-    return found
+        compiled.update(one for one in inner if (one.co_firstlineno, one.co_name) in functions)
+    return functions, compiled
 
 
 class _Writer:

@@ -14,23 +14,30 @@ from functools import partial
 from typing import Any
 
 from harness.errors import NodeFailed, RunLimitReached
-from harness.graph.executor import GRACE_S, Executor, InProcess, LeftBehind, forget, leave_behind
+from harness.graph.executor import (
+    GRACE_S,
+    Executor,
+    InProcess,
+    LeftBehind,
+    forget,
+    leave_behind,
+    this_task,
+)
 from harness.graph.graph import Graph
 from harness.graph.node_call import (
     Answers,
-    Asker,
     CallFailed,
     NodeCall,
-    Shared,
     Suspended,
     Watcher,
     perform,
 )
-from harness.graph.outcome import Execution, Log, NodeFailure, NodeSkip, Question, Skipped
+from harness.graph.outcome import Asker, Execution, Log, NodeFailure, NodeSkip, Question, Skipped
 from harness.graph.policies import Default
-from harness.graph.reuse import Earlier, Found, OutputCache, Outputs
+from harness.graph.reuse import Earlier, Found, OutputCache, Outputs, Shared, Surroundings
 from harness.graph.schedule import Schedule
 from harness.graph.state import (
+    INNERMOST,
     NO_DIGEST,
     PENDING,
     Blocked,
@@ -42,7 +49,7 @@ from harness.graph.state import (
     plan_of,
 )
 from harness.graph.values import digest
-from harness.trace import Clock, Tracer, describe
+from harness.trace import Tracer, describe, events
 
 _NOT_WANTED = "its when= was not true"
 
@@ -57,6 +64,7 @@ async def execute(
     max_parallel: int | Places | None = None,
     earlier: Earlier | None = None,
     cache: OutputCache | None = None,
+    surroundings: Surroundings | None = None,
     answers: Answers | None = None,
     asker: Asker | None = None,
     deadline_s: float | None = None,
@@ -66,7 +74,8 @@ async def execute(
 
     The graph was checked before, and `inputs` has the value of every input, from `bind_inputs`.
     `run_of` makes the `run` of the nodes that take one. Valid outputs of `earlier` parts of the run
-    are reused; `cache` has the outputs of other runs, for nodes with a `Cache`. `answers` are
+    are reused; `cache` has the outputs of other runs, for nodes with a `Cache`. `surroundings` has
+    what calls use beside code and inputs. `answers` are
     people's answers to questions of earlier parts, and an `asker` reaches a person at once. After
     `deadline_s` the run stops all unfinished calls.
     """
@@ -77,6 +86,7 @@ async def execute(
         places=max_parallel if isinstance(max_parallel, Places) else Places(max_parallel),
         earlier=earlier,
         cache=cache,
+        surroundings=surroundings,
         answers=dict(answers or {}),
         asker=asker,
     )
@@ -110,28 +120,17 @@ class _Running:
             codes = {prefix + step.node.name: step.code.digest for step in plan}
             renamed = shared.earlier.renamed(codes)
         self._outputs = Outputs(
-            tracer=shared.tracer,
-            log=shared.log,
-            earlier=shared.earlier,
-            cache=shared.cache,
-            attempts=None if parent is None else parent.attempts,
-            renamed=renamed,
+            shared=shared, attempts=None if parent is None else parent.attempts, renamed=renamed
         )
-        depth = 0 if parent is None else parent.depth + 1
-        self._calls = _Calls(
-            self._run_call,
-            places=shared.places,
-            depth=depth,
-            clock=shared.tracer.now_ns,
-            log=shared.log,
-        )
+        around = None if parent is None else INNERMOST.get()
+        self._calls = _Calls(self._run_call, shared, around=around)
         self._schedule = Schedule(
             plan,
             inputs,
             start=self._calls.begin,
             on_skip=self._skip,
             on_total=self._say_total,
-            on_end=None if watcher is None else self._say_ended,
+            on_end=None if watcher is None else watcher.ends,
             prefix=prefix,
         )
         self._failures = self._schedule.failures
@@ -156,7 +155,6 @@ class _Running:
             try:
                 await self._calls.wait(GRACE_S)
             finally:
-                self._calls.begin_no_more()
                 self._leave_behind()
             raise
         finally:
@@ -195,21 +193,17 @@ class _Running:
     ) -> None:
         skip = NodeSkip(node=state.label(item), reason=reason, because_of=because_of)
         self._shared.log.skips.append(skip)
-        tracer = self._shared.tracer
-        said = tracer.excerpt(reason)
-        tracer.instant("skip", node=state.path, item=item, detail=said, because_of=because_of)
+        detail = self._shared.tracer.excerpt(reason)
+        event = events.Skip(node=state.path, item=item, detail=detail, because_of=because_of)
+        self._shared.tracer.instant(event)
 
     def _skip_call(self, call: Call, reason: str, because_of: str | None = None) -> None:
         self._skip(call.state, call.item, reason, because_of)
 
     def _say_total(self, state: State, total: int) -> None:
-        self._shared.tracer.instant("items", node=state.path, total=total)
+        self._shared.tracer.instant(events.Items(node=state.path, total=total))
         if self._watcher is not None:
             self._watcher.counts(state.path, total)
-
-    def _say_ended(self, state: State, item: int | None) -> None:
-        assert self._watcher is not None
-        self._watcher.ends(state.path, item)
 
     # --- calls as tasks ---------------------------------------------------------------------------
 
@@ -230,7 +224,7 @@ class _Running:
                 # Raised here as well, SystemExit would break off the loop, and all else with it.
                 self._over.set_exception(error)
             elif not isinstance(error, Exception):
-                _this_task().add_done_callback(forget)
+                this_task().add_done_callback(forget)
                 raise
 
     def _settle(self, call: Call, outcome: object, outcome_digest: str) -> None:
@@ -248,6 +242,8 @@ class _Running:
             try:
                 found = await self._found(call)
                 if found is not None:
+                    if self._parent is not None:
+                        self._parent.use(call.uses)
                     return found
                 given = await self._perform(call)
             except CallFailed as failed:
@@ -304,7 +300,9 @@ class _Running:
     async def _hand_on(self, call: Call, item: int, value: object, data: bytes) -> None:
         """An item of a generating node, for the nodes that take items as they come."""
         state = call.state
-        await self._outputs.record(Call(state, item, call.taken), data=data, digest=digest(data))
+        part = Call(state, item, call.taken)
+        part.uses = call.uses
+        await self._outputs.record(part, data=data, digest=digest(data))
         if state.outcome is not PENDING:
             raise asyncio.CancelledError  # it was left behind, and its followers have gone on
         self._schedule.add_item(state, item, value, digest_of_value(value))
@@ -328,7 +326,7 @@ class _Running:
         if isinstance(error, RunLimitReached):
             self._stopped_by = self._stopped_by or error
         # A call that was cancelled, by the node itself perhaps, has not come to its end.
-        on_error = "fail" if _this_task().cancelling() else call.step.policies.on_error
+        on_error = "fail" if this_task().cancelling() else call.step.policies.on_error
         # After a limit nothing is written: the call is made when the run goes on with a higher one.
         is_limit = isinstance(error, RunLimitReached)
         if on_error == "skip":
@@ -348,8 +346,9 @@ class _Running:
     def _given_up(self, call: Call, failed: CallFailed) -> Blocked:
         label, error = call.label, failed.error
         if isinstance(error, RunLimitReached):
-            self._skip_call(call, describe(error) or "")
-            return Blocked(label, "was stopped by a limit")
+            blocked = Blocked(label, "was stopped by a limit")
+            self._skip_call(call, blocked.what)
+            return blocked
         if isinstance(error, NodeFailed) and isinstance(error.result, Execution):
             # A nested node failed.
             self._failures += error.result.failures
@@ -406,23 +405,19 @@ class _Running:
 class _Calls:
     """The calls of one run of one graph: a task for each, begun when there is a place.
 
-    `depth` is the number of calls that the graph is nested in.
+    `around` is the call that waits for the graph.
     """
 
     def __init__(
         self,
         run: Callable[[Call], Coroutine[Any, Any, None]],
+        shared: Shared,
         *,
-        places: Places,
-        depth: int,
-        clock: Clock,
-        log: Log,
+        around: Call | None,
     ) -> None:
         self._run = run
-        self._clock = clock
-        self._places = places
-        self._depth = depth
-        self._log = log
+        self._shared = shared
+        self._around = around
         self._loop = asyncio.get_running_loop()
         # A call begins in whatever task makes way for it, which may be inside other spans.
         self._context = contextvars.copy_context()
@@ -431,24 +426,23 @@ class _Calls:
 
     def begin(self, state: State, item: int | None) -> None:
         """Begins a call, now or when there is a place for it."""
-        call = Call(state, item)
+        call = Call(state, item, around=self._around)
         if state.places is None:
             self._take_place(call)
         else:
             state.places.take(partial(self._take_place, call))
             if not call.has_place and not call.waits:
-                call.waits = (("concurrency_wait_ns", self._clock()),)
+                call.waits = (("node", self._shared.tracer.now_ns()),)
 
     def _take_place(self, call: Call) -> None:
-        self._places.take(partial(self._start, call), depth=self._depth)
+        self._shared.places.take(partial(self._start, call), call)
         if not call.has_place:
-            call.waits = (*call.waits, ("place_wait_ns", self._clock()))
+            call.waits = (*call.waits, ("pipeline", self._shared.tracer.now_ns()))
 
     def give_back(self, call: Call) -> None:
         """Frees a call's place, if it still has it."""
         if call.has_place:
-            call.has_place = False
-            self._places.give_back()
+            self._shared.places.leave(call)
             if call.state.places is not None:
                 call.state.places.give_back()
 
@@ -466,33 +460,26 @@ class _Calls:
         """Removes the calls that are still running, and continues without them."""
         left = [call for call in self._tasks if call.is_made]
         for call in left:
-            leave_behind(self._tasks.pop(call), label=call.label, log=self._log)
+            leave_behind(self._tasks.pop(call), label=call.label, log=self._shared.log)
             self.give_back(call)
         return left
 
-    def begin_no_more(self) -> None:
-        """From now on a call that gets a place passes it on."""
-        self._is_over = True
-
     async def wait(self, timeout_s: float) -> None:
-        """Returns when all have ended, or after this many seconds."""
+        """Returns when all have ended, or after this many seconds; none begins after it."""
         end_s = self._loop.time() + timeout_s
-        while self._tasks and (left_s := end_s - self._loop.time()) > 0:
-            await asyncio.wait(self._tasks.values(), timeout=left_s)
+        try:
+            while self._tasks and (left_s := end_s - self._loop.time()) > 0:
+                await asyncio.wait(self._tasks.values(), timeout=left_s)
+        finally:
+            self._is_over = True  # a call that gets a place from now on passes it on
 
     def _start(self, call: Call) -> None:
         call.has_place = True
         if self._is_over:
             self._loop.call_soon(self.give_back, call)
             return
+        context = self._context.copy()
+        context.run(INNERMOST.set, call)
         # Not in a task group, which would wait for ever for a call that ignores its cancellation.
         # Not by the loop's own factory either: an eager one would run it within what began it.
-        self._tasks[call] = asyncio.Task(
-            self._run(call), loop=self._loop, context=self._context.copy()
-        )
-
-
-def _this_task() -> asyncio.Task[Any]:
-    task = asyncio.current_task()
-    assert task is not None
-    return task
+        self._tasks[call] = asyncio.Task(self._run(call), loop=self._loop, context=context)

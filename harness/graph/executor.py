@@ -14,17 +14,15 @@ import math
 import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future, InvalidStateError
 from contextlib import aclosing, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from harness.errors import NodeTimedOut
 from harness.graph.outcome import Log
 from harness.graph.policies import Resources, Timeout
 from harness.log import log_debug, log_warning
 from harness.trace import describe
-
-if TYPE_CHECKING:
-    from harness.graph.node_call import NodeCall
 
 GRACE_S = 1.0
 """Seconds that a cancelled call may take to end before it is abandoned."""
@@ -41,8 +39,17 @@ class Work(NamedTuple):
     """By name, with `run` if the function asks for it."""
     on: Resources | None = None
     """Requirements on a worker."""
-    handle: NodeCall | None = None
+    handle: Handle | None = None
     """The call's `run` works through it."""
+
+
+class Handle(Protocol):
+    """A call, as its executor sees it."""
+
+    pulse: Pulse
+
+    def begin_again(self) -> None:
+        """What the call did is lost: it is made once more."""
 
 
 class Executor(Protocol):
@@ -103,30 +110,19 @@ async def _in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function
     Not by `asyncio.to_thread`: at its end, the event loop would wait for such threads, however long
     they hang.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def settle(value: object, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(value)
+    done, context = Future[Any](), contextvars.copy_context()
 
     def run() -> None:
-        value, failure = None, None
-        try:
-            value = context.run(work.function, **work.arguments)
-        except BaseException as error:  # noqa: BLE001 - handed to the awaiting task
-            # A future takes no StopIteration; from a coroutine it would be this error as well.
-            failure = RuntimeError(str(error)) if isinstance(error, StopIteration) else error
-        with suppress(RuntimeError):  # the loop is closed, and nothing waits any more
-            loop.call_soon_threadsafe(settle, value, failure)
+        with suppress(InvalidStateError):  # nothing waits any more
+            try:
+                done.set_result(context.run(work.function, **work.arguments))
+            except BaseException as error:  # noqa: BLE001 - handed to the awaiting task
+                # A future takes no StopIteration; from a coroutine it would be this error as well.
+                is_stop = isinstance(error, StopIteration)
+                done.set_exception(RuntimeError(str(error)) if is_stop else error)
 
     threading.Thread(target=run, name=f"node {work.label}", daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)
 
 
 _GLANCE_S = 0.1
@@ -296,3 +292,10 @@ def forget(task: asyncio.Task[Any]) -> None:
     """Retrieves the exception of a task that is done, or asyncio would complain."""
     if not task.cancelled():
         task.exception()
+
+
+def this_task() -> asyncio.Task[Any]:
+    """The task that this code runs in."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task

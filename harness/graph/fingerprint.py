@@ -29,7 +29,7 @@ import sysconfig
 import types
 import typing
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path, PurePath
@@ -88,7 +88,7 @@ def _place_of_constant(file: str | None, name: str) -> str | None:
     return bound and f"{Path(file or '').name}:{text.count(chr(10), 0, bound.start()) + 1}"
 
 
-def code_of(function: Callable[..., object]) -> Code:
+def code_of(function: object) -> Code:
     """The fingerprint of a function, with its parts; the same in every process.
 
     The digest does not depend on comments, docstrings, annotations, a decorator's arguments, lines
@@ -121,7 +121,7 @@ class _Known:
         )
 
 
-def _read(function: Callable[..., object]) -> _Known:
+def _read(function: object) -> _Known:
     reading = _Reading()
     if isinstance(function, FunctionType):
         reading.mention(function)  # wherever it is written
@@ -239,7 +239,8 @@ class _Reading:
             self._follow(function.__globals__, path)
         package = str(function.__globals__.get("__package__") or "")
         for imported in code.imports:
-            self._add_import(imported, package)
+            for file in imported_files(imported, package):
+                self._add_file(file)
         self.add(getattr(function, "__wrapped__", None))
 
     def _follow(self, scope: Mapping[str, object], path: tuple[str, ...]) -> None:
@@ -286,12 +287,6 @@ class _Reading:
             self._add_file(path)
         else:
             self._words.append(f"module {module.__name__}")
-
-    def _add_import(self, imported: Import, package: str) -> None:
-        for path in imported_files(
-            imported.module, level=imported.level, names=imported.names, package=package
-        ):
-            self._add_file(path)
 
     def _add_file(self, path: Path) -> None:
         self._words.append(f"file {blake2b(path.read_bytes()).hexdigest()}")
@@ -542,18 +537,12 @@ def library_name(module: str | None, name: str) -> str:
     return f"{first if first in sys.stdlib_module_names else module}.{name}"
 
 
-def imported_files(name: str, *, level: int, names: Iterable[str], package: str) -> list[Path]:
-    """The user's own files that an import statement leads to; imports none of them.
-
-    Args:
-        name: Of the module; empty in `from . import x`.
-        level: The number of leading dots.
-        names: Imported from there; they may be modules too.
-        package: In which the statement stands.
-    """
-    parts = name.split(".") if name else []
-    if level:
-        places = getattr(sys.modules.get(_parent(package, level)), "__path__", [])
+def imported_files(imported: Import, package: str) -> list[Path]:
+    """The user's own files that an import statement of a package leads to; imports none of them."""
+    parts = imported.module.split(".") if imported.module else []
+    if imported.level:
+        parent = package.rsplit(".", imported.level - 1)[0]
+        places = getattr(sys.modules.get(parent), "__path__", [])
     else:
         spec = _spec(parts[0])
         if spec is None:
@@ -563,12 +552,10 @@ def imported_files(name: str, *, level: int, names: Iterable[str], package: str)
             is_file = spec.has_location and spec.origin is not None and is_own(spec.origin)
             return [Path(spec.origin or "")] if is_file else []
         places, parts = spec.submodule_search_locations, parts[1:]
-    found = [_module_files(places, [*parts, *more]) for more in ((), *((n,) for n in names))]
+    found = [
+        _module_files(places, [*parts, *more]) for more in ((), *((n,) for n in imported.names))
+    ]
     return [path for paths in found for path in paths if is_own(str(path))]
-
-
-def _parent(package: str, level: int) -> str:
-    return package.rsplit(".", level - 1)[0]
 
 
 def _spec(name: str) -> importlib.machinery.ModuleSpec | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, Unpack, get_args, overload
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from harness.errors import Notice, PipelineInvalid, did_you_mean
 from harness.graph.annotations import described, fits, item_of
-from harness.graph.node import Combine, Node, Parameter, read_node
+from harness.graph.node import EMPTY, Combine, Node, Parameter, read_node
 from harness.graph.policies import (
     Cache,
     Concurrency,
@@ -27,6 +27,16 @@ from harness.graph.policies import (
     Timeout,
 )
 from harness.graph.values import value_form
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # With a default, so that plain `Pipeline` needs no parameter; Python has defaults since 3.13.
+    ResultT = TypeVar("ResultT", default=Any)
+else:
+    from typing import TypeVar
+
+    ResultT = TypeVar("ResultT")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,7 +59,7 @@ class NodeOptions(TypedDict, total=False):
     on: Resources | None
 
 
-class Graph:
+class Graph(Generic[ResultT]):
     """A set of nodes, checked as each is added.
 
     Policies are as for `node`, as defaults for its nodes. With `fail_fast`, the first failure ends
@@ -247,6 +257,8 @@ class Graph:
                 + did_you_mean(self.result, self.nodes),
                 code="pipeline.result-unknown",
             )
+        if (types := get_args(getattr(self, "__orig_class__", None))) and self.nodes:
+            _check_result(self.nodes[self.result_node], types[0])
         for node in self.nodes.values():
             _check_output(node, self)
             for parameter in node.everything_taken:
@@ -342,11 +354,24 @@ def _check_output(node: Node, graph: Graph) -> None:
             ) from error
 
 
+def _produced(node: Node) -> Any:  # noqa: ANN401 - whatever the pipeline's author wrote
+    one: Any = returned(node)
+    return list[one] if node.is_mapped else one
+
+
+def _check_result(node: Node, stated: object) -> None:
+    """That `Pipeline[stated]` is true."""
+    if not fits(_produced(node), stated):
+        raise node.mistake(
+            f"the pipeline states a result of {described(stated)}, and its node '{node.name}' "
+            f"returns {described(_produced(node))}; make the two agree",
+            code="pipeline.result-type-differs",
+        )
+
+
 def _check_edge(source: Node, node: Node, parameter: Parameter) -> None:
     wanted = node.annotation(parameter.name)
-    produced: Any = returned(source)
-    if source.is_mapped:
-        produced = list[produced]
+    produced = _produced(source)
     if parameter.is_mapped:
         item = item_of(produced)
         if item is None:
@@ -384,7 +409,7 @@ class Input:
     @property
     def has_default(self) -> bool:
         """Whether it may be left out; a mapped parameter's default is one item, not the list."""
-        return not (self.parameter.is_required or self.parameter.is_mapped)
+        return self.parameter.default is not EMPTY and not self.parameter.is_mapped
 
 
 _ANY = (object, list[object])

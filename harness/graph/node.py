@@ -20,7 +20,7 @@ Combine = Literal["zip", "product"]
 RUN_PARAMETER = "run"
 """A parameter of this name receives the run; it is neither an edge nor an input."""
 
-_EMPTY = inspect.Parameter.empty
+EMPTY = inspect.Parameter.empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,6 @@ class Parameter:
     """Whether it receives one item of the source at a time."""
     default: object
     """`inspect.Parameter.empty` if there is none."""
-
-    @property
-    def is_required(self) -> bool:
-        """Whether it has no default."""
-        return self.default is _EMPTY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,32 +9,35 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
-from harness.errors import InvalidInput, LimitReached, NodeFailed, message_of
-from harness.graph.executor import GRACE_S, Executor, Pulse, Work, leave_behind, timed
+from harness.errors import (
+    EvaluationFailed,
+    HarnessError,
+    InvalidInput,
+    LimitReached,
+    NodeFailed,
+    message_of,
+)
+from harness.graph.executor import GRACE_S, Executor, Pulse, Work, leave_behind, this_task, timed
 from harness.graph.graph import Graph, bind_inputs
 from harness.graph.node import RUN_PARAMETER, read_node
 from harness.graph.outcome import (
     Execution,
-    Log,
     Question,
     form_of_answer,
     not_an_answer,
     parse_answer,
 )
 from harness.graph.policies import Concurrency, Policies, Retry
-from harness.graph.reuse import Earlier, OutputCache
-from harness.graph.state import Call, Given, Places
+from harness.graph.reuse import Earlier, Shared
+from harness.graph.state import INNERMOST, Call, Given, Use
 from harness.graph.values import ValueForm
-from harness.trace import Span, Tracer
+from harness.trace import events
 
 Answers = Mapping[tuple[str, str], object]
 """Answers of people, by the key and the text of the question."""
-
-Asker = Callable[[Question], Awaitable[object | None] | object | None]
-"""Asks a person at once; returns None without an answer. If it is plain, the run waits for it."""
 
 
 class Watcher(Protocol):
@@ -53,24 +56,6 @@ class Watcher(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """The surroundings of every call of a run, nested graphs included."""
-
-    run_of: Callable[[NodeCall], object]
-    """Makes the `run` of the nodes that take one."""
-    tracer: Tracer
-    executor: Executor
-    places: Places
-    earlier: Earlier | None
-    """None in the first part of a run."""
-    cache: OutputCache | None
-    answers: dict[tuple[str, str], object]
-    """As `Answers`; grows."""
-    asker: Asker | None
-    log: Log = field(default_factory=Log)
-
-
 Nested = Callable[["NodeCall", Graph, Mapping[str, object], str], Awaitable[Execution]]
 """Runs a graph inside a call: the call, the graph, its inputs, the prefix of its nodes' names."""
 
@@ -83,7 +68,6 @@ class NodeCall:
         pulse: Its signs of life.
         attempts: Outputs of nested calls, for the next attempt of this call or of one that it is
             nested in; None if none of them has a `Retry`.
-        left: Notes of attempts for the next one, by any key; shared with the calls around it.
     """
 
     def __init__(
@@ -95,13 +79,12 @@ class NodeCall:
         parent: NodeCall | None = None,
     ) -> None:
         self.label = call.label
-        self.depth: int = 0 if parent is None else parent.depth + 1
         self.pulse: Pulse = Pulse(None if parent is None else parent.pulse)
         self.attempts: Earlier | None = None if parent is None else parent.attempts
         if self.attempts is None and call.step.policies.retry is not None:
             self.attempts = Earlier()
-        self.left: dict[object, object] = {} if parent is None else parent.left
         self._repeats = 0
+        self._variations = 0
         self._parent = parent
         self._call = call
         self._shared = shared
@@ -114,6 +97,20 @@ class NodeCall:
     def repeats(self) -> int:
         """How often the call, or a call around it, was repeated so far."""
         return self._repeats + (0 if self._parent is None else self._parent.repeats)
+
+    @property
+    def variation(self) -> int:
+        """0, or the number of this attempt's replies, if the same replies would fail again."""
+        return self._variations + (0 if self._parent is None else 100 * self._parent.variation)
+
+    def fails_of(self, error: Exception) -> None:
+        """Has the next attempt ask for other replies, if they may have been the reason.
+
+        A call that failed is made again in any case, and the others have good replies.
+        """
+        cause = _cause(error)
+        if isinstance(cause, EvaluationFailed) or not isinstance(cause, HarnessError | OSError):
+            self._variations += 1
 
     def begin_attempt(self, attempt: int) -> None:
         """Restarts the numbering of steps.
@@ -146,6 +143,12 @@ class NodeCall:
         finally:
             for task in left:
                 leave_behind(task, label=self.label, log=self._shared.log)
+
+    def use(self, uses: Mapping[str, Use]) -> None:
+        """Notes what this call, and so each call around it, uses beside code and inputs."""
+        self._call.uses.update(uses)
+        if self._parent is not None:
+            self._parent.use(uses)
 
     def beat(self) -> None:
         """A sign of life, for `Timeout(idle_s=…)`, of this call and of those around it."""
@@ -239,18 +242,13 @@ class NodeCall:
                 given = await self._asked(question)
             else:
                 shared.answers[question.key, text] = given
-                shared.tracer.instant(
-                    "answer",
-                    key=question.key,
-                    text=shared.tracer.excerpt(text),
-                    answer=shared.tracer.excerpt(given),
-                )
+                said, answered = shared.tracer.excerpt(text), shared.tracer.excerpt(given)
+                shared.tracer.instant(events.Answer(key=question.key, text=said, answer=answered))
                 # A person must not be asked twice.
                 await shared.tracer.persisted()
                 return answer
-        shared.tracer.instant(
-            "question", key=question.key, text=shared.tracer.excerpt(text), form=question.form
-        )
+        said = shared.tracer.excerpt(text)
+        shared.tracer.instant(events.Question(key=question.key, text=said, form=question.form))
         raise Suspended(question)
 
     async def _asked(self, question: Question) -> object | None:
@@ -263,20 +261,24 @@ class NodeCall:
             return await answer if inspect.isawaitable(answer) else answer
 
     async def _inside(self, graph: Graph, values: Mapping[str, object], prefix: str) -> Execution:
-        """Runs a graph inside the call, which lends its place to the graph's nodes."""
-        places = self._shared.places
-        task = asyncio.current_task()
-        assert task is not None
-        if not self._nesting:
-            # Soon: its nodes have to be in the queue first, where they go before others.
-            asyncio.get_running_loop().call_soon(places.give_back)
+        """Runs a graph inside the call; whoever waits for it lends its place to the nodes."""
+        task = this_task()
+        if INNERMOST.get(None) is None:  # it comes from a thread that left its call's context
+            INNERMOST.set(self._innermost())
         self._nesting.add(task)
         try:
-            return await self._nested(self, graph, values, prefix)
+            with self._shared.places.lent_by(INNERMOST.get()):
+                return await self._nested(self, graph, values, prefix)
         finally:
             self._nesting.discard(task)
-            if not self._nesting:
-                places.take_again()
+
+    def _innermost(self) -> Call:
+        """Stands for an unknown call inside this one, if this one's own place is lent already."""
+        if self._call.loan is None:
+            return self._call
+        call = Call(self._call.state, self._call.item, around=self._call)
+        call.has_place = True
+        return call
 
     def count(self, kind: str) -> int:
         """The number of the next step of a kind in this call, from 1."""
@@ -356,8 +358,7 @@ async def perform(
         Suspended: A person has to answer first.
     """
     # Not where an error is caught: a call that is left behind is thrown one from outside its task.
-    task = asyncio.current_task()
-    assert task is not None
+    task = this_task()
     attempt = 1
     while True:
         try:
@@ -379,14 +380,16 @@ async def perform(
             delay_s = None if is_last else _delay_s(call, error, attempt)
             if delay_s is None:
                 raise CallFailed(error, attempt) from error
-        shared.tracer.instant(
-            "retry",
+            if handle is not None:
+                handle.fails_of(error)
+        event = events.Retry(
             node=call.label,
             reason=type(error).__name__,
             detail=shared.tracer.excerpt(message_of(error)),
             attempt=attempt,
             delay_s=delay_s,
         )
+        shared.tracer.instant(event)
         attempt += 1
         with nullcontext() if parent is None else parent.pulse.doing("rest"):
             await asyncio.sleep(delay_s)
@@ -407,14 +410,6 @@ def _cause(error: BaseException) -> BaseException:
     return error
 
 
-def _note_attempt(call: Call, attempt: int, span: Span) -> None:
-    if attempt > 1:
-        span.set(attempt=attempt)
-    if call.step.policies.on_error not in (None, "fail"):
-        # Should it fail, nodes that go on without its output had to wait for it too.
-        call.state.note_span(call.item, span.id)
-
-
 async def _attempt(
     call: Call, attempt: int, shared: Shared, *, handle: NodeCall | None, on_item: OnItem | None
 ) -> Given:
@@ -422,10 +417,19 @@ async def _attempt(
     arguments, _, needs = call.taken
     tracer.check_written()
     waits = _waits(call, until_ns=tracer.now_ns())
-    with tracer.span(
-        "node", track=track_of(call), label=label, node=path, item=call.item, **waits
-    ) as span:
-        _note_attempt(call, attempt, span)
+    begun = events.NodeAttempt(
+        track=track_of(call),
+        label=label,
+        node=path,
+        item=call.item,
+        concurrency_wait_ns=waits.get("node"),
+        place_wait_ns=waits.get("pipeline"),
+        attempt=attempt if attempt > 1 else None,
+    )
+    with tracer.span(begun) as span:
+        if step.policies.on_error not in (None, "fail"):
+            # Should it fail, nodes that go on without its output had to wait for it too.
+            call.state.note_span(call.item, span.id)
         if needs:
             tracer.flows("output", sources=[n for n in needs if type(n) is int], target=span.id)
             if shared.earlier is not None and (before := [n for n in needs if type(n) is str]):

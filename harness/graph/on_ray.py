@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from functools import lru_cache, partial
 from itertools import count
@@ -32,7 +32,7 @@ from harness.graph.executor import Executor, InProcess, Work
 from harness.graph.fingerprint import is_own_module
 from harness.graph.policies import Resources
 from harness.log import log_warning
-from harness.trace import ContentPolicy, Record, Span, Tracer, describe
+from harness.trace import ContentPolicy, Record, Span, Tracer, describe, events
 from harness.trace.clock import boot_id
 from harness.trace.records import CounterSet, SpanEnded, SpanStarted, joined
 
@@ -45,6 +45,11 @@ _TRIES = 3
 """Workers that a call may lose before it fails."""
 _END_S = 0.5
 """How long a cancelled call may take to end before its process is killed."""
+_CONNECT_S, _REACH_S = 60.0, 5.0
+"""How long a cluster may take to start or to be joined, and its address to answer at all."""
+_HEAD_S = 10
+"""How long the head of a cluster of our own may be away until Ray ends this process: it is started
+again by no one. Other clusters may have one that is, and keep Ray's own 60 s."""
 _BEAT_S = 0.1
 """Signs of life are sent no more often."""
 
@@ -75,16 +80,17 @@ async def on_ray(
             f"Ray cannot be imported ({error}); pip install 'wiggum-harness[ray]'",
             code="ray.not-installed",
         ) from error
-    made = _OnRay(ray, tracer, content, give_again)
+    made, connected = _OnRay(ray, tracer, content, give_again), Future[None]()
     try:
-        with nullcontext() if ray.is_initialized() else tracer.span("ray start", address=address):
+        with nullcontext() if ray.is_initialized() else tracer.span(events.RayStart(address)):
             terminates = signal.getsignal(signal.SIGTERM)
-            await asyncio.to_thread(_CONNECTION.join, ray, address, made)
+            await asyncio.to_thread(_CONNECTION.join, ray, address, made, connected)
             with suppress(ValueError):  # not in the main thread, where handlers are set
                 signal.signal(signal.SIGTERM, terminates)  # Ray has put its own in this place
         yield made
     finally:
         made.close()
+        connected.cancel()  # else, after Ctrl-C, the end of the thread that joins is waited for
         # In a thread: a `join` that was cancelled goes on in its own, and this waits for its end.
         asyncio.get_running_loop().run_in_executor(None, _CONNECTION.leave, ray, made)
 
@@ -102,7 +108,8 @@ class _Connection:
         self._address: str | None = None
         self._by_value: set[ModuleType] = set()
 
-    def join(self, ray: Any, address: str, run: object) -> None:  # noqa: ANN401 - the library
+    def join(self, ray: Any, address: str, run: object, connected: Future[None]) -> None:  # noqa: ANN401
+        """Connects the process, if it is not; until then, `connected` can be cancelled."""
         with self._lock:
             if ray.is_initialized() and self._address not in {None, address}:
                 raise ConfigurationInvalid(
@@ -111,10 +118,12 @@ class _Connection:
                     code="ray.other-address",
                 )
             if not ray.is_initialized():
-                connected = Future[None]()
                 # Ray's processes end with the thread that started them.
                 threading.Thread(target=_stay, args=(ray, address, connected), daemon=True).start()
-                connected.result()
+                try:
+                    connected.result(timeout=_CONNECT_S)
+                except TimeoutError:
+                    raise _no_cluster(address, f"no answer in {_CONNECT_S:g} s") from None
                 self._address = address
             self._runs.add(run)
             # A worker could not import the user's own files.
@@ -139,26 +148,36 @@ _CONNECTION = _Connection()
 
 
 def _stay(ray: Any, address: str, connected: Future[None]) -> None:  # noqa: ANN401 - the library
-    try:
-        _connect(ray, address)
-    except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-        connected.set_exception(error)
-    else:
+    with suppress(InvalidStateError):  # nobody waits any more
+        try:
+            _connect(ray, address)
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            connected.set_exception(error)
+            return
         connected.set_result(None)
-        threading.Event().wait()
+    threading.Event().wait()
 
 
 def _connect(ray: Any, address: str) -> None:  # noqa: ANN401 - the library
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to its makers
-    own = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"} if address == LOCAL else {}
+    own: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    own["_system_config"] = {"gcs_rpc_server_reconnect_timeout_s": _HEAD_S}
     try:
-        ray.init(address=address, logging_level=logging.ERROR, **own)
+        host, _, port = address.rpartition(":")
+        if host and port.isdecimal():
+            # Ray would wait for minutes, and no signal would end it.
+            socket.create_connection((host, int(port)), timeout=_REACH_S).close()
+        ray.init(address=address, logging_level=logging.ERROR, **(own if address == LOCAL else {}))
     except Exception as error:
-        raise ConfigurationInvalid(
-            f"there is no Ray cluster at '{address}' ({error}); start one with ray start --head, "
-            'or give address = "local" for one on this machine',
-            code="ray.unreachable",
-        ) from error
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: object) -> ConfigurationInvalid:
+    return ConfigurationInvalid(
+        f"there is no Ray cluster at '{address}' ({error}); start one with ray start --head, "
+        'or give address = "local" for one on this machine',
+        code="ray.unreachable",
+    )
 
 
 class _OnRay(InProcess):
@@ -199,7 +218,8 @@ class _OnRay(InProcess):
                 if tries == _TRIES:
                     raise
                 reason, detail = type(error).__name__, self._tracer.excerpt(str(error))
-            self._tracer.instant("retry", node=work.label, reason=reason, detail=detail, delay_s=0)
+            retry = events.Retry(node=work.label, reason=reason, detail=detail, delay_s=0)
+            self._tracer.instant(retry)
             self._give_again(work.label)
             if work.handle is not None:
                 work.handle.begin_again()
@@ -435,7 +455,7 @@ def _perform(
     tracer, track = Tracer(records.append, content=content), f"worker {socket.gethostname()}"
     said = None
     try:
-        with tracer.span("worker", label=label, track=track, process=os.getpid()):
+        with tracer.span(events.Worker(label, track, os.getpid())):
             given = {name: pickle.loads(value) for name, value in arguments.items()}  # noqa: S301
             if board is not None:
                 given["run"] = _Run(run_id, tracer, number, board)

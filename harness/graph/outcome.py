@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from harness.errors import RunLimitReached
 from harness.graph.annotations import described
+from harness.trace import events
 
 RunStatus = Literal["finished", "failed", "stopped", "waiting"]
 """How a run ended. `stopped`: a limit was reached. `waiting`: a person has to answer first."""
@@ -62,6 +63,10 @@ class Question:
     """The kind of answer, in words: `yes or no`."""
     problem: str = ""
     """Why an earlier answer was refused; empty without one."""
+
+
+Asker = Callable[[Question], Awaitable[object | None] | object | None]
+"""Asks a person at once; returns None without an answer. If it is plain, the run waits for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +121,6 @@ class Log:
     reused: dict[str, None] = field(default_factory=dict)
     """An ordered set."""
     renamed: dict[str, str] = field(default_factory=dict)
-    """As in `Execution`."""
     reruns: dict[Rerun, None] = field(default_factory=dict)
     """An ordered set."""
     codes: set[str] = field(default_factory=set)
@@ -141,7 +145,7 @@ def form_of_answer(returns: Any) -> str:  # noqa: ANN401 - whatever a node asks 
         return _FORMS[returns]
     choices = get_args(returns)
     if choices and all(isinstance(one, str) for one in choices):
-        return "one of " + ", ".join(map(str, choices))
+        return events.Question.form_of(choices)
     return f"JSON of {described(returns)}"
 
 
@@ -164,12 +168,12 @@ def parse_answer(given: object, returns: Any) -> object:  # noqa: ANN401
 def answer_problem(given: object, form: str) -> str:
     """Why an answer does not have a form, judged by its text alone; empty if it may."""
     returns = next((one for one, words in _FORMS.items() if words == form), None)
-    choices = form.removeprefix("one of ")
+    choices = events.Question.choices_of(form)
     try:
         if returns is not None:
             parse_answer(given, returns)
         # A choice may contain a comma, so this accepts some texts that are no choice.
-        elif choices != form and f", {str(given).strip()}, " not in f", {choices}, ":
+        elif choices is not None and f", {str(given).strip()}, " not in f", {choices}, ":
             return not_an_answer(given, form)
     except ValueError:
         return not_an_answer(given, form)

@@ -1,8 +1,7 @@
-"""Pictures of a graph, as text and as Mermaid, with the figures of a run if one is given.
+"""Pictures of a graph, with the figures of a run if one is given.
 
-A `Drawing` holds the content: nodes in layers, the inputs of each, and the run's figures. `as_text`
-writes a line for each node, below the nodes that it takes; `as_mermaid` a flowchart for Markdown:
-https://mermaid.js.org/syntax/flowchart.html
+A `Drawing` holds the content: nodes in layers, the inputs of each, and the run's figures.
+`as_mermaid` writes a flowchart for Markdown: https://mermaid.js.org/syntax/flowchart.html
 """
 
 from __future__ import annotations
@@ -15,13 +14,10 @@ from itertools import pairwise
 from typing import Literal
 
 import orjson
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from harness.graph.graph import Graph
 from harness.graph.node import Node, Parameter, When
-from harness.trace import Interval, Journal
+from harness.trace import Interval, Journal, events
 from harness.trace.intervals import length_ns
 from harness.trace.node_records import NodeRecord, NodeStatus, critical_path, node_records
 from harness.trace.records import RunState
@@ -47,7 +43,6 @@ class NodeSeen:
     busy_ns: int = 0
     """Time during which at least one of its items was running."""
     calls: int = 0
-    """Calls to models."""
     input_tokens: int = 0
     output_tokens: int = 0
     is_critical: bool = False
@@ -94,7 +89,6 @@ class Box:
     when: str | None
     """Its `when`, such as `wanted(task)`; None if it always runs."""
     roles: tuple[str, ...]
-    """The roles that it declares."""
     seen: NodeSeen | None = None
     """None without a run."""
 
@@ -110,11 +104,6 @@ class Drawing:
     """Layer by layer, and within each in the order of definition."""
     run: RunSeen | None = None
     """None without a run."""
-
-    @property
-    def layers(self) -> int:
-        """How many there are."""
-        return self.boxes[-1].layer + 1 if self.boxes else 0
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -242,11 +231,8 @@ def node_seen(records: Sequence[NodeRecord], *, is_critical: bool) -> NodeSeen:
 
 
 def _critical_path(journal: Journal) -> tuple[str, ...]:
-    spans = [
-        span
-        for span in journal.spans()
-        if span.name == "node" and "/" not in str(span.attributes.get("label"))
-    ]
+    attempts = events.Events(journal.spans())[events.NodeAttempt]
+    spans = [one for one in attempts if "/" not in one.label]
     run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
     steps = critical_path(spans, journal.flows, run=run).steps
     # Each node once, although several of its calls may follow one another.
@@ -270,124 +256,33 @@ def _printable(text: str) -> str:
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
-def _title(box: Box) -> str:
-    if not box.is_mapped:
-        return box.name
-    return f"{box.name} {_MAPPED}{box.seen.items or '' if box.seen else ''}"
-
-
-def _is_critical(box: Box) -> bool:
-    return box.seen is not None and box.seen.is_critical
-
-
-def _taken(arrow: Arrow) -> str:
-    """`task`, `each topics`, or `sections[]`."""
-    if arrow.way == "item":
-        return f"each {arrow.source}"
-    return f"{arrow.source}[]" if arrow.way == "list" else arrow.source
-
-
-def _remarks(box: Box) -> tuple[str, ...]:
-    parts = (f"when {box.when}" if box.when else "", ", ".join(box.roles), _KINDS[box.kind])
-    return tuple(_printable(part) for part in parts if part)
-
-
-def _figures(box: Box) -> tuple[str, str, str, str]:
-    """How the node ended if not well, time, calls, tokens; each may be empty."""
+def _label(box: Box) -> Iterator[str]:
+    """The lines of a node: its name, inputs, remarks and figures."""
     seen = box.seen
-    if seen is None:
-        return ("", "", "", "")
-    return (
-        "" if seen.status == "done" else seen.status,
-        _duration(seen.busy_ns) if seen.busy_ns else "",
-        f"{seen.calls:,} call{'' if seen.calls == 1 else 's'}" if seen.calls else "",
-        f"{seen.input_tokens:,} → {seen.output_tokens:,} tokens" if seen.calls else "",
-    )
-
-
-def _run_line(run: RunSeen | None) -> str:
-    if run is None:
-        return ""
-    ended = {"ok": "ended well", "unfinished": "was killed, or is not over"}
-    how = ended.get(run.status, run.status)
-    return f"run {_printable(run.run_id)}: {_duration(run.duration_ns)}, {how}"
+    items = f" {_MAPPED}{seen.items or '' if seen else ''}" if box.is_mapped else ""
+    yield f"{_CRITICAL if seen and seen.is_critical else ''} {box.name}{items}".lstrip()
+    outside = [arrow for arrow in box.arrows if arrow.is_input]
+    if outside:
+        names = (f"each {one.source}" if one.way == "item" else one.source for one in outside)
+        yield f"← {', '.join(names)}"
+    remarks = (f"when {box.when}" if box.when else "", ", ".join(box.roles), _KINDS[box.kind])
+    yield from (_printable(remark) for remark in remarks if remark)
+    if seen is not None:
+        tokens = f"{seen.input_tokens:,} → {seen.output_tokens:,} tokens"
+        figures = (
+            "" if seen.status == "done" else seen.status,
+            _duration(seen.busy_ns) if seen.busy_ns else "",
+            f"{seen.calls:,} call{'' if seen.calls == 1 else 's'}" if seen.calls else "",
+            tokens if seen.calls else "",
+        )
+        if said := " · ".join(filter(None, figures)):
+            yield said
 
 
 def _duration(time_ns: int) -> str:
     if time_ns < 10_000_000:
         return f"{time_ns / 1e6:.1f} ms"
     return f"{time_ns / 1e9:,.{2 if time_ns < 10e9 else 1}f} s"
-
-
-# --- text ---------------------------------------------------------------------------------------
-
-
-def as_text(drawing: Drawing, *, width: int = 100) -> str:
-    """Lines that end with a newline each.
-
-    A line goes on in the next one after `width` columns.
-    """
-    lines = [_headline(drawing), *filter(None, [_run_line(drawing.run)])]
-    if drawing.boxes:
-        console = Console(width=width, color_system=None)
-        with console.capture() as captured:
-            console.print(_grid(drawing))
-        lines += ["", *(line.rstrip() for line in captured.get().splitlines())]
-    if legend := list(_legend(drawing)):
-        lines += ["", *legend]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _headline(drawing: Drawing) -> str:
-    nodes, layers = len(drawing.boxes), drawing.layers
-    return (
-        f"{_printable(drawing.name)}: {nodes} node{'' if nodes == 1 else 's'} in {layers} "
-        f"layer{'' if layers == 1 else 's'}; inputs: {', '.join(drawing.inputs) or 'none'}"
-    )
-
-
-def _grid(drawing: Drawing) -> Table:
-    """A row for each node: layer, mark, name, the run's figures, what the node takes."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    figures = [*zip(*map(_figures, drawing.boxes), strict=True)]
-    shown = [cells for cells in figures if any(cells)]
-    layers = [
-        "" if number and drawing.boxes[number - 1].layer == box.layer else f"{box.layer + 1}"
-        for number, box in enumerate(drawing.boxes)
-    ]
-    grid.add_column(justify="right")
-    for _ in range(2 if drawing.run else 1):
-        grid.add_column(overflow="fold")
-    for _ in shown:
-        grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for number, box in enumerate(drawing.boxes):
-        marks = [_CRITICAL if _is_critical(box) else ""] if drawing.run else []
-        cells = [layers[number], *marks, _title(box), *(one[number] for one in shown)]
-        grid.add_row(*map(Text, [*cells, _takes(box)]))
-    return grid
-
-
-def _takes(box: Box) -> str:
-    """What a node takes, and remarks."""
-    taken = ", ".join(map(_taken, box.arrows))
-    said = _remarks(box)
-    parts = (f"← {taken}" if taken else "", f"({'; '.join(said)})" if said else "")
-    return " ".join(filter(None, parts))
-
-
-def _legend(drawing: Drawing) -> Iterator[str]:
-    signs = []
-    if any(box.is_mapped for box in drawing.boxes):
-        signs.append(f"{_MAPPED} is called once per item")
-    if any(arrow.way == "list" for box in drawing.boxes for arrow in box.arrows):
-        signs.append("[] takes the list of all items")
-    if drawing.run and drawing.run.critical_path:
-        signs.append(f"{_CRITICAL} is on the critical path, which decided how long the run took")
-    if signs:
-        yield "; ".join(signs)
-    if drawing.unknown:
-        yield f"In the run, and not in the file: {_printable(', '.join(drawing.unknown))}"
 
 
 # --- Mermaid ------------------------------------------------------------------------------------
@@ -413,12 +308,19 @@ def as_mermaid(drawing: Drawing) -> str:
 
 
 def _flowchart(drawing: Drawing) -> Iterator[str]:
-    said = " · ".join(filter(None, [_printable(drawing.name), _run_line(drawing.run)]))
+    said, run = _printable(drawing.name), drawing.run
+    if run is not None:
+        ended = {"ok": "ended well", "unfinished": "was killed, or is not over"}
+        how = ended.get(run.status, run.status)
+        said += f" · run {_printable(run.run_id)}: {_duration(run.duration_ns)}, {how}"
     # A text in the quotes of JSON is one of YAML too.
     yield from ("---", f"title: {orjson.dumps(said).decode()}", "---", "flowchart TD")
     ids = {box.name: f"n{number}" for number, box in enumerate(drawing.boxes)}
     for box in drawing.boxes:
-        opening, closing = _shape(box)
+        # A box with double sides is called once per item; a hexagon may be skipped.
+        opening, closing = ("{{", "}}") if box.when else ("(", ")")
+        if box.is_mapped:
+            opening, closing = "[[", "]]"
         label = "<br/>".join(map(_escaped, _label(box)))
         yield f'    {ids[box.name]}{opening}"{label}"{closing}'
     for box in drawing.boxes:
@@ -426,32 +328,20 @@ def _flowchart(drawing: Drawing) -> Iterator[str]:
             if not arrow.is_input:
                 line = _ARROWS[arrow.way][arrow.is_critical]
                 yield f"    {ids[arrow.source]} {line} {ids[box.name]}"
-    absent = [
-        box for box in drawing.boxes if box.seen and box.seen.status in {"skipped", "not run"}
-    ]
+    seen = [(box, box.seen) for box in drawing.boxes if box.seen]
+    if drawing.unknown:
+        yield f"    %% in the run, and not in the file: {_printable(', '.join(drawing.unknown))}"
     for name, style, members in (
-        ("critical", "stroke-width:4px", [box for box in drawing.boxes if _is_critical(box)]),
-        ("absent", "stroke-dasharray:5 4", absent),
+        ("critical", "stroke-width:4px", [box for box, figures in seen if figures.is_critical]),
+        (
+            "absent",
+            "stroke-dasharray:5 4",
+            [box for box, figures in seen if figures.status in {"skipped", "not run"}],
+        ),
     ):
         if members:
             yield f"    classDef {name} {style}"
             yield f"    class {','.join(ids[box.name] for box in members)} {name}"
-
-
-def _shape(box: Box) -> tuple[str, str]:
-    """A box with double sides is called once per item; a hexagon may be skipped."""
-    if box.is_mapped:
-        return "[[", "]]"
-    return ("{{", "}}") if box.when else ("(", ")")
-
-
-def _label(box: Box) -> Iterator[str]:
-    yield f"{_CRITICAL} {_title(box)}" if _is_critical(box) else _title(box)
-    if outside := ", ".join(_taken(arrow) for arrow in box.arrows if arrow.is_input):
-        yield f"← {outside}"
-    yield from _remarks(box)
-    if said := " · ".join(filter(None, _figures(box))):
-        yield said
 
 
 def _escaped(text: str) -> str:

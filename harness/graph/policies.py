@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 from harness.errors import InvalidInput
@@ -171,15 +171,8 @@ class Policies:
 
     def over(self, defaults: Policies) -> Policies:
         """These policies, with `defaults` where they are None."""
-        return Policies(
-            retry=self.retry or defaults.retry,
-            timeout=self.timeout or defaults.timeout,
-            cache=self.cache or defaults.cache,
-            concurrency=self.concurrency or defaults.concurrency,
-            on_error=self.on_error or defaults.on_error,
-            models=self.models if self.models is not None else defaults.models,
-            on=self.on or defaults.on,
-        )
+        pairs = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return replace(defaults, **{name: value for name, value in pairs if value is not None})
 
     def mistake(self) -> str | None:
         """The value given instead of a policy, and what to write; None if all is well."""

@@ -3,26 +3,37 @@
 Before a call, its output is looked up in three places: in an earlier attempt of the call that its
 graph is nested in, in earlier parts of the run, and, for a node with a `Cache`, among the outputs
 of other runs. It is found by the call's name (in a cache, by code and inputs), and is valid if the
-digests of its code and of each input are unchanged and its text is complete. A renamed node is
-recognized by its code.
+identity of the call is unchanged and its text is complete. A renamed node is recognized by its
+code.
+
+The identity of a call is its code, its inputs, and what it used beside these: models, rubrics,
+settings. `change_between` compares two, for resumed runs, batches, caches and rehearsals alike.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
 
-from harness.graph.outcome import Log, Rerun, Skipped
-from harness.graph.state import NO_DIGEST, Call, Given, label_of
+from harness.graph.executor import Executor
+from harness.graph.fingerprint import Code
+from harness.graph.outcome import Asker, Log, Rerun, Skipped
+from harness.graph.state import NO_DIGEST, Call, Given, Places, Use
 from harness.graph.values import ValueForm, digest
-from harness.trace import NodeOutput, Tracer
+from harness.trace import NodeOutput, Tracer, events
+from harness.trace.records import label_of
 
 Found = tuple[object, str]
 """An output, or `Skipped`, and its digest."""
+
+
+_MOST_KEPT = 16
+"""Outputs of one code and the same inputs in a cache, of different models for example."""
 
 
 class OutputCache(Protocol):
@@ -37,11 +48,24 @@ class OutputCache(Protocol):
         ...
 
 
+class Surroundings(Protocol):
+    """What calls use beside their code and inputs, as it is now."""
+
+    def change_since(
+        self, uses: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]
+    ) -> str | None:
+        """The first change since an earlier call used these, in words; None without one.
+
+        `parts` has the properties by digest, as far as they are recorded.
+        """
+        ...
+
+
 class Earlier:
     """Outputs by node and item, of a run's journal or of a call's earlier attempts.
 
-    Of two outputs for one call, the later counts. `codes` has for each digest of a node's code the
-    digests of its parts.
+    Of several outputs for one call, the last valid one counts, so a change that is taken back
+    costs nothing. `codes` has the parts of a node's code, or of what it used, by digest.
     """
 
     def __init__(
@@ -49,22 +73,43 @@ class Earlier:
         outputs: Iterable[NodeOutput] = (),
         codes: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        self._outputs = {(one.node, one.item): one for one in outputs}
+        self._outputs: defaultdict[tuple[str, int | None], list[NodeOutput]] = defaultdict(list)
         self._codes = codes or {}
+        for output in outputs:
+            self.add(output)
 
     def add(self, output: NodeOutput) -> None:
-        """Adds an output, or replaces it."""
-        self._outputs[output.node, output.item] = output
+        """Adds an output."""
+        self._outputs[output.node, output.item].append(output)
 
-    def find(self, call: Call, path: str | None = None) -> Found | str | None:
+    def last(self, node: str, item: int | None) -> NodeOutput | None:
+        """The last output of a call, valid or not."""
+        outputs = self._outputs.get((node, item))
+        return outputs[-1] if outputs else None
+
+    def find(
+        self, call: Call, path: str | None = None, *, surroundings: Surroundings | None = None
+    ) -> Found | str | None:
         """The earlier output of a call; or the reason why it is invalid; or None if there is none.
 
-        `path` is its node's path when the output was made, if it was another.
+        The call gets what the output used. `path` is its node's path when the output was made, if
+        it was another.
         """
-        output = self._outputs.get((path or call.state.path, call.item))
-        if output is None:
-            return None
-        return self._change_since(output, call) or _restored(output, call.step.form)
+        reason = None
+        for output in reversed(self._outputs.get((path or call.state.path, call.item), ())):
+            change = change_between(output, call, surroundings, parts=self._codes)
+            outcome = change or _restored(output, call.step.form)
+            if not isinstance(outcome, str):
+                call.uses.update({name: Use(one) for name, one in (output.uses or {}).items()})
+                return outcome
+            reason = reason or outcome
+        return reason
+
+    @property
+    def uses(self) -> list[Mapping[str, str]]:
+        """What the calls used, each set once."""
+        sets = (one.uses for outputs in self._outputs.values() for one in outputs if one.uses)
+        return [dict(one) for one in {tuple(sorted(uses.items())): None for uses in sets}]
 
     def renamed(self, codes: Mapping[str, str]) -> dict[str, str]:
         """The nodes of a graph that had another name: their paths then, by their paths now.
@@ -81,24 +126,43 @@ class Earlier:
     def _codes_by_graph(self) -> dict[str, dict[str, str]]:
         """The digests of the code of nodes with outputs, by path, for each prefix of paths."""
         found: dict[str, dict[str, str]] = {}
-        for one in self._outputs.values():
-            found.setdefault(one.node.rpartition("/")[0], {})[one.node] = one.code or ""
+        for outputs in self._outputs.values():
+            last = outputs[-1]
+            found.setdefault(last.node.rpartition("/")[0], {})[last.node] = last.code or ""
         return found
 
-    def _change_since(self, output: NodeOutput, call: Call) -> str | None:
-        code, inputs = call.step.code, call.taken.inputs
-        if output.code != code.digest:
-            parts = code.changes_since(self._codes.get(output.code or "", {}))
-            return f"its code changed: {parts}" if parts else "its code changed"
-        changed = [name for name, digest in inputs.items() if output.inputs.get(name) != digest]
-        changed += [name for name in output.inputs if name not in inputs]
-        if changed:
-            names = " and ".join(f"'{name}'" for name in changed)
-            return f"its input{'s' * (len(changed) > 1)} {names} changed"
-        unknown = next((name for name, digest in inputs.items() if digest == NO_DIGEST), None)
-        if unknown is not None:
-            return f"its input '{unknown}' cannot be written to the journal, and so not compared"
+
+def change_between(
+    output: NodeOutput,
+    call: Call,
+    surroundings: Surroundings | None,
+    *,
+    parts: Mapping[str, Mapping[str, str]],
+) -> str | None:
+    """What differs between the call that gave an output and this one, in words; None if nothing.
+
+    In doubt there is a change, and the words say what is not known.
+    """
+    code, inputs = call.step.code, call.taken.inputs
+    if output.code != code.digest:
+        changes = code.changes_since(parts.get(output.code or "", {}))
+        return f"its code changed: {changes}" if changes else "its code changed"
+    changed = [name for name, digest in inputs.items() if output.inputs.get(name) != digest]
+    changed += [name for name in output.inputs if name not in inputs]
+    if changed:
+        names = " and ".join(f"'{name}'" for name in changed)
+        return f"its input{'s' * (len(changed) > 1)} {names} changed"
+    unknown = next((name for name, digest in inputs.items() if digest == NO_DIGEST), None)
+    if unknown is not None:
+        return (
+            f"its input '{unknown}' cannot be written to the journal, and so not compared; a "
+            "method code_parts() of its class can return what tells it from others"
+        )
+    if surroundings is None or not call.step.node.takes_run:
         return None
+    if output.uses is None:
+        return "an earlier version made its output, and did not record which models it used"
+    return surroundings.change_since(output.uses, parts)
 
 
 def _by_code(codes: Mapping[str, str]) -> dict[str, str]:
@@ -119,51 +183,59 @@ def _restored(output: NodeOutput, form: ValueForm) -> Found | str:
     return "the journal does not hold its whole output; a secret may have been left out"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """The surroundings of every call of a run, nested graphs included."""
+
+    run_of: Callable[[Any], object]
+    """Makes the `run` of the nodes that take one."""
+    tracer: Tracer
+    executor: Executor
+    places: Places
+    earlier: Earlier | None
+    """None in the first part of a run."""
+    cache: OutputCache | None
+    surroundings: Surroundings | None
+    """None if no call can use any."""
+    answers: dict[tuple[str, str], object]
+    """As `Answers`; grows."""
+    asker: Asker | None
+    log: Log = field(default_factory=Log)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """Finds and writes the outputs of one graph's calls.
+    """Finds and writes the outputs of one graph's calls."""
 
-    `earlier` is None in the run's first part. `attempts` has outputs of earlier attempts of the
-    call that the graph is nested in, and is None if that is called only once. `renamed` has the
-    paths that renamed nodes had in earlier parts, by their paths now.
-    """
-
-    def __init__(
-        self,
-        *,
-        tracer: Tracer,
-        log: Log,
-        earlier: Earlier | None,
-        cache: OutputCache | None,
-        attempts: Earlier | None,
-        renamed: Mapping[str, str],
-    ) -> None:
-        self._tracer = tracer
-        self._log = log
-        self._earlier = earlier
-        self._cache = cache
-        self._attempts = attempts
-        self._renamed = renamed
+    shared: Shared
+    attempts: Earlier | None
+    """Outputs of earlier attempts of the call that the graph is nested in; None if it is called
+    only once."""
+    renamed: Mapping[str, str]
+    """The paths that renamed nodes had in earlier parts, by their paths now."""
 
     async def find(self, call: Call) -> Found | None:
         """An output for which the call need not be made; None if it must be made."""
-        if self._attempts is not None:
-            found = self._attempts.find(call)
+        if self.attempts is not None:
+            found = self.attempts.find(call)
             if isinstance(found, tuple):
                 return found  # not logged: it was when it was made
-        before = self._renamed.get(call.state.path)
-        found = None if self._earlier is None else self._earlier.find(call, before)
+        before = self.renamed.get(call.state.path)
+        found = None
+        if self.shared.earlier is not None:
+            found = self.shared.earlier.find(call, before, surroundings=self.shared.surroundings)
         if before is not None and isinstance(found, tuple):
-            self._log.renamed[call.label] = label_of(before, call.item)
+            self.shared.log.renamed[call.label] = label_of(before, call.item)
         elif before is not None:
             found = None  # the same code with other inputs is another node
         if isinstance(found, str):
-            self._log.reruns[Rerun(node=call.label, reason=found)] = None
+            self.shared.log.reruns[Rerun(node=call.label, reason=found)] = None
             found = None
         if found is None and call.step.policies.cache is not None:
             found = await self._find_in_cache(call)
         if found is not None:
-            self._log.reused[call.label] = None
-            self._tracer.instant("reuse", node=call.state.path, item=call.item)
+            self.shared.log.reused[call.label] = None
+            self.shared.tracer.instant(events.Reuse(node=call.state.path, item=call.item))
         return found
 
     async def keep(self, call: Call, given: Given) -> Found:
@@ -171,8 +243,8 @@ class Outputs:
         given_digest = digest(given.data)
         if given.span:
             call.state.note_span(call.item, given.span)
-            if self._attempts is not None:
-                self._attempts.add(
+            if self.attempts is not None:
+                self.attempts.add(
                     NodeOutput(
                         call.state.path,
                         call.item,
@@ -180,11 +252,10 @@ class Outputs:
                         call.taken.inputs,
                         call.step.code.digest,
                         digest=given_digest,
+                        uses=_digests(call.uses),
                     )
                 )
-            key = self._cache_key(call)
-            if self._cache is not None and key is not None:
-                self._cache.keep(key, given.data)
+            await self._keep_in_cache(call, given.data)
         await self.record(call, data=given.data, digest=given_digest)
         return given.value, given_digest
 
@@ -197,11 +268,13 @@ class Outputs:
         skipped: str | None = None,
     ) -> None:
         """Writes a call's output to the journal, with the digests of its code and inputs."""
-        code = call.step.code
-        if code.digest not in self._log.codes:
-            self._log.codes.add(code.digest)
-            self._tracer.instant("code", code=code.digest, parts=code.parts)
-        self._tracer.output(
+        code, takes_run = call.step.code, call.step.node.takes_run
+        parts: list[Code | Use] = [code, *call.uses.values()]
+        for used in parts:
+            if used.parts and used.digest not in self.shared.log.codes:
+                self.shared.log.codes.add(used.digest)
+                self.shared.tracer.instant(events.Code(code=used.digest, parts=used.parts))
+        self.shared.tracer.output(
             call.state.path,
             None if data is None else orjson.Fragment(data),
             item=call.item,
@@ -209,25 +282,53 @@ class Outputs:
             code=code.digest,
             digest=digest,
             skipped=skipped,
+            uses=_digests(call.uses) if takes_run else None,
         )
-        await self._tracer.persisted()
+        await self.shared.tracer.persisted()
 
     async def _find_in_cache(self, call: Call) -> Found | None:
-        cache, policy, key = self._cache, call.step.policies.cache, self._cache_key(call)
+        cache, policy, key = self.shared.cache, call.step.policies.cache, self._cache_key(call)
         if cache is None or policy is None or key is None:
             return None
-        data = await cache.find(key, max_age_s=policy.max_age_s)
-        if data is None:
-            return None
-        try:
-            value = call.step.form.restore(orjson.loads(data))
-        except (TypeError, ValueError):
-            return None
-        return await self.keep(call, Given(value, data, 0))
+        path, inputs, code = call.state.path, call.taken.inputs, call.step.code.digest
+        for each in _read(await cache.find(key, max_age_s=policy.max_age_s)) or ():
+            kept = _read(await cache.find(each, max_age_s=policy.max_age_s))
+            try:
+                output = NodeOutput(path, call.item, kept["value"], inputs, code, uses=kept["uses"])
+                value = call.step.form.restore(output.value)
+            except (KeyError, TypeError, ValueError):
+                continue
+            if change_between(output, call, self.shared.surroundings, parts={}) is None:
+                call.uses.update({name: Use(one) for name, one in kept["uses"].items()})
+                return await self.keep(call, Given(value, call.step.form.encode(value), 0))
+        return None
+
+    async def _keep_in_cache(self, call: Call, data: bytes) -> None:
+        """Stores an output with what its call used, and its key by code and inputs."""
+        cache, policy, key = self.shared.cache, call.step.policies.cache, self._cache_key(call)
+        if cache is None or policy is None or key is None:
+            return
+        uses = _digests(call.uses)
+        own = digest(orjson.dumps([key, sorted(uses.items())]))
+        others = [
+            one
+            for one in _read(await cache.find(key, max_age_s=policy.max_age_s)) or ()
+            if one != own
+        ]
+        cache.keep(key, orjson.dumps([own, *others[: _MOST_KEPT - 1]]))
+        cache.keep(own, orjson.dumps({"uses": uses, "value": orjson.Fragment(data)}))
 
     def _cache_key(self, call: Call) -> str | None:
         """None if its output is not cached, or one of its inputs cannot be compared."""
         inputs = call.taken.inputs
         if call.step.policies.cache is None or NO_DIGEST in inputs.values():
             return None
-        return digest(orjson.dumps([call.step.code.digest, sorted(inputs.items())]))
+        return digest(orjson.dumps(["uses", call.step.code.digest, sorted(inputs.items())]))
+
+
+def _digests(uses: Mapping[str, Use]) -> dict[str, str]:
+    return {name: use.digest for name, use in uses.items()}
+
+
+def _read(data: bytes | None) -> Any:  # noqa: ANN401 - JSON
+    return None if data is None else orjson.loads(data)

@@ -21,9 +21,9 @@ from harness.graph.state import (
     State,
     Step,
     Taken,
-    digest_of_skipped,
     digest_of_value,
 )
+from harness.graph.values import digest as value_digest
 from harness.graph.values import digest_of_all
 
 OnSkip = Callable[[State, int | None, str, str | None], None]
@@ -52,7 +52,7 @@ class Schedule:
         start: Callable[[State, int | None], None],
         on_skip: OnSkip,
         on_total: Callable[[State, int], None],
-        on_end: Callable[[State, int | None], None] | None = None,
+        on_end: Callable[[str, int | None], None] | None = None,
         prefix: str,
     ) -> None:
         self.states = {step.node.name: State(step, prefix + step.node.name) for step in plan}
@@ -178,7 +178,9 @@ class Schedule:
 
         Otherwise finds how many items there will be.
         """
-        early = [one for one in state.sources if isinstance(one, State) and one.ended_early]
+        # Those that will have no more items, and it is not known how many there would have been.
+        states = [source for source in state.sources if isinstance(source, State)]
+        early = [source for source in states if source.has_ended and source.total is None]
         for source in early:
             if type(source.outcome) is Blocked:
                 self._on_skip(state, None, source.outcome.reason, source.outcome.label or None)
@@ -252,7 +254,7 @@ class Schedule:
             self._settled.append((state, item))
         if state.step.mapped:
             if self._on_end is not None:
-                self._on_end(state, item)
+                self._on_end(state.path, item)
             self._end_items(state)
 
     def _end_items(self, state: State) -> None:
@@ -272,7 +274,7 @@ class Schedule:
         state.outcome, state.digest = outcome, _digest_of(outcome, digest)
         self._left -= 1
         if self._on_end is not None:
-            self._on_end(state, None)
+            self._on_end(state.path, None)
         self._settled.append((state, None))
 
     def _complete(self, state: State, values: list[object]) -> None:
@@ -288,7 +290,10 @@ class Schedule:
         while self._settled:
             state, item = self._settled.popleft()
             if item is not None:
-                self._pass_item_on(state, item)
+                for step in state.step.followers:
+                    follower = self.states[step.node.name]
+                    if follower.sources:
+                        self._begin_item(follower, item)
                 continue
             is_value = type(state.outcome) not in _NO_VALUES
             for step in state.step.consumers:
@@ -303,16 +308,10 @@ class Schedule:
                 if follower.sources and follower.outcome is PENDING:
                     self._advance(follower)
 
-    def _pass_item_on(self, state: State, item: int) -> None:
-        for step in state.step.followers:
-            follower = self.states[step.node.name]
-            if follower.sources:
-                self._begin_item(follower, item)
-
 
 def _digest_of(outcome: object, digest: str) -> str:
     if type(outcome) is Skipped:
-        return digest_of_skipped(outcome)
+        return value_digest(f"skipped: {outcome.reason}".encode())  # as no value has it
     return NO_DIGEST if type(outcome) is Blocked else digest
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 from pydantic_core import from_json, to_json
 
-from harness.graph.annotations import asks_for, item_of
+from harness.graph.annotations import item_of, members_of
 from harness.graph.fingerprint import Code, code_of
 from harness.graph.graph import Graph, returned
 from harness.graph.node import Node, Parameter
@@ -25,6 +28,7 @@ from harness.graph.values import (
     sets_in_order,
     value_form,
 )
+from harness.trace.records import label_of
 
 NO_DIGEST = ""
 """The digest of a value without a JSON form; it never equals another."""
@@ -136,7 +140,7 @@ def _asking(node: Node, graph: Graph, part: Callable[[object], object]) -> froze
     return frozenset(
         one.name
         for one in node.parameters
-        if one.source in graph.nodes and asks_for(part(node.annotation(one.name)), Skipped)
+        if one.source in graph.nodes and Skipped in members_of(part(node.annotation(one.name)))
     )
 
 
@@ -150,11 +154,6 @@ def _streams(step: Step, source: str) -> bool:
 
 
 # --- nodes --------------------------------------------------------------------------------------
-
-
-def label_of(path: str, item: int | None) -> str:
-    """The name of a node's call: `findings[2]`."""
-    return path if item is None else f"{path}[{item}]"
 
 
 class State:
@@ -267,11 +266,6 @@ class State:
         """Whether it has its outcome."""
         return self.outcome is not PENDING
 
-    @property
-    def ended_early(self) -> bool:
-        """Whether it will have no more items, and the number it would have had is unknown."""
-        return self.has_ended and self.total is None
-
 
 class ListSource(NamedTuple):
     """A list whose items a mapped node takes; stands in for a `State` that has ended."""
@@ -312,36 +306,65 @@ class Taken(NamedTuple):
     """The spans that made the arguments; labels, where an earlier part of the run made them."""
 
 
+NOTHING_TAKEN: Final = Taken({}, {}, ())
+
+
+class Use(NamedTuple):
+    """A model, a rubric or a setting that a call used, as it was then."""
+
+    digest: str
+    parts: Mapping[str, str] = {}
+    """Its properties, for a message; empty if the record has them already."""
+
+
+@dataclass(slots=True, eq=False)
 class Call:
-    """One call of a node, or of one item, from the moment it may begin to its end.
+    """One call of a node, or of one item, from the moment it may begin to its end."""
 
-    Attributes:
-        state: Of its node.
-        step: Its node.
-        item: None for a node that is not mapped.
-        taken: Set when it begins.
-        has_place: Whether it counts as one of those under way.
-        waits: Its waits, one after the other with their starts, until it began.
-        is_made: Whether its function is running; only then can it be cancelled, since before and
-            after there are only records to write.
-    """
+    state: State
+    item: int | None
+    """None for a node that is not mapped."""
+    taken: Taken = NOTHING_TAKEN
+    """Set when it begins."""
+    around: Call | None = None
+    """The call that it is nested in, by what waits for it."""
+    has_place: bool = False
+    """Whether it counts as one of those under way."""
+    lender: Loan | None = None
+    """Whose place it has; None for one of the run's own."""
+    loan: Loan | None = None
+    """Of its own place, while it waits for nested calls."""
+    waits: tuple[tuple[Literal["node", "pipeline"], int], ...] = ()
+    """Its waits for a place of its node or of all, one after the other with their starts."""
+    uses: dict[str, Use] = field(default_factory=dict)
+    """What it used so far beside its code and inputs, by name."""
+    is_made: bool = False
+    """Whether its function is running; only then can it be cancelled, since before and after there
+    are only records to write."""
 
-    __slots__ = ("has_place", "is_made", "item", "state", "step", "taken", "waits")
-
-    def __init__(self, state: State, item: int | None, taken: Taken | None = None) -> None:
-        self.state = state
-        self.step = state.step
-        self.item = item
-        if taken is not None:
-            self.taken = taken
-        self.has_place = False
-        self.waits: tuple[tuple[str, int], ...] = ()
-        self.is_made = False
+    @property
+    def step(self) -> Step:
+        """Its node."""
+        return self.state.step
 
     @property
     def label(self) -> str:
         """Its name: `findings[2]`."""
         return self.state.label(self.item)
+
+
+@dataclass(slots=True, eq=False)
+class Loan:
+    """The place of a call that waits for nested calls: one of them has it, or the next gets it."""
+
+    borrower: Call | None = None
+    tasks: int = 0
+    """Of the lender, which wait."""
+    waiting: deque[_Entry] = field(default_factory=deque)
+
+
+INNERMOST: ContextVar[Call] = ContextVar("innermost")
+"""The call that this code runs in, whatever `run` it uses."""
 
 
 class Given(NamedTuple):
@@ -358,11 +381,21 @@ _MOST_LOANS = 7
 """How many further calls may begin for each place while calls wait for their models."""
 
 
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A call in the queue for a place."""
+
+    call: Call | None
+    start: Callable[[], object] | None
+    """None once it has begun."""
+
+
 class Places:
     """Starts calls at once while there is room, else in order as places become free.
 
-    Nested calls go first, so that begun calls end before others begin. A waiting call costs one
-    queue entry, and no task.
+    A call that waits for nested calls lends them its place, which goes to no other: so each nested
+    graph has a place, and can end, whatever the others wait for. Else deeper calls go first, so
+    that begun calls end before others begin. A waiting call costs one queue entry, and no task.
     """
 
     __slots__ = ("_count", "_free", "_lent", "_most_lent", "_waiting")
@@ -371,25 +404,65 @@ class Places:
         self._free = limit
         self._lent, self._most_lent = 0, _MOST_LOANS * (limit or 0)
         self._count = count()
-        self._waiting: list[tuple[int, int, Callable[[], object]]] = []  # a heap
+        self._waiting: list[tuple[int, int, _Entry]] = []  # a heap
 
-    def take(self, start: Callable[[], object], *, depth: int = 0) -> None:
-        """Calls `start` when there is a place; `give_back` must follow.
+    def take(self, start: Callable[[], object], call: Call | None = None) -> None:
+        """Calls `start` when there is a place; `leave` must follow.
 
-        `depth` is the number of calls around that call.
+        Without a `call`, the place is no one's to lend, and `give_back` must follow.
         """
+        loan = None if call is None or call.around is None else call.around.loan
         if self._free is None:
+            start()
+        elif call is not None and loan is not None and loan.borrower is None:
+            loan.borrower, call.lender = call, loan
             start()
         elif self._free + self._lent > 0:
             self._free -= 1
             start()
         else:
-            heappush(self._waiting, (-depth, next(self._count), start))
+            depth, around = 0, call
+            while around is not None:
+                depth, around = depth + 1, around.around
+            entry = _Entry(call, start)
+            heappush(self._waiting, (-depth, next(self._count), entry))
+            if loan is not None:
+                loan.waiting.append(entry)
 
-    def take_again(self) -> None:
-        """Takes a place without waiting, for a call that had lent its own to nested calls."""
-        if self._free is not None:
-            self._free -= 1
+    @contextmanager
+    def lent_by(self, call: Call) -> Iterator[None]:
+        """Lends the place of a call that waits inside the block for nested calls."""
+        if call.loan is None and call.has_place:
+            call.loan = Loan()
+        if (loan := call.loan) is None:
+            yield  # the call is over, and a task of its goes on
+            return
+        loan.tasks += 1
+        try:
+            yield
+        finally:
+            loan.tasks -= 1
+            if not loan.tasks and call.loan is loan:
+                call.loan = None
+                if loan.borrower is not None and self._free is not None:
+                    # It was left behind, and is under way in excess.
+                    loan.borrower.lender = None
+                    self._free -= 1
+
+    def leave(self, call: Call) -> None:
+        """The call is over, and its place free, unless a nested call goes on with it."""
+        call.has_place = False
+        (loan, call.loan), (lender, call.lender) = (call.loan, None), (call.lender, None)
+        borrower = None if loan is None else loan.borrower
+        if borrower is not None:
+            borrower.lender = lender
+        if lender is None:
+            if borrower is None:
+                self.give_back()
+            return
+        lender.borrower = borrower
+        while lender.borrower is None and lender.waiting:
+            self._begin(lender.waiting.popleft(), lender)
 
     def give_back(self) -> None:
         """Frees a place; the first call that waits gets it."""
@@ -404,19 +477,34 @@ class Places:
 
     def _fill(self) -> None:
         while self._free is not None and self._waiting and self._free + self._lent > 0:
+            self._begin(heappop(self._waiting)[-1], None)
+
+    def _begin(self, entry: _Entry, lender: Loan | None) -> None:
+        """Begins a call with the place of a lender, or a free one, unless it had one before."""
+        start, entry.start = entry.start, None
+        if start is None or self._free is None:
+            return
+        if lender is None or entry.call is None:
             self._free -= 1
-            heappop(self._waiting)[-1]()
+        else:
+            lender.borrower, entry.call.lender = entry.call, lender
+        start()
 
 
 # --- digests ------------------------------------------------------------------------------------
 
 
 def digest_of_value(value: object) -> str:
-    """The digest of a value that a call takes, the same for equal values; `NO_DIGEST` for some."""
+    """The digest of a value that a call takes, the same for equal values; `NO_DIGEST` for some.
+
+    An object that has `code_parts()`, such as a handle of a database, counts by these.
+    """
     try:
         return digest(dump_plain(value))
     except TypeError:
         pass
+    if hasattr(type(value), "code_parts"):
+        return code_of(value).digest
     if isinstance(value, Iterator | AsyncIterator):
         return NO_DIGEST  # it can be read only once
     try:
@@ -424,8 +512,3 @@ def digest_of_value(value: object) -> str:
         return digest(to_json(sets_in_order(plain, value), inf_nan_mode="constants"))
     except ValueError:
         return NO_DIGEST
-
-
-def digest_of_skipped(skipped: Skipped) -> str:
-    """The digest of a missing value, which no value has."""
-    return digest(f"skipped: {skipped.reason}".encode())

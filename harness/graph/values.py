@@ -36,12 +36,15 @@ _EXACT = (str, int, float, bool, type(None))
 _NOT_FROM_JSON = frozenset(
     {"callable", "generator", "is-instance", "is-subclass", "literal of an enum"}
 )
+_UNWRITTEN = ("maxlen", "default_factory")
 _COLLECTIONS = (list, tuple, set, frozenset, deque)
 _NOT_SCHEMAS = frozenset(
     {"computed_fields", "default", "expected", "members", "metadata", "serialization"}
 )
 """Parts of a schema that are values, or do not concern reading."""
 
+_LONGEST = 200
+"""Characters of a value in a message, where its excerpt does not show the difference."""
 _EXCERPT = reprlib.Repr()
 _EXCERPT.maxstring = _EXCERPT.maxother = 50
 
@@ -150,9 +153,15 @@ class ValueForm:
         data = dump_plain(sets_in_order(plain, value) if self._has_sets else plain)
         restored = self.restore(data)
         if not _is_same(value, restored):
+            place, was, back = _difference(value, restored)
+            shown = [_EXCERPT.repr(was), _EXCERPT.repr(back)]
+            if shown[0] == shown[1]:
+                shown = [repr(was)[:_LONGEST], repr(back)[:_LONGEST]]
+            if shown[0] == shown[1]:
+                shown[1] = "another that looks the same"
             raise TypeError(
-                f"{kind_of(value)} ({_EXCERPT.repr(value)}) would come back as "
-                f"{_EXCERPT.repr(restored)}; annotate the return type with what it is"
+                f"{kind_of(was)} ({shown[0]}){_at(place)} would come back as {shown[1]}; annotate "
+                "the return type with what it is, or return a value that JSON can hold whole"
             )
         return data
 
@@ -280,16 +289,27 @@ def _is_same(value: object, back: object) -> bool:
     kind: type = type(value)
     if kind is not type(back):
         return {kind, type(back)} == {int, float} and value == back
+    # The bound of a deque, and what a defaultdict makes, are in no JSON.
+    makes_same = all(getattr(value, one, None) == getattr(back, one, None) for one in _UNWRITTEN)
     if isinstance(value, Mapping):
         assert isinstance(back, Mapping)
-        return _is_same([*value.items()], [*back.items()])
+        return makes_same and _is_same([*value.items()], [*back.items()])
     if isinstance(value, list | tuple | deque):
         assert isinstance(back, list | tuple | deque)
-        return len(value) == len(back) and all(map(_is_same, value, back))
+        return makes_same and len(value) == len(back) and all(map(_is_same, value, back))
     fields = _fields(value)
     if fields is not None:
         return _is_same(fields, _fields(back))
     return bool(value == back) or (value != value and back != back)  # noqa: PLR0124 - NaN
+
+
+def _difference(value: object, back: object, place: str = "") -> tuple[str, object, object]:
+    """The innermost parts of two values that are not the same, and their place."""
+    mine, theirs = _fields(value) or {}, _fields(back) or {}
+    for name, part in mine.items():
+        if name in theirs and not _is_same(part, theirs[name]):
+            return _difference(part, theirs[name], f"{place}.{name}" if place else name)
+    return place, value, back
 
 
 def _fields(value: object) -> dict[str, object] | None:

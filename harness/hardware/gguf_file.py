@@ -404,7 +404,7 @@ def _pass_window(data: mmap.mmap, at: int, limit: int) -> tuple[int, int]:
         return 0, at
     # 2. Check: where the next text begins by the size stored there, all eight bytes of it. Signed
     # is enough, since by the guess its highest byte is 0.
-    sizes = np.ndarray((len(window) - _SIZE.size + 1,), "<i8", window, strides=(1,))
+    sizes: Any = np.ndarray((len(window) - _SIZE.size + 1,), "<i8", window, strides=(1,))
     follows = starts[:-1] + _SIZE.size + sizes[starts[:-1]] == starts[1:]
     # 3. Guesses are right up to the first that does not follow.
     right = follows.size if follows.all() else int(np.argmin(follows))

@@ -1,21 +1,22 @@
 """Calls to models: one client in front of all servers."""
 
+from harness.inference.answer import ChatOptions, OnCut, answer, chat_request, check_whole, varied
 from harness.inference.backend import Backend, ScriptedBackend, ScriptedReply
 from harness.inference.client import Caller, Client, Line
 from harness.inference.completion import (
     Completion,
     Embeddings,
-    FinishReason,
     Phase,
     StructuredMode,
     TokenLogprob,
     Usage,
+    why_no_text,
 )
 from harness.inference.endpoint import FILE_BACKENDS, MACHINE, Endpoint
 from harness.inference.gate import Gate, Replica
 from harness.inference.images import Image
 from harness.inference.limits import NOTHING, Limits, Spent, merged
-from harness.inference.meter import Charges, Meter, TokenPrice, token_prices
+from harness.inference.meter import Meter, token_prices
 from harness.inference.model_identity import (
     ModelIdentity,
     ModelMetadata,
@@ -27,14 +28,13 @@ from harness.inference.model_identity import (
     served_identity,
     server_address,
 )
-from harness.inference.providers import (
-    Access,
-    Host,
-    HostReport,
-    Reading,
-    ServerFacts,
+from harness.inference.providers.counters import Reading
+from harness.inference.providers.http import Access
+from harness.inference.providers.provider import Host, HostReport
+from harness.inference.providers.registry import (
     connect,
     host_of,
+    knowledge_of,
     loading_of,
     metrics_source,
     provider_of,
@@ -42,8 +42,8 @@ from harness.inference.providers import (
     server_facts,
     slots_source,
     tells_model,
-    tool_knowledge,
 )
+from harness.inference.providers.server_host import ServerFacts
 from harness.inference.reply_store import KeptReplies, ReplyCache, TextStore, reply_identity
 from harness.inference.request import (
     ChatRequest,
@@ -61,12 +61,10 @@ from harness.inference.request import (
     most_tokens_of,
     most_tokens_of_messages,
 )
-from harness.inference.retry import RetryPolicy, retry_delay_s
 from harness.inference.stream import TextStream
-from harness.inference.structured import ChatOptions, ReplyType, SchemaKnowledge, chat_request
+from harness.inference.structured import SchemaKnowledge
 from harness.inference.to_its_end import to_its_end
 from harness.inference.tool_offers import ToolKnowledge
-from harness.inference.whole_reply import OnCut, check_whole, whole_reply
 
 __all__ = [
     "FILE_BACKENDS",
@@ -75,7 +73,6 @@ __all__ = [
     "Access",
     "Backend",
     "Caller",
-    "Charges",
     "ChatOptions",
     "ChatRequest",
     "Client",
@@ -83,7 +80,6 @@ __all__ = [
     "EmbedRequest",
     "Embeddings",
     "Endpoint",
-    "FinishReason",
     "Gate",
     "Host",
     "HostReport",
@@ -103,9 +99,7 @@ __all__ = [
     "Relation",
     "Replica",
     "ReplyCache",
-    "ReplyType",
     "Request",
-    "RetryPolicy",
     "SchemaKnowledge",
     "ScriptedBackend",
     "ScriptedReply",
@@ -115,17 +109,18 @@ __all__ = [
     "TextStore",
     "TextStream",
     "TokenLogprob",
-    "TokenPrice",
     "ToolCall",
     "ToolKnowledge",
     "ToolSpec",
     "Usage",
+    "answer",
     "as_messages",
     "as_texts",
     "chat_request",
     "check_whole",
     "connect",
     "host_of",
+    "knowledge_of",
     "loading_of",
     "merged",
     "metadata_from",
@@ -138,7 +133,6 @@ __all__ = [
     "provider_of",
     "relation_of",
     "reply_identity",
-    "retry_delay_s",
     "serve_alike",
     "served_identity",
     "served_metadata",
@@ -148,6 +142,6 @@ __all__ = [
     "tells_model",
     "to_its_end",
     "token_prices",
-    "tool_knowledge",
-    "whole_reply",
+    "varied",
+    "why_no_text",
 ]

@@ -15,10 +15,7 @@ from harness.trace import Clock, monotonic
 
 
 class Backend(Protocol):
-    """Answers calls to one model.
-
-    Retry, tracing and leases wrap a backend behind this same protocol.
-    """
+    """Answers calls to one model; `Client.call` adds limits, retry, places and the record."""
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
 from harness.inference.completion import Completion, Embeddings, Usage
-from harness.inference.request import ChatRequest, Message, Request, ToolCall
-from harness.trace import UNRELIABLE, Instant, Interval, Record, Span, SpanRecord, Tracer
+from harness.inference.request import ChatRequest, Message, Request
+from harness.trace import UNRELIABLE, Instant, Interval, Record, Span, SpanRecord, Tracer, events
 
 
 def call_span(request: Request, tracer: Tracer) -> Span:
@@ -16,22 +16,31 @@ def call_span(request: Request, tracer: Tracer) -> Span:
 
     The track shows at a glance when the model was busy, and what it waited for.
     """
-    asked = {"track": f"model {request.model}", "model": request.model, "role": request.role}
+    model, role, track = request.model, request.role, f"model {request.model}"
     if not isinstance(request, ChatRequest):
-        return tracer.span("embed", **asked, texts=len(request.texts))
-    return tracer.span(
-        "chat",
-        **asked,
+        return tracer.span(
+            events.Embed(track=track, model=model, role=role, texts=len(request.texts))
+        )
+    chat = events.Chat(
+        track=track,
+        model=model,
+        role=role,
         label=" · ".join(filter(None, (tracer.current_node, request.role))) or "chat",
         temperature=request.temperature,
-        **request.cutoffs,
+        top_p=request.top_p,
+        top_k=request.top_k,
+        min_p=request.min_p,
+        presence_penalty=request.presence_penalty,
+        reasoning_effort=request.reasoning_effort,
+        extra_body=dict(request.extra_body or {}) or None,
         seed=request.seed,
         max_output_tokens=request.max_output_tokens,
         structured=request.reply_schema is not None,
-        **({"tools_offered": len(request.tools)} if request.tools else {}),
+        tools_offered=len(request.tools) or None,
         prompt_chars=sum(len(message.content) for message in request.messages),
         prompt_sha256=tracer.content(partial(conversation_text, request.messages)),
     )
+    return tracer.span(chat)
 
 
 def heard(request: ChatRequest, span: Span) -> ChatRequest:
@@ -57,18 +66,23 @@ KvBytes = Callable[[int], int]
 
 def conversation_text(messages: Iterable[Message]) -> str:
     """The conversation as one text, as the journal keeps it: calls and images after the content."""
-    return "\n\n".join(
-        "\n\n".join([f"[{m.role}{(m.answers and f' {m.answers}') or ''}]\n{m.content}", *_more(m)])
-        for m in messages
-    )
+    parts: list[str] = []
+    for m in messages:
+        parts.append(f"[{m.role}{(m.answers and f' {m.answers}') or ''}]\n{m.content}")
+        parts += _beside(m)
+    return "\n\n".join(parts)
 
 
-def _more(message: Message) -> list[str]:
-    return [*_calls(message.tool_calls), *(image.shown for image in message.images)]
+def _beside(message: Message) -> Iterator[str]:
+    """What a turn has beside its text."""
+    for call in message.tool_calls:
+        yield "\n".join([f"[calls {call.name}, {call.id}]\n{call.arguments}", *_extra(call.extra)])
+    yield from (image.shown for image in message.images)
+    yield from _extra(message.extra)
 
 
-def _calls(calls: Iterable[ToolCall]) -> list[str]:
-    return [f"[calls {call.name}, {call.id}]\n{call.arguments}" for call in calls]
+def _extra(extra: Mapping[str, object]) -> Iterator[str]:
+    return (f"[{name}]\n{value}" for name, value in extra.items())
 
 
 def record_answer(
@@ -99,18 +113,16 @@ def token_counts(usage: Usage) -> dict[str, int | None]:
 def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Iterator[Record]:
     """The facts about an ended chat: its phases and its outcome."""
     yield from _timings(completion, span)
-    if completion.cost_usd is not None:
-        span.set(cost_usd=completion.cost_usd)
-    if completion.cache_saved_usd is not None:
-        span.set(cache_saved_usd=completion.cache_saved_usd)
-    if completion.structured is not None:
-        span.set(schema=completion.structured)
-    if completion.tools is not None:
-        span.set(tools=completion.tools)
-    if completion.dropped:
-        span.set(dropped=completion.dropped)
-    if completion.attempts > 1 and not completion.from_cache:
-        span.set(attempts=completion.attempts)
+    is_new = completion.attempts > 1 and not completion.from_cache
+    facts = {
+        "cost_usd": completion.cost_usd,
+        "cache_saved_usd": completion.cache_saved_usd,
+        "schema": completion.structured,
+        "tools": completion.tools,
+        "dropped": completion.dropped or None,
+        "attempts": completion.attempts if is_new else None,
+    }
+    span.set(**{name: fact for name, fact in facts.items() if fact is not None})
     if completion.from_cache:
         # What it once took was told of the call that took it.
         span.set(from_cache=True)
@@ -122,7 +134,7 @@ def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Itera
         model_id=completion.model_id,
         finish_reason=completion.finish_reason,
         reply_sha256=span.tracer.content(
-            "\n\n".join(filter(None, [completion.text, *_calls(completion.tool_calls)]))
+            "\n\n".join(filter(None, [completion.text, *_beside(completion.message)]))
         ),
     )
 

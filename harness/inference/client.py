@@ -5,35 +5,40 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
 from typing import Any, Protocol
+
+from pydantic import ValidationError
 
 from harness.errors import (
     ConfigurationInvalid,
     ContextOverflow,
     HarnessError,
     LimitReached,
+    Notice,
+    ReplyEmpty,
     ServerError,
     did_you_mean,
 )
+from harness.inference.answer import check_text, lacks_text, reminded, with_text
 from harness.inference.backend import Backend
 from harness.inference.call_spans import KvBytes, call_span, heard, record_answer
-from harness.inference.completion import Completion, Embeddings
+from harness.inference.completion import Completion, Embeddings, doubts, possible
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate
-from harness.inference.meter import Admission, Meter, Sending
+from harness.inference.health import another_may_answer, retry_delay_s
+from harness.inference.meter import Admission, Meter
 from harness.inference.reply_in_progress import Listener
-from harness.inference.reply_store import KeptReplies, ReplyCache, Slot
-from harness.inference.request import ChatRequest, EmbedRequest, Request
-from harness.inference.retry import another_may_answer, retry_delay_s
-from harness.inference.structured import SchemaKnowledge
+from harness.inference.reply_store import KeptReplies, ReplyCache, Slot, call_key
+from harness.inference.request import ChatRequest, EmbedRequest, Request, merged, with_piece
+from harness.inference.structured import SchemaKnowledge, read_fitted
 from harness.inference.time_limits import Deadline, timed_out
 from harness.inference.tool_offers import ToolKnowledge, check_typed, read_offered
-from harness.trace import Span, Tracer
+from harness.inference.turns import TurnKnowledge
+from harness.trace import Span, Tracer, events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,8 @@ class Line:
     """How its server treats schemas; None if that is not tested."""
     tools: ToolKnowledge | None = None
     """How its server treats tools; None if they are simply passed on."""
+    turns: TurnKnowledge = field(default_factory=TurnKnowledge)
+    """Which conversations its server refuses."""
     identity: str | None = None
     """The key of its cached replies; None for no cache."""
     kv_bytes: KvBytes | None = None
@@ -69,6 +76,8 @@ class Caller:
 
 
 ANY_CALLER = Caller()
+_MOST_SEEDED = 1_000
+"""Replies to requests with a seed that are remembered."""
 
 
 class Watch(Protocol):
@@ -95,6 +104,12 @@ class Client:
     meter: Meter | None = None
     replies: KeptReplies | None = None
     watch: Watch | None = None
+    warn: Callable[[Notice], None] | None = None
+    """Hears once for each endpoint of what cannot be: counts, and requests taken no notice of."""
+    noticed: set[tuple[str, str]] = field(default_factory=set)
+    """What it has heard: tags and codes."""
+    seeded: dict[str, int] = field(default_factory=dict)
+    """Hashes of the replies to the first requests with a seed: the same should bring the same."""
     randomness: random.Random = field(default_factory=random.Random)
     """Draws the jitter of waits between attempts."""
 
@@ -122,39 +137,48 @@ class Client:
         1. Replay: a reply that an earlier part of the run got to the same call of the same node.
         2. Limits: the meter reserves what the call may take, or refuses it.
         3. Retry and fallback, within one deadline. Each attempt is a span; a reply in the cache
-           ends it (`_insist`, `_attempt`).
+           ends it (`_insist`).
         4. Gate: a place among the endpoint's calls, the model in memory, room in the meter.
         5. Provider: the request is sent (`_send`).
         6. Record: the span gets phases and usage, the meter what was taken, and the reply is kept
            for a resume.
         """
         self._line(request.model)
+        meter = self.meter
         async with self._slot(request, caller) as slot:
             # 1. Replay
-            if slot.known is not None:
-                return slot.known
+            known = slot.known
+            if known and isinstance(request, ChatRequest) and not lacks_text(request, known):
+                return known
             if self.watch is not None:
                 self.watch.before()
+            for line in self.lines.values():
+                line.gate.check()
             while True:
                 # 2. Limits
-                async with self._admitted(request) as admission:
+                async with nullcontext() if meter is None else meter.admitted(request) as admission:
                     asked = request if admission is None else admission.request
                     try:
                         # 3. to 5.
                         answer = await self._insist(asked, admission, caller)
                     except ContextOverflow as error:
-                        if not self._gets_less_room(admission, error):
+                        # A limit may have given the call more room than its context has.
+                        if meter is None or admission is None:
+                            raise
+                        if not meter.has_less_room(admission, error):
                             raise
                     else:
                         break
             # 6. Record
             if isinstance(request, ChatRequest):
-                slot.reply = answer = self._looked_at(request, answer, admission)
+                if self.watch is not None:
+                    self.watch.look_at(request, answer)
+                if meter is not None and admission is not None:
+                    answer = meter.cut_by(admission, answer)
+                slot.reply = answer
             return answer
 
-    async def _insist(
-        self, request: Request, admission: Admission[Any] | None, caller: Caller
-    ) -> Any:  # noqa: ANN401
+    async def _insist(self, request: Request, admission: Admission | None, caller: Caller) -> Any:  # noqa: ANN401
         """Asks until there is an answer or no way to one; raises the first endpoint's last error.
 
         A listener that heard a part of one answer gets no other.
@@ -163,76 +187,135 @@ class Client:
         listener = Listener(request) if isinstance(request, ChatRequest) else None
         asked: Request = request if listener is None else listener.request
         lines = self._lines(request)
-        tried: list[tuple[str, HarnessError]] = []
+        failed: list[tuple[str, HarnessError]] = []
         try:
             for line in lines:
                 tag, limit_s = line.endpoint.tag, line.endpoint.timeout_s
                 deadline = Deadline(limit_s, clock=self.tracer.now_ns, outer=whole)
-                call = _Call(line, admission, caller, deadline)
-                moves = 0
-                if tried:
-                    self._instant("fallback", *tried[-1], to=tag)
+                if failed:
+                    meant, error = failed[-1]
+                    reason, detail = type(error).__name__, self.tracer.excerpt(str(error))
+                    other = events.Fallback(model=meant, reason=reason, detail=detail, to=tag)
+                    self.tracer.instant(other)
                     asked = replace(asked, model=tag)
-                for attempt in count(1):
-                    failed_before = len(call.tried)
+                call = _Call(asked, line, admission, caller, deadline, may_wait=line is lines[-1])
+                while True:
+                    failures = len(call.tried)
                     try:
-                        answer = await self._attempt(asked, call)
+                        answer = await self._attempt(call)
                     except HarnessError as error:
+                        _keep_secrets_out_of(error, self.tracer.redactor.clean)
                         if listener is not None and listener.told:
                             raise
-                        delay_s = self._delay_s(error, attempt - moves, call)
-                        if failed_before < len(call.tried) <= len(line.others):
-                            moves, delay_s = moves + 1, 0.0  # another replica is asked at once
-                        else:
-                            call.tried.clear()
+                        delay_s = self._again(call, error, elsewhere=len(call.tried) > failures)
                         if delay_s is None:
-                            if not _another_is_asked(error, lines, is_first=not tried):
+                            # After a stand-in the next is asked, whatever failed, but at a limit.
+                            goes_on = not isinstance(error, LimitReached)
+                            if not failed:
+                                goes_on = len(lines) > 1 and another_may_answer(error)
+                            if not goes_on:
                                 raise
-                            tried.append((tag, error))
+                            failed.append((tag, error))
                             break
-                        self._instant("retry", tag, error, attempt=attempt, delay_s=delay_s)
                     else:
-                        return replace(answer, endpoint=tag) if tried else answer
+                        return replace(answer, endpoint=tag) if failed else answer
                     await asyncio.sleep(delay_s)
-            raise _all_failed(tried)
+            (_, first), *others = failed
+            for tag, its in others:
+                first.add_note(f"'{tag}', asked instead: {type(its).__name__}: {its}")
+            raise first
         finally:
-            tried.clear()  # its errors hold this frame, which would hold them
+            failed.clear()  # its errors hold this frame, which would hold them
 
-    async def _attempt(self, request: Request, call: _Call) -> Any:  # noqa: ANN401
-        """One attempt at one endpoint, in a span of its own."""
+    def _again(self, call: _Call, error: HarnessError, *, elsewhere: bool) -> float | None:
+        """How long until the next attempt, in seconds; None for no further one.
+
+        Attempts that fail while the endpoint is down do not count. `elsewhere` says whether a
+        replica failed that the call had not tried.
+        """
+        line, request = call.line, call.request
+        retry, gate, attempt, counts = line.endpoint.retry, line.gate, call.attempt, 1
+        delay_s = retry_delay_s(
+            error,
+            attempt=attempt,
+            policy=retry,
+            jitter=self.randomness.random(),
+            left_s=call.deadline.left_s,
+        )
+        # 1. The model is told of its empty reply.
+        is_empty = isinstance(error, ReplyEmpty) and retry.max_attempts > 1
+        if is_empty and isinstance(request, ChatRequest):
+            call.request, delay_s = reminded(request)
+        # 2. Another replica is asked at once.
+        if elsewhere and len(call.tried) <= len(line.others):
+            delay_s, counts = 0.0, 0
+        else:
+            call.tried.clear()
+            # 3. The gate holds it, and lets it through when its server is back.
+            if not call.may_wait:
+                delay_s = None if gate.is_down else delay_s
+            elif 0 < gate.max_outage_s < (getattr(error, "retry_after_s", None) or 0):
+                delay_s = None  # it says itself that waiting is in vain
+            elif gate.holds(error, answers=call.answers, is_last=delay_s is None):
+                delay_s, counts = 0.0, 0
+        if delay_s is not None:
+            pause = events.Retry(
+                model=line.endpoint.tag,
+                reason=type(error).__name__,
+                detail=self.tracer.excerpt(str(error)),
+                attempt=attempt,
+                delay_s=delay_s,
+            )
+            self.tracer.instant(pause)
+        call.attempt, call.answers = attempt + counts, gate.answers
+        return delay_s
+
+    async def _attempt(self, call: _Call) -> Any:  # noqa: ANN401
+        """One attempt at one endpoint, in a span of its own.
+
+        A model is asked in the way that its server treats schemas and tools.
+        """
+        request, line = call.request, call.line
+        if isinstance(request, ChatRequest):
+            request = with_defaults(request, line.endpoint)
         with call_span(request, self.tracer) as span:
-            if isinstance(request, ChatRequest):
-                self.tracer.flow("call", source=span.parent, target=span.id)
-                request = heard(request, span)
             if not isinstance(request, ChatRequest):
                 answer = await self._send(request, call, span)
-            elif (known := await self._cached(request, call.line)) is not None:
-                answer = known
-            else:
-                schemas, tools, mode = call.line.schemas, call.line.tools, None
-                ask, offered = partial(self._send, call=call, span=span), request
-                while True:
-                    if tools is not None:
-                        offered = await tools.offer(request, ask, tracer=self.tracer)
+                record_answer(answer, span, kv_bytes=line.kv_bytes)
+                return answer
+            self.tracer.flow("call", source=span.parent, target=span.id)
+            request, ask = heard(request, span), partial(self._send, call=call, span=span)
+            async with self._cached(request, line) as cached:
+                reply = cached.known
+                while reply is None:
+                    offered, mode = request, None
+                    if line.tools is not None:
+                        offered = await line.tools.offer(request, ask, tracer=self.tracer)
                     wanted = offered
-                    if offered.reply_schema is not None and schemas is not None:
-                        wanted, mode = await schemas.fit(offered, ask, tracer=self.tracer)
+                    if offered.reply_schema is not None and line.schemas is not None:
+                        wanted, mode = await line.schemas.fit(offered, ask, tracer=self.tracer)
+                    wanted = line.turns.folded(wanted)
                     try:
                         answer = await self._send(wanted, call, span)
-                        break
                     except ServerError as error:
-                        if tools is not None and tools.learn(error, wanted):
+                        if line.turns.learn(error, wanted):
                             continue
-                        if mode is None or schemas is None or not schemas.learn(error):
+                        if line.tools is not None and line.tools.learn(error, wanted):
+                            continue
+                        if mode is None or line.schemas is None:
                             raise
-                answer = answer if mode is None else replace(answer, structured=mode)
-                answer = read_offered(request, offered, answer)
-                if self.cache is not None and call.line.identity is not None:
-                    self.cache.keep(request, answer, identity=call.line.identity)
-            record_answer(answer, span, kv_bytes=call.line.kv_bytes)
-            if isinstance(request, ChatRequest):
-                check_typed(request, answer)
-            return answer
+                        if not line.schemas.learn(error, offered, wanted):
+                            raise
+                    else:
+                        self._doubt(wanted, answer)
+                        answer = read_fitted(offered, wanted, with_text(offered, answer), mode)
+                        reply = with_text(request, read_offered(request, offered, answer))
+                record_answer(reply, span, kv_bytes=line.kv_bytes)
+                check_text(request, reply)
+                check_typed(request, reply)
+                if cached.known is None:
+                    cached.reply = reply  # only now: what is of no use does not enter the cache
+            return reply
 
     async def _send(self, request: Request, call: _Call, span: Span) -> Any:  # noqa: ANN401
         """One request, once the gate and the meter let it through; its time begins here."""
@@ -241,25 +324,64 @@ class Client:
             # Else each call would leave its frames in the one error, and what they hold with them.
             raise line.error.with_traceback(None)
         # 4. Gate
+        meter, admission = self.meter, call.admission
         async with (
-            line.gate.passed(request, tried=call.tried) as place,
-            self._metered(request, call) as sending,
+            line.gate.passed(request, tried=call.tried, may_wait=call.may_wait) as place,
+            nullcontext()
+            if meter is None or admission is None
+            else meter.sending(admission, request) as sending,
         ):
             if place.name:
                 span.set(replica=place.name, replica_reason=place.reason)
             sent = request if sending is None else sending.request
-            deadline.begin()
+            deadline.begin(again=place.was_held)
             left_s = deadline.left_s
             if left_s <= 0:
                 raise timed_out("timeout_s", line.endpoint)
             if left_s < math.inf:
                 sent = replace(sent, timeout_s=left_s)
+            if place.is_probe and isinstance(sent, ChatRequest):
+                sent = with_piece(sent, partial(line.gate.is_back, place))
             # 5. Provider
-            with call.caller.sending():
-                answer = await _asked((line.backend, *line.others)[place.replica], sent)
+            with self.tracer.calling(), call.caller.sending():
+                if sending is not None:
+                    sending.has_left = True
+                backend = (line.backend, *line.others)[place.replica]
+                if isinstance(sent, ChatRequest):
+                    answer: Any = await backend.chat(sent)
+                else:
+                    answer = await backend.embed(sent)
+            answer = self._counted(answer, request)
             if sending is not None:
                 sending.answer = answer
             return answer
+
+    def _counted(self, answer: Any, request: Request) -> Any:  # noqa: ANN401
+        """The answer with the counts that can be; see `possible`."""
+        answer, wrong = possible(answer, request)
+        if wrong:
+            message = (
+                f"'{request.model}' reports what a call cannot have taken ({wrong}): such calls "
+                "are counted by the length of their texts"
+            )
+            self._notice(request.model, Notice(code="call.counts-impossible", message=message))
+        return answer
+
+    def _doubt(self, request: ChatRequest, reply: Completion) -> None:
+        """Warns of what the server seems not to have done; see `doubts`."""
+        tag, seed = request.model, request.seed
+        for notice in doubts(request, reply):
+            self._notice(tag, notice)
+        if seed is not None and reply.finish_reason == "stop" and len(self.seeded) < _MOST_SEEDED:
+            key, text_hash = call_key(request, identity=tag), hash(reply.text)
+            if self.seeded.setdefault(key, text_hash) != text_hash:
+                message = f"'{tag}' gave two replies to one request with seed {seed}"
+                self._notice(tag, Notice(code="call.seed-ignored", message=message))
+
+    def _notice(self, tag: str, notice: Notice) -> None:
+        if self.warn is not None and (tag, notice.code) not in self.noticed:
+            self.noticed.add((tag, notice.code))
+            self.warn(notice)
 
     def _line(self, tag: str) -> Line:
         line = self.lines.get(tag)
@@ -281,90 +403,52 @@ class Client:
             return nullcontext(Slot())
         return self.replies.slot(request, label=caller.label)
 
-    def _admitted(self, request: Request) -> AbstractAsyncContextManager[Admission[Any] | None]:
-        if self.meter is None:
-            return nullcontext()
-        return self.meter.admitted(request)
-
-    def _metered(
-        self, request: Request, call: _Call
-    ) -> AbstractAsyncContextManager[Sending[Any] | None]:
-        if self.meter is None or call.admission is None:
-            return nullcontext()
-        return self.meter.sending(call.admission, request)
-
-    def _gets_less_room(self, admission: Admission[Any] | None, error: ContextOverflow) -> bool:
-        """Whether a limit gave the call more room than its context has."""
-        if self.meter is None or admission is None:
-            return False
-        return self.meter.has_less_room(admission, error)
-
-    async def _cached(self, request: ChatRequest, line: Line) -> Completion | None:
+    def _cached(self, request: ChatRequest, line: Line) -> AbstractAsyncContextManager[Slot]:
         if self.cache is None or line.identity is None:
-            return None
-        asked_ns = self.tracer.now_ns()
-        return await self.cache.find(request, identity=line.identity, asked_ns=asked_ns)
-
-    def _delay_s(self, error: HarnessError, attempt: int, call: _Call) -> float | None:
-        return retry_delay_s(
-            error,
-            attempt=attempt,
-            policy=call.line.endpoint.retry,
-            jitter=self.randomness.random(),
-            left_s=call.deadline.left_s,
-        )
-
-    def _instant(self, name: str, tag: str, error: HarnessError, **more: Any) -> None:  # noqa: ANN401
-        self.tracer.instant(
-            name,
-            model=tag,
-            reason=type(error).__name__,
-            detail=self.tracer.excerpt(str(error)),
-            **more,
-        )
-
-    def _looked_at(
-        self, request: ChatRequest, reply: Completion, admission: Admission[Any] | None
-    ) -> Completion:
-        if self.watch is not None:
-            self.watch.look_at(request, reply)
-        if self.meter is None or admission is None:
-            return reply
-        return self.meter.cut_by(admission, reply)
+            return nullcontext(Slot())
+        return self.cache.slot(request, identity=line.identity, clock=self.tracer.now_ns)
 
 
-@dataclass(frozen=True, slots=True)
+def with_defaults(request: ChatRequest, endpoint: Endpoint) -> ChatRequest:
+    """The call with the endpoint's settings where it has none of its own."""
+    own = {
+        name: value
+        for name in ("top_k", "presence_penalty", "reasoning_effort")
+        if getattr(request, name) is None and (value := getattr(endpoint, name)) is not None
+    }
+    if endpoint.extra_body:
+        own["extra_body"] = merged(endpoint.extra_body, request.extra_body or {})
+    return replace(request, **own) if own else request
+
+
+@dataclass(slots=True)
 class _Call:
     """A call on its way to one endpoint."""
 
+    request: Request
     line: Line
-    admission: Admission[Any] | None
+    admission: Admission | None
     caller: Caller
     deadline: Deadline
+    may_wait: bool
+    """Whether it waits for the end of an outage: no other endpoint is asked in its place."""
     tried: set[int] = field(default_factory=set)
     """The endpoint's replicas that have failed it."""
+    attempt: int = 1
+    answers: int | None = None
+    """How many the endpoint had given when it last failed."""
 
 
-def _another_is_asked(error: HarnessError, lines: Sequence[Line], *, is_first: bool) -> bool:
-    """Whether the next endpoint is asked after this error.
-
-    After the first endpoint, only if that was unable to answer; after a stand-in, always but at a
-    limit.
-    """
-    if is_first:
-        return len(lines) > 1 and another_may_answer(error)
-    return not isinstance(error, LimitReached)
-
-
-def _all_failed(tried: Sequence[tuple[str, HarnessError]]) -> HarnessError:
-    """The first endpoint's error, with the others' as its notes."""
-    (_, first), *others = tried
-    for tag, error in others:
-        first.add_note(f"'{tag}', asked instead: {type(error).__name__}: {error}")
-    return first
-
-
-def _asked(backend: Backend, request: Request) -> Awaitable[Any]:
-    if isinstance(request, ChatRequest):
-        return backend.chat(request)
-    return backend.embed(request)
+def _keep_secrets_out_of(error: HarnessError, clean: Callable[[str], str]) -> None:
+    """Servers quote wrong keys, and a program may print an error with all its causes."""
+    error.args = tuple(clean(one) if isinstance(one, str) else one for one in error.args)
+    cause = error.__cause__ or error.__context__
+    while cause is not None:
+        # pydantic's message cuts the input short, in the midst of a key too.
+        mistakes = cause.errors() if isinstance(cause, ValidationError) else []
+        quoted = f"{[mistake['input'] for mistake in mistakes]}"
+        quoted += f"{cause} {cause!r} {vars(cause)}"
+        if clean(quoted) != quoted:
+            error.__cause__ = error.__context__ = None
+            return
+        cause = cause.__cause__ or cause.__context__

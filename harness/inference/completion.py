@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import re
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from textwrap import shorten
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import ServerError
-from harness.inference.request import ToolCall
+from harness.errors import Notice, ServerError
+from harness.inference.marks import mark_in
+from harness.inference.request import (
+    ChatRequest,
+    Message,
+    Request,
+    ToolCall,
+    most_prompt_tokens,
+    most_tokens_in,
+)
+
+A = TypeVar("A", "Completion", "Embeddings")
 
 PhaseName = Literal["overhead", "queue", "load", "prefill", "decode"]
 """Around the engine (client, network, the server's front end), waiting for a place, loading the
@@ -143,6 +156,17 @@ class Completion:
     """The run's limit that decided where the reply was cut; None if the call set it."""
     from_cache: bool = False
     """Whether the reply was reused from an earlier call, without asking a model."""
+    extra: Mapping[str, object] = field(default_factory=dict, hash=False)
+    """What the server wants back with the reply as a turn; see `Message.extra`."""
+    source: str | None = None
+    """The server, as the one that gets `extra` back; None without."""
+
+    @property
+    def message(self) -> Message:
+        """The reply as a turn of its conversation."""
+        return Message(
+            "assistant", self.text, tool_calls=self.tool_calls, extra=self.extra, source=self.source
+        )
 
     def __repr__(self) -> str:
         """The main figures, for display."""
@@ -152,6 +176,36 @@ class Completion:
             f"Completion({text!r}, finish_reason={self.finish_reason!r}, output_tokens={tokens}, "
             f"model_id={self.model_id!r})"
         )
+
+
+_FENCE_ALONE = re.compile(r"\s*(`{3,}|~{3,})[\w+-]*[^\S\n]*(?:\n\s*(?:\1\s*)?)?")
+_BLANK_KINDS = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp", "Mn", "Mc", "Me"})
+_BLANK_LETTERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Fillers and the empty Braille cell: letters and signs by category, and nothing to see."""
+
+
+def is_visible(text: str) -> bool:
+    """Whether a text shows anything.
+
+    Space of any kind, controls, zero-width and combining marks show nothing by themselves, and
+    neither does a code fence with nothing in it.
+    """
+    shows = any(
+        unicodedata.category(letter) not in _BLANK_KINDS and letter not in _BLANK_LETTERS
+        for letter in text
+    )
+    return shows and not _FENCE_ALONE.fullmatch(text)
+
+
+def why_no_text(reply: Completion) -> str:
+    """What came in place of an answer."""
+    tokens = "" if reply.usage is None else f" ({reply.usage.output_tokens} tokens)"
+    if reply.tool_calls:
+        return "it calls tools, and none was offered"
+    if reply.reasoning.strip() or (reply.usage and reply.usage.reasoning_tokens):
+        is_cut = reply.finish_reason == "length"
+        return f"reasoning{tokens} {'used up its room' if is_cut else 'is all that it holds'}"
+    return f"nothing visible came{tokens}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,27 +220,120 @@ class Embeddings:
     """The model's name as the server gave it."""
 
 
-def as_vectors(
-    rows: Sequence[Sequence[float]], *, endpoint: str, count: int
-) -> NDArray[np.float32]:
+_MOST_BEYOND = 1_000_000
+"""Tokens of a call beyond its texts: images, instructions of the server's own, hidden reasoning."""
+_MOST_TIMES = 100
+"""How many times as long as our estimate a text may be in a model's tokens."""
+
+
+def possible(answer: A, request: Request) -> tuple[A, str]:
+    """The answer without what its server cannot have counted, and what that was; "" for nothing.
+
+    Left out are tokens that are no whole number, or more than the texts can have, and dollars
+    computed from them. A server that counts reasoning beside the reply gets its sum.
+    """
+    if isinstance(request, ChatRequest):
+        asked = most_prompt_tokens(request)
+    else:
+        asked = sum(map(most_tokens_in, request.texts))
+    most, wrong = _MOST_BEYOND + _MOST_TIMES * asked, ""
+    if isinstance(answer, Embeddings):
+        count = _at_most(answer.input_tokens, most)
+        wrong = "" if count == answer.input_tokens else f"{answer.input_tokens!s:.20} tokens in"
+        return replace(answer, input_tokens=count), wrong
+    usage, usd, saved = answer.usage, answer.cost_usd, answer.cache_saved_usd
+    if usage is not None:
+        read, written = usage.input_tokens, usage.output_tokens
+        is_uncounted = answer.text and not read and not written
+        if is_uncounted or None in (_at_most(read, most), _at_most(written, most)):
+            wrong, usage = f"{read!s:.20} tokens in, {written!s:.20} out", None
+        else:
+            thought = _at_most(usage.reasoning_tokens, most)
+            usage = replace(
+                usage,
+                output_tokens=written + (thought if thought and thought > written else 0),
+                cached_tokens=_at_most(usage.cached_tokens, read),
+                reasoning_tokens=thought,
+                draft_tokens=_at_most(usage.draft_tokens, most),
+                accepted_tokens=_at_most(usage.accepted_tokens, most),
+            )
+    if not wrong and usd is not None and not 0 <= usd < math.inf:
+        wrong = f"{usd} dollars"
+    if wrong:
+        usd = saved = None
+    return replace(answer, usage=usage, cost_usd=usd, cache_saved_usd=saved), wrong
+
+
+_WORD = re.compile(r"[^\W_]+")
+_ROW = re.compile(r"(\w)\1{7,}")
+"""Of one letter, which are few tokens however long it is."""
+_LETTERS_A_TOKEN = 16
+"""More than most tokens have, also in a script without blanks between words."""
+_LEAST_SHARE = 0.7
+"""Of the words of a text, as tokens: some tokenizers join two common words to one."""
+_FEWEST_TO_JUDGE = 500
+"""Words of a prompt: hardly a server has so short a context that it cuts a shorter one."""
+
+
+def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:
+    """Signs that a server did not do what it was asked, and did not say so.
+
+    A seed cannot be seen in one reply.
+    """
+    tag, read = request.model, reply.usage.input_tokens if reply.usage else None
+    prompt = "\n".join(message.content for message in request.messages)
+    words = _WORD.findall(_ROW.sub(r"\1", prompt))
+    fewest = sum(1 + len(word) // _LETTERS_A_TOKEN for word in words)
+    if read is not None and fewest > _FEWEST_TO_JUDGE and read < _LEAST_SHARE * fewest:
+        yield Notice(
+            code="call.prompt-cut",
+            message=f"'{tag}' read {read} tokens of a prompt that has {fewest} or more: it was cut "
+            "to fit the context, or a part came from a cache and was not counted; shorten the "
+            "prompt, or serve a longer context",
+        )
+    text = reply.text.rstrip()
+    if stop := next((one for one in request.stop if one and one in text[: -len(one)]), None):
+        message = f"'{tag}' went on behind the stop text {stop!r}: it does not stop there"
+        yield Notice(code="call.stop-ignored", message=message)
+    if request.tool_choice == "required" and reply.finish_reason == "stop" and not reply.tool_calls:
+        message = f"'{tag}' was told to call a tool (tool_choice) and called none"
+        yield Notice(code="call.tool-choice-ignored", message=message)
+    if (mark := mark_in(reply.text)) and mark not in prompt:
+        yield Notice(
+            code="call.marks-unknown",
+            message=f"'{tag}' answers with {mark!r}, which looks like a mark of its model that the "
+            "server left in; start it with the parsers for this model",
+        )
+
+
+def _at_most(count: int | None, most: int) -> int | None:
+    return None if count is None or not 0 <= count <= most else count
+
+
+def as_vectors(rows: Sequence[object], *, endpoint: str, count: int) -> NDArray[np.float32]:
     """The rows as `(count, d) float32`, with `d` at least 1 and nothing in it but finite numbers.
 
     Raises:
         ServerError: They are something else.
     """
     if len(rows) != count:
-        raise _odd(f"{len(rows)} embeddings of {count} texts", endpoint)
-    lengths = sorted({len(row) for row in rows})
+        raise no_embeddings(f"{len(rows)} embeddings of {count} texts", endpoint)
+    lists = [row for row in rows if isinstance(row, list)]
+    lengths = sorted({len(row) for row in lists})
     if len(lengths) > 1:
-        raise _odd(f"embeddings of different lengths ({lengths[0]} to {lengths[-1]})", endpoint)
-    if not all(lengths):
-        raise _odd("embeddings with no numbers in them", endpoint)
+        raise no_embeddings(
+            f"embeddings of different lengths ({lengths[0]} to {lengths[-1]})", endpoint
+        )
+    are_numbers = {type(one) for row in lists for one in row} <= {int, float}
+    if not all(lengths) or len(lists) != count or not are_numbers:
+        raise no_embeddings("embeddings that are no lists of numbers", endpoint)
     with np.errstate(over="ignore"):  # what float32 has no room for is found below
         vectors = np.array(rows, dtype=np.float32)
     if not np.isfinite(vectors).all():
-        raise _odd("embeddings with numbers that are not finite in float32", endpoint)
+        raise no_embeddings("embeddings with numbers that are not finite in float32", endpoint)
     return vectors
 
 
-def _odd(came: str, endpoint: str) -> ServerError:
+def no_embeddings(came: str, endpoint: str) -> ServerError:
+    """The error of a server that was asked for embeddings, and of what came."""
     return ServerError(f"the server was asked for embeddings and sent {came}", endpoint=endpoint)

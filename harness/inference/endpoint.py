@@ -7,9 +7,9 @@ One entry of `[endpoints.<tag>]` in `harness.toml`, or of the JSON object in `HA
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -18,7 +18,8 @@ from pydantic.types import PositiveFloat
 from harness.errors import Mistake
 from harness.hardware import CacheType, parse_bytes
 from harness.inference.completion import StructuredMode, ToolMode
-from harness.inference.retry import RetryPolicy
+from harness.inference.health import RetryPolicy
+from harness.inference.request import Effort
 
 WireName = Literal[
     "openai",
@@ -48,13 +49,14 @@ FILE_BACKENDS: frozenset[BackendName] = frozenset({"embedded", "llama-cpp-python
 """Backends that load a GGUF file themselves."""
 
 MANAGED_BACKENDS: frozenset[BackendName] = frozenset(
-    {"ollama", "llamacpp", "vllm", "sglang", "tabbyapi", "tensorrt-llm", "triton", "triton-openai"}
+    {"ollama", "llamacpp", "vllm", "triton", "triton-openai"}
 )
 """Servers that load and unload models on request."""
 
 MACHINE, AUTO = "machine", "auto"
 """The machine's own memory, as a device; and the device that is chosen when a session opens."""
 
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 GPU_NAME = re.compile(r"gpu\d+")
 
 SamplingField = Literal[
@@ -63,6 +65,8 @@ SamplingField = Literal[
     "top_k",
     "min_p",
     "frequency_penalty",
+    "presence_penalty",
+    "reasoning_effort",
     "seed",
     "logprobs",
     "top_logprobs",
@@ -81,7 +85,6 @@ _ONLY_FOR: Mapping[str, frozenset[BackendName]] = {
     "cache_type_v": FILE_BACKENDS,
     "gpu_layers": FILE_BACKENDS,
     "manage": MANAGED_BACKENDS,
-    "control_key_env": MANAGED_BACKENDS,
     "keep_alive": frozenset({"ollama"}),
     "prompt_template": frozenset({"triton"}),
 }
@@ -149,8 +152,8 @@ class Endpoint(BaseModel):
     belong to the budget. Other clients of the server lose the model when it is unloaded."""
     need_bytes: int | None = Field(default=None, alias="need", gt=0)
     """Memory of the loaded model: bytes, or a text such as "6 GiB". By default it is read from the
-    file, or asked of Ollama; other managed servers need it. For servers that take a fixed share of
-    their GPU (vLLM, SGLang, TensorRT-LLM) it is that share."""
+    file, or asked of Ollama; other managed servers need it. For vLLM, which takes a fixed share of
+    its GPU, it is that share."""
     pin: bool = False
     """Whether the model is loaded when a run begins and stays until its end."""
     priority: int = Field(default=0, ge=-10, le=10)
@@ -158,9 +161,6 @@ class Endpoint(BaseModel):
     between loads, and between unloads, of equal cost."""
     load_timeout_s: float = Field(default=600.0, gt=0)
     """Time limit for loading the model, and for unloading it."""
-    control_key_env: str | None = None
-    """Name of the environment variable with the key for loading and unloading, if it is not
-    `api_key_env`'s: the admin key of TabbyAPI and SGLang, the control key of TensorRT-LLM."""
     written_in: Path | None = Field(default=None, exclude=True, repr=False)
     """The folder of the `harness.toml` with this endpoint; None for the user's own. Set on
     loading."""
@@ -187,9 +187,28 @@ class Endpoint(BaseModel):
     """Calls that may wait in this process; a further one fails at once (`QueueFull`), or goes to
     `fallback`. None for any number."""
     retry: RetryPolicy = RetryPolicy()
-    """How often a failed call is retried: `{max_attempts = 4, base_s = 0.5, cap_s = 8}`."""
+    """How often a failed call is retried, or a connection:
+    `{max_attempts = 4, base_s = 0.5, cap_s = 8}`."""
+    max_outage_s: float = Field(default=600.0, ge=0)
+    """How long calls wait for a server that has answered and is down now, or still loads; then the
+    run ends, and can be resumed. Such a wait is no part of `timeout_s`, nor of `retry`."""
     fallback: tuple[str, ...] = ()
     """Tags of the endpoints to ask instead, in order, when this one cannot answer."""
+    headers: dict[str, str] = {}
+    """Headers of every request. `${NAME}` in a value stands for a variable, which goes only where
+    the endpoint's key may go."""
+    query: dict[str, str] = {}
+    """Parameters of every request's address, with variables as in `headers`."""
+    extra_body: dict[str, Any] = {}
+    """Fields of each call's JSON that harness does not know, merged into it last; those of a call
+    go first."""
+    reasoning_effort: Effort | None = None
+    """How much the model thinks, unless a call says: `none` switches thinking off, in the server's
+    own spelling. None for the server's own setting, as in the next two."""
+    top_k: int | None = Field(default=None, ge=1)
+    """Samples from this many of the likeliest tokens, unless a call says."""
+    presence_penalty: float | None = Field(default=None, ge=0, le=2)
+    """Lowers a token's chance once it was used, unless a call says."""
     drop: tuple[SamplingField, ...] = ()
     """Fields that are never sent, because the model or its server refuses them. If a server reports
     the refusal, as most do, the call is repeated without the field anyway."""
@@ -204,7 +223,8 @@ class Endpoint(BaseModel):
     chat; on a server, `harness endpoints check` tests nothing else."""
     keep_alive: str | float | None = None
     """How long Ollama keeps the model loaded after a call: seconds, or a duration as Go writes it,
-    such as "10m" or "1h30m"; negative for ever. None for the server's own setting."""
+    such as "10m" or "1h30m"; negative for ever. None for half an hour with `manage`, else for the
+    server's own setting."""
     prompt_template: PromptTemplate | None = None
     """How `triton` is sent a conversation: as the model was trained to read it."""
     family: str | None = None
@@ -347,6 +367,37 @@ class Endpoint(BaseModel):
                 code="endpoint.urls-managed",
             )
 
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables whose values its requests carry; its key's first."""
+        values = " ".join((*self.headers.values(), *self.query.values()))
+        return (*filter(None, [self.api_key_env]), *_VARIABLE.findall(values))
+
+    def filled_in(self, environment: Mapping[str, str]) -> Self:
+        """The same, with the values of the variables in `headers` and `query`."""
+        filled = {
+            name: {
+                key: _VARIABLE.sub(lambda found: environment.get(found[1], ""), value)
+                for key, value in getattr(self, name).items()
+            }
+            for name in ("headers", "query")
+        }
+        return self.model_copy(update=filled) if self.headers or self.query else self
+
+    @property
+    def source(self) -> str:
+        """Names a provider, whatever the model: a host and a path, or litellm's name for it."""
+        api = self.model_id.partition("/")[0] if self.backend == "litellm" else ""
+        return f"{api}@{_name(self.url) if self.url else ''}"
+
+    @property
+    def with_settings(self) -> str:
+        """The tag, with the settings that a calibration of its judgements holds for."""
+        names = ("reasoning_effort", "top_k", "presence_penalty", "extra_body")
+        said = ((name, getattr(self, name)) for name in names)
+        settings = ", ".join(f"{name} {value}" for name, value in said if value)
+        return f"{self.tag} ({settings})" if settings else self.tag
+
     def made_repeatable(self) -> Self:
         """The same endpoint, made repeatable; unchanged if that is impossible."""
         if self.backend not in _ONLY_FOR["repeatable"]:
@@ -358,17 +409,14 @@ class Endpoint(BaseModel):
             # A default asks for nothing, though it was written down.
             asked_for = getattr(self, name) != type(self).model_fields[name].default
             if asked_for and self.backend not in backends:
+                *others, last = (f"'{name}'" for name in sorted(backends))
+                either = f"{', '.join(others)} or {last}" if others else last
                 elsewhere = "" if self.url is None else ", or set it where that server is started"
                 raise Mistake(
-                    f"'{name}' is for backend {_either(backends)}, and would do nothing for "
+                    f"'{name}' is for backend {either}, and would do nothing for "
                     f"'{self.backend}'; leave it out{elsewhere}",
                     code="endpoint.stray-setting",
                 )
-
-
-def _either(names: Iterable[str]) -> str:
-    *others, last = (f"'{name}'" for name in sorted(names))
-    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _name(url: str) -> str:

@@ -1,27 +1,33 @@
-"""The gate of an endpoint: how many calls go through at once, and to which replica."""
+"""The gate of an endpoint: how many calls go through at once, and to which replica.
+
+While no replica answers, calls wait here, and one at a time tries whether that is over.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import bisect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import copy
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 
-from harness.errors import HarnessError, QueueFull
-from harness.inference.providers.counters import KV_CACHE, WAITING
+from harness.errors import HarnessError, InferenceError, Overloaded, QueueFull, RunLimitReached
+from harness.inference.health import OutageReason, is_replicas_fault, outage_of, pause_s
 from harness.inference.replicas import (
     ReplicaReason,
     ReplicaState,
     choice,
-    is_replicas_fault,
-    pause_s,
     preference,
     stable_prefix,
 )
 from harness.inference.request import ChatRequest, Request
-from harness.trace import Tracer
+from harness.inference.structured import FoundOnce
+from harness.inference.waiting import Waiter, WaitingLine
+from harness.log import log_warning
+from harness.trace import Tracer, describe, events
 
 Lease = Callable[[Request], AbstractAsyncContextManager[object]]
 """Gives the lease held while a call is sent, such as the model's place in memory."""
@@ -35,40 +41,24 @@ class Replica:
     """As traces show it; empty for an endpoint's only one."""
     slots: Callable[[], Awaitable[int | None]] | None = None
     """Asks the server for its slots before the first call; None from it means no limit."""
-    counters: Mapping[str, float] = field(default_factory=dict)
-    """The server's last sampled counters."""
     places: int | None = None
     under_way: int = 0
-    waiting: int = 0
     failures: int = 0
     """Consecutive failures."""
     out_until_ns: int = 0
-    call_s: float | None = None
-    """A mean of the latest calls that it answered."""
-    first_sent_ns: int | None = None
-    """When it was sent the first of those under way."""
+    outage: OutageReason | None = None
+    """Why no call goes to it but one that tries it; None if it is not down."""
 
-    def answered(self, call_s: float) -> None:
-        """A call has got its answer, in so many seconds."""
-        self.failures = 0
-        self.call_s = call_s if self.call_s is None else self.call_s + (call_s - self.call_s) / 4
-
-    def _first_s(self, now_ns: int) -> float | None:
-        if self.first_sent_ns is None or not self.under_way:
-            return None  # one whose only call has failed is not slow
-        return (now_ns - self.first_sent_ns) / 1e9
-
-    def state(self, now_ns: int) -> ReplicaState:
+    def state(self, now_ns: int, waiting: int) -> ReplicaState:
         """For a choice. After a failure it is tried again with one call at a time."""
         is_tried = self.failures > 0 and self.under_way > 0
+        is_out = is_tried or now_ns < self.out_until_ns
         return ReplicaState(
             under_way=self.under_way,
-            waiting=self.waiting,
+            waiting=waiting,
             has_place=self.places is None or self.under_way < self.places,
-            is_out=is_tried or now_ns < self.out_until_ns,
-            server_waiting=self.counters.get(WAITING.name, 0.0),
-            kv_share=self.counters.get(KV_CACHE.name, 0.0),
-            call_s=self._first_s(now_ns) if self.call_s is None else self.call_s,
+            is_out=is_out,
+            is_down=is_out and self.outage is not None,
         )
 
 
@@ -81,15 +71,18 @@ class Place:
     reason: ReplicaReason
     name: str
     """The replica's; empty for an only one."""
+    is_probe: bool = False
+    """Whether the call tries a replica that is down."""
+    was_held: bool = False
+    """Whether the call waited because none answered."""
 
 
-@dataclass(slots=True)
-class _Waiter:
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Waiter(Waiter[Place]):
     order: tuple[int, ...]
     tried: set[int]
-    rank: tuple[int, int]
-    """Higher priority first, then first come first served."""
-    place: asyncio.Future[Place]
+    may_wait: bool
+    is_held: bool
 
 
 class Gate:
@@ -97,7 +90,12 @@ class Gate:
 
     A call's time limits begin when it is sent: the wait is not part of them. `max_parallel` is the
     limit for each replica; None for the number of its server's slots. `max_queue` is the number of
-    calls that may wait. Each call holds a `lease` while it is sent.
+    calls that may wait. Each call holds a `lease` while it is sent. `later` calls a function after
+    some seconds; `randomness` spreads the times at which a server that is down is tried again.
+
+    Attributes:
+        answers: How many calls were answered so far.
+        max_outage_s: How long an outage is waited for; 0 for not at all.
     """
 
     def __init__(
@@ -107,128 +105,250 @@ class Gate:
         max_queue: int | None = None,
         replicas: Sequence[Replica] | None = None,
         lease: Lease | None = None,
+        max_outage_s: float = 600.0,
+        later: Callable[[float, Callable[[], None]], object] | None = None,
+        randomness: random.Random | None = None,
         tracer: Tracer,
     ) -> None:
         self._replicas = replicas or [Replica()]
         for replica in self._replicas:
             replica.places = max_parallel
-        self._names = [replica.name for replica in self._replicas]
+        self._place_of: events.PlaceOf = "endpoint"
         self._reason = f"max_parallel = {max_parallel}"
-        self._is_asked = max_parallel is not None
-        self._asking = asyncio.Lock()
+        self._asked = FoundOnce(True if max_parallel is not None else None)
         self._max_queue = max_queue
-        self._queue: list[_Waiter] = []
+        self._waiting = WaitingLine[_Waiter, Place](
+            tracer=tracer, serve=self._serve, why=self._why, take_back=self._give_back
+        )
         self._numbers = count()
         self._lease = lease
+        self.max_outage_s = max_outage_s
+        self._later = later
+        self._randomness = randomness or random.Random()  # noqa: S311
         self._tracer = tracer
+        self.answers = 0
+        self._down_since_ns: int | None = None
+        self._outage_error: HarnessError | None = None
+        self._tag = ""
+        self._end: RunLimitReached | None = None
 
     @asynccontextmanager
     async def passed(
-        self, request: Request, *, tried: set[int] | None = None
+        self, request: Request, *, tried: set[int] | None = None, may_wait: bool = True
     ) -> AsyncIterator[Place]:
         """Begins when the call may be sent, and gives its place back at the end.
 
         `tried` has the replicas that have failed it, which are avoided; this one is added if it
-        fails, too.
+        fails, too. Without `may_wait`, a call does not wait for the end of an outage.
 
         Raises:
             QueueFull: It would have to wait, and so many do already.
+            InferenceError: No replica answers now, and it may not wait.
+            RunLimitReached: None has answered for `max_outage_s`.
         """
-        if not self._is_asked:
-            await self._ask_for_slots()
+        self.check()
+        if self._asked.known is None:
+            await self._asked.found(self._ask_for_slots)
         tried = set() if tried is None else tried
-        place = await self._place(request, tried)
+        place = await self._place(request, tried, may_wait=may_wait)
         replica = self._replicas[place.replica]
         try:
             async with self._lease(request) if self._lease else nullcontext():
-                sent_ns = self._tracer.now_ns()
-                if replica.first_sent_ns is None or replica.under_way == 1:
-                    replica.first_sent_ns = sent_ns
                 yield place
-            replica.answered((self._tracer.now_ns() - sent_ns) / 1e9)
+            replica.failures = 0
+            self.answers += 1
+            self.is_back(place)
         except HarnessError as error:
-            if len(self._replicas) > 1 and is_replicas_fault(error):
+            is_fault = len(self._replicas) > 1 and is_replicas_fault(error)
+            if is_fault:
                 tried.add(place.replica)
-                self._leave_out(replica)
+            reason = outage_of(error)
+            if self.max_outage_s and (
+                (reason == "unreachable" and self.answers) or (reason and replica.outage)
+            ):
+                if replica.outage is None:
+                    replica.out_until_ns = 0  # of failures that were none, which wakes no call
+                replica.outage = reason
+            if is_fault or (reason and replica.outage):
+                self._leave_out(replica, error)
             raise
         finally:
             self._give_back(place)
 
-    async def _place(self, request: Request, tried: set[int]) -> Place:
-        """A place, at once or after a wait."""
-        alone = len(self._replicas) == 1
-        order = (0,) if alone else preference(stable_prefix(request), self._names)
-        priority = request.priority if isinstance(request, ChatRequest) else 0
-        rank = (-priority, next(self._numbers))
-        waiter = _Waiter(order, tried, rank, asyncio.get_running_loop().create_future())
-        self._replicas[order[0]].waiting += 1
-        if self._served(waiter, self._states(), has_waited=False):
-            return waiter.place.result()
-        if self._max_queue is not None and len(self._queue) >= self._max_queue:
-            self._replicas[order[0]].waiting -= 1
-            raise QueueFull(
-                f"{len(self._queue)} calls already wait ({self._reason}; max_queue = "
-                f"{self._max_queue}); raise either limit, or make fewer calls at once",
-                endpoint=request.model,
+    def check(self) -> None:
+        """To call before anything that costs something.
+
+        Raises:
+            RunLimitReached: The endpoint was down for too long, and the run is to end.
+        """
+        if self._end is not None:
+            raise self._end.with_traceback(None)
+
+    def holds(self, error: HarnessError, *, answers: int | None, is_last: bool) -> bool:
+        """Whether a call that failed waits here for the end of an outage, as one more attempt.
+
+        Args:
+            error: How it failed.
+            answers: How many calls were answered when it last failed; None if it had not. If
+                others were answered since, the call may be what their server fails by.
+            is_last: Whether there would be no further attempt without.
+        """
+        reason = outage_of(error)
+        if reason is None or answers not in {None, self.answers} or not self.max_outage_s:
+            return False
+        # A server that is loading, or full, is there; an address may be wrong until it answers.
+        if is_last and not self.is_down and (self.answers or isinstance(error, Overloaded)):
+            for replica in self._replicas:
+                replica.outage, replica.out_until_ns = reason, 0
+                self._leave_out(replica, error)
+        return self.is_down
+
+    @property
+    def is_down(self) -> bool:
+        """Whether no replica answers."""
+        return all(replica.outage for replica in self._replicas)
+
+    def is_back(self, place: Place) -> None:
+        """A replica answers, or begins to; calls that wait for it go on."""
+        replica = self._replicas[place.replica]
+        if replica.outage is None:
+            return
+        was_down, since_ns = self.is_down, self._down_since_ns
+        replica.outage, replica.failures, replica.out_until_ns = None, 0, 0
+        if was_down and since_ns is not None:
+            down_s = round((self._tracer.now_ns() - since_ns) / 1e9, 1)
+            self._down_since_ns = None
+            log_warning(
+                "an endpoint answers again",
+                code="endpoint.back",
+                endpoint=self._tag,
+                after_s=down_s,
             )
-        bisect.insort(self._queue, waiter, key=lambda one: one.rank)
-        with self._tracer.span("queue", source="measured", reason=self._reason):
-            try:
-                return await waiter.place
-            except asyncio.CancelledError:
-                if waiter.place.cancelled():
-                    self._queue.remove(waiter)
-                    self._replicas[order[0]].waiting -= 1
-                else:
-                    self._give_back(waiter.place.result())
-                raise
+            for waiter in self._waiting:
+                waiter.changed.set()  # from now on it waits for a place
+        self._serve()
+
+    async def _place(self, request: Request, tried: set[int], *, may_wait: bool) -> Place:
+        """A place, at once or after a wait."""
+        names = [replica.name for replica in self._replicas]
+        order = (0,) if len(names) == 1 else preference(stable_prefix(request), names)
+        priority = request.priority if isinstance(request, ChatRequest) else 0
+        waiter = _Waiter(
+            rank=(-priority, next(self._numbers)),  # then first come, first served
+            order=order,
+            tried=tried,
+            may_wait=may_wait,
+            is_held=self.is_down,
+        )
+        already = self._waiting.join(waiter)
+        is_full = self._max_queue is not None and already >= self._max_queue
+        if waiter.place is None and self.is_down and not may_wait:
+            self._waiting.settle(waiter, refusal=self._outage_error)
+        elif waiter.place is None and not self.is_down and is_full:
+            message = (
+                f"{already} calls already wait ({self._reason}; max_queue = {self._max_queue}); "
+                "raise either limit, or make fewer calls at once"
+            )
+            self._waiting.settle(waiter, refusal=QueueFull(message, endpoint=request.model))
+        return await self._waiting.place_of(waiter)
+
+    def _why(self, waiter: _Waiter) -> events.Happening:
+        if self.is_down:
+            return events.Hold("measured", self._replicas[waiter.order[0]].outage)
+        return events.Queue(source="measured", place_of=self._place_of, reason=self._reason)
 
     def _states(self) -> list[ReplicaState]:
-        return [replica.state(self._tracer.now_ns()) for replica in self._replicas]
-
-    def _served(self, waiter: _Waiter, states: Sequence[ReplicaState], *, has_waited: bool) -> bool:
-        """Gives it a place if there is one for it."""
-        chosen = choice(waiter.order, states, tried=waiter.tried, has_waited=has_waited)
-        if chosen is None:
-            return False
-        number, reason = chosen
-        self._replicas[waiter.order[0]].waiting -= 1
-        self._replicas[number].under_way += 1
-        waiter.place.set_result(Place(number, reason, self._names[number]))
-        return True
+        now_ns = self._tracer.now_ns()
+        waiting = Counter(waiter.order[0] for waiter in self._waiting)
+        return [one.state(now_ns, waiting[number]) for number, one in enumerate(self._replicas)]
 
     def _give_back(self, place: Place) -> None:
         self._replicas[place.replica].under_way -= 1
+        self._serve()
+
+    def _serve(self) -> None:
+        """Gives places to calls that wait for one."""
         states, refused = self._states(), set[tuple[int, ...]]()
-        for waiter in tuple(self._queue):
-            # One that was cancelled just now takes itself out.
-            if waiter.place.cancelled() or (waiter.order in refused and not waiter.tried):
+        for waiter in self._waiting:
+            if not any(state.has_place and not state.is_down for state in states):
+                break
+            if waiter.order in refused and not waiter.tried:
                 continue
-            if self._served(waiter, states, has_waited=True):
-                self._queue.remove(waiter)
-                states = self._states()
-                if not any(state.has_place for state in states):
-                    break
-                refused.clear()
-            elif not waiter.tried:
-                refused.add(waiter.order)
+            chosen = choice(waiter.order, states, tried=waiter.tried)
+            if chosen is None:
+                refused |= set() if waiter.tried else {waiter.order}
+                continue
+            number, reason = chosen
+            replica = self._replicas[number]
+            replica.under_way += 1
+            place = Place(number, reason, replica.name, bool(replica.outage), waiter.is_held)
+            self._waiting.settle(waiter, place)
+            states = self._states()
+            refused.clear()
 
-    def _leave_out(self, replica: Replica) -> None:
+    def _leave_out(self, replica: Replica, error: HarnessError) -> None:
         now_ns = self._tracer.now_ns()
-        if now_ns >= replica.out_until_ns:  # calls that fail together are one failure
-            replica.failures += 1
-            replica.out_until_ns = now_ns + int(pause_s(replica.failures) * 1e9)
+        if now_ns < replica.out_until_ns:
+            return  # calls that fail together are one failure
+        replica.failures += 1
+        is_outage = replica.outage is not None
+        jitter = self._randomness.random() if is_outage else 0.0
+        asked_s = (error.retry_after_s or 0.0) if isinstance(error, Overloaded) else 0.0
+        left_out_s = pause_s(
+            replica.failures,
+            is_outage=is_outage,
+            jitter=jitter,
+            asked_s=min(asked_s, self.max_outage_s),
+        )
+        if is_outage:
+            since_ns = now_ns if self._down_since_ns is None else self._down_since_ns
+            left_s = self.max_outage_s - (now_ns - since_ns) / 1e9
+            left_out_s = min(left_out_s, max(left_s, 0.1))
+            later = self._later or asyncio.get_running_loop().call_later
+            later(left_out_s, self._serve)
+        replica.out_until_ns = now_ns + int(left_out_s * 1e9)
+        if self.is_down:
+            self._note_outage(error, now_ns)
 
-    async def _ask_for_slots(self) -> None:
-        async with self._asking:
-            asked = [replica for replica in self._replicas if replica.slots is not None]
-            if not self._is_asked and asked:
-                with self._tracer.span("ask slots") as span:
-                    told = await asyncio.gather(*(one.slots() for one in asked if one.slots))
-                    known = [slots for slots in told if slots is not None]
-                    for replica, slots in zip(asked, told, strict=True):
-                        # One that does not answer now has as many as the least of the others.
-                        replica.places = slots or min(known, default=None)
-                    span.set(slots=sum(known) if known else None)
-                self._reason = f"slots: all {sum(known)} of the server's are taken"
-            self._is_asked = True
+    def _note_outage(self, error: HarnessError, now_ns: int) -> None:
+        """Says that no replica answers, when that begins; ends the run when it has lasted."""
+        self._outage_error = copy.copy(error)  # whose frames hold the call
+        if self._down_since_ns is None:
+            self._down_since_ns = now_ns
+            self._tag = error.endpoint if isinstance(error, InferenceError) else ""
+            for waiter in self._waiting:
+                if waiter.may_wait:
+                    waiter.is_held = True
+                    waiter.changed.set()
+                else:
+                    self._waiting.settle(waiter, refusal=self._outage_error)
+            log_warning(
+                "an endpoint is down; its calls wait until it answers",
+                code="endpoint.down",
+                endpoint=self._tag,
+                at_most_s=self.max_outage_s,
+                error=describe(error),
+            )
+        elif now_ns - self._down_since_ns >= self.max_outage_s * 1e9:
+            self._end = RunLimitReached(
+                f"endpoint '{self._tag}' did not answer for {self.max_outage_s:g} s "
+                f"(max_outage_s): {error}; start its server again, and go on with the run",
+                limit="outage",
+                code="run.endpoint-down",
+            )
+            for waiter in self._waiting:
+                self._waiting.settle(waiter, refusal=self._end)
+
+    async def _ask_for_slots(self) -> bool:
+        asked = [replica for replica in self._replicas if replica.slots is not None]
+        if asked:
+            with self._tracer.span(events.AskSlots()) as span:
+                told = await asyncio.gather(*(one.slots() for one in asked if one.slots))
+                known = [slots for slots in told if slots is not None]
+                for replica, slots in zip(asked, told, strict=True):
+                    # One that does not answer now has as many as the least of the others.
+                    replica.places = slots or min(known, default=None)
+                span.set(slots=sum(known) if known else None)
+            self._place_of = "slots"
+            self._reason = f"slots: all {sum(known)} of the server's are taken"
+        return True

@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict
 
 from harness.errors import InvalidInput
 
@@ -30,6 +33,9 @@ class Image:
     Made by `from_path`, `from_bytes` and `from_url`, which raise `InvalidInput` unless it is a PNG,
     JPEG, WebP or GIF of up to 20 MiB.
     """
+
+    # As an output of a node, in the journal.
+    __pydantic_config__: ClassVar = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
     media_type: str
     """`image/png` and so on; empty for an address."""
@@ -105,3 +111,20 @@ class Image:
         """The image as the trace shows it."""
         what = self.url or f"{self.media_type}, {len(self.data)} bytes"
         return f"[image {what}, sha256 {self.digest}]"
+
+
+def numbered(value: object, images: list[Image]) -> object:
+    """A value whose images, at any depth, are added to the list and replaced by their numbers."""
+    match value:
+        case Image():
+            images.append(value)
+            return f"[image {len(images)}]"
+        case Mapping():
+            return {key: numbered(part, images) for key, part in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [numbered(part, images) for part in value]
+        case BaseModel():
+            return {name: numbered(part, images) for name, part in value}
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return {f.name: numbered(getattr(value, f.name), images) for f in fields(value)}
+    return value

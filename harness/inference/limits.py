@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from harness.errors import InvalidInput
@@ -36,7 +36,7 @@ class Spent:
         return self.time_ns / 1e9
 
     def __add__(self, other: Spent) -> Spent:
-        costs = [one.cost_usd for one in (self, other) if one.cost_usd is not None]
+        costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
         return Spent(
             calls=self.calls + other.calls,
             input_tokens=self.input_tokens + other.input_tokens,
@@ -46,6 +46,9 @@ class Spent:
             estimated_calls=self.estimated_calls + other.estimated_calls,
             unpriced_calls=self.unpriced_calls + other.unpriced_calls,
         )
+
+    def __neg__(self) -> Spent:
+        return Spent(**{name: value and -value for name, value in asdict(self).items()})
 
 
 NOTHING = Spent()
@@ -98,6 +101,17 @@ class Limits:
                     code="loop.limit-not-positive",
                 )
 
+    def left(self, limit: LimitName, used: Spent) -> float | None:
+        """What is left of a limit; None without one."""
+        most: float | None = getattr(self, FIELD_OF[limit])
+        amounts = {
+            "tokens": used.tokens,
+            "cost": used.cost_usd or 0.0,
+            "time": used.seconds,
+            "calls": used.calls,
+        }
+        return None if most is None else most - amounts[limit]
+
     def said(self, limit: LimitName) -> str:
         """A limit as messages show it: `max_tokens = 4000`."""
         name = FIELD_OF[limit]
@@ -115,88 +129,24 @@ def merged(*limits: Limits | None) -> Limits:
     return together
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """The most that calls can use, before their use is known."""
-
-    tokens: int = 0
-    """Input and output."""
-    usd: float = 0.0
-    """As far as prices are known."""
-    seconds: float = 0.0
-    calls: int = 0
-
-    def __add__(self, other: Room) -> Room:
-        return Room(
-            tokens=self.tokens + other.tokens,
-            usd=self.usd + other.usd,
-            seconds=self.seconds + other.seconds,
-            calls=self.calls + other.calls,
-        )
-
-    def __sub__(self, other: Room) -> Room:
-        """Without the other, which is in it."""
-        return Room(
-            tokens=self.tokens - other.tokens,
-            usd=self.usd - other.usd,
-            seconds=self.seconds - other.seconds,
-            calls=self.calls - other.calls,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Why a call is not sent."""
-
-    limit: LimitName
-    message: str
-
-
-def left_of(limits: Limits, *, spent: Spent, held: Room) -> tuple[int | None, float | None]:
-    """Tokens and dollars left for a call; None without a limit."""
-    tokens, usd = limits.max_tokens, limits.max_cost_usd
-    return (
-        None if tokens is None else tokens - spent.tokens - held.tokens,
-        None if usd is None else usd - (spent.cost_usd or 0.0) - held.usd,
-    )
-
-
-def refusal(limits: Limits, *, model: str, need: Room, spent: Spent, held: Room) -> Refusal | None:
-    """The limit that forbids a call; None if it fits.
-
-    `held` is the most that calls under way, or reserved calls, may still use.
-    """
-    left, left_usd = left_of(limits, spent=spent, held=held)
-    if left is not None and need.tokens > left:
-        kept = f", beside {held.tokens} kept" if held.tokens else ""
-        return Refusal(
-            limit="tokens",
-            message=f"a call to '{model}' may take {need.tokens} tokens, and of "
-            f"{limits.said('tokens')} there are {max(left, 0)} left{kept}",
-        )
+def refusal(
+    limits: Limits, *, model: str, need: Spent, used: Spent
+) -> tuple[LimitName, str] | None:
+    """The limit that forbids a call, and why in words; None if it fits beside what is used."""
+    tokens = limits.left("tokens", used)
+    if tokens is not None and need.tokens > tokens:
+        left = f"of {limits.said('tokens')} there are {max(tokens, 0):g} left"
+        return "tokens", f"a call to '{model}' may take {need.tokens} tokens, and {left}"
+    usd, cost = limits.left("cost", used), need.cost_usd or 0.0
     # Without a price in the settings a call's cost is known only afterwards.
-    if left_usd is not None and (left_usd <= 0 or need.usd > left_usd):
-        return Refusal(
-            limit="cost",
-            message=f"a call to '{model}' may cost {need.usd:.4g} dollars, and of "
-            f"{limits.said('cost')} there are {max(left_usd, 0):.4g} left",
-        )
-    if limits.max_calls is not None and spent.calls + held.calls + need.calls > limits.max_calls:
-        return Refusal(
-            limit="calls",
-            message=f"call limit reached ({limits.said('calls')}); '{model}' was not called",
-        )
-    left_s = seconds_left(limits, spent=spent, held=held)
-    if left_s is not None and left_s < LEAST_S:
-        return Refusal(
-            limit="time",
-            message=f"time limit reached ({limits.said('time')}); '{model}' was not called",
-        )
+    if usd is not None and (usd <= 0 or cost > usd):
+        left = f"of {limits.said('cost')} there are {max(usd, 0):.4g} left"
+        return "cost", f"a call to '{model}' may cost {cost:.4g} dollars, and {left}"
+    least_left: tuple[tuple[LimitName, float], ...] = (("calls", need.calls), ("time", LEAST_S))
+    for limit, least in least_left:
+        rest = limits.left(limit, used)
+        if rest is not None and rest < least:
+            name = "call" if limit == "calls" else limit
+            reached = f"{name} limit reached ({limits.said(limit)})"
+            return limit, f"{reached}; '{model}' was not called"
     return None
-
-
-def seconds_left(limits: Limits, *, spent: Spent, held: Room) -> float | None:
-    """Seconds left; None without a limit."""
-    if limits.max_seconds is None:
-        return None
-    return limits.max_seconds - spent.seconds - held.seconds

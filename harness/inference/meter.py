@@ -1,34 +1,39 @@
-"""The meter of a run: reserves a call's highest use, counts it, refuses calls over a limit."""
+"""The meter: reserves a call's highest use, counts it, refuses calls over a limit.
+
+It is a tree of scopes, as Inspect AI's tree of limits is: a run, a command that makes a part of it,
+loops. A call counts in the innermost scope that it is made in, and in every scope around it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from itertools import accumulate
+from typing import Literal, NamedTuple
 
-from harness.errors import ContextOverflow, RunLimitReached
+from harness.errors import (
+    CallTimeout,
+    ContextOverflow,
+    EndpointUnreachable,
+    LimitReached,
+    RunLimitReached,
+)
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
-from harness.inference.limits import (
-    FIELD_OF,
-    NOTHING,
-    LimitName,
-    Limits,
-    Refusal,
-    Room,
-    Spent,
-    left_of,
-    refusal,
-    seconds_left,
+from harness.inference.limits import FIELD_OF, LEAST_S, NOTHING, LimitName, Limits, Spent, refusal
+from harness.inference.request import (
+    ChatRequest,
+    EmbedRequest,
+    Request,
+    most_prompt_tokens,
+    most_tokens_in,
+    with_piece,
 )
-from harness.inference.request import ChatRequest, EmbedRequest, most_prompt_tokens, most_tokens_in
-from harness.trace import Clock, Tracer
-
-N = TypeVar("N", int, float)
-R = TypeVar("R", ChatRequest, EmbedRequest)
+from harness.trace import Clock, Tracer, events
 
 _QUIET_TURNS = 5
 """Of the event loop, until no more calls are expected just now."""
@@ -39,15 +44,17 @@ _OF_USE = 256
 """Tokens, some 190 words. Where an equal share would be less, fewer calls go at once."""
 _PER_TEXT = 4
 """Tokens that an embedder adds to a text."""
-_NOTHING_HELD = Room()
+
+_innermost: ContextVar[Meter | None] = ContextVar("harness_meter", default=None)
+"""The scope that calls of this context are made in, of whatever run."""
 
 
 class Meter:
-    """Counts what calls take, and refuses those beyond a limit.
+    """Counts what the calls of a scope take, and refuses those beyond a limit.
 
-    A call that would fit if less were under way waits for what that takes, first come first
-    served: many calls at once cannot overrun a limit together, and none is refused for tokens that
-    others reserved and did not need. A reply from the cache takes nothing.
+    A call that would fit if less were under way waits for what that takes, first come first served:
+    many calls at once cannot overrun a limit together, and none is refused for tokens that others
+    reserved and did not need. A reply from the cache takes nothing.
 
     A call reserves an estimate from above, and is settled with its server's count. Where that is
     more, the limit is overrun by the calls under way when it was reached, and no more. Every
@@ -64,163 +71,275 @@ class Meter:
         clock: Clock,
         began_ns: int,
         tracer: Tracer,
+        whose: Literal["run", "command", "loop"] = "run",
+        around: Meter | None = None,
     ) -> None:
         self.limits = limits
-        self.charges = Charges(prices)
-        self._taken = before
+        self.whose = whose
+        self.chain: tuple[Meter, ...] = (self, *(around.chain if around else ()))
+        """This scope, and those around it."""
+        self._charges: _Charges = around._charges if around else _Charges(prices)
+        self._ended: asyncio.Event = around._ended if around else asyncio.Event()
         self._clock = clock
-        self._began_ns = began_ns
         self._tracer = tracer
+        self._laps = before
+        self._lap = NOTHING
+        self._lap_began_ns = began_ns
         # What requests that are under way take at most.
-        self._under_way = Room()
+        self._under_way = NOTHING
         # The same of calls that were admitted, and have sent nothing yet.
-        self._awaited = Room()
+        self._awaited = NOTHING
+        # And of calls that come later, for which the present ones leave room.
+        self._kept = NOTHING
         # How many calls wait to be admitted.
         self._ready = 0
         # The call that has its turn is admitted next, or sent, as soon as there is room for it.
         self._turn = asyncio.Lock()
         self._turn_to_send = asyncio.Lock()
-        self._ended = asyncio.Event()
+
+    def inside(self, limits: Limits, *, whose: Literal["command", "loop"]) -> Meter:
+        """A scope in this one, whose time begins now."""
+        return Meter(
+            limits=limits,
+            prices={},
+            clock=self._clock,
+            began_ns=self._clock(),
+            tracer=self._tracer,
+            whose=whose,
+            around=self,
+        )
+
+    @contextmanager
+    def loop(self, limits: Limits) -> Iterator[Meter]:
+        """A scope in the innermost of this meter's that is open; has all calls of the block.
+
+        Tasks that begin inside the block are in it too.
+        """
+        before = _innermost.get()
+        inner = self._scope.inside(limits, whose="loop")
+        _innermost.set(inner)
+        try:
+            yield inner
+        finally:
+            _innermost.set(before)  # not by a token, which is valid only in its own context
 
     @asynccontextmanager
-    async def admitted(self, request: R) -> AsyncIterator[Admission[R]]:
+    async def admitted(self, request: Request) -> AsyncIterator[Admission]:
         """Begins when there is room for the call; ends with it, or when the time is over.
 
         Raises:
-            RunLimitReached: There is no room for it; it was not sent, or not waited for to its end.
+            LimitReached: There is no room for it; it was not sent, or not waited for to its end.
+                `RunLimitReached` for the limits of the run or the command.
         """
+        scope = self._scope
         # 1. Wait for what is under way, if that may leave enough.
-        self._ready += 1
+        scope._add(ready=1)
         try:
-            sized, need = await self._wait(
-                self._turn, request, held=lambda: self._under_way + self._awaited
-            )
+            sized, need = await scope._wait(request)
         finally:
-            self._ready -= 1
-        self._tracer.flush()
-        self._tracer.check_written()
+            scope._add(ready=-1)
         # 2. No other call comes between the decision and this: there is no await.
-        call = Admission(sized, need=need, room=_room_given(request, sized))
-        self._awaited += need
-        left_s = seconds_left(self.limits, spent=self.spent, held=Room())
+        room = None
+        if isinstance(sized, ChatRequest) and sized is not request:
+            room = sized.max_output_tokens
+        call = Admission(request=sized, scope=scope, need=need, room=room)
+        scope._add(awaited=need)
+        rest = scope.left("time")
+        left_s = None if rest is None else rest.amount
+        if left_s is not None:
+            timeout_s = min(left_s, request.timeout_s or left_s)
+            call.request = replace(call.request, timeout_s=timeout_s)
         try:
             # Waits for a place, a model that loads, further attempts: they all end here too.
             async with asyncio.timeout(left_s) as over:
                 yield call
-        except TimeoutError as error:
-            if not over.expired():
+        except (TimeoutError, CallTimeout) as error:
+            left = scope.left("time")
+            is_over = left is not None and left.amount < LEAST_S
+            if rest is None or not (over.expired() or is_over):
                 raise
-            message = f"{self.limits.said('time')} were over before '{request.model}' had answered"
-            raise self._reached(Refusal(limit="time", message=message), need) from error
+            message = f"{rest.limit} were over before '{request.model}' had answered"
+            raise rest.scope._reached("time", message, need) from error
         finally:
-            self._await_no_more(call)
+            scope._add(awaited=-call.need)
             self._ended.set()
 
     @asynccontextmanager
-    async def sending(self, call: Admission[R], request: R) -> AsyncIterator[Sending[R]]:
+    async def sending(self, call: Admission, request: Request) -> AsyncIterator[Sending]:
         """Around one request of an admitted call. Not only the first needs room.
 
         Calls that were admitted and have sent nothing do not keep it waiting: they may wait for it,
         as for a probe of the model that they ask too.
 
         Raises:
-            RunLimitReached: There is no room for it.
+            LimitReached: There is no room for it; see `admitted`.
         """
-        self._await_no_more(call)
-        request, need = await self._wait(
-            self._turn_to_send, request, held=lambda: self._under_way, given=call.room
-        )
-        self._under_way += need
+        scope = call.scope
+        scope._add(awaited=-call.need)
+        call.need = NOTHING
+        request, need = await scope._wait(request, call=call)
+        scope._add(under_way=need)
         sending = Sending(request)
         try:
             yield sending
             if sending.answer is not None:
-                self._take(self.charges.taken(request, sending.answer), call)
-        except BaseException:
-            self._take(self.charges.lost(request, pieces=sending.pieces), call)
+                scope._add(taken=self._charges.taken(request, sending.answer))
+        except BaseException as error:
+            # No server can have read it; `Call.was_sent` reads the same of a journal.
+            not_connected = isinstance(error, EndpointUnreachable) or (
+                isinstance(error, CallTimeout) and error.limit == "connect_timeout_s"
+            )
+            if sending.has_left and not not_connected:
+                scope._add(taken=self._charges.lost(request, pieces=sending.pieces))
             raise
         finally:
-            self._under_way = _without(self._under_way, need)
+            scope._add(under_way=-need)
             self._ended.set()
 
-    def has_less_room(self, call: Admission[R], error: ContextOverflow) -> bool:
+    def has_less_room(self, call: Admission, error: ContextOverflow) -> bool:
         """Whether a call that a limit gave more room than its context has gets less when repeated.
 
         A room that the caller stated is not changed.
         """
-        return (
-            call.room is not None
-            and isinstance(call.request, ChatRequest)
-            and self.charges.has_less_room(call.request, error)
-        )
+        if call.room is None or error.context_tokens is None:
+            return False
+        return self._charges.learn_context(call.request, error.context_tokens) < call.room
 
-    def cut_by(self, call: Admission[ChatRequest], reply: Completion) -> Completion:
-        """The reply, with the limit that decided where it was cut, if one did."""
+    def cut_by(self, call: Admission, reply: Completion) -> Completion:
+        """The reply, with the limit of the run that decided where it was cut, if one did."""
         is_cut = reply.finish_reason == "length" and call.room is not None
-        if not is_cut or self.charges.is_full(call.request):
+        if not is_cut or call.scope.whose == "loop" or self._charges.is_full(call.request):
             return reply
-        return replace(reply, cut_by="cost" if self.limits.max_tokens is None else "tokens")
+        return replace(reply, cut_by="tokens" if call.scope.left("tokens") else "cost")
 
     @property
     def spent(self) -> Spent:
-        """The use of the run so far, earlier parts included."""
-        took_ns = self._clock() - self._began_ns
-        return replace(self._taken, time_ns=self._taken.time_ns + took_ns)
+        """The use so far, earlier parts included."""
+        return self._laps + self._open_lap
+
+    def lap(self) -> Spent:
+        """The use since the last lap; begins another."""
+        lap = self._open_lap
+        self._laps += lap
+        self._lap, self._lap_began_ns = NOTHING, self._clock()
+        return lap
+
+    def go_on_from(self, spent: Spent) -> None:
+        """Adds the use of an earlier loop that this one continues."""
+        self._laps += spent
+
+    @contextmanager
+    def holding(self, room: Spent) -> Iterator[None]:
+        """Inside the block, keeps room for calls that come after it."""
+        self._kept += room
+        try:
+            yield
+        finally:
+            self._kept += -room
+
+    def left(self, limit: LimitName) -> Rest | None:
+        """The least that this scope and those around it have left of a limit; None without one."""
+        rests = list[Rest]()
+        for scope, kept in self._kept_by_scope():
+            left = scope.limits.left(limit, scope.spent + kept)
+            if left is not None:
+                whose = "" if scope is self else f"the {scope.whose}'s "
+                rests.append(Rest(left, whose + scope.limits.said(limit), scope))
+        return min(rests, key=lambda rest: rest.amount, default=None)
+
+    def check_room(self, tokens: int, *, what: str) -> None:
+        """Raises `LimitReached` unless calls that need each other, `what`, fit together."""
+        rest = self.left("tokens")
+        if rest is not None and tokens > rest.amount:
+            enough = (rest.scope.limits.max_tokens or 0) + tokens - rest.amount
+            message = (
+                f"{what} may take {tokens} tokens, and of {rest.limit} there are {rest.amount} "
+                f"left; max_tokens = {enough} has room"
+            )
+            raise rest.scope._reached("tokens", message, Spent(input_tokens=tokens))
 
     @property
-    def deadline_ns(self) -> int | None:
-        """The end of the run's time, by the clock; None without a limit."""
-        if self.limits.max_seconds is None:
-            return None
-        return self._began_ns - self._taken.time_ns + round(self.limits.max_seconds * 1e9)
+    def _scope(self) -> Meter:
+        """The innermost open scope of this meter."""
+        inner = _innermost.get()
+        return inner if inner is not None and self in inner.chain else self
 
-    def left_beside(self, before: Spent) -> Limits:
-        """The rest of the limits for a part that continues after the earlier use.
-
-        A used-up limit is left out: this meter refuses the next call with the reason.
-        """
-        limits, spent = self.limits, self.spent
-        usd = (before.cost_usd or 0.0) - (spent.cost_usd or 0.0)
-        return Limits(
-            max_tokens=_left(limits.max_tokens, before.tokens - spent.tokens),
-            max_cost_usd=_left(limits.max_cost_usd, usd),
-            max_seconds=_left(limits.max_seconds, before.seconds - spent.seconds),
-        )
+    @property
+    def _open_lap(self) -> Spent:
+        return replace(self._lap, time_ns=self._clock() - self._lap_began_ns)
 
     async def _wait(
-        self,
-        turn: asyncio.Lock,
-        request: R,
-        *,
-        held: Callable[[], Room],
-        given: int | None = None,
-    ) -> tuple[R, Room]:
-        """The call with the room for its reply, and its highest use, once that fits.
+        self, request: Request, *, call: Admission | None = None
+    ) -> tuple[Request, Spent]:
+        """The request with the room for its reply, and its highest use, once that fits.
+
+        `call` is None for one that is not admitted yet.
 
         Raises:
-            RunLimitReached: It would not even if nothing were held.
+            LimitReached: It would not even if nothing were under way.
         """
-        sized, need = self._sized(request, held(), given)
-        has_to_wait = turn.locked() or self._refusal(sized.model, need, held=held())
-        with self._tracer.span("wait for room") if has_to_wait else nullcontext():
-            async with turn:
-                await self._gathered(request)
-                sized, need = self._sized(request, held(), given)
-                while self._refusal(sized.model, need, held=held()):
-                    if refused := self._refusal(sized.model, need, held=Room()):
-                        raise self._reached(refused, need)
+        sized, need = self._sized(request, call)
+        turns = [one._turn if call is None else one._turn_to_send for one in self.chain]
+        is_late = any(turn.locked() for turn in turns) or not self._fits(sized, need, call)
+        async with AsyncExitStack() as stack:
+            if is_late:
+                stack.enter_context(self._tracer.span(events.WaitForRoom()))
+            # A call that waits for room in a loop keeps none waiting that are outside it.
+            for inner, turn in enumerate(turns, start=1):
+                await stack.enter_async_context(turn)
+                if inner == len(turns):
+                    await self._gathered(request)
+                sized, need = self._sized(request, call)
+                while not self._fits(sized, need, call, among=inner):
                     self._ended.clear()
                     await self._ended.wait()
-                    sized, need = self._sized(request, held(), given)
+                    sized, need = self._sized(request, call)
         return sized, need
 
-    async def _gathered(self, request: ChatRequest | EmbedRequest) -> None:
+    def _fits(
+        self, request: Request, need: Spent, call: Admission | None, *, among: int | None = None
+    ) -> bool:
+        """Whether there is room now, in so many of the scopes, this one first.
+
+        Raises:
+            LimitReached: There would not be even if nothing were under way.
+        """
+        fits = True
+        for scope, kept in self._kept_by_scope()[:among]:
+            used = scope.spent + kept
+            for taken in (used + scope._held(call), used):
+                refused = refusal(scope.limits, model=request.model, need=need, used=taken)
+                fits = fits and not refused
+                if refused is None:
+                    break
+            else:
+                assert refused is not None
+                raise scope._reached(*refused, need)
+        return fits
+
+    def _sized(self, request: Request, call: Admission | None) -> tuple[Request, Spent]:
+        """The request with the present room for its reply, and its highest use."""
+        charges, given = self._charges, None if call is None else call.room
+        if isinstance(request, ChatRequest) and request.max_output_tokens in (None, given):
+            rooms = [] if given is None else [given]
+            for scope, kept in self._kept_by_scope():
+                room = charges.room(
+                    request,
+                    tokens=scope.limits.left("tokens", scope.spent + kept),
+                    usd=scope.limits.left("cost", scope.spent + kept),
+                    among=max(1, scope._ready) if given is None else 1,
+                    beside=scope._held(call),
+                )
+                rooms += [] if room is None else [room]
+            request = charges.within_context(request, min(rooms, default=None))
+        return request, charges.most(request)
+
+    async def _gathered(self, request: Request) -> None:
         """Returns when all imminent calls wait here, if they share the rest of a limit.
 
         Nodes that begin together ask within a few turns of the event loop.
         """
-        limits = self.limits
-        is_shared = limits.max_tokens is not None or limits.max_cost_usd is not None
+        is_shared = self.left("tokens") or self.left("cost")
         if isinstance(request, EmbedRequest) or request.max_output_tokens or not is_shared:
             return
         ready, quiet = self._ready, 0
@@ -228,83 +347,86 @@ class Meter:
             await asyncio.sleep(0)
             ready, quiet = self._ready, quiet + 1 if ready == self._ready else 0
 
-    def _take(self, spent: Spent, call: Admission[R]) -> None:
-        self._taken += spent
-        if isinstance(call.request, ChatRequest) and call.request.on_taken:
-            call.request.on_taken(spent)
+    def _kept_by_scope(self) -> list[tuple[Meter, Spent]]:
+        """The scopes from here outwards, with what a call here has to leave in each."""
+        return [*zip(self.chain, accumulate(scope._kept for scope in self.chain), strict=True)]
 
-    def _await_no_more(self, call: Admission[R]) -> None:
-        """An admitted call sends something now, or will not."""
-        self._awaited = _without(self._awaited, call.need)
-        call.need = Room()
+    def _held(self, call: Admission | None) -> Spent:
+        """What calls take at most that this one waits for."""
+        return self._under_way if call else self._under_way + self._awaited
 
-    def _sized(self, request: R, held: Room, given: int | None) -> tuple[R, Room]:
-        """The call with the present room for its reply, and its highest use."""
-        tokens, usd = left_of(self.limits, spent=self.spent, held=Room())
-        among = max(1, self._ready) if given is None else 1
-        request = self.charges.sized(
-            request, tokens=tokens, usd=usd, among=among, beside=held, given=given
-        )
-        return request, self.charges.most(request)
+    def _add(
+        self,
+        *,
+        ready: int = 0,
+        awaited: Spent = NOTHING,
+        under_way: Spent = NOTHING,
+        taken: Spent = NOTHING,
+    ) -> None:
+        """Counts it here and in all scopes around."""
+        for scope in self.chain:
+            scope._ready += ready
+            scope._lap += taken
+            # In floats, a + b - a - b need not be 0.
+            scope._awaited += awaited
+            scope._awaited = scope._awaited if scope._awaited.calls else NOTHING
+            scope._under_way += under_way
+            scope._under_way = scope._under_way if scope._under_way.calls else NOTHING
 
-    def _refusal(self, model: str, need: Room, *, held: Room) -> Refusal | None:
-        return refusal(self.limits, model=model, need=need, spent=self.spent, held=held)
-
-    def _reached(self, refused: Refusal, need: Room) -> RunLimitReached:
-        field = FIELD_OF[refused.limit]
-        enough: dict[LimitName, str] = {
-            "tokens": f"at least {self._taken.tokens + need.tokens}",
-            "calls": f"at least {self._taken.calls + need.calls}",
-        }
-        return RunLimitReached(
-            f"the run is at its limit: {refused.message}; to go on it needs {field} to be "
-            f"{enough.get(refused.limit, 'more')} (--{field.replace('_', '-')}, "
-            "Pipeline(limits=...), or [limits] in harness.toml)",
-            limit=refused.limit,
-        )
-
-
-class Admission(Generic[R]):
-    """A call that the meter let in.
-
-    Attributes:
-        request: The call, with the room that a limit gave it if it stated none.
-        need: The reserved use; nothing once it has sent a request.
-        room: For its reply, if a limit decided that.
-    """
-
-    def __init__(self, request: R, *, need: Room, room: int | None) -> None:
-        self.request: R = request
-        self.need = need
-        self.room = room
+    def _reached(self, limit: LimitName, message: str, need: Spent) -> LimitReached:
+        field = FIELD_OF[limit]
+        if self.whose == "loop":
+            return LimitReached(message, limit=limit)
+        if self.whose == "command":
+            option = f"--{field.replace('_', '-')}"
+            message = f"{message} ({option}); the next command has a limit of its own"
+        else:
+            enough: dict[LimitName, str] = {
+                "tokens": f"at least {self.spent.tokens + need.tokens}",
+                "calls": f"at least {self.spent.calls + need.calls}",
+            }
+            message += (
+                f"; to go on it needs {field} to be {enough.get(limit, 'more')} "
+                "(Pipeline(limits=...), or [limits] in harness.toml)"
+            )
+        return RunLimitReached(f"the {self.whose} is at its limit: {message}", limit=limit)
 
 
-class Sending(Generic[R]):
-    """One request that is with its server.
+class Rest(NamedTuple):
+    """What is left of a limit, by a message's name of it: `the run's max_tokens = 4000`."""
 
-    Attributes:
-        request: What to send.
-        answer: Set by the sender.
-        pieces: Pieces of a reply that have arrived.
-    """
+    amount: float
+    limit: str
+    scope: Meter
 
-    def __init__(self, request: R) -> None:
-        self.request: R = request
+
+@dataclass(slots=True, kw_only=True)
+class Admission:
+    """A call that the meter let in."""
+
+    request: Request
+    """The call, with the room that a limit gave it if it stated none."""
+    scope: Meter
+    """The innermost that it is made in."""
+    need: Spent
+    """The reserved use; nothing once it has sent a request."""
+    room: int | None
+    """For its reply, if a limit decided that."""
+
+
+class Sending:
+    """One request; its sender says when it has left, and sets the answer."""
+
+    def __init__(self, request: Request) -> None:
+        self.request: Request = request
+        self.has_left = False
         self.answer: Completion | Embeddings | None = None
         self.pieces = 0
         if isinstance(request, ChatRequest):
-            self._on_piece = request.on_piece
-            self.request = replace(request, on_piece=self._arrived)
+            self.request = with_piece(request, self._arrived)
 
     def _arrived(self) -> None:
         self.pieces += 1
-        if self._on_piece:
-            self._on_piece()
-
-
-def _without(held: Room, need: Room) -> Room:
-    left = held - need
-    return left if left.calls else Room()  # in floats, a + b - a - b need not be 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +444,7 @@ class TokenPrice:
         ) / 1e6
 
 
-class Charges:
+class _Charges:
     """Computes the use of calls. Uncounted tokens get a high estimate from their length.
 
     `prices` are as for `Meter`.
@@ -335,69 +457,65 @@ class Charges:
         # Likewise: the model's context, where a call that was given its room has overrun it.
         self._contexts: dict[str, int] = {}
 
-    def most(self, request: ChatRequest | EmbedRequest) -> Room:
+    def most(self, request: Request) -> Spent:
         """The highest use of a call."""
         asked = self._most_asked(request)
         written = (request.max_output_tokens or _AMPLE) if isinstance(request, ChatRequest) else 0
-        usd = self._priced(request.model, asked, written) or 0.0
-        return Room(tokens=asked + written, usd=usd, calls=1)
+        usd = self._priced(request.model, asked, written)
+        return Spent(calls=1, input_tokens=asked, output_tokens=written, cost_usd=usd)
 
-    def sized(
+    def room(
         self,
-        request: R,
+        request: ChatRequest,
         *,
         tokens: float | None,
         usd: float | None,
-        among: int = 1,
-        beside: Room = _NOTHING_HELD,
-        given: int | None = None,
-    ) -> R:
-        """The call, with its room as stated, or else with its share of what is left, at least 1.
+        among: int,
+        beside: Spent,
+    ) -> int | None:
+        """The room for a reply that states none: its share of what is left; None without a limit.
 
-        This is where the room of a call is decided under a limit. Without one, or where the share
-        is ample, it stays unstated, and is what the model's context leaves.
-
-        Args:
-            request: The call.
-            tokens: Left; None without a limit.
-            usd: Likewise.
-            among: How many calls share it. If a share is too small to be of use, fewer do.
-            beside: The part of what is left that others hold. It is not shared, but a call that has
-                no useful room beside it gets room that it has to wait for.
-            given: The room that was decided for it before, which it may not exceed.
+        So many calls share the tokens and dollars, fewer if a share is too small to be of use. What
+        others hold is not shared, but a call that has no useful room beside it gets room that it
+        has to wait for.
         """
-        if not isinstance(request, ChatRequest) or request.max_output_tokens not in (None, given):
-            return request
         asked, price = self._most_asked(request), self._prices.get(request.model)
         rooms: list[float] = []
         if tokens is not None:
             rooms = [tokens - asked, (tokens - beside.tokens) / among - asked]
         if usd is not None and price is not None and price.usd_per_million_output_tokens:
             per_token = price.usd_per_million_output_tokens / 1e6
-            shares = (usd, (usd - beside.usd) / among)
+            shares = (usd, (usd - (beside.cost_usd or 0.0)) / among)
             paid_for = [(share - price.of(asked, 0)) / per_token for share in shares]
             rooms = list(map(min, rooms or paid_for, paid_for))
         if not rooms:
-            return request
+            return None
         alone, shared = rooms
-        room = max(1, int(min(given or math.inf, max(shared, min(alone, _OF_USE)))))
+        return max(1, int(max(shared, min(alone, _OF_USE))))
+
+    def within_context(self, request: ChatRequest, room: int | None) -> ChatRequest:
+        """The call with this room, or what its model's context has beside the prompt.
+
+        Where it is ample it stays unstated, and is what the model's context leaves.
+        """
+        if room is None:
+            return request
+        asked = self._most_asked(request)
         if self._contexts.get(request.model, math.inf) < asked + room:
             room = max(1, self._contexts[request.model] - asked)
         return request if room > _AMPLE else replace(request, max_output_tokens=room)
 
-    def is_full(self, request: ChatRequest) -> bool:
+    def is_full(self, request: Request) -> bool:
         """Whether a call has all the room that its model's context leaves, as far as is known."""
         context = self._contexts.get(request.model)
         return context is not None and self.most(request).tokens >= context
 
-    def has_less_room(self, sized: ChatRequest, error: ContextOverflow) -> bool:
-        """Whether a call that overran its model's context gets less room if sized again."""
-        if error.context_tokens is None or sized.max_output_tokens is None:
-            return False
-        self._contexts[sized.model] = error.context_tokens
-        return max(1, error.context_tokens - self._most_asked(sized)) < sized.max_output_tokens
+    def learn_context(self, request: Request, context_tokens: int) -> int:
+        """Keeps the size of a model's context; the room that it has beside this call's prompt."""
+        self._contexts[request.model] = context_tokens
+        return max(1, context_tokens - self._most_asked(request))
 
-    def taken(self, request: ChatRequest | EmbedRequest, answer: Completion | Embeddings) -> Spent:
+    def taken(self, request: Request, answer: Completion | Embeddings) -> Spent:
         """The use of an answered call."""
         estimated = _most_input_tokens(request)
         if isinstance(answer, Completion):
@@ -423,16 +541,17 @@ class Charges:
             unpriced_calls=int(cost is None),
         )
 
-    def lost(self, request: ChatRequest | EmbedRequest, *, pieces: int = 0) -> Spent:
+    def lost(self, request: Request, *, pieces: int = 0) -> Spent:
         """The use of a call that failed or was abandoned.
 
         Its prompt was probably read, and each piece of its reply is at least a token.
         """
         asked = _most_input_tokens(request)
-        estimated = Spent(calls=1, estimated_calls=1, unpriced_calls=1)
-        return replace(estimated, input_tokens=asked, output_tokens=pieces)
+        return Spent(
+            calls=1, input_tokens=asked, output_tokens=pieces, estimated_calls=1, unpriced_calls=1
+        )
 
-    def _most_asked(self, request: ChatRequest | EmbedRequest) -> int:
+    def _most_asked(self, request: Request) -> int:
         return math.ceil(_most_input_tokens(request) * self._longer.get(request.model, 1.0))
 
     def _priced(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
@@ -440,22 +559,10 @@ class Charges:
         return None if price is None else price.of(input_tokens, output_tokens)
 
 
-def _most_input_tokens(request: ChatRequest | EmbedRequest) -> int:
+def _most_input_tokens(request: Request) -> int:
     if isinstance(request, ChatRequest):
         return most_prompt_tokens(request)
     return sum(most_tokens_in(text) + _PER_TEXT for text in request.texts)
-
-
-def _left(limit: N | None, more: N) -> N | None:
-    """None without a limit, or when nothing is left of it."""
-    return None if limit is None or limit + more <= 0 else limit + more
-
-
-def _room_given(asked: R, sized: R) -> int | None:
-    """The room of a call that states none."""
-    if isinstance(asked, EmbedRequest) or isinstance(sized, EmbedRequest):
-        return None
-    return sized.max_output_tokens if asked.max_output_tokens is None else None
 
 
 def token_prices(endpoints: Mapping[str, Endpoint]) -> dict[str, TokenPrice]:

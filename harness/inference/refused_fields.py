@@ -29,38 +29,38 @@ _NAMED = (
 """How a field is named, and not merely mentioned: an error may quote the prompt."""
 _ABOUT_A_SCHEMA = re.compile(r"schema|\bproperties\b", re.IGNORECASE)
 """A reply's schema may have a property of a field's name, and be refused for it."""
-_BELONGS_TO: Mapping[str, frozenset[str]] = {"logprobs": frozenset({"top_logprobs"})}
-"""What goes when a field goes."""
-_OTHER_NAMES: Mapping[str, str] = {"max_tokens": "max_completion_tokens"}
-"""What OpenAI's reasoning models call a field, and nothing else does."""
+_ROOM, _OTHER_ROOM = "max_tokens", "max_completion_tokens"
+"""A field, and what OpenAI's reasoning models call it, and nothing else does."""
+_RENAMED = re.compile(rf"use '?{_OTHER_ROOM}'? instead", re.IGNORECASE)
+
+
+_THINKING = ("think", "thinking", "enable_thinking", "reasoning", "chat_template_kwargs")
+"""Fields by which servers take how much a model thinks."""
 
 
 class RefusedFields:
     """What is not sent to one model.
 
-    A call works without `droppable` fields.
+    Args:
+        known: Fields that are never sent.
+        droppable: Fields that a call works without, beside its settings.
     """
 
-    def __init__(
-        self,
-        known: Iterable[str] = (),
-        *,
-        droppable: Iterable[str] = get_args(SamplingField),
-    ) -> None:
-        self._droppable = tuple(droppable)
-        self._known = _with_what_belongs(known)
+    def __init__(self, known: Iterable[str] = (), *, droppable: Iterable[str] = ()) -> None:
+        self._droppable = (*get_args(SamplingField), *_THINKING, *droppable)
+        self._known = frozenset(known)
         self._learnt: set[str] = set()
-        self._renamed: dict[str, str] = {}
+        self._renames = False
 
     def without(self, fields: Mapping[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:
         """The fields that may be sent, by their names there, and the dropped ones."""
         refused = self._known | self._learnt
-        kept = {
-            self._renamed.get(name, name): value
-            for name, value in fields.items()
-            if name not in refused
-        }
-        return kept, tuple(name for name in fields if name in refused)
+        if "logprobs" in refused:
+            refused |= {"top_logprobs"}
+        sent = {name: value for name, value in fields.items() if name not in refused}
+        if self._renames and _ROOM in sent:
+            sent[_OTHER_ROOM] = sent.pop(_ROOM)
+        return sent, tuple(name for name in fields if name in refused)
 
     def learn(self, error: InferenceError, sent: Mapping[str, object]) -> bool:
         """Whether the error refuses a field that can be dropped or renamed, which it then will be.
@@ -70,43 +70,27 @@ class RefusedFields:
         """
         if not isinstance(error, ServerError) or error.status not in {400, 422}:
             return False
-        said = str(error)
-        about_fields = not _ABOUT_A_SCHEMA.search(said)
-        renamed = {
-            name: other
-            for name, other in _OTHER_NAMES.items()
-            if about_fields and name in sent and _is_called(said, other)
-        }
-        refused = [
-            name
-            for name in self._droppable
-            if about_fields and name in sent and _refuses(said, name)
-        ]
-        if re.search(r"\bboth\b", said):
+        message = str(error)
+        fields = () if _ABOUT_A_SCHEMA.search(message) else sent.keys()
+        refused = [name for name in self._droppable if name in fields and _refuses(message, name)]
+        if re.search(r"\bboth\b", message):
             # Newer Claude models take one of `temperature` and `top_p`: the first may stay.
             refused = refused[1:] or refused
-        if not renamed and not refused:
-            self._learnt &= sent.keys()
-            self._renamed = {n: other for n, other in self._renamed.items() if other not in sent}
-            return False
-        self._learnt |= _with_what_belongs(refused)
-        self._renamed |= renamed
-        return True
+        renames = _ROOM in fields and _RENAMED.search(message) is not None
+        if renames or refused:
+            self._renames |= renames
+            self._learnt.update(refused)
+            return True
+        self._renames &= _OTHER_ROOM not in sent
+        self._learnt &= sent.keys()
+        return False
 
 
-def _with_what_belongs(names: Iterable[str]) -> set[str]:
-    return {each for name in names for each in (name, *_BELONGS_TO.get(name, ()))}
-
-
-def _is_called(said: str, other: str) -> bool:
-    return bool(re.search(rf"use '?{other}'? instead", said, re.IGNORECASE))
-
-
-def _refuses(said: str, name: str) -> bool:
+def _refuses(message: str, name: str) -> bool:
     named = rf"(?:{_NAMED.format(name=name)})"
     ways = (
         rf"{named}{_BESIDE}{_REFUSED}",
         rf"{_REFUSED}{_BESIDE}{named}",
         rf"{_REFUSED} (?:[\w-]+ )?{name}\b",
     )
-    return any(re.search(way, said, re.IGNORECASE) for way in ways)
+    return any(re.search(way, message, re.IGNORECASE) for way in ways)

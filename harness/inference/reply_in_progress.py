@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
-from typing import Literal
+from typing import Any
 
 from harness.inference.completion import (
     Completion,
@@ -17,7 +16,9 @@ from harness.inference.completion import (
     TokenLogprob,
     Usage,
     inter_token_latency,
+    is_visible,
 )
+from harness.inference.marks import MarkSplitter, calls_in, split_whole
 from harness.inference.request import ChatRequest, Message, ToolCall, called_names
 from harness.trace import Clock
 
@@ -31,6 +32,7 @@ class CallPiece:
     id: str
     name: str
     arguments: str
+    extra: Mapping[str, object] = field(default_factory=dict)
 
 
 class ReplyInProgress:
@@ -43,10 +45,10 @@ class ReplyInProgress:
     def __init__(
         self, request: ChatRequest, *, clock: Clock, arrived: Callable[[], None] | None = None
     ) -> None:
-        self._request = request
+        self.request = request
         self._clock = clock
         self._arrived = arrived
-        self._splitter = ReasoningSplitter()
+        self._splitter = MarkSplitter()
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._logprobs: list[TokenLogprob] = []
@@ -79,8 +81,8 @@ class ReplyInProgress:
         self._token_ns.append(self._clock())
         if self._arrived:
             self._arrived()
-        if self._request.on_piece:
-            self._request.on_piece()
+        if self.request.on_piece:
+            self.request.on_piece()
         self._take_in(text, reasoning)
 
     def add_whole(self, text: str, *, reasoning: str = "", calls: Sequence[CallPiece] = ()) -> None:
@@ -104,17 +106,20 @@ class ReplyInProgress:
         usage: Usage | None,
         model_id: str,
         reported: ServerTimings | None = None,
-        dropped: tuple[str, ...] = (),
-        attempts: int = 1,
         cost_usd: float | None = None,
     ) -> Completion:
         """The completion, now that the reply has ended as it should."""
-        self._split(*self._splitter.rest())
-        text, unopened = "".join(self._text), ""
-        if not self._reasoning:
-            unopened, text = split_unopened(text)
+        if not self._comes_apart:
+            self._split(*self._splitter.rest())
+        text, unopened, marked = "".join(self._text), "", self._splitter.calls
+        if not marked:
+            unopened, text, marked = split_whole(
+                text, is_thought_out=bool(self._reasoning), tools=self.request.tools
+            )
         done_ns = self._clock() if self._ended_ns is None else self._ended_ns
         first_token_ns = self._token_ns[0] if self._token_ns else None
+        if reported is not None:
+            reported = reported.within(done_ns - self._sent_ns)
         phases = call_phases(
             sent_ns=self._sent_ns,
             first_token_ns=first_token_ns,
@@ -124,15 +129,18 @@ class ReplyInProgress:
         )
         if self._came_whole and reported and reported.decode_ns is not None:
             first_token_ns = max(self._sent_ns, done_ns - reported.decode_ns)
-        calls = tool_calls(self._calls, self._request.messages)
+        if marked and not self._calls:
+            read = calls_in(marked, self.request.tools)
+            self._calls = [CallPiece(None, "", name, arguments) for name, arguments in read]
+        calls = tool_calls(self._calls, self.request.messages)
         if calls and finish_reason == "stop":
             finish_reason = "tool_calls"  # as Ollama says it, and vLLM where a call is required
         return Completion(
-            text=text,
-            reasoning="".join(self._reasoning) + unopened,
+            text=_repaired(text),
+            reasoning=_repaired("".join(self._reasoning) + unopened),
             finish_reason=finish_reason,
             tool_calls=calls,
-            tools="native" if self._request.tools else None,
+            tools="native" if self.request.tools else None,
             usage=usage,
             sent_ns=self._sent_ns,
             first_token_ns=first_token_ns,
@@ -141,8 +149,6 @@ class ReplyInProgress:
             itl=inter_token_latency(self._token_ns),
             cost_usd=cost_usd,
             logprobs=tuple(self._logprobs),
-            dropped=dropped,
-            attempts=attempts,
         )
 
     def _take_in(self, text: str, reasoning: str) -> None:
@@ -160,8 +166,13 @@ class ReplyInProgress:
             self._reasoning.append(reasoning)
         if answer:
             self._text.append(answer)
-            if self._request.on_text:
-                self._request.on_text(answer)
+            if self.request.on_text:
+                self.request.on_text(answer)
+
+
+def _repaired(text: str) -> str:
+    """A letter of two halves may come in two pieces; half a one cannot be sent or written."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def tool_calls(pieces: Sequence[CallPiece], messages: Sequence[Message]) -> tuple[ToolCall, ...]:
@@ -180,6 +191,7 @@ def tool_calls(pieces: Sequence[CallPiece], messages: Sequence[Message]) -> tupl
                 id=begun.id or piece.id,
                 name=begun.name or piece.name,
                 arguments=begun.arguments + piece.arguments,
+                extra={**begun.extra, **piece.extra},
             )
         else:
             gathered.append(piece)
@@ -190,7 +202,7 @@ def tool_calls(pieces: Sequence[CallPiece], messages: Sequence[Message]) -> tupl
         if not name or name in taken:
             name = next(one for n in count(1) if (one := f"call_{n}") not in taken)
         taken.add(name)
-        calls.append(ToolCall(name, call.name, call.arguments or "{}"))
+        calls.append(ToolCall(name, call.name, call.arguments or "{}", call.extra))
     return tuple(calls)
 
 
@@ -206,6 +218,18 @@ def _goes_on(begun: CallPiece, piece: CallPiece) -> bool:
     return piece.index is not None and piece.name == begun.name
 
 
+def as_count(value: Any) -> int | None:  # noqa: ANN401 - JSON
+    """A number of tokens or nanoseconds by a server's word; None if it says none.
+
+    -1 for what is no whole number: no reply is lost for it, and `possible` leaves it out.
+    """
+    is_whole = isinstance(value, float) and value.is_integer()
+    is_text = isinstance(value, str) and value.isdecimal()
+    if value is None or is_whole or is_text or type(value) is int:
+        return None if value is None else int(value)
+    return -1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTimings:
     """What a server says of a call's time; None for what it does not say."""
@@ -218,6 +242,15 @@ class ServerTimings:
     """How long the prompt took, as far as it was computed."""
     decode_ns: int | None = None
     """How long the reply took."""
+
+    def within(self, call_ns: int) -> ServerTimings:
+        """Without durations that a call of this length cannot have; clocks may differ by a half."""
+        most_ns = call_ns + max(call_ns // 2, _SLACK_NS)
+        times = asdict(self).items()
+        return ServerTimings(**{n: ns for n, ns in times if ns is not None and 0 <= ns <= most_ns})
+
+
+_SLACK_NS = 1_000_000_000
 
 
 def call_phases(
@@ -282,92 +315,12 @@ def _before_first_token(sent_ns: int, first_ns: int, known: ServerTimings) -> It
     return reversed(backwards)
 
 
-_OPEN = "<think>"
-_CLOSE = "</think>"
-_CLOSED_ALONE = re.compile(r"</think>\s*(?:\n|$)")
-
-
-class ReasoningSplitter:
-    """Divides a reply that arrives piece by piece.
-
-    Only a text that begins with `<think>` holds reasoning: further in, the tag is one the answer
-    speaks of. Without a closing tag all of it is reasoning.
-    """
-
-    def __init__(self) -> None:
-        self._held = ""
-        self._state: Literal["undecided", "reasoning", "between", "answer"] = "undecided"
-
-    def feed(self, piece: str) -> tuple[str, str]:
-        """What the piece adds to the reasoning, and what to the answer.
-
-        The start of what may be a tag is held back until the rest of it is here.
-        """
-        if self._state == "answer":
-            return "", piece
-        if self._state == "between":
-            return "", self._begin(piece)
-        self._held += piece
-        if self._state == "undecided":
-            start = self._held.lstrip()
-            if len(start) < len(_OPEN) and _OPEN.startswith(start):
-                return "", ""
-            if not start.startswith(_OPEN):
-                return self._all_is_answer()
-            self._state, self._held = "reasoning", start[len(_OPEN) :]
-        thought, closed, rest = self._held.partition(_CLOSE)
-        if closed:
-            self._state, self._held = "between", ""
-            return thought, self._begin(rest)
-        kept = _overlap(self._held, _CLOSE)
-        thought, self._held = (
-            self._held[: len(self._held) - kept],
-            self._held[-kept:] if kept else "",
-        )
-        return thought, ""
-
-    def rest(self) -> tuple[str, str]:
-        """What is still held back, once the reply is whole."""
-        held, self._held = self._held, ""
-        return (held, "") if self._state == "reasoning" else ("", held)
-
-    def _begin(self, piece: str) -> str:
-        """The blank lines between the thought and the answer belong to neither."""
-        begun = piece.lstrip()
-        if begun:
-            self._state = "answer"
-        return begun
-
-    def _all_is_answer(self) -> tuple[str, str]:
-        self._state, held = "answer", self._held
-        self._held = ""
-        return "", held
-
-
-def split_unopened(answer: str) -> tuple[str, str]:
-    """Reasoning and answer of a text whose `<think>` was the end of the prompt.
-
-    Some templates put it there, and only the closing tag, at the end of a line, is in the reply.
-    Only the whole of it can be told apart so: whoever listened to its pieces has heard the
-    reasoning as part of the answer.
-    """
-    found = _CLOSED_ALONE.search(answer)
-    if found is None or _OPEN in answer[: found.start()]:
-        return "", answer
-    return answer[: found.start()], answer[found.end() :].lstrip()
-
-
-def _overlap(text: str, tag: str) -> int:
-    """How many characters at the end of a text may be the start of a tag."""
-    return next((n for n in range(len(tag) - 1, 0, -1) if text.endswith(tag[:n])), 0)
-
-
 class Listener:
     """Stands between a call and the listener to its answer.
 
     Attributes:
         request: The call to make in place of the given one; the same without a listener.
-        told: Whether a piece of an answer was passed on.
+        told: Whether a piece of an answer was passed on, other than white space.
     """
 
     def __init__(self, request: ChatRequest) -> None:
@@ -377,5 +330,6 @@ class Listener:
 
     def _tell(self, text: str) -> None:
         assert self._on_text is not None
-        self.told = True
+        # White space alone does no harm before another attempt's answer.
+        self.told = self.told or is_visible(text)
         self._on_text(text)

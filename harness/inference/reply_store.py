@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -25,26 +25,32 @@ from harness.errors import ConfigurationInvalid, ModelFileInvalid, Notice
 from harness.files import make_private
 from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
+from harness.inference.model_identity import file_fingerprint
 from harness.inference.request import ChatRequest, Message
 from harness.inference.to_its_end import to_its_end
 from harness.log import log_warning
-from harness.trace import RunTrace
+from harness.trace import Clock, RunTrace
 
 _FORMAT = 1
 """Of keys and of stored completions: raise it with any change to either."""
 _COMPLETION = TypeAdapter(Completion)
+_OPTIONAL = ("reasoning_effort", "extra_body")
+_NEWER = ("top_k", "presence_penalty", "headers", "query", *_OPTIONAL)
+"""Settings that keys have only where they are set."""
 _DECIDES = {
     "backend",
-    "url",
     "model_id",
     "context_tokens",
     "drop",
     "prompt_template",
     "structured",
     "tools",
+    *_NEWER,
 }
-"""The fields of an endpoint that decide its replies, beside the file."""
+"""The fields of an endpoint that decide its replies, beside its address and its file."""
 _REPLIES_ENDING = ".replies.sqlite"
+VARIATION = "~"
+"""In the label of a call, before the number of its variation."""
 OUTPUT_CACHE = "outputs.sqlite"
 """The name of the file of `StoredOutputs`, among the runs."""
 
@@ -58,20 +64,44 @@ class ReplyCache:
 
     def __init__(self, store: TextStore) -> None:
         self._store = store
+        self._under_way: dict[str, asyncio.Future[bool]] = {}
 
-    async def find(
-        self, request: ChatRequest, *, identity: str, asked_ns: int
-    ) -> Completion | None:
-        """The reply to an earlier call that was the same; None if there was none."""
-        if not _is_meant_to_repeat(request):
-            return None
-        known = _read_completion(await self._store.find(call_key(request, identity=identity)))
-        return None if known is None else _answer_again(known, request, asked_ns=asked_ns)
+    @asynccontextmanager
+    async def slot(
+        self, request: ChatRequest, *, identity: str, clock: Clock
+    ) -> AsyncIterator[Slot]:
+        """The place of a call's reply; `known` if an earlier call that was the same has one.
 
-    def keep(self, request: ChatRequest, completion: Completion, *, identity: str) -> None:
-        """Keeps a reply that would come again."""
-        if _is_meant_to_repeat(request) and _is_repeatable(request, completion):
-            self._store.keep(call_key(request, identity=identity), _completion_as_text(completion))
+        Of equal calls at the same time one asks, and the others wait for its reply. If it is
+        cancelled, the next one asks; if it fails, or its reply is not kept, each asks for itself.
+        """
+        slot = Slot()
+        if request.temperature != 0 and request.seed is None:
+            yield slot
+            return
+        key, asked_ns = call_key(request, identity=identity), clock()
+        while (leader := self._under_way.get(key)) is not None:
+            await asyncio.wait([leader])  # awaited by itself, it would be cancelled with this call
+            if leader.result():
+                break
+        own = None
+        if leader is None:
+            own = self._under_way[key] = asyncio.get_running_loop().create_future()
+        is_over = True
+        try:
+            known = _read_completion(await self._store.find(key))
+            if known is not None:
+                slot.known = _answer_again(known, request, asked_ns=asked_ns)
+            yield slot
+            if slot.reply is not None and _is_repeatable(request, slot.reply):
+                self._store.keep(key, _completion_as_text(slot.reply))
+        except (asyncio.CancelledError, GeneratorExit):
+            is_over = False
+            raise
+        finally:
+            if own is not None:
+                del self._under_way[key]
+                own.set_result(is_over)
 
     async def aclose(self) -> None:
         """Writes what is still unwritten."""
@@ -83,11 +113,13 @@ class KeptReplies:
 
     A node's output is in the journal once the node has ended. The replies that it got until then
     are here: a resumed run asks for none of them again, sampled or greedy. The file lies beside the
-    journal, and is deleted when the run is finished.
+    journal, and is deleted when the run is finished; a batch, which may go on changed, keeps it.
 
     Of two calls of one node that are the same, each has its own reply, in the order they were made.
     A reply that holds a secret is not kept. `resumed` says whether there may be replies of earlier
-    parts, `is_wanted` whether any are to be kept. A reply is kept once its cost is in the `trace`.
+    parts; without `is_wanted`, replies stay in memory, for further attempts of a node. A reply is
+    kept once its cost is in the `trace`. A label may end in `VARIATION` and a number, whose replies
+    are others.
 
     Attributes:
         used_again: How many replies came from earlier parts.
@@ -111,9 +143,10 @@ class KeptReplies:
         self._taken: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self._anew: Collection[str] = ()
         self._begun_again: set[str] = set()
-        self._is_wanted = is_wanted
-        self._file = _LateStore(
-            self._path,
+        self._renewed: set[str] = set()
+        """Keys of replies of this part to calls that were asked anew."""
+        self._store = TextStore(
+            self._path if is_wanted else None,  # in memory, for further attempts of this part
             unusable=lambda error: warn(
                 Notice(
                     code="resume.replies-not-kept",
@@ -126,8 +159,7 @@ class KeptReplies:
     async def slot(self, request: ChatRequest, *, label: str) -> AsyncIterator[Slot]:
         """The place of one call's reply, which an earlier part of the run may have filled."""
         slot = Slot()
-        store = self._file.opened() if self._is_wanted else None
-        if store is None:
+        if not self._store.is_usable:
             yield slot
             return
         call = label, call_key(request, identity=self._identity(request.model))
@@ -136,9 +168,15 @@ class KeptReplies:
         number = next(one for one in count(1) if one not in taken)
         taken.add(number)
         key = hashlib.sha256("\n".join([*call, str(number)]).encode()).hexdigest()
-        if label in self._begun_again or (self._resumed and label not in self._anew):
+        node = label.partition(VARIATION)[0]
+        is_anew = node in self._anew and key not in self._renewed
+        if (self._resumed or node in self._begun_again) and not is_anew:
             asked_ns = self._trace.now_ns()
-            known = _read_completion(await store.find(key))
+            known = _read_completion(await self._store.find(key))
+            if known is not None and known.endpoint is not None:
+                # A fallback answered, whose settings are no part of the key.
+                same = await self._store.find(f"{key} by") == self._identity(known.endpoint)
+                known = known if same else None
             if known is not None:
                 self.used_again += 1
                 slot.known = _answer_again(known, request, asked_ns=asked_ns)
@@ -148,7 +186,9 @@ class KeptReplies:
             taken.remove(number)  # for the call that repeats this one
             raise
         if slot.reply is not None:
-            await self._keep(store, key, slot.reply)
+            if node in self._anew:
+                self._renewed.add(key)
+            await self._keep(key, slot.reply)
 
     def ask_anew(self, labels: Collection[str]) -> None:
         """Forgets the replies to these calls of nodes, which would fail again with them."""
@@ -157,7 +197,7 @@ class KeptReplies:
     def give_again(self, label: str) -> None:
         """Gives the call of a node the replies again that it got: it is made from its beginning."""
         self._begun_again.add(label)
-        for call in [one for one in self._taken if one[0] == label]:
+        for call in [one for one in self._taken if one[0].partition(VARIATION)[0] == label]:
             del self._taken[call]
 
     def drop(self) -> None:
@@ -166,23 +206,27 @@ class KeptReplies:
 
     async def aclose(self) -> None:
         """Closes the file, and deletes it when there is nothing left to resume."""
-        await self._file.aclose()
+        await self._store.aclose()
         if self._is_finished:
             for path in self._path.parent.glob(f"{self._path.name}*"):
                 path.unlink(missing_ok=True)
 
-    async def _keep(self, store: TextStore, key: str, reply: Completion) -> None:
+    async def _keep(self, key: str, reply: Completion) -> None:
         # The resumed run asks again for what a limit cut: it may have a higher one.
-        if reply.cut_by is not None or self._holds_a_secret(reply):
+        # What a filter ended is nothing to give a further attempt.
+        is_filtered = reply.finish_reason == "content_filter"
+        if reply.cut_by is not None or is_filtered or self._holds_a_secret(reply):
             return
         text = _completion_as_text(reply)
         try:
             # The record of its cost first, so that the run knows the price of all that is kept; and
             # at once, since a kill between the two has it asked and paid again.
             self._trace.flush()
-            await store.keep_now(key, text)
+            if reply.endpoint is not None:
+                await self._store.keep_now(f"{key} by", self._identity(reply.endpoint))
+            await self._store.keep_now(key, text)
         except asyncio.CancelledError:
-            store.keep(key, text)  # paid for, although the node's call was ended meanwhile
+            self._store.keep(key, text)  # paid for, although the node's call was ended meanwhile
             raise
 
     def _identity(self, model: str) -> str:
@@ -193,22 +237,21 @@ class KeptReplies:
             return model  # its file is gone: the call will say so
 
     def _holds_a_secret(self, completion: Completion) -> bool:
-        arguments = (call.arguments for call in completion.tool_calls)
-        said = "\n".join((completion.text, completion.reasoning, *arguments))
+        calls = completion.tool_calls
+        extras = [json.dumps(extra) for extra in (completion.extra, *(c.extra for c in calls))]
+        arguments = [call.arguments for call in calls]
+        said = "\n".join((completion.text, completion.reasoning, *arguments, *extras))
         return self._trace.redactor.clean(said) != said
 
 
+@dataclass(slots=True)
 class Slot:
-    """The place of one call's reply.
+    """The place of one call's reply."""
 
-    Attributes:
-        known: The reply of an earlier part of the run; None if the model has to be asked.
-        reply: The model's reply, to be kept.
-    """
-
-    def __init__(self) -> None:
-        self.known: Completion | None = None
-        self.reply: Completion | None = None
+    known: Completion | None = None
+    """The reply of an earlier part of the run; None if the model has to be asked."""
+    reply: Completion | None = None
+    """The model's reply, to be kept."""
 
 
 class StoredOutputs:
@@ -226,7 +269,7 @@ class StoredOutputs:
         clean: Callable[[str], str] = str,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        self._file = _LateStore(
+        self._store = TextStore(
             path,
             unusable=lambda error: warn(
                 Notice(
@@ -240,8 +283,7 @@ class StoredOutputs:
 
     async def find(self, key: str, *, max_age_s: float | None) -> bytes | None:
         """The output of this key, if it is not older than that."""
-        store = self._file.opened()
-        text = await store.find(key) if store is not None else None
+        text = await self._store.find(key)
         if text is None:
             return None
         stored_s, _, value = text.partition("\n")
@@ -251,20 +293,14 @@ class StoredOutputs:
 
     def keep(self, key: str, value: bytes) -> None:
         """Stores an output."""
-        store = self._file.opened()
-        if store is not None:
-            store.keep(key, f"{self._wall_s()}\n{value.decode()}")
+        self._store.keep(key, f"{self._wall_s()}\n{value.decode()}")
 
     async def aclose(self) -> None:
         """Writes what is still unwritten."""
-        await self._file.aclose()
+        await self._store.aclose()
 
 
 # --- keys, and replies as texts -------------------------------------------------------------------
-
-
-def _is_meant_to_repeat(request: ChatRequest) -> bool:
-    return request.temperature == 0 or request.seed is not None
 
 
 def _is_repeatable(request: ChatRequest, completion: Completion) -> bool:
@@ -288,7 +324,7 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
         "max_output_tokens": request.max_output_tokens,
         "temperature": float(request.temperature),
         # Left out when they are not set: keys from before there were such fields stay the same.
-        **request.cutoffs,
+        **request.sampling,
         "frequency_penalty": float(request.frequency_penalty),
         "seed": request.seed,
         "stop": request.stop,
@@ -296,6 +332,7 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
         "reply_schema": None if schema is None else orjson.dumps(schema).decode(),
         "top_logprobs": request.top_logprobs,
         **({"ignore_eos": True} if request.ignore_eos else {}),
+        **{name: value for name in _OPTIONAL if (value := getattr(request, name)) is not None},
         **({"tools": request.tools, "tool_choice": request.tool_choice} if request.tools else {}),
     }
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
@@ -305,30 +342,39 @@ def _said(message: Message) -> list[object]:
     """What a message holds, without what it has not: its key is then as it was before tools."""
     more: tuple[object, ...] = ()
     if message.tool_calls or message.answers:
-        more = (message.tool_calls, message.answers)
-    images = ({"images": [image.digest for image in message.images]},) if message.images else ()
-    return [message.role, message.content, *more, *images]
+        calls = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in message.tool_calls]
+        more = (calls, message.answers)
+    beside: dict[str, object] = {}
+    if message.images:
+        beside["images"] = [image.digest for image in message.images]
+    if message.extra_names:
+        beside["extra"] = [message.extra, *(call.extra for call in message.tool_calls)]
+    return [message.role, message.content, *more, *([beside] if beside else [])]
+
+
+def reply_settings(endpoint: Endpoint) -> dict[str, object]:
+    """The settings of an endpoint that change its replies, but for its address.
+
+    Raises:
+        ModelFileInvalid: Its file is not there.
+    """
+    said = endpoint.model_dump(mode="json", include=_DECIDES)
+    for name in ("tools", *_NEWER):
+        if not said[name]:
+            del said[name]  # keys from before there was such a setting stay the same
+    if endpoint.path is not None:
+        said["file"] = file_fingerprint(endpoint.path)
+    return said
 
 
 def reply_identity(endpoint: Endpoint) -> str:
     """A text that two endpoints share only if they would reply alike.
 
-    A file is known by its place, size and time of change.
-
     Raises:
         ModelFileInvalid: The file is not there.
     """
-    said = endpoint.model_dump(mode="json", include=_DECIDES)
-    if endpoint.tools is None:
-        del said["tools"]  # keys from before there was such a setting stay the same
-    if endpoint.path is not None:
-        try:
-            file = endpoint.path.stat()
-        except OSError as error:
-            raise ModelFileInvalid(
-                f"cannot be read ({error.strerror})", path=endpoint.path
-            ) from error
-        said["file"] = [str(endpoint.path.resolve()), file.st_size, file.st_mtime_ns]
+    # What another server has under the same name may be packed in another way.
+    said = reply_settings(endpoint) | {"url": endpoint.url}
     return orjson.dumps(said, option=orjson.OPT_SORT_KEYS).decode()
 
 
@@ -381,35 +427,64 @@ class TextStore:
     the file was opened fails no call: it is logged once, and the model is asked. Without a path
     everything stays in memory. A text that `clean` takes a secret out of is not kept.
 
+    With `unusable`, the file is opened when it is first needed; where it cannot be, `unusable` is
+    told once, and nothing is kept.
+
     Raises:
         ConfigurationInvalid: The file cannot be opened, or is something else.
     """
 
-    def __init__(self, path: Path | None, *, clean: Callable[[str], str] = str) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        clean: Callable[[str], str] = str,
+        unusable: Callable[[ConfigurationInvalid], None] | None = None,
+    ) -> None:
         self._path = path
         self._clean = clean
-        self._db = _open(path)
+        self._unusable = unusable
+        self._db = _open(path) if unusable is None else None
+        self._was_opened = unusable is None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="text store")
         self._has_warned = False
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether texts can be kept; opens the file."""
+        if not self._was_opened:
+            self._was_opened = True
+            try:
+                self._db = _open(self._path)
+            except ConfigurationInvalid as error:
+                assert self._unusable is not None
+                self._unusable(error)
+        return self._db is not None
+
     async def find(self, key: str) -> str | None:
         """The text of this key; None when there is none."""
+        if not self.is_usable:
+            return None
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._find, key)
 
     def keep(self, key: str, text: str) -> None:
         """Stores a text, soon: found from now on, written at the latest on closing."""
-        self._thread.submit(self._keep, key, text)
+        if self.is_usable:
+            self._thread.submit(self._keep, key, text)
 
     async def keep_now(self, key: str, text: str) -> None:
         """Stores a text; returns when a killed process would not lose it."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._keep, key, text)
+        if self.is_usable:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._keep, key, text)
 
     async def aclose(self) -> None:
         """Writes what is still to be written, and closes the file."""
-        self._thread.submit(self._db.close)
-        await to_its_end(self._thread.shutdown)
+        if self._db is not None:
+            self._thread.submit(self._db.close)
+            await to_its_end(self._thread.shutdown)
 
     def _find(self, key: str) -> str | None:
+        assert self._db is not None
         try:
             row = self._db.execute("SELECT text FROM reply WHERE key = ?", (key,)).fetchone()
         except sqlite3.Error as error:
@@ -420,6 +495,7 @@ class TextStore:
         return row[0] if row else None
 
     def _keep(self, key: str, text: str) -> None:
+        assert self._db is not None
         if self._clean(text) != text:
             return
         try:
@@ -431,36 +507,6 @@ class TextStore:
         if not self._has_warned:
             self._has_warned = True
             log_warning(what, code=code, path=str(self._path), error=str(error))
-
-
-class _LateStore:
-    """A `TextStore` that is opened when it is needed; `unusable` is told once if it cannot be."""
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        unusable: Callable[[ConfigurationInvalid], None],
-        clean: Callable[[str], str] = str,
-    ) -> None:
-        self._path = path
-        self._unusable = unusable
-        self._clean = clean
-        self._store: TextStore | None = None
-        self._was_opened = False
-
-    def opened(self) -> TextStore | None:
-        if not self._was_opened:
-            self._was_opened = True
-            try:
-                self._store = TextStore(self._path, clean=self._clean)
-            except ConfigurationInvalid as error:
-                self._unusable(error)
-        return self._store
-
-    async def aclose(self) -> None:
-        if self._store is not None:
-            await self._store.aclose()
 
 
 def _open(path: Path | None) -> sqlite3.Connection:

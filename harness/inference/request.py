@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
+import orjson
+
 from harness.errors import InvalidInput
 from harness.inference.images import Image
-from harness.inference.limits import Spent
 
 Role = Literal["system", "user", "assistant", "tool"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""How much a model thinks: `none` switches it off."""
+_EFFORTS: tuple[str, ...] = get_args(Effort)
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_MOST_NAME_CHARS = 64
+"""Of a tool's name, at every server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +35,42 @@ class ToolCall:
     name: str
     arguments: str
     """A JSON object as the model wrote it; it may be invalid, or not fit the tool."""
+    extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
+    """As `Message.extra`, of the call."""
 
     def as_object(self) -> dict[str, Any]:
         """The arguments; empty if they are not a JSON object."""
         try:
-            said = json.loads(self.arguments)
-        except ValueError:
+            value = read_arguments(self.arguments)
+        except orjson.JSONDecodeError:
             return {}
-        return said if isinstance(said, dict) else {}
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def sendable(self) -> ToolCall:
+        """The call in a form that servers and their templates read, whatever the model wrote.
+
+        llama-server answers a history with broken arguments with 500 from then on, and OpenAI one
+        with a strange name with 400.
+        """
+        name = _NOT_IN_NAMES.sub("_", self.name)[:_MOST_NAME_CHARS] or "unknown"
+        try:
+            is_object = isinstance(orjson.loads(self.arguments), dict)
+        except orjson.JSONDecodeError:
+            is_object = False
+        # As it was written if possible: the server's prefix cache has it so.
+        written = self.arguments if is_object else orjson.dumps(self.as_object()).decode()
+        return replace(self, name=name, arguments=written)
+
+
+def read_arguments(written: str) -> object:
+    """The JSON of a call's arguments, which some models encode twice; an empty text is `{}`.
+
+    Raises:
+        orjson.JSONDecodeError: It is not JSON.
+    """
+    value = orjson.loads(written.strip() or "{}")
+    return orjson.loads(value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +101,27 @@ class Message:
     answers: str | None = None
     """Of a tool: the id of the call whose result the content is."""
     images: tuple[Image, ...] = ()
-    """Sent before the content."""
+    """Sent before the content; a tool's, in a user's turn behind the results."""
     shared_chars: tuple[int, ...] = field(default=(), compare=False, repr=False)
     """Numbers of first characters that other calls share, ascending: the prefixes to cache, for
     providers that must be told."""
+    extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
+    """Further fields of its JSON, sent as they are: a name; of a reply, what its server wants back,
+    such as thought signatures, encrypted reasoning or annotations."""
+    source: str | None = None
+    """The server that `extra` came from, which alone gets it back; None for a turn that was written
+    here, whose fields go to every server."""
+
+    @property
+    def extra_names(self) -> set[str]:
+        """The fields of `extra`, and those of the calls."""
+        return {*self.extra, *(name for call in self.tool_calls for name in call.extra)}
+
+    @property
+    def without_extras(self) -> Message:
+        """The turn as other servers than its source get it."""
+        calls = tuple(replace(call, extra={}) for call in self.tool_calls)
+        return replace(self, extra={}, tool_calls=calls)
 
     def __post_init__(self) -> None:
         if self.role not in get_args(Role):
@@ -102,7 +157,7 @@ Prompt = str | Message | Mapping[str, object] | Sequence[Message | Mapping[str, 
 A message may be a dictionary, `{"role": "user", "content": "…"}`, whose content is a text or a list
 of parts: texts, `Image`s, `{"type": "text", "text": "…"}`, and
 `{"type": "image_url", "image_url": {"url": "…"}}`. Images are sent before the text. It may have
-OpenAI's `tool_calls`, or as a tool's message `tool_call_id`.
+OpenAI's `tool_calls`, or as a tool's message `tool_call_id`. All other fields are sent as they are.
 """
 
 _KEYS = {"role", "content", "tool_calls", "tool_call_id"}
@@ -142,10 +197,13 @@ def as_texts(texts: str | Iterable[str]) -> tuple[str, ...]:
 def _message(given: object) -> Message:
     if isinstance(given, Message):
         return given
-    if not isinstance(given, Mapping) or not {"role", "content"} <= set(given) <= _KEYS:
+    if not isinstance(given, Mapping) or "role" not in given:
         raise _no_message(given)
     calls = tuple(map(_tool_call, given.get("tool_calls") or ()))
-    content, images = given["content"], tuple[Image, ...]()
+    if "content" not in given and not calls:
+        raise _no_message(given)
+    content: Any = given.get("content")
+    images: tuple[Image, ...] = ()
     if content is None and calls:
         content = ""
     if isinstance(content, list | tuple):
@@ -153,16 +211,25 @@ def _message(given: object) -> Message:
         content = "".join(part for part in parts if isinstance(part, str))
         images = tuple(part for part in parts if isinstance(part, Image))
     return Message(
-        given["role"], content, images=images, tool_calls=calls, answers=given.get("tool_call_id")
+        given["role"],
+        content,
+        images=images,
+        tool_calls=calls,
+        answers=given.get("tool_call_id"),
+        extra=_others(given, _KEYS),
     )
 
 
-def _tool_call(given: object) -> ToolCall:
+def _others(given: Mapping[str, object], names: set[str]) -> dict[str, object]:
+    return {name: value for name, value in given.items() if name not in names and value is not None}
+
+
+def _tool_call(given: Any) -> ToolCall:  # noqa: ANN401 - what users write
     match given:
         case ToolCall():
             return given
         case {"id": str(id_), "function": {"name": str(name), "arguments": str(arguments)}}:
-            return ToolCall(id_, name, arguments)
+            return ToolCall(id_, name, arguments, _others(given, {"id", "type", "function"}))
     raise InvalidInput(
         f"not a call of a tool: {given!r:.80}; give a ToolCall, or "
         '{"id": "…", "function": {"name": "…", "arguments": "{…}"}}',
@@ -198,11 +265,8 @@ def _no_message(given: object) -> InvalidInput:
 JsonSchema = Mapping[str, object]
 
 
-_MOST_LOGPROBS = 20
-"""As every server that has them allows."""
-_MOST_PENALTY = 2
-
-_GO_ON = (
+_SHOWN = "The images of the results above, in their order:"
+GO_ON = (
     "Your answer was cut off there. Write the rest of it, beginning with the very next word: no "
     "introduction, and nothing again that you have written."
 )
@@ -237,6 +301,13 @@ class ChatRequest:
     (Nguyen et al. 2024, "Turning Up the Heat")."""
     frequency_penalty: float = 0.0
     """From 0 to 2: lowers a token's chance for each time it was used."""
+    presence_penalty: float | None = None
+    """From 0 to 2: lowers a token's chance once it was used."""
+    reasoning_effort: Effort | None = None
+    """How much the model thinks before it answers, in the server's own spelling; `none` switches
+    thinking off. None for the server's own setting."""
+    extra_body: Mapping[str, object] | None = None
+    """Fields of the request's JSON that harness does not know, merged into it last."""
     seed: int | None = None
     """Makes sampling repeatable, if the server supports it."""
     stop: tuple[str, ...] = ()
@@ -252,6 +323,8 @@ class ChatRequest:
     20. None for no log probabilities."""
     goes_on: bool = False
     """Whether the last message is the beginning of the reply, for the model to continue."""
+    allow_empty: bool = False
+    """Whether a reply without visible text is an answer, and no `ReplyEmpty`."""
     ignore_eos: bool = False
     """Whether the reply continues to its limit, past the model's own end, if the server supports
     it."""
@@ -264,53 +337,15 @@ class ChatRequest:
     the call is not retried."""
     on_piece: Callable[[], None] | None = field(default=None, compare=False, repr=False)
     """Called for every piece of a reply, of any kind: a sign of life."""
-    on_taken: Callable[[Spent], None] | None = field(default=None, compare=False, repr=False)
-    """Called with the use of each request of the call, including its schema probe and retries, if a
-    run counts them."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        if not self.messages:
-            raise InvalidInput(
-                "there are no messages; a call needs at least one", code="request.no-messages"
-            )
-        if self.max_output_tokens is not None and self.max_output_tokens < 1:
-            raise InvalidInput(
-                f"max_output_tokens is {self.max_output_tokens}; it must be 1 or more",
-                code="request.no-room",
-            )
-        if not self.temperature >= 0:
-            raise InvalidInput(
-                f"temperature is {self.temperature:g}; it cannot be less than 0",
-                code="request.temperature-negative",
-            )
-        if not (
-            (self.top_p is None or 0 < self.top_p <= 1)
-            and (self.top_k is None or self.top_k >= 1)
-            and (self.min_p is None or 0 <= self.min_p <= 1)
-        ):
-            raise InvalidInput(
-                f"top_p is {self.top_p}, top_k {self.top_k} and min_p {self.min_p}; top_p can be "
-                "above 0 and up to 1, top_k 1 or more, min_p 0 to 1",
-                code="request.cutoff-out-of-range",
-            )
-        if not 0 <= self.frequency_penalty <= _MOST_PENALTY:
-            raise InvalidInput(
-                f"frequency_penalty is {self.frequency_penalty:g}; it can be 0 to {_MOST_PENALTY}",
-                code="request.penalty-out-of-range",
-            )
-        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= _MOST_LOGPROBS:
-            raise InvalidInput(
-                f"top_logprobs is {self.top_logprobs}; it can be 0 to {_MOST_LOGPROBS}",
-                code="request.logprobs-out-of-range",
-            )
-        _check_time(self.timeout_s)
+        _check(self)
 
     @property
-    def cutoffs(self) -> dict[str, float]:
-        """The set ones among `top_p`, `top_k` and `min_p`, by the names all servers use."""
-        said = {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
-        return {name: value for name, value in said.items() if value is not None}
+    def sampling(self) -> dict[str, float]:
+        """Settings that are left out unless they are set, by the names all servers use."""
+        names = ("top_p", "top_k", "min_p", "presence_penalty")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     @property
     def images(self) -> tuple[Image, ...]:
@@ -320,7 +355,64 @@ class ChatRequest:
     @property
     def conversation(self) -> tuple[Message, ...]:
         """The messages for a server that cannot continue a reply: they ask for its rest."""
-        return (*self.messages, Message("user", _GO_ON)) if self.goes_on else self.messages
+        asks = (Message("user", GO_ON),) if self.goes_on else ()
+        return with_images_shown((*self.messages, *asks))
+
+
+def merged(fields: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with more of them; those that both have as objects are merged too."""
+    both = {
+        name: merged(fields[name], value)
+        for name, value in more.items()
+        if isinstance(value, Mapping) and isinstance(fields.get(name), Mapping)
+    }
+    return {**fields, **more, **both}
+
+
+def with_piece(request: ChatRequest, heard: Callable[[], None]) -> ChatRequest:
+    """The request, with something more to do at each piece of its reply."""
+    on_piece = request.on_piece
+
+    def both() -> None:
+        heard()
+        if on_piece is not None:
+            on_piece()
+
+    return replace(request, on_piece=both)
+
+
+def with_images_shown(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """A conversation whose images of tools stand in a user's turn behind the results.
+
+    Chat Completions and Ollama take images from users alone, and results must not be torn apart.
+    """
+    shown: list[Message] = []
+    waiting: tuple[Image, ...] = ()
+    for are_results, group in groupby(messages, lambda message: message.role == "tool"):
+        turns = list(group)
+        if are_results:
+            waiting = tuple(image for turn in turns for image in turn.images)
+            turns = [replace(turn, images=()) for turn in turns]
+        elif waiting:
+            turns.insert(0, Message("user", _SHOWN, images=waiting))
+            if turns[1].role == "user":
+                turns[:2] = [one_turn(*turns[:2])]
+            waiting = ()
+        shown += turns
+    return (*shown, Message("user", _SHOWN, images=waiting)) if waiting else tuple(shown)
+
+
+def one_turn(first: Message, second: Message) -> Message:
+    """Two turns as one, of the first's role: templates want turns to alternate."""
+    return replace(
+        second,
+        role=first.role,
+        content="\n\n".join(filter(None, (first.content, second.content))),
+        tool_calls=(*first.tool_calls, *second.tool_calls),
+        answers=first.answers,
+        images=(*first.images, *second.images),
+        shared_chars=(),
+    )
 
 
 def called_names(messages: Iterable[Message]) -> dict[str, str]:
@@ -342,39 +434,46 @@ class EmbedRequest:
     """Time limit of the call, if shorter than the endpoint's."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        if not self.texts:
-            raise InvalidInput(
-                "there are no texts; a call to embed needs at least one", code="request.no-texts"
-            )
-        _check_time(self.timeout_s)
+        _check(self)
 
 
 Request = ChatRequest | EmbedRequest
 
 
-_WHOLE = (Integral, "a whole number")
-_NUMBER = (Real, "a number")
-_KINDS: Mapping[str, tuple[Any, str]] = {
+_CUTOFF, _PENALTY = "request.cutoff-out-of-range", "request.penalty-out-of-range"
+_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "model": (str, "the tag of an endpoint, as text"),
-    "messages": (Sequence, "a sequence of messages"),
-    "texts": (Sequence, "a sequence of texts"),
-    "max_output_tokens": _WHOLE,
-    "temperature": _NUMBER,
-    "top_p": _NUMBER,
-    "top_k": _WHOLE,
-    "min_p": _NUMBER,
-    "frequency_penalty": _NUMBER,
-    "seed": _WHOLE,
+    "messages": (Sequence, "a sequence of messages, one or more", len, "request.no-messages"),
+    "texts": (Sequence, "a sequence of texts, one or more", len, "request.no-texts"),
+    "max_output_tokens": (
+        Integral, "a whole number, 1 or more", lambda n: n >= 1, "request.no-room"
+    ),
+    "temperature": (Real, "a number, 0 or more", lambda t: t >= 0, "request.temperature-negative"),
+    "top_p": (Real, "a number above 0 and up to 1", lambda p: 0 < p <= 1, _CUTOFF),
+    "top_k": (Integral, "a whole number, 1 or more", lambda n: n >= 1, _CUTOFF),
+    "min_p": (Real, "a number from 0 to 1", lambda p: 0 <= p <= 1, _CUTOFF),
+    "frequency_penalty": (Real, "a number from 0 to 2", lambda p: 0 <= p <= 2, _PENALTY),
+    "presence_penalty": (Real, "a number from 0 to 2", lambda p: 0 <= p <= 2, _PENALTY),
+    "reasoning_effort": (
+        str, f"one of {', '.join(_EFFORTS)}", _EFFORTS.__contains__, "request.effort-unknown"
+    ),
+    "extra_body": (Mapping, "fields of a request, as a mapping"),
+    "seed": (Integral, "a whole number"),
     "stop": (Sequence, "a sequence of texts"),
     "reply_schema": (Mapping, "a JSON Schema, as a mapping"),
     "tools": (Sequence, "a sequence of tools"),
-    "top_logprobs": _WHOLE,
-    "priority": _WHOLE,
-    "timeout_s": (Real, "a number of seconds"),
+    # Every server that has them allows this many.
+    "top_logprobs": (
+        Integral, "a whole number, 0 to 20", range(21).__contains__, "request.logprobs-out-of-range"
+    ),
+    "priority": (Integral, "a whole number"),
+    "timeout_s": (
+        Real, "a number of seconds, above 0", lambda s: s > 0, "request.timeout-not-positive"
+    ),
     "on_text": (Callable, "a function of one text"),
-}
-"""The types of the fields of requests, and how messages name them."""
+}  # fmt: skip
+"""The types of the fields of requests, and how messages name them; then what is true of those that
+are in range, and the code of the error of others."""
 _PARTS: Mapping[str, type] = {"messages": Message, "texts": str, "stop": str, "tools": ToolSpec}
 """What the items of sequences are; a text alone is not a sequence."""
 _NEVER_NONE = frozenset(
@@ -382,13 +481,11 @@ _NEVER_NONE = frozenset(
 )
 
 
-def _check_types(request: Request) -> None:
-    """Raises `InvalidInput` if a field has another type: else the error would come from below."""
-    for name, (kind, said) in _KINDS.items():
-        if not hasattr(request, name):
-            continue
-        value = getattr(request, name)
-        if value is None and name not in _NEVER_NONE:
+def _check(request: Request) -> None:
+    """Raises `InvalidInput` for another type or range: else the error would come from below."""
+    for name, (kind, said, *in_range) in _FIELDS.items():
+        value: Any = getattr(request, name, None)
+        if value is None and not (name in _NEVER_NONE and hasattr(request, name)):
             continue
         is_right = isinstance(value, kind) and not isinstance(value, bool)
         if is_right and name in _PARTS:
@@ -396,14 +493,9 @@ def _check_types(request: Request) -> None:
             is_right = of_parts and not isinstance(value, str)
         if not is_right:
             raise InvalidInput(f"{name} is {value!r:.80}; give {said}", code="request.wrong-type")
-
-
-def _check_time(timeout_s: float | None) -> None:
-    if timeout_s is not None and timeout_s <= 0:
-        raise InvalidInput(
-            f"timeout_s is {timeout_s:g}; it must be more than 0",
-            code="request.timeout-not-positive",
-        )
+        holds, code = in_range or (lambda _: True, "")
+        if not holds(value):
+            raise InvalidInput(f"{name} is {value!r:.80}; give {said}", code=code)
 
 
 _BYTES_PER_TOKEN = 3
@@ -431,6 +523,8 @@ def most_prompt_tokens(request: ChatRequest) -> int:
     calls = [call for message in request.messages for call in message.tool_calls]
     said = [message.content for message in request.messages]
     said += [text for call in calls for text in (call.id, call.name, call.arguments)]
+    extras = [*(one.extra for one in request.messages), *(one.extra for one in calls)]
+    said += [json.dumps(extra, default=str) for extra in extras if extra]
     for tool in request.tools:
         said += [tool.name, tool.description, json.dumps(dict(tool.parameters))]
     beside = (len(calls) + len(request.tools)) * _PER_TOOL + len(request.images) * _PER_IMAGE

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from inspect import isroutine
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, TypeVar
 
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
@@ -23,22 +24,15 @@ from pydantic_core import SchemaError
 
 from harness.errors import ConfigurationInvalid, InferenceError, ReplyInvalid, ServerError
 from harness.inference.call_spans import token_counts
-from harness.inference.completion import Completion, StructuredMode
-from harness.inference.request import (
-    ChatRequest,
-    JsonSchema,
-    Message,
-    Prompt,
-    as_messages,
-    as_texts,
-)
-from harness.inference.whole_reply import OnCut
-from harness.trace import Tracer
+from harness.inference.completion import Completion, StructuredMode, is_visible, why_no_text
+from harness.inference.json_text import objects_in
+from harness.inference.request import ChatRequest, JsonSchema, Message
+from harness.inference.strict_schema import plain, strict_schema
+from harness.trace import Span, Tracer, events
 
 T = TypeVar("T")
 Ask = Callable[[ChatRequest], Awaitable[Completion]]
 
-_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 _UNENFORCED: dict[StructuredMode | None, str] = {
     "advisory": ". The server does not enforce schemas; the model was only told of it",
     "ignored": ". The server took no notice of the schema; the model was only told of it",
@@ -57,6 +51,12 @@ _PROBE_TOKENS = 256
 """A greeting takes ten; a model that thinks aloud first takes more."""
 _REFUSALS = {400, 422, 501}
 """Statuses with which servers refuse a schema."""
+_ABOUT_SCHEMAS = re.compile(
+    r"schema|grammar|response_format|\bjson|\bformat\b|guided|structured|propert|keyword"
+    r"|\bpattern\b|\benum|\$ref|recursi|context=|[a-z](?:Of|Items|Length)\b",
+    re.IGNORECASE,
+)
+"""Refusals of a schema, also with 500 (llama-server, SGLang), and no others: each costs a call."""
 _KEPT = f'{{"word":"{_WORD}"}}'
 
 
@@ -77,7 +77,9 @@ class ReplyType(Generic[T]):
             self._adapter: TypeAdapter[Any] = TypeAdapter(python_type)
             self._wrapped = self._adapter.json_schema().get("type") != "object"
             if self._wrapped:
-                self._adapter = TypeAdapter(_envelope(python_type))
+                fields: Any = {"answer": (python_type, ...)}
+                model = create_model("Reply", __config__=ConfigDict(extra="forbid"), **fields)
+                self._adapter = TypeAdapter(model)
             self.schema: JsonSchema = self._adapter.json_schema()
         except (PydanticUserError, PydanticUndefinedAnnotation, SchemaError) as error:
             raise _unusable(python_type, getattr(error, "message", str(error))) from error
@@ -85,82 +87,43 @@ class ReplyType(Generic[T]):
     def parse(self, completion: Completion, *, endpoint: str) -> T:
         """The reply as a value.
 
-        A model that is only told of the schema likes to put its JSON into a fence, or between two
-        sentences: that is looked through. The value itself has to be of the type, to the letter.
+        A model that is only told of the schema likes to put its JSON into a fence, between two
+        sentences, or behind a schema that it quotes: of the objects in the text, the only one of
+        the type counts. The value itself has to be of the type, to the letter.
 
         Raises:
-            ReplyInvalid: The text is not JSON of this type; if the token limit cut it, it says so.
+            ReplyInvalid: The text is not JSON of this type, or holds several; if the token limit
+                cut it, it says so.
         """
         text = completion.text
+        objects = objects_in(text)
+        fitting = []
+        for said in objects if len(objects) > 1 else ():
+            with suppress(ValidationError):
+                fitting.append(self._adapter.validate_json(said))
         try:
-            parsed = self._adapter.validate_json(json_in(text))
+            if len(fitting) == 1:
+                parsed = fitting[0]
+            else:
+                parsed = self._adapter.validate_json(objects[0] if len(objects) == 1 else text)
         except ValidationError as error:
-            why = (
-                "max_output_tokens cut it short; raise it"
-                if completion.finish_reason == "length"
-                else "; ".join(f"{_path(e['loc'])}{e['msg']}" for e in error.errors()[:3])
-            )
+            why = "; ".join(f"{_path(e['loc'])}{e['msg']}" for e in error.errors()[:3])
+            if fitting:
+                why = f"it holds {len(fitting)} different values of the type"
+            elif completion.finish_reason == "length":
+                why = "max_output_tokens cut it short; raise it"
+            elif not is_visible(text):
+                why = f"it has no text: {why_no_text(completion)}"
             raise ReplyInvalid(
                 f"the reply does not match the type asked for: {why}. It begins: {text[:160]!r}"
                 + _UNENFORCED.get(completion.structured, ""),
                 endpoint=endpoint,
                 text=text,
                 problem=why,
+                from_cache=completion.from_cache,
             ) from error
         value: T = parsed.answer if self._wrapped else parsed
         return value
-
-
-class ChatOptions(TypedDict, total=False):
-    """What every form of `chat` takes."""
-
-    max_output_tokens: int | None
-    """Where the reply is cut. When left out, where the model's context or a limit of the run ends
-    it."""
-    on_cut: OnCut
-    """What becomes of a reply that was cut, filtered or has no text: `error` raises, `keep` takes
-    it as it is, and `continue` asks for the rest, a few times at most, and joins it."""
-    temperature: float
-    """0, which is greedy, when left out."""
-    top_p: float | None
-    """Draws from the likeliest tokens that together have this probability."""
-    top_k: int | None
-    """Draws from so many of the likeliest tokens."""
-    min_p: float | None
-    """Draws from tokens that have this share of the likeliest one's probability."""
-    frequency_penalty: float
-    """From 0 to 2; keeps small models from saying one thing for ever."""
-    seed: int | None
-    """Makes sampling repeatable where the server can."""
-    stop: Sequence[str]
-    """Texts that end the reply."""
-    timeout_s: float | None
-    """Longest that it may take, if less than the endpoint's."""
-    priority: int
-    """Of calls that wait here for one endpoint, the highest goes first."""
-
-
-def chat_request(
-    prompt: Prompt,
-    *,
-    returns: Any = None,  # noqa: ANN401 - a type, annotated perhaps
-    stop: Sequence[str] = (),
-    **fields: Any,  # noqa: ANN401
-) -> tuple[ChatRequest, ReplyType[Any] | None]:
-    """A call as users write it, with the type of its reply, if one is given.
-
-    Raises:
-        InvalidInput: An argument cannot be used.
-        ConfigurationInvalid: The type has no JSON Schema.
-    """
-    reply_type = None if returns in (None, Completion) else ReplyType(returns)
-    request = ChatRequest(
-        messages=as_messages(prompt),
-        stop=as_texts(stop),
-        reply_schema=None if reply_type is None else reply_type.schema,
-        **fields,
-    )
-    return request, reply_type
 
 
 class FoundOnce(Generic[T]):
@@ -205,13 +168,16 @@ class FoundOnce(Generic[T]):
 class SchemaKnowledge:
     """What one model's server does with schemas, found out once; its tags share it.
 
-    `mode` is what is known without a probe.
+    `mode` is what is known without a probe, which says nothing of other schemas: a refused one is
+    told in words from then on. `strict` is for servers that enforce schemas by OpenAI's rules.
     """
 
-    def __init__(self, mode: StructuredMode | None = None) -> None:
+    def __init__(self, mode: StructuredMode | None = None, *, strict: bool = False) -> None:
         self._mode: FoundOnce[StructuredMode] = FoundOnce(mode)
-        # Whether the server answers a schema with an error: then it is sent none.
-        self._refused = False
+        self._strict = strict
+        # Whether the server answers the probe's schema with an error: then it is sent none.
+        self._refuses_all = False
+        self._refused: set[bytes] = set()
 
     async def fit(
         self, request: ChatRequest, ask: Ask, *, tracer: Tracer
@@ -222,41 +188,74 @@ class SchemaKnowledge:
         of the prompt.
         """
         mode = await self._mode.found(partial(self._probe, request, ask, tracer))
-        if mode == "enforced":
-            return request, mode
-        assert request.reply_schema is not None
-        told = replace(request, messages=_with_schema(request.messages, request.reply_schema))
-        return (replace(told, reply_schema=None) if self._refused else told), mode
+        schema = request.reply_schema
+        assert schema is not None
+        is_refused = self._refuses_all or orjson.dumps(schema) in self._refused
+        if mode == "enforced" and not is_refused:
+            if not self._strict:
+                return request, mode
+            if (strict := strict_schema(schema)) is not None:
+                return replace(request, reply_schema=strict), mode
+        told = replace(request, messages=_with_schema(request.messages, schema))
+        mode = "advisory" if mode == "enforced" else mode
+        return (replace(told, reply_schema=None) if is_refused else told), mode
 
-    def learn(self, error: ServerError) -> bool:
-        """Whether the server refused a schema that it was not known to refuse."""
-        if self._refused or self._mode.known == "enforced" or error.status not in _REFUSALS:
+    def learn(self, error: ServerError, asked: ChatRequest, sent: ChatRequest) -> bool:
+        """Whether the schema of a call may be what was refused: it is then told in words.
+
+        If the call fails so too, its schema was not to blame, and is sent again the next time.
+        """
+        key = orjson.dumps(asked.reply_schema)
+        if sent.reply_schema is None:
+            self._refused.discard(key)
             return False
-        self._refused = True
+        is_clear = _ABOUT_SCHEMAS.search(str(error)) is not None
+        may_be = error.status in _REFUSALS and self._mode.known != "enforced"
+        if not may_be and not (is_clear and error.status in {*_REFUSALS, 500}):
+            return False
+        self._refused.add(key)
         return True
 
     async def _probe(self, request: ChatRequest, ask: Ask, tracer: Tracer) -> StructuredMode:
-        probe = ChatRequest(
-            model=request.model,
-            role=request.role,
-            messages=(Message("user", _PROBE_PROMPT),),
-            max_output_tokens=_PROBE_TOKENS,
-            reply_schema=_PROBE_SCHEMA,
-        )
-        with tracer.span("schema probe", model=request.model) as span:
+        probe = {"max_output_tokens": _PROBE_TOKENS, "reply_schema": _PROBE_SCHEMA}
+        with tracer.span(events.SchemaProbe(model=request.model)) as span:
             try:
-                reply = await ask(probe)
+                mode = mode_of(await probed(request, ask, span, _PROBE_PROMPT, **probe))
             except ServerError as error:
                 if error.status not in _REFUSALS:
                     raise
-                self._refused = True
-                span.set(schema="advisory")
-                return "advisory"
-            mode = mode_of(reply)
-            span.set(schema=mode, model_id=reply.model_id, cost_usd=reply.cost_usd)
-            if reply.usage is not None:
-                span.set(**token_counts(reply.usage))
+                self._refuses_all, mode = True, "advisory"
+            span.set(schema=mode)
         return mode
+
+
+def read_fitted(
+    asked: ChatRequest, sent: ChatRequest, reply: Completion, mode: StructuredMode | None
+) -> Completion:
+    """The reply to a call whose schema was sent as `sent` has it."""
+    if mode is None or asked.reply_schema is None:
+        return reply
+    is_rewritten = sent.reply_schema is not None and sent.reply_schema != asked.reply_schema
+    text = plain(reply.text, asked.reply_schema) if is_rewritten else reply.text
+    return replace(reply, text=text, structured=mode)
+
+
+async def probed(
+    request: ChatRequest,
+    ask: Ask,
+    span: Span,
+    prompt: str,
+    **fields: Any,  # noqa: ANN401 - of a request
+) -> Completion:
+    """The reply to a probe before a request; the span has what it took."""
+    messages = (Message("user", prompt),)
+    reply = await ask(
+        ChatRequest(model=request.model, role=request.role, messages=messages, **fields)
+    )
+    span.set(model_id=reply.model_id, cost_usd=reply.cost_usd)
+    if reply.usage is not None:
+        span.set(**token_counts(reply.usage))
+    return reply
 
 
 def mode_of(reply: Completion) -> StructuredMode:
@@ -293,16 +292,9 @@ def _unusable(python_type: object, why: str) -> ConfigurationInvalid:
 
 
 def json_in(text: str) -> str:
-    """The object in a text: all of it, what is fenced, or from the first brace to the last."""
-    if text.lstrip().startswith("{"):
-        return text
-    fenced = _FENCED.search(text)
-    found = fenced[1] if fenced else text[text.find("{") : text.rfind("}") + 1]
-    return found or text
-
-
-def _envelope(python_type: type[Any]) -> Any:  # noqa: ANN401 - a class made here has no static type
-    return create_model("Reply", __config__=ConfigDict(extra="forbid"), answer=(python_type, ...))
+    """The one object in a text; all of the text if there is none, or another."""
+    objects = objects_in(text)
+    return objects[0] if len(objects) == 1 else text
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -31,11 +31,11 @@ class Deadline:
         self._outer = outer
         self._began_ns: int | None = None
 
-    def begin(self) -> None:
-        """Something is sent now; only the first time counts."""
+    def begin(self, *, again: bool = False) -> None:
+        """Something is sent now; the first time counts, or this one: after an outage."""
         if self._outer is not None:
-            self._outer.begin()
-        if self._began_ns is None:
+            self._outer.begin(again=again)
+        if self._began_ns is None or again:
             self._began_ns = self._clock()
 
     @property

@@ -18,12 +18,18 @@ from typing import Any
 import orjson
 
 from harness.errors import ReplyInvalid, ServerError
-from harness.inference.call_spans import token_counts
 from harness.inference.completion import Completion, ToolMode
 from harness.inference.reply_in_progress import CallPiece, tool_calls
-from harness.inference.request import ChatRequest, JsonSchema, Message, ToolSpec, called_names
-from harness.inference.structured import Ask, FoundOnce, json_in
-from harness.trace import Tracer
+from harness.inference.request import (
+    ChatRequest,
+    JsonSchema,
+    Message,
+    ToolSpec,
+    called_names,
+    one_turn,
+)
+from harness.inference.structured import Ask, FoundOnce, json_in, probed
+from harness.trace import Tracer, events
 
 _MALFORMED = re.compile(r'\s*(?:```(?:json)?\s*)?\{\s*"(?:next|call|answer)"')
 _FORMS = 'Reply with {"next":{"call":…,"arguments":{…}}} or {"next":{"answer":…}} alone.'
@@ -34,7 +40,8 @@ _REFUSALS = {400, 422, 500, 501}
 """Statuses with which servers refuse tools; llama-server's was 500."""
 _REFUSED = re.compile(
     r"\btool\w*.{0,60}(?:not support|n't support|unsupported|requires --|not permitted|unexpected)"
-    r"|(?:not support|unsupported|unknown|unexpected|unrecogni[sz]ed).{0,60}\btool\w*",
+    r"|(?:not support|unsupported|unknown|unexpected|unrecogni[sz]ed).{0,60}\btool\w*"
+    r"|\broles? .{0,60}(?:support|alternate|allowed)",  # Gemma, where a tool has answered
     re.IGNORECASE | re.DOTALL,
 )
 
@@ -69,30 +76,23 @@ class ToolKnowledge:
 
     def learn(self, error: ServerError, offered: ChatRequest) -> bool:
         """Whether the server refused the tools of a call, which are typed from now on."""
-        if not (offered.tools and error.status in _REFUSALS and _REFUSED.search(str(error))):
+        has_tools = offered.tools or any(message.role == "tool" for message in offered.messages)
+        if not (has_tools and error.status in _REFUSALS and _REFUSED.search(str(error))):
             return False
         self._mode.known = "typed"
         return True
 
     async def _probe(self, request: ChatRequest, ask: Ask, tracer: Tracer) -> ToolMode:
         mode: ToolMode = "typed"
-        probe = ChatRequest(
-            model=request.model,
-            role=request.role,
-            messages=(Message("user", "Say hello."),),
-            max_output_tokens=_PROBE_TOKENS,
-            tools=(ToolSpec("owl", "owl " * _PROBE_WORDS, {"type": "object", "properties": {}}),),
-        )
-        with tracer.span("tool probe", model=request.model) as span:
+        tool = ToolSpec("owl", "owl " * _PROBE_WORDS, {"type": "object", "properties": {}})
+        probe = {"max_output_tokens": _PROBE_TOKENS, "tools": (tool,)}
+        with tracer.span(events.ToolProbe(model=request.model)) as span:
             try:
-                reply = await ask(probe)
+                reply = await probed(request, ask, span, "Say hello.", **probe)
             except ServerError as error:
-                if not self.learn(error, probe):
+                if not self.learn(error, request):
                     raise
             else:
-                span.set(model_id=reply.model_id, cost_usd=reply.cost_usd)
-                if reply.usage is not None:
-                    span.set(**token_counts(reply.usage))
                 if reply.usage is None or reply.usage.input_tokens >= _PROBE_WORDS:
                     mode = "native"
             span.set(tools=mode)
@@ -194,9 +194,9 @@ def _as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
             text = f"{text}\n{written}" if text else written
         if message.answers is not None:
             role, text = "user", f"Result of {names.get(message.answers, 'a tool')}:\n{text}"
-            if said and said[-1].role == "user":  # templates want turns to alternate
-                text = f"{said.pop().content}\n\n{text}"
         said.append(replace(message, role=role, content=text, tool_calls=(), answers=None))
+        if message.answers is not None and [turn.role for turn in said[-2:]] == ["user"] * 2:
+            said[-2:] = [one_turn(*said[-2:])]
     return tuple(said)
 
 

@@ -96,7 +96,9 @@ def _loaded() -> WordLlamaInference:
 def normalized(vectors: Vectors) -> Vectors:
     """The same, each of unit length; zeros stay zeros."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    unit: Vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+    smallest = np.finfo(np.float32).tiny
+    # Named types: the stubs of numpy 2.3 and 2.4 infer different ones.
+    unit: Vectors = np.divide(vectors, np.maximum(lengths, smallest), dtype=np.float32)
     return unit
 
 

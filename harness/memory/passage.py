@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
+import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
 
 from harness.errors import InvalidInput
 
 Scalar = str | int | float | bool
 """What a passage's metadata may hold."""
 
-Rule = Literal["same", "near"]
-"""Which differences two passages may have, to be one; see `harness.memory.reading`."""
+_COMPOSED_UP_TO = 1000
+"""Composing takes quadratic time where a thousand accents follow each other."""
 
 RESERVED = ("id", "text", "title", "source", "quality", "created")
 """A passage's own fields. No metadata may have such a name, so that filters are unambiguous."""
@@ -70,9 +71,34 @@ class Passage:
         # A blank, not a line break: small embedders have a vector for "\n" and average it in.
         return f"{self.title} {self.text}" if self.title else self.text
 
+    @property
+    def words(self) -> tuple[str, str]:
+        """Title and text, in Unicode's composed form (NFC) and without white space around them.
+
+        Two passages with the same words are one. Nothing else may differ: no list of signs or
+        empty words is safe in all languages, and the indentation of a program is its meaning.
+        """
+        return _composed(self.title), _composed(self.text)
+
+    @property
+    def words_number(self) -> int:
+        """64 bits, equal for passages with the same words, and by chance for others."""
+        content = "\0".join(self.words).encode()
+        return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), signed=True)
+
     def _digest(self) -> str:
         # JSON keeps the three apart; a plain join would let "a" + "bc" meet "ab" + "c".
         return _digest([self.source, self.title, self.text])
+
+
+def _composed(text: str) -> str:
+    if text.isascii():
+        return text.strip()
+    # No letter composes with white space.
+    return "".join(
+        unicodedata.normalize("NFC", word) if len(word) <= _COMPOSED_UP_TO else word
+        for word in re.split(r"(\s+)", text.strip())
+    )
 
 
 def _digest(content: list[Scalar]) -> str:
@@ -249,20 +275,11 @@ class Hits(list[Hit]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """A passage that says what a stored one already says."""
+    """A passage with the words of a stored one: it is not stored."""
 
-    passage: Passage
-    """The new one. It is kept beside the stored passages, and can be split off again."""
+    id: str
     into: str
     """Id of the stored passage, which stays as it is."""
-    rule: Rule
-    """`same`: equal but for white space and Unicode's forms of a letter; `near`: also but for
-    typographic signs and the other differences that `harness.memory.reading` lists."""
-
-    @property
-    def id(self) -> str:
-        """Id of the new passage."""
-        return self.passage.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,9 +289,8 @@ class Refusal:
     id: str
     title: str
     code: str
-    """Which kind of instruction it looks like; see `Suspicion`."""
+    """`injection.hidden-characters`, or `passage.guard-refused` for a guard of one's own."""
     reason: str
-    """The kind in words, with the matching words of the passage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +304,7 @@ class Added:
     merged: tuple[Merge, ...] = ()
     """Those that say the same as a stored one."""
     refused: tuple[Refusal, ...] = ()
-    """Those that look like instructions to a model."""
+    """Those that a guard kept out; see `harness.memory.guard`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,5 +328,3 @@ class Stats:
     """Of all files in the directory; of a PostgreSQL store, its tables and the indexes here."""
     last_written: str | None
     """ISO 8601; None for an empty store."""
-    merges: tuple[Merge, ...]
-    """Passages that were merged into others, in the order in which they came."""

@@ -20,7 +20,7 @@ from functools import reduce
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 from harness.errors import ConfigurationInvalid, InvalidInput
 from harness.files import cache_folder
 from harness.memory.embedder import Embedder, Vectors
-from harness.memory.passage import Added, Merge, Passage, Rule, WantedTags, tags_of
+from harness.memory.passage import Added, Merge, Passage, WantedTags, tags_of
 from harness.memory.place import Place, PostgresUrl
-from harness.memory.reading import number_of, reading
 from harness.memory.sqlite import FILE_NAME, SqliteDatabase, no_store
 from harness.memory.terms import check_language
 
@@ -40,19 +39,15 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
 
-Merging = bool | Literal["near"]
-"""Which passages are merged: the same ones (True), also near ones, or none (False). See
-`harness.memory.reading`."""
-
 Numbers = NDArray[np.int64]
 
 _WAIT_S = 10.0
 _ROWS_AT_A_TIME = 256
 
-# Passages with one reading number that are compared: adding many must not become quadratic.
+# Passages with one number of words that are compared: adding many must not become quadratic.
 _COMPARED = 64
 
-_Row = tuple[int | None, str, str, str, str, float | None, str, str]
+_Row = tuple[int, str, str, str, str, float | None, str, str]
 _COLUMNS = "sequence, id, text, title, source, quality, created, metadata"
 _SELECT = f"SELECT {_COLUMNS} FROM passage"  # noqa: S608  # constants
 _VALUES = f"({_COLUMNS}, reading) VALUES (?{', ?' * 8})"
@@ -156,13 +151,12 @@ class PrimaryStore:
         passages: Sequence[tuple[Passage, Vectors | None]],
         *,
         embedder: Embedder | None,
-        merge: Merging = True,
+        merge: bool = True,
     ) -> Added:
         """Stores passages, each with its vector by `embedder` if it has one.
 
-        A known id changes nothing. A passage that says the same as a stored one, by `merge`, is
-        kept beside it, and the stored one stays as it is. All are durable when this returns; none
-        is stored if it raises.
+        A known id changes nothing. With `merge`, a passage with the words of a stored one is not
+        stored. All are durable when this returns; none is stored if it raises.
         """
         now = datetime.now(UTC)
         new: list[str] = []
@@ -170,19 +164,18 @@ class PrimaryStore:
         merged: list[Merge] = []
         vectors: list[tuple[int, Vectors]] = []
         # Before the database is locked.
-        readings = [number_of(passage) for passage, _ in passages]
-        rule: Rule = "near" if merge == "near" else "same"
+        numbers = [passage.words_number for passage, _ in passages]
         with self._changing() as changes:
             # 1. What is stored, with one question for all.
             stored = self._sequences(changes.db, [passage for passage, _ in passages])
-            alike = self._alike(changes.db, readings) if merge else {}
+            alike = self._alike(changes.db, numbers) if merge else {}
             # 2. What becomes of each.
-            for (passage, vector), number in zip(passages, readings, strict=True):
+            for (passage, vector), number in zip(passages, numbers, strict=True):
                 dated = passage if passage.created else replace(passage, created=now)
                 if passage.id in stored:
                     known.append(passage.id)
-                elif merge and (found := _merge_of(alike[number], dated, rule)):
-                    merged.append(found)
+                elif merge and (there := _same_words(alike[number], dated)):
+                    merged.append(Merge(id=passage.id, into=there.id))
                 else:
                     stored[passage.id] = sequence = changes.insert(dated, number)
                     if vector is not None:
@@ -195,11 +188,10 @@ class PrimaryStore:
             if vectors and embedder is not None:
                 sequences, rows = zip(*vectors, strict=True)
                 _put_vectors(changes.db, embedder, sequences, np.concatenate(rows))
-            _keep(changes.db, merged)
         return Added(new=tuple(new), known=tuple(known), merged=tuple(merged))
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Removes passages and those merged into them; returns how many of the ids it knew."""
+        """Removes passages; returns how many of the ids it knew."""
         deleted = 0
         with self._changing() as changes:
             for id_ in ids:
@@ -209,36 +201,6 @@ class PrimaryStore:
                 if _forget_merges(changes.db, id_) or found is not None:
                     deleted += 1
         return deleted
-
-    def split(
-        self,
-        id: str,  # noqa: A002 - as for `get`
-        vector: Vectors | None,
-        embedder: Embedder,
-    ) -> Passage:
-        """Stores a merged passage by itself; the one it was merged into stays as it is.
-
-        Raises `InvalidInput` if no passage with this id was merged, or a stored one has the id now.
-        """
-        with self._changing() as changes:
-            found = _merges(changes.db, id)
-            if not found or _find(changes.db, id):
-                raise InvalidInput(
-                    f"{self.place}: passage '{id}' was not merged into another, or is stored again",
-                    code="memory.not-merged",
-                )
-            passage = found[0].passage
-            _forget_merges(changes.db, id)
-            sequence = changes.insert(passage, number_of(passage))
-            changes.store()
-            if vector is not None:
-                _put_vectors(changes.db, embedder, [sequence], vector[np.newaxis])
-        return passage
-
-    def keep_merges(self, merges: Sequence[Merge]) -> None:
-        """Keeps merged passages of another store, in place of those with their ids."""
-        with self._database.writing() as db:
-            _keep(db, merges)
 
     def put_vectors(
         self, embedder: Embedder, sequences: Sequence[int] | Numbers, vectors: Vectors
@@ -291,20 +253,15 @@ class PrimaryStore:
         found = self._database.each(db, "SELECT id, sequence FROM passage WHERE id = ?", rows)
         return dict(one for each in found for one in each)
 
-    def _alike(self, db: Statements, readings: Sequence[int]) -> dict[int, list[Passage]]:
+    def _alike(self, db: Statements, words_numbers: Sequence[int]) -> dict[int, list[Passage]]:
         """The oldest passages with each of these numbers."""
         query = f"{_SELECT} WHERE reading = ? ORDER BY sequence LIMIT {_COMPARED}"
-        numbers = list(dict.fromkeys(readings))
+        numbers = list(dict.fromkeys(words_numbers))
         found = self._database.each(db, query, [(number,) for number in numbers])
         return {
             number: [_passage_of(row) for row in rows]
             for number, rows in zip(numbers, found, strict=True)
         }
-
-    def merges(self, id: str | None = None) -> list[Merge]:  # noqa: A002 - as for `get`
-        """All merged passages in the order they came, or the one with this id."""
-        with self._database.reading() as db:
-            return _merges(db, id)
 
     def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
         """The passage with this id."""
@@ -483,7 +440,7 @@ def _settled(database: _Database, asked: str | None) -> str:
 
 
 def copy(source: PrimaryStore, target: PrimaryStore, progress: Progress) -> int:
-    """Copies passages, vectors and merges, oldest first; returns how many passages were new.
+    """Copies passages and vectors, oldest first; returns how many passages were new.
 
     What the target has stays as it is, so that an interrupted copy can be made again.
     """
@@ -501,7 +458,6 @@ def copy(source: PrimaryStore, target: PrimaryStore, progress: Progress) -> int:
             numbers, vectors = source.vectors_between(embedder, part[0][0] - 1, part[-1][0])
             target.put_vectors(embedder, [there.get(int(one), 0) for one in numbers], vectors)
         progress("copying passages", part[-1][0], last)
-    target.keep_merges(source.merges())
     return new
 
 
@@ -519,7 +475,7 @@ class _Changes:
         self._tags: list[tuple[str, int]] = []
 
     def insert(self, passage: Passage, number: int) -> int:
-        """A new passage, with the number of its reading, for `store`; returns its sequence."""
+        """A new passage, with the number of its words, for `store`; returns its sequence."""
         sequence = self._next()
         self._rows.append((*_row_of(sequence, passage), number))
         self._tags += [(tag, sequence) for tag in tags_of(passage)]
@@ -553,7 +509,7 @@ class _Changes:
 # --- rows ------------------------------------------------------------------------------------
 
 
-def _row_of(sequence: int | None, passage: Passage) -> _Row:
+def _row_of(sequence: int, passage: Passage) -> _Row:
     assert passage.created is not None
     return (
         sequence,
@@ -601,41 +557,14 @@ def _number(db: Statements, query: str) -> int:
 # --- merged passages -------------------------------------------------------------------------
 
 
-def _merge_of(alike: Sequence[Passage], passage: Passage, rule: Rule) -> Merge | None:
-    """The merge with the oldest of these passages that says the same by this rule."""
-    wanted = reading(passage, rule)
-    for there in alike[:_COMPARED]:
-        if reading(there, rule) == wanted:
-            same = reading(there, "same") == reading(passage, "same")
-            return Merge(passage=passage, into=there.id, rule="same" if same else "near")
-    return None
-
-
-def _keep(db: Statements, merges: Sequence[Merge]) -> None:
-    """Stores new passages, whole, beside the present ones; of one id, the last."""
-    last = {one.id: one for one in merges}
-    first = _number(db, "SELECT coalesce(max(sequence), 0) + 1 FROM merged") if last else 0
-    db.executemany("DELETE FROM merged WHERE id = ?", [(id_,) for id_ in last])
-    db.executemany(
-        f"INSERT INTO merged ({_COLUMNS}, kept, rule) VALUES (?{', ?' * 9})",  # noqa: S608  # constants
-        [
-            (*_row_of(sequence, one.passage), one.into, one.rule)
-            for sequence, one in enumerate(last.values(), start=first)
-        ],
-    )
-
-
-def _merges(db: Statements, id_: str | None = None) -> list[Merge]:
-    query = f"SELECT {_COLUMNS}, kept, rule FROM merged"  # noqa: S608  # constants
-    if id_ is None:
-        rows = db.execute(f"{query} ORDER BY sequence")
-    else:
-        rows = db.execute(f"{query} WHERE id = ?", (_storable(id_),))
-    return [Merge(passage=_passage_of(row), into=kept, rule=rule) for *row, kept, rule in rows]
+def _same_words(alike: Sequence[Passage], passage: Passage) -> Passage | None:
+    """The oldest of these passages that has the same words."""
+    words = passage.words
+    return next((there for there in alike[:_COMPARED] if there.words == words), None)
 
 
 def _forget_merges(db: Statements, id_: str) -> int:
-    """Drops the merge of this passage, and of all merged into it; returns how many."""
+    """Drops what an earlier version kept of this passage, or of those merged into it."""
     id_or_none = _storable(id_)
     gone = db.execute("DELETE FROM merged WHERE id = ? OR kept = ?", (id_or_none, id_or_none))
     return int(gone.rowcount)

@@ -286,7 +286,8 @@ TABLES = (
         written   TEXT,
         place     TEXT NOT NULL
     )""",
-    # `reading`: see `harness.memory.reading.number_of`.
+    # `reading`: `Passage.words_number`. Earlier versions left out more, so their passages have
+    # other numbers, and no new one is merged into them.
     f"CREATE TABLE passage ({_ROW}, reading INTEGER NOT NULL)",
     # The write `at` left no passage with this sequence number.
     """CREATE TABLE removed (
@@ -306,7 +307,7 @@ TABLES = (
         unrelated  REAL,
         UNIQUE (name, dimensions)
     )""",
-    # Passages that were merged into the passage `kept`, by a rule.
+    # Passages that earlier versions merged into the passage `kept`. They are only deleted with it.
     f"CREATE TABLE merged ({_ROW}, kept TEXT NOT NULL, rule TEXT NOT NULL)",
     "CREATE INDEX merged_kept ON merged (kept)",
     "CREATE INDEX passage_reading ON passage (reading)",

@@ -23,11 +23,11 @@ from typing import Self, get_args
 from harness.errors import InvalidInput, did_you_mean, message_of
 from harness.log import log_warning
 from harness.memory.embedder import Embedder, WordLlamaEmbedder, embed
-from harness.memory.guard import injected_instruction
+from harness.memory.guard import Guard, refusal_of
 from harness.memory.lexical import LexicalIndex
 from harness.memory.passage import Added, Filter, Hits, Passage, Refusal, Stats, wanted_tags
 from harness.memory.place import Place, place_of
-from harness.memory.primary import Merging, PrimaryStore, Progress
+from harness.memory.primary import PrimaryStore, Progress
 from harness.memory.ranking import Mode, Searcher
 from harness.memory.vector_index import VectorIndex
 
@@ -48,7 +48,8 @@ class MemoryStore:
         lexical: LexicalIndex,
         vector: VectorIndex,
         embedder: Embedder,
-        merge: Merging,
+        merge: bool,
+        guard: Guard | None,
         progress: Progress | None,
     ) -> None:
         self._primary = primary
@@ -59,6 +60,7 @@ class MemoryStore:
         )
         self._embedder = embedder
         self._merge = merge
+        self._guard = guard
         self._progress = progress
         self._written = 0  # our last write, which every later search of ours must see
         self._noting = Lock()
@@ -73,7 +75,8 @@ class MemoryStore:
         *,
         embedder: Embedder | None = None,
         language: str | None = None,
-        merge: Merging = True,
+        merge: bool = True,
+        guard: Guard | None = None,
         cache: Path | None = None,
         progress: Progress | None = None,
         make: bool = True,
@@ -89,9 +92,9 @@ class MemoryStore:
             embedder: `WordLlamaEmbedder` if None.
             language: Language for stemming, such as `german`, or `none`. If None: English for a new
                 store, else the store's own.
-            merge: Whether a passage with the words of a stored one is merged into it: if they
-                differ only in white space and Unicode's forms of a letter (True), also if they
-                differ in typographic signs (`near`), or never (False).
+            merge: Whether a passage with the words of a stored one is merged into it: with equal
+                title and text, but for Unicode's forms of a letter and white space around them.
+            guard: Says why a passage may not be stored, or None if it may; called for each.
             cache: Directory for indexes of a PostgreSQL store; `harness/memory` in
                 `XDG_CACHE_HOME` or `~/.cache` if None.
             progress: Called with the step, the amount done and the total; from another thread for
@@ -104,9 +107,9 @@ class MemoryStore:
                 or there is no store.
             ConfigurationInvalid: psycopg is not installed.
         """
-        if merge not in (True, False, "near"):
+        if merge not in (True, False):
             raise InvalidInput(
-                f"merge is {merge!r}; it must be True, False or 'near'",
+                f"merge is {merge!r}; it must be True or False",
                 code="memory.unknown-merge",
             )
         embedder = embedder or WordLlamaEmbedder()
@@ -124,6 +127,7 @@ class MemoryStore:
             vector=vector,
             embedder=embedder,
             merge=merge,
+            guard=guard,
             progress=progress,
         )
 
@@ -132,16 +136,16 @@ class MemoryStore:
     def add(self, passages: Iterable[Passage]) -> Added:
         """Stores all of the passages or, if it raises, none.
 
-        A passage with a known id changes nothing, one that says the same as a stored passage is
-        merged into it (see `open` and `split`), and one that looks like instructions to a model is
-        refused.
+        A passage with a known id changes nothing, one with the words of a stored passage is not
+        stored (see `open`), and one with invisible characters, or that the
+        guard refuses, is not stored.
 
         Raises:
             MemoryStoreFailed: They cannot be written.
             InvalidInput: The embedder did not return vectors.
         """
         # 1. Before anything is locked: the iterable may take long, or search here.
-        accepted, refused = _filtered(passages)
+        accepted, refused = self._filtered(passages)
         # 2. Vectors for all that are new.
         known = self._primary.known(accepted)
         fresh = {passage.id: passage for passage in accepted if passage.id not in known}
@@ -157,24 +161,10 @@ class MemoryStore:
         return replace(added, refused=refused)
 
     def delete(self, *ids: str) -> int:
-        """Removes passages and all merged into them; returns how many existed."""
+        """Removes passages; returns how many existed."""
         deleted = self._primary.delete(ids)
         self._has_written()
         return deleted
-
-    def split(self, id: str) -> Passage:  # noqa: A002 - as for `get`
-        """Stores a merged passage by itself; `stats` lists the merged ones.
-
-        Raises:
-            InvalidInput: No passage with this id was merged.
-            MemoryStoreFailed: It cannot be written.
-        """
-        merges = self._primary.merges(id)
-        vectors = embed(self._embedder, [one.passage.searchable for one in merges])
-        vector = vectors[0] if len(vectors) else None
-        passage = self._primary.split(id, vector, self._embedder)
-        self._has_written()
-        return passage
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -248,7 +238,6 @@ class MemoryStore:
             vector_bytes=self._vector.resident_bytes,
             disk_bytes=self._primary.size_bytes() + _bytes_in(self._primary.directory),
             last_written=self._primary.last_written(),
-            merges=tuple(self._primary.merges()),
         )
 
     @property
@@ -314,6 +303,16 @@ class MemoryStore:
     ) -> None:
         self.close()
 
+    def _filtered(self, passages: Iterable[Passage]) -> tuple[list[Passage], tuple[Refusal, ...]]:
+        refusals: list[Refusal] = []
+        accepted: list[Passage] = []
+        for passage in passages:
+            if (refusal := refusal_of(passage, self._guard)) is None:
+                accepted.append(passage)
+            else:
+                refusals.append(refusal)
+        return accepted, tuple(refusals)
+
     def _has_written(self) -> None:
         with self._noting:  # otherwise a thread could replace a higher number by a lower one
             self._written = self._primary.seen_sequence()
@@ -347,26 +346,6 @@ def _bytes_in(directory: Path) -> int:
             with suppress(FileNotFoundError):  # the files of indexes come and go
                 total += Path(parent, name).stat().st_size
     return total
-
-
-def _filtered(passages: Iterable[Passage]) -> tuple[list[Passage], tuple[Refusal, ...]]:
-    """Passages that may be stored, and refusals of what looks like instructions to a model."""
-    accepted, refused = [], []
-    for passage in passages:
-        # Not `searchable`: the text begins a sentence of its own.
-        suspicion = injected_instruction(f"{passage.title}\n{passage.text}")
-        if suspicion is None:
-            accepted.append(passage)
-        else:
-            refused.append(
-                Refusal(
-                    id=passage.id,
-                    title=passage.title,
-                    code=suspicion.code,
-                    reason=f"{suspicion.reason}: {suspicion.excerpt}",
-                )
-            )
-    return accepted, tuple(refused)
 
 
 _CLOSING_WAIT_S = 5.0

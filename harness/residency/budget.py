@@ -7,10 +7,11 @@ import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from harness.errors import DoesNotFit, InferenceError, LoadFailed
 from harness.inference import MACHINE, ChatRequest, Host, Request, most_tokens_of
+from harness.inference.waiting import Waiter, WaitingLine
 from harness.residency.ledger import (
     NOTHING_KNOWN,
     Device,
@@ -25,24 +26,17 @@ from harness.residency.ledger import (
 )
 from harness.residency.load_policy import decide, why_it_waits
 from harness.residency.residents import Residents
-from harness.trace import Tracer
+from harness.trace import Tracer, events
 
 MAX_WAIT_S = 60.0
 """Longest time that a call waits in favor of others, by default."""
 
 
-@dataclass(slots=True)
-class _Queued:
-    """A call that waits for its turn."""
-
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Waiter(Waiter[WaitingCall]):
     call: WaitingCall
-    node: str | None
-    """That makes it."""
-    is_granted: bool = False
-    error: Exception | None = None
     awaits_load: bool = False
     """Whether its span records that."""
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class KeepAliveBudget:
@@ -90,7 +84,9 @@ class KeepAliveBudget:
         """By the node that has them."""
         self._forecast = NOTHING_KNOWN
         self._was_surprised = False
-        self._queue: dict[int, _Queued] = {}
+        self._waiting = WaitingLine[_Waiter, WaitingCall](
+            tracer=tracer, serve=self._consider, why=self._why, take_back=self._end
+        )
         self._ids = itertools.count(1)
         self._alarm: asyncio.TimerHandle | None = None
         self._is_open = False
@@ -179,8 +175,20 @@ class KeepAliveBudget:
         """
         assert self._is_open, "a budget lends nothing outside of its block"
         check_fits(model, self._residents.tenants, self._devices)
-        node = self._tracer.current_node
-        await self._turn(model, kv_tokens, node)
+        call = WaitingCall(
+            id=next(self._ids),
+            model=model,
+            since_ns=self._tracer.now_ns(),
+            kv_tokens=kv_tokens,
+            node=self._tracer.current_node,
+        )
+        if self._forecast.is_complete and not self._forecast.expects(model):
+            # A forecast that has left out a model may do so again.
+            self._was_surprised = True
+            self._forecast = replace(self._forecast, is_complete=False)
+        waiter = _Waiter(rank=(call.id,), call=call)
+        self._waiting.join(waiter)
+        await self._waiting.place_of(waiter)
         began_ns = self._tracer.now_ns()
         try:
             yield
@@ -189,88 +197,57 @@ class KeepAliveBudget:
             self._residents.look_at(model)
             raise
         finally:
-            now_ns = self._tracer.now_ns()
-            self._leases -= Counter([node])
-            self._residents.end_use(
-                model, kv_tokens=kv_tokens, call_s=(now_ns - began_ns) / 1e9, now_ns=now_ns
-            )
-            self._consider()
+            self._end(call, began_ns=began_ns)
 
     # --- calls ------------------------------------------------------------------------------------
 
-    async def _turn(self, model: str, kv_tokens: int, node: str | None) -> None:
-        """Returns when the call may begin."""
-        queued = _Queued(
-            WaitingCall(
-                id=next(self._ids),
-                model=model,
-                since_ns=self._tracer.now_ns(),
-                kv_tokens=kv_tokens,
-            ),
-            node,
-        )
-        self._queue[queued.call.id] = queued
-        if self._forecast.is_complete and not self._forecast.expects(model):
-            # A forecast that has left out a model may do so again.
-            self._was_surprised = True
-            self._forecast = replace(self._forecast, is_complete=False)
-        self._consider()
-        try:
-            while not queued.is_granted:
-                if queued.error is not None:
-                    # Other calls raise the same error; none should keep the frames of another.
-                    raise queued.error.with_traceback(None)
-                await self._wait(queued)
-        except asyncio.CancelledError:
-            if self._queue.pop(queued.call.id, None) is None and queued.is_granted:
-                self._leases -= Counter([node])
-                self._residents.end_use(model, kv_tokens=kv_tokens)
-            self._consider()
-            raise
+    def _grant(self, waiter: _Waiter) -> None:
+        call = waiter.call
+        self._leases[call.node] += 1
+        self._residents.begin_use(call.model, kv_tokens=call.kv_tokens)
+        self._waiting.settle(waiter, call)
 
-    async def _wait(self, queued: _Queued) -> None:
-        """Waits until something has changed for the call; the span records the reason."""
-        queued.changed.clear()
-        load = self._residents.load_of(queued.call.model)
-        queued.awaits_load = load is not None
+    def _why(self, waiter: _Waiter) -> events.Happening:
+        load = self._residents.load_of(waiter.call.model)
+        waiter.awaits_load = load is not None
         if load is not None:
             # The load has its own span; this is the call's share of it.
-            span = self._tracer.span("load", source="measured", waits_for=load)
-        else:
-            reason = why_it_waits(queued.call, self._state())
-            span = self._tracer.span("queue", source="measured", reason=reason)
-        with span:
-            await queued.changed.wait()
+            return events.Load(source="measured", waits_for=load)
+        place, reason = why_it_waits(waiter.call, self._state())
+        return events.Queue(source="measured", place_of=place, reason=reason)
 
-    def _grant(self, number: int) -> None:
-        queued = self._queue.pop(number)
-        self._leases[queued.node] += 1
-        self._residents.begin_use(queued.call.model, kv_tokens=queued.call.kv_tokens)
-        queued.is_granted = True
-        queued.changed.set()
+    def _end(self, call: WaitingCall, *, began_ns: int | None = None) -> None:
+        """A call no longer needs its model; it may never have begun."""
+        self._leases -= Counter([call.node])
+        self._residents.end_use(
+            call.model,
+            kv_tokens=call.kv_tokens,
+            began_ns=began_ns,
+            now_ns=self._tracer.now_ns(),
+        )
+        self._consider()
 
     def _note_load(self, model: str) -> None:
         """The load of a model begins: the calls that wait for it now wait for the load."""
-        for queued in self._queue.values():
-            if queued.call.model == model:
-                queued.changed.set()
+        for waiter in self._waiting:
+            if waiter.call.model == model:
+                waiter.changed.set()
 
     def _refuse(self, model: str, error: Exception) -> None:
-        for queued in [one for one in self._queue.values() if one.call.model == model]:
-            del self._queue[queued.call.id]
-            queued.error = error
-            queued.changed.set()
+        for waiter in self._waiting:
+            if waiter.call.model == model:
+                self._waiting.settle(waiter, refusal=error)
 
     def _refuse_what_cannot_fit(self) -> None:
         """Fails the calls for models that turned out never to fit."""
-        for model in {queued.call.model for queued in self._queue.values()}:
+        for model in {waiter.call.model for waiter in self._waiting}:
             try:
                 check_fits(model, self._residents.tenants, self._devices)
             except DoesNotFit as error:
                 self._refuse(model, error)
 
     def _refuse_all(self) -> None:
-        for model in {queued.call.model for queued in self._queue.values()}:
+        for model in {waiter.call.model for waiter in self._waiting}:
             self._refuse(
                 model,
                 LoadFailed("the memory budget was closed", code="budget.closed", endpoint=model),
@@ -280,14 +257,14 @@ class KeepAliveBudget:
 
     def _state(self) -> State:
         tenants, most = self._residents.tenants, self._max_parallel
-        nodes = {queued.node for queued in self._queue.values()} | self._leases.keys()
+        nodes = {waiter.call.node for waiter in self._waiting} | self._leases.keys()
         if most is not None and len(nodes) > most:
             tenants = {m: replace(one, slots=one.slots or most) for m, one in tenants.items()}
         return State(
             now_ns=self._tracer.now_ns(),
             ledger=self.ledger,
             tenants=tenants,
-            waiting=tuple(queued.call for queued in self._queue.values()),
+            waiting=tuple(waiter.call for waiter in self._waiting),
             forecast=self._forecast,
             max_wait_ns=self._max_wait_ns,
             failed=self._residents.failed,
@@ -299,8 +276,9 @@ class KeepAliveBudget:
             state = self._state()
             match decide(state):
                 case Grant(calls=calls):
-                    for number in calls:
-                        self._grant(number)
+                    for waiter in self._waiting:
+                        if waiter.call.id in calls:
+                            self._grant(waiter)
                 case Wait(until_ns=until_ns):
                     self._ask_again_at(until_ns, state.now_ns)
                     self._tell_waiting(state)
@@ -309,8 +287,8 @@ class KeepAliveBudget:
                     self._residents.begin(move, state)
 
     def _tell_waiting(self, state: State) -> None:
-        there, queue = state.ledger.residents, self._queue.values()
-        waiting = {one.node for one in queue if one.call.model not in there} - {None}
+        there = state.ledger.residents
+        waiting = {call.node for call in state.waiting if call.model not in there} - {None}
         lent = len(waiting) if state.is_crowded else 0
         if lent != self._lent:
             self._lent = lent
@@ -326,9 +304,9 @@ class KeepAliveBudget:
         self._refuse_what_cannot_fit()
         self._report()
         self._consider()
-        for queued in self._queue.values():
-            if queued.awaits_load and self._residents.load_of(queued.call.model) is None:
-                queued.changed.set()  # loaded, and not its turn: from now on it waits for a place
+        for waiter in self._waiting:
+            if waiter.awaits_load and self._residents.load_of(waiter.call.model) is None:
+                waiter.changed.set()  # loaded, and not its turn: from now on it waits for a place
 
     def _ask_again_at(self, until_ns: int | None, now_ns: int) -> None:
         if self._alarm is not None:

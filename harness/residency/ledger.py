@@ -165,6 +165,8 @@ class WaitingCall:
     since_ns: int
     kv_tokens: int = 0
     """At most, in the model's KV cache."""
+    node: str | None = None
+    """That makes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from harness.residency.ledger import (
     Wait,
     WaitingCall,
 )
+from harness.trace.events import PlaceOf
 
 _MOMENT_NS: Final = 50_000_000
 """How long an idle model stays after a call: the next call comes soon, and may be for a model that
@@ -84,29 +85,29 @@ def planned_loads(
         left = choice.left
 
 
-def why_it_waits(call: WaitingCall, state: State) -> str:
-    """What a call is waiting for now."""
+def why_it_waits(call: WaitingCall, state: State) -> tuple[PlaceOf, str]:
+    """What a call is waiting for now, and a sentence about it."""
     ledger = state.ledger
     resident = ledger.residents.get(call.model)
     if resident is not None:
         return _why_it_waits_for(resident, call, state)
     if ledger.moving is not None:
-        return f"'{ledger.moving.model}' is on the move"
+        return "memory", f"'{ledger.moving.model}' is on the move"
     in_use = [f"'{one.model}'" for one in ledger.residents.values() if one.leases]
     if in_use:
-        return f"no room until calls to {', '.join(in_use)} end"
-    return "what is in memory is about to be used again"
+        return "memory", f"no room until calls to {', '.join(in_use)} end"
+    return "memory", "what is in memory is about to be used again"
 
 
-def _why_it_waits_for(resident: Resident, call: WaitingCall, state: State) -> str:
+def _why_it_waits_for(resident: Resident, call: WaitingCall, state: State) -> tuple[PlaceOf, str]:
     model, tenant = call.model, state.tenants[call.model]
     if tenant.slots is not None and resident.leases >= tenant.slots:
-        return f"slots: all {tenant.slots} of '{model}' are taken"
+        return "slots", f"slots: all {tenant.slots} of '{model}' are taken"
     if tenant.kv_tokens is not None and resident.kv_tokens + call.kv_tokens > tenant.kv_tokens:
-        return f"KV cache: the cache of '{model}' is full"
+        return "cache", f"KV cache: the cache of '{model}' is full"
     if any(one.model == model and one.id < call.id for one in state.waiting):
-        return f"KV cache: an earlier call waits for room in the cache of '{model}'"
-    return f"'{model}' makes way for a model that was waited for longer"
+        return "cache", f"KV cache: an earlier call waits for room in the cache of '{model}'"
+    return "memory", f"'{model}' makes way for a model that was waited for longer"
 
 
 # --- calls for what is resident ---------------------------------------------------------------

@@ -11,15 +11,14 @@ from harness.errors import EndpointUnreachable, LoadFailed
 from harness.inference import MACHINE, Host, HostReport
 from harness.log import log_debug, log_warning
 from harness.residency.ledger import Device, Load, Need, Resident, State, Tenant, Unload
-from harness.trace import Tracer, describe
-
-ROOM_FOR = "room for "
-"""How the reason begins for which a model leaves to make room for another."""
+from harness.trace import Tracer, describe, events
 
 _LOOK_EVERY_S = 10.0
 """Between two looks whether a model is still where the ledger has it."""
 _REPORT_TIMEOUT_S = 5.0
 _BEFORE_A_PREFETCH_S = 0.05
+_LOADS = 3
+"""Of a model that its server lets go at once, before its calls are sent all the same."""
 
 _NO_ERRORS: Mapping[str, Exception] = {}
 
@@ -94,19 +93,17 @@ class Residents:
         model: str,
         *,
         kv_tokens: int,
-        call_s: float | None = None,
-        now_ns: int | None = None,
+        began_ns: int | None,
+        now_ns: int,
     ) -> None:
-        """A call has ended.
-
-        `call_s` is None for a call that was given up before it began. If `now_ns` is None,
-        `idle_since_ns` stays.
-        """
+        """A call has ended; `began_ns` is None for one that was given up before it began."""
         self._leases[model] -= 1
         self._kv_tokens[model] -= kv_tokens
-        self._recount(model, idle_since_ns=now_ns)
-        if call_s is not None:
-            self.tenants[model] = self.tenants[model].after_call(call_s)
+        if began_ns is None:
+            self._recount(model)
+        else:
+            self._recount(model, idle_since_ns=now_ns)
+            self.tenants[model] = self.tenants[model].after_call((now_ns - began_ns) / 1e9)
 
     def _recount(self, model: str, *, idle_since_ns: int | None = None) -> None:
         resident = self._there.get(model)
@@ -184,7 +181,7 @@ class Residents:
         return _NO_ERRORS
 
     async def _make_room(self, move: Load) -> Mapping[str, Exception]:
-        error = await self._take_out(f"{ROOM_FOR}{move.model}: {move.reason}")
+        error = await self._take_out(f"room for {move.model}: {move.reason}", room_for=move.model)
         if error is None:
             return _NO_ERRORS
         self._failed.add(move.model)
@@ -197,12 +194,13 @@ class Residents:
             )
         }
 
-    async def _take_out(self, reason: str) -> Exception | None:
+    async def _take_out(self, reason: str, *, room_for: str | None = None) -> Exception | None:
         """Unloads the moving model; returns the error if it stays."""
         resident = self.moving
         assert resident is not None
         # A cancelled unload would only begin again: `unload_all` waits for it.
-        self._leaving = asyncio.create_task(self._unload_host(resident.model, reason=reason))
+        unload = self._unload_host(resident.model, reason=reason, room_for=room_for)
+        self._leaving = asyncio.create_task(unload)
         error = await asyncio.shield(self._leaving)
         self._leaving = None
         if error is None:
@@ -210,14 +208,18 @@ class Residents:
         report = await self._report(resident.model)
         if report is not None and not report.resident:
             return None  # it has gone nonetheless
-        self._kept(resident)
+        self._there[resident.model] = resident
+        self._failed.add(resident.model)
         return error
 
-    async def _unload_host(self, model: str, *, reason: str) -> Exception | None:
+    async def _unload_host(
+        self, model: str, *, reason: str, room_for: str | None = None
+    ) -> Exception | None:
         tenant = self.tenants[model]
-        self._tracer.instant("evict", model=model, reason=reason)
+        self._tracer.instant(events.Evict(model=model, reason=reason, room_for=room_for))
         try:
-            with self._tracer.span("unload", track=f"model {model}", model=model, reason=reason):
+            unload = events.Unload(track=f"model {model}", model=model, reason=reason)
+            with self._tracer.span(unload):
                 async with asyncio.timeout(tenant.load_timeout_s):
                     await self._hosts[model].unload()
         except Exception as error:  # noqa: BLE001 - whatever it is, the ledger must know
@@ -230,7 +232,7 @@ class Residents:
             return error
         return None
 
-    async def _bring_in(self, move: Load) -> Mapping[str, Exception]:
+    async def _bring_in(self, move: Load, *, loads: int = 1) -> Mapping[str, Exception]:
         model, tenant = move.model, self.tenants[move.model]
         if move.is_prefetch:
             # Calls that were just granted go out first: an engine in this process blocks it while
@@ -238,15 +240,15 @@ class Residents:
             await asyncio.sleep(_BEFORE_A_PREFETCH_S)
         began_ns = self._tracer.now_ns()
         try:
-            with self._tracer.span(
-                "load",
+            load = events.Load(
                 track=f"model {model}",
                 model=model,
                 need_bytes=tenant.need_bytes,
                 reason=move.reason,
                 prefetch=move.is_prefetch,
                 source="measured",
-            ) as span:
+            )
+            with self._tracer.span(load) as span:
                 self._load = model, span.id
                 self._load_began(model)
                 async with asyncio.timeout(tenant.load_timeout_s):
@@ -266,13 +268,16 @@ class Residents:
         load_s = (self._tracer.now_ns() - began_ns) / 1e9
         report = await self._report(model)
         if report is not None and not report.resident:
-            return self._cannot_come(
-                model,
-                LoadFailed(
-                    f"'{model}' was loaded, and its server no longer has it",
-                    code="model.unloaded-meanwhile",
-                    endpoint=model,
-                ),
+            if loads < _LOADS:
+                return await self._bring_in(move, loads=loads + 1)
+            # Its call may have it loaded by the server, or says itself why not.
+            report = None
+            log_warning(
+                "a model was gone as soon as it was loaded: other programs use its server, and its "
+                "calls wait for theirs",
+                code="budget.server-shared",
+                model=model,
+                loads=loads,
             )
         self._came(model, report, load_s=load_s)
         return _NO_ERRORS
@@ -320,11 +325,6 @@ class Residents:
             self._wasted.add(model)
         return self._there.pop(model)
 
-    def _kept(self, resident: Resident) -> None:
-        """A model that should have gone is still there."""
-        self._there[resident.model] = resident
-        self._failed.add(resident.model)
-
     def _found_too_large(self, model: str, free: Need) -> bool:
         """Notes that a model did not fit into the free bytes of its devices.
 
@@ -363,7 +363,7 @@ class Residents:
         reports = await asyncio.gather(*map(self._report, models))
         for model, report in zip(models, reports, strict=True):
             if report is not None and report.resident:
-                self._tracer.instant("adopt", model=model, reason="it was in memory already")
+                self._tracer.instant(events.Adopt(model, "it was in memory already"))
                 self._came(model, report)
 
     def look_at(self, model: str) -> None:
@@ -393,28 +393,21 @@ class Residents:
         if report is None or self._moves[model] != moves:
             return
         if report.resident and model not in self._there:
-            self._tracer.instant("adopt", model=model, reason="its server has loaded it unasked")
+            self._tracer.instant(events.Adopt(model, "its server has loaded it unasked"))
             self._came(model, report)
         elif report.resident:
-            if not self._resize(model, report):
+            need = self._said_need(model, report)
+            if need is None or need == self._there[model].need:
                 return
+            self.tenants[model] = replace(self.tenants[model], need=need)
+            self._there[model] = replace(self._there[model], need=need)
         elif model in self._there:
             del self._there[model]
-            self._tracer.instant(
-                "evict", model=model, reason="its server has let it go, or has died"
-            )
+            reason = "its server has let it go, or has died"
+            self._tracer.instant(events.Evict(model=model, reason=reason))
         else:
             return
         self._changed(_NO_ERRORS)
-
-    def _resize(self, model: str, report: HostReport) -> bool:
-        """Updates the size of a resident; returns whether it changed."""
-        need = self._said_need(model, report)
-        if need is None or need == self._there[model].need:
-            return False
-        self.tenants[model] = replace(self.tenants[model], need=need)
-        self._there[model] = replace(self._there[model], need=need)
-        return True
 
     def _said_need(self, model: str, report: HostReport | None) -> Need | None:
         """What a model takes by its host's report; None if that says nothing.

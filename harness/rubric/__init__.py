@@ -2,10 +2,11 @@
 
 from harness.rubric.advice import Advice, advice_on
 from harness.rubric.checks.function import Refuse
-from harness.rubric.draft import Draft, Finding
-from harness.rubric.evaluator import Evaluator, Rescore
+from harness.rubric.draft import Draft, Finding, Sources, by_section
+from harness.rubric.evaluator import Evaluator
 from harness.rubric.judge import Ask
 from harness.rubric.load import (
+    ChosenRubric,
     RubricFile,
     at_any_threshold,
     directories,
@@ -17,12 +18,13 @@ from harness.rubric.load import (
 )
 from harness.rubric.noise import Noise, Scatter, load_noise, measured_noise, scatter_of, write_noise
 from harness.rubric.rubric import Dimension, Prompts, Rubric, rubric_schema
-from harness.rubric.verdict import Checked, DimensionScore, Verdict, reach_verdict
+from harness.rubric.verdict import Checked, DimensionScore, Scored, Verdict, reach_verdict
 
 __all__ = [
     "Advice",
     "Ask",
     "Checked",
+    "ChosenRubric",
     "Dimension",
     "DimensionScore",
     "Draft",
@@ -31,13 +33,15 @@ __all__ = [
     "Noise",
     "Prompts",
     "Refuse",
-    "Rescore",
     "Rubric",
     "RubricFile",
     "Scatter",
+    "Scored",
+    "Sources",
     "Verdict",
     "advice_on",
     "at_any_threshold",
+    "by_section",
     "directories",
     "known_rubrics",
     "load_noise",

@@ -6,7 +6,7 @@ Each rule yields remarks; `advice_on` finds the line that each remark is about.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.rubric.rubric import Dimension, Rubric
@@ -17,9 +17,9 @@ from harness.rubric.written import Place, Written
 class Advice:
     """Something in a rubric that its author may not have meant."""
 
-    path: Path | None
+    path: Path | None = None
     """None for a rubric that was made in code, as is the line."""
-    line: int | None
+    line: int | None = None
     code: str
     what: str
     remedy: str
@@ -30,30 +30,16 @@ class Advice:
         return f"{self.what}; {self.remedy}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Remark:
-    """Advice before its line is known."""
-
-    place: Place
-    code: str
-    what: str
-    remedy: str
+_Remark = tuple[Place, Advice]
+"""Advice before its line is known."""
 
 
 def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[Advice, ...]:
     """What may not be meant, in the order of the lines."""
     found = _on_cut_texts(written) if written else []
-    for remark in _remarks(rubric):
-        where = written.at(remark.place) if written else None
-        found.append(
-            Advice(
-                path=where.path if where else None,
-                line=where.line if where else None,
-                code=remark.code,
-                what=remark.what,
-                remedy=remark.remedy,
-            )
-        )
+    for place, advice in _remarks(rubric):
+        where = written.at(place) if written else None
+        found.append(replace(advice, path=where.path, line=where.line) if where else advice)
     return tuple(sorted(found, key=lambda advice: (str(advice.path), advice.line or 0)))
 
 
@@ -74,9 +60,12 @@ def _on_cut_texts(written: Written) -> list[Advice]:
     return found
 
 
+def _remark(place: Place, *, code: str, what: str, remedy: str) -> _Remark:
+    return place, Advice(code=code, what=what, remedy=remedy)
+
+
 def _remarks(rubric: Rubric) -> Iterator[_Remark]:
     yield from _on_threshold(rubric)
-    yield from _on_other_thresholds(rubric)
     yield from _on_settings(rubric)
     for index, dimension in enumerate(rubric.dimensions):
         place = ("dimensions", index)
@@ -92,8 +81,8 @@ def _remarks(rubric: Rubric) -> Iterator[_Remark]:
 
 def _on_threshold(rubric: Rubric) -> Iterator[_Remark]:
     if rubric.pass_at == rubric.scale.max and rubric.judged:
-        yield _Remark(
-            place=("pass_at",),
+        yield _remark(
+            ("pass_at",),
             code="rubric.threshold-at-maximum",
             what="only a draft with the full score in every dimension reaches "
             f"{rubric.pass_at:g}, and models rarely give it",
@@ -101,31 +90,13 @@ def _on_threshold(rubric: Rubric) -> Iterator[_Remark]:
         )
 
 
-def _on_other_thresholds(rubric: Rubric) -> Iterator[_Remark]:
-    scale = rubric.scale
-    # The defaults are made for a scale to 10.
-    for name, value, share in (
-        ("pass_at", rubric.pass_at, 0.8),
-        ("focus_below", rubric.focus_below, 0.7),
-    ):
-        if name not in rubric.model_fields_set and value < (scale.min + scale.max) / 2:
-            usual = scale.min + share * (scale.max - scale.min)
-            yield _Remark(
-                place=("scale",),
-                code="rubric.default-off-center",
-                what=f"{name}, unless given, is {value:g}, in the lower half of the scale "
-                f"{scale.min:g} to {scale.max:g}",
-                remedy=f"write {name}, such as {usual:g}",
-            )
-
-
 # --- what is asked, and what is never read -------------------------------------------------------
 
 
 def _on_settings(rubric: Rubric) -> Iterator[_Remark]:
     if rubric.judged and all(d.needs_sources for d in rubric.dimensions):
-        yield _Remark(
-            place=("dimensions",),
+        yield _remark(
+            ("dimensions",),
             code="rubric.all-need-sources",
             what="every dimension needs sources, so a draft without any cannot be scored",
             remedy="add a dimension that needs none",
@@ -135,8 +106,8 @@ def _on_settings(rubric: Rubric) -> Iterator[_Remark]:
 def _on_unread(dimension: Dimension, place: Place) -> Iterator[_Remark]:
     for name, value in (("anchors", dimension.anchors), ("feedback", dimension.feedback)):
         if value:
-            yield _Remark(
-                place=(*place, name),
+            yield _remark(
+                (*place, name),
                 code="rubric.judging-field-unread",
                 what=f"'{dimension.name}' is checked by code, which does not read its '{name}'",
                 remedy="leave it out, or have the dimension judged",
@@ -146,8 +117,8 @@ def _on_unread(dimension: Dimension, place: Place) -> Iterator[_Remark]:
 def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
     anchors, scale = dimension.anchors, rubric.scale
     if not anchors:
-        yield _Remark(
-            place=(*place, "judge"),
+        yield _remark(
+            (*place, "judge"),
             code="rubric.no-anchors",
             what=f"'{dimension.name}' has no anchors: small models then give nearly the same score "
             "to everything",
@@ -157,8 +128,8 @@ def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[
     for score, text in anchors.items():
         first = told.setdefault(" ".join(text.casefold().split()), score)
         if first != score:
-            yield _Remark(
-                place=(*place, "anchors", f"{score:g}"),
+            yield _remark(
+                (*place, "anchors", f"{score:g}"),
                 code="rubric.anchors-identical",
                 what=f"the anchors of '{dimension.name}' at {first:g} and {score:g} say the same, "
                 "so nothing tells these scores apart",
@@ -167,8 +138,8 @@ def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[
     for score in anchors if rubric.judge != "logprob" else ():
         steps = (score - scale.min) / scale.step
         if abs(steps - round(steps)) > 1e-9:
-            yield _Remark(
-                place=(*place, "anchors", f"{score:g}"),
+            yield _remark(
+                (*place, "anchors", f"{score:g}"),
                 code="rubric.anchor-between-scores",
                 what=f"scores go in steps of {scale.step:g}, so the evaluator cannot give "
                 f"{score:g}",
@@ -178,8 +149,8 @@ def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[
 
 def _on_sources(dimension: Dimension, place: Place) -> Iterator[_Remark]:
     if dimension.name.startswith("grounded") and not dimension.needs_sources:
-        yield _Remark(
-            place=(*place, "name"),
+        yield _remark(
+            (*place, "name"),
             code="rubric.sources-not-needed",
             what=f"'{dimension.name}' is also judged where there are no sources to judge it by",
             remedy="add 'needs_sources: true'",

@@ -15,6 +15,7 @@ import orjson
 
 from harness.compress import Section, sections_of, sentences_of
 from harness.compress.markdown import Block, blocks_of, lines_of
+from harness.inference import as_texts
 from harness.memory.terms import analyzer, spaced
 
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ class Draft:
     """What the draft was written for."""
     sources: tuple[str, ...] = ()
     """Texts that the draft may rely on."""
+    source_sections: tuple[str, ...] = ()
+    """The heading of the section that each source belongs to, or an empty text; empty if none
+    belongs to a section."""
+    told: tuple[str, ...] = ()
+    """What a loop told the producer beside task and sources: none of it may stand in the draft."""
     cut: bool = False
     """Whether the reply was cut; such a draft does not pass a loop."""
     language: Language | None = None
@@ -110,7 +116,14 @@ class Draft:
     @property
     def sha256(self) -> str:
         """Digest of text, task and sources."""
-        return hashlib.sha256(orjson.dumps([self.text, self.task, *self.sources])).hexdigest()
+        parts = [self.text, self.task, *self.sources, *self.source_sections]
+        return hashlib.sha256(orjson.dumps(parts)).hexdigest()
+
+    def own_sources(self, index: int) -> tuple[str, ...]:
+        """The sources that belong to one section; empty if none does."""
+        title = terms(self.sections[index].title or "")
+        pairs = zip(self.sources, self.source_sections, strict=False)
+        return tuple(source for source, heading in pairs if title and terms(heading) == title)
 
     @property
     def has_sources(self) -> bool:
@@ -233,6 +246,18 @@ _SPELT = (
     *("seven", "eight", "nine", "ten", "eleven", "twelve"),
 )
 _LATIN = "0-9A-Za-z\u00c0-\u024f"
+
+
+Sources = Sequence[str] | Mapping[str, str | Sequence[str]]
+"""Texts to rely on; as a mapping, by the heading of the section that they belong to."""
+
+
+def by_section(sources: Sources) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Sources, and the heading that each belongs to; no headings if they are not given by them."""
+    if not isinstance(sources, Mapping):
+        return as_texts(sources), ()
+    pairs = [(text, title) for title, texts in sources.items() for text in as_texts(texts)]
+    return tuple(text for text, _ in pairs), tuple(title for _, title in pairs)
 
 
 def words(text: str) -> list[str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import math
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.errors import (
     ConfigurationInvalid,
@@ -19,11 +19,12 @@ from harness.errors import (
     LimitReached,
 )
 from harness.inference import most_tokens_in, most_tokens_of
+from harness.rubric.checks.echo import echoes
 from harness.rubric.draft import Draft
 from harness.rubric.judge import Ask, Case, judge, judge_request
 from harness.rubric.prompt import asked_of, prompt_sha256, shown
 from harness.rubric.rubric import Dimension, Rubric
-from harness.rubric.scoring import Opinion, carried_score, checked_score, combined, held_by_checks
+from harness.rubric.scoring import Opinion, checked_score, combined, echo_score, held_by_checks
 from harness.rubric.verdict import (
     Checked,
     Combine,
@@ -71,14 +72,17 @@ class Evaluator:
                 code="config.evaluator-missing",
             )
 
-    async def evaluate(
-        self, draft: Draft, *, rescore: Rescore | None = None, samples: int | None = None
-    ) -> Verdict:
+    @property
+    def _repeats(self) -> int:
+        # Worth their calls where the noise was measured, or the rubric asks for them.
+        is_worth = self._noise is not None or "repeats" in self.rubric.model_fields_set
+        return self.rubric.repeats if is_worth else 1
+
+    async def evaluate(self, draft: Draft, *, samples: int | None = None) -> Verdict:
         """One verdict.
 
         Args:
             draft: What to score.
-            rescore: Judge only this again; everything if None.
             samples: Have it judged so often wherever its scores lie, as calibration needs; None to
                 repeat near the threshold alone.
 
@@ -90,14 +94,14 @@ class Evaluator:
         """
         draft = self._in_its_language(draft)
         # 1. What code scores. A gate that is shut spares the models.
-        settled = _Settled(self.rubric, draft, rescore=rescore, has_judges=bool(self._models))
+        settled = _Settled(self.rubric, draft, has_judges=bool(self._models))
         if not settled.asked:
             return settled.verdict()
         case = self._case(settled)
 
         # 2. Every model once; more often while chance could decide. Judgements that may be averaged
         #    are all of one kind: the likeliest is none of those that chance has a part in.
-        most = samples or self.rubric.repeats
+        most = samples or self._repeats
         rounds: list[list[Opinion]] = []
         absent: list[HarnessError] = []
         for sample in range(1, most + 1) if samples or most > 1 else (0,):
@@ -169,7 +173,7 @@ class Evaluator:
         return Case(
             rubric=rubric,
             draft=draft,
-            shown=shown(rubric, draft, sections=settled.sections),
+            shown=shown(rubric, draft),
             dimensions=settled.asked,
             held={d.name: held_by_checks(d, draft) for d in settled.asked},
         )
@@ -256,19 +260,6 @@ def _failure(errors: Sequence[HarnessError]) -> HarnessError:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rescore:
-    """What of a revision has to be judged again."""
-
-    base: Verdict
-    """On the draft that was revised."""
-    dimensions: frozenset[str]
-    """Judged dimensions to judge again; the others keep the score of `base`, unless a check held it
-    down and no longer does."""
-    sections: frozenset[int]
-    """The changed sections, by index into the revision's: shown whole."""
-
-
 class _Settled:
     """What of a verdict is settled before a model is asked, and what is left to ask.
 
@@ -276,29 +267,18 @@ class _Settled:
 
     Attributes:
         asked: The dimensions that models must judge; empty if a gate is shut.
-        sections: The changed ones, if only these are judged again.
 
     Raises:
         EvaluationFailed: A check could not be made.
     """
 
-    def __init__(
-        self, rubric: Rubric, draft: Draft, *, rescore: Rescore | None = None, has_judges: bool
-    ) -> None:
+    def __init__(self, rubric: Rubric, draft: Draft, *, has_judges: bool) -> None:
         self.draft = draft
         self.asked: tuple[Dimension, ...] = ()
-        self.sections = rescore.sections if rescore else frozenset[int]()
         self._rubric = rubric
-        self._base = rescore.base if rescore else None
-        scores = _checked_scores(rubric, draft)
-        carried: list[DimensionScore] = []
-        if has_judges and not shut_gates(rubric, scores):
-            if rescore is not None:
-                carried = list(_carried(rescore, rubric, draft))
-            kept = {score.name for score in carried}
-            self.asked = tuple(d for d in asked_of(rubric, draft) if d.name not in kept)
-        self._scores = (*scores, *carried)
-        self._carried = tuple(score.name for score in carried)
+        self._scores = _checked_scores(rubric, draft)
+        if has_judges and not shut_gates(rubric, self._scores):
+            self.asked = asked_of(rubric, draft)
 
     def verdict(
         self, judged: Sequence[DimensionScore] = (), *, judges: Judges | None = None
@@ -308,31 +288,21 @@ class _Settled:
         Raises:
             EvaluationFailed: There is no score at all.
         """
-        if not judged and self._carried and self._base:
-            judges = self._base.judges
         scores = [*self._scores, *judged]
         scored = {score.name for score in scores}
         return reach_verdict(
             self._rubric,
             scores,
             unjudged=tuple(d.name for d in self._rubric.dimensions if d.name not in scored),
-            carried=self._carried,
             judges=judges,
         )
 
 
 def _checked_scores(rubric: Rubric, draft: Draft) -> list[DimensionScore]:
-    scores = (checked_score(dimension, draft, rubric) for dimension in rubric.checked)
+    scores = [checked_score(dimension, draft, rubric) for dimension in rubric.checked]
+    if draft.told and (findings := echoes(draft)):
+        scores.append(echo_score(rubric, findings))
     return [score for score in scores if score is not None]
-
-
-def _carried(rescore: Rescore, rubric: Rubric, draft: Draft) -> Iterator[DimensionScore]:
-    by_name = {dimension.name: dimension for dimension in rubric.judged}
-    for score in rescore.base.scores:
-        if score.name in by_name and score.name not in rescore.dimensions:
-            kept = carried_score(by_name[score.name], score, draft)
-            if kept is not None:
-                yield kept
 
 
 _DEVIATIONS = 2

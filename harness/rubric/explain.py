@@ -13,7 +13,7 @@ from dataclasses import replace
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from harness.errors import Mistake, Notice, did_you_mean
+from harness.errors import Mistake, Notice, did_you_mean, fault_of, nearest_names
 from harness.rubric.checks import CHECKS
 from harness.rubric.rubric import FILLED_IN, Cap, Dimension, Prompts, Rubric, Scale, Shortening
 
@@ -25,7 +25,12 @@ NOTHING = Notice(
 
 def worth_saying(problems: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     """The problems that do not only follow from another."""
-    return [problem for problem in problems if not _follows(problem, problems)]
+    # A default that follows the scale is missing with it.
+    return [
+        problem
+        for problem in problems
+        if problem["type"] != "default_factory_not_called" and not _follows(problem, problems)
+    ]
 
 
 def explain(problem: ErrorDetails) -> Notice:
@@ -61,7 +66,7 @@ def _not_allowed(name: str, allowed: set[str], given: object) -> Notice:
     nearest = did_you_mean(name, allowed)
     if given is None and name.isdigit():
         nearest = "a number has no comma in it: write 0.5, or 6000"
-    elif given is None and nearest.startswith("known"):
+    elif given is None and allowed and not nearest_names(name, allowed):
         rule = "between { and } a comma ends a text"
         nearest = f"{rule}: one that goes on is put in quotes, a list in [ ]; {nearest}"
     elif allowed == set(Prompts.model_fields) and not name.isidentifier():
@@ -91,7 +96,7 @@ def _of_value(problem: ErrorDetails) -> Notice:
     if kind in _MESSAGES:
         said = _MESSAGES[kind]
         return _NO_SCORE if name == "[key]" and said is _NUMBER else said
-    message = problem["msg"].removeprefix("Value error, ")
+    message = fault_of(problem)
     for pydantics, ours in _WORDS.items():
         message = message.replace(pydantics, ours)
     mistake = problem.get("ctx", {}).get("error")
@@ -230,13 +235,9 @@ def _follows(problem: ErrorDetails, problems: Sequence[ErrorDetails]) -> bool:
     return problem["type"] == "missing" and any(
         p["type"] in _UNKNOWN
         and p["loc"][:-1] == place[:-1]
-        and _is_near(str(p["loc"][-1]), str(place[-1]))
+        and nearest_names(str(p["loc"][-1]), [str(place[-1])])
         for p in problems
     )
-
-
-def _is_near(name: str, other: str) -> bool:
-    return did_you_mean(name, [other]).startswith("did you mean")
 
 
 def _fields_at(place: Sequence[int | str]) -> set[str]:

@@ -11,8 +11,14 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.errors import ContextOverflow, EvaluatorAbstained, InferenceError, LimitReached
-from harness.inference import ChatRequest, Completion
+from harness.errors import (
+    ContextOverflow,
+    EvaluatorAbstained,
+    InferenceError,
+    LimitReached,
+    ReplyEmpty,
+)
+from harness.inference import ChatRequest, Completion, why_no_text
 from harness.rubric.draft import Draft
 from harness.rubric.prompt import Shown, judge_messages, repair_messages, reply_schema, rule_keys
 from harness.rubric.reply import read_reply
@@ -144,7 +150,10 @@ async def _read(
     request: ChatRequest, case: Case, dimensions: Sequence[Dimension], *, ask: Ask
 ) -> Mapping[str, _Read]:
     """The judgements that a call brings, after one more call if some are missing."""
-    completion = await _answer(request, dimensions, ask=ask)
+    try:
+        completion = await _answer(request, dimensions, ask=ask)
+    except ReplyEmpty as error:
+        raise EvaluatorAbstained(f"'{request.model}' gave no score: {error}") from error
     read = _judgements(completion, case, dimensions)
     incomplete = [d for d in dimensions if d.name not in read or _left_open(d, read[d.name])]
     if incomplete:
@@ -157,12 +166,12 @@ async def _read(
             if lacks_a_score and not isinstance(error, LimitReached):
                 raise
         else:
-            mended = _judgements(again, case, incomplete)
-            read |= {name: replace(one, repaired=True) for name, one in mended.items()}
+            for name, mended in _judgements(again, case, incomplete).items():
+                read[name] = _repaired(mended, read.get(name))
     if missing := [d.name for d in dimensions if d.name not in read]:
         raise EvaluatorAbstained(
             f"'{request.model}' gave no score on the scale for {', '.join(missing)}. "
-            f"{_said(completion)}. A larger model, or 'judge: split' in the rubric, may do better"
+            f"{_said(completion)}"
         )
     return read
 
@@ -199,7 +208,7 @@ def _repair_request(
         max_output_tokens=_room_tokens(dimensions),
         temperature=max(_REPAIR_TEMPERATURE, asked.temperature),
         frequency_penalty=_REPAIR_FREQUENCY_PENALTY if ran_on else 0.0,
-        reply_schema=reply_schema(rubric, dimensions),
+        reply_schema=reply_schema(rubric, dimensions, explained=False),
         on_text=None,
     )
 
@@ -223,6 +232,15 @@ def _judgements(
     }
 
 
+def _repaired(mended: _Read, first: _Read | None) -> _Read:
+    """What a repair brought, with the reasons of the first reply: it asks for scores alone."""
+    judgement = mended.judgement
+    if first is not None:
+        explained = first.judgement
+        judgement = replace(judgement, reason=explained.reason, issues=explained.issues)
+    return replace(mended, judgement=judgement, repaired=True)
+
+
 def _left_open(dimension: Dimension, read: _Read) -> bool:
     """Whether a rule has no answer. The score stands even so, if a repair does not bring one."""
     return not rule_keys(dimension).keys() <= read.judgement.rules.keys()
@@ -230,9 +248,11 @@ def _left_open(dimension: Dimension, read: _Read) -> bool:
 
 def _said(completion: Completion) -> str:
     said = " ".join(completion.text.split())
+    if not said:
+        return f"It said nothing: {why_no_text(completion)}; give it more room, or less to think of"
     shown = f"It said: {said[:_SAID_CHARS]!r}"
     if completion.finish_reason != "length":
-        return shown
+        return f"{shown}. A larger model, or 'judge: split' in the rubric, may do better"
     if len(said) < len(completion.text) / 2:
         return (
             f"{shown}, and then ran on in white space until it was cut off, as a JSON grammar "

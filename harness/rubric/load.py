@@ -41,7 +41,9 @@ class RubricFile:
     """Its values as they are written, with those of the rubric that it extends."""
 
 
-def load_rubric(name: str, *, directory: Path = _OWN, refuse: Refuse | None = None) -> Rubric:
+def load_rubric(
+    name: str | Path, *, directory: Path = _OWN, refuse: Refuse | None = None
+) -> Rubric:
     """Loads a rubric by its name (`brief`) or its path (`drafts/mine.yaml`).
 
     A name is looked up in `directory`, then among the shipped rubrics. The code of its `function`
@@ -65,16 +67,19 @@ def load_rubric_file(path: Path, *, directory: Path = _OWN, refuse: Refuse | Non
     return _read(path, (), directories(directory), refuse).rubric
 
 
-def read_rubric(name: str, *, directory: Path = _OWN, refuse: Refuse | None = None) -> RubricFile:
+def read_rubric(
+    name: str | Path, *, directory: Path = _OWN, refuse: Refuse | None = None
+) -> RubricFile:
     """As `load_rubric`, with the lines.
 
     Raises:
         RubricInvalid: There is no such rubric, or it has mistakes.
     """
     places = directories(directory)
-    path = Path(name) if name.endswith(ENDINGS) else find_rubric(name, places)
+    is_path = isinstance(name, Path) or name.endswith(ENDINGS)
+    path = Path(name) if is_path else find_rubric(str(name), places)
     if path is None:
-        raise RubricInvalid(no_such_rubric(name, places), code="rubric.not-found")
+        raise RubricInvalid(no_such_rubric(str(name), places), code="rubric.not-found")
     if not path.exists():
         raise RubricInvalid(no_such_file(path, places), code="rubric.not-found", path=path)
     return _read(path, (), places, refuse)
@@ -257,6 +262,24 @@ def at_any_threshold(rubric: Rubric) -> dict[str, float]:
     grid = [half_up(one, scale.composite_step, start=scale.min) for one in ends]
     said = _said_by(rubric)
     return {_hashed(said | {"pass_at": at}): at for at in grid}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenRubric:
+    """A rubric, and where its calibration and its noise file are looked for."""
+
+    rubric: Rubric
+    directory: Path
+    """The folder of its file, if it was given by path; else the folder of the user's own rubrics,
+    where a rubric that ships can have a noise file too."""
+    at_any_threshold: bool = False
+    """Whether scores hold whatever its threshold is."""
+
+    def code_parts(self) -> tuple[object, ...]:
+        """See `fingerprint`: what scores depend on."""
+        return (
+            min(at_any_threshold(self.rubric)) if self.at_any_threshold else self.rubric.sha256,
+        )
 
 
 ENDINGS = (".yaml", ".yml")

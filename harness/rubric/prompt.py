@@ -14,12 +14,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
-from harness.compress import Condensed, condense, condense_around, condense_toward
+from harness.compress import Condensed, condense, condense_toward
 from harness.inference import JsonSchema, Message
 from harness.rubric.draft import Draft
 from harness.rubric.rubric import Dimension, Rubric, Scale
@@ -94,10 +94,10 @@ def _source_text(rubric: Rubric, number: int, text: str, mark: str) -> str:
 def repair_messages(
     rubric: Rubric, dimensions: Sequence[Dimension], *, asked: Sequence[Message], reply: str
 ) -> tuple[Message, ...]:
-    """The conversation so far, and a request for what could not be read."""
+    """The conversation so far, and a request for the scores alone that could not be read."""
     # Some templates have no turn without text.
     said = reply.strip()[-_REPLY_SHOWN_CHARS:] or "(no answer)"
-    wanted = rubric.prompts.filled("judge_repair", **_asked(rubric, dimensions))
+    wanted = rubric.prompts.filled("judge_repair", **_asked(rubric, dimensions, explained=False))
     return (*asked, Message("assistant", said), Message("user", wanted))
 
 
@@ -145,12 +145,14 @@ def _chars(what: str, shortened: Shortened | None) -> dict[str, str]:
     }
 
 
-def _asked(rubric: Rubric, dimensions: Sequence[Dimension]) -> dict[str, str | bool]:
+def _asked(
+    rubric: Rubric, dimensions: Sequence[Dimension], *, explained: bool = True
+) -> dict[str, str | bool]:
     """The fields that say what to judge, and the shape of the reply."""
     if len(dimensions) == 1:
-        shape = _shape(rubric, dimensions[0])
+        shape = _shape(rubric, dimensions[0], explained=explained)
     else:
-        shapes = (f'"{d.name}": {_shape(rubric, d)}' for d in dimensions)
+        shapes = (f'"{d.name}": {_shape(rubric, d, explained=explained)}' for d in dimensions)
         shape = "{" + ",\n ".join(shapes) + "}"
     return {
         "asked": ", ".join(dimension.name for dimension in dimensions),
@@ -159,11 +161,14 @@ def _asked(rubric: Rubric, dimensions: Sequence[Dimension]) -> dict[str, str | b
     }
 
 
-def _shape(rubric: Rubric, dimension: Dimension) -> str:
+def _shape(rubric: Rubric, dimension: Dimension, *, explained: bool) -> str:
     scale = rubric.scale
-    fields = [
+    reasons = (
         '"reason": "<sentence>"',
         '"issues": [{"section": "<heading>", "problem": "<sentence>"}]',
+    )
+    fields = [
+        *(reasons if explained else ()),
         *(f'"{key}": <true or false>' for key in rule_keys(dimension)),
         f'"score": <a number from {scale.min:g} to {scale.max:g}>',
     ]
@@ -179,12 +184,9 @@ def _mark(draft: Draft) -> str:
 
     The same in every round, so that a prefix cache serves what a revision left alone.
     """
-    marks = (_digest(f"{number} {draft.evidence}") for number in itertools.count())
+    texts = (f"{number} {draft.evidence}" for number in itertools.count())
+    marks = (hashlib.sha256(t.encode("utf-8", "replace")).hexdigest()[:12] for t in texts)
     return next(m for m in marks if m not in draft.text and m not in draft.evidence)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
 
 
 _LEAST_ROOM_CHARS = 2_000
@@ -204,17 +206,10 @@ class Shown:
     sources_shortened: Shortened | None = None
 
 
-def shown(rubric: Rubric, draft: Draft, *, sections: Collection[int] = ()) -> Shown:
-    """The draft and its sources; if they are too long, without what says least.
-
-    `sections` are judged again, and stay whole even over the limit.
-    """
+def shown(rubric: Rubric, draft: Draft) -> Shown:
+    """The draft and its sources; if they are too long, without what says least."""
     room, over, focus = _room(rubric, draft), rubric.shorten.evaluate_over, focus_of(rubric, draft)
-    if sections:
-        over = min(over, room.draft_chars)
-        condensed = condense_around(draft.text, sections=sections, budget_chars=over, focus=focus)
-    else:
-        condensed = condense(draft.text, budget_chars=over, cap_chars=room.draft_chars, focus=focus)
+    condensed = condense(draft.text, budget_chars=over, cap_chars=room.draft_chars, focus=focus)
     return _with_sources(condensed, rubric, draft, room)
 
 
@@ -268,13 +263,20 @@ def _shortened(condensed: Condensed) -> Shortened | None:
     return Shortened(before_chars=condensed.before_chars, after_chars=condensed.after_chars)
 
 
-def reply_schema(rubric: Rubric, dimensions: Sequence[Dimension]) -> JsonSchema:
+def reply_schema(
+    rubric: Rubric, dimensions: Sequence[Dimension], *, explained: bool = True
+) -> JsonSchema:
     """The JSON Schema of a reply on these dimensions: by name; for one alone, its fields.
+
+    Unless the scores are explained, they and the rules are all that it has.
 
     So calls that ask for one dimension each share a schema, unless rules differ, and servers
     compile its grammar once.
     """
-    by_name = {d.name: _judgement_schema(rubric.scale, rule_keys(d)) for d in dimensions}
+    by_name = {
+        d.name: _judgement_schema(rubric.scale, rule_keys(d), explained=explained)
+        for d in dimensions
+    }
     return by_name[dimensions[0].name] if len(dimensions) == 1 else _object(by_name)
 
 
@@ -304,13 +306,16 @@ def scores_of(scale: Scale) -> tuple[float, ...]:
     return tuple(int(score) if score.denominator == 1 else float(score) for score in steps)
 
 
-def _judgement_schema(scale: Scale, rules: Mapping[str, str]) -> JsonSchema:
+def _judgement_schema(scale: Scale, rules: Mapping[str, str], *, explained: bool) -> JsonSchema:
     """The reason stands before the score, so that the score follows from it."""
     issue = _object({"section": _text(SECTION_CHARS), "problem": _text(PROBLEM_CHARS)})
+    reasons = {
+        "reason": _text(REASON_CHARS),
+        "issues": {"type": "array", "items": issue, "maxItems": MOST_ISSUES},
+    }
     return _object(
         {
-            "reason": _text(REASON_CHARS),
-            "issues": {"type": "array", "items": issue, "maxItems": MOST_ISSUES},
+            **(reasons if explained else {}),
             **{key: {"type": "boolean"} for key in rules},
             "score": _score_schema(scale),
         }

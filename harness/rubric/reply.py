@@ -1,17 +1,23 @@
-"""Reads an evaluator's reply: JSON, whole or broken, or else lines.
+"""Reads an evaluator's reply: one JSON value of the shape that was asked for, or labelled scores.
 
-A score is taken only where the reply states it for its dimension, on the scale. It is never made
-up, moved onto the scale, or taken from another dimension. Totals and `passed` are ignored.
+A score is taken only where the reply states it for its dimension, on the scale, outside any
+quotation. Two different scores, or one that may be a copy of the draft's own words, are none: the
+evaluator is asked again. Totals and `passed` are ignored.
 
-Broken JSON is read too: in prose, in fences, with trailing commas, half of it missing. Nothing
+JSON may have small slips, such as commas too many and single quotes. Of broken JSON, and of all
+behind it, nothing is read: a quotation mark too many turns words of a reason into keys. Nothing
 raises, and reading takes linear time, since a reply may be a megabyte of braces.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from harness.rubric.draft import Draft
 from harness.rubric.prompt import (
@@ -22,31 +28,12 @@ from harness.rubric.prompt import (
     SECTION_CHARS,
     rule_keys,
 )
-from harness.rubric.rubric import Dimension, Rubric
+from harness.rubric.rubric import Dimension, Rubric, Scale
 from harness.rubric.scoring import Issue, Judgement
-from harness.rubric.stated_scores import (
-    Labels,
-    StatedScore,
-    judgements_in_lines,
-    only_fraction_in,
-    score_at,
-)
+from harness.rubric.verdict import half_up
 
 _LONGEST = 100_000
-"""Characters. Of a longer reply the end is read, where the scores are due."""
-
-_SCORE_KEYS = ("score", "rating", "grade", "points", "value")
-_REASON_KEYS = ("reason", "reasoning", "rationale", "justification", "explanation", "comment")
-_PROBLEM_KEYS = ("problem", "issue")
-_NAME_KEYS = ("dimension", "name", "criterion", "category", "aspect", "metric")
-_WRAPPERS = frozenset(
-    {"score", "scores", "rating", "ratings", "evaluation", "evaluations", "dimension", "dimensions"}
-    | {"rubric", "criteria", "result", "results", "verdict", "assessment", "properties"}
-    | {"judgement", "judgements", "judgment", "judgments", "output", "response", "answer", "reply"}
-    | {"arguments", "parameters"}
-)
-"""Keys that models put around their judgements. Under other keys stand examples, weights, anchors,
-which are not read."""
+"""Characters. Of a longer reply nothing is read: it ran on, and the judge is asked again."""
 
 
 def read_reply(
@@ -57,356 +44,526 @@ def read_reply(
     draft: Draft,
     cut: bool = False,
 ) -> dict[str, Judgement]:
-    """The judgements in a reply, by dimension; missing ones are left out.
+    """The judgements in a reply, by dimension; missing and doubtful ones are left out.
 
-    Never raises. Of one dimension alone, the reply need not give the name. JSON in the draft, its
-    task or its sources is a quotation and no judgement. `cut` says whether the reply broke off, so
-    that its last number may not be whole.
+    Never raises. Of one dimension alone, the reply need not give the name. What also stands in the
+    draft, its task or its sources counts only if the reply says nothing else. `cut` says whether
+    the reply broke off, so that its last number may not be whole.
     """
+    if len(text) > _LONGEST:
+        return {}
     if cut:
         text = text.rstrip("0123456789./ \t")
-    skipped = max(len(text) - _LONGEST, 0)
-    text = _without_copies(text[skipped:])
-    wanted = {dimension.name: dimension for dimension in dimensions}
-    reader = _Reader(text, rubric, wanted)
-    nodes = list(nodes_in(text))
-    quoted = _quoted(text, nodes, draft)
-    for node in nodes:
-        if _compact(text, node) not in quoted:
-            reader.read(node)
-    lines = judgements_in_lines(
-        _without(text, nodes),
-        labels=reader.labels,
-        scale=rubric.scale,
-        # What is left of JSON on another dimension must not be read as this one's.
-        alone=None if reader.names_another else reader.alone,
-    )
-    found = lines | reader.found
-    return {name: _moved(found[name], skipped) for name in wanted if name in found}
-
-
-class _Reader:
-    """Collects judgements from the JSON of a reply; for each dimension the last with a score."""
-
-    def __init__(self, text: str, rubric: Rubric, wanted: Mapping[str, Dimension]) -> None:
-        self.labels = Labels(dimension.name for dimension in rubric.dimensions)
-        self.alone = next(iter(wanted)) if len(wanted) == 1 else None
-        self.names_another = False
-        """Whether the reply speaks of a dimension that was not asked for."""
-        self.found: dict[str, Judgement] = {}
-        self._text = text
-        self._scale = rubric.scale
-        self._wanted = wanted
-        self._wrappers = _WRAPPERS | {rubric.id.casefold(), rubric.title.casefold()}
-
-    def read(self, node: Node) -> None:
-        """Takes in what a node says of dimensions."""
-        for item in node.items:
-            if isinstance(item, Node):
-                self.read(item)
-        members = _members(node)
-        named = False
-        for key, value in node.members:
-            name = self.labels.find(key)
-            if name is not None:
-                named = True
-                self._take(name, value, beside=members)
-            elif isinstance(value, Node) and key.strip().casefold() in self._wrappers:
-                self.read(value)
-        # `{"dimension": "relevance", "score": 8}`, or of one dimension alone, without its name.
-        label = next((v.text for k in _NAME_KEYS if isinstance(v := members.get(k), Leaf)), None)
-        name = self.labels.find(label) if label is not None else self.alone
-        if name is not None and not named and not _is_issue(members):
-            self._take(name, node, beside={})
-
-    def _take(self, name: str, value: Value, *, beside: Mapping[str, Value]) -> None:
-        if name not in self._wanted:
-            self.names_another = True
-            return
-        if isinstance(value, Node):
-            members = _members(value)
-            inner = members.get("properties")
-            if isinstance(inner, Node) and "score" not in members:
-                members = _members(inner)
-            stated = self._score_among(members, name)
-        else:
-            stated = self._score_of(value)
-            members = {key: said for key in _REASON_KEYS if (said := beside.get(f"{name}_{key}"))}
-        if stated is None:
-            return
-        self.found[name] = Judgement(
-            score=stated.score,
-            start=stated.start,
-            end=stated.end,
-            reason=_first_text(members, _REASON_KEYS)[:REASON_CHARS],
-            issues=tuple(_issues(members.get("issues")))[:MOST_ISSUES],
-            rules=_answers(members, rule_keys(self._wanted[name])),
-        )
-
-    def _score_among(self, members: Mapping[str, Value], name: str) -> StatedScore | None:
-        keys = (*_SCORE_KEYS, f"{name}_score", f"{name} score", name)
-        values = (members[key] for key in keys if key in members)
-        stated = (self._score_of(value) for value in values)
-        return next((score for score in stated if score is not None), None)
-
-    def _score_of(self, value: Value) -> StatedScore | None:
-        """Of `8`, `"8/10"`, `"8 - because …"`, `"Good (8/10)"`, `{"value": 8}`; not of `true`."""
-        if isinstance(value, Node):
-            inner = _members(value).get("value")
-            return self._score_of(inner) if isinstance(inner, Leaf) else None
-        place = (value.start, value.end, self._scale)
-        return score_at(self._text, *place) or only_fraction_in(self._text, *place)
-
-
-def _without_copies(text: str) -> str:
-    """The text with blanks in place of what it copied of task, sources and draft.
-
-    A draft may hold a judgement of itself.
-    """
-    return FENCED.sub(lambda copy: "\n" + " " * (len(copy[0]) - 2) + "\n", text)
-
-
-def _quoted(text: str, nodes: Sequence[Node], draft: Draft) -> set[str]:
-    if not nodes:
-        return set()
-    # Models change the layout of what they quote.
-    data = "".join(f"{draft.text}\n{draft.evidence}".split())
-    return {said for said in {_compact(text, node) for node in nodes} if said in data}
-
-
-def _compact(text: str, node: Node) -> str:
-    return "".join(text[node.start : node.end].split())
-
-
-def _is_issue(members: Mapping[str, Value]) -> bool:
-    """Whether it is an issue outside its list, because the JSON around it is broken."""
-    return any(key in members for key in _PROBLEM_KEYS) and not any(
-        key in members for key in _REASON_KEYS
-    )
-
-
-def _members(node: Node) -> dict[str, Value]:
-    """By key in lower case; of two alike, the last."""
-    return {key.strip().casefold(): value for key, value in node.members}
-
-
-def _first_text(members: Mapping[str, Value], keys: Collection[str]) -> str:
-    texts = (value.unescaped for key in keys if isinstance(value := members.get(key), Leaf))
-    return next((" ".join(text.split()) for text in texts if text.strip()), "")
-
-
-def _issues(value: Value | None) -> Iterator[Issue]:
-    """The issues of a list of objects or texts, or of a text that does not say there are none."""
-    values = value.items if isinstance(value, Node) else [value] if value else []
-    for item in values:
-        if isinstance(item, Leaf):
-            problem, section = " ".join(item.unescaped.split()), ""
-        else:
-            members = _members(item)
-            problem = _first_text(members, (*_PROBLEM_KEYS, "description", *_REASON_KEYS))
-            section = _first_text(members, ("section", "heading", "location"))
-        if problem and problem.casefold().strip(" .") not in {"none", "no issues", "n/a", "null"}:
-            yield Issue(problem[:PROBLEM_CHARS], section[:SECTION_CHARS])
-
-
-def _answers(members: Mapping[str, Value], keys: Mapping[str, str]) -> dict[str, bool]:
-    """Which rules are true and which false; those without an answer are left out."""
-    meant = {"true": True, "yes": True, "false": False, "no": False}
-    said = {key: members.get(key) for key in keys}
+    reading = _Reading(rubric, dimensions)
+    shown = _blanked(text, *_COPIES)
+    whole = _ONE_FENCE.fullmatch(shown)
+    reading.read_json(shown)
+    quotations = _QUOTATIONS if whole else (_CODE, *_QUOTATIONS)
+    reading.read_lines(_blanked(_without(shown, reading.objects), *quotations))
+    spans = [(statement.start, statement.end) for statement in reading.statements]
+    is_whole = not re.search(r"\w", _FENCE_MARK.sub("", _without(text, reading.objects + spans)))
+    claims = _Reading(rubric, dimensions)
+    if not is_whole:
+        shown = f"{draft.text}\n{draft.evidence}"
+        claims.read_json(shown)
+        claims.read_lines(_without(shown, claims.objects))
+    # A copy may be typed in another form.
+    claimed = {(claim.name, claim.judgement.score) for claim in claims.statements}
+    by_name = defaultdict[str, list[_Statement]](list)
+    for statement in reading.statements:
+        by_name[statement.name].append(statement)
     return {
-        key: meant[word]
-        for key, value in said.items()
-        if isinstance(value, Leaf) and (word := value.text.strip().casefold()) in meant
+        dimension.name: judgement
+        for dimension in dimensions
+        if (judgement := _agreed(by_name[dimension.name]))
+        and (dimension.name, judgement.score) not in claimed
     }
 
 
-def _without(text: str, nodes: Sequence[Node]) -> str:
-    """The text with blanks in place of its objects, everything else where it was."""
-    kept, position = [], 0
-    for node in nodes:
-        # `[8]` is no list that says something.
-        if node.members or any(isinstance(item, Node) for item in node.items):
-            blank = "\n" + " " * (node.end - node.start - 2) + "\n"
-            kept += [text[position : node.start], blank]
-            position = node.end
-    return "".join([*kept, text[position:]])
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """A score that a reply states for a dimension, and the stretch of the reply that does."""
+
+    name: str
+    start: int
+    end: int
+    judgement: Judgement
+    is_total: bool = False
+    is_doubtful: bool = False
+    """Whether it stands within a sentence, which may speak of it."""
 
 
-def _moved(judgement: Judgement, chars: int) -> Judgement:
-    return replace(judgement, start=judgement.start + chars, end=judgement.end + chars)
+def _agreed(statements: list[_Statement]) -> Judgement | None:
+    """The judgement of which all statements have the score; None if one is in doubt."""
+    # Of one dimension alone, a total may be all there is, but does not stand for what it has.
+    statements = [one for one in statements if not one.is_total] or statements
+    doubtful = any(one.is_doubtful for one in statements)
+    if doubtful or len({one.judgement.score for one in statements}) != 1:
+        return None
+    return statements[0].judgement
 
 
+_COPIES = (FENCED, re.compile(r"^[ \t]*>.*$", re.MULTILINE))
+_CODE = re.compile(r"^[ \t]*(`{3,}|~{3,}).*?(?:^[ \t]*\1|\Z)", re.MULTILINE | re.DOTALL)
+_ONE_FENCE = re.compile(r"\s*`{3,}\w*\n(?>(?:(?!```)[\s\S])*)```\s*")
+_FENCE_MARK = re.compile(r"(?:```|~~~)\w*")
+_QUOTATIONS = (
+    re.compile(r"(?<!\w)\"[^\"]{1,2000}\"(?!\w)"),
+    re.compile(r"(?<!\w)'[^'\n]{1,400}'(?!\w)"),
+    re.compile(r"`[^`\n]{1,400}`"),
+    re.compile(
+        "\u201c[^\u201d]{1,2000}\u201d|[\u201e\u201a][^\u201c\u2018\u201d]{1,2000}[\u201c\u2018\u201d]"
+        "|\u00ab[^\u00bb]{1,2000}\u00bb|\u00bb[^\u00ab]{1,2000}\u00ab"
+        "|[\u300c\u300e][^\u300d\u300f]{1,2000}[\u300d\u300f]|\u2018[^\u2019\n]{1,400}\u2019(?!\\w)"
+    ),
+)
+
+
+def _blanked(text: str, *patterns: re.Pattern[str]) -> str:
+    """The text with blanks in place of what matches, everything else where it was."""
+    for pattern in patterns:
+        text = pattern.sub(lambda copy: re.sub(r"[^\n]", " ", copy[0]), text)
+    return text
+
+
+def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    parts, position = [], 0
+    for start, end in sorted(spans):
+        parts += [text[position:start], re.sub(r"[^\n]", " ", text[max(start, position) : end])]
+        position = max(end, position)
+    return "".join([*parts, text[position:]])
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+_SCORE_KEYS = ("score", "rating", "grade", "points", "value")
+_REASON_KEYS = ("reason", "reasoning", "rationale", "justification", "explanation", "comment")
+_PROBLEM_KEYS = ("problem", "issue")
+_NAME_KEYS = ("dimension", "name", "criterion", "category", "aspect", "metric")
+_WRAPPERS = frozenset(
+    {"scores", "ratings", "evaluation", "evaluations", "dimensions", "criteria", "criteria_scores"}
+    | {"rubric", "result", "results", "verdict", "assessment", "properties", "arguments"}
+    | {"judgement", "judgements", "judgment", "judgments", "output", "response", "answer", "reply"}
+)
+"""Keys that models put around their judgements. Under other keys stand examples, weights, anchors,
+which are not read."""
 _MOST_NESTED = 24
-_MOST_RETRIES = 40
-"""Braces in prose may open nothing, and reading starts again behind them. Without this limit, a
-text of open quotes would be read to its end from each of them."""
-
-_LONGEST_TEXT = 20_000
-"""Characters. What is open for longer is no string."""
-
-# Possessive where white space is skipped: to give it back a character at a time takes squared time.
-_BLANK = re.compile(r"\s*+(?://[^\n]*+\n\s*+)*+")
-_OPEN = re.compile(r"[{\[]")
-_QUOTED_KEY = re.compile(r"[\"'\u201c]([^{}\n]{0,100}?)[\"'\u201d](?=\s*+:)")
-_BARE_KEY = re.compile(r"[^\W\d][\w .-]{0,80}")
-_COLON = re.compile(r"\s*+[:=]\s*+")
-# Up to what ends a value that is not quoted: `8`, `true`, and also `8/10`, not `8 // a "comment"`.
-_BARE_VALUE = re.compile(r"[^\s,{}\[\]\"](?:[^,{}\[\]\"\n/]|/(?!/))*+")
-_CLOSING = {'"': '"', "'": "'", "\u201c": "\u201d"}
-# A quote ends its string where JSON goes on behind it; else the model forgot to escape it.
-_TEXT_ENDS = re.compile(
-    r"\s*+(?:[}\]]|\Z|,\s*+(?:[\"'\u201c{\[}\]]|\Z|-?\d|(?:true|false|null)\b|[^\W\d]\w{0,80}+\s*+:))"
-    # The comma may be missing, where the next line is a key.
-    r"|[ \t]*+\r?\n\s*+[\"'\u201c]\w[\w .-]{0,80}+[\"'\u201d]\s*+:"
+_JSON = re.compile(r"\{|\[\s*\{")
+_MOST_INLINE = 40
+"""JSON within a line may be a brace of prose, and each is read to its end."""
+_TOKEN = re.compile(
+    r"(?>(?:\s++|//[^\n]*+)*)(?:(?P<text>\"(?>(?:[^\"\\]|\\.)*)\"|'(?>(?:[^'\\]|\\.)*)')"
+    r"|(?P<mark>[{}\[\],:])|(?P<bare>[^\s\"'{}\[\],:](?>(?:[^\"'{}\[\],:\n/]|/(?!/))*)))",
+    re.DOTALL,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
-    """A text, a number, `true` or `null`, as it is written, without quotes."""
+class _Leaf:
+    """A text, a number, `true` or `null`, without quotes, and where it stands."""
 
     text: str
     start: int
-    """Where it begins in the whole text."""
     end: int
 
-    @property
-    def unescaped(self) -> str:
-        """For people to read."""
-        return _unescaped(self.text)
+
+_Value = _Leaf | list["_Value"] | dict[str, "_Value"] | None
+"""None for what a key that stands twice says."""
 
 
-@dataclass(slots=True)
-class Node:
-    """An object or a list, as far as it could be read."""
+class _Json:
+    """Reads one value, with small slips.
 
-    start: int
-    end: int = 0
-    members: list[tuple[str, Value]] = field(default_factory=list)
-    """Of an object: keys may occur twice."""
-    items: list[Value] = field(default_factory=list)
+    Raises:
+        ValueError: It is broken.
+    """
 
-
-Value = Leaf | Node
-
-
-def nodes_in(text: str) -> Iterator[Node]:
-    """The objects and lists of a text that are not empty, in order, not overlapping."""
-    position, retries = 0, 0
-    while opening := _OPEN.search(text, position):
-        reader = _JsonReader(text)
-        node = reader.node(opening.start(), depth=0)
-        node.end = reader.position
-        if node.members or node.items:
-            yield node
-        elif not reader.whole and retries < _MOST_RETRIES:
-            retries += 1
-            reader.position = opening.end()
-        position = max(reader.position, opening.end())
-
-
-class _JsonReader:
-    """Reads one value as far as it can."""
-
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, position: int) -> None:
         self._text = text
-        self.position = 0
-        self.whole = True
-        """Whether all that was opened has been closed."""
+        self.position = position
 
-    def node(self, start: int, *, depth: int) -> Node:
-        node = Node(start)
-        closing = "}" if self._text[start] == "{" else "]"
-        self.position = start + 1
-        if depth == _MOST_NESTED:
-            self.whole = False
-        while self.whole:
-            self._skip_blank()
-            if self._text.startswith(closing, self.position):
-                self.position += 1
+    def value(self, depth: int = 0) -> _Value:
+        token = self._next()
+        if token["mark"] == "{" and depth < _MOST_NESTED:
+            members: dict[str, _Value] = {}
+            while not self._ends("}"):
+                key, colon = _leaf(self._next()), self._next()
+                if colon["mark"] != ":":
+                    raise ValueError
+                name = key.text.strip().casefold()
+                value = self.value(depth + 1)
+                members[name] = None if name in members else value
+            return members
+        if token["mark"] == "[" and depth < _MOST_NESTED:
+            items = []
+            while not self._ends("]"):
+                items.append(self.value(depth + 1))
+            return items
+        return _leaf(token)
+
+    def _ends(self, closing: str) -> bool:
+        """Whether the next mark closes, behind commas or without one."""
+        while True:
+            before, token = self.position, self._next()
+            if token["mark"] != ",":
                 break
-            if self._text.startswith(",", self.position):
-                self.position += 1
-            elif closing == "}":
-                self._member(node, depth)
-            else:
-                self._item(node, depth)
-        node.end = self.position
-        return node
+        if token["mark"] != closing:
+            self.position = before
+        return token["mark"] == closing
 
-    def _member(self, node: Node, depth: int) -> None:
-        key = self._matched(_QUOTED_KEY) or self._matched(_BARE_KEY)
-        colon = _COLON.match(self._text, self.position)
-        if key is None or colon is None:
-            self.whole = False
-            return
-        self.position = colon.end()
-        value = self._value(depth)
-        if value is not None:
-            node.members.append((key.unescaped.strip("\"'\u201c\u201d"), value))
-
-    def _item(self, node: Node, depth: int) -> None:
-        value = self._value(depth)
-        if value is not None:
-            node.items.append(value)
-
-    def _value(self, depth: int) -> Value | None:
-        self._skip_blank()
-        if _OPEN.match(self._text, self.position):
-            return self.node(self.position, depth=depth + 1)
-        value = self._quoted() or self._matched(_BARE_VALUE)
-        # What the end of the text cuts may have been longer: `1` of `10`.
-        if value is None or self.position >= len(self._text):
-            self.whole = False
-            return None
-        return value
-
-    def _quoted(self) -> Leaf | None:
-        closing = _CLOSING.get(self._text[self.position : self.position + 1])
-        if closing is None:
-            return None
-        start = self.position + 1
-        limit = min(start + _LONGEST_TEXT, len(self._text))
-        end = self._text.find(closing, start, limit)
-        while end != -1:
-            if not self._is_escaped(end) and _TEXT_ENDS.match(self._text, end + 1):
-                self.position = end + 1
-                return Leaf(self._text[start:end], start, end)
-            end = self._text.find(closing, end + 1, limit)
-        self.position = limit
-        return None
-
-    def _is_escaped(self, position: int) -> bool:
-        before = position
-        while self._text[before - 1] == "\\":
-            before -= 1
-        return (position - before) % 2 == 1
-
-    def _matched(self, pattern: re.Pattern[str]) -> Leaf | None:
-        found = pattern.match(self._text, self.position)
-        if found is None:
-            return None
-        self.position = found.end()
-        text = found[0].rstrip()
-        return Leaf(text, found.start(), found.start() + len(text))
-
-    def _skip_blank(self) -> None:
-        blank = _BLANK.match(self._text, self.position)
-        self.position = blank.end() if blank else self.position
+    def _next(self) -> re.Match[str]:
+        token = _TOKEN.match(self._text, self.position)
+        if token is None:
+            raise ValueError
+        self.position = token.end()
+        return token
 
 
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
-_SHORT = {"n": "\n", "t": "\t", "r": "", "b": "", "f": ""}
-
-
-def _unescaped(text: str) -> str:
-    def meant(found: re.Match[str]) -> str:
-        if found[1]:
-            return chr(int(found[1], 16))
-        return _SHORT.get(found[2], found[2])
-
-    if "\\" not in text:
-        return text
+def _leaf(token: re.Match[str]) -> _Leaf:
+    if token["mark"]:
+        raise ValueError
+    if token["bare"]:
+        text = token["bare"].rstrip()
+        return _Leaf(text, token.start("bare"), token.start("bare") + len(text))
+    start, end = token.start("text") + 1, token.end("text") - 1
+    text = token["text"][1:-1]
+    try:
+        text = json.loads(f'"{text}"', strict=False)
+    except ValueError:
+        text = re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
     # Half a pair of surrogates is no text.
-    text = _ESCAPE.sub(meant, text)
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return _Leaf(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), start, end)
+
+
+class _Reading:
+    """Collects what a reply states of the dimensions that were asked for."""
+
+    def __init__(self, rubric: Rubric, dimensions: Sequence[Dimension]) -> None:
+        self.statements: list[_Statement] = []
+        self.objects: list[tuple[int, int]] = []
+        """Where JSON stands, broken or not."""
+        self._labels = _Labels(dimension.name for dimension in rubric.dimensions)
+        self._scale = rubric.scale
+        self._rules = {dimension.name: rule_keys(dimension) for dimension in dimensions}
+        self._alone = dimensions[0].name if len(dimensions) == 1 else ""
+        self._wrappers = _WRAPPERS | {rubric.id.casefold(), rubric.title.casefold()}
+
+    def read_json(self, text: str) -> None:
+        """Takes in the JSON values of a text, up to the first that is broken."""
+        position = inline = 0
+        while opening := _JSON.search(text, position):
+            start = opening.start()
+            is_inline = bool(text[text.rfind("\n", 0, start) + 1 : start].strip())
+            inline += is_inline
+            reader = _Json(text, start)
+            try:
+                value = reader.value()
+            except ValueError:
+                if not is_inline or inline > _MOST_INLINE:
+                    self.objects.append((start, len(text)))
+                    return
+                position = opening.end()
+                continue
+            position = reader.position
+            self.objects.append((start, position))
+            for name, inner, members in self._judgements(value):
+                if judgement := self._judgement(name, inner, members):
+                    stated = _Statement(name, start, position, judgement, is_doubtful=is_inline)
+                    self.statements.append(stated)
+
+    def _judgements(self, value: _Value) -> Iterator[tuple[str, _Value, Mapping[str, _Value]]]:
+        """What a value says of dimensions: the name, what stands under it, what beside it."""
+        for item in value if isinstance(value, list) else ():
+            yield from self._judgements(item)
+        if not isinstance(value, dict):
+            return
+        named = False
+        for key, inner in value.items():
+            if name := self._labels.find(key):
+                named = True
+                yield name, inner, value
+            elif key in self._wrappers:
+                yield from self._judgements(inner)
+        # `{"dimension": "relevance", "score": 8}`, or of one dimension alone, without its name.
+        label = next((v.text for k in _NAME_KEYS if isinstance(v := value.get(k), _Leaf)), None)
+        name = self._alone if label is None else self._labels.find(label) or ""
+        is_issue = "problem" in value and not any(key in value for key in _REASON_KEYS)
+        if not named and not is_issue:
+            yield name, value, value
+
+    def _judgement(
+        self, name: str, value: _Value, beside: Mapping[str, _Value]
+    ) -> Judgement | None:
+        leaf = _score_in(value, name)
+        number = _ALONE.fullmatch(leaf.text) if leaf else None
+        score = _on_scale(number, self._scale) if number else None
+        if name not in self._rules or leaf is None or number is None or score is None:
+            return None
+        members = value if isinstance(value, dict) else {}
+        if not members:
+            members = {k: beside[f"{name}_{k}"] for k in _REASON_KEYS if f"{name}_{k}" in beside}
+        return Judgement(
+            score=score,
+            start=leaf.start + number.start("number"),
+            end=leaf.start + number.end("number"),
+            reason=_first_text(members, _REASON_KEYS)[:REASON_CHARS],
+            issues=tuple(_issues(members.get("issues")))[:MOST_ISSUES],
+            rules=_answers(members, self._rules[name]),
+        )
+
+    def read_lines(self, text: str) -> None:
+        """Takes in the labelled scores of a text without its JSON and quotations."""
+        lines = _Lines(text, self._labels, self._scale, self._alone)
+        self.statements += [one for one in lines.found if one.name in self._rules]
+
+
+def _score_in(value: _Value, name: str) -> _Leaf | None:
+    """Of `8`, `{"score": 8}`, `{"score": {"value": 8}}`; None if two keys could be the score's."""
+    if not isinstance(value, dict):
+        return value if isinstance(value, _Leaf) else None
+    keys = [key for key in (*_SCORE_KEYS, f"{name}_score", name) if key in value]
+    return _score_in(value[keys[0]], name) if len(keys) == 1 else None
+
+
+def _first_text(members: Mapping[str, _Value], keys: Iterable[str]) -> str:
+    texts = (value.text for key in keys if isinstance(value := members.get(key), _Leaf))
+    return next((" ".join(text.split()) for text in texts if text.strip()), "")
+
+
+def _issues(value: _Value) -> Iterator[Issue]:
+    """The issues of a list of objects or texts, or of a text that does not say there are none."""
+    for item in value if isinstance(value, list) else [value]:
+        members = item if isinstance(item, dict) else {"problem": item}
+        problem = _first_text(members, (*_PROBLEM_KEYS, "description", *_REASON_KEYS))
+        section = _first_text(members, ("section", "heading", "location"))
+        if problem and problem.casefold().strip(" .") not in {"none", "no issues", "n/a", "null"}:
+            yield Issue(problem[:PROBLEM_CHARS], section[:SECTION_CHARS])
+
+
+def _answers(members: Mapping[str, _Value], keys: Mapping[str, str]) -> dict[str, bool]:
+    """Which rules are true and which false; those without an answer are left out."""
+    meant = {"true": True, "yes": True, "false": False, "no": False}
+    answers = {key: members.get(key) for key in keys}
+    return {
+        key: meant[word]
+        for key, value in answers.items()
+        if isinstance(value, _Leaf) and (word := value.text.strip().casefold()) in meant
+    }
+
+
+# --- labelled scores -----------------------------------------------------------------------------
+
+# `8` and `8/10`, not the 8 of `8 sections`, `7-8`, `8,5` or `80`: behind it stands an end, a mark
+# that ends something, or a reason.
+_PLAIN = r"(?P<number>-?(?:\d{1,6}(?:\.\d{1,6})?|\.\d{1,6}))"
+_OF = (
+    r"[*_ \t]{0,6}(?:/|\bout[ ]of\b|\bof\b)[*_ \t]{0,6}"
+    r"(?P<most>\d{1,6}(?:\.\d{1,6})?)(?![\w%]|[.,]\d)"
+)
+# Not the beginning of a list: `1. Intro`, and the anchors `9: Yes. 3: No.`
+_NO_LIST = r"(?!1[.)][ \t]+\w)(?!\d{1,3}:[^\n]{1,300}?[ \t(;]\d{1,3}:[ \t])"
+_BECAUSE = r"because|since|due|as|but|although|though|given|points?|reason(?:ing)?(?=[ \t*]*:)"
+_END = (
+    r"(?=[ \t]*+(?:\Z|[\r\n|;)\]}<`!(\u2026\u5206\uff0c\u3002]|[*_]+(?![*_ \t]*/)"
+    r"|[.,:](?!\d)|[-\u2013\u2014](?![ \t]*{range})|(?:{words})\b))"
+)
+# A number of ten is a score too in `8/10 for style and …`, in `8/10 It is clear.`, and in
+# `8/10 - 2 parts are missing`, where `8/10 - 9` is a range.
+_END_OF_FRACTION = _END.replace(
+    "{words}", f"{_BECAUSE}|and|for|in|on|with|here|overall|(?-i:[A-Z])\\w*"
+).replace("{range}", r"\d[\d.]*+[ \t]*+(?:/|out\b|[^ \t\w]|\Z)")
+_END_OF_NUMBER = _END.replace("{words}", _BECAUSE).replace("{range}", r"\d")
+_NUMBER = rf"{_NO_LIST}{_PLAIN}(?!\.?\d)(?:{_OF}{_END_OF_FRACTION}|(?P<percent>%)?{_END_OF_NUMBER})"
+_AT_FIRST = re.compile(rf"[\s*_`-]*+{_NUMBER}", re.IGNORECASE)
+_ALONE = re.compile(rf"\s*{_PLAIN}(?:{_OF}|(?P<percent>[ ]?%))?\s*\.?\s*", re.IGNORECASE)
+
+_ASIDE = r"[ \t*_]*+\([^()\n]{0,60}+\)"
+_FILLER = (
+    r"(?>(?:[ \t:\uff1a=|>*_({\[]|[-\u2013\u2014](?=[ \t])"
+    r"|\b(?:scored?|rated|is|of|a|an|at)\b){0,40})"
+)
+_STATED = re.compile(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NUMBER}", re.IGNORECASE)
+"""A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`. A dash before a digit would be a
+minus."""
+_OPENING = re.compile(
+    r"(?>(?:[\s<#*_|+\u2022\u00b7\u2190-\u2bff\ufe0f\U0001f300-\U0001faff{\[-]"
+    r"|\d{1,2}[.)](?=[\s*]))*)"
+    r"(?:(?:dimension|criterion|category|aspect)[ \t]*+\d{0,2}[ \t:*_.-]*+)?",
+    re.IGNORECASE,
+)
+"""What may stand before a label at the start of a line: list marks, ticks, stars."""
+_BETWEEN = re.compile(
+    r"(?:[.!?,;|(]|[ \t][-\u2013\u2014]|\bscores?:)[ \t*_(]*(?=\w)|(?=\\boxed|\[result)",
+    re.IGNORECASE,
+)
+"""The same within a line."""
+_SCORE = (
+    r"(?:(?:my|the|your)[ \t]+)?(?P<total>(?:(?:final|overall|total)[ \t]+){0,2})"
+    r"(?:scores?|rating|grade)\b|\\boxed(?=\{)|\[result\]"
+)
+_INSIDE = re.compile(
+    rf"(?:{_SCORE}|reason|rationale|justif|expla|analy|issue|section|problem|eviden|note|comment"
+    r"|feedback|example|strength|weak|suggest|improve|area|missing|rule|draft|judge?ment|assess"
+    r"|evaluation|verdict|answer|response|output|result|how)",
+    re.IGNORECASE,
+)
+"""Headings that stand inside what is said of a dimension."""
+_MARKUP = re.compile(
+    r"[*#>|`{}\"\[\]()]|^\s*[-+]\s|\b(?:score|reason(?:ing)?)\s*:", re.IGNORECASE | re.MULTILINE
+)
+_HEADING = re.compile(r"(?P<title>[^\W\d][\w /&-]{0,40}?)[*_]*[ \t]*(?::|[*_]+[ \t\r]*$)")
+
+
+class _Lines:
+    """Goes through lines, and keeps the dimension that they speak of.
+
+    Attributes:
+        found: The statements, in order.
+    """
+
+    def __init__(self, text: str, labels: _Labels, scale: Scale, alone: str) -> None:
+        self.found: list[_Statement] = []
+        self._text = text
+        self._labels = labels
+        self._scale = scale
+        self._alone = alone
+        self._name = alone
+        self._is_due = False
+        self._column: int | None = None
+        self._turns = [0]
+        """Where passages on one dimension begin."""
+        self._label = re.compile(
+            rf"(?<![\w-])(?:(?P<name>{labels.pattern})|(?P<score>{_SCORE}))(?![\w-])",
+            re.IGNORECASE,
+        )
+        for line in re.finditer(r"[^\n]*\S[^\n]*", text):
+            if line[0].lstrip().startswith("|"):
+                self._row(line[0], line.start())
+            else:
+                self._line(line.start(), line.end())
+        number = _AT_FIRST.match(text) if alone and not self.found else None
+        # Hardly more than a number: `8`, or `8/10` and then a reason.
+        if number and (number["most"] or not text[number.end() :].strip(" \t\r\n*_`.")):
+            self._state(alone, number, number.start())
+        self._turns.append(len(text))
+        self.found = [replace(one, judgement=self._explained(one)) for one in self.found]
+
+    def _line(self, start: int, end: int) -> None:
+        # 1. A number alone under `Score:`, or under a dimension's name. `1.` is the mark of a list.
+        number = _AT_FIRST.match(self._text, start, end) if self._is_due else None
+        self._is_due = False
+        if number and not self._text[number.end() : end].strip(" \t\r*_`,"):
+            self._state(self._name, number, start)
+            return
+        # 2. A total, or a dimension that the rubric does not have.
+        opening = _OPENING.match(self._text, start, end)
+        first = opening.end() if opening else start
+        is_heading = "#" in self._text[start:first] or _HEADING.match(self._text, first, end)
+        if is_heading and not _INSIDE.match(self._text, first, end):
+            self._turn_to("", start)
+        # 3. Labels, with scores behind them or not.
+        for place in (first, *(m.end() for m in _BETWEEN.finditer(self._text, first, end))):
+            label = self._label.match(self._text, place, end)
+            if not label:
+                continue
+            number = _STATED.match(self._text, label.end(), end)
+            rest = self._text[label.end() : end]
+            if label["name"] and (number or (place == first and _HEADS.match(rest))):
+                self._turn_to(self._labels.find(label["name"]) or "", label.end())
+            if number:
+                self._state(self._name, number, label.start(), is_total=bool(label["total"]))
+            self._is_due = not rest.strip(" \t\r:*_#|`{[")
+
+    def _row(self, row: str, start: int) -> None:
+        """A row of a table: the score stands in the column of scores, or alone in one cell."""
+        cells = [(cell.start(), cell[0].strip(" \t*_\r")) for cell in re.finditer(r"[^|]+", row)]
+        titles = [
+            re.match(r"(?:score|rating|grade)\b", text, re.I) is not None for _, text in cells
+        ]
+        if sum(titles) == 1:
+            self._column = titles.index(True)
+        name = next((n for _, text in cells[:2] if (n := self._labels.find(text))), None)
+        if name is None:
+            return
+        columns = cells[1:] if self._column is None else cells[self._column : self._column + 1]
+        places = [(place, text) for place, text in columns if _ALONE.fullmatch(text)]
+        if len(places) == 1:
+            self._turn_to(name, start + places[0][0])
+            number = _AT_FIRST.match(self._text, start + places[0][0])
+            if number:
+                self._state(name, number, start)
+        self._turn_to(self._alone, start + len(row))
+
+    def _turn_to(self, name: str, position: int) -> None:
+        self._name = name
+        self._turns.append(position)
+
+    def _state(
+        self, name: str, number: re.Match[str], start: int, *, is_total: bool = False
+    ) -> None:
+        score = _on_scale(number, self._scale)
+        # Among several dimensions, a total belongs to the whole.
+        if score is None or not name or (is_total and not self._alone):
+            return
+        start_of_number, end = number.span("number")
+        self.found.append(
+            _Statement(
+                name,
+                start,
+                number.end(),
+                Judgement(score=score, start=start_of_number, end=end),
+                is_total=is_total,
+            )
+        )
+
+    def _explained(self, statement: _Statement) -> Judgement:
+        """The judgement with its reason: what stands around the score in its passage."""
+        turn = bisect_right(self._turns, statement.end - 1)
+        start, end = statement.start, statement.end
+        before = self._text[max(self._turns[turn - 1], start - 4 * REASON_CHARS) : start]
+        behind = self._text[end : min(self._turns[turn], end + 4 * REASON_CHARS)]
+        reason = " ".join(_MARKUP.sub(" ", f"{before} {behind}").split())
+        reason = reason.lstrip(" -\u2013\u2014:;,./").rstrip(" -\u2013\u2014:;,/")
+        return replace(statement.judgement, reason=reason[:REASON_CHARS])
+
+
+def _on_scale(number: re.Match[str], scale: Scale) -> float | None:
+    """None off the scale, for `8/20` on a scale that ends at 10, and `80%` but from 0 to 100."""
+    value = float(number["number"])
+    most = 100.0 if number["percent"] else float(number["most"] or scale.max)
+    is_share = number["percent"] and scale.min
+    if is_share or not scale.min <= value <= scale.max or not math.isclose(most, scale.max):
+        return None
+    return half_up(value, scale.step, start=scale.min)
+
+
+_SUFFIX = "score|rating|grade|evaluation"
+_HEADS = re.compile(r"[ \t]*+(?:[:\uff1a=|(\[*_\])}\u2013\u2014-]|\r?\Z)")
+"""Behind a name that opens what is said of its dimension."""
+
+
+class _Labels:
+    """Finds the dimensions of a rubric by their names.
+
+    It knows all dimensions, even unrequested ones: their scores must not be taken for another's.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._by_key = {_key(name): name for name in names}
+        # The longest first: `depth_of_field` is not `depth`.
+        alternatives = "|".join(
+            r"[\s_-]{1,3}".join(map(re.escape, key.split("_")))
+            for key in sorted(self._by_key, key=len, reverse=True)
+        )
+        self.pattern = rf"(?:{alternatives})(?:[ \t_-]{{0,3}}(?:{_SUFFIX}))?"
+        """A dimension's name in a text."""
+
+    def find(self, written: str) -> str | None:
+        """The dimension that a key or a heading names: `1. Relevance score (0-10)`."""
+        plain = re.sub(r"\([^()]*+\)|^\W*\d{1,2}[.)]\s", " ", written[:200])
+        key = re.sub(rf"_(?:{_SUFFIX})$", "", _key(plain))
+        return self._by_key.get(_key(plain)) or self._by_key.get(key)
+
+
+def _key(written: str) -> str:
+    return re.sub(r"[\W_]+", "_", written.casefold()).strip("_")

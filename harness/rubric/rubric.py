@@ -88,6 +88,10 @@ class Scale(BaseModel):
         whole = self.step == 1 and self.min % 1 == 0
         return whole and self.min >= 0 and self.max <= 9
 
+    def at(self, share: float) -> float:
+        """The point at this share of the way from the lowest to the highest score."""
+        return round(self.min + share * (self.max - self.min), 9)
+
     @property
     def composite_step(self) -> float:
         """What composites are rounded to: 0.1, or as many decimals more as the scale is small.
@@ -239,7 +243,8 @@ class Dimension(BaseModel):
     weight: float = Field(default=1, gt=0)
     """Its share of the composite, relative to the other weights."""
     floor: float | None = None
-    """Below this score the draft fails, whatever its composite."""
+    """Below this score the draft fails, whatever its composite. It holds for each of the checks: if
+    one scores less, the dimension scores no more."""
     checks: tuple[AnyCheck, ...] = ()
     """Checks by code, whose mean is the score."""
     gate: bool = False
@@ -329,17 +334,22 @@ class Rubric(BaseModel):
     written."""
     scale: Scale = Scale()
     """Shared by all dimensions."""
-    pass_at: float = 8.0
-    """The composite from which a draft passes."""
-    focus_below: float = 7.0
-    """A revision works on dimensions below this score."""
+    pass_at: float = Field(default_factory=lambda data: data["scale"].at(0.8))
+    """The composite from which a draft passes; 8 of 10 by default, and as high on other scales."""
+    focus_below: float = Field(default_factory=lambda data: data["scale"].at(0.7))
+    """A revision works on dimensions below this score; 7 of 10 by default, and as high on other
+    scales."""
     judge: JudgeMode = "joint"
     """How the evaluator model is asked."""
     repeats: int = Field(default=3, ge=1, le=15)
     """Most judgings of a draft whose composite is too near `pass_at` to tell. With 1, the
-    evaluator's likeliest judgement counts; else all are sampled."""
-    repeat_within: float = Field(default=0.5, ge=0)
-    """How near to `pass_at` is too near, in points; an evaluator's measured noise replaces it."""
+    evaluator's likeliest judgement counts; else all are sampled. Where it is left out, it is 1
+    until the evaluator's noise was measured."""
+    repeat_within: float = Field(
+        default_factory=lambda data: round((data["scale"].max - data["scale"].min) / 20, 9), ge=0
+    )
+    """How near to `pass_at` is too near, in points, by default a twentieth of the scale; an
+    evaluator's measured noise replaces it."""
     candidates: int = Field(default=1, ge=1, le=16)
     """How many texts a revise loop samples for a first draft and for each section it revises. The
     checks choose among them."""
@@ -376,13 +386,7 @@ class Rubric(BaseModel):
                 code="rubric.all-optional",
             )
         for label, value in (("pass_at", self.pass_at), ("focus_below", self.focus_below)):
-            # A default fails because of the scale that was written.
-            written = label in self.model_fields_set
-            yield from self._off_scale(
-                label if written else f"{label}, unless given,",
-                value,
-                label if written else "scale",
-            )
+            yield from self._off_scale(label, value, label)
         for index, dimension in enumerate(self.dimensions):
             place = ("dimensions", index)
             if dimension.floor is not None:
@@ -419,6 +423,14 @@ class Rubric(BaseModel):
     def judged(self) -> tuple[Dimension, ...]:
         """The dimensions that need an evaluator model."""
         return tuple(d for d in self.dimensions if d.judge is not None)
+
+    def without_judges(self) -> Rubric:
+        """The same with its judged dimensions optional."""
+        dimensions = tuple(
+            one.model_copy(update={"optional": one.optional or one.judge is not None})
+            for one in self.dimensions
+        )
+        return self.model_copy(update={"dimensions": dimensions})
 
     @property
     def checked(self) -> tuple[Dimension, ...]:

@@ -19,7 +19,7 @@ from harness.rubric.checks import mean_of
 from harness.rubric.draft import Draft, Finding
 from harness.rubric.prompt import rule_keys, scores_of
 from harness.rubric.rubric import Cap, Dimension, Rubric, Scale
-from harness.rubric.verdict import Combine, DimensionScore, Judges, SingleJudgement, half_up
+from harness.rubric.verdict import ECHO, Combine, DimensionScore, Judges, SingleJudgement, half_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +58,25 @@ class Held:
 
 
 def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> DimensionScore | None:
-    """The mean of a dimension's checks, on the rubric's scale; None if all were unjudged."""
-    grade = mean_of([check.grade(draft) for check in dimension.checks])
+    """The mean of a dimension's checks, on the rubric's scale; None if all were unjudged.
+
+    The floor holds for each check: the score is that of the lowest if that is under it.
+    """
+    grades = [check.grade(draft) for check in dimension.checks]
+    grade = mean_of(grades)
     if grade.unjudged:
         return None
     scale = rubric.scale
+
+    def points(share: float) -> float:
+        exact = scale.min + share * (scale.max - scale.min)
+        return half_up(exact, scale.step, start=scale.min)
+
+    lowest = points(min(one.share for one in grades))
+    is_under = dimension.floor is not None and lowest < dimension.floor
     score = DimensionScore(
         name=dimension.name,
-        score=half_up(
-            scale.min + grade.share * (scale.max - scale.min), scale.step, start=scale.min
-        ),
+        score=lowest if is_under else points(grade.share),
         source="checked",
         reason="; ".join(
             f"{f.section}: {f.message}" if f.section else f.message for f in grade.findings
@@ -75,6 +84,14 @@ def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> Dimensi
         findings=grade.findings,
     )
     return held_down(score, held_by_checks(dimension, draft))
+
+
+def echo_score(rubric: Rubric, findings: tuple[Finding, ...]) -> DimensionScore:
+    """The score of a draft with words of the loop."""
+    reason = findings[0].message
+    return DimensionScore(
+        name=ECHO, score=rubric.scale.min, source="checked", reason=reason, findings=findings
+    )
 
 
 def judged_score(
@@ -99,21 +116,6 @@ def judged_score(
         from_logprobs=expected is not None,
     )
     return held_down(score, [*held, *_held_by_answers(dimension, judgement.rules)])
-
-
-def carried_score(
-    dimension: Dimension, score: DimensionScore, draft: Draft
-) -> DimensionScore | None:
-    """An earlier draft's score as it holds for this one, under the caps of this one's checks.
-
-    None if a check held it down and no longer does: what it would be without is unknown.
-    """
-    held = held_by_checks(dimension, draft)
-    applying = {cap.rule for cap in held}
-    by_checks = {_rule(cap) for cap in dimension.caps if cap.unless is not None}
-    if any(rule in by_checks - applying for rule in score.capped):
-        return None
-    return held_down(score, held)
 
 
 def held_by_checks(dimension: Dimension, draft: Draft) -> tuple[Held, ...]:

@@ -83,6 +83,7 @@ FIELDS: Mapping[PromptName, Fields] = {
 
 OF_JUDGING = tuple(name for name in FIELDS if name.startswith("judge"))
 """What the evaluator is told; scores by other prompts do not compare."""
+OF_WRITING: tuple[PromptName, ...] = ("draft", "section", "afresh", "edits", "whole")
 
 
 _OF_A_ROUND = {
@@ -254,7 +255,7 @@ class _Parsed:
 
 
 _BLANK = re.compile(r"\n(?:[ \t]*\n)+")
-_FIELD = re.compile(r"(?P<written>\\?)\{ *(?P<words>[^\W\d]\w*(?: +\w+)*) *\}")
+FIELD = re.compile(r"(?P<written>\\?)\{ *(?P<words>[^\W\d]\w*(?: +\w+)*) *\}")
 
 
 @cache
@@ -271,7 +272,7 @@ def _parsed(template: str) -> _Parsed:
 def _pieces(paragraph: str, first_line: int, faults: list[Fault]) -> Iterator[_Piece]:
     """The pieces of a paragraph that begins on this line."""
     behind, done = _Piece(line=first_line), 0
-    for found in _FIELD.finditer(paragraph):
+    for found in FIELD.finditer(paragraph):
         yield replace(behind, text=paragraph[done : found.start()])
         line = first_line + paragraph.count("\n", 0, found.start())
         done, words = found.end(), found["words"].split()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 from typing import Literal
@@ -10,6 +10,9 @@ from typing import Literal
 from harness.errors import EvaluationFailed
 from harness.rubric.draft import Finding
 from harness.rubric.rubric import Rubric
+
+ECHO = "no-echo"
+"""The gate that each loop adds to its rubric. It has a score in a verdict only where it is shut."""
 
 Combine = Literal["mean", "median", "majority"]
 """How several evaluators' judgements become one: the mean or the median of each dimension's scores;
@@ -120,7 +123,8 @@ class Verdict:
     """Digest of the rubric's values; verdicts with different digests cannot be compared."""
     scores: tuple[DimensionScore, ...]
     composite: float
-    """Weighted mean, rounded half up to the scale's `composite_step`: 0.1 from 0 to 10 by 0.5."""
+    """Weighted mean, rounded half up to the scale's `composite_step`: 0.1 from 0 to 10 by 0.5; to
+    more digits where that would carry it over `pass_at`, or over its best score."""
     passed: bool
     """Whether the composite and all floors are reached, and nothing is missing: decided by code,
     never by the evaluator."""
@@ -136,8 +140,6 @@ class Verdict:
     missing: tuple[str, ...] = ()
     """The checked ones among these that are not optional; any of them fails the draft, since its
     score is incomplete."""
-    carried: tuple[str, ...] = ()
-    """Dimensions with an earlier round's score, because only changed parts were judged again."""
     judges: Judges | None = None
     """None if code alone decided."""
 
@@ -182,12 +184,24 @@ class Checked:
         return self.rank[2]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A verdict, and what it is by."""
+
+    verdict: Verdict
+    passed: bool | None
+    """None if it is of the checks alone, and a judge would decide."""
+    evaluator: str
+    """Tags of the endpoints that judge, for people; empty if code alone scores."""
+    samples: int | None
+    """How often the draft was judged; None if that was not fixed."""
+
+
 def reach_verdict(
     rubric: Rubric,
     scores: Iterable[DimensionScore],
     *,
     unjudged: tuple[str, ...] = (),
-    carried: tuple[str, ...] = (),
     judges: Judges | None = None,
 ) -> Verdict:
     """The verdict that scores amount to.
@@ -199,15 +213,17 @@ def reach_verdict(
     """
     by_name = {score.name: score for score in scores}
     counted = [d for d in rubric.dimensions if d.name in by_name]
-    if not counted:
+    echo = [ECHO] if ECHO in by_name else []
+    if not by_name:
         raise EvaluationFailed(
             f"no dimension of rubric '{rubric.id}' could be judged: there are no sources, or no "
             f"evaluator, to judge {', '.join(unjudged)} by"
         )
-    composite = half_up(weighted_mean(rubric, by_name.values()), rubric.scale.composite_step)
+    composite = _composite(rubric, by_name.values())
     below_floor = tuple(
         d.name for d in counted if d.floor is not None and by_name[d.name].score < d.floor
     )
+    below_floor += tuple(echo)
     gates = shut_gates(rubric, by_name.values())
     missing = tuple(d.name for d in rubric.checked if d.name in unjudged and not d.optional)
     passed = composite >= rubric.pass_at and not below_floor
@@ -216,33 +232,45 @@ def reach_verdict(
     return Verdict(
         rubric=rubric.id,
         rubric_sha256=rubric.sha256,
-        scores=tuple(by_name[d.name] for d in counted),
+        scores=tuple(by_name[name] for name in (*(d.name for d in counted), *echo)),
         composite=composite,
         passed=passed and not gates and not missing,
         below_floor=below_floor,
         gates=gates,
         unjudged=unjudged,
         missing=missing,
-        carried=carried,
         judges=judges,
     )
+
+
+def _composite(rubric: Rubric, scores: Collection[DimensionScore]) -> float:
+    """The mean in as few digits as decide like all of them: 7.95 does not pass as 8."""
+    mean = float(f"{weighted_mean(rubric, scores):.12g}")
+    best, step = max(score.score for score in scores), rubric.scale.composite_step
+    while step > 1e-9:
+        composite = half_up(mean, step)
+        if (composite >= rubric.pass_at) == (mean >= rubric.pass_at) and composite <= best:
+            return composite
+        step = float(f"{step / 10:g}")
+    return mean
 
 
 def weighted_mean(rubric: Rubric, scores: Iterable[DimensionScore]) -> float:
     """The composite before it is rounded; at least one score is needed."""
     weights = {d.name: d.weight for d in rubric.dimensions}
-    counted = [(score.score, weights[score.name]) for score in scores]
+    counted = [(score.score, weights.get(score.name, 1)) for score in scores]
     return sum(score * weight for score, weight in counted) / sum(w for _, w in counted)
 
 
 def shut_gates(rubric: Rubric, scores: Iterable[DimensionScore]) -> tuple[str, ...]:
     """The gates that stop a draft with these scores."""
     by_name = {score.name: score.score for score in scores}
-    return tuple(
+    gates = [
         d.name
         for d in rubric.dimensions
         if d.gate and d.floor is not None and by_name.get(d.name, d.floor) < d.floor
-    )
+    ]
+    return (*gates, *([ECHO] if ECHO in by_name else []))
 
 
 def half_up(value: float, step: float, *, start: float = 0.0) -> float:

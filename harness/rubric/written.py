@@ -15,6 +15,7 @@ import yaml
 from yaml.reader import ReaderError
 
 from harness.errors import Notice, Problem, RubricInvalid
+from harness.files import read_bytes
 
 Place = tuple[int | str, ...]
 """Where a value is: the names of fields and the numbers of items that lead to it."""
@@ -73,6 +74,8 @@ class Written:
         return found
 
 
+_MOST_BYTES = 1 << 20
+"""YAML takes a second to read as much, and a line of a gigabyte all of the memory."""
 _BEGIN = "begin with 'title: …', or with a copy: harness new rubric"
 
 
@@ -89,7 +92,9 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> tuple[Written, tuple[Pro
         return RubricInvalid(message, code=code, path=path, line=line)
 
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, most=_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise refusal("it is longer than 1 MiB, which no rubric is", code="rubric.too-long")
         text = content.decode("utf-8")
     except FileNotFoundError as error:
         raise refusal("there is no such file", code="rubric.not-found") from error

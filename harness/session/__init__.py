@@ -1,10 +1,10 @@
 """The session: configuration, and the one place that joins the parts and closes them."""
 
+from harness.rubric.calibration.batch_scores import BatchScores
 from harness.session.agent import AgentResult
-from harness.session.batch import BatchResult, BatchScores
+from harness.session.batch import BatchResult
 from harness.session.batch_rows import RowFailure
 from harness.session.chat import chat, chat_sync, embed, open_shim, stream
-from harness.session.events import RunEvent, RunEvents
 from harness.session.mcp_tools import mcp
 from harness.session.own_loop import refuse_running_loop, run_to_its_end
 from harness.session.pipeline import Pipeline
@@ -12,6 +12,7 @@ from harness.session.rehearsal import Rehearsal, Remake, rehearse
 from harness.session.result import RunResult
 from harness.session.resume import EarlierRun, Origin, only_question, read_earlier_run
 from harness.session.run import Run
+from harness.session.run_events import RunEvent, RunEvents
 from harness.session.session import open_session
 from harness.session.settings import Settings, load_settings
 from harness.session.tools import Tool, ToolResult

@@ -11,20 +11,19 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Generic, Literal, Required, TypedDict
 
-import orjson
-
-from harness.errors import InvalidInput, NodeTimedOut, RunLimitReached, did_you_mean
+from harness.errors import InvalidInput, NodeTimedOut, NotOffered, RunLimitReached, did_you_mean
 from harness.graph import InProcess, NodeCall, Timeout, Work
 from harness.graph.executor import timed
+from harness.graph.graph import ResultT
 from harness.graph.node import RUN_PARAMETER
 from harness.graph.outcome import Log
-from harness.inference import Completion, Message, ToolCall
-from harness.session.tools import ToolFailed, ToolOutcome, ToolResult, UsableTool, cut, text_of
-from harness.trace import Tracer, describe
+from harness.inference import Completion, Image, Message, OnCut, ToolCall
+from harness.session.mcp_tools import ToolSource
+from harness.session.tools import ToolFailed, ToolOutcome, ToolResult, UsableTool, cut, result_of
+from harness.trace import Tracer, describe, events
 
 AgentStop = Literal["answered", "max_steps", "repeating"]
 """Why an agent ended: with an answer, out of steps, or because its model repeated the same calls in
@@ -35,17 +34,32 @@ SAME_CALLS = 3
 _TRACEBACK_CHARS = 5_000
 
 _LAST = "\n\n[No further call is possible. Answer now, with what you know.]"
+_UNSEEN = "\n\n[The images of this result cannot be shown to this model.]"
 _EMPTY = "Your reply was empty. Answer, or call a tool."
 
 
+class AgentOptions(TypedDict, total=False):
+    """The options of all forms of `run.agent`; see there."""
+
+    tools: Required[Sequence[ToolSource]]
+    system: str | None
+    max_steps: int
+    timeout_s: float | None
+    max_result_chars: int
+    max_output_tokens: int | None
+    on_cut: OnCut
+    temperature: float
+    seed: int | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentResult:
+class AgentResult(Generic[ResultT]):
     """The result of an agent."""
 
     text: str
     """The answer. If the agent was stopped: its last text, perhaps empty."""
     stop_reason: AgentStop
-    value: Any = None
+    value: ResultT
     """The answer in the type asked for; None if there is no answer or no type was asked for."""
     steps: int
     """Replies of the model."""
@@ -60,8 +74,8 @@ class AgentResult:
 class Step:
     """A reply of the model that did not end the loop, with the results of its calls."""
 
-    text: str
-    calls: tuple[ToolCall, ...]
+    turn: Message
+    """The reply, with what its server wants back."""
     results: tuple[ToolResult, ...]
 
 
@@ -75,12 +89,12 @@ def next_move(steps: Sequence[Step], reply: Completion, *, max_steps: int) -> Mo
     if not reply.tool_calls and reply.text.strip():
         return "answered"
     asked, same = _asked(reply.tool_calls), 0
-    if asked and steps and _asked(steps[-1].calls) == asked:
+    if asked and steps and _asked(steps[-1].turn.tool_calls) == asked:
         if any(one.outcome == "repeated" for one in steps[-1].results):
             return "repeating"
-        last = [one.text for one in steps[-1].results]
+        last = _shown(steps[-1])
         for step in reversed(steps):
-            if _asked(step.calls) != asked or [one.text for one in step.results] != last:
+            if _asked(step.turn.tool_calls) != asked or _shown(step) != last:
                 break
             same += 1
     if len(steps) + 1 >= max_steps:
@@ -90,15 +104,13 @@ def next_move(steps: Sequence[Step], reply: Completion, *, max_steps: int) -> Mo
     return "remind" if same >= SAME_CALLS else "call"
 
 
+def _shown(step: Step) -> list[tuple[str, tuple[Image, ...]]]:
+    return [(result.text, result.images) for result in step.results]
+
+
 def _asked(calls: Sequence[ToolCall]) -> list[tuple[str, object]]:
     """A key of calls, the same for calls that differ only in the spelling of their arguments."""
-    asked: list[tuple[str, object]] = []
-    for call in calls:
-        with suppress(orjson.JSONDecodeError):
-            asked.append((call.name, orjson.loads(call.arguments)))
-            continue
-        asked.append((call.name, call.arguments))
-    return asked
+    return [(call.name, call.as_object() or call.arguments) for call in calls]
 
 
 async def run_agent(
@@ -112,7 +124,7 @@ async def run_agent(
     role: str,
     max_steps: int,
     max_result_chars: int,
-) -> AgentResult:
+) -> AgentResult[None]:
     """Lets a model call tools until it answers, or there is a reason to stop.
 
     `name` is that of its calls as steps: an identifier that no other agent of the node's call has.
@@ -132,10 +144,18 @@ async def run_agent(
     by_name = {one.spec.name: one for one in tools}
     caller = _Caller(by_name, tracer, max_result_chars)
     said, steps = list(messages), list[Step]()
-    with tracer.span("agent", label=f"{name} ({role})", role=role) as span:
+    with tracer.span(events.Agent(f"{name} ({role})", role)) as span:
         while True:
-            with tracer.span("agent step", label=f"step {len(steps) + 1}", step=len(steps) + 1):
-                reply = await ask(tuple(said))
+            number = len(steps) + 1
+            with tracer.span(events.AgentStep(f"step {number}", number)):
+                try:
+                    reply = await ask(tuple(said))
+                except NotOffered:
+                    blind = [*map(_unseen, said)]
+                    if blind == said:
+                        raise
+                    said = blind
+                    reply = await ask(tuple(said))
                 match move := next_move(steps, reply, max_steps=max_steps):
                     case "answered" | "max_steps" | "repeating":
                         break
@@ -146,20 +166,28 @@ async def run_agent(
                         results = [_repeated(one) for one in steps[-1].results]
                     case "nudge":
                         results = []
-                steps.append(Step(text=reply.text, calls=reply.tool_calls, results=tuple(results)))
+                steps.append(Step(turn=reply.message, results=tuple(results)))
                 said += _told(steps[-1], is_last=len(steps) == max_steps - 1)
         calls = tuple(one for step in steps for one in step.results)
         span.set(steps=len(steps) + 1, calls=len(calls), stop_reason=move)
-    texts = [one.strip() for one in (*(step.text for step in steps), reply.text)]
+    texts = [one.strip() for one in (*(step.turn.content for step in steps), reply.text)]
     if texts[-1]:
-        said.append(Message("assistant", reply.text))
+        said.append(replace(reply.message, tool_calls=()))
     return AgentResult(
         text=next(filter(None, reversed(texts)), ""),
         stop_reason=move,
+        value=None,
         steps=len(texts),
         calls=calls,
         messages=tuple(said),
     )
+
+
+def _unseen(message: Message) -> Message:
+    """A message without images that a tool gave, which the model is told of."""
+    if message.role != "tool" or not message.images:
+        return message
+    return replace(message, content=message.content + _UNSEEN, images=())
 
 
 def _repeated(result: ToolResult) -> ToolResult:
@@ -172,10 +200,10 @@ def _repeated(result: ToolResult) -> ToolResult:
 
 def _told(step: Step, *, is_last: bool) -> list[Message]:
     """What a step adds to the conversation."""
-    told = [Message("assistant", step.text, tool_calls=step.calls)]
+    told = [step.turn]
     told += [
-        Message("tool", result.text, answers=call.id)
-        for call, result in zip(step.calls, step.results, strict=True)
+        Message("tool", result.text, answers=call.id, images=result.images)
+        for call, result in zip(step.turn.tool_calls, step.results, strict=True)
     ] or [Message("user", _EMPTY)]
     if is_last:
         # In the last message: templates of some models allow no user after a tool.
@@ -204,11 +232,13 @@ class _Caller:
         """One call, with its result or error."""
         name, arguments = call["tool"], call["arguments"]
         outcome: ToolOutcome = "ok"
+        images: tuple[Image, ...] = ()
+        arguments_sha256 = self.tracer.content(arguments)
         with self.tracer.span(
-            "tool", label=name, tool=name, arguments_sha256=self.tracer.content(arguments)
+            events.Tool(label=name, tool=name, arguments_sha256=arguments_sha256)
         ) as span:
             try:
-                text = await self._made(run, name, arguments)
+                text, images = await self._made(run, name, arguments)
             except ToolFailed as error:
                 text, outcome = f"Error: {error}", error.outcome
             except (Exception, asyncio.CancelledError) as error:
@@ -222,10 +252,15 @@ class _Caller:
             span.set(outcome=outcome, result_sha256=self.tracer.content(text))
             if outcome in {"failed", "timed out"}:
                 span.status, span.error = "error", text
-        return ToolResult(name=name, arguments=arguments, text=text, outcome=outcome)
+        return ToolResult(name=name, arguments=arguments, text=text, outcome=outcome, images=images)
 
-    async def _made(self, run: Any, name: str, written: str) -> str:  # noqa: ANN401
-        """The result of a tool as a text; raises what the tool raises, and `ToolFailed`."""
+    async def _made(
+        self,
+        run: Any,  # noqa: ANN401
+        name: str,
+        written: str,
+    ) -> tuple[str, tuple[Image, ...]]:
+        """The result of a tool, as told; raises what the tool raises, and `ToolFailed`."""
         tool = self.tools.get(name)
         if tool is None:
             known = did_you_mean(name, self.tools)
@@ -241,7 +276,7 @@ class _Caller:
         if tool.timeout_s is not None:
             limit = Timeout(total_s=tool.timeout_s)
             made = timed(made, limit, pulse=call.pulse, label=call.label, log=Log())
-        return text_of(await made)
+        return result_of(await made)
 
 
 def _is_the_runs_own(error: BaseException) -> bool:

@@ -1,4 +1,6 @@
-"""A pipeline over many rows, as one run: a node over the rows, each item of which calls it.
+"""Many rows as one run: a node over the rows, each item of which calls a pipeline.
+
+A further node scores what the pipeline gave; without a pipeline, it scores drafts.
 
 So one journal holds the batch, models, memory and limits are shared, and the batch is resumed as
 any run is. A row is known by what it holds, and keeps its number in the run (`rows[17]`) when the
@@ -9,36 +11,42 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any, Optional
 
-import numpy as np
 import orjson
 
 from harness.errors import InvalidInput, NodeFailed
 from harness.files import write_whole
 from harness.graph import Graph, Skipped
 from harness.graph.graph import returned
-from harness.graph.state import Call, State, Taken, digest_of_value, label_of, plan_of
+from harness.graph.state import Call, State, Taken, digest_of_value, plan_of
 from harness.inference import Backend, Limits
 from harness.rows import Row, check_output
-from harness.rubric import Rubric
-from harness.rubric.calibration.agreement import Resamples, estimate
-from harness.session.batch_files import ROWS, SCORES, BatchFiles, Made
-from harness.session.batch_rows import BatchRows, Inputs, RowFailure, failure_of
-from harness.session.evaluation import choose_rubric
+from harness.rubric import ChosenRubric, Rubric, Scored
+from harness.rubric.calibration.batch_scores import BatchScores, batch_scores
+from harness.session.batch_files import (
+    ROWS,
+    SCORES,
+    USES,
+    BatchFiles,
+    Made,
+    state_of,
+)
+from harness.session.batch_rows import BatchRows, DraftRows, RowFailure, RowsEnded, failure_of
+from harness.session.evaluation import choose_rubric, evaluate
 from harness.session.pipeline_run import PipelineRun
-from harness.session.rehearsal import rehearsed
-from harness.session.result import RunResult
-from harness.session.resume import EarlierRun, read_earlier_run
+from harness.session.rehearsal import Remake, rehearse
+from harness.session.result import RunResult, RunSpent
+from harness.session.resume import EarlierRun, Origin, read_earlier_run
 from harness.session.run import Run
 from harness.session.settings import Settings
+from harness.session.surroundings import Surroundings
 from harness.session.trust import known_secrets
-from harness.trace import NodeOutput, Record, Sink
+from harness.trace import Sink
 from harness.trace.journal_reader import JOURNAL_SUFFIX
 from harness.trace.records import node_of_all
 from harness.trace.run_trace import is_going
@@ -46,25 +54,6 @@ from harness.trace.secrets import Redactor
 
 _DRAWN_ROWS = 200
 """Of a larger batch no timeline is drawn at the end: it would take longer than the last rows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchScores:
-    """The scores of a batch's outputs by a rubric."""
-
-    rubric: str
-    scored: int
-    passed: int
-    passed_within: tuple[float, float]
-    """The share that passes, with 95 % confidence (Wilson 1927)."""
-    mean: float
-    """Of the composites."""
-    mean_within: tuple[float, float]
-    """The same of all such rows, with 95 % confidence, by a bootstrap over the rows."""
-    quantiles: tuple[float, ...]
-    """Of the composites: the lowest, the quartiles, the highest."""
-    dimensions: Mapping[str, float]
-    """The mean of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,21 +81,30 @@ class BatchRehearsal:
 
     kept: int
     """Rows that have their output."""
-    again: Mapping[str, str]
-    """Rows that have one that no longer holds, by label, and why."""
+    again: tuple[Remake, ...]
+    """Calls for rows, and for their scores, whose outputs no longer hold."""
     nodes: Mapping[str, int]
     """Calls of the pipeline's nodes that would be made for these rows, by node."""
     new: int
-    """Rows without an output."""
+    """Rows that were never begun."""
+    rows_again: int
+    """Rows that were begun: they failed, were interrupted, or their output no longer holds."""
+    unscored: int
+    """Outputs that a rubric would score, those of the rows to be made among them."""
     refused: int
 
 
 class Batch:
-    """A pipeline and the rows that it is to run over; reads and checks them.
+    """Rows, and what is made of each: a pipeline runs over it, a rubric scores it, or both.
 
     Args:
-        pipeline: What each row runs.
-        inputs: See `Pipeline.batch`, as are all others.
+        rows: What there is to do.
+        settings: See `Pipeline.batch`, as are all others that are not here.
+        name: The run's.
+        evaluate: The rubric.
+        samples: How often each is judged; None for again only near the threshold.
+        checks_only: Whether the rubric's checks count alone, without its judged dimensions.
+        files: Writes what was made of the rows.
 
     Raises:
         InvalidInput: See `Pipeline.batch`.
@@ -114,22 +112,22 @@ class Batch:
 
     def __init__(
         self,
-        pipeline: Graph,
-        inputs: Inputs,
+        rows: BatchRows | DraftRows,
         *,
         settings: Settings,
+        name: str = "",
         output: Path | None = None,
-        columns: Mapping[str, str] | None = None,
-        every: Mapping[str, object] | None = None,
-        evaluate: str | Path | Rubric | None = None,
-        sample: int | None = None,
-        seed: int = 0,
+        files: Callable[..., BatchFiles] = BatchFiles,
+        max_failures: float | None = 0.5,
+        evaluate: str | Path | Rubric | ChosenRubric | None = None,
+        samples: int | None = None,
+        checks_only: bool = False,
         max_parallel: int | None = 16,
         limits: Limits | None = None,
         backends: Mapping[str, Backend] | None = None,
         observers: Sequence[Sink] = (),
+        origin: Origin | None = None,
     ) -> None:
-        pipeline.check()
         if settings.trace.content != "full":
             raise InvalidInput(
                 f'a batch goes on from its journal, and content = "{settings.trace.content}" '
@@ -138,14 +136,20 @@ class Batch:
             )
         if output is not None:
             check_output(output, {".csv", ".jsonl", ".parquet"})
-        self._pipeline = pipeline
-        self._output = output
-        self._rows = BatchRows(
-            pipeline, inputs, columns=columns or {}, every=every or {}, sample=sample, seed=seed
-        )
-        self._rubric = None
+        self._name = name or f"batch {rows.pipeline.name if rows.pipeline else ''}"
+        self._output, self._state = output, output and state_of(output)
+        self._rows = rows
+        self._ended = RowsEnded(max_failures)
+        self._chosen = None
         if evaluate is not None:
-            self._rubric = choose_rubric(evaluate, rubrics=settings.rubrics).rubric
+            chosen = choose_rubric(evaluate, rubrics=settings.rubrics)
+            # With a fixed number of samples, the threshold has no part in scores, only in votes.
+            is_any = samples is not None and settings.evaluation.panel != "majority"
+            self._chosen = replace(chosen, at_any_threshold=is_any)
+        self._samples = samples
+        self._checks_only = checks_only
+        self._files_of = files
+        self._first = SCORES if rows.pipeline is None else ROWS
         self._earlier = self._unfinished(settings.traces)
         before = self._earlier.inputs.get("digests") if self._earlier else None
         known = orjson.loads(before.text) if before is not None and before.text else []
@@ -163,28 +167,59 @@ class Batch:
             own_limits=None,
             max_parallel=max_parallel,
             backends=backends,
-            observers=(*observers, self._observe),
+            observers=observers,
             asker=None,
-            origin=None,
+            origin=origin,
+            keeps_replies=True,
+            produces=rows.pipeline is not None,
+            scored=self._outcomes,
         )
+        self._backends = backends
 
     def _made_graph(self) -> Graph:
-        graph = Graph(f"batch {self._pipeline.name}")
-        pipeline, table, rubric = self._pipeline, self._rows, self._rubric
+        """The nodes; what they close over is what rows depend on, and is named where it changed."""
+        graph = Graph(self._name)
+        table, rubric, ended = self._rows, self._chosen, self._ended
+        samples, checks_only = self._samples, self._checks_only
+        judged = [] if rubric is None or checks_only else rubric.rubric.judged
+
+        def is_given(row: str) -> bool:
+            return row in table.given
+
+        if isinstance(table, DraftRows):
+
+            async def drafts(run: Run, row: str) -> Scored:
+                assert rubric is not None
+                if (known := table.known.get(table.given[row].id)) is not None:
+                    if known.evaluator:
+                        run._call.use(run._session.surroundings.noted("model:evaluator"))
+                    return known
+                with ended.counted(row):
+                    return await evaluate(
+                        run._session,
+                        table.draft(row),
+                        rubric,
+                        ask=run._chat,
+                        samples=samples,
+                        checks_only=checks_only,
+                    )
+
+            judge = ["evaluator"] if judged else None
+            graph.node(name=SCORES, each={"row": "digests"}, when=is_given, models=judge)(drafts)
+            return graph
+        pipeline, clean = table.pipeline, self._redactor().clean_values
 
         async def rows(run: Run, row: str) -> object:
-            given = (await run.call(pipeline, **table.inputs(row))).result
-            return None if isinstance(given, Skipped) else given
+            with ended.counted(row):
+                given = (await run.call(pipeline, **table.inputs(row))).result
+            # The journal has it so, too; of what it lacks, the row would be made again each time.
+            return None if isinstance(given, Skipped) else clean(given)
 
         async def scores(run: Run, row: str, output: object) -> dict[str, object]:
             assert rubric is not None
-            is_text = isinstance(output, str)
-            verdict = await run.evaluate(
-                str(output) if is_text else orjson.dumps(output, default=str).decode(),
-                rubric=rubric,
-                task=str(table.inputs(row).get("task", "")),
-                sources=table.given[row].sources,
-            )
+            with ended.counted(row):
+                draft = table.draft(row, output)
+                verdict = (await evaluate(run._session, draft, rubric, ask=run._chat)).verdict
             said = {"composite": verdict.composite, "passed": verdict.passed}
             return said | {"scores": dict(verdict.vector)}
 
@@ -193,109 +228,119 @@ class Batch:
         rows.__annotations__["return"] = kind if kind is object else Optional[kind]  # noqa: UP045
         declared = [node.policies.models for node in pipeline.nodes.values()]
         roles = None if None in declared else [*dict.fromkeys(chain(*filter(None, declared)))]
-        graph.node(
-            name=ROWS, each={"row": "digests"}, when=lambda row: row in table.given, models=roles
-        )(rows)
+        graph.node(name=ROWS, each={"row": "digests"}, when=is_given, models=roles)(rows)
         if rubric is not None:
-            is_judged = any(not one.optional for one in rubric.judged)
-            graph.node(
-                name=SCORES,
-                each={"row": "digests", "output": ROWS},
-                models=["evaluator"] if is_judged else None,
-            )(scores)
+            judge = ["evaluator"] if any(not one.optional for one in judged) else None
+            graph.node(name=SCORES, each={"row": "digests", "output": ROWS}, models=judge)(scores)
         return graph
 
-    async def run(self) -> BatchResult:
-        """Runs the rows that have no output yet."""
-        earlier, rubric, inputs = self._earlier, self._rubric, {"digests": self._order}
-        kept = dict(self._kept(earlier)) if earlier is not None else {}
-        columns = dict.fromkeys(chain.from_iterable(r.fields for r in self._rows.given.values()))
-        with BatchFiles(
+    async def run(self, *observers: Sink) -> BatchResult:
+        """Runs the rows that have no output yet; more observers hear of it."""
+        earlier, inputs = self._earlier, {"digests": self._order}
+        before: list[tuple[int, Made, str | None]] = []
+        if earlier is not None:
+            surroundings = Surroundings(self._settings, self._backends)
+            before = [*self._made_before(earlier, await surroundings.beside(earlier.outputs))]
+        chosen = self._chosen
+        with self._files_of(
             self._output,
             row_of=self._row_of,
-            dimensions=None if rubric is None else [one.name for one in rubric.dimensions],
-            inputs=[*columns],
+            code_of=lambda number: self._ended.codes.get(self._order[number], NodeFailed.code),
+            last=ROWS if chosen is None else SCORES,
+            dimensions=None if chosen is None else [one.name for one in chosen.rubric.dimensions],
+            inputs=dict.fromkeys(chain.from_iterable(r.fields for r in self._rows.given.values())),
             redactor=self._redactor(),
             begun=self._note,
         ) as files:
             self._files = files
-            files.begin(kept, self._rows.refused)
+            run = replace(self._run, observers=(*self._run.observers, *observers, files.observe))
+            files.begin(before, self._rows.refused)
             try:
                 result = await (
-                    self._run.begin(inputs)
+                    run.begin(inputs)
                     if earlier is None
-                    else self._run.resume(earlier, inputs, answers={})
+                    else run.resume(earlier, inputs, answers={})
                 )
             except NodeFailed as error:
                 if error.result is None:
                     raise
                 result = error.result
             for one in result.questions:
-                number = int(one.node.partition("[")[2].partition("]")[0])
+                number = _number(one.node)
                 reason = f"it asks '{one.text}', and a batch asks nobody"
-                files.fail(failure_of(self._row_of(number), reason, number))
+                row, code = self._row_of(number), "batch.asks-nobody"
+                files.fail(failure_of(row, reason, code=code, number=number))
         if files.error is not None:
             raise files.error
+        lines = [line for _, line in sorted(files.lines.items())]
+        scores = [line["score"] for line in lines if "score" in line]
         return BatchResult(
             run=result,
-            rows=self._rows.total,
-            outputs={line["id"]: line["output"] for line in files.lines.values()},
-            kept=len(kept),
+            rows=len(self._rows.given) + len(self._rows.refused),
+            outputs={line["id"]: line.get("output", line) for line in lines},
+            kept=sum(reason is None for *_, reason in before),
             failures=tuple(files.failures),
             output=self._output,
             failures_file=files.failures_path if files.failures else None,
-            scores=self._scores([one["score"] for one in files.lines.values() if "score" in one]),
+            scores=batch_scores(chosen.rubric, scores) if chosen else None,
         )
 
     async def rehearsal(self) -> BatchRehearsal:
         """What `run` would make, found without a call."""
-        kept, again, earlier = 0, {}, self._earlier
-        nodes: Counter[str] = Counter()
-        if earlier is not None:
-            inputs = {"digests": self._order}
-            ended = await rehearsed(self._graph, inputs, earlier, through=ROWS)
-            reused, own = set(ended.reused), f"{ROWS}["
-            kept = sum(one.startswith(own) and "/" not in one for one in reused)
-            again = {
-                one.node: one.reason
-                for one in ended.reruns
-                if one.node.startswith(own) and "/" not in one.node
-            }
-            labels = {
-                label_of(one.node, one.item)
-                for one in earlier.journal.items(NodeOutput)
-                if isinstance(one, NodeOutput)
-            }
-            nodes.update(
-                node_of_all(label.partition("/")[2])
-                for label in labels - reused
-                if "/" in label and label.partition("/")[0] in again
+        foreseen = None
+        if self._earlier is not None:
+            foreseen = await rehearse(
+                self._graph,
+                {"digests": self._order},
+                self._earlier,
+                settings=self._settings,
+                backends=self._backends,
+                through=ROWS if self._rows.pipeline else None,
             )
+        again = tuple(
+            one
+            for one in (foreseen.made_again if foreseen else ())
+            if self._order[_number(one.node)] in self._rows.given
+        )
+        kept = Counter(node_of_all(label) for label in (foreseen.kept if foreseen else ()))
+        begun = [*(one.node for one in again), *(foreseen.unfinished if foreseen else ())]
+        rows_again = sum(
+            node_of_all(label) == self._first and self._order[_number(label)] in self._rows.given
+            for label in begun
+        )
+        rows = len(self._rows.given)
         return BatchRehearsal(
-            kept=kept,
+            kept=kept[self._first],
             again=again,
-            nodes=nodes,
-            new=len(self._rows.given) - kept - len(again),
+            nodes=Counter(
+                node_of_all(label.partition("/")[2]) for one in again for label in one.steps
+            ),
+            new=rows - kept[self._first] - rows_again,
+            rows_again=rows_again,
+            unscored=rows - kept[SCORES] if self._chosen and self._first == ROWS else 0,
             refused=len(self._rows.refused),
         )
 
-    def _observe(self, record: Record) -> None:
-        self._files.observe(record)
+    @property
+    def spent(self) -> RunSpent | None:
+        """What earlier parts took; None if there are none."""
+        return None if self._earlier is None else self._earlier.spent
+
+    def _outcomes(self) -> Iterator[bool]:
+        """Whether each draft passed, as far as that is known; one without a verdict did not."""
+        if self._first == SCORES:
+            known = (line["passed"] for line in self._files.lines.values())
+            yield from (one for one in known if one is not None)
+            yield from (False for _ in self._files.failures)
 
     def _row_of(self, number: int) -> Row:
         return self._rows.given[self._order[number]]
 
     def _redactor(self) -> Redactor:
-        named = [name for name in self._settings.trace.secrets if name in os.environ]
-        endpoints = self._settings.endpoints.values()
+        endpoints, named = self._settings.endpoints.values(), self._settings.trace.secrets
         return Redactor(known_secrets(endpoints, environment=os.environ, named=named))
 
     # --- what earlier parts did -------------------------------------------------------------------
-
-    @property
-    def _state(self) -> Path | None:
-        """Names the run that an output is of."""
-        return self._output and self._output.with_name(f"{self._output.name}.batch")
 
     def _note(self, run_id: str) -> None:
         """Notes the run to go on with when the same output is asked for again."""
@@ -308,7 +353,7 @@ class Batch:
         if state is None or output is None:
             return None
         if not state.is_file():
-            if output.is_file() and output.stat().st_size:
+            if output.is_file() and output.stat().st_size and not self._rows.known:
                 raise InvalidInput(
                     f"it is there, and {state.name}, which says what made it, is not; give another "
                     "--output",
@@ -342,7 +387,7 @@ class Batch:
             if error.code != "resume.never-began":
                 raise
             return None
-        if earlier.journal.started.name != f"batch {self._pipeline.name}":
+        if earlier.journal.started.name != self._name:
             raise InvalidInput(
                 f"it has the outputs of a {earlier.journal.started.name}; give another --output",
                 path=output,
@@ -350,48 +395,32 @@ class Batch:
             )
         return earlier
 
-    def _kept(self, earlier: EarlierRun) -> Iterator[tuple[int, Made]]:
-        """The outputs and scores of earlier parts that still hold, by row."""
+    def _made_before(
+        self, earlier: EarlierRun, surroundings: Surroundings
+    ) -> Iterator[tuple[int, Made, str | None]]:
+        """What earlier parts made of each row; with a reason if the last of it no longer holds."""
         states = [State(step, step.node.name) for step in plan_of(self._graph)]
         for number, name in enumerate(self._order):
             made: Made = {}
             taken = {"row": digest_of_value(name)}
             for state in states if name in self._rows.given else ():
-                found = earlier.outputs.find(Call(state, number, Taken({}, taken, ())))
+                call = Call(state, number, Taken({}, taken, ()))
+                found = earlier.outputs.find(call, surroundings=surroundings)
+                last = earlier.outputs.last(state.path, number)
+                if isinstance(found, str) and last is not None and last.value is not None:
+                    before = earlier.outputs.last(SCORES, number)
+                    scores = {} if before is None else {SCORES: before.value}
+                    old = made | {state.path: last.value} | scores | {USES: last.uses or {}}
+                    yield number, old, found
                 if not isinstance(found, tuple):
                     break
                 made[state.path] = orjson.loads(state.step.form.encode(found[0]))
+                made[USES] = made.get(USES, {}) | {n: use.digest for n, use in call.uses.items()}
                 taken = taken | {"output": found[1]}
             if made:
-                yield number, made
-
-    def _scores(self, found: Sequence[Mapping[str, Any]]) -> BatchScores | None:
-        if self._rubric is None or not found:
-            return None
-        composites = np.array([one["composite"] for one in found], dtype=float)
-        passed = sum(one["passed"] for one in found)
-        resamples = Resamples([str(n) for n in range(len(found))], np.random.default_rng(0))
-        mean = estimate(resamples.sums(composites[:, None])[:, 0] / len(found), confidence=0.95)
-        by_name = {
-            dimension.name: [o["scores"][n] for o in found if (n := dimension.name) in o["scores"]]
-            for dimension in self._rubric.dimensions
-        }
-        return BatchScores(
-            rubric=self._rubric.id,
-            scored=len(found),
-            passed=passed,
-            passed_within=_wilson(passed, len(found)),
-            mean=mean.value,
-            mean_within=(mean.low, mean.high),
-            quantiles=tuple(map(float, np.quantile(composites, [0, 0.25, 0.5, 0.75, 1]))),
-            dimensions={name: float(np.mean(scores)) for name, scores in by_name.items() if scores},
-        )
+                yield number, made, None
 
 
-def _wilson(count: int, of: int) -> tuple[float, float]:
-    """The interval of a share with 95 % confidence."""
-    z = NormalDist().inv_cdf(0.975)
-    share, weight = count / of, z * z / of
-    middle = (share + weight / 2) / (1 + weight)
-    half = z / (1 + weight) * (share * (1 - share) / of + weight / of / 4) ** 0.5
-    return max(0.0, middle - half), min(1.0, middle + half)
+def _number(label: str) -> int:
+    """The row of a call: `rows[17]`."""
+    return int(label.partition("[")[2].partition("]")[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -10,27 +10,38 @@ from typing import Any, Self, cast
 
 import orjson
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, NodeFailed
 from harness.rows import Row, RowFile, write_rows
 from harness.session.batch_rows import RowFailure, failure_of
-from harness.trace import NodeOutput, Record, RunStarted, SpanEnded, SpanStarted
+from harness.trace import NodeOutput, Record, RunStarted, SpanEnded, SpanStarted, events
 from harness.trace.node_records import attempt_status
+from harness.trace.records import error_class
 from harness.trace.secrets import Redactor
 
 ROWS = "rows"
 """The node that calls the pipeline."""
 SCORES = "scores"
+USES = "uses"
 
 Made = dict[str, Any]
-"""What a row's nodes gave, by node, as JSON has it."""
+"""What a row's nodes gave, by node, as JSON has it; and what their calls used."""
+
+
+def state_of(output: Path) -> Path:
+    """The file that names the run that an output is of."""
+    return output.with_name(f"{output.name}.batch")
 
 
 class BatchFiles:
     """Writes outputs and failures as rows end; an observer of the run.
 
+    Another class of it may write other `columns` and `line`s.
+
     Args:
         path: Of the outputs; None for no files.
         row_of: The row of a number.
+        code_of: Of the error of a row that failed.
+        last: The node whose output completes a row.
         dimensions: Of the rubric that scores the outputs; None without one.
         inputs: The columns of the rows.
         redactor: Cleans what is written.
@@ -38,6 +49,7 @@ class BatchFiles:
 
     Attributes:
         lines: What was written of each row, by its number.
+        outdated: The same of rows whose output no longer holds, until they have another.
         failures: Of this part, and rows that were refused.
         error: Why a file could not be written.
     """
@@ -47,26 +59,32 @@ class BatchFiles:
         path: Path | None,
         *,
         row_of: Callable[[int], Row],
+        code_of: Callable[[int], str],
+        last: str,
         dimensions: Sequence[str] | None,
-        inputs: Sequence[str],
+        inputs: Iterable[str],
         redactor: Redactor,
         begun: Callable[[str], None],
     ) -> None:
         self._path = path
         self._row_of = row_of
-        self._last = ROWS if dimensions is None else SCORES
+        self._code_of = code_of
+        self._last = last
         scores = [] if dimensions is None else ["passed", "composite"]
         scores += [f"score.{name}" for name in dimensions or ()]
         own = [f"inputs.{name}" for name in inputs]
-        self._columns = ["row", "id", "file", "line", *own, "output", *scores]
+        self.columns = ["row", "id", "file", "line", *own, "output", *scores, "models", "outdated"]
         self._redactor = redactor
         self._begun = begun
         self._stack = ExitStack()
+        self._is_csv = path is not None and path.suffix.lower() == ".csv"
         self._file: RowFile | None = None
         self._failed: RowFile | None = None
         self._made: dict[int, Made] = {}
         self._open: dict[int, int] = {}
         self.lines: dict[int, dict[str, Any]] = {}
+        self.outdated: dict[int, dict[str, Any]] = {}
+        self._is_replaced = False
         self.failures: list[RowFailure] = []
         self.error: HarnessError | None = None
         self.failures_path = path and path.with_name(f"{path.name}.failures.jsonl")
@@ -75,33 +93,50 @@ class BatchFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._is_replaced and self._file is not None:
+            self._write_all()
         self._stack.close()
         if self._path is not None and self._path.suffix.lower() == ".parquet":
             # It cannot grow by a row.
-            write_rows(self._path, (self._cells(line) for line in self.lines.values()))
+            write_rows(self._path, map(self.cells, self._all_lines()))
 
-    def begin(self, kept: Mapping[int, Made], refused: Sequence[RowFailure]) -> None:
+    def begin(
+        self, before: Iterable[tuple[int, Made, str | None]], refused: Sequence[RowFailure]
+    ) -> None:
         """Makes the files what the journal says.
 
         Args:
-            kept: What earlier parts made, by row.
+            before: What earlier parts made of rows; with a reason, if it no longer holds. Then it
+                stays until it is replaced, so that a batch that is interrupted has lost nothing.
             refused: Rows that are not run.
         """
+        for number, made, reason in before:
+            if reason is None:
+                self._note(number, made)
+            elif self._last in made:
+                line = self.line(number, self._row_of(number), made)
+                self.outdated[number] = line | {"outdated": reason}
         if self._path is not None and self._path.suffix.lower() != ".parquet":
-            partial = self._path.with_name(f".{self._path.stem}.partial{self._path.suffix}")
-            partial.unlink(missing_ok=True)
-            is_csv = self._path.suffix.lower() == ".csv"
-            columns = self._columns if is_csv else ["row", "id", "output"]
-            self._file = self._stack.enter_context(RowFile(partial, columns=columns))
-            self._is_csv = is_csv
-        for number, made in kept.items():
-            self._note(number, made)
-        if self._file is not None and self._path is not None:
-            partial.replace(self._path)
+            self._write_all()
         if self.failures_path is not None:
             self.failures_path.unlink(missing_ok=True)
         for failure in refused:
             self.fail(failure)
+
+    def _all_lines(self) -> list[dict[str, Any]]:
+        lines = self.outdated | self.lines
+        return [lines[number] for number in sorted(lines)]
+
+    def _write_all(self) -> None:
+        """Replaces the file by one with all lines, each row once; further ones are added to it."""
+        assert self._path is not None
+        partial = self._path.with_name(f".{self._path.stem}.partial{self._path.suffix}")
+        partial.unlink(missing_ok=True)
+        file = RowFile(partial, columns=self.columns if self._is_csv else ["id"])
+        self._file = self._stack.enter_context(file)
+        for line in self._all_lines():
+            self._append(line)
+        partial.replace(self._path)
 
     def observe(self, record: Record) -> None:
         """Takes one record of the run, from the thread that writes the journal."""
@@ -112,19 +147,23 @@ class BatchFiles:
 
     def _take(self, record: Record) -> None:
         match record:
-            case SpanStarted(
-                name="node", attributes={"node": "rows" | "scores", "item": int(item)}
-            ):
-                self._open[record.id] = item
+            case SpanStarted():
+                attempt = events.NodeAttempt.of(record)
+                if attempt and attempt.node in {ROWS, SCORES} and attempt.item is not None:
+                    self._open[record.id] = attempt.item
             case SpanEnded() if record.id in self._open:
                 number = self._open.pop(record.id)
                 if attempt_status(record) == "failed":
-                    reason = (record.error or "").removeprefix("NodeFailed: ")
-                    self.fail(failure_of(self._row_of(number), reason, number))
-            case NodeOutput(node="rows" | "scores" as node, item=int(item)):
+                    reason = record.error or ""
+                    if error_class(reason) == NodeFailed.__name__:
+                        reason = reason.partition(": ")[2]
+                    row, code = self._row_of(number), self._code_of(number)
+                    self.fail(failure_of(row, reason, code=code, number=number))
+            case NodeOutput(node=node, item=int(item)) if node in {ROWS, SCORES}:
                 value = orjson.loads(orjson.dumps(record.value))
-                before = {} if node == ROWS else self._made.pop(item)
-                self._note(item, {**before, node: value})
+                before = self._made.pop(item, {}) if node == SCORES else {}
+                uses = {**before.get(USES, {}), **(record.uses or {})}
+                self._note(item, {**before, node: value, USES: uses})
             case RunStarted():
                 self._begun(record.run_id)
 
@@ -133,7 +172,13 @@ class BatchFiles:
         if self._last not in made:
             self._made[number] = made
             return
-        row = self._row_of(number)
+        line = self.lines[number] = self.line(number, self._row_of(number), made)
+        self._is_replaced |= self.outdated.pop(number, None) is not None
+        if self._file is not None:
+            self._append(line)
+
+    def line(self, number: int, row: Row, made: Made) -> dict[str, Any]:
+        """What is written of a row, as JSON has it."""
         line = {
             "row": number,
             "id": row.id,
@@ -141,12 +186,32 @@ class BatchFiles:
             "line": row.line,
             "inputs": dict(row.fields),
             "output": made[ROWS],
+            "models": [
+                {"role": role, "endpoint": endpoint, "model": model}
+                for name, model in made.get(USES, {}).items()
+                for kind, role, endpoint in [(*name.split(":", 2), "", "")[:3]]
+                if kind == "reply"
+            ],
         }
-        if SCORES in made:
-            line["score"] = made[SCORES]
-        self.lines[number] = line
-        if self._file is not None:
-            self._file.append(self._cleaned(self._cells(line) if self._is_csv else line))
+        return line | ({"score": made[SCORES]} if SCORES in made else {})
+
+    def cells(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        """A line as a table has it."""
+        score = line.get("score", {})
+        cells = {
+            **{name: line[name] for name in ("row", "id", "file", "line")},
+            **{f"inputs.{name}": _text(one) for name, one in line["inputs"].items()},
+            "output": _text(line["output"]),
+            "models": _text(line["models"]),
+            "outdated": line.get("outdated", ""),  # of one type in Parquet
+            **{name: score.get(name) for name in ("passed", "composite")},
+            **{f"score.{name}": one for name, one in score.get("scores", {}).items()},
+        }
+        return {name: cells.get(name) for name in self.columns}
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        assert self._file is not None
+        self._file.append(self._cleaned(self.cells(line) if self._is_csv else line))
 
     def fail(self, failure: RowFailure) -> None:
         """Writes down why a row has no output."""
@@ -156,18 +221,6 @@ class BatchFiles:
                 file = RowFile(self.failures_path, columns=["id", "reason"])
                 self._failed = self._stack.enter_context(file)
             self._failed.append(self._cleaned(asdict(failure)))
-
-    def _cells(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        """A line as a table has it."""
-        score = line.get("score", {})
-        cells = {
-            **{name: line[name] for name in ("row", "id", "file", "line")},
-            **{f"inputs.{name}": _text(one) for name, one in line["inputs"].items()},
-            "output": _text(line["output"]),
-            **{name: score.get(name) for name in ("passed", "composite")},
-            **{f"score.{name}": one for name, one in score.get("scores", {}).items()},
-        }
-        return {name: cells.get(name) for name in self._columns}
 
     def _cleaned(self, row: Mapping[str, Any]) -> dict[str, Any]:
         data = orjson.dumps(row, default=str)

@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import orjson
 
-from harness.errors import InvalidInput, did_you_mean
+from harness.errors import (
+    HarnessError,
+    InvalidInput,
+    NodeFailed,
+    RunLimitReached,
+    did_you_mean,
+    message_of,
+)
 from harness.files import read_text
 from harness.graph import Graph, bind_inputs, graph_inputs
 from harness.graph.state import NO_DIGEST, digest_of_value
 from harness.graph.values import digest
 from harness.rows import Row, read_rows
+from harness.rubric import Draft, Scored
+from harness.trace.records import node_of_all
 
 Inputs = str | Path | Iterable[str | Path] | Iterable[Mapping[str, Any]]
 
-_CHECKED = 100
-"""Rows of which none may be mistaken before anything runs."""
+BadRows = Literal["stop", "skip"]
+"""Whether rows that do not fit stop a batch before anything runs, or fail alone."""
+
+_JUDGED = 20
+"""Failures before their share says anything."""
 _SHOWN = 10
 _PLACES = 3
 """Of rows with the same mistake."""
@@ -38,11 +53,97 @@ class RowFailure:
     row: int | None
     """Its number in the run: `rows[17]`. None if it was refused before."""
     reason: str
+    code: str
+    """Of the error, for programs; of an error that is not the harness's, the name of its class."""
+
+    @property
+    def place(self) -> str:
+        """Its file, and its line there."""
+        return self.file if self.line is None else f"{self.file}:{self.line}"
 
 
-def failure_of(row: Row, reason: str, number: int | None = None) -> RowFailure:
+def failure_of(row: Row, reason: str, *, code: str, number: int | None = None) -> RowFailure:
     """Why a row has no output."""
-    return RowFailure(id=row.id, file=str(row.path), line=row.line, row=number, reason=reason)
+    return RowFailure(
+        id=row.id, file=str(row.path), line=row.line, row=number, reason=reason, code=code
+    )
+
+
+def refusal_of(row: Row | InvalidInput, error: InvalidInput) -> RowFailure:
+    """Why a row is not run; one that could not be read is an error itself."""
+    if isinstance(row, InvalidInput):
+        row = Row(fields={}, path=error.path or Path(), line=error.line)
+    return failure_of(row, error.statement, code=error.code)
+
+
+class RowsEnded:
+    """Counts the rows that end, and ends a batch whose rows fail for one reason.
+
+    Args:
+        most: Failures for one reason that are too many: a count, or as a `float` more than this
+            share of the rows that have ended, 20 of them at least. None for any number.
+
+    Attributes:
+        codes: Of the errors of rows that failed, by their names.
+    """
+
+    def __init__(self, most: float | None) -> None:
+        self._most = most
+        self._ended = 0
+        self._failed = Counter[tuple[str, str]]()
+        self._end: RunLimitReached | None = None
+        self.codes: dict[str, str] = {}
+
+    def code_parts(self) -> tuple[object, ...]:
+        """See `fingerprint`: how others fail is no part of a row's code."""
+        return ()
+
+    @contextmanager
+    def counted(self, row: str) -> Iterator[None]:
+        """Around a row, by its name.
+
+        Raises:
+            RunLimitReached: Too many have failed.
+        """
+        if self._end is not None:
+            raise self._end.with_traceback(None)
+        try:
+            yield
+        except RunLimitReached:
+            raise
+        except Exception as error:
+            self._note(row, error)
+            raise
+        finally:
+            self._ended += 1
+
+    def _note(self, row: str, error: Exception) -> None:
+        cause: BaseException = error
+        node = ""
+        while isinstance(cause, NodeFailed) and cause.__cause__ is not None:
+            node, cause = node_of_all(cause.node), cause.__cause__
+        code = cause.code if isinstance(cause, HarnessError) else type(cause).__name__
+        self.codes[row] = code
+        reason = node, code
+        self._failed[reason] += 1
+        failed, ended = self._failed[reason], self._ended + 1
+        if are_too_many(failed, ended=ended, most=self._most):
+            self._end = RunLimitReached(
+                f"no further row is begun, since {failed} of the first {ended} failed for one "
+                f"reason ({code}), as {message_of(cause)}; mend it, or allow more (--max-failures, "
+                "max_failures=)",
+                limit="failures",
+                code="batch.too-many-failures",
+            )
+
+
+def are_too_many(failed: int, *, ended: int, most: float | None) -> bool:
+    """Whether so many failures for one reason end a batch; see `RowsEnded`."""
+    if most is None:
+        return False
+    if isinstance(most, int):
+        return failed > most
+    return failed >= _JUDGED and failed > most * ended
 
 
 class BatchRows:
@@ -53,16 +154,18 @@ class BatchRows:
         inputs: The rows; see `Pipeline.batch`, as are the others.
         columns: What a column is called, by the input's name.
         every: Inputs of every row.
+        bad_rows: What becomes of rows that do not fit.
         sample: How many to draw; all if None.
         seed: Draws them.
 
     Attributes:
+        pipeline: As given.
+        known: See `DraftRows`.
         given: By a name that says what the row holds, also what is in a file that it names.
         refused: Why others do not fit.
-        total: How many there are.
 
     Raises:
-        InvalidInput: One of the first 100 does not fit, or there is none.
+        InvalidInput: One does not fit, and that stops the batch; or none does.
     """
 
     def __init__(
@@ -70,44 +173,45 @@ class BatchRows:
         pipeline: Graph,
         inputs: Inputs,
         *,
-        columns: Mapping[str, str],
-        every: Mapping[str, object],
-        sample: int | None,
-        seed: int,
+        columns: Mapping[str, str] | None = None,
+        every: Mapping[str, object] | None = None,
+        bad_rows: BadRows = "stop",
+        sample: int | None = None,
+        seed: int = 0,
     ) -> None:
-        self._pipeline = pipeline
+        pipeline.check()
+        self.pipeline = pipeline
         takes = graph_inputs(pipeline)
         self._names = frozenset(takes)
         self._needed = {name: one.node.name for name, one in takes.items() if not one.has_default}
-        self._every = every
-        if unknown := sorted(every.keys() - self._names):
+        self._every = every or {}
+        if unknown := sorted(self._every.keys() - self._names):
             raise InvalidInput(
                 f"'{unknown[0]}' is not an input of pipeline '{pipeline.name}'; "
                 f"{did_you_mean(unknown[0], self._names)}",
                 code="pipeline.unknown-input",
             )
-        found = [*_rows_of(inputs, columns, self._names)]
+        found = [*_rows_of(inputs, columns or {}, self._names)]
         if not found:
-            raise InvalidInput("there is no row", code="row.no-rows")
+            raise InvalidInput("there is no row below the names of the columns", code="row.no-rows")
         if sample is not None:
             # A larger sample by the same seed holds the smaller one.
             drawn = random.Random(seed).sample(range(len(found)), len(found))[:sample]  # noqa: S311
             found = [found[n] for n in sorted(drawn)]
-        self.total = len(found)
+        self.known: Mapping[str, Scored] = {}
         self.given: dict[str, Row] = {}
         self.refused: list[RowFailure] = []
         ids: set[str] = set()
-        for number, row in enumerate(found, start=1):
+        for row in found:
             try:
                 self._take(row, ids)
             except InvalidInput as error:
-                where = row
-                if isinstance(where, InvalidInput):
-                    where = Row(fields={}, path=error.path or Path(), line=error.line)
-                said = str(error).removeprefix(f"{where.place}: ")
-                self.refused.append(failure_of(where, said))
-            if number == min(_CHECKED, len(found)) and self.refused:
-                raise self._mistakes(number)
+                self.refused.append(refusal_of(row, error))
+        if self.refused and (bad_rows == "stop" or not self.given):
+            for file in (one for one in found if isinstance(one, InvalidInput)):
+                if file.line is None:  # all of it, such as an empty one
+                    raise file
+            raise mistakes_in(self.refused, of=len(found), what=f"do not fit '{pipeline.name}'")
 
     def code_parts(self) -> tuple[object, ...]:
         """See `fingerprint`: what rows hold is an input, and no part of the code."""
@@ -116,6 +220,15 @@ class BatchRows:
     def inputs(self, name: str) -> dict[str, object]:
         """What the pipeline takes of a row."""
         return self._inputs(self.given[name])
+
+    def draft(self, name: str, output: object) -> Draft:
+        """What a rubric scores of a row."""
+        is_text = isinstance(output, str)
+        return Draft(
+            text=str(output) if is_text else orjson.dumps(output, default=str).decode(),
+            task=str(self.inputs(name).get("task", "")),
+            sources=self.given[name].sources,
+        )
 
     def _take(self, row: Row | InvalidInput, ids: set[str]) -> None:
         if isinstance(row, InvalidInput):
@@ -131,7 +244,7 @@ class BatchRows:
                     f"--set {name}=...",
                     code="batch.input-missing",
                 )
-        bind_inputs(self._pipeline, values)
+        bind_inputs(self.pipeline, values)
         held = sorted((name, digest_of_value(value)) for name, value in values.items())
         if any(one == NO_DIGEST for _, one in held):
             held = [("", row.place)]  # such values cannot be compared
@@ -147,6 +260,13 @@ class BatchRows:
         own = {name: value for name, value in row.fields.items() if name in self._names}
         if not own and not any(_COLUMN.search(str(one)) for one in self._every.values()):
             # With defaults for all inputs, every row would be the same.
+            if row.line is None:
+                raise row.refusal(
+                    "it is one text, and no input takes it: say --set INPUT=@{path}; a table is a "
+                    ".csv, .jsonl (one object a line) or .parquet file, or - for JSON Lines from a "
+                    "pipe",
+                    code="batch.no-table",
+                )
             raise row.refusal(
                 f"none of its columns ({', '.join(row.fields)}) is an input "
                 f"({', '.join(sorted(self._names))}); say --columns INPUT=COLUMN",
@@ -154,23 +274,57 @@ class BatchRows:
             )
         return own | {name: _filled(row, name, value) for name, value in self._every.items()}
 
-    def _mistakes(self, read: int) -> InvalidInput:
-        places: dict[str, list[str]] = {}
-        for one in self.refused:
-            place = one.file if one.line is None else f"{one.file}:{one.line}"
-            places.setdefault(one.reason, []).append(place)
-        told = []
-        for reason, where in places.items():
-            more = len(where) - _PLACES
-            shown = ", ".join(where[:_PLACES]) + (f" and {more} more" if more > 0 else "")
-            told.append(f"  {shown}: {reason}")
-        if len(told) > _SHOWN:
-            told[_SHOWN:] = [f"  … and {len(told) - _SHOWN} more"]
-        return InvalidInput(
-            f"{len(self.refused)} of the first {read} rows do not fit pipeline "
-            f"'{self._pipeline.name}', so nothing was run:\n" + "\n".join(told),
-            code="batch.rows-mistaken",
-        )
+
+def mistakes_in(refused: Sequence[RowFailure], *, of: int, what: str) -> InvalidInput:
+    """All rows that are refused, each reason once, with its first places."""
+    places: dict[str, list[str]] = {}
+    for one in refused:
+        places.setdefault(one.reason, []).append(one.place)
+    told = []
+    for reason, where in places.items():
+        more = len(where) - _PLACES
+        shown = ", ".join(where[:_PLACES]) + (f" and {more} more" if more > 0 else "")
+        told.append(f"  {shown}: {reason}")
+    if len(told) > _SHOWN:
+        told[_SHOWN:] = [f"  … and {len(told) - _SHOWN} more"]
+    return InvalidInput(
+        f"{len(refused)} of {of} rows {what}, so nothing was run; mend them, or let them fail "
+        'alone (--bad-rows skip, bad_rows="skip"):\n' + "\n".join(told),
+        code="batch.rows-mistaken",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftRows:
+    """Drafts that are scored as they are, by their ids: the rows of a batch without a pipeline."""
+
+    drafts: Mapping[str, Draft]
+    """At least one."""
+    rows: Mapping[str, Row]
+    """Where each stands first."""
+    labels: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """What people said of them, by the columns of `wide`."""
+    refused: Sequence[RowFailure] = ()
+    """Rows that are no draft."""
+    known: Mapping[str, Scored] = field(default_factory=dict)
+    """Scores that some have already, from a file that no journal is of."""
+    pipeline: ClassVar[None] = None
+
+    @cached_property
+    def given(self) -> Mapping[str, Row]:
+        """As of `BatchRows`."""
+        return {
+            digest(orjson.dumps([id_, draft.sha256])): self.rows[id_]
+            for id_, draft in self.drafts.items()
+        }
+
+    def code_parts(self) -> tuple[object, ...]:
+        """As of `BatchRows`."""
+        return ()
+
+    def draft(self, name: str, _: object = None) -> Draft:
+        """What a rubric scores."""
+        return self.drafts[self.given[name].id]
 
 
 def _filled(row: Row, name: str, value: object) -> object:

@@ -12,10 +12,9 @@ from harness.inference import (
     ChatRequest,
     Completion,
     Endpoint,
-    Limits,
+    Meter,
     ModelIdentity,
     ModelMetadata,
-    Spent,
     relation_of,
     serve_alike,
     served_identity,
@@ -37,18 +36,14 @@ from harness.session.separation import (
 )
 from harness.session.settings import Settings
 from harness.session.trust import api_key_of
-from harness.trace import Tracer
+from harness.trace import Tracer, events
 
 
 class Casting:
-    """The roles of one run.
+    """The roles of one run. Evaluators are compared with the producer once they are to judge.
 
     Raises:
-        ConfigurationInvalid: A role, a fallback or the pool of evaluators is wrong, or a panel has
-            no pool.
-        SameModel: Producer and evaluator, or endpoints that can answer for them, are one model.
-        SameFamily: They are of one family, and the settings refuse that.
-        ModelFileInvalid: A file that must be compared cannot be read.
+        ConfigurationInvalid: A role or a fallback is wrong, or a panel has no pool.
 
     Attributes:
         roles: A pool has no evaluators until they are chosen.
@@ -73,42 +68,68 @@ class Casting:
         self.warnings: list[Notice] = []
         self._rules = rules
         self._combine = settings.evaluation.panel
-        producer, evaluator = self.roles.producer, self.roles.evaluator
-        if self.roles.pool is not None:
-            self._pool(self.roles.pool)
-        elif self._combine is not None:
+        self._seating = asyncio.Lock()
+        self._are_seated = False
+        if self.roles.pool is None and self._combine is not None:
             raise ConfigurationInvalid(
                 f"panel = '{self._combine}' under [evaluation] needs a pool of evaluators; write "
                 'evaluator = ["…", "…"] under [roles] in harness.toml, or leave panel out',
                 code="roles.panel-without-pool",
             )
+
+    def check(self) -> None:
+        """Refuses evaluators that the settings alone show to be wrong.
+
+        Raises:
+            ConfigurationInvalid: The pool of evaluators is empty.
+            SameModel: Producer and evaluator, or endpoints that can answer for them, are one model.
+            SameFamily: They are of one family, and the settings refuse that.
+            ModelFileInvalid: A file that must be compared cannot be read.
+        """
+        producer, evaluator = self.roles.producer, self.roles.evaluator
+        if self.roles.pool is not None:
+            self._pool(self.roles.pool)
         elif producer is not None and evaluator is not None:
             self.models.refuse_kin(producer, evaluator)
+
+    async def seat(self, tracer: Tracer, *, environment: Mapping[str, str], task: str) -> None:
+        """Readies the evaluators to judge, once; raises as the steps of it do."""
+        async with self._seating:
+            if not self._are_seated:
+                self.check()
+                await self.ask_servers(tracer, environment=environment)
+                self.choose_evaluators(tracer, task=task, run_id=tracer.run_id)
+                self.begin(tracer)
+                self._are_seated = True
 
     @property
     def required(self) -> frozenset[str]:
         """Tags of the endpoints that this run needs for certain."""
         return self.roles.in_use
 
-    async def ask_servers(self, tracer: Tracer, *, environment: Mapping[str, str]) -> None:
+    async def ask_servers(
+        self, tracer: Tracer, *, environment: Mapping[str, str], judges: bool = True
+    ) -> None:
         """Asks servers which models they serve, if there are models or replicas to compare.
+
+        Without `judges`, only replicas are compared.
 
         If a server does not answer within seconds, the settings count.
 
         Raises:
             ConfigurationInvalid: Replicas of an endpoint serve different models.
         """
-        producer, judges = self.roles.producer, self._judges()
-        reachable = self.models.reachable(producer, *judges) if producer and judges else ()
+        producer, tags = self.roles.producer, self._judges() if judges else ()
+        reachable = self.models.reachable(producer, *tags) if producer and tags else ()
         in_use = [self.models.endpoints[tag] for tag in sorted(self.required)]
         compared = {one.tag: one for one in (*reachable, *in_use) if one.urls or one in reachable}
         asked = [endpoint for endpoint in compared.values() if tells_model(endpoint)]
         if not asked:
             return
-        with tracer.span("ask servers", models=[endpoint.tag for endpoint in asked]) as span:
+        with tracer.span(events.AskServers([endpoint.tag for endpoint in asked])) as span:
             async with asyncio.TaskGroup() as group:
                 answers = [
-                    (endpoint, name, group.create_task(_word_on(replica, environment)))
+                    (endpoint, name, group.create_task(word_on(replica, environment)))
                     for endpoint in asked
                     for name, replica in endpoint.replicas.items()
                 ]
@@ -139,27 +160,24 @@ class Casting:
             return
         pool = self._pool(self.roles.pool)
         if self._combine is not None:
-            self.panel = pool.seat(self._combine)
-            self.roles = self.roles.with_evaluators(*self.panel.members)
-            tracer.instant(
-                "evaluator panel",
-                evaluators=self.panel.members,
-                combine=self.panel.combine,
-                excluded=dict(self.panel.excluded),
+            members = tuple(dict.fromkeys(pool.members))
+            self.panel = EvaluatorPanel(
+                members=members, excluded=pool.excluded, combine=self._combine
             )
+            self.roles = self.roles.with_evaluators(*self.panel.members)
+            tracer.instant(events.EvaluatorPanel(members, self._combine, dict(pool.excluded)))
             return
         seed = self._rules.pool_seed or task or run_id
-        self.draw = pool.draw(seed, pool_hash=self._rules.pool_hash)
+        self.draw = pool.draw(seed)
         self.roles = self.roles.with_evaluators(self.draw.evaluator)
-        tracer.instant(
-            "evaluator drawn",
+        drawn = events.EvaluatorDrawn(
             evaluator=self.draw.evaluator,
             seed=tracer.excerpt(seed),
-            pool_hash=self.draw.pool_hash,
             pool=self.draw.pool,
             pool_sha256=self.draw.pool_sha256,
             excluded=dict(self.draw.excluded),
         )
+        tracer.instant(drawn)
 
     def begin(self, tracer: Tracer) -> None:
         """Records the models of producer and evaluators, and warns.
@@ -177,12 +195,8 @@ class Casting:
                 evaluators={tag: kinship.relation for tag, kinship in kinships.items()},
             )
             for tag, kinship in kinships.items():
-                tracer.instant(
-                    "separation",
-                    relation=kinship.relation,
-                    producer=self._described(producer),
-                    evaluator=self._described(tag),
-                )
+                described = self._described(producer), self._described(tag)
+                tracer.instant(events.Separation(kinship.relation, *described))
                 for warning in self.models.warnings(kinship):
                     self.warn(warning, tracer)
         for warning in (one for tag in evaluators for one in self.models.doubts(tag)):
@@ -252,7 +266,8 @@ class Casting:
         }
 
 
-async def _word_on(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelMetadata | None:
+async def word_on(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelMetadata | None:
+    """The model that an endpoint's server says it has; None without an answer, or a key."""
     try:
         api_key = api_key_of(endpoint, environment)
     except ConfigurationInvalid:
@@ -260,17 +275,19 @@ async def _word_on(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelM
     return await served_metadata(endpoint, api_key=api_key)
 
 
-def warn_of_no_price(limits: Limits, spent: Spent, *, casting: Casting, tracer: Tracer) -> None:
+def warn_of_no_price(meter: Meter, casting: Casting, tracer: Tracer) -> None:
     """Warns, once, that a cost limit had no effect because no price is known."""
-    if limits.max_cost_usd is None or spent.cost_usd is not None or not spent.unpriced_calls:
-        return
-    notice = Notice(
-        code="limits.cost-unbounded",
-        message=f"{limits.said('cost')} had no effect: no call's price is known; write "
-        "usd_per_million_input_tokens and usd_per_million_output_tokens under the endpoints",
-    )
-    if notice not in casting.warnings:
-        casting.warn(notice, tracer)
+    for scope in meter.chain:
+        spent = scope.spent
+        if scope.limits.max_cost_usd is None or spent.cost_usd is not None:
+            continue
+        notice = Notice(
+            code="limits.cost-unbounded",
+            message=f"{scope.limits.said('cost')} had no effect: no call's price is known; write "
+            "usd_per_million_input_tokens and usd_per_million_output_tokens under the endpoints",
+        )
+        if spent.unpriced_calls and notice not in casting.warnings:
+            casting.warn(notice, tracer)
 
 
 _STAND_INS = frozenset({"gpt", "gpt-3.5-turbo"})
@@ -295,6 +312,7 @@ class ServedModels:
         self._tracer = tracer
         # By the tag that was asked, then by the tag that answered and the name it gave.
         self._seen: dict[str, dict[tuple[str, str], ModelIdentity]] = {}
+        self._early: dict[tuple[str | None, ...], tuple[ChatRequest, Completion]] = {}
         self._refusal: SameModel | SameFamily | None = None
 
     def look_at(self, request: ChatRequest, completion: Completion) -> None:
@@ -305,9 +323,16 @@ class ServedModels:
             SameFamily: They are of one family, and the settings refuse that.
         """
         separation = self._casting.separation
-        if separation is not None and request.role in (PRODUCER, EVALUATOR):
-            self._look_at(request, completion, separation)
-            self.before()
+        if request.role not in (PRODUCER, EVALUATOR):
+            return
+        if separation is None:  # nobody judges so far
+            key = request.role, request.model, completion.endpoint, completion.model_id
+            self._early.setdefault(key, (request, completion))
+            return
+        early, self._early = self._early, {}
+        for asked, answered in (*early.values(), (request, completion)):
+            self._look_at(asked, answered, separation)
+        self.before()
 
     def before(self) -> None:
         """Raises the error found in any call so far: a loop takes it for a failed round."""
@@ -352,13 +377,14 @@ class ServedModels:
         if not found.tells_weights and not found.shares_server(other):
             return
         relation = relation_of(found, other)
-        both = f"{what}; it and the {other_role}'s '{other.called}'"
-        if relation == "same":
-            self._refusal = refusal(f"{both} are the same model", relation)
-        elif relation == "family" and self._casting.models.same_family == "refuse":
-            self._refusal = refusal(f"{both} are of one family ({found.family})", relation)
+        said = f"{what}; it and the {other_role}'s '{other.called}' are "
+        said += "the same model" if relation == "same" else f"of one family ({found.family})"
+        if relation == "same" or (
+            relation == "family" and self._casting.models.same_family == "refuse"
+        ):
+            self._refusal = refusal(said, relation)
         elif relation == "family":
-            self._allow(evaluator, f"{both} are of one family ({found.family})")
+            self._allow(evaluator, said)
 
     def _allow(self, evaluator: str, message: str) -> None:
         separation = self._casting.separation

@@ -16,9 +16,9 @@ from harness.inference import (
     EmbedRequest,
     Prompt,
     TextStream,
+    answer,
     as_texts,
     chat_request,
-    whole_reply,
 )
 from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.own_loop import refuse_running_loop, run_to_its_end
@@ -63,26 +63,23 @@ async def open_shim(
         yield opened.client
 
 
+class CallOptions(ChatOptions, total=False):
+    """The options of `chat` and `chat_sync`; see there."""
+
+    tools: Sequence[Offered]
+    tool_choice: Literal["auto", "required"]
+    top_logprobs: int | None
+    on_text: Callable[[str], None] | None
+    settings: Settings | None
+
+
 @overload
 async def chat(
-    model: str,
-    messages: Prompt,
-    *,
-    tools: Sequence[Offered] = ...,
-    tool_choice: Literal["auto", "required"] = ...,
-    top_logprobs: int | None = ...,
-    on_text: Callable[[str], None] | None = ...,
-    settings: Settings | None = ...,
-    **options: Unpack[ChatOptions],
+    model: str, messages: Prompt, *, returns: None = ..., **options: Unpack[CallOptions]
 ) -> Completion: ...
 @overload
 async def chat(
-    model: str,
-    messages: Prompt,
-    *,
-    returns: type[T],
-    settings: Settings | None = ...,
-    **options: Unpack[ChatOptions],
+    model: str, messages: Prompt, *, returns: type[T], **options: Unpack[CallOptions]
 ) -> T: ...
 # Annotated and Literal forms are types to pydantic, and not `type[T]` to the type checker.
 @overload
@@ -91,8 +88,7 @@ async def chat(
     messages: Prompt,
     *,
     returns: Any,  # noqa: ANN401
-    settings: Settings | None = ...,
-    **options: Unpack[ChatOptions],
+    **options: Unpack[CallOptions],
 ) -> Any: ...  # noqa: ANN401
 async def chat(
     model: str,
@@ -131,7 +127,7 @@ async def chat(
         ReplyCut: The reply was cut; `ReplyFiltered` and `ReplyEmpty` are kinds of it.
         InferenceError: There is no reply, or it is not of the type asked for.
     """
-    on_cut = options.pop("on_cut", "error")
+    on_cut, attempts = options.pop("on_cut", "error"), options.pop("attempts", 1)
     request, reply_type = chat_request(
         messages,
         returns=returns,
@@ -143,8 +139,9 @@ async def chat(
         **options,
     )
     async with open_shim(model, settings=settings) as shim:
-        completion = await whole_reply(shim.chat, request, on_cut=on_cut)
-    return completion if reply_type is None else reply_type.parse(completion, endpoint=model)
+        return await answer(
+            shim.chat, request, reply_type=reply_type, on_cut=on_cut, attempts=attempts
+        )
 
 
 def stream(
@@ -164,20 +161,30 @@ def stream(
     return TextStream(partial(chat, model, messages, settings=settings, **options))
 
 
+@overload
+def chat_sync(
+    model: str, messages: Prompt, *, returns: None = ..., **options: Unpack[CallOptions]
+) -> Completion: ...
+@overload
+def chat_sync(
+    model: str, messages: Prompt, *, returns: type[T], **options: Unpack[CallOptions]
+) -> T: ...
+@overload
 def chat_sync(
     model: str,
     messages: Prompt,
     *,
-    settings: Settings | None = None,
-    **options: Unpack[ChatOptions],
-) -> Completion:
-    """Asks as `chat` does, from a script without an event loop.
+    returns: Any,  # noqa: ANN401
+    **options: Unpack[CallOptions],
+) -> Any: ...  # noqa: ANN401
+def chat_sync(model: str, messages: Prompt, **options: Any) -> Any:
+    """Asks as `chat` does, with the same options, from a script without an event loop.
 
     Raises:
         InvalidInput: An event loop is running here, as in a notebook: `await chat(…)` there.
     """
     refuse_running_loop("harness.chat(…)")
-    return run_to_its_end(chat(model, messages, settings=settings, **options))
+    return run_to_its_end(chat(model, messages, **options))
 
 
 async def embed(

@@ -1,36 +1,29 @@
-"""Which models the nodes of a pipeline ask, and in which order, as far as declared or observed.
+"""Which models the nodes of a pipeline ask, and in which order, as far as declared.
 
-A node's `models=[…]` lists all roles that it asks. The last run of the pipeline shows the order in
-which its nodes asked, and a mapped node's earlier items show it for the later ones. A revise loop
-declares its models when it begins. The rest is unknown: the source of nodes is not read.
+A node's `models=[…]` lists all roles that it asks, and a revise loop declares its models when it
+begins. The rest is unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, Literal
 
-from harness.errors import ConfigurationInvalid, JournalInvalid
+from harness.errors import ConfigurationInvalid
 from harness.graph import Graph
 from harness.residency import NOTHING_KNOWN, Forecast, Strand
 from harness.session.roles import EVALUATOR, PRODUCER, Roles
-from harness.trace import AUDIT_LOG, Journal, SpanRecord
-from harness.trace.journal_reader import JOURNAL_SUFFIX
+from harness.trace.records import label_of
 
 MEMORY = "memory"
 """The role of calls for the vectors of passages; an endpoint need not play it."""
 
-_RUNS: Final = 8
-"""The latest journals that are looked at."""
-_MOST_JOURNAL_BYTES: Final = 4 << 20
-"""Longer journals are skipped; one of this size is read in a quarter of a second."""
-_MOST_USES: Final = 64
-"""Most roles kept for one call of a node."""
+_JUDGING = frozenset({"wiggum", "evaluate"})
+"""The methods of a `Run` that judge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,100 +46,39 @@ class Players:
         except ConfigurationInvalid:
             return ()  # the call is refused when it is made
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """The models that one call of a node asks."""
-
-    roles: tuple[str, ...] = ()
-    """In order. From a declaration alone, each once: the node may alternate between them."""
-    source: Literal["declared", "seen", "unknown"] = "unknown"
-    """The source of the order."""
-    is_all: bool = False
-    """Whether it asks in no other role."""
-
-    def uses(self, players: Players) -> tuple[str, ...]:
-        """The same by tag, each stretch of one model once."""
-        tags = itertools.chain.from_iterable(map(players.of, self.roles))
+    def of_all(self, roles: Sequence[str]) -> tuple[str, ...]:
+        """The tags of all these, each stretch of one model once."""
+        tags = itertools.chain.from_iterable(map(self.of, roles))
         return tuple(tag for tag, _ in itertools.groupby(tags))
 
 
-def demand_of(graph: Graph, seen: Mapping[str, Sequence[str]]) -> dict[str, Demand]:
-    """The models that the nodes of a graph ask, by name.
+def demand_of(graph: Graph) -> dict[str, tuple[str, ...] | None]:
+    """By node, the roles that a call of it asks, each once; None where the node does not say.
 
-    `seen` has, by node, the roles that its calls asked before; see `last_asked`.
+    It may alternate between them.
     """
-    return {name: _demand(graph, name, seen.get(name)) for name in graph.nodes}
+    declared = {
+        name: node.policies.over(graph.policies).models if node.takes_run else ()
+        for name, node in graph.nodes.items()
+    }
+    return {name: said and tuple(dict.fromkeys(said)) for name, said in declared.items()}
 
 
-def _demand(graph: Graph, name: str, seen: Sequence[str] | None) -> Demand:
-    node = graph.nodes[name]
-    declared = node.policies.over(graph.policies).models if node.takes_run else ()
-    if declared is not None and (not seen or not set(declared) >= set(seen) - {MEMORY}):
-        return Demand(roles=tuple(dict.fromkeys(declared)), source="declared", is_all=True)
-    if seen is None:
-        return Demand()
-    return Demand(roles=tuple(seen), source="seen", is_all=declared is not None)
+def judges(graph: Graph) -> bool:
+    """Whether a node is seen to judge: by what it declares, or else by the names in its code.
 
-
-# --- what the last runs did -----------------------------------------------------------------------
-
-
-def latest_journals(traces: Path) -> Iterator[Journal]:
-    """The readable journals of the latest runs, latest first.
-
-    The folder need not exist.
+    What a function that it calls does, shows only when it is called.
     """
-    found = []
-    for path in traces.glob(f"*{JOURNAL_SUFFIX}"):
-        try:
-            status = path.stat()
-        except OSError:
-            continue
-        # A resumed run's further parts, whose names have a dot, are read with its first.
-        is_run = path.name != AUDIT_LOG and "." not in path.stem
-        if is_run and status.st_size <= _MOST_JOURNAL_BYTES:
-            found.append((status.st_mtime_ns, path))
-    for _, path in sorted(found, reverse=True)[:_RUNS]:
-        try:
-            yield Journal(path)
-        except JournalInvalid:
-            continue
 
+    def judges_one(name: str, roles: tuple[str, ...] | None) -> bool:
+        if roles is not None:
+            return EVALUATOR in roles
+        code = getattr(inspect.unwrap(graph.nodes[name].function), "__code__", None)
+        return code is not None and (
+            not _JUDGING.isdisjoint(code.co_names) or EVALUATOR in code.co_consts
+        )
 
-def last_asked(traces: Path, pipeline: str) -> tuple[dict[str, tuple[str, ...]], Journal | None]:
-    """By node, the roles that its calls asked in the pipeline's last run that ended well; that run.
-
-    Of a node's items, the one that asked the most. A node that asked no model stands there too.
-    """
-    for journal in latest_journals(traces):
-        if journal.started.name == pipeline and journal.ended and journal.ended.status == "ok":
-            try:
-                return _asked_in(journal.spans()), journal
-            except (JournalInvalid, OSError):
-                continue
-    return {}, None
-
-
-def _asked_in(spans: Iterable[SpanRecord]) -> dict[str, tuple[str, ...]]:
-    call_of: dict[int | None, SpanRecord] = {}
-    asked: dict[int, list[str]] = {}
-    nodes: dict[int, str] = {}
-    for span in spans:
-        call = call_of.get(span.parent)
-        if call is None and span.name == "node":
-            # The outermost: what is nested in a node belongs to it.
-            call, nodes[span.id], asked[span.id] = span, str(span.attributes.get("node")), []
-        if call is None:
-            continue
-        call_of[span.id] = call
-        role, roles = span.attributes.get("role"), asked[call.id]
-        if span.name in {"chat", "embed"} and isinstance(role, str) and roles[-1:] != [role]:
-            roles.append(role)
-    found: dict[str, tuple[str, ...]] = {}
-    for id_, node in nodes.items():
-        found[node] = max(found.get(node, ()), tuple(asked[id_][:_MOST_USES]), key=len)
-    return found
+    return any(judges_one(*node) for node in demand_of(graph).items())
 
 
 # --- one call of a node ---------------------------------------------------------------------------
@@ -155,22 +87,14 @@ def _asked_in(spans: Iterable[SpanRecord]) -> dict[str, tuple[str, ...]]:
 class CallDemand:
     """What one call of a node still asks; its `Run` reports what it asks.
 
-    It may alternate between the tags that it is expected to ask if `by_turns`.
+    It may alternate between the tags that it is expected to ask.
 
     Attributes:
-        seen: The tags that it has asked, each stretch of one model once.
         was_surprised: Whether it asked a model that was not expected then.
     """
 
-    def __init__(
-        self,
-        uses: Sequence[str],
-        *,
-        by_turns: bool,
-        players: Players,
-        moved: Callable[[], None],
-    ) -> None:
-        self._expected, self._by_turns_at_first = tuple(uses), by_turns
+    def __init__(self, uses: Sequence[str], *, players: Players, moved: Callable[[], None]) -> None:
+        self._expected = tuple(uses)
         self._players = players
         self._moved = moved
         self.restart()
@@ -184,28 +108,23 @@ class CallDemand:
     def restart(self) -> None:
         """The call begins, or a further attempt of it."""
         self._ahead = list(self._expected)
-        self._by_turns = self._by_turns_at_first
         self._loop: list[str] = []
         self._loop_models: frozenset[str] = frozenset()
         self._loops = 0
-        self.seen: list[str] = []
         self.was_surprised = False
 
     def asks(self, model: str) -> None:
         """A call of a model begins."""
-        if self.seen[-1:] != [model] and len(self.seen) < _MOST_USES:
-            self.seen.append(model)
         if model in self._loop_models:
             others = sorted(self._loop_models - {model})
-            self._loop = _from(model, self._loop) or [model, *others]
+            here = model in self._loop
+            self._loop = self._loop[self._loop.index(model) :] if here else [model, *others]
         elif model not in self._ahead:
-            self.was_surprised = self._by_turns = True
+            self.was_surprised = True
             self._ahead.insert(0, model)
-        elif self._by_turns:
+        else:
             at = self._ahead.index(model)
             self._ahead = self._ahead[at:] + self._ahead[:at]
-        else:
-            self._ahead = _from(model, self._ahead)
         self._moved()
 
     @contextmanager
@@ -219,10 +138,7 @@ class CallDemand:
         self._loops += 1
         self._loop_models |= frozenset(turn)
         self._loop = (turn * rounds)[len(turn) - len(judges) if has_draft else 0 :]
-        if self._by_turns:
-            self._ahead = [tag for tag in self._ahead if tag not in turn]
-        else:
-            self._ahead = list(itertools.dropwhile(turn.__contains__, self._ahead))
+        self._ahead = [tag for tag in self._ahead if tag not in turn]
         self._moved()
         try:
             yield
@@ -231,10 +147,6 @@ class CallDemand:
             if not self._loops:
                 self._loop, self._loop_models = [], frozenset()
             self._moved()
-
-
-def _from(model: str, tags: list[str]) -> list[str]:
-    return tags[tags.index(model) :] if model in tags else []
 
 
 # --- the forecast of a run ------------------------------------------------------------------------
@@ -253,7 +165,7 @@ class Forecaster:
     def __init__(
         self,
         graph: Graph,
-        demand: Mapping[str, Demand],
+        demand: Mapping[str, tuple[str, ...] | None],
         *,
         players: Players,
         expect: Callable[[Forecast], None],
@@ -263,14 +175,13 @@ class Forecaster:
         self._nodes = {
             name: _NodeAhead(
                 name=name,
-                uses=one.uses(players),
-                by_turns=one.source == "declared",
-                is_all=one.is_all,
+                uses=players.of_all(roles or ()),
+                is_all=roles is not None,
                 total=None if graph.nodes[name].is_mapped else 1,
                 after=ancestors(graph, name),
             )
-            for name, one in demand.items()
-            if one.roles or not one.is_all
+            for name, roles in demand.items()
+            if roles != ()
         }
         self._left = len(graph.nodes)
         self._under_way: dict[str, CallDemand] = {}
@@ -302,10 +213,8 @@ class Forecaster:
         if ahead is None:
             return
         ahead.begun.add(item)
-        call = CallDemand(
-            ahead.uses, by_turns=ahead.by_turns, players=self._players, moved=self._tell_soon
-        )
-        self._under_way[_label(node, item)] = ahead.calls[item] = call
+        call = CallDemand(ahead.uses, players=self._players, moved=self._tell_soon)
+        self._under_way[label_of(node, item)] = ahead.calls[item] = call
 
     def ends(self, node: str, item: int | None) -> None:
         """See `Watcher.ends`."""
@@ -318,8 +227,8 @@ class Forecaster:
             return
         ahead.begun.add(item)
         for one in [one for one in ahead.calls if item in (None, one)]:
-            ahead.learn(ahead.calls.pop(one))
-            del self._under_way[_label(node, one)]
+            ahead.is_all &= not ahead.calls.pop(one).was_surprised
+            del self._under_way[label_of(node, one)]
 
     def counts(self, node: str, total: int) -> None:
         """See `Watcher.counts`."""
@@ -357,7 +266,6 @@ class _NodeAhead:
 
     name: str
     uses: tuple[str, ...]
-    by_turns: bool
     is_all: bool
     total: int | None
     """How many calls it has; None as long as that is not known."""
@@ -375,21 +283,11 @@ class _NodeAhead:
         """What has not begun, and what is under way."""
         if self.total is None or len(self.begun) < self.total:
             before = [name for name in self.after if name in nodes]
-            calls = [_label(name, item) for name in before for item in nodes[name].calls]
+            calls = [label_of(name, item) for name in before for item in nodes[name].calls]
             yield Strand(name=self.name, uses=self.uses, after=frozenset([*before, *calls]))
         for item, call in self.calls.items():
             # An item's label is no node's name; a node that is not mapped has one strand at a time.
-            yield Strand(name=_label(self.name, item), uses=call.ahead)
-
-    def learn(self, call: CallDemand) -> None:
-        """Takes what a call asked for what the next ones ask."""
-        self.is_all &= not call.was_surprised
-        if call.seen:
-            self.uses, self.by_turns = tuple(call.seen), False
-
-
-def _label(node: str, item: int | None) -> str:
-    return node if item is None else f"{node}[{item}]"
+            yield Strand(name=label_of(self.name, item), uses=call.ahead)
 
 
 def ancestors(graph: Graph, name: str) -> tuple[str, ...]:

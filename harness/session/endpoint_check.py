@@ -10,7 +10,6 @@ from harness.errors import (
     EndpointUnreachable,
     HarnessError,
     InferenceError,
-    InvalidInput,
     ModelNotFound,
     Notice,
     NotOffered,
@@ -27,12 +26,11 @@ from harness.inference import (
     ServerFacts,
     StructuredMode,
     provider_of,
-    server_facts,
 )
 from harness.inference.providers.provider import NEVER, Switch
-from harness.session.models import open_models
+from harness.session.models import check_tags, open_models
 from harness.session.settings import Settings
-from harness.session.trust import api_key_of
+from harness.session.trust import facts_of
 from harness.trace import Tracer
 
 _PROMPT = (Message("user", "Tell me a very long story about an owl."),)
@@ -98,14 +96,9 @@ async def check_endpoints(
     Without `tags`, all are tried.
 
     Raises:
-        InvalidInput: There is no such endpoint.
+        ConfigurationInvalid: There is no such endpoint.
     """
-    for tag in tags:
-        if tag not in endpoints:
-            raise InvalidInput(
-                f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints),
-                code="endpoint.unknown",
-            )
+    check_tags(tags, endpoints)
     chosen = [endpoints[tag] for tag in dict.fromkeys(tags or endpoints)]
     checks = []
     for endpoint in chosen:
@@ -131,9 +124,7 @@ async def _check(
         ) as models:
             trial = _Trial(models.client, alone, lambda doing: progress(f"{endpoint.tag}: {doing}"))
             await trial.begin()
-            known = _with_facts(
-                blank, await server_facts(alone, api_key=api_key_of(alone, environment))
-            )
+            known = _with_facts(blank, await facts_of(alone, environment))
             # It was called, and answered, whatever its pages do.
             known = replace(known, reachable=True)
             check = await trial.chat(known) if trial.chats else replace(known, embeds=True)
@@ -146,12 +137,12 @@ async def _unusable(
     blank: EndpointCheck, error: HarnessError, endpoint: Endpoint, environment: Mapping[str, str]
 ) -> EndpointCheck:
     """What can be said of an endpoint that does not answer."""
-    said = str(error).removeprefix(f"{endpoint.tag}: ")
+    said = error.statement
     match error:
         case EndpointUnreachable() | CallTimeout(limit="connect_timeout_s"):
             return replace(blank, error=Notice(code=error.code, message=said), reachable=False)
         case InferenceError():
-            facts = await server_facts(endpoint, api_key=api_key_of(endpoint, environment))
+            facts = await facts_of(endpoint, environment)
             if facts.ready is False and facts.reachable:
                 said += "; the server says that it is not ready"
             if isinstance(error, ModelNotFound) and facts.models:
@@ -207,7 +198,7 @@ class _Trial:
             if error.status not in _REFUSED or not await _can(self._client.embed(self._embed)):
                 raise
             self.chats = False
-            said = str(error).removeprefix(f"{self._endpoint.tag}: ")
+            said = error.statement
             self.noticed = (
                 Notice(
                     code="endpoint.embeds-only", message=f"it embeds, and does not chat: {said}"

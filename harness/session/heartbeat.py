@@ -12,12 +12,12 @@ import sysconfig
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 
-from harness.trace import Interval, Tracer
+from harness.trace import Interval, Tracer, events
 from harness.trace.stalls import BEAT_NS
 
 _LOOK_S = 0.05
@@ -92,27 +92,21 @@ class _Heart:
         while not ended.wait(_LOOK_S):
             if self._tracer.stalls.overdue_ns >= _LOOK_S * 1e9:
                 frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - documented
+                # The thread runs on: behind a frame that has ended stands none, or anything.
                 if frame is not None:
-                    self._places[_place(frame)] += 1
+                    with suppress(AttributeError):
+                        self._places[_place(frame)] += 1
 
     def _record(self) -> None:
         places, self._places = self._places, Counter()
         if not self._lag:
             return
         stalls, self._lag = self._lag, []
-        attributes: dict[str, object] = {
-            "track": "client lag",
-            "longest_ns": max(stall.duration_ns for stall in stalls),
-        }
-        if places:
-            (at, function), _ = places.most_common(1)[0]
-            attributes |= {"at": at, "function": function}
-        self._tracer.completed_span(
-            "client lag",
-            start_ns=stalls[0].start_ns + BEAT_NS,
-            end_ns=stalls[-1].end_ns,
-            **attributes,
-        )
+        longest_ns = max(stall.duration_ns for stall in stalls)
+        at, function = places.most_common(1)[0][0] if places else (None, None)
+        lag = events.ClientLag(track="client lag", longest_ns=longest_ns, at=at, function=function)
+        start_ns = stalls[0].start_ns + BEAT_NS
+        self._tracer.completed_span(lag, start_ns=start_ns, end_ns=stalls[-1].end_ns)
 
 
 def _place(innermost: FrameType) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from harness.hardware import Loading, prompt_kv_bytes, read_gguf_header
 from harness.hardware.gpus import read_gpus
 from harness.hardware.memory_speed import core_count, memory_bytes_per_s
 from harness.inference import MACHINE, Endpoint
-from harness.trace import Tracer
+from harness.trace import Tracer, events
 from harness.trace.clock import boot_id
 
 KEPT = ".machine.json"
@@ -57,25 +57,23 @@ async def machine_speed_recorded(
                 cache_type_k=endpoint.cache_type_k,
                 cache_type_v=endpoint.cache_type_v,
             )
-            tracer.instant(
-                "weights",
+            weights = events.Weights(
                 model=endpoint.tag,
                 device=endpoint.device,
                 active_bytes=header.active_bytes,
                 token_bytes=prompt_kv_bytes(header, loading, 1) if header.exact_caches else 0,
             )
+            tracer.instant(weights)
             devices.add(endpoint.device)
     if MACHINE in devices:
         speed = await asyncio.to_thread(_speed_of_memory, directory / KEPT)
         figures = speed.model_dump(exclude={"boot_id"})
-        tracer.instant("machine", device=MACHINE, **figures, source="measured")
+        tracer.instant(events.Machine(device=MACHINE, **figures, source="measured"))
     for gpu in read_gpus() if devices - {MACHINE} else ():
         if gpu.name in devices and gpu.memory_bytes_per_s:
+            nominal = gpu.memory_bytes_per_s
             tracer.instant(
-                "machine",
-                device=gpu.name,
-                memory_bytes_per_s=gpu.memory_bytes_per_s,
-                source="nominal",
+                events.Machine(device=gpu.name, memory_bytes_per_s=nominal, source="nominal")
             )
 
 

@@ -7,20 +7,21 @@ knows the client (extra `mcp`). A program's standard error is kept beside the ru
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import re
 import shlex
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from harness.errors import ConfigurationInvalid, InvalidInput, McpServerFailed, did_you_mean
-from harness.inference import ToolSpec
+from harness.inference import Image, ToolSpec
 from harness.session.tools import Approve, Tool, ToolFailed, UsableTool, tool_specs, usable_tool
-from harness.trace import RunTrace, describe
+from harness.trace import RunTrace, describe, events
 
 _CALL_S = 60.0
 _CONNECT_S = 30.0
@@ -227,7 +228,7 @@ class _Connection:
         with self._said:
             try:
                 async with AsyncExitStack() as stack:
-                    with self._trace.span("mcp start", label=f"start {name}", server=name):
+                    with self._trace.span(events.McpStart(f"start {name}", name)):
                         async with asyncio.timeout(self._start_s):
                             await self._open(stack)
                     self._is_ready.set()
@@ -297,8 +298,8 @@ class _Connection:
 
 
 def _answer_of(result: Any) -> object:  # noqa: ANN401 - the client's, which may not be installed
-    """The texts of a result, with a word on its other parts; its value if there is no text."""
-    parts = []
+    """The texts and images of a result, with a word on its other parts; else its value."""
+    parts: list[str | Image] = []
     for one in result.content:
         match one.type:
             case "text":
@@ -307,6 +308,17 @@ def _answer_of(result: Any) -> object:  # noqa: ANN401 - the client's, which may
                 parts.append(one.resource.text)
             case "resource_link":
                 parts.append(f"[a link to {one.uri}]")
+            case "image" if (image := _image(one.data)) is not None:
+                parts.append(image)
             case kind:
                 parts.append(f"[{kind} of type {getattr(one, 'mime_type', None)} is left out]")
-    return "\n".join(parts) if parts else result.structured_content
+    if any(isinstance(part, Image) for part in parts):
+        return parts
+    return "\n".join(map(str, parts)) if parts else result.structured_content
+
+
+def _image(data: str) -> Image | None:
+    """The image in base64; None if it is of a kind that models do not take."""
+    with suppress(InvalidInput, ValueError):
+        return Image.from_bytes(base64.b64decode(data))
+    return None

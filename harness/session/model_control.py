@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -14,15 +14,14 @@ from harness.errors import (
     HarnessError,
     InferenceError,
     InvalidInput,
-    did_you_mean,
 )
-from harness.inference import FILE_BACKENDS, Endpoint, server_facts
+from harness.inference import FILE_BACKENDS, Endpoint
 from harness.inference.endpoint import MANAGED_BACKENDS
 from harness.residency import Host, HostReport, check_fits
-from harness.session.models import opened_host
+from harness.session.models import check_tags, opened_host
 from harness.session.settings import Settings
 from harness.session.tenancy import devices_of, tenant_of
-from harness.session.trust import api_key_of
+from harness.session.trust import facts_of
 
 Control = Literal["run", "managed", "fixed"]
 """Who loads and unloads a model: each run for itself; the budget, by its server; or not from
@@ -75,13 +74,9 @@ def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[E
     Raises:
         InvalidInput: One does not exist, or its model cannot be loaded and unloaded from here.
     """
+    check_tags(tags, endpoints)
     chosen = []
     for tag in dict.fromkeys(tags):
-        if tag not in endpoints:
-            raise InvalidInput(
-                f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints),
-                code="endpoint.unknown",
-            )
         _refuse_uncontrolled(endpoints[tag])
         chosen.append(endpoints[tag])
     return chosen
@@ -155,16 +150,16 @@ async def _look(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen
                 async with opened_host(endpoint, environment) as host:
                     return _as_reported(seen, await _report(endpoint, host))
             case "fixed" if endpoint.url is not None:
-                facts = await server_facts(endpoint, api_key=api_key_of(endpoint, environment))
+                facts = await facts_of(endpoint, environment)
                 return replace(seen, reachable=facts.reachable)
             case "run" if endpoint.path is not None:
                 return replace(seen, problem=_problem_of(endpoint.path))
             case _:
                 return seen
     except EndpointUnreachable as error:
-        return replace(seen, reachable=False, problem=_said(error, endpoint))
+        return replace(seen, reachable=False, problem=error.statement)
     except HarnessError as error:
-        return replace(seen, problem=_said(error, endpoint))
+        return replace(seen, problem=error.statement)
 
 
 def _problem_of(file: Path) -> str | None:
@@ -174,10 +169,6 @@ def _problem_of(file: Path) -> str | None:
         return f"{file} cannot be looked at ({error.strerror})"
 
 
-def _said(error: HarnessError, endpoint: Endpoint) -> str:
-    return str(error).removeprefix(f"{endpoint.tag}: ")
-
-
 def _control(endpoint: Endpoint) -> Control:
     if endpoint.backend in FILE_BACKENDS:
         return "run"
@@ -185,15 +176,7 @@ def _control(endpoint: Endpoint) -> Control:
 
 
 def _as_reported(seen: ModelSeen, report: HostReport | None) -> ModelSeen:
-    if report is None:
-        return replace(seen, reachable=True)
-    return replace(
-        seen,
-        reachable=True,
-        resident=report.resident,
-        total_bytes=report.total_bytes,
-        gpu_bytes=report.gpu_bytes,
-    )
+    return replace(seen, reachable=True, **({} if report is None else asdict(report)))
 
 
 async def _report(endpoint: Endpoint, host: Host) -> HostReport | None:

@@ -1,16 +1,14 @@
 """The plan of a pipeline's models: the size of each, where it fits, how often it will be loaded.
 
 Planning loads nothing. The loads follow from the budget's policy, and from the models that the
-nodes declare or asked in the last run.
+nodes declare.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations, groupby
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
 from harness.errors import (
@@ -21,13 +19,11 @@ from harness.errors import (
     Notice,
 )
 from harness.graph import Graph
-from harness.hardware import Footprint, format_bytes
-from harness.inference import FILE_BACKENDS, MACHINE, Endpoint, provider_of
-from harness.inference.endpoint import AUTO
+from harness.hardware import Footprint
+from harness.inference import FILE_BACKENDS, Endpoint, provider_of
 from harness.residency import Device, Strand, Tenant, check_fits, planned_loads
-from harness.residency.ledger import capacity_table
 from harness.session.casting import Casting
-from harness.session.demand import MEMORY, Demand, Players, ancestors, demand_of, last_asked
+from harness.session.demand import MEMORY, Players, ancestors, demand_of, judges
 from harness.session.models import known_endpoints, opened_host
 from harness.session.roles import EVALUATOR
 from harness.session.settings import WORDLLAMA, BudgetSettings, Settings
@@ -36,11 +32,10 @@ from harness.session.tenancy import (
     devices_of,
     file_footprint,
     is_managed,
-    placed,
     slots_of,
     tenant_of,
 )
-from harness.trace import Journal, Tracer
+from harness.trace import Tracer
 
 TURNS: Final = 4
 """How often a node is assumed to alternate between its declared roles."""
@@ -102,11 +97,8 @@ class ModelPlan:
     """Models that the pipeline asks come first."""
     loads: int | None
     """How often models will be loaded; None if not predicted."""
-    proposals: Mapping[str, str]
-    """By tag: the line of `harness.toml` that gives a model a better device, and the reason."""
     notes: tuple[str, ...]
     """The basis of the prediction, or why there is none."""
-    warnings: tuple[Notice, ...]
     refusals: tuple[Notice, ...]
     """Why a run would be refused; usually empty."""
 
@@ -116,7 +108,6 @@ async def plan_models(
     settings: Settings,
     *,
     environment: Mapping[str, str],
-    endures: Callable[[Journal, Collection[str]], bool] = lambda *_: False,
 ) -> ModelPlan:
     """Plans a run's use of its models.
 
@@ -124,8 +115,7 @@ async def plan_models(
     models they serve, as at the beginning of a run. The row of a silent server says so.
 
     The plan assumes that no model is in memory yet, that all items of a mapped node run at once,
-    and that no call waits longer than `max_wait_s`. `endures` says whether a run would have ended
-    as soon with these nodes' models on the processor.
+    and that no call waits longer than `max_wait_s`.
 
     Raises:
         PipelineInvalid: The pipeline has a mistake.
@@ -140,17 +130,19 @@ async def plan_models(
     endpoints = known_endpoints(settings)
     check_managed(endpoints.values())
     casting = Casting(endpoints, settings)
-    await casting.ask_servers(Tracer(), environment=environment)
-    casting.choose_evaluators(Tracer(), task="", run_id="")
+    if judges(graph):
+        casting.check()
+        await casting.ask_servers(Tracer(), environment=environment)
+        casting.choose_evaluators(Tracer(), task="", run_id="")
     embedder = settings.memory.embedder
     players = Players(
         roles=casting.roles,
         embedder=None if embedder == WORDLLAMA else embedder,
     )
-    seen, last = await asyncio.to_thread(last_asked, settings.traces, graph.name)
-    demand = demand_of(graph, seen)
-    unknown = [name for name, one in demand.items() if one.source == "unknown"]
-    roles = _roles(_asked(demand, players), casting, endpoints, all_of_them=bool(unknown))
+    demand = demand_of(graph)
+    unknown = [name for name, roles in demand.items() if roles is None]
+    declared = {name: roles for name, roles in demand.items() if roles is not None}
+    roles = _roles(_asked(declared, players), casting, endpoints, all_of_them=bool(unknown))
 
     # 2. How large they are, and what there is room for.
     sizes = await asyncio.gather(*(_size_up(endpoints[tag], environment) for tag in roles))
@@ -161,7 +153,7 @@ async def plan_models(
     )
 
     # 3. How often they are loaded.
-    uses = {name: _uses(one, players, memory) for name, one in demand.items()}
+    uses = {name: _uses(asked, players, memory) for name, asked in declared.items()}
     loads: Mapping[str, int] | None = None
     if not refusals and not unknown:
         strands = [
@@ -171,31 +163,22 @@ async def plan_models(
         counted = planned_loads(strands, devices=memory.devices, tenants=memory.tenants)
         loads = {tag: counted[tag] for tag in memory.tenants}
 
-    # 4. Where they would be better off.
-    slow = {}
-    for tag, tenant in memory.tenants.items():
-        nodes = [name for name, one in demand.items() if tag in one.uses(players)]
-        has_run = nodes and seen.keys() >= {*nodes}
-        fits = tenant.need_bytes <= memory.devices[MACHINE].room_bytes
-        if last and has_run and fits and EVALUATOR not in roles[tag] and endures(last, nodes):
-            said = "', '".join(nodes)
-            slow[tag] = f"ten times slower, '{said}' would not have delayed the last run"
-    sized = {tag: endpoints[tag] for tag in roles if memory.sizes[tag].error is None}
-    proposals = dict(_proposals(sized, settings, slow))
-    unseen = ["no run of it ended well: which models may be slow is unknown"] if proposals else []
-
-    # 5. All of it side by side.
+    # 4. All of it side by side.
     models = tuple(
         _planned_model(endpoints[tag], played, memory, loads=loads) for tag, played in roles.items()
     )
     return ModelPlan(
         pipeline=graph.name,
-        devices=tuple(_planned_device(device, models) for device in memory.devices.values()),
+        devices=tuple(
+            PlannedDevice(
+                **asdict(device),
+                wanted_bytes=sum(model.need.get(device.name, 0) for model in models),
+            )
+            for device in memory.devices.values()
+        ),
         models=models,
         loads=None if loads is None else sum(loads.values()),
-        proposals=proposals,
-        notes=(*_notes(demand, uses, unknown, casting), *([] if last else unseen)),
-        warnings=tuple(_on_turns(uses, memory)),
+        notes=tuple(_notes(uses, unknown, casting)),
         refusals=refusals,
     )
 
@@ -221,23 +204,14 @@ def _planned_model(
         fit=memory.fit(tag),
         pin=endpoint.pin,
         loads=None if loads is None else loads.get(tag),
-        problem=None if size.error is None else str(size.error).removeprefix(f"{tag}: "),
-    )
-
-
-def _planned_device(device: Device, models: Sequence[PlannedModel]) -> PlannedDevice:
-    return PlannedDevice(
-        name=device.name,
-        capacity_bytes=device.capacity_bytes,
-        reserve_bytes=device.reserve_bytes,
-        wanted_bytes=sum(model.need.get(device.name, 0) for model in models),
+        problem=None if size.error is None else size.error.statement,
     )
 
 
 # --- who is asked ---------------------------------------------------------------------------------
 
 
-def _asked(demand: Mapping[str, Demand], players: Players) -> dict[str, tuple[str, ...]]:
+def _asked(declared: Mapping[str, Sequence[str]], players: Players) -> dict[str, tuple[str, ...]]:
     """By role, the tags of its models, for all roles that nodes ask in.
 
     The evaluator may have none: then code alone checks. So may the memory: wordllama embeds.
@@ -246,8 +220,8 @@ def _asked(demand: Mapping[str, Demand], players: Players) -> dict[str, tuple[st
         ConfigurationInvalid: Another role has no model.
     """
     asked: dict[str, tuple[str, ...]] = {}
-    for node, one in demand.items():
-        for role in one.roles:
+    for node, roles in declared.items():
+        for role in roles:
             asked[role] = players.of(role)
             if not asked[role] and role not in {EVALUATOR, MEMORY}:
                 try:
@@ -344,14 +318,6 @@ class _Memory:
             return error
         return None
 
-    def overflows(self, tags: Collection[str]) -> Iterator[tuple[Device, int]]:
-        """The devices without room for these beside what is pinned, and the bytes too much."""
-        for device in self.devices.values():
-            there = {*tags, *self.pinned}
-            wanted_bytes = sum(self.tenants[tag].need.get(device.name, 0) for tag in there)
-            if wanted_bytes > device.room_bytes:
-                yield device, wanted_bytes - device.room_bytes
-
 
 def _refusals(needed: Collection[str], memory: _Memory) -> Iterator[HarnessError]:
     """Why a run would be refused: a needed model never fits, or its file is no model."""
@@ -366,33 +332,14 @@ def _refusals(needed: Collection[str], memory: _Memory) -> Iterator[HarnessError
 # --- how often they are loaded --------------------------------------------------------------------
 
 
-def _uses(demand: Demand, players: Players, memory: _Memory) -> tuple[str, ...]:
+def _uses(roles: Sequence[str], players: Players, memory: _Memory) -> tuple[str, ...]:
     """The models that one call of a node asks, if their loads can be predicted."""
-    uses = demand.uses(players)
+    uses = players.of_all(roles)
     fitting = tuple(tag for tag in uses if tag in memory.tenants and memory.never(tag) is None)
-    is_alternating = demand.source == "declared" and len(set(uses)) > 1
-    return fitting * TURNS if is_alternating else fitting
-
-
-def _proposals(
-    endpoints: Mapping[str, Endpoint], settings: Settings, slow: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
-    """Lines for models from files. Those in `slow`, with their nodes, may be on the processor."""
-    free = [one for one in endpoints.values() if one.path and one.gpu_layers is None]
-    free.sort(key=lambda one: one.device == MACHINE)  # of equals, one that has a GPU keeps it
-    asked = {one.tag: MACHINE if one.tag in slow else AUTO for one in free}
-    moved = {one.tag: one.model_copy(update={"device": asked[one.tag]}) for one in free}
-    better = placed({**moved, **endpoints, **moved}, settings, may_split=True)
-    for one in free:
-        device = better[one.tag].device
-        if device != one.device:
-            is_whole = isinstance(device, str) and device != MACHINE
-            why = slow.get(one.tag, "whole" if is_whole else "no GPU has room for all of it")
-            yield one.tag, f"device = {json.dumps(device).replace(':', ' =')}  # {why}"
+    return fitting * TURNS if len(set(uses)) > 1 else fitting
 
 
 def _notes(
-    demand: Mapping[str, Demand],
     uses: Mapping[str, Sequence[str]],
     unknown: Sequence[str],
     casting: Casting,
@@ -400,12 +347,11 @@ def _notes(
     if unknown:
         nodes = ", ".join(f"'{node}'" for node in unknown)
         yield (
-            f"the order of calls is unknown: no run of {nodes} was found; run the pipeline once, "
-            "or declare the roles that a node asks with models=[…]"
+            f"the order of calls is unknown: declare the roles that {nodes} asks with models=[…]"
         )
-    for node, one in demand.items():
-        tags = dict.fromkeys(uses[node])
-        if one.source == "declared" and len(tags) > 1:
+    for node, asked in uses.items():
+        tags = dict.fromkeys(asked)
+        if len(tags) > 1:
             listed = " and ".join(f"'{tag}'" for tag in tags)
             yield (
                 f"node '{node}' alternates between {listed} an unknown number of times; "
@@ -413,28 +359,3 @@ def _notes(
             )
     if casting.draw is not None:
         yield f"each run draws its evaluator from the pool; counted with '{casting.draw.evaluator}'"
-
-
-def _on_turns(uses: Mapping[str, Sequence[str]], memory: _Memory) -> Iterator[Notice]:
-    """Models that take turns within one call of a node, and have no room beside each other."""
-    nodes: dict[tuple[str, str], tuple[str, int]] = {}
-    for node, tags in uses.items():
-        for pair, turns in _taking_turns(tags):
-            nodes.setdefault(pair, (node, turns))
-    for (one, other), (node, turns) in nodes.items():
-        for device, excess_bytes in memory.overflows({one, other}):
-            yield Notice(
-                code="plan.takes-turns",
-                message=f"node '{node}' alternates between '{one}' and '{other}', {turns} turns in "
-                f"one call, and '{device.name}' has no room for both "
-                f"({format_bytes(excess_bytes)} too much), so each round costs two loads; "
-                f"remedies: more capacity under {capacity_table(device)}, less context_tokens or "
-                "slots, or a smaller quantization",
-            )
-
-
-def _taking_turns(tags: Sequence[str]) -> Iterator[tuple[tuple[str, str], int]]:
-    for one, other in combinations(dict.fromkeys(tags), 2):
-        turns = [tag for tag, _ in groupby(tag for tag in tags if tag in (one, other))]
-        if len(turns) > 2:
-            yield (one, other), len(turns)

@@ -33,13 +33,13 @@ from harness.inference import (
     ToolKnowledge,
     connect,
     host_of,
+    knowledge_of,
     metrics_source,
     provider_of,
     reply_identity,
     served_metadata,
     server_address,
     slots_source,
-    tool_knowledge,
 )
 from harness.inference.gate import Lease
 from harness.log import log_warning
@@ -58,8 +58,8 @@ from harness.session.tenancy import (
     placed,
     tenant_of,
 )
-from harness.session.trust import api_key_of, control_key_of, known_secrets, not_allowed
-from harness.trace import Clock, Tracer, describe, monotonic
+from harness.session.trust import api_key_of, known_secrets, not_allowed
+from harness.trace import Clock, Tracer, describe, events, monotonic
 from harness.trace.secrets import Redactor
 
 CALL_CACHE = "calls.sqlite"
@@ -94,16 +94,13 @@ def describe_endpoints(endpoints: Mapping[str, Endpoint], tracer: Tracer) -> Non
     """Records, at the beginning of a trace, the facts about models that its report needs."""
     for tag, endpoint in endpoints.items():
         # A trace is shown to others: where a file lies on this machine is not theirs to know.
-        said = endpoint.model_dump(
-            mode="json",
-            exclude={"tag", "api_key_env", "control_key_env", "path"},
-            exclude_defaults=True,
-        )
+        hidden = {"tag", "api_key_env", "path", "headers", "query"}
+        said = endpoint.model_dump(mode="json", exclude=hidden, exclude_defaults=True)
         if endpoint.path is not None:
             said["file"] = endpoint.path.name
         if "device" in endpoint.model_fields_set:
             said["device"] = endpoint.device  # even the default, which "auto" may have become
-        tracer.instant("endpoint", model=tag, **said)
+        tracer.instant(events.Endpoint(model=tag, more=said))
 
 
 @asynccontextmanager
@@ -141,8 +138,8 @@ async def open_models(
     """
     check_fallbacks(endpoints)
     check_managed(endpoints.values())
-    _check_required(required, endpoints)
-    warn = warn or _log_notice
+    check_tags(required, endpoints)
+    warn = warn or (lambda notice: log_warning(notice.message, code=notice.code))
     async with AsyncExitStack() as stack:
         # Closed in reverse: the sampling ends, the budget unloads what it loaded, then the backends
         # close, then the cache; all the while a recorded run's heart beats.
@@ -172,11 +169,12 @@ async def open_models(
                     one = OpenedEndpoint(
                         endpoint=endpoint, backend=ScriptedBackend(()), error=error
                     )
-                    for stood_in_for in _relying_on(tag, endpoints, required):
+                    # For the required endpoints that it stands in for.
+                    for needed in (one for one in required if tag in endpoints[one].fallback):
                         warn(
                             Notice(
                                 code="endpoint.fallback-unusable",
-                                message=f"'{tag}' cannot stand in for '{stood_in_for}': {error}",
+                                message=f"'{tag}' cannot stand in for '{needed}': {error}",
                             )
                         )
             for replica in one.replicas or (one,):
@@ -219,7 +217,8 @@ async def open_models(
             gate = Gate(
                 max_parallel=one.endpoint.max_parallel,
                 max_queue=one.endpoint.max_queue,
-                replicas=[_replica(of, sampled) for of in ones],
+                max_outage_s=one.endpoint.max_outage_s,
+                replicas=[_replica(of) for of in ones],
                 lease=_lease(one, budget=budget if tag in tenants else None, called=called),
                 tracer=tracer,
             )
@@ -234,7 +233,9 @@ async def open_models(
                 kv_bytes=None if one.error else kv_bytes_of(one.endpoint),
                 error=one.error,
             )
-        yield OpenModels(client=Client(lines=lines, tracer=tracer, cache=cache), budget=budget)
+        yield OpenModels(
+            client=Client(lines=lines, tracer=tracer, cache=cache, warn=warn), budget=budget
+        )
 
 
 def _lease(
@@ -259,17 +260,12 @@ def _lease(
     return held
 
 
-def _replica(one: OpenedEndpoint, sampled: Mapping[str, Sampled]) -> Replica:
+def _replica(one: OpenedEndpoint) -> Replica:
     """One of the servers behind an endpoint, for its gate."""
     if one.server is None:
         return Replica()
     slots = slots_source(one.endpoint, api_key=one.api_key)
-    latest = sampled[one.server].latest if one.server in sampled else {}
-    return Replica(name=one.name, slots=slots, counters=latest)
-
-
-def _log_notice(notice: Notice) -> None:
-    log_warning(notice.message, code=notice.code)
+    return Replica(name=one.name, slots=slots)
 
 
 def _open_cache(settings: Settings, redactor: Redactor) -> ReplyCache | None:
@@ -282,20 +278,14 @@ def _open_cache(settings: Settings, redactor: Redactor) -> ReplyCache | None:
             return ReplyCache(TextStore(settings.traces / CALL_CACHE, clean=redactor.clean))
 
 
-def _check_required(required: Collection[str], endpoints: Mapping[str, Endpoint]) -> None:
-    for tag in required:
+def check_tags(tags: Collection[str], endpoints: Mapping[str, Endpoint]) -> None:
+    """Raises `ConfigurationInvalid` for a tag that no endpoint has."""
+    for tag in tags:
         if tag not in endpoints:
             raise ConfigurationInvalid(
                 f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints),
                 code="endpoint.unknown",
             )
-
-
-def _relying_on(
-    tag: str, endpoints: Mapping[str, Endpoint], required: Collection[str]
-) -> list[str]:
-    """The required endpoints that this one stands in for."""
-    return [other for other, one in endpoints.items() if other in required and tag in one.fallback]
 
 
 async def _tenants(
@@ -308,12 +298,14 @@ async def _tenants(
     """
     hosts = {one.endpoint.tag: (one.endpoint, one.host) for one in opened if one.host is not None}
     # Side by side: a server that does not answer is not waited for once for each of its models.
-    found = await asyncio.gather(*(_tenant_or_error(*one) for one in hosts.values()))
+    found = await asyncio.gather(
+        *(tenant_of(*one) for one in hosts.values()), return_exceptions=True
+    )
     tenants = {}
     for tag, tenant in zip(hosts, found, strict=True):
         if isinstance(tenant, Tenant):
             tenants[tag] = tenant
-        elif tag in required:
+        elif tag in required or not isinstance(tenant, HarnessError):
             raise tenant
         else:
             log_warning(
@@ -323,13 +315,6 @@ async def _tenants(
                 error=describe(tenant),
             )
     return tenants
-
-
-async def _tenant_or_error(endpoint: Endpoint, host: Host) -> Tenant | HarnessError:
-    try:
-        return await tenant_of(endpoint, host)
-    except HarnessError as error:
-        return error
 
 
 def _open_budget(
@@ -348,12 +333,9 @@ def _open_budget(
             check_fits(model, tenants, {device.name: device for device in devices})
     hosts = {one.endpoint.tag: one.host for one in opened if one.host is not None}
     for device in devices:
-        tracer.instant(
-            "budget",
-            device=device.name,
-            capacity_bytes=device.room_bytes,
-            reserve_bytes=device.reserve_bytes,
-        )
+        room, reserve = device.room_bytes, device.reserve_bytes
+        budget = events.Budget(device=device.name, capacity_bytes=room, reserve_bytes=reserve)
+        tracer.instant(budget)
     return KeepAliveBudget(
         devices=devices,
         tenants=tenants.values(),
@@ -417,7 +399,7 @@ def _knowledge(
                 endpoint.structured,
                 endpoint.tools,
             ),
-            (SchemaKnowledge(endpoint.structured), tool_knowledge(endpoint)),
+            knowledge_of(endpoint),
         )
         for tag, endpoint in endpoints.items()
     }
@@ -464,7 +446,6 @@ def open_endpoint(
         each = tuple(replace(how(one), name=name) for name, one in endpoint.replicas.items())
         return replace(each[0], endpoint=endpoint, name="", replicas=each)
     api_key = api_key_of(endpoint, environment)
-    control_key = control_key_of(endpoint, environment)
     # Files are read first: as long as they can be wrong, there is nothing to close.
     identity = reply_identity(endpoint) if cached else None
     file_footprint(endpoint)
@@ -473,14 +454,10 @@ def open_endpoint(
         for refusal in not_allowed(endpoint, environment, url=url):
             raise refusal
 
-    access = Access(
-        api_key=api_key,
-        control_key=control_key,
-        clock=clock,
-        check_address=check,
-    )
-    backend = connect(endpoint, access)
-    host = host_of(endpoint, backend, access) if is_managed(endpoint) else None
+    access = Access(api_key=api_key, clock=clock, check_address=check)
+    reached = endpoint.filled_in(environment)
+    backend = connect(reached, access)
+    host = host_of(reached, backend, access) if is_managed(endpoint) else None
     return OpenedEndpoint(
         endpoint=endpoint,
         backend=backend,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from harness.errors import InvalidInput
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _GRACE_S = 1.0
 """Seconds that cancelled tasks may take to end when all is over."""
@@ -29,6 +31,17 @@ def refuse_running_loop(instead: str) -> None:
         f"an event loop is running here already, as in a notebook; write await {instead} instead",
         code="pipeline.event-loop-running",
     )
+
+
+def in_own_loop(function: Callable[P, Coroutine[Any, Any, T]], *, instead: str) -> Callable[P, T]:
+    """The function for synchronous code; `instead` is what to await where a loop is running."""
+
+    @wraps(function, assigned=("__doc__", "__module__"))
+    def run(*args: P.args, **options: P.kwargs) -> T:
+        refuse_running_loop(instead)
+        return run_to_its_end(function(*args, **options))
+
+    return run
 
 
 def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from harness.compress import passages_of
 from harness.errors import ConfigurationInvalid, InferenceError, InvalidInput, Notice, ServerError
 from harness.inference import Embeddings, EmbedRequest
 from harness.memory import (
-    Embedder,
     Filter,
     Hit,
     Hits,
@@ -40,7 +39,7 @@ from harness.memory import (
 from harness.session.chat import open_shim
 from harness.session.settings import WORDLLAMA, MemorySettings, Settings
 from harness.session.trust import check_store
-from harness.trace import RunTrace, sha256_of
+from harness.trace import RunTrace, events, sha256_of
 
 T = TypeVar("T")
 
@@ -119,8 +118,7 @@ class PassageLibrary:
             )
             for excerpt in passages_of(document)
         ]
-        with self._tracer.span(
-            "remember",
+        remember = events.Remember(
             source=source,
             title=self._tracer.excerpt(title),
             quality=quality,
@@ -131,27 +129,24 @@ class PassageLibrary:
             document_sha256=None if self.is_kept else self._tracer.content(document),
             # Of the text before secrets are taken out.
             digest=None if self.is_kept else self._tracer.excerpt(sha256_of(document)),
-        ) as span:
+        )
+        with self._tracer.span(remember) as span:
             store = await self._open()
             added = await self._in_thread(partial(store.add, passages))
             span.set(
                 passages=len(passages),
                 added=len(added.new),
                 known=len(added.known),
-                merged=[{"id": one.id, "into": one.into, "rule": one.rule} for one in added.merged],
+                merged=[{"id": one.id, "into": one.into} for one in added.merged],
             )
             for refusal in added.refused:
-                self._tracer.instant(
-                    "refused",
-                    id=refusal.id,
-                    title=self._tracer.excerpt(refusal.title),
-                    detail=self._tracer.excerpt(refusal.reason),
-                )
+                said = map(self._tracer.excerpt, (refusal.title, refusal.reason))
+                self._tracer.instant(events.Refused(refusal.id, *said))
                 self._warn(
                     Notice(
                         code="memory.passage-refused",
-                        message=f"passage {refusal.id} is not remembered: it looks like "
-                        "instructions to a model; 'refused' in the trace says why",
+                        message=f"passage {refusal.id} is not remembered: it holds "
+                        "invisible characters; 'refused' in the trace says which",
                     )
                 )
             now = {one.id: one.into for one in added.merged}
@@ -163,13 +158,13 @@ class PassageLibrary:
         self, query: str, *, limit: int, mode: Mode = "hybrid", where: Filter | None = None
     ) -> Hits:
         """The passages most relevant to a question, best first."""
-        with self._tracer.span(
-            "recall",
+        recall = events.Recall(
             query=self._tracer.excerpt(query),
             limit=limit,
             mode=mode,
             where=self._tracer.excerpt(_as_json(where)),
-        ) as span:
+        )
+        with self._tracer.span(recall) as span:
             store = await self._open()
             search = partial(store.search, query, limit=limit, mode=mode, where=where)
             hits, behind = await self._in_thread(lambda: (search(), store.behind))
@@ -186,7 +181,7 @@ class PassageLibrary:
 
     async def novelty(self, texts: Sequence[str]) -> float:
         """How new these texts are to the store, 0 to 10."""
-        with self._tracer.span("novelty", texts=len(texts)) as span:
+        with self._tracer.span(events.Novelty(len(texts))) as span:
             store = await self._open()
             novelty = await self._in_thread(partial(store.novelty, texts))
             span.set(novelty=novelty)
@@ -200,7 +195,7 @@ class PassageLibrary:
         async with self._opening:
             if self._store is None:
                 async with AsyncExitStack() as stack:
-                    with self._tracer.span("open memory", kept=self.is_kept) as span:
+                    with self._tracer.span(events.OpenMemory(self.is_kept)) as span:
                         self._store = await self._opened_in(stack)
                         span.set(passages=len(self._store))
                     self._opened = stack.pop_all()
@@ -215,7 +210,7 @@ class PassageLibrary:
         embedder = None
         if settings.embedder != WORDLLAMA:
             embedder = await EndpointEmbedder.open(settings.embedder, ask=self._ask)
-        store = await self._in_thread(partial(opened_store, settings, path, embedder=embedder))
+        store = await self._in_thread(partial(_opened_store, settings, path, embedder=embedder))
         stack.push_async_callback(asyncio.to_thread, store.close)
         # A thread may still do the work of a node that was cancelled.
         stack.push_async_callback(
@@ -290,27 +285,14 @@ def open_store(
         if memory.embedder != WORDLLAMA:
             embedder = stack.enter_context(_called_in_background(settings))
         yield stack.enter_context(
-            opened_store(memory, memory.path, embedder=embedder, progress=progress, make=make)
+            _opened_store(memory, memory.path, embedder=embedder, progress=progress, make=make)
         )
 
 
-def opened_store(
-    memory: MemorySettings,
-    path: Place,
-    *,
-    embedder: Embedder | None,
-    progress: Progress | None = None,
-    make: bool = True,
-) -> MemoryStore:
-    """The store at a place; raises as `MemoryStore.open` does."""
+def _opened_store(memory: MemorySettings, path: Place, **how: Any) -> MemoryStore:  # noqa: ANN401
+    """The store at a place; see `MemoryStore.open`."""
     return MemoryStore.open(
-        path,
-        embedder=embedder,
-        language=memory.language,
-        merge=memory.merge,
-        cache=memory.cache,
-        progress=progress,
-        make=make,
+        path, language=memory.language, merge=memory.merge, cache=memory.cache, **how
     )
 
 
@@ -350,6 +332,10 @@ class EndpointEmbedder:
     """Embeds by calls to one model. An `Embedder`, for any thread but the event loop's.
 
     `first` is an answer, which tells the model and the length of its vectors.
+
+    Attributes:
+        name: The endpoint's tag, and the model that its server says it has.
+        dimensions: Length d of each vector.
     """
 
     def __init__(
@@ -358,7 +344,8 @@ class EndpointEmbedder:
         self._tag = tag
         self._ask = ask
         self._model_id = first.model_id
-        self._dimensions = int(first.vectors.shape[1])
+        self.name = f"{tag}/{first.model_id}"
+        self.dimensions = int(first.vectors.shape[1])
         self._loop = loop
         self._lock = Lock()
         self._calls: set[Future[Embeddings]] = set()
@@ -374,16 +361,6 @@ class EndpointEmbedder:
         first = await ask(EmbedRequest(model=tag, role="memory", texts=("memory",)))
         return cls(tag, ask=ask, first=first, loop=asyncio.get_running_loop())
 
-    @property
-    def name(self) -> str:
-        """The endpoint's tag, and the model that its server says it has."""
-        return f"{self._tag}/{self._model_id}"
-
-    @property
-    def dimensions(self) -> int:
-        """Length d of each vector."""
-        return self._dimensions
-
     def embed(self, texts: Sequence[str]) -> Vectors:
         """See `Embedder`. Blank texts, which servers refuse, are not sent.
 
@@ -391,7 +368,7 @@ class EndpointEmbedder:
             InferenceError: There are no vectors, another model made them, or this is closed.
             RunLimitReached: The run's limits leave no room for the call.
         """
-        vectors = np.zeros((len(texts), self._dimensions), dtype=np.float32)
+        vectors = np.zeros((len(texts), self.dimensions), dtype=np.float32)
         rows = [row for row, text in enumerate(texts) if text.strip()]
         for start in range(0, len(rows), _BATCH):
             batch = rows[start : start + _BATCH]
@@ -423,11 +400,11 @@ class EndpointEmbedder:
             with self._lock:
                 self._calls.discard(call)
         # The server may have been given another model.
-        if (embeddings.model_id, embeddings.vectors.shape[1]) != (self._model_id, self._dimensions):
+        if (embeddings.model_id, embeddings.vectors.shape[1]) != (self._model_id, self.dimensions):
             raise ServerError(
                 f"the server now embeds with '{embeddings.model_id}' "
                 f"({embeddings.vectors.shape[1]} numbers), and before with '{self._model_id}' "
-                f"({self._dimensions}): their vectors cannot be compared; run again to embed the "
+                f"({self.dimensions}): their vectors cannot be compared; run again to embed the "
                 "stored passages again",
                 endpoint=self._tag,
             )

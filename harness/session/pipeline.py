@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from harness.errors import InvalidInput, PipelineInvalid
 from harness.graph import Asker, Cache, Concurrency, Graph, OnError, Retry, Timeout, graph_inputs
+from harness.graph.graph import ResultT
 from harness.inference import Backend, Limits
 from harness.rubric import Rubric
 from harness.session.batch import Batch, BatchResult
-from harness.session.batch_rows import Inputs
-from harness.session.events import RunEvents
-from harness.session.own_loop import refuse_running_loop, run_to_its_end
+from harness.session.batch_rows import BatchRows, Inputs
+from harness.session.own_loop import in_own_loop
 from harness.session.pipeline_run import PipelineRun
 from harness.session.result import RunResult
 from harness.session.resume import Origin
 from harness.session.run import Run
+from harness.session.run_events import RunEvents
 from harness.session.settings import Settings, settings_or_default
 from harness.trace import Sink
 
 
-class Pipeline(Graph):
+class Pipeline(Graph[ResultT]):
     """A pipeline of functions, joined by the names of their parameters.
+
+    `Pipeline[str]("brief")` states the type of its result, for type checkers.
 
     Args:
         name: The name of its runs.
@@ -97,42 +100,6 @@ class Pipeline(Graph):
                     code="pipeline.run-parameter-misnamed",
                 )
 
-    def run(
-        self,
-        inputs: Mapping[str, object] | None = None,
-        /,
-        *,
-        resume: str | Path | None = None,
-        answers: Mapping[str, object] | None = None,
-        asker: Asker | None = None,
-        limits: Limits | None = None,
-        settings: Settings | None = None,
-        backends: Mapping[str, Backend] | None = None,
-        observers: Sequence[Sink] = (),
-        origin: Origin | None = None,
-        **named: object,
-    ) -> RunResult:
-        """Runs the pipeline as `run_async` does; see there.
-
-        Raises:
-            InvalidInput: An event loop is already running, as in a notebook.
-        """
-        refuse_running_loop("pipeline.run_async(…)")
-        return run_to_its_end(
-            self.run_async(
-                inputs,
-                resume=resume,
-                answers=answers,
-                asker=asker,
-                limits=limits,
-                settings=settings,
-                backends=backends,
-                observers=observers,
-                origin=origin,
-                **named,
-            )
-        )
-
     async def run_async(
         self,
         inputs: Mapping[str, object] | None = None,
@@ -147,7 +114,7 @@ class Pipeline(Graph):
         observers: Sequence[Sink] = (),
         origin: Origin | None = None,
         **named: object,
-    ) -> RunResult:
+    ) -> RunResult[ResultT]:
         """Runs the pipeline: `await pipeline.run_async(task="…")`, or `run_async({"task": "…"})`.
 
         However it ends, its journal, its timelines and its line in the audit log are written.
@@ -227,6 +194,8 @@ class Pipeline(Graph):
             return await run.begin(given)
         return await run.resume(resume, given, answers=answers or {})
 
+    run = in_own_loop(run_async, instead="pipeline.run_async(…)")
+
     def events(self, inputs: Mapping[str, object] | None = None, /, **options: Any) -> RunEvents:  # noqa: ANN401
         """Runs the pipeline as `run_async` does; yields its events as they happen.
 
@@ -244,7 +213,7 @@ class Pipeline(Graph):
         """
         others = options.pop("observers", ())
 
-        def run(observer: Sink) -> Coroutine[Any, Any, RunResult]:
+        def run(observer: Sink) -> Coroutine[Any, Any, RunResult[Any]]:
             return self.run_async(inputs, observers=(*others, observer), **options)
 
         return RunEvents(run)
@@ -256,6 +225,8 @@ class Pipeline(Graph):
         output: str | Path | None = None,
         columns: Mapping[str, str] | None = None,
         every: Mapping[str, object] | None = None,
+        bad_rows: Literal["stop", "skip"] = "stop",
+        max_failures: float | None = 0.5,
         evaluate: str | Path | Rubric | None = None,
         sample: int | None = None,
         seed: int = 0,
@@ -279,6 +250,11 @@ class Pipeline(Graph):
             columns: What a column is called there, by the input's name.
             every: Inputs of every row. `{column}` stands for what the row has, and a text that
                 begins with `@` for that file, which with a column is looked for beside the table.
+            bad_rows: Whether rows that do not fit the pipeline stop the batch before anything runs,
+                or fail alone.
+            max_failures: Failures for one reason that end the batch, which then goes on later: a
+                count that is exceeded, or as a `float` a share of the rows that have ended (of at
+                least 20 failures). None for any number.
             evaluate: A rubric that scores every output.
             sample: Only so many rows, drawn by the seed.
             seed: A larger sample by the same seed holds the smaller one.
@@ -289,20 +265,25 @@ class Pipeline(Graph):
             observers: Receive each record of the run.
 
         Raises:
-            InvalidInput: One of the first 100 rows does not fit the pipeline, the output is not of
-                this batch, or another argument is invalid; nothing was run.
+            InvalidInput: A row does not fit the pipeline, the output is not of this batch, or
+                another argument is invalid; nothing was run.
         """
         _check_limits(limits)
         _check_backends(backends)
-        batch = Batch(
+        rows = BatchRows(
             self,
             inputs,
-            output=None if output is None else Path(output),
             columns=columns,
             every=every,
-            evaluate=evaluate,
+            bad_rows=bad_rows,
             sample=sample,
             seed=seed,
+        )
+        batch = Batch(
+            rows,
+            output=None if output is None else Path(output),
+            max_failures=max_failures,
+            evaluate=evaluate,
             max_parallel=max_parallel,
             limits=limits,
             settings=settings_or_default(settings),

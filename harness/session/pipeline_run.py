@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from harness.errors import HarnessError, NodeFailed, Notice
+from harness.errors import NodeFailed, Notice
 from harness.graph import (
     Answers,
     Asker,
@@ -24,10 +23,10 @@ from harness.graph import (
 )
 from harness.graph.on_ray import on_ray
 from harness.graph.state import Places
-from harness.inference import NOTHING, Backend, Limits, merged
+from harness.inference import NOTHING, Backend, Limits, Meter, merged
+from harness.inference.limits import FIELD_OF
 from harness.inference.reply_store import OUTPUT_CACHE, StoredOutputs
-from harness.rubric.load import load_rubric_file
-from harness.session.demand import Forecaster, Players, demand_of, last_asked
+from harness.session.demand import Forecaster, Players, demand_of, judges
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
 from harness.session.resume import (
@@ -40,7 +39,6 @@ from harness.session.resume import (
     read_earlier_run,
     record_beginning,
     record_outcome,
-    remember_again,
     remembered_in,
     rename_notices,
 )
@@ -48,7 +46,8 @@ from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.run import Run
 from harness.session.session import Session, open_session
 from harness.session.settings import Settings, cluster_address
-from harness.trace import AUDIT_LOG, Instant, Record, Sink, describe, monotonic
+from harness.session.surroundings import Surroundings
+from harness.trace import AUDIT_LOG, Record, Sink, describe, events, monotonic
 from harness.trace.run_list import find_journal
 
 _WRAP_UP_S = 1.0
@@ -68,7 +67,8 @@ class _Part:
     origin: Origin | None
     answers: Answers
     earlier: EarlierRun | None
-    """None in a run's first part."""
+    """None in a run's first part, as is the next."""
+    surroundings: Surroundings | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +89,12 @@ class PipelineRun:
     observers: Sequence[Sink]
     asker: Asker | None
     origin: Origin | None
+    keeps_replies: bool = False
+    """Whether replies are kept after a finished run, for when its nodes are changed."""
+    produces: bool = True
+    """Whether drafts are also written, not only judged."""
+    scored: Callable[[], Iterable[bool]] = tuple
+    """See `Session.scored`."""
     _retries: Counter[str] = field(default_factory=Counter, init=False)
 
     async def begin(self, inputs: Mapping[str, object]) -> RunResult:
@@ -102,6 +108,7 @@ class PipelineRun:
                 origin=self.origin,
                 answers={},
                 earlier=None,
+                surroundings=None,
             )
         )
 
@@ -120,11 +127,11 @@ class PipelineRun:
             earlier = read_earlier_run(find_journal(earlier, lambda: self.settings.traces))
         values, given = inputs_now(graph, inputs, earlier)
         answered = match_answers(answers, earlier.questions)
+        surroundings = await Surroundings(self.settings, self.backends).beside(earlier.outputs)
         if earlier.is_finished:
-            result = await result_if_nothing_to_do(graph, values, earlier)
+            result = await result_if_nothing_to_do(graph, values, earlier, surroundings)
             if result is not None:
-                changed = await asyncio.to_thread(_changed_rubrics, earlier, self.settings.rubrics)
-                return replace(result, warnings=(*result.warnings, *changed))
+                return result
         return await self._run(
             _Part(
                 inputs=values,
@@ -133,6 +140,7 @@ class PipelineRun:
                 origin=self.origin or earlier.beginning.origin,
                 answers={**earlier.answers, **answered},
                 earlier=earlier,
+                surroundings=surroundings,
             )
         )
 
@@ -149,28 +157,33 @@ class PipelineRun:
                 backends=self.backends,
                 observers=(*self.observers, self._note_retry),
                 limits=merged(part.limits, self.own_limits),
+                command_limits=part.origin.limits if part.origin else None,
                 needed_roles=_needed_roles(self.graph),
+                produces=self.produces,
+                judges=judges(self.graph),
                 resume=part.earlier.journal.path if part.earlier else None,
                 spent=part.earlier.spent if part.earlier else NOTHING,
+                surroundings=part.surroundings,
             ) as session:
                 if part.earlier is not None:
                     part.earlier.check_unchanged()
                     for notice in part.earlier.notices:
                         session.casting.warn(notice, session.trace)
                     session.replies.ask_anew(part.earlier.misled)
-                with session.trace.span(
-                    "run", label=self.graph.name, max_parallel=self.max_parallel
-                ):
+                run = events.Run(label=self.graph.name, max_parallel=self.max_parallel)
+                with session.trace.span(run):
                     await self._record_beginning(session, part)
                     for notice in doubtful_inputs(self.graph, part.given):
                         session.casting.warn(notice, session.trace)
                     if part.earlier is not None:
                         await _remember_again(session, part.earlier)
                     ended = await self._execute(session, part)
+                    session.trace.flush()  # so that observers have heard all of it
+                    session.scored.extend(self.scored())
                     record_outcome(session.trace, ended)
                     for notice in result_notices(self.graph, ended):
                         session.casting.warn(notice, session.trace)
-                    if ended.status == "finished":
+                    if ended.status == "finished" and not self.keeps_replies:
                         session.replies.drop()
                     if ended.failures:
                         raise _failure(ended)
@@ -185,9 +198,8 @@ class PipelineRun:
         return self._result(session, ended, part, started_ns=started_ns)
 
     def _note_retry(self, record: Record) -> None:
-        if isinstance(record, Instant) and record.name == "retry":
-            said = record.attributes
-            self._retries[str(said.get("node") or said.get("model"))] += 1
+        if retry := events.Retry.of(record):
+            self._retries[str(retry.node or retry.model)] += 1
 
     async def _record_beginning(self, session: Session, part: _Part) -> None:
         trace = session.trace
@@ -202,16 +214,17 @@ class PipelineRun:
         known = part.earlier.answers if part.earlier else {}
         for (key, text), answer in part.answers.items():
             if (key, text) not in known:
-                trace.instant(
-                    "answer", key=key, text=trace.excerpt(text), answer=trace.excerpt(answer)
+                said = events.Answer(
+                    key=key, text=trace.excerpt(text), answer=trace.excerpt(answer)
                 )
+                trace.instant(said)
         # From here on the run can be killed and resumed.
         await trace.persisted()
 
     async def _execute(self, session: Session, part: _Part) -> Execution:
-        earlier, trace, deadline_ns = part.earlier, session.trace, session.meter.deadline_ns
+        earlier, trace = part.earlier, session.trace
 
-        forecaster = await self._forecaster(session)
+        forecaster = self._forecaster(session)
 
         def run_of(call: NodeCall) -> Run:
             return Run(
@@ -250,9 +263,10 @@ class PipelineRun:
                 max_parallel=places,
                 earlier=earlier.outputs if earlier else None,
                 cache=cache,
+                surroundings=session.surroundings,
                 answers=part.answers,
                 asker=self.asker,
-                deadline_s=None if deadline_ns is None else _deadline_s(deadline_ns),
+                deadline_s=_deadline_s(session.meter),
                 watcher=forecaster,
             )
         if earlier is not None:
@@ -261,22 +275,21 @@ class PipelineRun:
                 session.casting.warn(notice, trace)
         return ended
 
-    async def _forecaster(self, session: Session) -> Forecaster | None:
+    def _forecaster(self, session: Session) -> Forecaster | None:
         """Forecasts calls for the budget; None without a budget."""
         budget = session.budget
         if budget is None:
             return None
-        # The run's own journal has not ended, and so is passed over.
-        seen, _ = await asyncio.to_thread(last_asked, self.settings.traces, self.graph.name)
         players = Players(roles=session.roles, embedder=session.passages.model)
-        return Forecaster(
-            self.graph, demand_of(self.graph, seen), players=players, expect=budget.expect
-        )
+        return Forecaster(self.graph, demand_of(self.graph), players=players, expect=budget.expect)
 
     def _result(
         self, session: Session, ended: Execution, part: _Part, *, started_ns: int
     ) -> RunResult:
         trace, casting = session.trace, session.casting
+        stopped = ended.stopped_by
+        limit = next((name for name in FIELD_OF if stopped and stopped.limit == name), None)
+        rest = session.meter.left(limit) if limit else None
         return RunResult(
             run_id=trace.run_id,
             pipeline=self.graph.name,
@@ -286,7 +299,8 @@ class PipelineRun:
             failures=ended.failures,
             skips=ended.skips,
             questions=ended.questions,
-            stopped_by=None if ended.stopped_by is None else str(ended.stopped_by),
+            stopped_by=None if stopped is None else str(stopped),
+            command_limit=limit if rest and rest.scope.whose == "command" else None,
             reused=ended.reused,
             reruns=ended.reruns,
             retries=dict(self._retries),
@@ -295,7 +309,7 @@ class PipelineRun:
             loops=tuple(session.loops),
             earlier_loops=tuple(session.earlier_loops),
             models=tuple(session.models),
-            spent=session.meter.spent,
+            spent=session.meter.chain[-1].spent,
             duration_s=(monotonic() - started_ns) / 1e9,
             files=RunFiles(
                 journal=trace.journal_path,
@@ -313,7 +327,9 @@ class PipelineRun:
 async def _remember_again(session: Session, earlier: EarlierRun) -> None:
     """Restores lost documents of nodes that are not called again."""
     if not session.passages.is_kept:
-        lost = await remember_again(remembered_in(earlier.journal), session.passages)
+        documents, lost = remembered_in(earlier.journal)
+        for document in documents:
+            await session.passages.remember(**document)
         if lost:
             notice = Notice(
                 code="resume.documents-lost",
@@ -324,32 +340,13 @@ async def _remember_again(session: Session, earlier: EarlierRun) -> None:
             session.casting.warn(notice, session.trace)
 
 
-def _changed_rubrics(earlier: EarlierRun, rubrics: Path) -> list[Notice]:
-    """Changed rubrics of the user; a node's code does not show their changes."""
-    judged = {loop.rubric: loop.rubric_sha256 for loop in earlier.loops.ended}
-    notices = []
-    for name, sha256 in judged.items():
-        try:
-            path = rubrics / f"{name}.yaml"
-            changed = load_rubric_file(path, directory=rubrics).sha256 != sha256
-        except HarnessError:
-            continue  # given as a path, or shipped; or it has a mistake now
-        if changed:
-            notices.append(
-                Notice(
-                    code="resume.rubric-changed",
-                    message=f"rubric '{name}' has changed; texts that it already judged are kept "
-                    "as they are. To judge them again, begin a new run: harness run",
-                )
-            )
-    return notices
-
-
-def _deadline_s(deadline_ns: int) -> float:
-    """Seconds from now until everything still going is stopped."""
-    left_s = (deadline_ns - monotonic()) / 1e9
+def _deadline_s(meter: Meter) -> float | None:
+    """Seconds from now until everything still going is stopped; None without a limit."""
+    rest = meter.left("time")
     # A run whose time was over before it was resumed has nothing to wrap up.
-    return left_s + _WRAP_UP_S if left_s > 0 else 0.0
+    if rest is None:
+        return None
+    return rest.amount + _WRAP_UP_S if rest.amount > 0 else 0.0
 
 
 def _needed_roles(graph: Graph) -> dict[str, str]:

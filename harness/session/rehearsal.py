@@ -8,7 +8,15 @@ from typing import Any
 
 from harness.graph import Execution, Graph, NodeCall, Work, execute
 from harness.graph.node_call import Suspended
-from harness.session.result import CallResult, RunFiles, RunResult, result_notices, result_of
+from harness.inference import Backend
+from harness.session.result import (
+    CallResult,
+    RunFiles,
+    RunResult,
+    call_result,
+    result_notices,
+    result_of,
+)
 from harness.session.resume import (
     EarlierRun,
     inputs_now,
@@ -16,16 +24,18 @@ from harness.session.resume import (
     rename_notices,
     renamed_nodes,
 )
+from harness.session.settings import Settings
+from harness.session.surroundings import Surroundings
 from harness.trace import AUDIT_LOG, TIMELINES, Tracer, calls_of, group_calls
 from harness.trace.node_records import NodeRecord, node_records
 
 
 async def result_if_nothing_to_do(
-    graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun
+    graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun, surroundings: Surroundings
 ) -> RunResult | None:
     """The result of a run with nothing left to do; None if a call would have to be made."""
     no_calls = _NoCalls()
-    ended = await rehearsed(graph, inputs, earlier, no_calls)
+    ended = await rehearsed(graph, inputs, earlier, surroundings, no_calls)
     if no_calls.was_asked or ended.status != "finished":
         return None
     return _from_journal(graph, ended, earlier)
@@ -33,11 +43,13 @@ async def result_if_nothing_to_do(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remake:
-    """A call of a node that a resumed run would repeat; the figures are from its earlier call."""
+    """A call of a node that a resumed run would repeat; the figures are from its last call."""
 
     node: str
     """A label such as `findings[2]`."""
     reason: str
+    steps: tuple[str, ...]
+    """Labels of the calls of nested nodes that it would repeat."""
     calls: int
     """Calls to models, including nested nodes, like the figures below."""
     input_tokens: int
@@ -50,48 +62,76 @@ class Remake:
 class Rehearsal:
     """The calls that a resumed run would make, as far as foreseeable."""
 
+    kept: tuple[str, ...]
+    """Labels of the calls whose outputs it would reuse."""
     made_again: tuple[Remake, ...]
     """Calls that were done."""
+    unfinished: tuple[str, ...]
+    """Labels of calls that were begun and have no output: they failed, or were interrupted."""
     new: tuple[str, ...]
     """Nodes that were never called: new ones, and nodes that a killed run had not reached."""
     renamed: Mapping[str, str]
     """The names that reused nodes had before, by their names now."""
 
 
-async def rehearse(graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun) -> Rehearsal:
+async def rehearse(
+    graph: Graph,
+    inputs: Mapping[str, object],
+    earlier: EarlierRun,
+    *,
+    settings: Settings,
+    backends: Mapping[str, Backend] | None = None,
+    through: str | None = None,
+) -> Rehearsal:
     """Finds the calls that a resumed run would make, without a call.
+
+    Args:
+        graph: The pipeline.
+        inputs: As given; recorded ones count beside them.
+        earlier: The run to resume.
+        settings: As for the run, as are the backends.
+        backends: Ready-made backends by tag.
+        through: A mapped node that does no more than call a pipeline: its calls are made, and those
+            of the pipeline's nodes are not.
 
     Raises:
         InvalidInput: As from the run itself.
     """
     values, _ = inputs_now(graph, inputs, earlier)
-    ended = await rehearsed(graph, values, earlier)
+    surroundings = await Surroundings(settings, backends).beside(earlier.outputs)
+    ended = await rehearsed(graph, values, earlier, surroundings, through=through)
     reasons = {one.node: one.reason for one in ended.reruns}
     kept = frozenset(ended.reused)
     called: set[str] = set()
-    took: dict[str, list[NodeRecord]] = {}
-    for record in node_records(earlier.journal):
+    took: dict[str, dict[str, NodeRecord]] = {}
+    for record in node_records(earlier.journal, latest=True):
         called.add(record.node)
-        took.setdefault(record.label.partition("/")[0], []).append(record)
-    again = []
+        took.setdefault(record.label.partition("/")[0], {})[record.label] = record
+    again, unfinished = [], []
     for label, records in took.items():
-        own = next((one for one in records if one.label == label), None)
+        own = records.get(label)
         is_done = own is not None and own.status in {"done", "reused"} and own.node in graph.nodes
+        if own is not None and own.times and not is_done and label not in kept:
+            unfinished.append(label)
         if not is_done or label in kept:
             continue
-        costs = [one.cost_usd for one in records if one.cost_usd is not None]
+        made = [one for one in records.values() if one.label not in kept]
+        costs = [one.cost_usd for one in made if one.cost_usd is not None]
         again.append(
             Remake(
                 node=label,
                 reason=reasons.get(label, "what it takes is made again"),
-                calls=sum(one.calls for one in records),
-                input_tokens=sum(one.input_tokens for one in records),
-                output_tokens=sum(one.output_tokens for one in records),
+                steps=tuple(one.label for one in made if one is not own),
+                calls=sum(one.calls for one in made),
+                input_tokens=sum(one.input_tokens for one in made),
+                output_tokens=sum(one.output_tokens for one in made),
                 cost_usd=sum(costs) if costs else None,
             )
         )
     return Rehearsal(
+        kept=tuple(one for one in ended.reused if "/" not in one),
         made_again=tuple(again),
+        unfinished=tuple(unfinished),
         new=tuple(one for one in graph.nodes if one not in called and one not in ended.outputs),
         renamed=renamed_nodes(ended),
     )
@@ -101,15 +141,12 @@ async def rehearsed(
     graph: Graph,
     inputs: Mapping[str, object],
     earlier: EarlierRun,
+    surroundings: Surroundings,
     no_calls: _NoCalls | None = None,
     *,
     through: str | None = None,
 ) -> Execution:
-    """How a resumed run would begin: the calls to reuse, and the calls to repeat.
-
-    `through` is a mapped node that does no more than call a pipeline: its calls are made, and those
-    of the pipeline's nodes are not.
-    """
+    """How a resumed run would begin: the calls to reuse, and the calls to repeat."""
     return await execute(
         graph,
         inputs,
@@ -117,6 +154,7 @@ async def rehearsed(
         tracer=Tracer(),
         executor=no_calls or _NoCalls(through),
         earlier=earlier.outputs,
+        surroundings=surroundings,
     )
 
 
@@ -127,8 +165,7 @@ class _Through:
         self._call = call
 
     async def call(self, pipeline: Graph, /, **inputs: object) -> CallResult:
-        outputs = await self._call.call(pipeline, inputs)
-        return CallResult(outputs=outputs, result=outputs.get(pipeline.result_node))
+        return call_result(pipeline, await self._call.call(pipeline, inputs))
 
 
 class _NoCalls:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import shorten
+from typing import Any, Generic, cast
 
 from harness.errors import Notice
 from harness.graph import (
@@ -19,9 +20,11 @@ from harness.graph import (
     RunStatus,
     Skipped,
 )
+from harness.graph.graph import ResultT
 from harness.inference import NOTHING, Spent, most_tokens_of_messages
+from harness.inference.limits import LimitName
 from harness.session.separation import EvaluatorDraw, EvaluatorPanel, Separation
-from harness.trace import Call, CallGroup, Instant, Journal, SpanRecord, calls_of
+from harness.trace import CallGroup, Instant, Journal, SpanRecord, calls_of, events
 from harness.trace.calls import charges_of, cost_of, priced_asides
 from harness.wiggum import RecordedLoop, WiggumResult
 
@@ -41,7 +44,7 @@ class RunFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
+class RunResult(Generic[ResultT]):
     """The result of a run that finished, failed, was stopped at a limit, or waits for a person."""
 
     run_id: str
@@ -49,7 +52,7 @@ class RunResult:
     status: RunStatus = "finished"
     outputs: Mapping[str, object]
     """The output of every node that has one; `Skipped` for a node that was skipped."""
-    result: object
+    result: ResultT
     """The output of the pipeline's result node: the last node, or the one named by
     `Pipeline(result=…)`. None without an output; if the node was skipped, a warning says so."""
     failures: tuple[NodeFailure, ...] = ()
@@ -59,6 +62,8 @@ class RunResult:
     """The questions that wait for an answer."""
     stopped_by: str | None = None
     """The limit that ended the run, in words."""
+    command_limit: LimitName | None = None
+    """That limit, if it was of the command alone: only then an option raises it."""
     reused: tuple[str, ...] = ()
     """Calls of nodes that were not made, because an earlier part of the run has their outputs, or,
     for a node with a `Cache`, another run."""
@@ -84,7 +89,7 @@ class RunResult:
     """Duration of the last part, including loading."""
     files: RunFiles
     separation: Separation | None = None
-    """How far producer and evaluators differ; None without an evaluator."""
+    """How far producer and evaluators differ; None without an evaluator, or if none judged."""
     evaluator_draw: EvaluatorDraw | None = None
     """None if no evaluator was drawn."""
     evaluator_panel: EvaluatorPanel | None = None
@@ -116,19 +121,25 @@ def all_passed(loops: Sequence[WiggumResult | RecordedLoop]) -> bool | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallResult:
+class CallResult(Generic[ResultT]):
     """The outputs of a pipeline that a node called."""
 
     outputs: Mapping[str, object]
     """By node."""
-    result: object
+    result: ResultT
     """See `RunResult.result`."""
 
 
-def result_of(graph: Graph, ended: Execution) -> object:
+def call_result(graph: Graph[ResultT], outputs: Mapping[str, object]) -> CallResult[ResultT]:
+    """These outputs of a pipeline, with its result among them."""
+    result: Any = outputs.get(graph.result_node)
+    return CallResult(outputs=outputs, result=result)
+
+
+def result_of(graph: Graph[ResultT], ended: Execution) -> ResultT:
     """The result node's output; None without one."""
-    given = ended.outputs.get(graph.result_node)
-    return None if isinstance(given, Skipped) else given
+    given: Any = ended.outputs.get(graph.result_node)
+    return cast("ResultT", None if isinstance(given, Skipped) else given)
 
 
 def result_notices(graph: Graph, ended: Execution) -> Iterator[Notice]:
@@ -140,10 +151,6 @@ def result_notices(graph: Graph, ended: Execution) -> Iterator[Notice]:
             message=f"there is no result: its node '{graph.result_node}' was skipped "
             f'({given.reason}); if another gives it, write Pipeline(…, result="…")',
         )
-
-
-_PAID = ("embed", "schema probe", "tool probe")
-"""Spans of paid requests to models other than chats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,29 +176,21 @@ def run_spent(journal: Journal) -> RunSpent:
     Raises:
         JournalInvalid: A line in the middle is not a record.
     """
-    chats: list[SpanRecord] = []
-    asides: list[SpanRecord] = []
-    endpoints: list[Instant] = []
-    for item in journal.items(SpanRecord, Instant):
-        if isinstance(item, SpanRecord) and item.name == "chat":
-            chats.append(item)
-        elif isinstance(item, SpanRecord) and item.name in _PAID:
-            asides.append(item)
-        elif isinstance(item, Instant) and item.name == "endpoint":
-            endpoints.append(item)
-    calls = calls_of(chats)
-    sent = [
+    seen = events.Events()
+    calls = calls_of(seen.noted(journal.items(SpanRecord, Instant)))
+    sent: list[events.Request] = [
         call
-        for call in (*calls, *priced_asides(asides))
-        if not call.was_refused and not call.from_cache
+        for call in (*calls, *priced_asides(seen[events.OtherRequest]))
+        if call.was_sent and not call.from_cache
     ]
+    endpoints = seen[events.Endpoint]
     charges = charges_of(sent, endpoints)
-    uncounted = [c for c in sent if c.status != "ok" or c.count("input_tokens") is None]
+    uncounted = [call for call in sent if call.input_tokens is None]
     return RunSpent(
         calls=len(sent),
-        input_tokens=sum(call.count("input_tokens") or 0 for call in sent)
+        input_tokens=sum(call.input_tokens or 0 for call in sent)
         + _most_prompt_tokens(uncounted, journal),
-        output_tokens=sum(call.count("output_tokens") or 0 for call in sent),
+        output_tokens=sum(call.output_tokens or 0 for call in sent),
         cost_usd=sum(charges.values()) if charges else None,
         time_ns=journal.duration_ns,
         estimated_calls=len(uncounted),
@@ -202,9 +201,11 @@ def run_spent(journal: Journal) -> RunSpent:
     )
 
 
-def _most_prompt_tokens(calls: Sequence[Call], journal: Journal) -> int:
+def _most_prompt_tokens(calls: Sequence[events.Request], journal: Journal) -> int:
     """Estimated prompt tokens of calls without a count, as far as the journal has their prompts."""
-    prompts = Counter(str(call.attributes.get("prompt_sha256")) for call in calls)
+    prompts: Counter[object] = Counter(
+        call.prompt_sha256 for call in calls if isinstance(call, events.Chat)
+    )
     return sum(
         most_tokens_of_messages(text, messages=1) * prompts[prompt]
         for prompt, text in journal.texts(prompts).items()

@@ -7,15 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from harness.errors import HarnessError, InvalidInput, Notice, ReplyCut, ReplyInvalid, did_you_mean
+from harness.errors import EvaluationFailed, HarnessError, InvalidInput, Notice, did_you_mean
 from harness.graph import Answers, Earlier, Execution, Graph, Question, bind_inputs, graph_inputs
 from harness.graph.outcome import answer_problem
 from harness.graph.values import digest, value_form
 from harness.inference import Limits
-from harness.memory import Place, Scalar, place_of
-from harness.session.passages import PassageLibrary
+from harness.memory import Place, place_of
 from harness.session.result import RunSpent, run_spent
 from harness.session.settings import Engine
 from harness.trace import (
@@ -25,6 +24,7 @@ from harness.trace import (
     NodeOutput,
     SpanRecord,
     Tracer,
+    events,
     sha256_of,
 )
 from harness.trace.node_records import attempt_status
@@ -50,6 +50,8 @@ class Origin:
     """Overrides the seed of the settings."""
     engine: Engine | None = None
     """Overrides the engine of the settings."""
+    limits: Limits | None = None
+    """Of the command alone: not recorded, so a further part of the run has its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,7 @@ class Beginning:
     content: ContentPolicy
     inputs: tuple[str, ...] = ()
     """The names of the given inputs."""
+    is_batch: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,45 +140,48 @@ def record_beginning(
 ) -> None:
     """Records the beginning of a run, with only the given inputs."""
     origin = beginning.origin
+    limits = {name: one for name, one in asdict(beginning.limits).items() if one is not None}
     tracer.instant(
-        "pipeline",
-        pipeline=graph.name,
-        content=beginning.content,
-        target=origin.target if origin else None,
-        config=str(origin.config) if origin and origin.config else None,
-        roles=dict(origin.roles) if origin else {},
-        memory=str(origin.memory) if origin and origin.memory else None,
-        seed=origin.seed if origin else None,
-        engine=origin.engine if origin else None,
-        inputs=list(inputs),
-        limits={name: one for name, one in asdict(beginning.limits).items() if one is not None},
+        events.Pipeline(
+            pipeline=graph.name,
+            content=beginning.content,
+            target=origin.target if origin else None,
+            config=str(origin.config) if origin and origin.config else None,
+            roles=dict(origin.roles) if origin else {},
+            memory=str(origin.memory) if origin and origin.memory else None,
+            seed=origin.seed if origin else None,
+            engine=origin.engine if origin else None,
+            inputs=tuple(inputs),
+            limits=limits,
+        )
     )
     known = graph_inputs(graph)
     for name, value in inputs.items():
         try:
             data = value_form(known[name].annotation).encode(value)
         except TypeError:
-            tracer.instant("input", input=name)
+            tracer.instant(events.Input(input=name))
         else:
-            tracer.instant(
-                "input",
+            given = events.Input(
                 input=name,
                 value_sha256=tracer.content(data.decode()),
                 digest=tracer.excerpt(digest(data)),
             )
+            tracer.instant(given)
 
 
 def record_outcome(tracer: Tracer, ended: Execution) -> None:
     """Records how a part of a run ended."""
     tracer.instant(
-        "outcome",
-        status=ended.status,
-        failed=[one.node for one in ended.failures[:_MOST]],
-        failures=len(ended.failures),
-        skips=len(ended.skips),
-        reused=len(ended.reused),
-        made_again=len(ended.reruns),
-        questions=[one.key for one in ended.questions],
+        events.Outcome(
+            status=ended.status,
+            failed=tuple(one.node for one in ended.failures[:_MOST]),
+            failures=len(ended.failures),
+            skips=len(ended.skips),
+            reused=len(ended.reused),
+            made_again=len(ended.reruns),
+            questions=tuple(one.key for one in ended.questions),
+        )
     )
 
 
@@ -197,8 +203,8 @@ def read_earlier_run(path: Path) -> EarlierRun:
             found.outputs.append(item)
         elif isinstance(item, Instant):
             found.take(item)
-        elif isinstance(item, SpanRecord) and item.name == "node":
-            found.note_call(item)
+        elif attempt := events.NodeAttempt.of(item):
+            found.note_call(attempt)
     if found.beginning is None:
         raise InvalidInput(
             "it ended before anything was recorded, or an earlier version recorded it; begin a "
@@ -213,17 +219,16 @@ def read_earlier_run(path: Path) -> EarlierRun:
             path=path,
             code="resume.no-texts",
         )
-    digests = [said.get("value_sha256") for said in found.inputs.values()]
-    texts = journal.texts({one for one in digests if one})
+    texts = journal.texts({one.value_sha256 for one in found.inputs.values()} - {None})
     return EarlierRun(
         journal=journal,
         beginning=found.beginning,
         inputs={
-            name: RecordedInput(
-                text=texts.get(said.get("value_sha256", "")), digest=said.get("digest") or ""
-            )
+            name: RecordedInput(text=texts.get(one.value_sha256), digest=one.digest or "")
             for name in {**dict.fromkeys(found.beginning.inputs), **found.inputs}
-            for said in [found.inputs.get(name, {})]
+            for one in [
+                found.inputs.get(name) or events.Input(input=name, value_sha256=None, digest="")
+            ]
         },
         outputs=Earlier(found.outputs, found.codes),
         answers=found.answers,
@@ -245,83 +250,78 @@ class _Found:
     def __init__(self) -> None:
         self.outputs: list[NodeOutput] = []
         self.beginning: Beginning | None = None
-        self.inputs: dict[str, Mapping[str, Any]] = {}
+        self.inputs: dict[str, events.Input] = {}
         self.answers: dict[tuple[str, str], object] = {}
         self.questions: dict[str, Question] = {}
         self.misled: set[str] = set()
         self.lost: list[str] = []
         self.codes: dict[str, Mapping[str, str]] = {}
 
-    def note_call(self, span: SpanRecord) -> None:
+    def note_call(self, attempt: events.NodeAttempt) -> None:
         """Adds a call of a node; the last of several attempts counts."""
-        label = str(span.attributes.get("label"))
-        self.misled.discard(label)
-        if attempt_status(span) == "failed" and _may_be_of_a_reply(span.error or ""):
-            self.misled.add(label)
+        self.misled.discard(attempt.label)
+        if attempt_status(attempt) == "failed" and _may_be_of_a_reply(attempt.error_class):
+            self.misled.add(attempt.label)
 
     def take(self, instant: Instant) -> None:
         """Adds an instant."""
-        said: Mapping[str, Any] = instant.attributes
-        match instant.name:
-            case "pipeline":
-                self.beginning = _beginning(said)
-                self.inputs.clear()
-            case "input":
-                self.inputs[said["input"]] = said
-            case "question":
-                self.questions[said["key"]] = _question(said)
-            case "answer":
-                self.answers[said["key"], said["text"]] = said["answer"]
-                asked = self.questions.get(said["key"])
-                if asked is not None and asked.text == said["text"]:
-                    del self.questions[said["key"]]
-            case "code":
-                self.codes[said["code"]] = said["parts"]
-            case "salvaged":
-                self.lost.append(said["detail"])
-            case "outcome":
-                # A question that a part did not ask before it ended is obsolete.
-                self.questions = {
-                    key: one for key, one in self.questions.items() if key in said["questions"]
-                }
+        if pipeline := events.Pipeline.of(instant):
+            self.beginning = _beginning(pipeline)
+            self.inputs.clear()
+        elif given := events.Input.of(instant):
+            self.inputs[given.input] = given
+        elif asked := events.Question.of(instant):
+            node, _, _ = asked.key.rpartition("/")
+            self.questions[asked.key] = Question(
+                key=asked.key, node=node, text=asked.text or "", form=asked.form
+            )
+        elif answered := events.Answer.of(instant):
+            self.answers[answered.key, answered.text or ""] = answered.answer
+            question = self.questions.get(answered.key)
+            if question is not None and question.text == answered.text:
+                del self.questions[answered.key]
+        elif code := events.Code.of(instant):
+            self.codes[code.code] = code.parts
+        elif salvaged := events.Salvaged.of(instant):
+            self.lost.append(salvaged.detail)
+        elif outcome := events.Outcome.of(instant):
+            # A question that a part did not ask before it ended is obsolete.
+            self.questions = {
+                key: one for key, one in self.questions.items() if key in outcome.questions
+            }
 
 
-def _beginning(values: Mapping[str, Any]) -> Beginning:
-    target, config, memory = (values.get(name) for name in ("target", "config", "memory"))
+def _beginning(said: events.Pipeline) -> Beginning:
     return Beginning(
-        origin=target
-        and Origin(
-            target=target,
-            config=Path(config) if config else None,
-            roles=values.get("roles") or {},
-            memory=place_of(memory) if memory else None,
-            seed=values.get("seed"),
-            engine=values.get("engine"),
+        origin=None
+        if said.target is None
+        else Origin(
+            target=said.target,
+            config=Path(said.config) if said.config else None,
+            roles=dict(said.roles),
+            memory=place_of(said.memory) if said.memory else None,
+            seed=said.seed,
+            engine=cast("Engine | None", said.engine),
         ),
-        limits=Limits(**(values.get("limits") or {})),
-        content=values["content"],
-        inputs=tuple(values.get("inputs") or ()),
+        limits=Limits(**said.limits),
+        content=said.content,
+        inputs=said.inputs,
+        is_batch=said.is_batch,
     )
 
 
-def _may_be_of_a_reply(error: str) -> bool:
-    """Whether a node may have failed because of a reply: it raised, or could not use the reply.
+def _may_be_of_a_reply(kind: str) -> bool:
+    """Whether a node may have failed because of a reply that it was given.
 
-    False if a server was down, or a nested node failed.
+    False if a server was down, a nested node failed, or a call had no usable reply: that call asks
+    for another by itself.
     """
-    kind = error.partition(":")[0]
-    of_replies = {ReplyInvalid.__name__, *_names_under(ReplyCut)}
-    return kind in of_replies or kind not in _names_under(HarnessError)
+    return kind in _names_under(EvaluationFailed) or kind not in _names_under(HarnessError)
 
 
 def _names_under(kind: type[HarnessError]) -> set[str]:
     """The names of a class of errors and of all its subclasses."""
     return {kind.__name__}.union(*map(_names_under, kind.__subclasses__()))
-
-
-def _question(said: Mapping[str, Any]) -> Question:
-    node, _, _ = said["key"].rpartition("/")
-    return Question(key=said["key"], node=node, text=said["text"] or "", form=said["form"])
 
 
 # --- inputs -------------------------------------------------------------------------------------
@@ -474,68 +474,37 @@ def _asked(name: str, questions: Sequence[Question]) -> Question:
 # --- memory -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
-    """A document that a node of an earlier part remembered."""
+def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
+    """The documents that a run remembered, except in a store that outlives it, each once, in order.
 
-    document: str | None
-    """None if the journal does not have all of it: a secret was left out."""
-    title: str
-    """For passages before the first heading."""
-    source: str
-    quality: float | None
-    metadata: tuple[tuple[str, Scalar], ...]
-    created: datetime | None
-    """None if an earlier version wrote the journal."""
-
-
-def remembered_in(journal: Journal) -> tuple[Remembered, ...]:
-    """The documents that a run remembered, in order, except in a store that outlives it.
+    Returns:
+        The arguments of `PassageLibrary.remember` for each, and how many the journal does not have
+        whole, since a secret was left out.
 
     Raises:
         JournalInvalid: The journal is damaged.
     """
-    said: list[Mapping[str, Any]] = [
-        item.attributes
-        for item in journal.spans()
-        if item.name == "remember"
-        and item.status == "ok"
-        and item.attributes.get("document_sha256")
+    remembered = [
+        one
+        for one in events.Events(journal.spans())[events.Remember]
+        if one.status == "ok" and one.document_sha256
     ]
-    texts = journal.texts({one["document_sha256"] for one in said})
-    return tuple(
-        Remembered(
-            document=_whole(texts.get(one["document_sha256"]), digest=one.get("digest")),
-            title=one.get("title") or "",
-            source=one.get("source") or "",
-            quality=one.get("quality"),
-            metadata=tuple((one.get("metadata") or {}).items()),
-            created=one.get("created") and datetime.fromisoformat(one["created"]),
-        )
-        for one in said
-    )
-
-
-async def remember_again(remembered: tuple[Remembered, ...], passages: PassageLibrary) -> int:
-    """Keeps the documents in a run's passages, each once.
-
-    Returns:
-        How many could not be kept, since the journal does not have all of them.
-    """
-    lost = 0
-    for one in dict.fromkeys(remembered):
-        if one.document is None:
-            lost += 1
-        else:
-            await passages.remember(
-                one.document,
-                title=one.title,
-                source=one.source,
-                quality=one.quality,
-                metadata=dict(one.metadata),
-                created=one.created,
-            )
-    return lost
+    texts = journal.texts({one.document_sha256 for one in remembered})
+    documents: list[dict[str, Any]] = []
+    for one in remembered:
+        document = {
+            "document": _whole(texts.get(one.document_sha256), digest=one.digest),
+            "title": one.title or "",
+            "source": one.source or "",
+            "quality": one.quality,
+            "metadata": one.metadata or {},
+            # An earlier version did not record it.
+            "created": one.created and datetime.fromisoformat(one.created),
+        }
+        if document not in documents:
+            documents.append(document)
+    whole = [one for one in documents if one["document"] is not None]
+    return whole, len(documents) - len(whole)
 
 
 def _whole(text: str | None, *, digest: object) -> str | None:

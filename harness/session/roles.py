@@ -78,6 +78,11 @@ class Roles:
         return () if named is None else (named,)
 
     @property
+    def calibrated(self) -> tuple[str, ...]:
+        """The evaluators as records of their judgements name them: with what changes those."""
+        return tuple(self._endpoints[tag].with_settings for tag in self.evaluators)
+
+    @property
     def evaluator(self) -> str | None:
         """The first evaluator: the model that `run.chat("evaluator", …)` calls."""
         return next(iter(self.evaluators), None)

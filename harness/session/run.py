@@ -9,10 +9,12 @@ from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, Required, TypedDict, TypeVar, Unpack, overload
 
-from harness.errors import InvalidInput, Notice, ReplyInvalid
+from harness.errors import InvalidInput, Notice
 from harness.graph import Graph, NodeCall, Retry
+from harness.graph.graph import ResultT
+from harness.graph.state import Use
 from harness.inference import (
     Caller,
     ChatOptions,
@@ -20,28 +22,33 @@ from harness.inference import (
     Completion,
     Embeddings,
     EmbedRequest,
+    Limits,
     Message,
     OnCut,
     Prompt,
     TextStream,
+    answer,
     as_messages,
     as_texts,
     chat_request,
-    whole_reply,
+    varied,
 )
+from harness.inference.reply_store import VARIATION
 from harness.memory import Filter, Hits, Mode, Passage, Scalar
-from harness.rubric import Draft, Rubric, Verdict
-from harness.session.agent import AgentResult, run_agent
+from harness.rubric import ChosenRubric, Draft, Rubric, Sources, Verdict, by_section
+from harness.session.agent import AgentOptions, AgentResult, run_agent
 from harness.session.demand import CallDemand
-from harness.session.evaluation import ChosenRubric, choose_rubric, evaluate, run_loop
+from harness.session.evaluation import choose_rubric, evaluate, run_loop
 from harness.session.mcp_tools import ToolSource
-from harness.session.result import CallResult
+from harness.session.passages import PassageLibrary
+from harness.session.result import CallResult, call_result
+from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.session import Session
 from harness.session.tools import Offered, tool_specs
 from harness.trace import Span
 from harness.wiggum import (
     EarlierLoops,
-    LoopLimits,
+    LoopPolicy,
     RevisionMode,
     Round,
     WiggumResult,
@@ -52,8 +59,30 @@ from harness.wiggum import (
 T = TypeVar("T")
 
 _IN_FORM = "Give this answer in the form asked for, and add nothing."
-_TEMPERATURE_AGAIN = 0.3
-"""Temperature of a greedy call in a further attempt."""
+
+
+class MapOptions(TypedDict, total=False):
+    """The options of `run.map`."""
+
+    name: str | None
+    """The step's name; the function's when left out."""
+    max_parallel: int | None
+    """Calls at once; by default as many as the run allows."""
+    retry: Retry | None
+    """Whether a failed call is repeated."""
+
+
+class TextOptions(ChatOptions, total=False):
+    """The options of `run.chat` for a text; see there."""
+
+    on_text: Callable[[str], None] | None
+
+
+class ToolOptions(TextOptions, total=False):
+    """Its options with tools."""
+
+    tools: Required[Sequence[Offered]]
+    tool_choice: Literal["auto", "required"]
 
 
 class Run:
@@ -78,7 +107,10 @@ class Run:
         self._call = call
         self._earlier = earlier or EarlierLoops()
         self._demand = demand
-        self._caller = Caller(label=call.label, sending=partial(call.pulse.doing, "sent"))
+        self._label = f"{call.label}{VARIATION}{call.variation}" if call.variation else call.label
+        self._caller = Caller(label=self._label, sending=partial(call.pulse.doing, "sent"))
+        if call.repeats:
+            session.replies.give_again(call.label)
 
     @property
     def id(self) -> str:
@@ -115,7 +147,11 @@ class Run:
         """
         self._call.beat()
 
-    async def ask(self, text: str, returns: type[T] = str) -> T:  # type: ignore[assignment]
+    @overload
+    async def ask(self, text: str) -> str: ...
+    @overload
+    async def ask(self, text: str, returns: type[T]) -> T: ...
+    async def ask(self, text: str, returns: Any = str) -> Any:
         """Asks a person a question, and returns the answer.
 
         If no person can be asked at once, the node ends here, the run goes on without it, and ends
@@ -127,10 +163,9 @@ class Run:
             returns: The type of the answer: `str`, `bool`, a number, a `Literal` of texts, or
                 a type that pydantic reads from JSON.
         """
-        answer: T = await self._call.ask(text, returns)
-        return answer
+        return await self._call.ask(text, returns)
 
-    async def call(self, pipeline: Graph, /, **inputs: object) -> CallResult:
+    async def call(self, pipeline: Graph[ResultT], /, **inputs: object) -> CallResult[ResultT]:
         """Runs another pipeline inside this node, with the same models and journal.
 
         Its nodes are steps of this run: a resumed run keeps their outputs.
@@ -144,37 +179,24 @@ class Run:
             NodeFailed: One of its nodes failed.
             RunLimitReached: A limit of the run ended it.
         """
-        outputs = await self._call.call(pipeline, inputs)
-        return CallResult(outputs=outputs, result=outputs.get(pipeline.result_node))
+        return call_result(pipeline, await self._call.call(pipeline, inputs))
 
     @overload
     async def map(
         self,
         function: Callable[..., Awaitable[T]],
         items: Sequence[object],
-        *,
-        name: str | None = ...,
-        max_parallel: int | None = ...,
-        retry: Retry | None = ...,
+        **options: Unpack[MapOptions],
     ) -> list[T]: ...
     @overload
     async def map(
         self,
         function: Callable[..., T],
         items: Sequence[object],
-        *,
-        name: str | None = ...,
-        max_parallel: int | None = ...,
-        retry: Retry | None = ...,
+        **options: Unpack[MapOptions],
     ) -> list[T]: ...
     async def map(
-        self,
-        function: Callable[..., Any],
-        items: Sequence[object],
-        *,
-        name: str | None = None,
-        max_parallel: int | None = None,
-        retry: Retry | None = None,
+        self, function: Callable[..., Any], items: Sequence[object], **options: Unpack[MapOptions]
     ) -> list[Any]:
         """Calls a function for each item, in parallel: for items known only inside a node.
 
@@ -184,9 +206,7 @@ class Run:
         Args:
             function: Plain or async, of one parameter, and optionally `run`.
             items: Its arguments.
-            name: The step's name; the function's when left out.
-            max_parallel: Calls at once; by default as many as the run allows.
-            retry: Whether a failed call is repeated.
+            options: See `MapOptions`.
 
         Returns:
             The results, in the order of the items.
@@ -196,29 +216,13 @@ class Run:
             NodeFailed: A call failed.
             RunLimitReached: A limit of the run ended it.
         """
-        return await self._call.map(
-            function, items, name=name, max_parallel=max_parallel, retry=retry
-        )
+        return await self._call.map(function, items, **options)
 
     @overload
-    async def chat(
-        self,
-        role: str,
-        prompt: Prompt,
-        *,
-        on_text: Callable[[str], None] | None = ...,
-        **options: Unpack[ChatOptions],
-    ) -> str: ...
+    async def chat(self, role: str, prompt: Prompt, **options: Unpack[TextOptions]) -> str: ...
     @overload
     async def chat(
-        self,
-        role: str,
-        prompt: Prompt,
-        *,
-        tools: Sequence[Offered],
-        tool_choice: Literal["auto", "required"] = ...,
-        on_text: Callable[[str], None] | None = ...,
-        **options: Unpack[ChatOptions],
+        self, role: str, prompt: Prompt, **options: Unpack[ToolOptions]
     ) -> Completion: ...
     @overload
     async def chat(
@@ -269,8 +273,10 @@ class Run:
             ReplyCut: The reply was cut; `ReplyFiltered` and `ReplyEmpty` are kinds of it.
             InferenceError: There is no reply, or it is not of the type asked for.
         """
+        if role == EVALUATOR:
+            await self._session.seat()
         model = self._session.casting.model(role, self._session.trace)
-        on_cut = options.pop("on_cut", "error")
+        on_cut, attempts = options.pop("on_cut", "error"), options.pop("attempts", 1)
         request, reply_type = chat_request(
             prompt,
             returns=returns,
@@ -281,16 +287,31 @@ class Run:
             on_text=on_text,
             **options,
         )
-        key = (role, request.messages)
-        completion = await whole_reply(self._chat, self._varied(request, key), on_cut=on_cut)
-        if reply_type is not None:
-            try:
-                return reply_type.parse(completion, endpoint=model)
-            except ReplyInvalid as error:
-                self._call.left[key] = error
-                raise
-        return completion if tools is not None or returns is Completion else completion.text.strip()
+        if self._call.variation and (request.seed is not None or not request.temperature):
+            # Sampled without a seed, it differs each time anyway.
+            request = varied(request, self._call.variation)
+        reply = await answer(
+            self._chat, request, reply_type=reply_type, on_cut=on_cut, attempts=attempts
+        )
+        return reply.text.strip() if returns is None and tools is None else reply
 
+    @overload
+    async def agent(
+        self, role: str, task: Prompt, *, returns: None = ..., **options: Unpack[AgentOptions]
+    ) -> AgentResult[None]: ...
+    @overload
+    async def agent(
+        self, role: str, task: Prompt, *, returns: type[T], **options: Unpack[AgentOptions]
+    ) -> AgentResult[T | None]: ...
+    @overload
+    async def agent(
+        self,
+        role: str,
+        task: Prompt,
+        *,
+        returns: Any,  # noqa: ANN401
+        **options: Unpack[AgentOptions],
+    ) -> AgentResult[Any]: ...
     async def agent(
         self,
         role: str,
@@ -298,7 +319,7 @@ class Run:
         *,
         tools: Sequence[ToolSource],
         system: str | None = None,
-        returns: Any = None,  # noqa: ANN401
+        returns: Any = None,
         max_steps: int = 10,
         timeout_s: float | None = None,
         max_result_chars: int = 10_000,
@@ -306,7 +327,7 @@ class Run:
         on_cut: OnCut = "error",
         temperature: float = 0.0,
         seed: int | None = None,
-    ) -> AgentResult:
+    ) -> AgentResult[Any]:
         """Lets the model that plays a role call tools until it can answer.
 
         Each call of a tool is a step of the run, named `node/agent[0]`, `node/agent2[0]` and so on.
@@ -348,10 +369,12 @@ class Run:
             "temperature": temperature,
             "seed": seed,
         }
+        # Of a reply without text, the agent reminds its model itself.
+        step_options: ChatOptions = {**options, "allow_empty": True}
 
         async def ask(messages: tuple[Message, ...]) -> Completion:
             specs = tuple(one.spec for one in usable)
-            return await self.chat(role, messages, tools=specs, **options)
+            return await self.chat(role, messages, tools=specs, **step_options)
 
         result = await run_agent(
             ask,
@@ -366,9 +389,8 @@ class Run:
         )
         if returns is None or result.stop_reason != "answered":
             return result
-        # A conversation of its own: few servers take a schema and tools together.
-        answered = (Message("assistant", result.text), Message("user", _IN_FORM))
-        form = [*before, *as_messages(task), *answered]
+        # With what the tools gave, and without tools: few servers take a schema and tools together.
+        form = [*result.messages, Message("user", _IN_FORM)]
         return replace(result, value=await self.chat(role, form, returns=returns, **options))
 
     def stream(self, role: str, prompt: Prompt, **options: Unpack[ChatOptions]) -> TextStream:
@@ -396,6 +418,7 @@ class Run:
         model = self._session.casting.model(role, self._session.trace)
         request = EmbedRequest(model=model, role=role, texts=as_texts(texts))
         self._asks(model)
+        self._call.use(self._session.surroundings.of_call(request))
         with self._call.pulse.doing("call"):
             return await self._session.client.embed(request, caller=self._caller)
 
@@ -433,8 +456,7 @@ class Run:
             raise InvalidInput(
                 "the document is empty; there is nothing to remember", code="memory.document-empty"
             )
-        passages = self._session.passages
-        self._asks(passages.model)
+        passages = self._passages()
         return await passages.remember(
             document, title=title, source=source, quality=quality, metadata=metadata
         )
@@ -462,8 +484,7 @@ class Run:
             MemoryStoreFailed: The store cannot be read.
             InferenceError: The endpoint that embeds gave no vectors.
         """
-        passages = self._session.passages
-        self._asks(passages.model)
+        passages = self._passages()
         return await passages.recall(query, limit=limit, mode=mode, where=where)
 
     async def novelty(self, texts: Sequence[str]) -> float:
@@ -471,8 +492,7 @@ class Run:
 
         Below 3, a batch of search results is not worth another round (the Novelty Gate).
         """
-        passages = self._session.passages
-        self._asks(passages.model)
+        passages = self._passages()
         return await passages.novelty(as_texts(texts))
 
     async def wiggum(
@@ -481,7 +501,7 @@ class Run:
         *,
         rubric: str | Path | Rubric,
         prompts: str | Path | Mapping[str, str] | None = None,
-        sources: Sequence[str] = (),
+        sources: Sources = (),
         draft: str | None = None,
         max_rounds: int = 3,
         max_tokens: int | None = None,
@@ -489,7 +509,6 @@ class Run:
         max_seconds: float | None = None,
         revise: RevisionMode = "sections",
         revise_from: Literal["best", "last"] = "best",
-        rescore: Literal["all", "changed"] = "all",
         max_output_tokens: int | None = None,
         candidates: int | None = None,
         finalists: int | None = None,
@@ -505,7 +524,8 @@ class Run:
             rubric: A rubric's name, the path of its file, or a `Rubric`.
             prompts: Templates that override the rubric's, by name (`section`, `judge`, …), or the
                 path of their file.
-            sources: Texts to rely on; the evaluator sees them too.
+            sources: Texts to rely on; the evaluator sees them too. As a mapping from headings to
+                texts, each belongs to the section under its heading.
             draft: The first draft; the producer writes one when left out.
             max_rounds: Most evaluations.
             max_tokens: Limit on tokens of the loop's calls, in and out.
@@ -514,8 +534,6 @@ class Run:
             revise: Whether to rewrite only the criticized sections, if there are headings, or the
                 whole draft.
             revise_from: The draft that a revision starts from.
-            rescore: Whether to judge all of a revision again, or only what changed, and the whole
-                before it passes.
             max_output_tokens: Longest text, and longest part that one call rewrites. By default the
                 first draft may fill the model's context or a limit, and a revision has about twice
                 the length of the part it replaces.
@@ -540,19 +558,32 @@ class Run:
         """
         # Before anything is awaited, so that loops that begin together have different keys.
         call_key = self._call.key("wiggum")
-        sources = as_texts(sources)
-        limits = LoopLimits(
-            max_rounds=max_rounds,
+        if not isinstance(sources, Mapping):
+            sources = as_texts(sources)
+        policy = LoopPolicy(max_rounds=max_rounds, revise_from=revise_from)
+        limits = Limits(
             max_tokens=max_tokens,
             max_cost_usd=max_cost_usd,
             max_seconds=max_seconds,
         )
-        chosen = await self._choose(rubric, prompts)
-        key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=sources, draft=draft)
+        chosen = await self._choose(rubric, prompts, whole=True)
+        several = candidates or self._session.evaluation.candidates or chosen.rubric.candidates
+        if several not in (None, 1):
+            self._call.use(self._session.surroundings.noted("seed"))
+        # With another model a loop begins again: its rounds would be of both.
+        players = self._session.surroundings.noted(f"model:{PRODUCER}", f"model:{EVALUATOR}")
+        call_key = "-".join([call_key, *(one.digest for one in players.values())])
+        about = [text for part in by_section(sources) for text in part]
+        key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=about, draft=draft)
         before = rounds or self._rounds_before(key, chosen.rubric, draft)
         rounds_left = max(max_rounds - len(before), 0)
         has_draft = draft is not None and not before
-        with self._revising(chosen.rubric, rounds=rounds_left, has_draft=has_draft):
+        forecast: AbstractContextManager[None] = nullcontext()
+        if self._demand is not None:
+            forecast = self._demand.revising(
+                rounds=rounds_left, has_draft=has_draft, is_judged=bool(chosen.rubric.judged)
+            )
+        with forecast, self._session.meter.loop(limits) as meter:
             return await run_loop(
                 self._session,
                 task,
@@ -560,10 +591,9 @@ class Run:
                 chosen=chosen,
                 sources=sources,
                 draft=draft,
-                limits=limits,
+                meter=meter,
+                policy=policy,
                 revise=revise,
-                revise_from=revise_from,
-                rescore=rescore,
                 max_output_tokens=max_output_tokens,
                 candidates=candidates,
                 finalists=finalists,
@@ -578,9 +608,10 @@ class Run:
         rubric: str | Path | Rubric,
         prompts: str | Path | Mapping[str, str] | None = None,
         task: str = "",
-        sources: Sequence[str] = (),
+        sources: Sources = (),
+        samples: int | None = None,
     ) -> Verdict:
-        """Evaluates a draft once, by this run's evaluator or panel.
+        """Evaluates a draft, by this run's evaluator or panel.
 
         Args:
             draft: The text.
@@ -588,6 +619,8 @@ class Run:
             prompts: Templates that override the rubric's; see `wiggum`.
             task: What the draft was written for.
             sources: Texts to rely on.
+            samples: How often it is judged, for the mean; by default once, and again only near the
+                threshold.
 
         Raises:
             RubricInvalid: There is no such rubric, or it or a prompt has a mistake.
@@ -595,62 +628,43 @@ class Run:
             EvaluationFailed: There was no score.
             InferenceError: The evaluator could not be reached.
         """
-        return await evaluate(
-            self._session,
-            Draft(text=draft, task=task, sources=as_texts(sources)),
-            await self._choose(rubric, prompts),
-            ask=self._chat,
-        )
-
-    def _varied(self, request: ChatRequest, key: object) -> ChatRequest:
-        """The request, changed in a further attempt of the node: the same one would fail again.
-
-        `key` is that of the last reply, if it was not of the type asked for.
-        """
-        repeats, invalid = self._call.repeats, self._call.left.get(key)
-        if not repeats:
-            return request
-        if isinstance(invalid, ReplyInvalid) and invalid.text.strip():
-            told = f"That is not what was asked for: {invalid.problem}. Answer again, in full."
-            more = (Message("assistant", invalid.text), Message("user", told))
-            request = replace(request, messages=(*request.messages, *more))
-        if request.temperature and request.seed is None:
-            return request  # it differs each time anyway
-        return replace(
-            request,
-            temperature=request.temperature or _TEMPERATURE_AGAIN,
-            seed=(request.seed or 0) + repeats,
-        )
+        texts, headings = by_section(sources)
+        written = Draft(text=draft, task=task, sources=texts, source_sections=headings)
+        chosen = await self._choose(rubric, prompts)
+        scored = await evaluate(self._session, written, chosen, ask=self._chat, samples=samples)
+        return scored.verdict
 
     async def _chat(self, request: ChatRequest) -> Completion:
         """A reply within the run's limits; its beginning, pieces and end are signs of life."""
         self._asks(request.model)
+        surroundings = self._session.surroundings
+        self._call.use(surroundings.of_call(request))
         request = replace(request, on_piece=self.beat, seed=self._seed_of(request))
         with self._call.pulse.doing("call"):
-            return await self._session.client.chat(request, caller=self._caller)
+            reply = await self._session.client.chat(request, caller=self._caller)
+        self._call.use(surroundings.of_reply(request, reply))
+        return reply
 
     def _seed_of(self, request: ChatRequest) -> int | None:
         """The request's seed; of a sampled call without one, made of the run's."""
         if request.seed is not None or not request.temperature or self._session.seed is None:
             return request.seed
-        said = [self._session.seed, self._call.label, *(m.content for m in request.messages)]
+        said = [self._session.seed, self._label, *(m.content for m in request.messages)]
         # As many bits as every server takes.
         return int.from_bytes(sha256(repr(said).encode()).digest()[:3])
+
+    def _passages(self) -> PassageLibrary:
+        """The memory, for a call that embeds."""
+        passages = self._session.passages
+        self._asks(passages.model)
+        if passages.model is not None:
+            self._call.use(self._session.surroundings.noted("embedder"))
+        return passages
 
     def _asks(self, model: str | None) -> None:
         """Tells the forecast of a call of a model that begins."""
         if self._demand is not None and model is not None:
             self._demand.asks(model)
-
-    def _revising(
-        self, rubric: Rubric, *, rounds: int, has_draft: bool
-    ) -> AbstractContextManager[None]:
-        """Tells the forecast of a revise loop."""
-        if self._demand is None:
-            return nullcontext()
-        return self._demand.revising(
-            rounds=rounds, has_draft=has_draft, is_judged=bool(rubric.judged)
-        )
 
     def _rounds_before(self, key: str, rubric: Rubric, draft: str | None) -> Sequence[Round]:
         """The rounds that a loop had in earlier parts of the run, unless they are lost."""
@@ -671,8 +685,20 @@ class Run:
         return rounds
 
     async def _choose(
-        self, rubric: str | Path | Rubric, prompts: str | Path | Mapping[str, str] | None
+        self,
+        rubric: str | Path | Rubric,
+        prompts: str | Path | Mapping[str, str] | None,
+        *,
+        whole: bool = False,
     ) -> ChosenRubric:
-        return await asyncio.to_thread(
-            choose_rubric, rubric, rubrics=self._session.rubrics, prompts=prompts
-        )
+        surroundings = self._session.surroundings
+
+        def choose() -> tuple[ChosenRubric, dict[str, Use]]:
+            chosen = choose_rubric(rubric, rubrics=self._session.rubrics, prompts=prompts)
+            return chosen, surroundings.of_files(rubric, prompts, whole=whole)
+
+        chosen, uses = await asyncio.to_thread(choose)
+        self._call.use(uses)
+        if chosen.rubric.judged:
+            await self._session.seat()
+        return chosen

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from harness.hardware.gpus import Gpus, GpuState, opened_gpus
+from harness.hardware.gpus import Gpus, opened_gpus
 from harness.hardware.processes import CoreUse, ProcessUse, core_use, process_use
 from harness.inference import Reading
 from harness.log import log_warning
@@ -44,8 +44,6 @@ class Sampled:
     """Where its counters are drawn: `server <tag>`, `machine`, `gpu0`, …"""
     called: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at the first call to it: a server that the run does not use is left alone."""
-    latest: dict[str, float] = field(default_factory=dict)
-    """Its readings by name, as last sampled; none while it does not answer."""
 
 
 @asynccontextmanager
@@ -74,10 +72,7 @@ async def _sample(server: Sampled, *, tracer: Tracer, every_s: float) -> None:
     written: dict[str, float] = {}
     try:
         while True:
-            readings = await server.source.read()
-            server.latest.clear()
-            server.latest.update({one.name: one.value for one in readings})
-            for reading in readings:
+            for reading in await server.source.read():
                 if reading.value != written.get(reading.name):
                     written[reading.name] = reading.value
                     tracer.counter(
@@ -180,18 +175,15 @@ class GpuSource(_Source):
 
     async def read(self) -> tuple[Reading, ...]:
         """What it tells; asked in a thread, since a driver may take its time."""
-        return _readings(await asyncio.to_thread(self._gpus.state, self._number))
-
-
-def _readings(state: GpuState) -> tuple[Reading, ...]:
-    told = (
-        ("in use", "share", state.busy),
-        ("memory in use", "share", state.memory_busy),
-        ("memory taken", "bytes", state.used_bytes),
-        ("power", "W", state.power_w),
-    )
-    return tuple(
-        Reading(name=name, unit=unit, value=value)
-        for name, unit, value in told
-        if value is not None
-    )
+        state = await asyncio.to_thread(self._gpus.state, self._number)
+        told = (
+            ("in use", "share", state.busy),
+            ("memory in use", "share", state.memory_busy),
+            ("memory taken", "bytes", state.used_bytes),
+            ("power", "W", state.power_w),
+        )
+        return tuple(
+            Reading(name=name, unit=unit, value=value)
+            for name, unit, value in told
+            if value is not None
+        )

@@ -35,7 +35,7 @@ from harness.inference import (
 )
 from harness.rubric.verdict import Combine
 from harness.session.roles import EVALUATOR, PRODUCER
-from harness.session.settings import PoolHash, SameFamilyRule
+from harness.session.settings import SameFamilyRule
 from harness.trace import sha256_of
 
 _CLOSEST_FIRST: tuple[Relation, ...] = ("same", "family", "unknown", "different")
@@ -232,7 +232,6 @@ class EvaluatorDraw:
     """The tags it was drawn from, in order."""
     excluded: Mapping[str, str]
     """Tags that were left out, and why."""
-    pool_hash: PoolHash
 
     @property
     def pool_sha256(self) -> str:
@@ -261,25 +260,16 @@ class EvaluatorPool:
     excluded: Mapping[str, str]
     """Tags that were left out, and why."""
 
-    def draw(self, seed: str, *, pool_hash: PoolHash) -> EvaluatorDraw:
+    def draw(self, seed: str) -> EvaluatorDraw:
         """One member, which depends on the seed alone."""
-        if pool_hash == "modulo":
-            evaluator = self.members[_number_of(seed) % len(self.members)]
-        else:
-            # Highest random weight (Thaler and Ravishankar, 1998).
-            evaluator = max(self.members, key=lambda tag: (_number_of(f"{seed}\n{tag}"), tag))
+        # MD5 since the pattern's published code draws by it: the same seed, the same evaluator.
+        number = hashlib.md5(seed.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
         return EvaluatorDraw(
-            evaluator=evaluator,
+            evaluator=self.members[int(number, 16) % len(self.members)],
             seed=seed,
             pool=self.members,
             excluded=self.excluded,
-            pool_hash=pool_hash,
         )
-
-    def seat(self, combine: Combine) -> EvaluatorPanel:
-        """All members, to judge together."""
-        members = tuple(dict.fromkeys(self.members))
-        return EvaluatorPanel(members=members, excluded=self.excluded, combine=combine)
 
 
 def evaluator_pool(
@@ -321,11 +311,6 @@ def _why_not(producer: str, tag: str, models: ComparedModels) -> str | None:
     ways = [chain for chain in (kinship.producer, kinship.evaluator) if len(chain) > 1]
     over = "".join(f", by the fallbacks {' -> '.join(chain)}" for chain in ways)
     return f"it and the producer '{producer}' {objection}{over}"
-
-
-def _number_of(text: str) -> int:
-    # MD5 since the pattern's published code draws by it: the same seed, the same evaluator.
-    return int(hashlib.md5(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest(), 16)
 
 
 Chain = tuple[str, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +24,7 @@ from harness.inference import (
 )
 from harness.log import log_warning, warnings_heard_by
 from harness.residency import KeepAliveBudget
+from harness.rubric import Noise
 from harness.session.audit import audit_line
 from harness.session.casting import Casting, ServedModels, warn_of_no_price
 from harness.session.mcp_tools import McpServers
@@ -31,7 +32,13 @@ from harness.session.models import describe_endpoints, known_endpoints, open_mod
 from harness.session.passages import PassageLibrary
 from harness.session.roles import EVALUATOR, Roles, with_backends
 from harness.session.settings import WORDLLAMA, EvaluationSettings, MemorySettings, Settings
-from harness.session.trust import check_store, known_secrets, secret_variables
+from harness.session.surroundings import Surroundings
+from harness.session.trust import (
+    check_store,
+    known_secrets,
+    secret_variables,
+    warn_of_secrets,
+)
 from harness.trace import (
     AUDIT_LOG,
     CallGroup,
@@ -59,6 +66,8 @@ class Session:
     """Which model plays which role, and the run's warnings."""
     served: ServedModels
     """Compares the models that the servers name in their replies."""
+    seat: Callable[[], Awaitable[None]]
+    """Before a judgement: readies the evaluators, if that was not done when the run began."""
     meter: Meter
     """What calls took, and may take."""
     replies: KeptReplies
@@ -66,6 +75,8 @@ class Session:
     passages: PassageLibrary
     mcp: McpServers
     """Servers of tools, shared by all nodes."""
+    surroundings: Surroundings
+    """What calls of nodes use, for when the run is resumed."""
     budget: KeepAliveBudget | None
     """None if no models share memory."""
     rubrics: Path
@@ -82,6 +93,8 @@ class Session:
     """Of each text of a scoring batch, whether it passed; one that has no verdict did not."""
     models: list[CallGroup] = field(default_factory=list)
     """The calls of each model; known when the session is closed."""
+    noises: dict[tuple[str, Path, str], Noise | None] = field(default_factory=dict)
+    """The evaluators' noise, by rubric, the folder of its files, and evaluators."""
 
     @property
     def roles(self) -> Roles:
@@ -99,10 +112,13 @@ async def open_session(
     backends: Mapping[str, Backend] | None = None,
     observers: Sequence[Sink] = (),
     limits: Limits | None = None,
+    command_limits: Limits | None = None,
     needed_roles: Mapping[str, str] | None = None,
     resume: Path | None = None,
     spent: Spent = NOTHING,
     produces: bool = True,
+    judges: bool = True,
+    surroundings: Surroundings | None = None,
 ) -> AsyncIterator[Session]:
     """Opens everything that a run needs, and closes it in reverse order.
 
@@ -118,11 +134,15 @@ async def open_session(
             name as its tag plays that role, over the settings.
         observers: Receive each record of the run as it happens.
         limits: Limits of the whole run; each overrides the same limit of the settings.
+        command_limits: Limits of this part alone, inside those of the run.
         needed_roles: Roles that must have a usable model before the block begins, and the nodes
             that need them.
         resume: The journal of a run to resume.
         spent: The use of earlier parts of the run.
         produces: Whether drafts are also written, not only judged; see `Roles`.
+        judges: Whether it is known that drafts are judged; otherwise mistakes that matter only then
+            are found at the first judgement.
+        surroundings: Of these settings, if earlier parts of the run were compared with them.
 
     Raises:
         ConfigurationInvalid: The settings contradict themselves, a role has no model, or runs
@@ -137,6 +157,8 @@ async def open_session(
     roles = with_backends(settings.roles, backends or {})
     settings = settings.model_copy(update={"roles": roles})
     casting = Casting(endpoints, settings, produces=produces)
+    if judges:
+        casting.check()
     memory = settings.memory
     check_store(memory.path, written_in=memory.written_in, environment=environment)
     needed = casting.required | _models_for(needed_roles or {}, casting.roles)
@@ -147,17 +169,16 @@ async def open_session(
         early.append((message, details))
         return {}
 
+    named = settings.trace.secrets
     with warnings_heard_by(keep):
-        secrets = known_secrets(
-            endpoints.values(), environment=environment, named=settings.trace.secrets
-        )
+        warn_of_secrets(endpoints.values(), environment=environment, named=named)
     options = TraceOptions(
         content=settings.trace.content,
         durability=settings.trace.durability,
         on_failure=settings.trace.on_failure,
         timelines=settings.trace.timelines,
-        secrets=secrets,
-        secret_variables=secret_variables(endpoints.values(), named=settings.trace.secrets),
+        secrets=known_secrets(endpoints.values(), environment=environment, named=named),
+        secret_variables=secret_variables(endpoints.values(), named=named),
     )
     with warnings_heard_by(keep):
         trace = _start_record(settings.traces, name, options, observers, resume=resume)
@@ -170,9 +191,11 @@ async def open_session(
             for message, details in early:
                 trace.warned(message, details)
             describe_endpoints(endpoints, trace)
-            await casting.ask_servers(trace, environment=environment)
-            casting.choose_evaluators(trace, task=task, run_id=trace.run_id)
-            casting.begin(trace)
+            seat = partial(casting.seat, trace, environment=environment, task=task)
+            if judges:
+                await seat()
+            else:
+                await casting.ask_servers(trace, environment=environment, judges=False)
             models = await stack.enter_async_context(
                 open_models(
                     endpoints,
@@ -194,7 +217,9 @@ async def open_session(
                 began_ns=began_ns,
                 tracer=trace,
             )
-            stack.callback(_warn_of_no_price, meter, casting, trace)
+            if command_limits is not None:
+                meter = meter.inside(command_limits, whose="command")
+            stack.callback(warn_of_no_price, meter, casting, trace)
             replies = KeptReplies(
                 endpoints,
                 trace=trace,
@@ -218,10 +243,13 @@ async def open_session(
                 client=client,
                 casting=casting,
                 served=served,
+                seat=seat,
                 meter=meter,
                 replies=replies,
                 passages=passages,
                 mcp=mcp,
+                surroundings=surroundings
+                or Surroundings(settings, backends, environment=environment),
                 budget=models.budget,
                 rubrics=settings.rubrics,
                 evaluation=settings.evaluation,
@@ -282,10 +310,6 @@ async def _recorded(trace: RunTrace) -> AsyncIterator[None]:
     await to_its_end(partial(trace.__exit__, None, None, None))
 
 
-def _warn_of_no_price(meter: Meter, casting: Casting, tracer: RunTrace) -> None:
-    warn_of_no_price(meter.limits, meter.spent, casting=casting, tracer=tracer)
-
-
 def _conclude(
     trace: RunTrace, settings: Settings, *, task: str, casting: Casting, session: Session | None
 ) -> None:
@@ -312,7 +336,6 @@ def _conclude(
             loops=session.loops if session else (),
             earlier_loops=session.earlier_loops if session else (),
             scored=session.scored if session else (),
-            redactor=trace.redactor,
             content=settings.trace.content,
         )
         append_line(path, trace.redactor.clean_line(dump_json(line) + b"\n"))

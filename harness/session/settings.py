@@ -10,8 +10,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -26,17 +25,25 @@ from pydantic import (
     model_validator,
 )
 
-from harness.errors import ConfigurationInvalid, InvalidInput, Mistake, Notice, did_you_mean
-from harness.files import read_text, whole_file, writing
+from harness.errors import (
+    ConfigurationInvalid,
+    InvalidInput,
+    Mistake,
+    Notice,
+    did_you_mean,
+    fault_of,
+)
+from harness.files import read_bytes
 from harness.graph.on_ray import LOCAL
 from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint, Limits
+from harness.inference.providers import MANAGED_APIS
 from harness.log import log_warning
 from harness.memory import Place, is_url, place_of
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
 from harness.session.roles import PRODUCER, Roles
-from harness.session.trust import SETTINGS_FILE, own_directory, refusal_to_run
+from harness.session.trust import SETTINGS_FILE, not_trusted, own_directory
 from harness.trace import ContentPolicy, Durability, OnFailure, TimelineFormat
 
 ENDPOINTS_VARIABLE = "HARNESS_ENDPOINTS"
@@ -49,10 +56,6 @@ _MODEL = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 SameFamilyRule = Literal["refuse", "allow"]
 """Whether a model may evaluate texts of a model of its family."""
-
-PoolHash = Literal["modulo", "rendezvous"]
-"""How a seed picks the evaluator: by its place in the pool, or by its tag, so that most seeds keep
-their evaluator when the pool changes."""
 
 
 def _as_tags(value: object) -> object:
@@ -92,14 +95,13 @@ class DeviceSettings(BaseModel):
 
     @model_validator(mode="after")
     def _leaves_something(self) -> Self:
-        _check_reserve(self.reserve_bytes, capacity_bytes=self.capacity_bytes)
+        if self.capacity_bytes is not None and self.reserve_bytes >= self.capacity_bytes:
+            raise ValueError("reserve is not less than capacity, which leaves nothing for models")
         return self
 
 
-class BudgetSettings(BaseModel):
+class BudgetSettings(DeviceSettings):
     """`[budget]`: how much memory models, and the vectors of passages, may take."""
-
-    model_config = _MODEL
 
     capacity_bytes: Size | None = Field(default=None, alias="capacity", gt=0)
     """Of the machine's memory: bytes, or a text such as "6 GiB"; 80 % of it when left out."""
@@ -119,16 +121,6 @@ class BudgetSettings(BaseModel):
                 "under [budget] itself"
             )
         return value
-
-    @model_validator(mode="after")
-    def _leaves_something(self) -> Self:
-        _check_reserve(self.reserve_bytes, capacity_bytes=self.capacity_bytes)
-        return self
-
-
-def _check_reserve(reserve_bytes: int, *, capacity_bytes: int | None) -> None:
-    if capacity_bytes is not None and reserve_bytes >= capacity_bytes:
-        raise ValueError("reserve is not less than capacity, which leaves nothing for models")
 
 
 def _as_place(value: object) -> object:
@@ -156,10 +148,8 @@ class MemorySettings(BaseModel):
     language: str | None = Field(default=None, min_length=1)
     """The language for stemming, such as `german`, or `none`. When left out: the directory's own,
     and English for a new one."""
-    merge: Literal[True, False, "near"] = True
-    """Whether passages with the same words become one: if they differ only in white space and in
-    Unicode's forms of a letter (`true`), also in typographic signs (`"near"`), or never (`false`).
-    """
+    merge: bool = True
+    """Whether passages with equal title and text become one."""
 
 
 class TraceSettings(BaseModel):
@@ -199,8 +189,6 @@ class SeparationSettings(BaseModel):
     pool_seed: str | None = Field(default=None, min_length=1)
     """The seed for drawing an evaluator from a pool; when left out, the run's task, or else its id.
     """
-    pool_hash: PoolHash = "modulo"
-    """How the evaluator is drawn."""
 
 
 class EvaluationSettings(BaseModel):
@@ -337,8 +325,13 @@ def load_settings(
         ConfigurationInvalid: The file or the variable has a mistake.
     """
     file = Path(SETTINGS_FILE) if path is None else path
+    if path is None and not file.exists():
+        _say_where_settings_are(Path.cwd())
     settings = Settings() if path is None and not file.exists() else _read_file(file, environment)
     endpoints = {**settings.endpoints, **_endpoints_from(environment)}
+    for tag, endpoint in named_models((roles or {}).values()).items():
+        if endpoints.setdefault(tag, endpoint) is not endpoint:
+            log_warning("the endpoint of that name is asked", code="roles.tag-first", tag=tag)
     # What is given is the user's own.
     given = {} if memory is None else {"path": memory, "written_in": None}
     if roles and produces:
@@ -350,6 +343,33 @@ def load_settings(
             "memory": settings.memory.model_copy(update=given),
         }
     )
+
+
+def named_models(names: Iterable[str]) -> dict[str, Endpoint]:
+    """Endpoints for models that a person names with their provider: `openai/gpt-4o`.
+
+    An API's usual key goes to its own host, and Ollama's models are those of this machine.
+    """
+    found = {}
+    for name in names:
+        provider, _, model = name.partition("/")
+        if model and provider == "ollama":
+            url = "http://127.0.0.1:11434"
+            found[name] = Endpoint(tag=name, backend="ollama", url=url, model_id=model)
+        elif model and provider in MANAGED_APIS:
+            found[name] = Endpoint(tag=name, backend="litellm", model_id=name)
+    return found
+
+
+def _say_where_settings_are(here: Path) -> None:
+    # Not read: in a folder of several users, such as /tmp, the file may be anyone's.
+    above = next((one for one in here.parents if (one / SETTINGS_FILE).is_file()), None)
+    if above is not None:
+        log_warning(
+            f"there is no {SETTINGS_FILE} here, and that of {above} is not read; work there, or "
+            f"give --config {above / SETTINGS_FILE}",
+            code="config.in-parent",
+        )
 
 
 def _warn_of_producer(
@@ -374,7 +394,7 @@ def _warn_of_producer(
 
 def _read_file(path: Path, environment: Mapping[str, str]) -> Settings:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path).decode()
         values = tomllib.loads(text)
     except FileNotFoundError as error:
         raise ConfigurationInvalid(
@@ -394,6 +414,8 @@ def _read_file(path: Path, environment: Mapping[str, str]) -> Settings:
     folder = path.parent.resolve()
     is_own = own_directory(environment) in {folder, *folder.parents}
     _start_paths_at(values, path.parent, written_in=None if is_own else folder)
+    if not is_own:
+        _refuse_writes_outside(values, folder, path, environment)
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -458,13 +480,32 @@ def _start_paths_at(values: dict[str, Any], base: Path, *, written_in: Path | No
         execution["written_in"] = written_in
 
 
+def _refuse_writes_outside(
+    values: Mapping[str, Any], folder: Path, path: Path, environment: Mapping[str, str]
+) -> None:
+    """Refuses places to write that are not in the settings' folder, unless the user trusts it."""
+    memory = values.get("memory")
+    places = {"traces": values.get("traces")}
+    if isinstance(memory, Mapping):
+        places |= {f"memory.{name}": memory.get(name) for name in ("path", "cache")}
+    for name, place in places.items():
+        if not isinstance(place, Path) or place.resolve().is_relative_to(folder):
+            continue
+        if how := not_trusted(path, environment=environment):
+            raise ConfigurationInvalid(
+                f"{name} would write to {place.resolve()}, outside of this file's folder, {how}",
+                path=path,
+                code="trust.path-not-allowed",
+            )
+
+
 def _explain(problem: Any) -> Notice:  # noqa: ANN401 - pydantic's ErrorDetails, a TypedDict
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         *owner, name = problem["loc"]
         near = did_you_mean(str(name), _fields_at(tuple(owner)))
         return Notice(code="config.unknown-setting", message=f"'{where}' is not a setting; {near}")
-    message = problem["msg"].removeprefix("Value error, ")
+    message = fault_of(problem)
     if problem["type"] == "literal_error":
         offered = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
         given = str(problem["input"])
@@ -476,26 +517,15 @@ def _explain(problem: Any) -> Notice:  # noqa: ANN401 - pydantic's ErrorDetails,
     return replace(said, code=mistake.code) if isinstance(mistake, Mistake) else said
 
 
-_TABLES: dict[str, type[BaseModel]] = {
-    "budget": BudgetSettings,
-    "memory": MemorySettings,
-    "trace": TraceSettings,
-    "separation": SeparationSettings,
-    "evaluation": EvaluationSettings,
-    "limits": LimitSettings,
-    "execution": ExecutionSettings,
-}
-
-
 def _fields_at(location: tuple[int | str, ...]) -> set[str]:
-    model: type[BaseModel] = Settings
+    model: Any = Settings
     match location:
         case ("endpoints", _):
             model = Endpoint
         case ("budget", "devices", _):
             model = DeviceSettings
-        case (str(table),) if table in _TABLES:
-            model = _TABLES[table]
+        case (str(table),):
+            model = Settings.model_fields[table].annotation
     names = {field.alias or name for name, field in model.model_fields.items()}
     return names - {"tag", "written_in"}
 
@@ -521,39 +551,6 @@ def _line_of(location: tuple[str, ...], text: str) -> int | None:
     return best[1]
 
 
-def write_lines(path: Path | None, lines: Mapping[str, str]) -> None:
-    """Writes `key = value  # why` into the tables of endpoints, by tag; all else stays as it is.
-
-    Raises:
-        InvalidInput: The file cannot be read or written, or an endpoint has no table of its own.
-    """
-    path = path or Path(SETTINGS_FILE)
-    text = read_text("the settings", path)
-    for tag, line in lines.items():
-        wanted, key = tomllib.loads(text), line.partition(" ")[0]
-        wanted.get("endpoints", {}).get(tag, {}).update(tomllib.loads(line))
-        number = _line_of(("endpoints", tag, key), text) or 0
-        rows = ["", *text.splitlines(keepends=True)]
-        before = rf"""^(\s*){key}\s*=\s*("[^"]*"|'[^']*'|\[[^]#]*\]|{{[^}}#]*}})"""
-        said = line.partition("  #")[0]
-        rows[number], found = re.subn(before, rf"\1{said}", rows[number])
-        if not found:
-            rows.insert(number + 1, line + ("\r\n" if rows[number].endswith("\r\n") else "\n"))
-        text = "".join(rows)
-        with suppress(tomllib.TOMLDecodeError):
-            if tomllib.loads(text) == wanted:
-                continue
-        raise InvalidInput(
-            f"[endpoints.{tag}] is missing, or has an unexpected form; write {said} by hand",
-            path=path,
-            code="config.not-written",
-        )
-    file = path.resolve()
-    with writing(path), whole_file(file) as whole:
-        whole.write(text.encode())
-        os.fchmod(whole.fileno(), file.stat().st_mode)
-
-
 def _key_parts(key: str) -> tuple[str, ...]:
     """`endpoints."qwen2.5-7b"` as its parts."""
     return tuple(
@@ -572,11 +569,10 @@ def cluster_address(given: ExecutionSettings, environment: Mapping[str, str]) ->
     address = given.address or environment.get("RAY_ADDRESS") or LOCAL
     if given.address not in {None, LOCAL} and given.written_in is not None:
         # Code goes there, and what comes back is unpickled, which may run any code here.
-        refusal = refusal_to_run(given.written_in, environment=environment)
-        if refusal is not None:
+        how = not_trusted(given.written_in / SETTINGS_FILE, environment=environment)
+        if how is not None:
             raise ConfigurationInvalid(
-                f"[execution] address would send code to {address}, and of the folder "
-                f"{refusal.message}",
+                f"[execution] address would send code to {address}, {how}",
                 code="trust.cluster-not-allowed",
             )
     return address

@@ -32,7 +32,7 @@ from harness.inference import (
 from harness.inference.endpoint import AUTO, GPU_NAME
 from harness.inference.providers.server_host import CLEARING_UP_S
 from harness.residency import Device, Need, Tenant
-from harness.residency.placement import Where, place
+from harness.residency.placement import place
 from harness.session.roles import EVALUATOR
 from harness.session.settings import BudgetSettings, DeviceSettings, Settings
 
@@ -173,9 +173,7 @@ def _need_written(endpoint: Endpoint) -> Need | None:
     return {name: part.total_bytes for name, part in zip([*shares, MACHINE], parts, strict=True)}
 
 
-def placed(
-    endpoints: Mapping[str, Endpoint], settings: Settings, *, may_split: bool = False
-) -> dict[str, Endpoint]:
+def placed(endpoints: Mapping[str, Endpoint], settings: Settings) -> dict[str, Endpoint]:
     """The endpoints, "auto" being a device; a server's model counts if its `need` is written."""
     named = settings.roles.get(EVALUATOR, EVALUATOR)
     judges = (named,) if isinstance(named, str) else named
@@ -189,13 +187,12 @@ def placed(
         {one.tag: partial(_need_on, one) for one in auto},
         {name: one for name, one in devices.items() if name == MACHINE or GPU_NAME.fullmatch(name)},
         taken=[_need_on(one, one.device) for one in endpoints.values() if one.device != AUTO],
-        may_split=may_split,
     )
     chosen = {one.tag: one.model_copy(update={"device": found[one.tag]}) for one in auto}
     return {**endpoints, **chosen}
 
 
-def _need_on(endpoint: Endpoint, where: Where) -> Need:
+def _need_on(endpoint: Endpoint, where: str | dict[str, float]) -> Need:
     with suppress(HarnessError):  # what is wrong with its file is said when it is opened
         return _need_written(endpoint.model_copy(update={"device": where})) or {}
     return {}

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import fields as fields_of
+from decimal import Decimal
+from itertools import chain
+from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import orjson
-from pydantic import ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, SchemaError, to_json
@@ -23,7 +28,9 @@ from pydantic_core import PydanticSerializationError, SchemaError, to_json
 from harness.errors import InvalidInput, did_you_mean
 from harness.graph.fingerprint import code_of
 from harness.graph.node import RUN_PARAMETER, annotation_of
-from harness.inference import ToolSpec
+from harness.inference import Image, ToolSpec
+from harness.inference.images import numbered
+from harness.inference.request import read_arguments
 
 Approve = bool | str | Callable[[Mapping[str, object]], bool | str]
 """Whether a person is asked before a call: always, always with this question, or as a function of
@@ -44,6 +51,8 @@ class ToolResult:
     text: str
     """The result as told to the model."""
     outcome: ToolOutcome
+    images: tuple[Image, ...] = ()
+    """Of the result, where the text has `[image 1]` and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +106,14 @@ class UsableTool:
         Raises:
             ToolFailed: They are not a JSON object, or not what the function takes.
         """
+        wrote = f"you wrote {arguments:.200}"  # which the server is not sent again
         try:
-            given = orjson.loads(arguments.strip() or "{}")
+            given = read_arguments(arguments)
         except orjson.JSONDecodeError as error:
-            what = f"the arguments are not valid JSON: {error}"
+            what = f"the arguments are not valid JSON: {error}; {wrote}"
             raise ToolFailed(what, outcome="invalid") from error
         if not isinstance(given, dict):
-            raise ToolFailed("the arguments are not a JSON object", outcome="invalid")
+            raise ToolFailed(f"the arguments are not a JSON object; {wrote}", outcome="invalid")
         return self.arguments_of(given)
 
     def question(self, arguments: Mapping[str, object]) -> str | None:
@@ -219,6 +229,8 @@ def _read(tool: Tool) -> UsableTool:
             read = model.model_validate(given)
         except ValidationError as error:
             raise ToolFailed(_wrong(error, [*parameters]), outcome="invalid") from error
+        if place := next(_not_finite(read), None):
+            raise ToolFailed(f"{place}: give a finite number", outcome="invalid")
         names = zip(model.model_fields, parameters, strict=True)
         return {name: getattr(read, p) for p, name in names if p in read.model_fields_set}
 
@@ -232,6 +244,38 @@ def _read(tool: Tool) -> UsableTool:
         timeout_s=tool.timeout_s,
         approve=tool.approve,
     )
+
+
+def _not_finite(value: object, place: str = "") -> Iterator[str]:
+    """Where a number is infinite or none, as a model's "nan" becomes one, and its type allows none.
+
+    No limit holds against it: `euros > 100` is false.
+    """
+    inside: Iterable[tuple[object, object]] = ()
+    match value:
+        case float() | Decimal() if not isfinite(value):
+            yield place
+        case BaseModel() if not value.model_config.get("allow_inf_nan"):
+            fields = type(value).model_fields
+            inside = (
+                (fields[name].alias or name, getattr(value, name))
+                for name in value.model_fields_set & fields.keys()
+                if not _allows((fields[name].annotation, *fields[name].metadata))
+            )
+        case Mapping():
+            inside = chain(value.items(), ((key, key) for key in value))
+        case list() | tuple() | set() | frozenset() | deque():
+            inside = enumerate(value)
+        case _ if is_dataclass(value):
+            inside = ((f.name, getattr(value, f.name)) for f in fields_of(value) if f.init)
+    for name, part in inside:
+        yield from _not_finite(part, f"{place}.{name}" if place else str(name))
+
+
+def _allows(kind: object) -> bool:
+    """Whether an annotation has `AllowInfNan()` or `Field(allow_inf_nan=True)` in it."""
+    parts = kind if isinstance(kind, tuple) else get_args(kind)
+    return getattr(kind, "allow_inf_nan", None) is True or any(map(_allows, parts))
 
 
 class _Schema(GenerateJsonSchema):
@@ -280,18 +324,27 @@ def _wrong(error: ValidationError, known: Sequence[str]) -> str:
 # --- results as texts ---------------------------------------------------------------------------
 
 
-def text_of(value: object) -> str:
-    """What a model is told of a result: a text as it is, other values as JSON.
+def result_of(value: object) -> tuple[str, tuple[Image, ...]]:
+    """What a model is told of a result, and its images, which the text refers to by number.
+
+    A text is told as it is, as are texts and images in a list; other values as JSON.
 
     Raises:
         TypeError: It is a value that JSON cannot say.
     """
-    if not isinstance(value, str):
-        try:
-            return to_json(value, bytes_mode="base64", inf_nan_mode="strings").decode()
-        except (PydanticSerializationError, ValueError) as error:
-            raise TypeError(f"its result cannot be written as JSON: {error}") from error
-    return value
+    images: list[Image] = []
+    plain = numbered(value, images)
+    if images and isinstance(plain, list) and all(isinstance(part, str) for part in plain):
+        plain = "\n".join(plain)
+    if isinstance(plain, str):
+        return plain, tuple(images)
+    try:
+        # Without images, a model's own serialization holds.
+        shown = plain if images else value
+        text = to_json(shown, bytes_mode="base64", inf_nan_mode="strings").decode()
+    except (PydanticSerializationError, ValueError) as error:
+        raise TypeError(f"its result cannot be written as JSON: {error}") from error
+    return text, tuple(images)
 
 
 def cut(text: str, *, max_chars: int) -> str:

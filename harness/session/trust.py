@@ -34,11 +34,11 @@ import httpx
 from harness.errors import ConfigurationInvalid, Notice, NotTrusted
 from harness.files import shipped_directory
 from harness.graph.fingerprint import is_own_module
-from harness.inference import Endpoint, provider_of
+from harness.inference import Endpoint, ServerFacts, provider_of, server_facts
 from harness.inference.providers import APIS_WITH_ONE_KEY, MANAGED_APIS
 from harness.log import log_warning
 from harness.memory import Place, PostgresUrl
-from harness.trace.secrets import secret_values
+from harness.trace.secrets import searchable, secrets_of
 
 KEYS_VARIABLE = "HARNESS_ALLOW_KEYS"
 """Holds further allowances of keys, separated by commas: `MY_KEY@127.0.0.1:8000,…`."""
@@ -66,24 +66,22 @@ def api_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None
         ConfigurationInvalid: The variable is not set.
         NotTrusted: It may not be sent there.
     """
-    return _key(endpoint.api_key_env, endpoint, environment)
-
-
-def control_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
-    """The key for loading and unloading its model; as `api_key_of`."""
-    return _key(endpoint.control_key_env, endpoint, environment)
-
-
-def _key(variable: str | None, endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
-    if variable is not None and not environment.get(variable):
-        raise ConfigurationInvalid(
-            f"endpoint '{endpoint.tag}' takes its key from {variable}, which is not set; export it",
-            code="endpoint.key-not-set",
-        )
+    variable = endpoint.api_key_env
+    for name in endpoint.variables:
+        if not environment.get(name):
+            raise ConfigurationInvalid(
+                f"endpoint '{endpoint.tag}' takes its key from {name}, which is not set; export it",
+                code="endpoint.key-not-set",
+            )
     for refusal in not_allowed(endpoint, environment):
-        if refusal.entry.partition("@")[0] in {variable, _ANY}:
-            raise refusal
+        raise refusal
     return None if variable is None else environment[variable]
+
+
+async def facts_of(endpoint: Endpoint, environment: Mapping[str, str]) -> ServerFacts:
+    """What a server says of itself, asked with what calls carry; raises as `api_key_of`."""
+    key = api_key_of(endpoint, environment)
+    return await server_facts(endpoint.filled_in(environment), api_key=key)
 
 
 def not_allowed(
@@ -97,9 +95,9 @@ def not_allowed(
     if folder is None or (url is None and not provider_of(endpoint).finds_keys):
         return
     allowed = _read(environment).keys
-    named = [one for one in (endpoint.api_key_env, endpoint.control_key_env) if one is not None]
+    named, has_key = [*endpoint.variables], endpoint.api_key_env is not None
     provider = _provider(endpoint)
-    if provider_of(endpoint).finds_keys and not (named and provider in APIS_WITH_ONE_KEY):
+    if provider_of(endpoint).finds_keys and not (has_key and provider in APIS_WITH_ONE_KEY):
         named.append(_ANY)
     # If litellm chooses the host, the provider's name stands for it, before a call and during it.
     places = [] if url is None else _spellings(url)
@@ -115,7 +113,7 @@ def not_allowed(
             what = f"any credentials that {client} finds" if name == _ANY else name
             line = _exported(KEYS_VARIABLE, entry, ",", environment)
             yield NotTrusted(
-                f"endpoint {endpoint.tag!r} of {folder / SETTINGS_FILE} would send {what} to "
+                f"endpoint {endpoint.tag!r} of the settings in {folder} would send {what} to "
                 f"{places[0]}, which you have not allowed; to allow it: {line}",
                 entry=f"{entry} {folder}",
             )
@@ -144,7 +142,7 @@ def check_store(
         return
     entry = f"{_PASSWORD}@{places[-1]}"
     raise NotTrusted(
-        f"{journal or f'[memory] path of {folder / SETTINGS_FILE}'} would send passages and "
+        f"{journal or f'[memory] path of the settings in {folder}'} would send passages and "
         f"PostgreSQL credentials to {places[-1]}, which you have not allowed; to allow it: "
         f"{_exported(KEYS_VARIABLE, entry, ',', environment)}",
         entry=f"{entry} {folder}",
@@ -195,9 +193,16 @@ def _matches(pattern: str, host: str) -> bool:
 
 
 def refusal_to_run(path: Path, *, environment: Mapping[str, str]) -> Notice | None:
-    """Why a file's code may not run; None if it may.
+    """Why a file's code may not run; None if it may."""
+    how = not_trusted(path, environment=environment)
+    message = f"{path.resolve()} would be run, {how}"
+    return Notice(code="trust.code-not-allowed", message=message) if how else None
 
-    It may if it ships with the package, if the user allows it, or if code of its project runs in
+
+def not_trusted(path: Path, *, environment: Mapping[str, str]) -> str | None:
+    """The end of a message on what a file may not do, with the remedy; None if it is trusted.
+
+    It is if it ships with the package, if the user allows it, or if code of its project runs in
     this process already.
     """
     path = path.resolve()
@@ -211,10 +216,7 @@ def refusal_to_run(path: Path, *, environment: Mapping[str, str]) -> Notice | No
     if path in running or any(project_of(file) in around for file in folders.values()):
         return None
     line = _exported(CODE_VARIABLE, str(project_of(path)), os.pathsep, environment)
-    return Notice(
-        code="trust.code-not-allowed",
-        message=f"{path} would be run, which you have not allowed; to allow it: {line}",
-    )
+    return f"which you have not allowed; to allow it: {line}"
 
 
 def project_of(file: Path) -> Path:
@@ -322,8 +324,28 @@ def secret_variables(endpoints: Iterable[Endpoint], *, named: Collection[str]) -
         endpoints: Name the variables of their keys.
         named: Further variables, from `[trace] secrets`.
     """
-    keys = {key for one in endpoints for key in (one.api_key_env, one.control_key_env) if key}
+    keys = {name for one in endpoints for name in one.variables}
     return tuple(sorted(keys.union(named)))
+
+
+def warn_of_secrets(
+    endpoints: Iterable[Endpoint], *, environment: Mapping[str, str], named: Collection[str]
+) -> None:
+    """Warns of secret variables that may be misspelled, or whose values texts keep."""
+    for name in named:
+        if name not in environment:
+            log_warning(
+                "a variable of [trace] secrets is not set",
+                code="trace.secret-not-set",
+                variable=name,
+            )
+    secrets = secrets_of(environment, named=secret_variables(endpoints, named=named))
+    if common := sorted(name for name, one in secrets.items() if one and not searchable(one)):
+        log_warning(
+            f"{', '.join(common)}: too short or too common a value to be looked for in texts, which"
+            " keep it; if it is a real secret, take a longer one",
+            code="trace.secret-common",
+        )
 
 
 def known_secrets(
@@ -335,19 +357,14 @@ def known_secrets(
         endpoints: Name the variables of their keys; their addresses may hold credentials.
         environment: Holds the values. Every variable with a telling name is secret too, because
             litellm reads its providers' keys from there.
-        named: Further variables, from `[trace] secrets`. One that is not set may be misspelled: a
-            warning says so.
+        named: Further variables, from `[trace] secrets`.
     """
     endpoints = tuple(endpoints)
-    for name in named:
-        if name not in environment:
-            log_warning(
-                "a variable of [trace] secrets is not set",
-                code="trace.secret-not-set",
-                variable=name,
-            )
-    values = secret_values(environment, named=secret_variables(endpoints, named=named))
+    own = secrets_of(environment, named=secret_variables(endpoints, named=named))
+    values = set(own.values())
     for endpoint in endpoints:
+        told = (*endpoint.headers.items(), *endpoint.query.items())
+        values.update(value for name, value in told if _SECRET_PARAMETER.search(name))
         for one in endpoint.replicas.values():
             if one.url is not None:
                 values.update(_credentials(one.url))

@@ -3,7 +3,7 @@
 Knows nothing of models or rubrics.
 """
 
-from harness.trace.calls import UNRELIABLE, Call, CallGroup, Interval, calls_of, group_calls
+from harness.trace.calls import UNRELIABLE, Call, CallGroup, calls_of, group_calls
 from harness.trace.clock import Clock, ManualClock, monotonic
 from harness.trace.journal import Durability, OnFailure
 from harness.trace.journal_line import dump_json
@@ -15,6 +15,7 @@ from harness.trace.records import (
     Flow,
     Flows,
     Instant,
+    Interval,
     NodeOutput,
     Record,
     RunEnded,
@@ -23,11 +24,12 @@ from harness.trace.records import (
     SpanRecord,
     SpanStarted,
     SpanStatus,
+    describe,
 )
 from harness.trace.run_list import AUDIT_LOG, AuditLine, append_line, list_runs
 from harness.trace.run_trace import TIMELINES, JoinedTrace, RunTrace, TimelineFormat, TraceOptions
 from harness.trace.secrets import Redactor
-from harness.trace.tracer import ContentPolicy, Sink, Span, Tracer, describe, sha256_of
+from harness.trace.tracer import ContentPolicy, Sink, Span, Tracer, sha256_of
 
 __all__ = [
     "AUDIT_LOG",

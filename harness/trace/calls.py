@@ -9,9 +9,10 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from sys import intern
-from typing import Literal, Self
+from typing import Literal
 
-from harness.trace.records import Attributes, Instant, SpanRecord
+from harness.trace.events import Chat, CountTokens, Embed, Endpoint, OtherRequest, Request, place_of
+from harness.trace.records import Interval, SpanRecord
 
 PHASES = ("overhead", "queue", "load", "prefill", "decode")
 """The phases of a call, in order of time."""
@@ -19,9 +20,6 @@ PHASES = ("overhead", "queue", "load", "prefill", "decode")
 UNRELIABLE = "unreliable"
 """The source of a phase whose beginning or end the process saw too late, since it stood still; and
 the attribute of a call that lists its figures with that error."""
-
-_FOR_A_TURN = ("max_parallel", "slots", "KV cache")
-"""How reasons of waits begin that come from the endpoint's limits or the model's size."""
 
 _LONGEST_WORD = 40
 """Characters. Hashes are longer, and differ in every call."""
@@ -33,32 +31,13 @@ PriceBasis = Literal["tokens", "price list", "hours"]
 list that the call was looked up in when it was made; the machine's price for the run's time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """A stretch of the run's clock."""
+class Call(Chat, name=Chat.NAME):
+    """One attempt to call a model, with the phases inside it.
 
-    start_ns: int
-    end_ns: int
+    Unreliable figures are None; `attributes` are without them, and without label and track.
+    """
 
-    @property
-    def duration_ns(self) -> int:
-        """From its start to its end."""
-        return self.end_ns - self.start_ns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Interval):
-    """One attempt to call a model: a `chat` span with the phases inside it."""
-
-    id: int
-    model: str
-    role: str | None
-    node: str | None
-    status: str
-    error: str | None
-    attributes: Attributes
-    """The span's attributes, such as `input_tokens`, `finish_reason`, `prompt_sha256`; without its
-    title and track, and without unreliable figures."""
+    node: str | None = None
     phases: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
     """Its time by phase, as far as known."""
     turns: tuple[Interval, ...] = ()
@@ -70,46 +49,20 @@ class Call(Interval):
     unreliable: frozenset[str] = frozenset()
     """Phases and figures whose times the process saw too late, since it stood still."""
 
-    def count(self, name: str) -> int | None:
-        """A whole number among the attributes, such as `output_tokens`; None if unknown."""
-        value = self.attributes.get(name)
-        return value if isinstance(value, int) and value >= 0 else None
-
     def phase_ns(self, name: str) -> int:
         """The total length of a phase; 0 if it did not happen."""
         parts = self.phases.get(name)
         return sum([one.end_ns - one.start_ns for one in parts]) if parts else 0
 
     @property
-    def from_cache(self) -> bool:
-        """Whether an earlier call's reply answered it; then there are no figures of a model."""
-        return self.attributes.get("from_cache") is True
-
-    @property
     def was_cut(self) -> bool:
         """Whether its reply ended at a limit of its length."""
-        return self.attributes.get("finish_reason") == "length"
+        return self.finish_reason == "length"
 
     @property
     def has_unreliable_latency(self) -> bool:
         """Whether a figure, not only a phase, is missing because the process stood still."""
         return not self.unreliable.issubset({"overhead", "queue", "load", "prefill"})
-
-    @property
-    def was_refused(self) -> bool:
-        """Whether a limit of the run had been reached, so that the call was not made."""
-        return (self.error or "").startswith("RunLimitReached")
-
-    @property
-    def dropped(self) -> tuple[str, ...]:
-        """Fields left out of the request, since the model or its server refuses them."""
-        names = self.attributes.get("dropped")
-        return tuple(map(str, names)) if isinstance(names, list | tuple) else ()
-
-    @property
-    def ttft_ns(self) -> int | None:
-        """From sending the request to the first token; the waits before sending are not in it."""
-        return self.count("ttft_ns")
 
 
 def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
@@ -118,8 +71,7 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
     outermost: dict[int, int] = {}  # by span: the node call around it in which no other lies
     chats: list[SpanRecord] = []
     phases: dict[int, dict[str, tuple[Interval, ...]]] = {}
-    turns: dict[int, tuple[Interval, ...]] = {}
-    room: dict[int, tuple[Interval, ...]] = {}
+    waits: dict[tuple[int, bool], tuple[Interval, ...]] = {}  # by call, and whether for memory
     unreliable: dict[int, set[str]] = {}
     for span in spans:
         if span.name in PHASES:
@@ -129,15 +81,15 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
                 interval = Interval(start_ns=span.start_ns, end_ns=span.end_ns)
                 of_call, name = phases[span.parent], intern(span.name)
                 of_call[name] = (*of_call.get(name, ()), interval)
-                if reason := span.attributes.get("reason"):
-                    waits = turns if str(reason).startswith(_FOR_A_TURN) else room
-                    waits[span.parent] = (*waits.get(span.parent, ()), interval)
+                if place := place_of(span.attributes):
+                    key = span.parent, place == "memory"
+                    waits[key] = (*waits.get(key, ()), interval)
             continue
         node = span.attributes.get("node") or (span.parent and nodes.get(span.parent))
         if node:
             nodes[span.id] = str(node)
             outermost[span.id] = outermost.get(span.parent or 0, span.id)
-        if span.name == "chat":
+        if span.name == Chat.NAME:
             phases[span.id] = {}
             figures = span.attributes.get(UNRELIABLE)
             if isinstance(figures, list | tuple):
@@ -145,21 +97,14 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
             left_out = {"label", "track", *unreliable.get(span.id, ())}
             # Made anew, since a dictionary that was decoded takes twice the room.
             said = {k: _shared(one) for k, one in span.attributes.items() if k not in left_out}
-            chats.append(span._replace(name="chat", attributes=said))
+            chats.append(span._replace(attributes=said))
     return [
-        Call(
-            id=span.id,
-            start_ns=span.start_ns,
-            end_ns=span.end_ns,
-            model=str(span.attributes.get("model")),
-            role=_text_or_none(span.attributes.get("role")),
+        Call.read(
+            span,
             node=nodes.get(span.id),
-            status=span.status,
-            error=span.error,
-            attributes=span.attributes,
             phases=phases[span.id],
-            turns=turns.get(span.id, ()),
-            room=room.get(span.id, ()),
+            turns=waits.get((span.id, False), ()),
+            room=waits.get((span.id, True), ()),
             node_span=outermost.get(span.id),
             unreliable=frozenset(unreliable.get(span.id, ())),
         )
@@ -299,24 +244,31 @@ def group_calls(calls: Iterable[Call], by: Callable[[Call], str | None]) -> tupl
     return tuple(call_group(members, name=name) for name, members in groups.items())
 
 
+def answered_by_model(calls: Iterable[Call]) -> dict[str, list[Call]]:
+    """The calls that a model answered, by their endpoints' tags."""
+    answered: dict[str, list[Call]] = {}
+    for call in calls:
+        if call.status == "ok" and not call.from_cache:
+            answered.setdefault(call.model, []).append(call)
+    return answered
+
+
 def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
     """The figures of these calls."""
     refused = sum(call.was_refused for call in calls)
     calls = [call for call in calls if not call.was_refused]
     done = [call for call in calls if call.status == "ok" and not call.from_cache]
     statuses = [call.status for call in calls]
-    asked = [call.count("input_tokens") or 0 for call in done]
-    written = [call.count("output_tokens") for call in done]
+    asked = [call.input_tokens or 0 for call in done]
+    written = [call.output_tokens for call in done]
     asked_with_cache = sum(
-        tokens
-        for call, tokens in zip(done, asked, strict=True)
-        if call.count("cached_tokens") is not None
+        tokens for call, tokens in zip(done, asked, strict=True) if call.cached_tokens is not None
     )
-    cached, drafted = _sum(done, "cached_tokens"), _sum(done, "draft_tokens")
-    accepted = _sum(done, "accepted_tokens")
-    said = (_number(call.attributes.get("cache_saved_usd")) for call in done)
-    saved = [usd for usd in said if usd is not None]
-    schemas = [call.attributes.get("schema") for call in done]
+    cached = known_sum(call.cached_tokens for call in done)
+    drafted = known_sum(call.draft_tokens for call in done)
+    accepted = known_sum(call.accepted_tokens for call in done)
+    saved = [usd for call in done if (usd := call.cache_saved_usd) is not None]
+    schemas = [call.schema for call in done]
     return CallGroup(
         name=name,
         calls=len(calls),
@@ -329,17 +281,17 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         uncounted=written.count(None),
         unreliable=sum(call.has_unreliable_latency for call in done),
         ttft=percentiles_of(call.ttft_ns for call in done),
-        itl_mean=percentiles_of(call.count("itl_mean_ns") for call in done),
-        itl_p95=percentiles_of(call.count("itl_p95_ns") for call in done),
-        itl_p99=percentiles_of(call.count("itl_p99_ns") for call in done),
-        itl_max_ns=max(filter(None, (call.count("itl_max_ns") for call in done)), default=None),
+        itl_mean=percentiles_of(call.itl_mean_ns for call in done),
+        itl_p95=percentiles_of(call.itl_p95_ns for call in done),
+        itl_p99=percentiles_of(call.itl_p99_ns for call in done),
+        itl_max_ns=max(filter(None, (call.itl_max_ns for call in done)), default=None),
         duration=percentiles_of(call.duration_ns for call in done),
         input_tokens=sum(asked),
         cached_tokens=cached,
         cached_share=_share(cached, asked_with_cache),
         cache_saved_usd=sum(saved) if saved else None,
         output_tokens=sum(filter(None, written)),
-        reasoning_tokens=_sum(done, "reasoning_tokens"),
+        reasoning_tokens=known_sum(call.reasoning_tokens for call in done),
         draft_tokens=drafted,
         accepted_tokens=accepted,
         accepted_share=_share(accepted, drafted),
@@ -348,11 +300,7 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         dropped=tuple(dict.fromkeys(name for call in done for name in call.dropped)),
         decode_tokens_per_s=_decode_rate(done),
         total_ns=sum(call.duration_ns for call in calls),
-        overhead_ns=sum(call.phase_ns("overhead") for call in calls),
-        queue_ns=sum(call.phase_ns("queue") for call in calls),
-        load_ns=sum(call.phase_ns("load") for call in calls),
-        prefill_ns=sum(call.phase_ns("prefill") for call in calls),
-        decode_ns=sum(call.phase_ns("decode") for call in calls),
+        **{f"{name}_ns": sum(call.phase_ns(name) for call in calls) for name in PHASES},
     )
 
 
@@ -362,25 +310,21 @@ def _decode_rate(done: Sequence[Call]) -> float | None:
         for call in done
         if (decode_ns := call.phase_ns("decode")) > 0
         and "decode" not in call.unreliable
-        and (tokens := call.count("output_tokens")) is not None
+        and (tokens := call.output_tokens) is not None
     ]
     seconds = sum(decode_ns for decode_ns, _ in timed) / 1e9
     # A decode phase lasts from the first token to the last, so the first is not of it.
     return sum(max(0, tokens - 1) for _, tokens in timed) / seconds if timed else None
 
 
-def _sum(calls: Sequence[Call], count: str) -> int | None:
-    """Over the calls whose server reports it; None if none does."""
-    known = [tokens for call in calls if (tokens := call.count(count)) is not None]
+def known_sum(counts: Iterable[int | None]) -> int | None:
+    """Of those that some server reports; None if none does."""
+    known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
 
 def _share(part: int | None, whole: int | None) -> float | None:
     return part / whole if part is not None and whole else None
-
-
-def _text_or_none(value: object) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,37 +355,19 @@ class RunCost:
     unpriced_models: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Prices:
-    """Prices of an endpoint's settings; None if unset."""
-
-    usd_per_hour: float | None = None
-    usd_per_million_input_tokens: float | None = None
-    usd_per_million_output_tokens: float | None = None
-
-    @classmethod
-    def of(cls, attributes: Attributes) -> Self:
-        return cls(
-            usd_per_hour=_number(attributes.get("usd_per_hour")),
-            usd_per_million_input_tokens=_number(attributes.get("usd_per_million_input_tokens")),
-            usd_per_million_output_tokens=_number(attributes.get("usd_per_million_output_tokens")),
-        )
-
-
-def cost_of(calls: Sequence[Call], endpoints: Iterable[Instant], *, run_ns: int) -> RunCost:
+def cost_of(calls: Sequence[Request], endpoints: Iterable[Endpoint], *, run_ns: int) -> RunCost:
     """Adds up what calls and machines cost.
 
     A machine is paid for the whole run, busy or not, if it was called at all, and once for each
     endpoint with a price: of two endpoints on one machine, only one should have it. The calls are
-    all of a run's, embeddings included, but not replies from the cache. The `endpoint` instants
-    hold the prices.
+    all of a run's, embeddings included, but not replies from the cache.
     """
-    prices = {str(one.attributes.get("model")): _Prices.of(one.attributes) for one in endpoints}
+    prices = {one.model: one for one in endpoints}
     models = tuple(
         _model_cost(
             model,
             [call for call in calls if call.model == model],
-            prices.get(model, _Prices()),
+            prices.get(model),
             run_ns=run_ns,
         )
         for model in dict.fromkeys(call.model for call in calls)
@@ -456,35 +382,24 @@ def cost_of(calls: Sequence[Call], endpoints: Iterable[Instant], *, run_ns: int)
     )
 
 
-def charges_of(calls: Iterable[Call], endpoints: Iterable[Instant]) -> dict[int, float]:
+def charges_of(calls: Iterable[Request], endpoints: Iterable[Endpoint]) -> dict[int, float]:
     """What calls cost by their tokens, in dollars by span id; without those of unknown price.
 
     Takes the arguments of `cost_of`.
     """
-    prices = {str(one.attributes.get("model")): _Prices.of(one.attributes) for one in endpoints}
-    charges = ((call.id, _charge(call, prices.get(call.model, _Prices()))) for call in calls)
+    prices = {one.model: one for one in endpoints}
+    charges = ((call.id, _charge(call, prices.get(call.model))) for call in calls)
     return {span: charge[1] for span, charge in charges if charge is not None}
 
 
-def priced_asides(spans: Iterable[SpanRecord]) -> Iterator[Call]:
-    """The spans beside calls that providers charge for, as calls; counting tokens is free."""
-    for span in spans:
-        if span.name != "count tokens":
-            none_written = {"output_tokens": 0} if span.name == "embed" else {}
-            yield Call(
-                id=span.id,
-                start_ns=span.start_ns,
-                end_ns=span.end_ns,
-                model=str(span.attributes.get("model")),
-                role=None,
-                node=None,
-                status=span.status,
-                error=span.error,
-                attributes={**none_written, **span.attributes},
-            )
+def priced_asides(asides: Iterable[OtherRequest]) -> Iterator[OtherRequest]:
+    """Those that providers charge for; counting tokens is free."""
+    return (one for one in asides if not isinstance(one, CountTokens))
 
 
-def _model_cost(model: str, calls: Sequence[Call], prices: _Prices, *, run_ns: int) -> ModelCost:
+def _model_cost(
+    model: str, calls: Sequence[Request], prices: Endpoint | None, *, run_ns: int
+) -> ModelCost:
     by_basis: dict[PriceBasis, float] = {}
     unpriced = sum(not call.was_refused for call in calls)
     for call in calls:
@@ -493,12 +408,12 @@ def _model_cost(model: str, calls: Sequence[Call], prices: _Prices, *, run_ns: i
             basis, charged = charge
             by_basis[basis] = by_basis.get(basis, 0.0) + charged
             unpriced -= 1
-    if prices.usd_per_hour is not None:
+    if prices is not None and prices.usd_per_hour is not None:
         if not by_basis:
             unpriced = 0  # the hours are all there is to pay
         by_basis["hours"] = prices.usd_per_hour * run_ns / _NS_PER_HOUR
     usd = sum(by_basis.values()) if by_basis else None
-    tokens = sum(call.count("output_tokens") or 0 for call in calls if call.status == "ok")
+    tokens = sum(call.output_tokens or 0 for call in calls if call.status == "ok")
     return ModelCost(
         model=model,
         basis=tuple(by_basis),
@@ -509,19 +424,17 @@ def _model_cost(model: str, calls: Sequence[Call], prices: _Prices, *, run_ns: i
     )
 
 
-def _charge(call: Call, prices: _Prices) -> tuple[PriceBasis, float] | None:
+def _charge(call: Request, prices: Endpoint | None) -> tuple[PriceBasis, float] | None:
     """What one call cost by its tokens: by the settings, else by the list.
 
     Settings with only one of the two prices are ignored: the sum would pass for the whole.
     """
-    if call.status != "ok":
-        return None
-    asked, answered = call.count("input_tokens"), call.count("output_tokens")
-    per_asked = prices.usd_per_million_input_tokens
-    per_answered = prices.usd_per_million_output_tokens
+    asked = call.input_tokens
+    answered = 0 if isinstance(call, Embed) else call.output_tokens
+    per_asked = prices.usd_per_million_input_tokens if prices else None
+    per_answered = prices.usd_per_million_output_tokens if prices else None
     if per_asked is None or per_answered is None:
-        listed = _number(call.attributes.get("cost_usd"))
-        return None if listed is None else ("price list", listed)
+        return None if call.cost_usd is None else ("price list", call.cost_usd)
     if asked is None or answered is None:
         return None
     return "tokens", (asked * per_asked + answered * per_answered) / 1e6
@@ -529,7 +442,3 @@ def _charge(call: Call, prices: _Prices) -> tuple[PriceBasis, float] | None:
 
 def _per_million(usd: float | None, tokens: int) -> float | None:
     return usd / tokens * 1e6 if usd is not None and tokens else None
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

@@ -63,7 +63,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
     lanes = Lanes(f"run {journal.started.name}")
     arrows, excerpts = Arrows(journal.flows), excerpts_of(journal)
     run_id = journal.started.run_id
-    threads = _Threads()
+    threads = _Threads(origin_ns)
     summary = SummaryTracks()
     yield from threads.names(lanes.track(None))
     for item in chain(journal.items(SpanRecord, Instant, CounterSet), summary.counters()):
@@ -73,12 +73,9 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
             lane = lanes.place(item)
             if lane.number >= threads.named:
                 yield from threads.names(lane)
-            begin = (item.start_ns - origin_ns) / 1000
             yield {
                 "ph": "X",
-                "pid": threads.processes[lane.track],
-                "tid": lane.number + 1,
-                "ts": begin,
+                **threads.place(lane, item.start_ns),
                 "dur": (item.end_ns - item.start_ns) / 1000,
                 "name": slice_title(item),
                 # The kind of span, whatever its title: to color, filter and sum by.
@@ -88,12 +85,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
             }
             # Arrows at the span's very beginning: what lies inside it begins later.
             for end in arrows.at(item, lanes):
-                at = end.mark or lane
-                place: Event = {
-                    "pid": threads.processes[at.track],
-                    "tid": at.number + 1,
-                    "ts": begin,
-                }
+                place = threads.place(end.mark or lane, item.start_ns)
                 if end.mark:
                     yield {"ph": "i", "s": "t", **place, "name": end.name}
                 yield {
@@ -108,9 +100,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
             yield {
                 "ph": "i",
                 "s": "t",
-                "pid": threads.processes[lane.track],
-                "tid": lane.number + 1,
-                "ts": (item.time_ns - origin_ns) / 1000,
+                **threads.place(lane, item.time_ns),
                 "name": item.name,
                 "args": dict(item.attributes),
             }
@@ -137,9 +127,15 @@ class _Threads:
         named: How many lanes have their names: all below this number.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, origin_ns: int) -> None:
         self.processes: dict[str, int] = {}
         self.named = 0
+        self._origin_ns = origin_ns
+
+    def place(self, lane: Lane, time_ns: int) -> Event:
+        """Where and when an event is drawn."""
+        ts = (time_ns - self._origin_ns) / 1000
+        return {"pid": self.processes[lane.track], "tid": lane.number + 1, "ts": ts}
 
     def names(self, lane: Lane) -> Iterator[Event]:
         """The metadata of a lane, when it is new: lanes are numbered as they appear."""

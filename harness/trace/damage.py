@@ -35,6 +35,7 @@ from harness.trace.records import (
     SpanEnded,
     SpanRecord,
     SpanStarted,
+    label_of,
     last_moment,
     title,
 )
@@ -312,7 +313,7 @@ def salvage_run(path: Path) -> tuple[Loss, ...]:
         losses = []
         for part, records, lost in damaged:
             uncertain = _uncertain(records, lost)
-            outputs = tuple(dict.fromkeys(_label(records[n]) for n in uncertain))
+            outputs = tuple(dict.fromkeys(uncertain.values()))
             loss = Loss(path=part, lines=tuple(lost), outputs=outputs)
             os.link(part, _free_name(part))
             with whole_file(part) as file:
@@ -371,9 +372,9 @@ def _begins(record: Record) -> bool:
     return isinstance(record, Instant) and record.name == "pipeline"
 
 
-def _uncertain(records: Mapping[int, Record], lost: Sequence[range]) -> list[int]:
-    """The lines of outputs that may be incomplete."""
-    found = []
+def _uncertain(records: Mapping[int, Record], lost: Sequence[range]) -> dict[int, str]:
+    """The calls whose outputs may be incomplete, by the line of the output."""
+    found = {}
     begins: dict[object, int] = {}
     for number, record in records.items():
         if isinstance(record, SpanStarted | SpanRecord) and record.name == "node":
@@ -383,13 +384,8 @@ def _uncertain(records: Mapping[int, Record], lost: Sequence[range]) -> list[int
             # What a call generates item by item has the call's own span.
             began = begins.get((record.node, record.item), begins.get((record.node, None), 0))
             if any(began < one.start < number for one in lost):
-                found.append(number)
+                found[number] = label_of(record.node, record.item)
     return found
-
-
-def _label(record: Record) -> str:
-    assert isinstance(record, NodeOutput)
-    return record.node if record.item is None else f"{record.node}[{record.item}]"
 
 
 def _free_name(path: Path) -> Path:

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from harness.trace.calls import Interval
+from harness.trace.records import Interval
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
@@ -70,7 +70,10 @@ def without(some: Iterable[Interval], others: Iterable[Interval]) -> list[Interv
     mine = union(some)
     if not mine:
         return []
-    return common(mine, _gaps(union(others), mine[0].start_ns, mine[-1].end_ns))
+    taken = (edge for one in union(others) for edge in (one.start_ns, one.end_ns))
+    edges = [mine[0].start_ns, *taken, mine[-1].end_ns]
+    gaps = zip(edges[::2], edges[1::2], strict=True)
+    return common(mine, [Interval(start_ns=a, end_ns=b) for a, b in gaps if a < b])
 
 
 def depths(intervals: Iterable[Interval]) -> list[tuple[Interval, int]]:
@@ -107,9 +110,3 @@ def mean_depths(intervals: Sequence[Interval]) -> list[float]:
         else 1.0
         for one in intervals
     ]
-
-
-def _gaps(taken: Sequence[Interval], start_ns: int, end_ns: int) -> list[Interval]:
-    edges = [start_ns, *(edge for one in taken for edge in (one.start_ns, one.end_ns)), end_ns]
-    pairs = zip(edges[::2], edges[1::2], strict=True)
-    return [Interval(start_ns=a, end_ns=b) for a, b in pairs if a < b]

@@ -15,15 +15,16 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from errno import ENOENT
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Literal
 
 from harness.log import log_warning
 from harness.trace.journal_line import encode, seal
-from harness.trace.records import Content, Piece, Record, SpanEnded, SpanStarted, joined
+from harness.trace.records import Content, Piece, Record, SpanEnded, SpanStarted, describe, joined
 from harness.trace.secrets import Redactor
-from harness.trace.tracer import Entry, RecordMaker, Sink, describe
+from harness.trace.tracer import Entry, RecordMaker, Sink
 
 Durability = Literal["exit", "node", "sync"]
 """When records are on the disk, safe from a kill and from a loss of power: at the run's end; when
@@ -91,10 +92,10 @@ class JournalWriter:
 
     def start(self) -> None:
         """Writes what was appended so far, and starts the thread that writes the rest."""
-        self._write_queue()
+        self.flush()
         self._thread.start()
         # An interpreter that ends with the journal open takes the thread with it.
-        atexit.register(self._write_queue)
+        atexit.register(self.flush)
 
     async def persisted(self) -> None:
         """With durability "node", returns when everything appended so far is on the disk.
@@ -106,14 +107,10 @@ class JournalWriter:
             self._waiting.put(waiting)
             await waiting
 
-    def flush(self) -> None:
-        """Writes what was appended so far, in this thread."""
-        self._write_queue()
-
     def relieve(self) -> None:
         """Writes in this thread if too much is waiting."""
         if len(self._entries) > _BACKLOG:
-            self._write_queue()
+            self.flush()
 
     def close(self) -> None:
         """Writes the rest, to the disk, and closes the file; later entries are dropped."""
@@ -122,7 +119,7 @@ class JournalWriter:
         self._waiting.put(None)
         if self._thread.is_alive():
             self._thread.join()
-        atexit.unregister(self._write_queue)
+        atexit.unregister(self.flush)
         self._write_for([*self._others_waiting()])
         self._sync()
         with self._lock:
@@ -141,7 +138,7 @@ class JournalWriter:
             try:
                 first = self._waiting.get(timeout=_EVERY_S)
             except Empty:
-                self._write_queue()
+                self.flush()
                 continue
             if first is None:
                 return
@@ -161,7 +158,7 @@ class JournalWriter:
         for future in waiting:
             by_loop.setdefault(future.get_loop(), []).append(future)
         try:
-            self._write_queue()
+            self.flush()
             if waiting:
                 self._sync()
         finally:
@@ -173,10 +170,11 @@ class JournalWriter:
 
     def _append_durably(self, entry: Entry) -> None:
         self._entries.append(entry)
-        self._write_queue()
+        self.flush()
         self._sync()
 
-    def _write_queue(self) -> None:
+    def flush(self) -> None:
+        """Writes what was appended so far, in this thread."""
         if self.is_forked:
             self._entries.clear()
             return
@@ -214,6 +212,9 @@ class JournalWriter:
             try:
                 while data:
                     data = data[os.write(self._descriptor, data) :]
+                if not os.fstat(self._descriptor).st_nlink:
+                    # Writing goes on as if it were there, and all of it is lost at the end.
+                    raise FileNotFoundError(ENOENT, "it was deleted", str(self.path))
             except OSError as error:
                 self._fail(error)
 

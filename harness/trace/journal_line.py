@@ -105,33 +105,10 @@ def _span_values(span: SpanRecord) -> dict[str, object]:
     return values
 
 
-def _output_values(output: NodeOutput) -> dict[str, object]:
-    node, item, value, inputs, code, skipped, digest = output
-    values = {"kind": "output", "node": node, "item": item, "value": value}
-    if inputs:
-        values["inputs"] = inputs
-    if code is not None:
-        values["code"] = code
-    if skipped is not None:
-        values["skipped"] = skipped
-    if digest is not None:
-        values["digest"] = digest
-    return values
-
-
-def _flow_values(flow: Flow) -> dict[str, object]:
-    return {"kind": "flow", "name": flow[0], "source": flow[1], "target": flow[2]}
-
-
-def _flows_values(flows: Flows) -> dict[str, object]:
-    return {"kind": "flows", "name": flows[0], "sources": flows[1], "target": flows[2]}
-
-
 _VALUES: dict[type[Record], Callable[[Any], dict[str, object]]] = {
     SpanRecord: _span_values,
-    NodeOutput: _output_values,
-    Flow: _flow_values,
-    Flows: _flows_values,
+    Flow: lambda flow: {"kind": "flow", **flow._asdict()},
+    Flows: lambda flows: {"kind": "flows", **flows._asdict()},
 }
 
 

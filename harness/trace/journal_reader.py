@@ -135,9 +135,9 @@ class Journal:
         """The spans alone, in the order of `items`."""
         return (item for item in self.items(SpanRecord) if type(item) is SpanRecord)
 
-    def texts(self, wanted: Collection[object]) -> dict[str, str]:
+    def texts(self, wanted: Collection[object]) -> dict[object, str]:
         """The recorded texts with these SHA-256 digests; reads until all are found."""
-        found: dict[str, str] = {}
+        found: dict[object, str] = {}
         for item in self.items(Content) if wanted else ():
             if type(item) is Content and item.sha256 in wanted:
                 found[item.sha256] = item.text

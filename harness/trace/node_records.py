@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from harness.trace.calls import Call, Interval, calls_of, charges_of
+from harness.trace.calls import Call, calls_of, charges_of
+from harness.trace.events import Endpoint, NodeAttempt, Skip
 from harness.trace.journal_reader import Journal
 from harness.trace.records import (
-    Attributes,
     Flow,
     Instant,
+    Interval,
     NodeOutput,
     SpanEnded,
     SpanRecord,
     SpanStatus,
-    title,
+    error_class,
+    label_of,
 )
 
 NodeStatus = Literal[
@@ -68,7 +70,7 @@ class NodeRecord:
     @property
     def label(self) -> str:
         """Its label, such as `findings[2]`."""
-        return self.node if self.item is None else f"{self.node}[{self.item}]"
+        return label_of(self.node, self.item)
 
     @property
     def duration_ns(self) -> int:
@@ -79,8 +81,12 @@ class NodeRecord:
 _Key = tuple[str, int | None]
 
 
-def node_records(journal: Journal) -> tuple[NodeRecord, ...]:
+def node_records(journal: Journal, *, latest: bool = False) -> tuple[NodeRecord, ...]:
     """Reads a journal twice, and keeps no output of it.
+
+    Args:
+        journal: The run's.
+        latest: Whether figures are those of making it the last time, in place of all times.
 
     Returns:
         One for each call of a node, in the order in which they are first heard of.
@@ -90,45 +96,41 @@ def node_records(journal: Journal) -> tuple[NodeRecord, ...]:
     """
     found: dict[_Key, _Found] = {}
     inside: dict[int, _Key] = {}  # by span: the node call that it is a part of
-    endpoints: list[Instant] = []
+    endpoints: list[Endpoint] = []
     for item in journal.items(SpanRecord, Instant, NodeOutput):
-        if type(item) is SpanRecord:
-            key = (
-                _key(item.attributes, item) if item.name == "node" else inside.get(item.parent or 0)
-            )
-            if key is not None:
-                inside[item.id] = key
-                if item.name == "node":
-                    found.setdefault(key, _Found()).begin(item)
+        if attempt := NodeAttempt.of(item):
+            key = inside[attempt.id] = attempt.node or attempt.caption, attempt.item
+            found.setdefault(key, _Found()).begin(attempt)
+        elif type(item) is SpanRecord and item.parent in inside:
+            inside[item.id] = inside[item.parent]
         elif type(item) is NodeOutput:
             found.setdefault((item.node, item.item), _Found()).keep(item)
-        elif type(item) is Instant and item.name == "skip":
-            one = found.setdefault(_key(item.attributes), _Found())
-            one.skipped = str(item.attributes.get("detail"))
-        elif type(item) is Instant and item.name == "endpoint":
-            endpoints.append(item)
+        elif skip := Skip.of(item):
+            found.setdefault((skip.node, skip.item), _Found()).skipped = str(skip.detail)
+        elif endpoint := Endpoint.of(item):
+            endpoints.append(endpoint)
     calls = calls_of(journal.spans())
     for call in calls:
         if call.id in inside:
             found[inside[call.id]].calls.append(call)
-    charges = charges_of((call for call in calls if not call.from_cache), endpoints)
+    charges = charges_of(calls, endpoints)
     return tuple(
-        _record(key, one, charges) for key, one in found.items() if not _is_part(key, found)
+        _record(key, one, charges, since=one.made_before_ns if latest else 0)
+        for key, one in found.items()
+        if not _is_part(key, found)
     )
 
 
+@dataclass(slots=True)
 class _Found:
     """What a journal holds of one node call."""
 
-    __slots__ = ("calls", "output", "skipped", "spans")
+    spans: list[NodeAttempt] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    output: NodeOutput | None = None
+    skipped: str | None = None
 
-    def __init__(self) -> None:
-        self.spans: list[SpanRecord] = []
-        self.calls: list[Call] = []
-        self.output: NodeOutput | None = None
-        self.skipped: str | None = None
-
-    def begin(self, span: SpanRecord) -> None:
+    def begin(self, span: NodeAttempt) -> None:
         """Adds another attempt, which replaces the earlier one."""
         self.spans.append(span)
         self.output = self.skipped = None
@@ -137,6 +139,12 @@ class _Found:
         """Adds its output without the value: there may be many, and large ones."""
         self.output = output._replace(value=None)
         self.skipped = output.skipped
+
+    @property
+    def made_before_ns(self) -> int:
+        """When it had been made, before the last time; 0 if it was made once."""
+        made = [span.end_ns for span in self.spans if span.status == "ok"]
+        return made[-2] if len(made) > 1 else 0
 
     @property
     def status(self) -> NodeStatus:
@@ -149,10 +157,9 @@ class _Found:
         return attempt_status(last)
 
 
-def attempt_status(span: SpanRecord | SpanEnded) -> NodeStatus:
+def attempt_status(span: NodeAttempt | SpanRecord | SpanEnded) -> NodeStatus:
     """How one attempt at a call of a node ended, by its span."""
-    error = (span.error or "").partition(":")[0]
-    return _BY_ERROR.get(error, _BY_SPAN[span.status])
+    return _BY_ERROR.get(error_class(span.error), _BY_SPAN[span.status])
 
 
 def _is_part(key: _Key, found: Mapping[_Key, _Found]) -> bool:
@@ -161,24 +168,22 @@ def _is_part(key: _Key, found: Mapping[_Key, _Found]) -> bool:
     return item is not None and not found[key].spans and (node, None) in found
 
 
-def _key(said: Attributes, span: SpanRecord | None = None) -> _Key:
-    node, item = said.get("node"), said.get("item")
-    return str(node or (span and title(span))), item if isinstance(item, int) else None
-
-
-def _record(key: _Key, found: _Found, charges: Mapping[int, float]) -> NodeRecord:
+def _record(key: _Key, found: _Found, charges: Mapping[int, float], *, since: int) -> NodeRecord:
     output, last = found.output, found.spans[-1] if found.spans else None
-    answered = [call for call in found.calls if call.status == "ok" and not call.from_cache]
-    charged = [charges[call.id] for call in found.calls if call.id in charges]
+    calls = [call for call in found.calls if call.start_ns >= since]
+    # A stored reply may be of the time before, and then nothing else here says what it took.
+    paid = [call for call in calls if since or not call.from_cache]
+    answered = [call for call in paid if call.status == "ok"]
+    charged = [charges[call.id] for call in paid if call.id in charges]
     return NodeRecord(
         node=key[0],
         item=key[1],
         status=found.status,
         error=found.skipped or (last.error if last else None),
         times=tuple(Interval(start_ns=one.start_ns, end_ns=one.end_ns) for one in found.spans),
-        calls=sum(not call.was_refused for call in found.calls),
-        input_tokens=sum(call.count("input_tokens") or 0 for call in answered),
-        output_tokens=sum(call.count("output_tokens") or 0 for call in answered),
+        calls=sum(not call.was_refused for call in calls),
+        input_tokens=sum(call.input_tokens or 0 for call in answered),
+        output_tokens=sum(call.output_tokens or 0 for call in answered),
         cost_usd=sum(charged) if charged else None,
         models=models_by_role(found.calls),
         digest=output.digest if output else None,
@@ -191,7 +196,7 @@ def models_by_role(calls: Iterable[Call]) -> dict[str, tuple[str, ...]]:
     """The models that were asked, by role, as `NodeRecord.models` has them."""
     roles: dict[str, dict[str, None]] = {}
     for call in calls:
-        served = call.attributes.get("model_id")
+        served = call.model_id
         said = f"{call.model} ({served})" if served and served != call.model else call.model
         roles.setdefault(call.role or "no role", {})[said] = None
     return {role: tuple(sorted(models)) for role, models in roles.items()}
@@ -230,22 +235,22 @@ class CriticalPath:
 
 
 def critical_path(
-    nodes: Sequence[SpanRecord], flows: Iterable[Flow], *, run: Interval
+    nodes: Sequence[NodeAttempt], flows: Iterable[Flow], *, run: Interval
 ) -> CriticalPath:
     """Finds the path from its end.
 
-    `nodes` are the `node` spans. The flows called `output` show which node waited for which.
+    The flows called `output` show which node waited for which.
     """
     steps = []
     free_ns = run.start_ns
     for span in _chain(nodes, flows):
         steps.append(
             PathStep(
-                node=title(span),
+                node=span.caption,
                 span=span.id,
                 status=span.status,
                 wait_ns=span.start_ns - free_ns,
-                place_wait_ns=place_wait_ns(span),
+                place_wait_ns=span.waited_ns,
                 start_ns=span.start_ns - run.start_ns,
                 duration_ns=span.duration_ns,
                 run_share=span.duration_ns / run.duration_ns if run.duration_ns else None,
@@ -255,43 +260,36 @@ def critical_path(
     return CriticalPath(steps=tuple(steps), after_ns=run.end_ns - free_ns)
 
 
-def place_wait_ns(node: SpanRecord) -> int:
-    """How long a node call waited for a place, among those of its node and those of all."""
-    waits_ns = (node.attributes.get(name) for name in ("concurrency_wait_ns", "place_wait_ns"))
-    return sum(wait_ns for wait_ns in waits_ns if isinstance(wait_ns, int))
-
-
-def sources_of(nodes: Sequence[SpanRecord], flows: Iterable[Flow]) -> dict[int, list[SpanRecord]]:
+def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int, list[NodeAttempt]]:
     """By span, the node calls that each had to wait for; takes arguments of `critical_path`.
 
     Those are the calls whose output it was given, and its own attempt before.
     """
     by_id = {span.id: span for span in nodes}
-    sources: dict[int, list[SpanRecord]] = {}
+    sources: dict[int, list[NodeAttempt]] = {}
     for flow in flows:
         # Spans are numbered as they begin, so a source has the smaller number.
         if flow.name == "output" and flow.source in by_id and flow.source < flow.target:
             sources.setdefault(flow.target, []).append(by_id[flow.source])
-    calls: dict[str, list[SpanRecord]] = {}  # by label, and by node for those of all its items
+    calls: dict[str, list[NodeAttempt]] = {}  # by label, and by node for those of all its items
     for span in nodes:
-        for name in {title(span), str(span.attributes.get("node"))}:
+        for name in {span.caption, span.node}:
             calls.setdefault(name, []).append(span)
     for span in nodes:
-        if span.attributes.get("attempt"):
-            before = [one for one in calls[title(span)] if one.end_ns <= span.start_ns]
+        if span.attempt:
+            before = [one for one in calls[span.caption] if one.end_ns <= span.start_ns]
             sources.setdefault(span.id, []).extend(before[-1:])
         # What an earlier part of the run made has a label here, and no flow.
-        needs = span.attributes.get("needs")
-        for name in needs if isinstance(needs, list) else ():
-            earlier = (one for one in calls.get(str(name), ()) if one.end_ns <= span.start_ns)
+        for name in span.needs:
+            earlier = (one for one in calls.get(name, ()) if one.end_ns <= span.start_ns)
             sources.setdefault(span.id, []).extend(earlier)
     return sources
 
 
-def _chain(nodes: Sequence[SpanRecord], flows: Iterable[Flow]) -> list[SpanRecord]:
+def _chain(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> list[NodeAttempt]:
     """The path, from its first node to its last."""
     sources = sources_of(nodes, flows)
-    chain: dict[int, SpanRecord] = {}
+    chain: dict[int, NodeAttempt] = {}
     last = _last(nodes)
     while last is not None and last.id not in chain:  # as in a journal that was tampered with
         chain[last.id] = last
@@ -299,6 +297,6 @@ def _chain(nodes: Sequence[SpanRecord], flows: Iterable[Flow]) -> list[SpanRecor
     return [*chain.values()][::-1]
 
 
-def _last(spans: Iterable[SpanRecord]) -> SpanRecord | None:
+def _last(spans: Iterable[NodeAttempt]) -> NodeAttempt | None:
     """The one that ended last; of several that were cut off together, the one that ran longest."""
     return max(spans, key=lambda span: (span.end_ns, -span.start_ns, -span.id), default=None)

@@ -88,7 +88,6 @@ def _double(field: int, number: float) -> bytes:
 
 
 # --- Packets ------------------------------------------------------------------------------------
-_BATCH_BYTES = 1 << 18
 _MOST = 10_000
 """Texts of one kind that get a number: a viewer holds all of them."""
 _SHORT = 40
@@ -123,16 +122,7 @@ def write_perfetto_trace(journal: Journal, path: Path) -> None:
         OSError: The file cannot be written.
     """
     with whole_file(path) as file:
-        batch: list[bytes] = []
-        size = 0
-        for packet in perfetto_packets(journal):
-            batch.append(packet)
-            size += len(packet)
-            if size > _BATCH_BYTES:
-                file.write(b"".join(batch))
-                batch.clear()
-                size = 0
-        file.write(b"".join(batch))
+        file.writelines(perfetto_packets(journal))
 
 
 def perfetto_packets(journal: Journal) -> Iterator[bytes]:

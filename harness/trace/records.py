@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from harness.errors import message_of
+
 SCHEMA_VERSION = 1
 """Raised when a reader of the last version could misread a new journal."""
 
@@ -33,6 +35,20 @@ can go on. `stopped`: a limit was reached. What is done is kept in either case, 
 
 RunState = RunEnd | Literal["unfinished"]
 """The same of a run that may have no end: `unfinished` when it was killed, or is still going."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A stretch of the run's clock."""
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def duration_ns(self) -> int:
+        """From its start to its end."""
+        return self.end_ns - self.start_ns
+
 
 _NONE: Attributes = {}
 _NO_INPUTS: Mapping[str, str] = {}
@@ -165,7 +181,8 @@ class Piece(NamedTuple):
 class NodeOutput(NamedTuple):
     """What a node returned; on disk before anything that depends on it starts.
 
-    A resumed run reuses it as long as the digests of the node's code and inputs are the same.
+    A resumed run reuses it as long as the digests of the node's code, of its inputs and of what it
+    used are the same.
     """
 
     node: str
@@ -184,6 +201,9 @@ class NodeOutput(NamedTuple):
     digest: str | None = None
     """Of the value before secrets were taken out of it. A recorded value with another digest, or
     none, is not what the node returned, and no resumed run can use it."""
+    uses: Mapping[str, str] | None = None
+    """By name, the digests of models, rubrics and settings that the call used; None if it could not
+    use any, or an earlier version wrote the record."""
 
 
 class RunEnded(NamedTuple):
@@ -221,6 +241,18 @@ def last_moment(record: Record) -> int:
             return record.time_ns
 
 
+def describe(error: BaseException | None) -> str | None:
+    """Class and message of an exception, as records keep it."""
+    if error is None:
+        return None
+    return f"{type(error).__name__}: {message_of(error)}".removesuffix(": ")
+
+
+def error_class(error: str | None) -> str:
+    """The class of the error that ended a span or a run; empty without one."""
+    return (error or "").partition(":")[0]
+
+
 def joined(started: SpanStarted, ended: SpanEnded) -> SpanRecord:
     """A span from the records of its two ends."""
     return SpanRecord(
@@ -239,6 +271,16 @@ def title(span: SpanRecord | SpanStarted) -> str:
     """The display name of a span: its label, or else its name."""
     label = span.attributes.get("label")
     return str(label) if label else span.name
+
+
+def own_track(span: SpanRecord | SpanStarted) -> str:
+    """The track that a span starts; empty for one that is drawn on the track around it."""
+    return str(span.attributes.get("track") or "")
+
+
+def label_of(node: str, item: int | None) -> str:
+    """The name of a node's call: `findings[2]`."""
+    return node if item is None else f"{node}[{item}]"
 
 
 _INSTANCE = re.compile(r"\[\d+\]|#\d+")

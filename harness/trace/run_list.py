@@ -13,18 +13,13 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from harness.errors import InvalidInput, JournalInvalid, did_you_mean
 from harness.files import private
 from harness.log import log_warning
 from harness.trace.journal_line import decode, line_start
-from harness.trace.journal_reader import (
-    JOURNAL_SUFFIX,
-    Journal,
-    journal_of,
-    part_of,
-)
+from harness.trace.journal_reader import JOURNAL_SUFFIX, Journal, journal_of, part_of
 from harness.trace.records import RunEnded, RunStarted
 from harness.trace.run_trace import ID_TIME, TIMELINES, is_going
 
@@ -37,10 +32,7 @@ _ID = re.compile(r"\d{8}T\d{6}Z-")
 
 
 class AuditLine(BaseModel):
-    """A line of an audit log: ours, or one of the Agentic Harness Engineering series.
-
-    Lines of the series lack some of the fields; further fields are kept as they are.
-    """
+    """A line of an audit log. Further fields, as in lines of earlier versions, are kept."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -62,15 +54,10 @@ class AuditLine(BaseModel):
     """How the run ended; KILLED or GOING for a run that has no line in the log."""
     error: str | None = None
 
-    @field_validator("task", mode="before")
+    @field_validator("task", "wiggum_scores", mode="before")
     @classmethod
-    def _no_task(cls, value: object) -> object:
-        return value or ""
-
-    @field_validator("wiggum_scores", mode="before")
-    @classmethod
-    def _no_scores(cls, value: object) -> object:
-        return value or ()
+    def _none(cls, value: object, field: ValidationInfo) -> object:
+        return value or cls.model_fields[field.field_name or ""].default
 
 
 def list_runs(directory: Path, *, latest: int | None = None) -> list[AuditLine]:
@@ -243,7 +230,8 @@ def _journal_named(run: str, directory: Path) -> Path:
         )
     if not meant:
         raise InvalidInput(
-            f"there is no run '{run}' in '{directory}'; {_near(run, journals)}",
+            f"there is no run '{run}' in '{directory}'; "
+            f"{did_you_mean(run, [*journals][-3:])} (the latest; see harness runs)",
             code="run.not-found",
         )
     return journals[meant[0]]
@@ -275,11 +263,6 @@ def _journal_beside(path: Path) -> Path:
             path=path,
         )
     return journal
-
-
-def _near(run: str, journals: dict[str, Path]) -> str:
-    latest = list(journals)[-3:]
-    return did_you_mean(run, latest) + " (the latest; see harness runs)"
 
 
 def _is_run(path: Path) -> bool:

@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from secrets import token_hex
-from types import TracebackType
 from typing import Literal, Self
 from weakref import WeakSet
 
@@ -37,9 +36,16 @@ from harness.trace.journal_reader import (
     part_path,
 )
 from harness.trace.perfetto import write_perfetto_trace
-from harness.trace.records import SCHEMA_VERSION, Instant, RunEnd, RunEnded, RunStarted
-from harness.trace.secrets import Redactor, secret_values
-from harness.trace.tracer import ContentPolicy, RecordMaker, Sink, Tracer, describe, status_of
+from harness.trace.records import (
+    SCHEMA_VERSION,
+    Instant,
+    RunEnd,
+    RunEnded,
+    RunStarted,
+    describe,
+)
+from harness.trace.secrets import Redactor, secrets_of
+from harness.trace.tracer import ContentPolicy, RecordMaker, Sink, Tracer, status_of
 
 TimelineFormat = Literal["chrome", "perfetto"]
 
@@ -119,9 +125,11 @@ class JournalTracer(Tracer):
     def check_written(self) -> None:
         """See `Tracer.check_written`, and `OnFailure`."""
         if self.failure is not None and self._options.on_failure == "stop":
+            calls = self.calls_under_way
             raise RunLimitReached(
                 f"the journal cannot be written ({self.failure.strerror}), so nothing more was "
-                'begun; make room, or set on_failure = "continue" under [trace]',
+                f"begun; {calls} call{'' if calls == 1 else 's'} under way then will be made "
+                'again; make room, or set on_failure = "continue" under [trace]',
                 limit="journal",
                 code="run.journal-failed",
             )
@@ -137,14 +145,9 @@ class JournalTracer(Tracer):
         self._journal.start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        status, error = self._end or (status_of(exc), describe(exc))
-        self._take(RunEnded(self.now_ns(), status, error))
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        status, said = self._end or (status_of(error), describe(error))
+        self._take(RunEnded(self.now_ns(), status, said))
         self._journal.close()
 
 
@@ -173,7 +176,6 @@ class RunTrace(JournalTracer):
         part: Which part of the run this is, from 0.
         journal_path: The journal: the file of the run's first part.
         timeline_paths: The file of each timeline; after the run, only written ones.
-        redactor: Cleans what else is written about the run.
     """
 
     def __init__(
@@ -193,7 +195,9 @@ class RunTrace(JournalTracer):
         )
         if resume is None:
             directory.mkdir(parents=True, exist_ok=True)
-            started = started._replace(run_id=new_run_id(started.wall_ns))
+            moment = datetime.fromtimestamp(started.wall_ns // 1_000_000_000, tz=UTC)
+            # Unique, and sortable by time.
+            started = started._replace(run_id=f"{moment:{ID_TIME}}-{token_hex(6)}")
             self.journal_path = directory / f"{started.run_id}{JOURNAL_SUFFIX}"
             super().__init__(
                 self.journal_path, started, options=chosen, clock=clock, observers=observers
@@ -246,14 +250,9 @@ class RunTrace(JournalTracer):
             )
             return None
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
-            super().__exit__(exc_type, exc, traceback)
+            super().__exit__(kind, error, traceback)
             if not self._journal.is_forked:
                 self._draw()
         finally:
@@ -332,6 +331,7 @@ class JoinedTrace(JournalTracer):
                 "not an invitation to a run; hand over what RunTrace.invitation returned",
                 code="run.not-an-invitation",
             ) from error
+        own = secrets_of(environment, named=invited.secret_variables)
         self.journal_path = joined_path(invited.journal, os.getpid(), token_hex(6))
         super().__init__(
             self.journal_path,
@@ -350,17 +350,11 @@ class JoinedTrace(JournalTracer):
             options=TraceOptions(
                 content=invited.content,
                 durability=invited.durability,
-                secrets=secret_values(environment, named=invited.secret_variables).union(secrets),
+                secrets={*own.values(), *secrets},
                 secret_variables=invited.secret_variables,
             ),
             clock=clock,
         )
-
-
-def new_run_id(wall_ns: int) -> str:
-    """A new run's id, unique and sortable by time."""
-    moment = datetime.fromtimestamp(wall_ns // 1_000_000_000, tz=UTC)
-    return f"{moment:{ID_TIME}}-{token_hex(6)}"
 
 
 def _boot_id_of(clock: Clock) -> str | None:
@@ -433,9 +427,9 @@ def is_going(journal: Path) -> bool:
 @cache
 def _let_go_in_children() -> None:
     """A forked child has the lock too, and might outlive a process that was killed."""
-    os.register_at_fork(after_in_child=_release_all)
 
+    def release_all() -> None:
+        for lock in _held:
+            lock.release()
 
-def _release_all() -> None:
-    for lock in _held:
-        lock.release()
+    os.register_at_fork(after_in_child=release_all)

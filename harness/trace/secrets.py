@@ -7,7 +7,8 @@ secret in prose, in a list under a secret's name, or cut in two, and a known one
 other than those of URLs and JSON.
 
 Models and servers can say anything, so every pattern takes time in proportion to a text's length:
-repeats are bounded, or never given back once matched (`++`).
+repeats are bounded, or never given back once matched: `++`, and of a group `(?>(?:…)+)`, since
+CPython before 3.11.5 matches a possessive repeat of a group wrongly.
 """
 
 from __future__ import annotations
@@ -25,11 +26,25 @@ from harness.trace.journal_line import dump_json
 REDACTED = "[redacted]"
 
 SHORTEST = 6
+"""Characters of a secret that is not known, where its name or place tells it."""
+
+_SHORTEST_KNOWN = 8
 """Characters. Replacing every occurrence of something shorter would garble ordinary texts."""
+# What people put where a client wants a key and the server wants none, and examples have for one.
+_PLACEHOLDERS = """
+a abc abc123 abcd anything api apikey change changeme cpp default demo dev development dummy empty
+example fake foo goes here ignored in insert is it key keys litellm llama llamacpp llamafile lm
+lmstudio local localai localhost me mock model my na necessary need needed nil no nokey none not
+nothing notneeded null ollama open openai optional password placeholder replace required sample
+secret server set sk some something source studio test testing the this to token unneeded unset
+unused used value vllm with xinference your
+"""
 
 _CLOSED = ("kind", "status", "inputs", "code", "digest")
 """Fields of a record whose values are the journal's own words, or digests of what a node was given:
 under a parameter's name they might look like secrets, and without them no run could be resumed."""
+
+_COMMON = frozenset(_PLACEHOLDERS.split())
 
 # --- names -----------------------------------------------------------------------------------
 # What a name of variables, attributes, headers and parameters ends in, if it is a secret's.
@@ -66,7 +81,7 @@ _KINDS = tuple(
         # What a name has in JSON, and in what Python says of a dictionary: all up to the quote.
         (
             _NAMES,
-            rf"({_WORD}{_QUOTE} {{0,4}}:\s{{0,8}}(?P<r>{_QUOTE}))(?:(?!(?<!\\)(?P=r))[^\n])++",
+            rf"({_WORD}{_QUOTE} {{0,4}}:\s{{0,8}}(?P<r>{_QUOTE}))(?>(?:(?!(?<!\\)(?P=r))[^\n])+)",
         ),
         # In plain text, what follows a scheme: `Authorization: Basic anything`.
         ((b"authorization=",), rf"(authorization{_IS}{_SCHEME}){_CHARACTER}{{{SHORTEST},}}+"),
@@ -116,12 +131,12 @@ _NO_MATTER = bytes(
 
 
 class Redactor:
-    """Replaces secrets in texts: the given ones of at least `SHORTEST` characters, and others."""
+    """Replaces secrets in texts: the given ones that are `searchable`, and others."""
 
     def __init__(self, secrets: Collection[str] = ()) -> None:
         # As a journal has them: what is no valid Unicode is written as `?`.
         values = {secret.strip().encode("utf-8", "replace").decode() for secret in secrets}
-        self._values = {value for value in values if len(value) >= SHORTEST}
+        self._values = set(filter(searchable, values))
         forms: set[str] = set()
         for value in self._values:
             # As it is, as a URL has it, as JSON text has it, and JSON text within that.
@@ -176,10 +191,22 @@ class Redactor:
         return REDACTED if str(value) in self._values else value
 
 
-def secret_values(environment: Mapping[str, str], *, named: Iterable[str]) -> set[str]:
-    """The values of the variables that are secret: by what their names say, or `named`."""
-    names = {*named, *(name for name, value in environment.items() if _is_variable(name, value))}
-    return {environment[name] for name in names if name in environment}
+def searchable(value: str) -> bool:
+    """Whether a value is looked for in texts: it is not short, and not made of common words.
+
+    `OPENAI_API_KEY=ollama` must not take every "ollama" out of what a model writes.
+    """
+    words = re.split(r"[\s_.:/-]+", value.strip().lower().strip("<>[](){}*._-"))
+    is_placeholder = all(
+        word in _COMMON or len(set(word)) <= 1 or "1234567890".startswith(word) for word in words
+    )
+    return len(value.strip()) >= _SHORTEST_KNOWN and not is_placeholder
+
+
+def secrets_of(environment: Mapping[str, str], *, named: Iterable[str]) -> dict[str, str]:
+    """The variables that are secret: by what their names say, or `named`."""
+    names = {*named}
+    return {n: one for n, one in environment.items() if n in names or _is_variable(n, one)}
 
 
 def _is_variable(name: str, value: str) -> bool:

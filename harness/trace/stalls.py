@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from operator import attrgetter
 
-from harness.trace.calls import Interval
 from harness.trace.clock import Clock
+from harness.trace.records import Interval
 
 BEAT_NS = 10_000_000
 """From one beat to the next."""
@@ -80,15 +80,11 @@ class Stalls:
 
     def _early_ns(self, stamped_ns: int) -> int:
         """By how much what was seen to arrive at this time may have arrived earlier."""
-        stall = self._begun_by(stamped_ns)
-        if stall is not None and stamped_ns <= stall.end_ns + _AFTERWARDS_NS:
-            return stamped_ns - stall.start_ns
-        return 0
-
-    def _begun_by(self, time_ns: int) -> Interval | None:
         stalls = self._known()
-        at = bisect_right(stalls, time_ns, key=attrgetter("start_ns"))
-        return stalls[at - 1] if at else None
+        at = bisect_right(stalls, stamped_ns, key=attrgetter("start_ns"))
+        if at and stamped_ns <= stalls[at - 1].end_ns + _AFTERWARDS_NS:
+            return stamped_ns - stalls[at - 1].start_ns
+        return 0
 
     def _known(self) -> list[Interval]:
         """With the one that goes on, if the next beat is overdue."""

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from harness.trace.node_records import place_wait_ns
+from harness.trace.events import NodeAttempt
 from harness.trace.records import CounterSet, SpanRecord
 
 SUMMED = frozenset({"chat", "decode", "node"})
@@ -38,7 +38,7 @@ class SummaryTracks:
                 rate = (self._tokens[span.parent] - 1) * 1e9 / span.duration_ns
                 self._put(_RATE, span.start_ns, span.end_ns, rate)
             case "node":
-                if waited_ns := place_wait_ns(span):
+                if waited_ns := NodeAttempt.read(span).waited_ns:
                     self._put(_WAITING, span.start_ns - waited_ns, span.start_ns, 1.0)
 
     def counters(self) -> Iterator[CounterSet]:

@@ -12,14 +12,14 @@ import asyncio
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from types import TracebackType
 from typing import Literal, Self, TypeVar
 
-from harness.errors import message_of
 from harness.trace.clock import Clock, monotonic
+from harness.trace.events import Happening, Text, Warned, written
 from harness.trace.records import (
     Attributes,
     Content,
@@ -35,6 +35,7 @@ from harness.trace.records import (
     SpanRecord,
     SpanStarted,
     SpanStatus,
+    describe,
 )
 from harness.trace.secrets import Redactor
 from harness.trace.stalls import Stalls
@@ -55,22 +56,6 @@ _RELIEF_EVERY = 4096
 """Spans between two looks at how much waits to be written."""
 
 
-class Text:
-    """A text that an attribute refers to by hash; read, or made, only with the record."""
-
-    __slots__ = ("_source",)
-
-    def __init__(self, source: str | Callable[[], str]) -> None:
-        self._source = source
-
-    def read(self) -> str:
-        """The text, or the error of its maker: tracing never raises into the run."""
-        try:
-            return self._source if isinstance(self._source, str) else self._source()
-        except Exception as error:  # noqa: BLE001 - whatever its maker raises
-            return f"<{describe(error)}>"
-
-
 class Tracer:
     """Takes down what happens.
 
@@ -80,6 +65,8 @@ class Tracer:
         run_id: Of the run that is recorded; empty if none is.
         stalls: When the process stood still; none are known unless a heartbeat is kept.
         hears_text: Whether `piece` has listeners.
+        calls_under_way: How many requests are with their servers.
+        redactor: Cleans what else is written about the run.
     """
 
     run_id: str = ""
@@ -93,12 +80,14 @@ class Tracer:
         content: ContentPolicy = "full",
     ) -> None:
         self.now_ns = clock
+        self.calls_under_way = 0
         self.stalls = Stalls(clock)
+        self.redactor = Redactor()
         self._content = content
         self._ids = itertools.count(1)
-        self._take: Callable[[Entry], object] = _discard
+        self._take: Callable[[Entry], object] = lambda _entry: None
         if sink is not None:
-            make = RecordMaker(content=content)
+            make = RecordMaker(content=content, redactor=self.redactor)
 
             def take(entry: Entry) -> None:
                 for record in make.records(entry):
@@ -106,24 +95,25 @@ class Tracer:
 
             self._take = take
 
-    def span(self, name: str, /, **attributes: object) -> Span:
+    def span(self, event: Happening, /, **attributes: object) -> Span:
         """A span that lasts as long as its `with` block.
 
         Args:
-            name: A fixed phrase.
+            event: What goes on; or a fixed phrase, for spans of a user's own.
             attributes: What varies. They are read later, so do not change their values. `label`
                 is the title in the timeline. `track` starts a track of that name (`node findings`,
                 `model qwen`), which the spans inside inherit.
         """
-        return Span(self, name, attributes)
+        return Span(self, *_words_of(event, attributes))
 
     def completed_span(
-        self, name: str, /, *, start_ns: int, end_ns: int, **attributes: object
+        self, event: Happening, /, *, start_ns: int, end_ns: int, **attributes: object
     ) -> None:
         """A span known only afterwards, such as a phase that a server reports with its reply."""
         start_ns, end_ns = int(start_ns), int(max(start_ns, end_ns))
         number, parent = next(self._ids), self.current_id
-        self._take(SpanRecord(number, parent, name, start_ns, end_ns, "ok", None, attributes))
+        name, said = _words_of(event, attributes)
+        self._take(SpanRecord(number, parent, name, start_ns, end_ns, "ok", None, said))
 
     def later(self, make: Later) -> None:
         """Records made when they are written, so that many of them cost the caller little.
@@ -137,16 +127,18 @@ class Tracer:
         """A number for a span record that `later` makes."""
         return next(self._ids)
 
-    def instant(self, name: str, /, *, at_ns: int | None = None, **attributes: object) -> None:
-        """Something that happened now, or at `at_ns`, inside the current span."""
+    def instant(
+        self, event: Happening, /, *, at_ns: int | None = None, **attributes: object
+    ) -> None:
+        """Something that happened now, or at `at_ns`, inside the current span; as for `span`."""
         time_ns = self.now_ns() if at_ns is None else int(at_ns)
-        self._take(Instant(self.current_id, name, time_ns, attributes))
+        name, said = _words_of(event, attributes)
+        self._take(Instant(self.current_id, name, time_ns, said))
         self._relieve()
 
     def warned(self, message: str, details: Mapping[str, object]) -> dict[str, object]:
         """Records a warning of the log as an instant; returns the node and span it came from."""
-        said = {"message": message, **details}
-        self._take(Instant(self.current_id, "warning", self.now_ns(), said))
+        self.instant(Warned(message=message, more=details))
         span, node = self.current_id, self.current_node
         if span is None:
             return {}
@@ -201,15 +193,27 @@ class Tracer:
         code: str | None = None,
         skipped: str | None = None,
         digest: str | None = None,
+        uses: Mapping[str, str] | None = None,
     ) -> None:
         """Records what a node returned; see `NodeOutput`."""
-        self._take(NodeOutput(node, item, value, inputs, code, skipped, digest))
+        self._take(NodeOutput(node, item, value, inputs, code, skipped, digest, uses))
 
     async def persisted(self) -> None:
         """Waits until all records so far are as durable as the run asks for."""
 
     def flush(self) -> None:
         """Writes all records so far: safe from a kill of the process, not from a loss of power."""
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Around a request, from just before it leaves; raises as `check_written` does."""
+        self.flush()
+        self.check_written()
+        self.calls_under_way += 1
+        try:
+            yield
+        finally:
+            self.calls_under_way -= 1
 
     def check_written(self) -> None:
         """To call before anything that costs something.
@@ -277,12 +281,7 @@ class Span:
         tracer._take(self)  # noqa: SLF001
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         tracer = self.tracer
         self.end_ns = tracer.now_ns()
         # Set rather than reset: a token is only valid in the context it was made in, and an async
@@ -291,8 +290,8 @@ class Span:
             _current_span.set(self._outer)
         else:
             self._leave_late()
-        if exc is not None:
-            self.status, self.error = status_of(exc), describe(exc)
+        if error is not None:
+            self.status, self.error = status_of(error), describe(error)
         tracer._take(self)  # noqa: SLF001
 
     def _leave_late(self) -> None:
@@ -302,6 +301,10 @@ class Span:
             current = current._outer  # noqa: SLF001 - another span
         if current is self:
             _current_span.set(self._outer)
+
+
+def _words_of(event: Happening, attributes: dict[str, object]) -> tuple[str, dict[str, object]]:
+    return (event, attributes) if isinstance(event, str) else written(event)
 
 
 _current_span: ContextVar[Span | None] = ContextVar("harness_current_span", default=None)
@@ -356,11 +359,9 @@ records to be made."""
 class RecordMaker:
     """Makes records of a tracer's entries. The redactor cleans texts before they are hashed."""
 
-    def __init__(
-        self, *, content: ContentPolicy = "full", redactor: Redactor | None = None
-    ) -> None:
+    def __init__(self, *, content: ContentPolicy = "full", redactor: Redactor) -> None:
         self._content = content
-        self._redactor = redactor or Redactor()
+        self._redactor = redactor
         self._recorded: set[str] = set()
 
     def records(self, entry: Entry) -> Sequence[Record]:  # noqa: PLR0911 - a table of kinds
@@ -405,6 +406,7 @@ class RecordMaker:
             inputs=output.inputs if keeps_digests else _NO_INPUTS,
             skipped=self._said(output.skipped),
             digest=output.digest if keeps_digests else None,
+            uses=output.uses if keeps_digests else None,
         )
 
     def _said(self, error: str | None) -> str | None:
@@ -452,14 +454,3 @@ def status_of(error: BaseException | None) -> Literal["ok", "error", "cancelled"
     if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
         return "cancelled"
     return "error"
-
-
-def describe(error: BaseException | None) -> str | None:
-    """Class and message of an exception, as records keep it."""
-    if error is None:
-        return None
-    return f"{type(error).__name__}: {message_of(error)}".removesuffix(": ")
-
-
-def _discard(_entry: Entry) -> None:
-    """For a tracer without a sink."""

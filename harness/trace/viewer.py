@@ -18,7 +18,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from secrets import compare_digest, token_urlsafe
+from secrets import compare_digest, token_hex, token_urlsafe
 from typing import Any
 
 from harness.errors import HarnessError, InvalidInput
@@ -76,7 +76,8 @@ class LoopbackServer(ThreadingHTTPServer):
     """Serves a site to this machine only.
 
     Use it as a context manager, or call `server_close`. Other accounts on this machine can reach
-    any loopback address, so only a browser that was given `url` gets an answer. A page keeps the
+    any loopback address, so only a browser that was given `url` gets an answer. It has a name of
+    its own: browsers send the cookies of 127.0.0.1 to every port there. A page keeps the
     server going with `new EventSource("/harness-alive")`. `site` makes the site, `/` among its
     paths, for a nonce that scripts need to be run. Port 0 is any free one. It waits `first_page_s`
     for a first page, and `grace_s` after the last has gone, which may only be reloading.
@@ -97,6 +98,8 @@ class LoopbackServer(ThreadingHTTPServer):
         clock: Clock = monotonic,
     ) -> None:
         self.token = token_urlsafe()
+        # Chromium and Firefox resolve all names in .localhost by themselves (RFC 6761, 6.3).
+        self._name = f"{token_hex(8)}.localhost"
         nonce = token_urlsafe()
         self.policy = _POLICY.format(nonce=nonce)
         self.site = site(nonce)
@@ -116,12 +119,17 @@ class LoopbackServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """The address to open in a browser. It holds the key: anyone who has it sees the site."""
-        return f"http://127.0.0.1:{self.server_port}/?token={self.token}"
+        return f"http://{self.host}/?token={self.token}"
+
+    @property
+    def host(self) -> str:
+        """What a browser calls it: its name and port."""
+        return f"{self._name}:{self.server_port}"
 
     @property
     def cookie(self) -> str:
-        """The cookie of a browser that had the address. Cookies differ by name, not by port."""
-        return f"harness-{self.server_port}={self.token}"
+        """The cookie of a browser that had the address."""
+        return f"harness={self.token}"
 
     def serve_until_closed(self) -> None:
         """Serves until the last page has gone, or no first one came."""
@@ -194,8 +202,8 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def do_GET(self) -> None:
-        port, (path, _, query) = self.server.server_port, self.path.partition("?")
-        if self.headers["Host"] not in (f"127.0.0.1:{port}", f"localhost:{port}"):
+        path, _, query = self.path.partition("?")
+        if self.headers["Host"] != self.server.host:
             # Some site's name was made to point here, so that its pages could read the trace.
             self.send_error(HTTPStatus.FORBIDDEN)
         elif compare_digest(query.encode(), f"token={self.server.token}".encode()):

@@ -1,16 +1,21 @@
 """The Wiggum loop: evaluate, send back what failed, revise, keep the best round."""
 
-from harness.inference import Limits
-from harness.wiggum.loop import WiggumResult, check_rounds, lengthened, revise_until_met
-from harness.wiggum.loop_meter import LoopLimits, LoopMeter
+from harness.wiggum.first_draft import write_first_draft
+from harness.wiggum.loop import (
+    WiggumResult,
+    check_rounds,
+    check_sources,
+    lengthened,
+    revise_until_met,
+)
 from harness.wiggum.policy import STOPPED_SINCE, LoopPolicy, Round, best_round
 from harness.wiggum.ratchet import Candidate, Tried, best_of
 from harness.wiggum.record import (
-    LOOP_RECORDS,
     EarlierLoops,
     RecordedLoop,
     earlier_loops,
     loop_key,
+    loops_in,
     reasons_in,
     recorded_loops,
     restored_rounds,
@@ -23,13 +28,9 @@ from harness.wiggum.reviser import Reviser, RevisionMode
 from harness.wiggum.sampling import Place, first_seed, sample
 
 __all__ = [
-    "LOOP_RECORDS",
     "STOPPED_SINCE",
     "Candidate",
     "EarlierLoops",
-    "Limits",
-    "LoopLimits",
-    "LoopMeter",
     "LoopPolicy",
     "Place",
     "RecordedLoop",
@@ -41,10 +42,12 @@ __all__ = [
     "best_of",
     "best_round",
     "check_rounds",
+    "check_sources",
     "earlier_loops",
     "first_seed",
     "lengthened",
     "loop_key",
+    "loops_in",
     "reasons_in",
     "recorded_loops",
     "restored_rounds",
@@ -54,4 +57,5 @@ __all__ = [
     "sample",
     "texts_of",
     "verdict_attributes",
+    "write_first_draft",
 ]

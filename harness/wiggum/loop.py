@@ -8,18 +8,17 @@ the next begins, so that a loop that was killed can go on: see `rounds_from`.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from harness.compress import sections_of
-from harness.errors import EvaluatorAbstained, HarnessError, InvalidInput, LimitReached
+from harness.errors import EvaluatorAbstained, HarnessError, InvalidInput, LimitReached, ReplyEmpty
 from harness.inference import as_messages
 from harness.inference.call_spans import conversation_text
-from harness.inference.limits import NOTHING, Room, Spent
-from harness.rubric import DimensionScore, Draft, Evaluator, Rescore, Rubric, Verdict
-from harness.trace import Span, Tracer
-from harness.wiggum.loop_meter import LoopMeter
+from harness.inference.limits import NOTHING, Spent
+from harness.inference.meter import Meter
+from harness.rubric import Draft, Evaluator, Rubric, Verdict
+from harness.trace import Span, Tracer, events
 from harness.wiggum.policy import (
     LoopPolicy,
     Revise,
@@ -71,7 +70,7 @@ async def revise_until_met(
     *,
     evaluator: Evaluator,
     reviser: Reviser,
-    meter: LoopMeter,
+    meter: Meter,
     tracer: Tracer,
     policy: LoopPolicy | None = None,
     draft_span: int | None = None,
@@ -102,8 +101,7 @@ async def revise_until_met(
         policy=policy or LoopPolicy(),
         finalists=finalists,
     )
-    with tracer.span(
-        "wiggum",
+    begun = events.Loop(
         rubric=rubric.id,
         rubric_sha256=rubric.sha256,
         prompts_sha256=rubric.prompts.sha256,
@@ -113,7 +111,8 @@ async def revise_until_met(
             lambda: conversation_text(as_messages(reviser.prompts.first(first_draft)))
         ),
         key=key,
-    ) as span:
+    )
+    with tracer.span(begun) as span:
         try:
             stop = await loop.run(rounds, draft_span, first_drafts)
         except asyncio.CancelledError:
@@ -131,6 +130,21 @@ async def revise_until_met(
         stop_detail=stop.detail,
         spent=meter.spent,
     )
+
+
+def check_sources(rubric: Rubric, sources: Sequence[str]) -> None:
+    """Raises `InvalidInput` if checks by sources decide, and there are none."""
+    by_sources = [
+        dimension.name
+        for dimension in rubric.checked
+        if not dimension.optional and all(check.by_sources for check in dimension.checks)
+    ]
+    if by_sources and not any(source.strip() for source in sources):
+        raise InvalidInput(
+            f"rubric '{rubric.id}' checks {' and '.join(by_sources)} by sources, and the loop has "
+            "none, so no draft could pass; give it sources, or make that optional in the rubric",
+            code="loop.no-sources",
+        )
 
 
 def check_rounds(rounds: Sequence[Round], first_draft: Draft, rubric: Rubric) -> None:
@@ -182,7 +196,7 @@ class _Loop:
     first_draft: Draft
     evaluator: Evaluator
     reviser: Reviser
-    meter: LoopMeter
+    meter: Meter
     tracer: Tracer
     policy: LoopPolicy
     finalists: int
@@ -207,9 +221,8 @@ class _Loop:
             # 2. Decide, from the rounds and the limits alone.
             step = decide(
                 self.rounds,
-                limits=self.meter.limits,
                 policy=self.policy,
-                spent=self.meter.spent,
+                left=self.meter.left,
                 most_tokens=self._most_tokens,
             )
             if isinstance(step, Stop):
@@ -232,18 +245,11 @@ class _Loop:
     def record_end(self, stop: Stop, span: Span) -> None:
         """Writes how the loop ended, on its span and as an instant."""
         best = best_round(self.rounds) if self.rounds else None
-        span.set(
-            stop_reason=stop.reason,
-            best_round=best.number if best else None,
-            passed=best.verdict.passed if best else None,
-            composites=[one.verdict.composite for one in self.rounds],
-        )
-        self.tracer.instant(
-            "stop",
-            reason=stop.reason,
-            detail=self.tracer.excerpt(stop.detail),
-            best_round=best.number if best else None,
-        )
+        number, passed = (best.number, best.verdict.passed) if best else (None, None)
+        composites = [one.verdict.composite for one in self.rounds]
+        span.set(stop_reason=stop.reason, best_round=number, passed=passed, composites=composites)
+        detail = self.tracer.excerpt(stop.detail)
+        self.tracer.instant(events.Stop(reason=stop.reason, detail=detail, best_round=number))
 
     def _take_over(self, one: Round) -> None:
         """Adds a round that was evaluated before, and writes it into this run's journal too."""
@@ -259,30 +265,31 @@ class _Loop:
         base = self._base(step)
         written = self.reviser.most_output_tokens(base, step.focus, rounds=self.rounds)
         evaluation = self.evaluator.most_tokens(lengthened(base, tokens=written))
-        # What is judged again in part may have to be judged as a whole after that.
-        evaluations = self.finalists * (2 if self.policy.rescore == "changed" else 1)
         revision = self.reviser.most_tokens(base, step.focus, rounds=self.rounds)
-        return revision + evaluations * evaluation
+        return revision + self.finalists * evaluation
 
     def _base(self, step: Revise) -> Draft:
-        return replace(self.first_draft, text=step.base.draft, cut=step.base.cut)
+        return self._draft(step.base.draft, cut=step.base.cut)
+
+    def _draft(self, text: str, *, cut: bool) -> Draft:
+        """A draft, with what the producer was told so far: it may repeat findings too."""
+        findings = (f.message for r in self.rounds for s in r.verdict.scores for f in s.findings)
+        told = (*self.reviser.prompts.told, *dict.fromkeys(findings))
+        return replace(self.first_draft, text=text, cut=cut, told=told)
 
     async def _revise(self, step: Revise) -> tuple[Revision, int]:
         """The next draft, and the id of the span that it was written in."""
         number = self.rounds[-1].number + 1
-        with self.tracer.span(
-            "revise",
-            label=f"revise for round {number}",
-            round=number,
-            base_round=step.base.number,
-            focus=[score.name for score in step.focus],
-        ) as span:
+        focus = [score.name for score in step.focus]
+        begun = events.Revise(f"revise for round {number}", number, step.base.number, focus)
+        with self.tracer.span(begun) as span:
             judged_in = self.judged_in.get(step.base.number)
             self.tracer.flow("verdict", source=judged_in, target=span.id)
             base = self._base(step)
             # The revision may not take all that is left: it has to be evaluated too.
             cost, seconds = greatest([one.judging for one in self.rounds])
-            with self.meter.holding(Room(usd=cost, seconds=seconds)):
+            room = Spent(cost_usd=cost, time_ns=math.ceil(seconds * 1e9))
+            with self.meter.holding(room):
                 revision = await self.reviser.revise(base, step.focus, rounds=self.rounds)
             span.set(
                 draft_sha256=self.tracer.content(revision.text),
@@ -305,7 +312,7 @@ class _Loop:
         judged: list[_Judged] = []
         for finalist in (*revision.finalists[:1], *others):
             try:
-                judged.append(await self._judged(finalist, step, written_in=written_in))
+                judged.append(await self._judged(finalist, written_in=written_in))
             except HarnessError:
                 if not judged:
                     raise
@@ -335,22 +342,19 @@ class _Loop:
         record_round(one, self.tracer)
         await self.tracer.persisted()
 
-    async def _judged(
-        self, finalist: Finalist, step: Revise | None, *, written_in: int | None
-    ) -> _Judged:
+    async def _judged(self, finalist: Finalist, *, written_in: int | None) -> _Judged:
         """A draft's verdict."""
         tracer, number = self.tracer, len(self.rounds) + 1
-        draft = replace(self.first_draft, text=finalist.text, cut=finalist.cut)
-        with tracer.span(
-            "evaluate",
-            label=f"evaluate round {number}",
-            round=number,
-            draft_sha256=tracer.content(draft.text),
-        ) as span:
+        draft = self._draft(finalist.text, cut=finalist.cut)
+        draft_sha256 = tracer.content(draft.text)
+        begun = events.Evaluate(
+            label=f"evaluate round {number}", round=number, draft_sha256=draft_sha256
+        )
+        with tracer.span(begun) as span:
             tracer.flow("draft", source=written_in, target=span.id)
             chosen = [one.span for one in finalist.taken if one.span is not None]
             tracer.flows("candidate", sources=chosen, target=span.id)
-            verdict = await self._verdict(draft, step)
+            verdict = await self.evaluator.evaluate(draft)
             verdict = replace(verdict, passed=verdict.passed and not draft.cut)
             span.set(**verdict_attributes(verdict), findings=tracer.excerpt(reasons_in(verdict)))
             unit = f"points of {self.evaluator.rubric.scale.max:g}"
@@ -362,8 +366,7 @@ class _Loop:
     def _record_tried(self, tried: Sequence[Tried]) -> None:
         """Records the fate of each candidate."""
         for one in tried:
-            self.tracer.instant(
-                "candidate",
+            fate = events.CandidateFate(
                 round=len(self.rounds) + 1,
                 section=self.tracer.excerpt(one.section),
                 number=one.number,
@@ -373,46 +376,7 @@ class _Loop:
                 text_sha256=self.tracer.content(one.text) if one.text else None,
                 detail=self.tracer.excerpt(one.error) or None,
             )
-
-    async def _verdict(self, draft: Draft, step: Revise | None) -> Verdict:
-        """The verdict; with `rescore = "changed"`, first on the changed parts.
-
-        Only a full evaluation accepts a draft: a carried score may no longer be right.
-        """
-        rescore = None
-        if step is not None and self.policy.rescore == "changed":
-            rescore = rescore_of(draft, step.base, step.focus)
-        if rescore is not None:
-            # The partial evaluation may repeat itself, and must leave room for the full one.
-            with self.meter.holding(Room(tokens=self.evaluator.most_tokens(draft))):
-                verdict = await self.evaluator.evaluate(draft, rescore=rescore)
-            if not verdict.passed:
-                return verdict
-            carried = list(verdict.carried)
-            self.tracer.instant("rescored", composite=verdict.composite, carried=carried)
-        return await self.evaluator.evaluate(draft)
-
-
-def rescore_of(draft: Draft, base: Round, focus: Sequence[DimensionScore]) -> Rescore | None:
-    """The parts of a draft to judge again; None for the whole draft.
-
-    It is the whole draft if sections do not show what changed (there are no headings, every section
-    is new, none is, or some are gone), or if the base has no judged score to keep.
-    """
-    before, after = sections_of(base.draft), draft.sections
-    if not any(section.level for section in after):
-        return None
-    old, new = Counter(s.text.strip() for s in before), Counter(s.text.strip() for s in after)
-    fresh = new - old
-    changed = [index for index, section in enumerate(after) if section.text.strip() in fresh]
-    gone = len(before) > len(after)
-    if not changed or gone or len(changed) == len(after):
-        return None
-    revised = frozenset(score.name for score in focus)
-    kept = [s for s in base.verdict.scores if s.source == "judged" and s.name not in revised]
-    if not kept:
-        return None
-    return Rescore(base=base.verdict, dimensions=revised, sections=frozenset(changed))
+            self.tracer.instant(fate)
 
 
 def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:
@@ -422,4 +386,6 @@ def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:
         reason = "budget"
     elif isinstance(error, EvaluatorAbstained):
         reason = "abstained"
+    elif isinstance(error, ReplyEmpty) and otherwise == "producer_failed":
+        reason = "producer_empty"
     return Stop(reason=reason, detail=str(error))

@@ -9,11 +9,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
+from harness.errors import InvalidInput
 from harness.inference.limits import NOTHING, LimitName, Spent
+from harness.inference.meter import Rest
 from harness.rubric import DimensionScore, Verdict
-from harness.wiggum.loop_meter import LoopLimits
 from harness.wiggum.ratchet import Tried
 
 StopReason = Literal[
@@ -93,17 +94,42 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopPolicy:
-    """What a loop revises, and when revising further is useless."""
+    """What a loop revises, and when revising further is useless.
 
+    Raises:
+        InvalidInput: No round is allowed, or a choice is none.
+    """
+
+    max_rounds: int = 3
+    """Most evaluations, so one revision fewer."""
     focus_below: float = 7.0
     """Dimensions under this score are revised."""
     noise: float = 0.0
     """The noise of a draft's composite, in points; a gain within it does not count."""
     revise_from: Literal["best", "last"] = "best"
     """The round whose draft is revised."""
-    rescore: Literal["all", "changed"] = "all"
-    """Whether a revision is judged in every dimension, or only in the revised ones, while the
-    others keep their scores. Before a draft passes, it is judged in all."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_rounds, int):
+            raise InvalidInput(
+                f"max_rounds is {self.max_rounds!r:.80}; give a whole number",
+                code="loop.limit-wrong-type",
+            )
+        if self.max_rounds < 1:
+            raise InvalidInput(
+                f"max_rounds is {self.max_rounds}; at least one round is needed",
+                code="loop.rounds-not-positive",
+            )
+        check_choice("revise_from", self.revise_from, Literal["best", "last"])
+
+
+def check_choice(name: str, value: str, choices: Any) -> None:  # noqa: ANN401 - a Literal
+    """Raises `InvalidInput` for a value that is none of the choices."""
+    if value not in get_args(choices):
+        raise InvalidInput(
+            f"{name} is {value!r:.80}; it can be {' or '.join(get_args(choices))}",
+            code="loop.choice-unknown",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,15 +154,14 @@ class Revise:
 def decide(
     rounds: Sequence[Round],
     *,
-    limits: LoopLimits,
     policy: LoopPolicy,
-    spent: Spent,
+    left: Callable[[LimitName], Rest | None],
     most_tokens: Callable[[Revise], int],
 ) -> Stop | Revise:
     """The next step after the last round's verdict.
 
-    `most_tokens` gives the most tokens of a revision and its evaluation. It is called only under a
-    limit of tokens, since it must build the prompts.
+    `left` gives the rest of a limit, and `most_tokens` the most tokens of a revision and its
+    evaluation. That is called only under a limit of tokens, since it must build the prompts.
     """
     # 1. Is there nothing to gain? This goes before the limits: it says more.
     if rounds[-1].verdict.passed:
@@ -151,11 +176,10 @@ def decide(
         chance = f"a gain of {policy.noise:.2g} points or less may be chance"
         return Stop(reason="plateau", detail=chance if policy.noise else "")
     # 2. Is there nothing left to spend?
-    if len(rounds) >= limits.max_rounds:
+    if len(rounds) >= policy.max_rounds:
         return Stop(reason="max_rounds")
     step = next_revision(rounds, policy)
-    tokens = 0 if limits.max_tokens is None else most_tokens(step)
-    lacking = _lacking(rounds, limits, spent, tokens)
+    lacking = _lacking(rounds, left, lambda: most_tokens(step))
     return Stop(reason="budget", detail=lacking) if lacking else step
 
 
@@ -242,23 +266,25 @@ def _last_gains(rounds: Sequence[Round]) -> list[float]:
     return gains
 
 
-def _lacking(rounds: Sequence[Round], limits: LoopLimits, spent: Spent, tokens: int) -> str:
+def _lacking(
+    rounds: Sequence[Round], left: Callable[[LimitName], Rest | None], tokens: Callable[[], int]
+) -> str:
     """Which limit another revision and its evaluation would exceed, in words; empty if none.
 
     Their cost and time are taken from the rounds before.
     """
     draft_usd, draft_s = greatest([one.drafting for one in rounds])
     verdict_usd, verdict_s = greatest([one.judging for one in rounds])
-    usd = spent.cost_usd or 0.0
-    needs: tuple[tuple[LimitName, float | None, float, float, str], ...] = (
-        ("tokens", limits.max_tokens, spent.tokens, tokens, "tokens"),
-        ("cost", limits.max_cost_usd, usd, draft_usd + verdict_usd, "dollars"),
-        ("time", limits.max_seconds, spent.seconds, draft_s + verdict_s, "seconds"),
+    needs: tuple[tuple[LimitName, Callable[[], float], str], ...] = (
+        ("tokens", tokens, "tokens"),
+        ("cost", lambda: draft_usd + verdict_usd, "dollars"),
+        ("time", lambda: draft_s + verdict_s, "seconds"),
     )
-    for name, limit, gone, need, unit in needs:
-        if limit is not None and gone + need > limit:
+    for name, need_of, unit in needs:
+        rest = left(name)
+        if rest is not None and (need := need_of()) > rest.amount:
             return (
                 f"a revision and its evaluation may take {need:.6g} {unit}, and of "
-                f"{limits.said(name)} there are {max(limit - gone, 0):.6g} left"
+                f"{rest.limit} there are {max(rest.amount, 0):.6g} left"
             )
     return ""

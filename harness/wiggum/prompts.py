@@ -14,6 +14,7 @@ from harness.compress import Section, condense_around, matter_of, passages_of, s
 from harness.compress.markdown import sentence_pieces
 from harness.inference import Message
 from harness.rubric import DimensionScore, Draft, Finding, Prompts
+from harness.rubric.templates import FIELD, OF_WRITING
 from harness.wiggum.policy import Round
 
 _SECTION_SOURCES_CHARS = 1_500
@@ -52,6 +53,12 @@ class RevisionPrompts:
             task=draft.task,
             requirements=_bullets(self.requirements),
         )
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What the producer is told beside task, sources and findings."""
+        templates = (self.prompts.template(name) for name in OF_WRITING)
+        return (*self.requirements, *(FIELD.sub("\n", text) for text in templates))
 
     def sections(
         self, draft: Draft, findings: Mapping[int, Sequence[str]], rounds: Sequence[Round]
@@ -208,7 +215,8 @@ def _nearest_sections(
 def _section_sources(draft: Draft, index: int, rounds: Sequence[Round]) -> str:
     first = _first_version(draft, index, rounds)
     about = (first.title, first.body)
-    return nearest_sources(draft.sources, to=about, limit_chars=_SECTION_SOURCES_CHARS)
+    sources = draft.own_sources(index) or draft.sources
+    return nearest_sources(sources, to=about, limit_chars=_SECTION_SOURCES_CHARS)
 
 
 def _bullets(lines: Iterable[str]) -> str:

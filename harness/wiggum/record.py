@@ -11,21 +11,25 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+from functools import cache, partial
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 
 from harness.errors import InvalidInput
 from harness.rubric import Rubric, Verdict
-from harness.trace import Attributes, Instant, Journal, NodeOutput, SpanRecord, SpanStatus, Tracer
+from harness.trace import (
+    Attributes,
+    Instant,
+    Journal,
+    NodeOutput,
+    SpanRecord,
+    SpanStatus,
+    Tracer,
+    events,
+)
+from harness.trace.records import label_of
 from harness.wiggum.policy import Round
-
-LOOP_RECORDS = frozenset({"wiggum", "node", "evaluate", "round", "stop"})
-"""Names of the spans and instants that `recorded_loops` reads."""
-
-_TEXTS = ("draft_sha256", "round_sha256")
 
 
 def verdict_attributes(verdict: Verdict) -> dict[str, object]:
@@ -38,7 +42,6 @@ def verdict_attributes(verdict: Verdict) -> dict[str, object]:
         "evaluator": verdict.evaluator or "checks",
         "unjudged": list(verdict.unjudged),
         "missing": list(verdict.missing),
-        "carried": list(verdict.carried),
         "gates": list(verdict.gates),
         "compressed": verdict.compressed,
         "judgements": judges.judgements if judges else 0,
@@ -56,22 +59,24 @@ def reasons_in(verdict: Verdict) -> list[str]:
 def record_round(one: Round, tracer: Tracer) -> None:
     """Writes a round so that `restored_rounds` can read it back."""
     spent = one.spent
+    as_json = partial(_as_json().dump_json, one, exclude={"draft"})
     tracer.instant(
-        "round",
-        round=one.number,
-        base_round=one.base_round,
-        composite=one.verdict.composite,
-        passed=one.verdict.passed,
-        cut=one.cut,
-        changed_chars=one.changed_chars,
-        calls=spent.calls,
-        input_tokens=spent.input_tokens,
-        output_tokens=spent.output_tokens,
-        cost_usd=spent.cost_usd,
-        seconds=spent.seconds,
-        draft_chars=len(one.draft),
-        draft_sha256=tracer.content(one.draft),
-        round_sha256=tracer.content(lambda: _as_json().dump_json(one, exclude={"draft"}).decode()),
+        events.Round(
+            round=one.number,
+            base_round=one.base_round,
+            composite=one.verdict.composite,
+            passed=one.verdict.passed,
+            cut=one.cut,
+            changed_chars=one.changed_chars,
+            calls=spent.calls,
+            input_tokens=spent.input_tokens,
+            output_tokens=spent.output_tokens,
+            cost_usd=spent.cost_usd,
+            seconds=spent.seconds,
+            draft_chars=len(one.draft),
+            draft_sha256=tracer.content(one.draft),
+            round_sha256=tracer.content(lambda: as_json().decode()),
+        )
     )
 
 
@@ -100,9 +105,9 @@ class RecordedLoop:
     duration_ns: int
     prompts_sha256: str | None = None
     """Digest of all templates of its prompts; None in journals of versions without any."""
-    task_sha256: str | None = None
+    task_sha256: events.Sha256 = None
     """Digest of its task, which the journal has if the run recorded texts."""
-    prompt_sha256: str | None = None
+    prompt_sha256: events.Sha256 = None
     """Digest of the prompt for a first draft, as `conversation_text` makes it; also if a draft was
     given."""
     rounds: tuple[Attributes, ...] = ()
@@ -128,27 +133,27 @@ def recorded_loops(records: Iterable[object]) -> tuple[RecordedLoop, ...]:
     Raises:
         JournalInvalid: The journal is damaged.
     """
-    parts: dict[object, list[SpanRecord]] = {}
-    nodes: dict[int | None, str] = {}
-    scores: dict[int | None, list[object]] = {}
-    rounds: dict[int | None, list[Attributes]] = {}
-    details: dict[int | None, str] = {}
-    for item in records:
-        match item:
-            case SpanRecord(name="wiggum"):
-                parts.setdefault(item.attributes.get("key") or item.id, []).append(item)
-            case SpanRecord(name="node"):
-                nodes[item.id] = str(item.attributes.get("label") or item.name)
-            case SpanRecord(name="evaluate"):
-                scores.setdefault(item.parent, []).append(item.attributes.get("composite"))
-            case Instant(name="round"):
-                rounds.setdefault(item.span, []).append(item.attributes)
-            case Instant(name="stop"):
-                details[item.span] = str(item.attributes.get("detail") or "")
+    return loops_in(events.Events(records))
+
+
+def loops_in(seen: events.Events) -> tuple[RecordedLoop, ...]:
+    """The same of the events of a journal."""
+    parts: dict[object, list[events.Loop]] = {}
+    for loop in seen[events.Loop]:
+        parts.setdefault(loop.key or loop.id, []).append(loop)
+    scores: dict[int | None, list[float]] = {}
+    for verdict in seen[events.Evaluate]:
+        if verdict.composite is not None:
+            scores.setdefault(verdict.parent, []).append(verdict.composite)
+    rounds: dict[int | None, list[events.Round]] = {}
+    for one in seen[events.Round]:
+        rounds.setdefault(one.span, []).append(one)
+    nodes = {node.id: node.caption for node in seen[events.NodeAttempt]}
+    details = {stop.span: stop.detail or "" for stop in seen[events.Stop]}
     return tuple(
         _loop(
             spans,
-            node=nodes.get(spans[0].parent),
+            node=nodes.get(spans[0].parent or 0),
             scores=[score for span in spans for score in scores.get(span.id, ())],
             rounds=[tuple(rounds.get(span.id, ())) for span in spans],
             stop_detail=details.get(spans[-1].id, ""),
@@ -158,39 +163,34 @@ def recorded_loops(records: Iterable[object]) -> tuple[RecordedLoop, ...]:
 
 
 def _loop(
-    parts: Sequence[SpanRecord],
+    parts: Sequence[events.Loop],
     *,
     node: str | None,
-    scores: list[object],
-    rounds: Sequence[tuple[Attributes, ...]],
+    scores: Sequence[float],
+    rounds: Sequence[tuple[events.Round, ...]],
     stop_detail: str,
 ) -> RecordedLoop:
     # Each part sums up those before it, unless it was killed before it had written their rounds
     # down again: the one with the most rounds counts, the last of equals.
     most = max(range(len(parts)), key=lambda part: (len(rounds[part]), part))
-    said: Mapping[str, Any] = parts[most].attributes
-    composites = said.get("composites", scores)
-    best_round, passed, reason = said.get("best_round"), said.get("passed"), said.get("stop_reason")
+    loop = parts[most]
+    composites = scores if loop.composites is None else loop.composites
     return RecordedLoop(
-        key=said.get("key"),
+        key=loop.key,
         node=node,
-        rubric=str(said.get("rubric")),
-        rubric_sha256=str(said.get("rubric_sha256")),
-        composites=tuple(
-            float(one)
-            for one in (composites if isinstance(composites, list) else ())
-            if isinstance(one, int | float)
-        ),
-        best_round=best_round if isinstance(best_round, int) else None,
-        passed=passed if isinstance(passed, bool) else None,
-        stop_reason=reason if isinstance(reason, str) else None,
+        rubric=loop.rubric,
+        rubric_sha256=loop.rubric_sha256,
+        composites=tuple(float(one) for one in composites if isinstance(one, int | float)),
+        best_round=loop.best_round,
+        passed=loop.passed,
+        stop_reason=loop.stop_reason,
         stop_detail=stop_detail,
         status=parts[-1].status,
         duration_ns=sum(span.duration_ns for span in parts),
-        prompts_sha256=said.get("prompts_sha256"),
-        task_sha256=said.get("task_sha256"),
-        prompt_sha256=said.get("prompt_sha256"),
-        rounds=rounds[most],
+        prompts_sha256=loop.prompts_sha256,
+        task_sha256=loop.task_sha256,
+        prompt_sha256=loop.prompt_sha256,
+        rounds=tuple(one.attributes for one in rounds[most]),
     )
 
 
@@ -249,7 +249,7 @@ def earlier_loops(
         JournalInvalid: The journal is damaged.
     """
     loops = [loop for loop in recorded_loops(journal.items(SpanRecord, Instant)) if loop.key]
-    done = {one.node if one.item is None else f"{one.node}[{one.item}]" for one in outputs}
+    done = {label_of(one.node, one.item) for one in outputs}
     left = [loop for loop in loops if loop.call not in done]
     why = "the journal was damaged, and may not have all of it"
     return EarlierLoops(
@@ -285,7 +285,7 @@ def restored_rounds(
     return found
 
 
-def texts_of(loops: Iterable[RecordedLoop], journal: Journal) -> dict[str, str]:
+def texts_of(loops: Iterable[RecordedLoop], journal: Journal) -> dict[object, str]:
     """The texts that the records of loops refer to, by their digests, as far as there are any.
 
     Raises:
@@ -294,29 +294,36 @@ def texts_of(loops: Iterable[RecordedLoop], journal: Journal) -> dict[str, str]:
     wanted: set[object] = set()
     for loop in loops:
         wanted |= {loop.task_sha256, loop.prompt_sha256}
-        wanted |= {one.get(name) for one in loop.rounds for name in _TEXTS}
+        wanted |= {text for one in _rounds(loop) for text in (one.draft_sha256, one.round_sha256)}
     return journal.texts(wanted - {None})
 
 
-def rounds_in(loop: RecordedLoop, texts: Mapping[str, str], journal: Journal) -> tuple[Round, ...]:
+def rounds_in(
+    loop: RecordedLoop, texts: Mapping[object, str], journal: Journal
+) -> tuple[Round, ...]:
     """The rounds of a loop, by the texts of `texts_of`.
 
     Raises:
         InvalidInput: They cannot be restored, as in `rounds_from`.
     """
-    return tuple(_round(one, texts, journal) for one in loop.rounds)
+    return tuple(_round(one, texts, journal) for one in _rounds(loop))
 
 
-def _round(recorded: Attributes, texts: Mapping[str, str], journal: Journal) -> Round:
-    draft, rest = (texts.get(str(recorded.get(name))) for name in _TEXTS)
-    number = recorded.get("round")
+def _rounds(loop: RecordedLoop) -> Iterator[events.Round]:
+    for attributes in loop.rounds:
+        yield events.Round.read(Instant(None, events.Round.NAME, 0, attributes))
+
+
+def _round(recorded: events.Round, texts: Mapping[object, str], journal: Journal) -> Round:
+    draft, rest = texts.get(recorded.draft_sha256), texts.get(recorded.round_sha256)
+    number = recorded.round
     if draft is None or rest is None:
         raise InvalidInput(
             f"round {number} cannot be restored from {journal.path}: the run did not record texts; "
             'to resume a run, set content = "full"',
             code="loop.texts-not-recorded",
         )
-    if len(draft) != recorded.get("draft_chars"):
+    if len(draft) != recorded.draft_chars:
         raise InvalidInput(
             f"round {number} cannot be restored from {journal.path}: a secret was removed from "
             "its draft; begin the loop again",

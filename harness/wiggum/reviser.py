@@ -26,7 +26,7 @@ from harness.errors import InvalidInput, ReplyInvalid
 from harness.inference import ChatRequest, Completion, Message, check_whole, most_tokens_of
 from harness.rubric import Ask, Checked, DimensionScore, Draft, Prompts
 from harness.trace import Tracer
-from harness.wiggum.policy import Round
+from harness.wiggum.policy import Round, check_choice
 from harness.wiggum.prompts import RevisionPrompts, located, place_of
 from harness.wiggum.ratchet import Candidate, Finalist, Put, Selection, Tried, select
 from harness.wiggum.sampling import Place, sample
@@ -83,6 +83,9 @@ class Reviser:
     an outline, with what has to change in full. Of several candidates `check` chooses. `at_once` is
     the number of calls that the model answers at once; None if unknown.
 
+    Raises:
+        InvalidInput: The mode or a number is none.
+
     Attributes:
         prompts: The prompts for revisions and for a first draft.
     """
@@ -104,6 +107,13 @@ class Reviser:
         check: Callable[[Draft], Checked] = lambda _: Checked(),
         tracer: Tracer | None = None,
     ) -> None:
+        check_choice("revise", mode, RevisionMode)
+        for name, value in (("candidates", candidates), ("finalists", finalists)):
+            if type(value) is not int or value < 1:  # True is an int too
+                raise InvalidInput(
+                    f"{name} is {value!r:.80}; give a whole number, 1 or more",
+                    code="loop.number-not-positive",
+                )
         self._ask = ask
         self._candidates = candidates
         self._finalists = finalists

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from harness.errors import LASTING, HarnessError, InferenceError, LimitReached
+from harness.errors import LASTING, HarnessError, InferenceError, LimitReached, ReplyEmpty
 from harness.inference import ChatRequest, Completion, Message
 from harness.rubric import Ask
-from harness.trace import Tracer
+from harness.trace import Tracer, events
 from harness.wiggum.ratchet import Candidate
 
 _SEED_STEP = 1_000
@@ -109,7 +109,10 @@ def _order(place: Place, numbers: Sequence[int]) -> Sequence[int]:
 
 
 async def _once(place: Place, ask: Ask) -> tuple[Candidate, HarnessError | None]:
-    text, cut = place.read(await ask(place.request))
+    try:
+        text, cut = place.read(await ask(place.request))
+    except ReplyEmpty as error:  # other sections may have text
+        return Candidate(number=1, section=place.section, error=str(error)), error
     return Candidate(number=1, section=place.section, text=text, cut=cut), None
 
 
@@ -123,9 +126,8 @@ async def _one(
         request = replace(request, seed=seed, temperature=_VARIED_TEMPERATURE)
     if place.afresh and number % 2 == 0:
         request = replace(request, messages=(Message("user", place.afresh),))
-    with tracer.span(
-        "candidate", label=f"candidate {number}", number=number, seed=request.seed
-    ) as span:
+    begun = events.Candidate(label=f"candidate {number}", number=number, seed=request.seed)
+    with tracer.span(begun) as span:
         blank = Candidate(number=number, section=place.section, seed=request.seed, span=span.id)
         try:
             text, cut = place.read(await ask(request))

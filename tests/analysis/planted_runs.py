@@ -265,29 +265,6 @@ def behind_prefill(**settings: Any) -> PlantedRun:
     return run
 
 
-def convoy() -> PlantedRun:
-    """Batches of four; in the second, one long reply keeps the next four waiting."""
-    run = PlantedRun("openai")
-    run.calls(4, 0, quiet=True)
-    for tokens in (20, 20, 20, 500):
-        run.call(300, tokens=tokens, quiet=True)
-    run.calls(4, 700, queue_ms=5400 - 700, quiet=True)
-    return run
-
-
-def tail() -> PlantedRun:
-    """Two workers and sixty short prompts, and now and then a very long one among them."""
-    run = PlantedRun("vllm")
-    for name in ("left", "right"):
-        node = run.node(name, 0, 25_000)
-        run.now_ms = 0
-        for number in range(40):
-            long = number in {11, 24, 33}
-            tokens, prefill_ms = (6000, 2000) if long else (80, 60)
-            run.call(parent=node, prefill_ms=prefill_ms, input_tokens=tokens)
-    return run
-
-
 def prefill_bound(backend: str = "llamacpp", **settings: Any) -> PlantedRun:
     """Five different documents, read slowly."""
     run = PlantedRun(backend, **settings)
@@ -472,67 +449,11 @@ def straggler() -> PlantedRun:
     return run
 
 
-def repeated_calls() -> PlantedRun:
-    """Three nodes, one after the other, have the same draft judged, with the same words."""
-    run = PlantedRun("vllm")
-    before: list[int] = []
-    for at_ms, name in ((0, "gate"), (700, "report"), (1400, "archive")):
-        node = run.node(name, at_ms, 700, after=before)
-        run.call(at_ms, parent=node, tokens=60, prompt="Judge this.", temperature=0.0, seed=1)
-        before = [node]
-    return run
-
-
-def idle_rounds() -> PlantedRun:
-    """A loop whose two revisions score lower than the first draft."""
-    run = PlantedRun("vllm")
-    node = run.node("text", 0, 3000)
-    loop = run.span("wiggum", 0, 3000, node)
-    for number, composite in enumerate((7.5, 7.0, 6.5)):
-        run.call(1000 * number, parent=loop, tokens=90, prompt=f"Draft {number}.", reply="Text.")
-        said = {"round": number + 1, "composite": composite, "seconds": 0.95}
-        run._instant("round", 1000 * number + 990, loop, **said)
-    return run
-
-
-def candidates_alike() -> PlantedRun:
-    """Of five candidates, which the checks score alike, one is taken."""
-    run = PlantedRun("vllm")
-    node = run.node("text", 0, 3000)
-    for number in range(5):
-        candidate = run.span("candidate", 600 * number, 600, node, number=number)
-        run.call(600 * number, parent=candidate, tokens=56, prompt="Write.", temperature=0.7)
-    chosen = run.span("choose", 3000, 1, node)
-    for number in range(5):
-        run._instant("candidate", 3000, chosen, number=number, checked=8.0)
-    return run
-
-
 def slow_code() -> PlantedRun:
     """A node waits for a tool for most of the run."""
     run = PlantedRun("vllm")
     search = run.node("search", 0, 2500)
     run.call(2500, parent=run.node("answer", 2500, 300, after=[search]))
-    return run
-
-
-def slow_embedding() -> PlantedRun:
-    """A library is embedded by a model before one question is asked."""
-    run = PlantedRun("vllm")
-    library = run.node("library", 0, 2500)
-    run.span("embed", 0, 2450, library, model="small")
-    run.call(2500, parent=run.node("answer", 2500, 300, after=[library]))
-    return run
-
-
-def slower_model() -> PlantedRun:
-    """The evaluator's tokens come five times as far apart as the producer's."""
-    run = PlantedRun("vllm")
-    run.endpoint("judge", backend="vllm")
-    draft = run.node("draft", 0, 640)
-    run.call(0, parent=draft, tokens=60)
-    verdict = run.node("verdict", 640, 3040, after=[draft])
-    run.call(640, parent=verdict, model="judge", tokens=60, itl_ms=50)
     return run
 
 

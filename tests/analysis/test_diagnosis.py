@@ -95,8 +95,6 @@ FAULTS = [
     Fault("queueing", lambda: planted.behind_prefill(slots=2), {}, "a smaller model",
           name="behind a slot"),
     Fault("behind-prefill", planted.behind_prefill, {"queued_calls": 2, "calls_at_once": 3}),
-    Fault("convoy", planted.convoy, {"waiting_calls": 4, "long_reply_s": 4.99}),
-    Fault("tail", planted.tail, {"calls": 79, "prompt_ratio": 11.329}, "--long-prefill"),
     Fault("prefill-bound", planted.prefill_bound, {"prefill_tokens_per_s": 600, "queue_share": 0},
           "-ngl all", beside=frozenset({"serial-client"})),
     Fault("drifting-prefix", planted.drifting_prefix, {"prompts": 4, "shared_share": 0.958},
@@ -163,16 +161,8 @@ FAULTS = [
           "fallback under", severity="error"),
     Fault("out-of-reach", lambda: planted.out_of_reach(fallback=True),
           {"failed_calls": 5, "fallbacks": 5}, name="out of reach, and replaced"),
-    Fault("repeated-calls", planted.repeated_calls, {"repeated_calls": 2}, 'cache = "run"'),
-    Fault("idle-rounds", planted.idle_rounds, {"idle_revisions": 2, "revisions": 2},
-          "a lower max_rounds"),
-    Fault("candidates-alike", planted.candidates_alike, {"candidates": 5}, "fewer candidates",
-          beside=frozenset({"serial-client"})),
     Fault("slow-code", planted.slow_code, {"code_s": 2.57}, "run.span", severity="hint"),
     Fault("slow-code", planted.blocked_alone, {"code_s": 2}, severity="hint"),
-    Fault("slow-embedding", planted.slow_embedding, {"embed_s": 2.45}, "path under [memory]"),
-    Fault("slower-model", planted.slower_model, {"itl_ms": 50, "other_itl_ms": 10},
-          severity="hint"),
     Fault("timed-out-attempts", planted.timed_out_attempts, {"attempts": 2}, "Timeout(…)"),
     Fault("rejected-drafts", planted.rejected_drafts,
           {"draft_tokens": 810, "accepted_tokens": 120, "accepted_share": 0.148},
@@ -304,7 +294,7 @@ def test_room_for_all_is_advised_on_a_device_that_is_one(
 
 @pytest.mark.parametrize("backend", get_args(BackendName))
 def test_every_backend_gets_flags_of_its_own_or_none(backend: str) -> None:
-    server = Server(tag="s", backend=backend, threads=2)
+    server = Server(model="s", backend=backend, threads=2)
     said = [change for aim in Aim for change in server.remedies(aim)]
 
     assert bool(said) == bool(PROVIDERS[backend].remedies)

@@ -37,7 +37,7 @@ def test_calls_of_all_runs_are_one_group_and_each_run_is_a_line(tmp_path: Path) 
     assert (model.name, model.calls, model.output_tokens) == ("small", 3, 30)
     assert model.ttft is not None
     assert (model.ttft.p50_ns, model.ttft.max_ns) == (300 * MS, 600 * MS)
-    assert [(run.duration_ns // MS, run.composite, run.cost_usd) for run in report.runs] == [
+    assert [(run.duration_ns // MS, run.composite, run.cost.usd) for run in report.runs] == [
         (400, 8.5, 0.4),
         (600, None, 0.6),
     ]

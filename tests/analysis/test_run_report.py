@@ -1,7 +1,7 @@
 """The figures of calls, and the report of a run."""
 
 import statistics
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import groupby
 
 import pytest
@@ -18,10 +18,12 @@ from harness.trace import (
     ManualClock,
     RunEnded,
     RunTrace,
+    SpanRecord,
     TraceOptions,
     calls_of,
 )
 from harness.trace.calls import Call, Interval, call_group, cost_of, percentiles_of
+from harness.trace.events import Endpoint, NodeAttempt
 from harness.trace.node_records import critical_path
 
 MS = 1_000_000
@@ -30,18 +32,13 @@ START_NS = 5 * S
 """What the clock shows when a made-up run begins: a report must not take it for zero."""
 
 
-def call(start_ms=0, end_ms=1000, *, status="ok", model="small", phases=None, **attributes):
+def call(
+    start_ms=0, end_ms=1000, *, status="ok", error=None, model="small", phases=None, **attributes
+):
     """A call whose phases last as many milliseconds as are given."""
-    return Call(
-        id=1,
-        start_ns=start_ms * MS,
-        end_ns=end_ms * MS,
-        model=model,
-        role=None,
-        node=None,
-        status=status,
-        error=None,
-        attributes=attributes,
+    said = {"model": model, **attributes}
+    return Call.read(
+        SpanRecord(1, None, "chat", start_ms * MS, end_ms * MS, status, error, said),
         phases={
             name: (Interval(start_ns=0, end_ns=ms * MS),) for name, ms in (phases or {}).items()
         },
@@ -335,7 +332,7 @@ def test_the_critical_path_is_of_all_chains_the_one_that_ended_last_at_every_ste
     best = max(every, key=lambda chain: [by_number[number].end_ns for number in reversed(chain)])
     run = Interval(start_ns=90, end_ns=max(one.end_ns for one in nodes) + after_ns)
 
-    path = critical_path(nodes, flows, run=run)
+    path = critical_path([*map(NodeAttempt.of, nodes)], flows, run=run)
 
     assert [step.node for step in path.steps] == [f"n{number}" for number in best]
     assert path.after_ns == after_ns
@@ -349,15 +346,18 @@ def test_the_critical_path_is_of_all_chains_the_one_that_ended_last_at_every_ste
 def test_a_circle_does_not_trap_the_search():
     nodes = [span(1, 0, 5, name="node", label="a"), span(2, 0, 6, name="node", label="b")]
     circle = [Flow("output", 1, 2), Flow("output", 2, 1), Flow("output", 2, 2)]
-    path = critical_path(nodes, circle, run=Interval(start_ns=0, end_ns=9))
+    path = critical_path([*map(NodeAttempt.of, nodes)], circle, run=Interval(start_ns=0, end_ns=9))
     assert [step.node for step in path.steps][-1] == "b"
 
 
 # --- cost ------------------------------------------------------------------------------------
 
+HOURLY = {"usd_per_hour": 3600}
 PER_TOKEN = {"usd_per_million_input_tokens": 3.0, "usd_per_million_output_tokens": 15.0}
 PAID = call(input_tokens=1000, output_tokens=100)
-BROKEN = call(status="error", input_tokens=1000, output_tokens=100)
+PAID_IN_VAIN = call(input_tokens=1000, output_tokens=100, status="error")
+BROKEN = call(status="error")
+NOT_SENT = call(status="error", error="RunLimitReached: small: not asked")
 
 
 def endpoint(model, **attributes):
@@ -375,7 +375,9 @@ def endpoint(model, **attributes):
         pytest.param({}, [call(cost_usd=0.25), call()], ("price list",), 0.25, 1,
                      id="one is not on the list"),
         pytest.param(PER_TOKEN, [PAID, BROKEN], ("tokens",), 0.0045, 1, id="a failed call"),
-        pytest.param(PER_TOKEN, [PAID, replace(BROKEN, error="RunLimitReached: small: not asked")],
+        pytest.param(PER_TOKEN, [PAID, PAID_IN_VAIN], ("tokens",), 0.009, 0,
+                     id="a failed call that was counted"),
+        pytest.param(PER_TOKEN, [PAID, NOT_SENT],
                      ("tokens",), 0.0045, 0, id="a call that was not even sent"),
         pytest.param({"usd_per_hour": 36}, [BROKEN], ("hours",), 0.02, 0, id="hours alone"),
         pytest.param({"usd_per_hour": 36} | PER_TOKEN, [PAID], ("tokens", "hours"), 0.0245, 0,
@@ -386,7 +388,7 @@ def endpoint(model, **attributes):
     ],
 )  # fmt: skip
 def test_a_models_cost_is_what_its_prices_give(prices, calls, basis, usd, unpriced):
-    cost = cost_of(calls, [endpoint("small", **prices)], run_ns=2 * S)
+    cost = cost_of(calls, [Endpoint.of(endpoint("small", **prices))], run_ns=2 * S)
     (model,) = cost.models
     assert model.basis == basis
     assert model.usd == (usd if usd is None else pytest.approx(usd))
@@ -403,7 +405,10 @@ def test_the_cost_of_a_run_is_of_the_models_whose_cost_is_known_and_names_the_ot
             call(model="rented", output_tokens=0),
         ],
         # A machine that was not called costs the run nothing.
-        [endpoint("judge"), *(endpoint(one, usd_per_hour=3600) for one in ("rented", "spare"))],
+        [
+            Endpoint.of(endpoint(one, **prices))
+            for one, prices in {"judge": {}, "rented": HOURLY, "spare": HOURLY}.items()
+        ],
         run_ns=S,
     )
     assert [one.model for one in cost.models] == ["writer", "judge", "rented"]

@@ -68,14 +68,14 @@ def test_what_became_of_every_call_is_reported_diagnosed_exported_and_drawn(tmp_
     assert {tag: (one.calls, one.failed, one.from_cache) for tag, one in models.items()} == {
         "triton": (2, 0, 1),
         "llama": (5, 0, 0),
-        "gone": (4, 4, 0),
+        "gone": (16, 16, 0),
     }
     assert (models["triton"].ignored_schemas, models["llama"].dropped) == (1, ("seed",))
     assert report.fallbacks == 4
     assert [(one.name, one.model, one.requests, one.failed) for one in report.asides] == [
         ("schema probe", "triton", 1, 0),
         ("embed", "vectors", 1, 0),
-        ("embed", "gone", 1, 1),
+        ("embed", "gone", 4, 4),
     ]
 
     findings = {one.rule: one for one in diagnose(journal).findings}

@@ -1,8 +1,9 @@
 import pytest
 
 from harness.analysis.speed_limits import speed_limits_of
-from harness.trace import Instant, Interval
+from harness.trace import Instant, Interval, SpanRecord
 from harness.trace.calls import Call
+from harness.trace.events import Events
 
 MS = 1_000_000
 GB = 10**9
@@ -11,16 +12,11 @@ GB = 10**9
 def call(number, start_ms, *, tokens=51, ms=1000, prompt=100, prefill_ms=200, **more):
     """A reply of 50 tokens a second."""
     first_ms = start_ms + prefill_ms
-    return Call(
-        start_ns=start_ms * MS,
-        end_ns=(first_ms + ms) * MS,
-        id=number,
-        model="small",
-        role=None,
-        node=None,
-        status="ok",
-        error=None,
-        attributes={"input_tokens": prompt, "output_tokens": tokens, **more.pop("said", {})},
+    said = {"model": "small", "input_tokens": prompt, "output_tokens": tokens}
+    said |= more.pop("said", {})
+    times = start_ms * MS, (first_ms + ms) * MS
+    return Call.read(
+        SpanRecord(number, None, "chat", *times, "ok", None, said),
         phases={
             "prefill": (Interval(start_ns=start_ms * MS, end_ns=first_ms * MS),),
             "decode": (Interval(start_ns=first_ms * MS, end_ns=(first_ms + ms) * MS),),
@@ -29,15 +25,15 @@ def call(number, start_ms, *, tokens=51, ms=1000, prompt=100, prefill_ms=200, **
     )
 
 
-def limits(*calls, weight_bytes=GB // 10, threads=None, cores=2, memory=20 * GB):
+def limits(*calls, weight_bytes=GB // 10, threads=None, cores=2, memory=20 * GB, **said):
+    """Of a run's head, with `said` in place of what it says by itself."""
     said = {
         "endpoint": {"model": "small", "threads": threads},
         "weights": {"model": "small", "active_bytes": weight_bytes},
         "machine": {"memory_bytes_per_s": memory, "cores": cores, "source": "measured"},
-    }
-    return speed_limits_of(
-        calls, {name: [Instant(None, name, 0, one)] for name, one in said.items()}
-    )
+    } | said
+    head = [Instant(None, name, 0, one) for name, one in said.items()]
+    return speed_limits_of(calls, Events(head))
 
 
 def test_a_reply_alone_is_compared_with_one_reading_of_the_weights_a_token():
@@ -97,10 +93,8 @@ def test_what_has_no_speed_has_no_limit(one):
 
 
 def test_of_an_unknown_machine_or_model_there_is_no_limit():
-    known = {"endpoint": [], "weights": [], "machine": []}
-    assert speed_limits_of([call(1, 0)], known) == ()
-    damaged = [Instant(None, "machine", 0, {"memory_bytes_per_s": "much", "cores": 2})]
-    assert speed_limits_of([call(1, 0)], {**known, "machine": damaged}) == ()
+    assert limits(call(1, 0), endpoint={}, weights={}, machine={}) == ()
+    assert limits(call(1, 0), machine={"memory_bytes_per_s": "much", "cores": 2}) == ()
     assert limits(call(1, 0), weight_bytes=0) == ()
 
 
@@ -110,22 +104,17 @@ def test_cached_prompts_say_nothing_of_the_processor():
 
 
 def test_a_gpu_is_told_by_long_prompts_alone():
+    gpu = {"device": "gpu0"}
     said = {
         "endpoint": {"model": "small", "url": "http://127.0.0.1:8080/v1"},
-        "weights": {
-            "model": "small",
-            "device": "gpu0",
-            "active_bytes": 8 * GB,
-            "token_bytes": 1_000_000,
-        },
-        "machine": {"device": "gpu0", "memory_bytes_per_s": 1000 * GB, "source": "nominal"},
+        "weights": {"model": "small", "active_bytes": 8 * GB, "token_bytes": 10**6} | gpu,
+        "machine": {"memory_bytes_per_s": 1000 * GB, "source": "nominal"} | gpu,
     }
-    instants = {name: [Instant(None, name, 0, one)] for name, one in said.items()}
-    (short,) = speed_limits_of([call(1, 0)], instants)
+    (short,) = limits(call(1, 0), **said)
     # 100 tokens of prompt, and half of 51 written: 125.5 MB beside the weights.
     assert short.memory_limit == pytest.approx(1000e9 / (8e9 + 125.5e6))
     assert (short.device, short.compute_limit, short.bound) == ("gpu0", None, "neither")
-    (long,) = speed_limits_of([call(1, 0, prompt=1000)], instants)
+    (long,) = limits(call(1, 0, prompt=1000), **said)
     assert long.compute_limit == 5000
 
 
@@ -147,22 +136,3 @@ def test_other_weights_change_how_long_a_token_reads(size, tokens_per_s):
 def test_where_computing_is_the_limit_smaller_weights_bring_nothing():
     (found,) = limits(call(1, 0), memory=200 * GB, threads=1, cores=8)
     assert found.with_weights(found.weight_bytes // 2) == found.tokens_per_s
-
-
-def test_what_company_costs_is_told_by_replies_that_had_more_and_less():
-    # One alone at 20 ms a token; two together at 30.
-    alone, *together = call(1, 0), call(2, 2000, ms=1500), call(3, 2000, ms=1500)
-    (found,) = limits(alone, *together)
-    assert found.company_s == pytest.approx((0.020, 0.010))
-    assert found.tokens_per_s == pytest.approx(1000 / 30)
-    # Five thirds at once on average, and two more.
-    assert found.with_more_at_once(2) == pytest.approx(1000 / (20 + (5 / 3 + 1) * 10))
-    (found,) = limits(*together)
-    assert found.with_more_at_once(2) is None
-    # No quicker than memory: four caches of 100 MB and more are read for each token.
-    cached = {"prompt_kv_bytes": 100_000_000}
-    (found,) = limits(
-        call(1, 0, said=cached), *(call(n, 2000, said=cached) for n in (2, 3)), memory=GB
-    )
-    assert found.company_s == pytest.approx((0.020, 0))
-    assert found.with_more_at_once(2) < found.memory_limit

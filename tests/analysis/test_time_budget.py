@@ -165,7 +165,7 @@ def test_attempts_that_failed_are_on_the_path_of_what_went_on_without_them(tmp_p
     steps = [(step.node, step.status) for step in observed.path.steps]
     assert steps == [("summary", "error"), ("summary", "error"), ("letter", "ok")]
     spent_ns = {share.kind: share.duration_ns for share in observed.shares}
-    # On a busy machine some of the 100 ms count as client lag.
-    code_ns = spent_ns["code"] + spent_ns.get("client lag", 0)
+    # On a busy machine any of the 100 ms may count as client lag.
+    code_ns = spent_ns.get("code", 0) + spent_ns.get("client lag", 0)
     assert code_ns >= 100 * MS
     assert spent_ns["start"] < code_ns

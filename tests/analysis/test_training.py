@@ -116,7 +116,6 @@ OTHER = {
     "other prompts of the evaluator": {"judges": replace(JUDGES, prompt_sha256="10")},
     "other dimensions": {"names": ("clear", "useful")},
     "behind a gate": {"judges": None, "gates": ("length",), "names": ("length",)},
-    "carried scores": {"carried": ("clear",)},
     "a shortened text": {
         "judges": replace(JUDGES, shortened=Shortened(before_chars=9, after_chars=5))
     },

@@ -34,19 +34,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "hardware"))
 
 from logged_memory import MIB, logged_memory
 
+from harness.analysis.measured_speed import Burst, MeasuredBurst, learn, measure_speed, predicted_of
 from harness.hardware.device import DeviceSpec, this_machine
 from harness.hardware.model_shape import ModelShape, read_model_shape
 from harness.hardware.rates import Rates, sequences_that_fit
 from harness.inference import Endpoint
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.session import Settings
-from harness.session.measured_speed import (
-    Burst,
-    MeasuredBurst,
-    learn,
-    measure_speed,
-    predicted_of,
-)
 from harness.session.settings import demo_endpoint
 
 KEY = "BENCH_ADVISE_KEY"

@@ -26,11 +26,13 @@ import tempfile
 import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from figures import Figure, print_figures
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "inference"))
 
-from servers.emulated import Answer, Asked, Emulated, event
+from servers.emulated import Answer, Asked, Emulated, forked, stream
 
 from harness import Pipeline, Run, ScriptedBackend, Settings
 
@@ -38,14 +40,6 @@ MODEL = "writer"
 PARALLEL = 16
 
 Rows = list[dict[str, str]]
-
-
-class Figure(NamedTuple):
-    """One line of the table."""
-
-    figure: str
-    value: float
-    aim: str = ""
 
 
 class Server(Emulated):
@@ -58,17 +52,7 @@ class Server(Emulated):
             return
         body: Any = asked.body
         said = body["messages"][-1]["content"]
-        head = {"id": "1", "object": "chat.completion.chunk", "model": MODEL}
-        tokens = {"prompt_tokens": 4, "completion_tokens": 4, "total_tokens": 8}
-        await answer.start("text/event-stream")
-        for choice in (
-            {"index": 0, "delta": {"role": "assistant", "content": said}, "finish_reason": None},
-            {"index": 0, "delta": {}, "finish_reason": "stop"},
-        ):
-            await answer.send(event({**head, "choices": [choice]}))
-        await answer.send(event({**head, "choices": [], "usage": tokens}))
-        await answer.send(b"data: [DONE]\n\n")
-        await answer.end()
+        await stream(answer, said, model=MODEL)
 
 
 def five(ending: str = "") -> Pipeline:
@@ -117,18 +101,14 @@ def main() -> None:
     parts = {"beside": lambda: beside(options.rows), "many": lambda: many(options.many)}
     chosen = [part for name, part in parts.items() if options.part in {None, name}]
     figures = (figure for part in chosen for figure in part())
-    if options.json:
-        print(json.dumps([figure._asdict() for figure in figures], indent=2))
-        return
-    for figure in figures:
-        print(f"{figure.figure:66} {figure.value:10,.2f}  {figure.aim}", flush=True)
+    print_figures(figures, as_json=options.json)
 
 
 # --- beside single runs -------------------------------------------------------------------------
 
 
 def beside(rows: int) -> Iterator[Figure]:
-    process, root = start_server()
+    process, root = forked(Server())
     try:
         with tempfile.TemporaryDirectory() as folder:
             singles_s, singles = timed(single_runs(rows_of(rows), root, Path(folder) / "single"))
@@ -184,22 +164,6 @@ def settings(root: str, folder: Path) -> Settings:
             "trace": {"timelines": []},
         }
     )
-
-
-def start_server() -> tuple[int, str]:
-    """The server's process, and its address."""
-    read_end, write_end = os.pipe()
-    process = os.fork()
-    if process == 0:
-
-        async def serve() -> None:
-            async with Server() as server:
-                os.write(write_end, f"{server.root}\n".encode())
-                await asyncio.Event().wait()
-
-        asyncio.run(serve())
-    with os.fdopen(read_end) as pipe:
-        return process, pipe.readline().strip()
 
 
 # --- many rows ----------------------------------------------------------------------------------

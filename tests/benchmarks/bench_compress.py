@@ -22,7 +22,6 @@ will do), each shortened to the budget:
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import statistics
@@ -33,8 +32,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
 
+from figures import Figure, print_figures
 from markdown_it import MarkdownIt
 
 from harness.compress import (
@@ -70,14 +69,6 @@ CLAIMS = 12
 RUNS = 7
 
 
-class Figure(NamedTuple):
-    """One line of the table."""
-
-    figure: str
-    value: float
-    aim: str = ""
-
-
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--json", action="store_true")
@@ -99,11 +90,7 @@ def main() -> None:
         *check_figures(documents, options.budget),
         *(figure for limit in LIMITS for figure in payload_figures(documents, limit)),
     ]
-    if options.json:
-        print(json.dumps([figure._asdict() for figure in figures], indent=2))
-        return
-    for figure in figures:
-        print(f"{figure.figure:<88}{figure.value:>12,.3f}  {figure.aim}")
+    print_figures(figures, as_json=options.json)
 
 
 # --- 1. Speed -----------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ from pathlib import Path
 from random import Random
 from typing import Literal, NamedTuple
 
+from figures import Figure, print_figures
+
 sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
 
 from random_graphs import WORKING, Shape, chain, depths, fan_out, graph_of, random_dag
@@ -46,14 +48,6 @@ from harness.trace import RunTrace, TraceOptions
 Durability = Literal["exit", "node"]
 Timed = Callable[[], float]
 """Runs something once; returns the seconds that took."""
-
-
-class Figure(NamedTuple):
-    """One line of the table."""
-
-    figure: str
-    value: float
-    aim: str = ""
 
 
 def main() -> None:
@@ -75,11 +69,7 @@ def main() -> None:
     }
     chosen = [part for name, part in parts.items() if options.part in {None, name}]
     figures = (figure for part in chosen for figure in part())
-    if options.json:
-        print(json.dumps([figure._asdict() for figure in figures], indent=2))
-        return
-    for figure in figures:
-        print(f"{figure.figure:<66}{figure.value:>12,.2f}  {figure.aim}", flush=True)
+    print_figures(figures, as_json=options.json)
 
 
 def layered(nodes: int) -> Shape:

@@ -47,15 +47,13 @@ import structlog
 from harness import ChatRequest, open_shim
 from harness.compress import passages_of, sections_of, sentences_of
 from harness.compress.markdown import blocks_of
-from harness.inference import Charges, Completion, Message
+from harness.inference import Completion, Limits, Message, Meter
 from harness.rubric import Draft, Evaluator, Rubric, load_rubric
 from harness.rubric.draft import terms
 from harness.session.settings import Settings, demo_endpoint
 from harness.trace import Tracer, monotonic
 from harness.wiggum import (
     Candidate,
-    LoopLimits,
-    LoopMeter,
     LoopPolicy,
     Reviser,
     best_of,
@@ -273,13 +271,14 @@ def assembled(source: Source, sections: Sequence[str]) -> str:
 async def revised(
     ask: Ask, model: str, draft: Draft, rubric: Rubric, candidates: int, *, seed: int
 ) -> str:
-    meter = LoopMeter(ask, limits=LoopLimits(max_rounds=3), clock=monotonic, charges=Charges({}))
-    evaluator = Evaluator(rubric, ask=meter.ask)
+    tracer = Tracer()
+    meter = Meter(limits=Limits(), prices={}, clock=monotonic, began_ns=monotonic(), tracer=tracer)
+    evaluator = Evaluator(rubric, ask=ask)
     result = await revise_until_met(
         draft,
         evaluator=evaluator,
         reviser=Reviser(
-            ask=meter.ask,
+            ask=ask,
             model=model,
             requirements=rubric.requirements,
             max_output_tokens=ROOM_TOKENS,
@@ -289,7 +288,7 @@ async def revised(
             check=evaluator.checked,
         ),
         meter=meter,
-        tracer=Tracer(),
+        tracer=tracer,
         policy=LoopPolicy(focus_below=rubric.focus_below),
     )
     return result.text

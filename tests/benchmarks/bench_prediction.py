@@ -1,10 +1,9 @@
-"""Whether a report predicts what more replies at once, or other weights, would bring.
+"""Whether a report predicts what other weights would bring.
 
     python tests/benchmarks/bench_prediction.py [--json]
     python tests/benchmarks/bench_prediction.py --url URL [--url URL] --device gpu0 [--json]
 
-A run in which replies are written one and two at a time predicts the speed with more of them, and
-its speed with one model predicts that with the same model in another quantization. Both are then
+The speed with one model predicts that with the same model in another quantization, which is then
 measured. Without servers, the demo's model is run by the embedded engine as it comes (Q4_1) and
 made larger (Q8_0), which needs the extra `llama-cpp`. Let nothing else run meanwhile.
 """
@@ -30,8 +29,6 @@ from harness.session.settings import demo_endpoint
 from harness.trace import Journal
 
 AIM = 0.25
-KNOWN, ASKED = (1, 2), (3, 4)
-"""How many replies at once tell, and how many are predicted."""
 TOKENS = 64
 WORDS, WORDS_ON_GPU = 20, 560
 """Of a prompt: enough to tell how quickly they are computed."""
@@ -77,7 +74,7 @@ def served(options: argparse.Namespace) -> list[Endpoint]:
             backend="llamacpp",
             url=one,
             device=options.device,
-            max_parallel=max(ASKED),
+            max_parallel=1,
         )
         for number, one in enumerate(options.url, start=1)
     ]
@@ -94,7 +91,7 @@ def embedded(directory: Path) -> list[Endpoint]:
     assert not llama_cpp.llama_model_quantize(bytes(demo.path), bytes(larger), how)
     files = {"q4_1": demo.path, "q8_0": larger}
     return [
-        demo.model_copy(update={"tag": tag, "path": path, "slots": max(ASKED)})
+        demo.model_copy(update={"tag": tag, "path": path, "slots": 1})
         for tag, path in files.items()
     ]
 
@@ -102,12 +99,7 @@ def embedded(directory: Path) -> list[Endpoint]:
 def measure(endpoints: list[Endpoint], directory: Path) -> list[Row]:
     rows, alone = [], {}
     for endpoint in endpoints:
-        told = limit_of(run(endpoint, KNOWN, directory))
         alone[endpoint.tag] = limit_of(run(endpoint, (1,), directory))
-        for count in ASKED:
-            found = limit_of(run(endpoint, (count,), directory))
-            predicted = told.with_more_at_once(found.at_once - told.at_once)
-            rows.append(Row(endpoint.tag, f"{count} at once", predicted, found.tokens_per_s))
     for one, known in alone.items():
         for other, found in alone.items():
             if one != other:

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import tempfile
 import time
-from typing import Any, NamedTuple
+from typing import Any
+
+from figures import Figure, print_figures
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
@@ -32,14 +33,6 @@ from harness import Pipeline, Resources, Run, RunResult, ScriptedBackend, Settin
 
 PARALLEL, ROUNDS = 16, 5
 WORKER = Resources(cpus=1)
-
-
-class Figure(NamedTuple):
-    """One line of the table."""
-
-    figure: str
-    value: float
-    aim: str = ""
 
 
 @ray.remote
@@ -169,11 +162,7 @@ def main() -> None:
         figures = asyncio.run(measured(options.calls))
     finally:
         ray.shutdown()
-    if options.json:
-        print(json.dumps([figure._asdict() for figure in figures], indent=2))
-        return
-    for figure in figures:
-        print(f"{figure.figure:48} {figure.value:10,.2f}  {figure.aim}")
+    print_figures(figures, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ large   Workloads of hundreds of calls (`workloads.py`), against FIFO with LRU, 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -26,6 +25,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
+
+from figures import Figure, print_figures
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "residency"))
 
@@ -43,15 +44,6 @@ NEVER_TOO_LONG_S = 3600.0
 """Longer than any small run takes."""
 
 
-class Figure(NamedTuple):
-    """One line of the table."""
-
-    figure: str
-    value: float
-    aim: str = ""
-    """What was aimed at, and whether it was reached."""
-
-
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--json", action="store_true")
@@ -65,11 +57,7 @@ def main() -> None:
     }
     chosen = [part for name, part in parts.items() if options.part in {None, name}]
     figures = (figure for part in chosen for figure in part())
-    if options.json:
-        print(json.dumps([figure._asdict() for figure in figures], indent=2))
-        return
-    for figure in figures:
-        print(f"{figure.figure:<88}{figure.value:>10,.2f}  {figure.aim}", flush=True)
+    print_figures(figures, as_json=options.json)
 
 
 # --- 1. Small runs, against the fewest loads ----------------------------------------------------

@@ -27,7 +27,8 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import NamedTuple
+
+from figures import Figure, print_figures
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
@@ -44,14 +45,6 @@ PROMPT = "Summarize this: " + "some words of a usual prompt " * 20
 MESSAGES = [{"role": "user", "content": PROMPT}]
 
 Ask = Callable[[], Awaitable[str]]
-
-
-class Figure(NamedTuple):
-    """One line of the table."""
-
-    figure: str
-    value: float
-    aim: str = ""
 
 
 def main() -> None:
@@ -72,11 +65,7 @@ def main() -> None:
             )
         finally:
             server.terminate()
-    if options.json:
-        print(json.dumps([figure._asdict() for figure in figures], indent=2))
-        return
-    for figure in figures:
-        print(f"{figure.figure:<66}{figure.value:>10,.2f}  {figure.aim}")
+    print_figures(figures, as_json=options.json)
 
 
 async def measure(url: str) -> list[Figure]:

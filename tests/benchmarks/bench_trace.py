@@ -37,6 +37,8 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from figures import Figure, print_figures
+
 from harness.analysis import diagnose, report_of
 from harness.inference import ChatRequest, Client, Endpoint, Gate, Line, Message, ScriptedBackend
 from harness.trace import (
@@ -63,14 +65,6 @@ ONLY_A_JOURNAL = TraceOptions(timelines=())
 clock = time.perf_counter_ns
 
 
-class Figure(NamedTuple):
-    """One line of the table."""
-
-    figure: str
-    value: float
-    aim: str = ""
-
-
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--json", action="store_true")
@@ -87,11 +81,7 @@ def main() -> None:
         *model_run_figures(options.megabytes),
         *overhead_figures(),
     ]
-    if options.json:
-        print(json.dumps([figure._asdict() for figure in figures], indent=2))
-        return
-    for figure in figures:
-        print(f"{figure.figure:<66}{figure.value:>12,.2f}  {figure.aim}")
+    print_figures(figures, as_json=options.json)
 
 
 # --- 1. A span ----------------------------------------------------------------------------------

@@ -33,8 +33,9 @@ from harness.cli.main import main
 COMMAND = Path(sys.executable).with_name("harness")
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
-    "XDG_CONFIG_HOME": tempfile.mkdtemp(prefix="harness-tests-"),  # what was run may be resumed
-    "XDG_CACHE_HOME": tempfile.mkdtemp(prefix="harness-tests-"),
+    "TMPDIR": tempfile.gettempdir(),
+    "XDG_CONFIG_HOME": tempfile.mkdtemp(prefix="config-"),  # what was run may be resumed
+    "XDG_CACHE_HOME": tempfile.mkdtemp(prefix="cache-"),
 }
 NOBODY = "http://127.0.0.1:9"
 """At the discard port nothing listens."""

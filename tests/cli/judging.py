@@ -9,8 +9,7 @@ from typing import Any
 
 from command import Done, harness, interrupt, serving
 from scripted_judge import Scores, reply_to
-from servers.emulated import Answer, Asked, Emulated
-from servers.openai_server import event
+from servers.emulated import Answer, Asked, Emulated, stream
 
 RUBRIC = """\
 title: Notes
@@ -50,6 +49,9 @@ class Judge(Emulated):
 
     async def respond(self, asked: Asked, answer: Answer) -> None:
         """Answers one request."""
+        if asked.path.endswith("/models"):  # so it is known again at another address
+            await answer.json({"object": "list", "data": [{"id": "judge", "object": "model"}]})
+            return
         if not asked.path.endswith("/chat/completions"):
             await answer.json({"error": {"message": "Not Found"}}, status=404)
             return
@@ -65,14 +67,7 @@ class Judge(Emulated):
             return
         schema = asked.body["response_format"]["json_schema"]["schema"]
         text = reply_to(schema, self.score(prompt), reason="It could say how much.")
-        await answer.start("text/event-stream")
-        for delta, finish in (({"content": text}, None), ({}, "stop")):
-            choice = {"index": 0, "delta": delta, "finish_reason": finish}
-            await answer.send(event({"model": "judge", "choices": [choice]}))
-        usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
-        await answer.send(event({"model": "judge", "choices": [], "usage": usage}))
-        await answer.send(b"data: [DONE]\n\n")
-        await answer.end()
+        await stream(answer, text, model="judge", tokens=(100, 20))
 
 
 def alone(*arguments: str, cwd: Path) -> Done:
@@ -80,10 +75,15 @@ def alone(*arguments: str, cwd: Path) -> Done:
     return harness("rubric", *arguments, cwd=cwd, endpoints={})
 
 
-def judged(*arguments: str, cwd: Path, **judge: Any) -> tuple[Done, int]:
+def judged(*arguments: str, cwd: Path, model_id: str = "judge", **judge: Any) -> tuple[Done, int]:
     """The same with one; and how many requests it got."""
     with serving(Judge(**judge)) as server:
         url = f"{server.root}/v1"
-        endpoints = {"evaluator": {"url": url, "model_id": "judge", "structured": "enforced"}}
+        endpoints = {"evaluator": {"url": url, "model_id": model_id, "structured": "enforced"}}
         done = harness("rubric", *arguments, cwd=cwd, endpoints=endpoints)
-    return done, len(server.asked)
+    return done, calls_of(server)
+
+
+def calls_of(server: Judge) -> int:
+    """How many judgements it was asked for."""
+    return sum(asked.path.endswith("/chat/completions") for asked in server.asked)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
-from command import NOBODY, harness
+from command import NOBODY, harness, serving
 from pipelines import ECHO
+from servers.openai_dialects import DIALECTS
+from servers.openai_server import OpenAIServer
+
+from harness import ScriptedBackend, Settings
+from harness.cli.project_files import load_pipeline
 
 PICKY = """\
 import os
@@ -75,6 +81,44 @@ def test_an_interrupted_batch_says_how_to_go_on(project: Path) -> None:
     assert (again["done"], again["status"]) == (3, "finished")
 
 
+WRITES = """\
+from harness import Pipeline, Run
+
+writes = Pipeline("writes")
+
+@writes.node
+async def line(run: Run, task: str) -> str:
+    return await run.chat("producer", task)
+"""
+
+
+def test_an_option_limits_its_command_and_a_setting_the_whole_batch(project: Path) -> None:
+    (project / "writes.py").write_text(WRITES)
+    rows = "".join(f'{{"id": "{n}", "task": "{n}"}}\n' for n in range(5))
+    (project / "rows.jsonl").write_text(rows)
+    with serving(OpenAIServer(dialect=DIALECTS["vllm"])) as server:
+
+        def settings(more: str = "") -> None:
+            endpoint = f'[endpoints.writer]\nbackend = "vllm"\nurl = "{server.url}"\n'
+            roles = '[roles]\nproducer = "writer"\n'
+            (project / "harness.toml").write_text(f"{endpoint}{roles}{more}")
+
+        def made(*options: str) -> tuple[int, int, str | None]:
+            command = ("writes.py", "rows.jsonl", "--output", "out.jsonl", "--max-parallel", "1")
+            ended = harness("batch", *command, *options, "--json", cwd=project)
+            return ended.exit_code, ended.json["done"], ended.json["stopped_by"]
+
+        settings()
+        code, done, stopped_by = made("--max-calls", "2")
+        assert (code, done, "(--max-calls)" in (stopped_by or "")) == (3, 2, True)
+        assert made("--max-calls", "1")[:2] == (3, 3), "it counts its own calls alone"
+        settings("[limits]\nmax_calls = 1\n")
+        code, _, stopped_by = made("--max-calls", "9")
+        assert (code, "[limits] in harness.toml" in (stopped_by or "")) == (3, True)
+        settings()
+        assert made() == (0, 5, None)
+
+
 def test_a_batch_is_resumed_by_its_own_command(project: Path) -> None:
     harness("batch", "picky.py", "drinks.csv", "--output", "out.jsonl", cwd=project)
     done = harness("resume", "latest", "--json", cwd=project)
@@ -93,6 +137,72 @@ def test_a_dry_run_says_what_would_be_made(project: Path) -> None:
     assert "Kept: 0. To be made: 0 new, 3 again." in changed.stdout
     assert "echo/shout: 3 calls" in changed.stdout
     assert lines(project / "out.jsonl")["1"] == ["TEA"]
+
+
+def test_a_dry_run_tells_rows_that_were_begun_before_and_outputs_that_have_no_score(
+    project: Path,
+) -> None:
+    command = ("batch", "picky.py", "drinks.csv", "--output", "out.jsonl")
+    scored = (*command, "--evaluate", "length")
+
+    def foreseen(*command: str) -> str:
+        return harness(*command, "--dry-run", cwd=project).stdout.splitlines()[0]
+
+    harness(*command, cwd=project)
+    assert foreseen(*command) == "Kept: 2. To be made: 0 new, 1 again."
+    assert foreseen(*scored) == "Kept: 2. To be made: 0 new, 1 again. To be scored: 3."
+    (project / "mended").touch()
+    harness(*command, cwd=project)
+    assert foreseen(*scored) == "Kept: 3. To be made: 0 new, 0 again. To be scored: 3."
+    harness(*scored, cwd=project)
+    assert foreseen(*scored) == "Kept: 3. To be made: 0 new, 0 again."
+    length = project / "rubrics" / "length.yaml"
+    length.write_text(length.read_text().replace("min: 2", "min: 3"))
+    assert foreseen(*scored) == "Kept: 3. To be made: 0 new, 0 again. To be scored: 3."
+    length.write_text(ONE_LENGTH)
+    with (project / "drinks.csv").open("a") as file:
+        file.write("4,coffee\n")
+    assert foreseen(*scored) == "Kept: 3. To be made: 1 new, 0 again. To be scored: 1."
+
+
+MUCH = """\
+from harness import Pipeline, Run
+
+much = Pipeline("much")
+
+@much.node
+async def asked(run: Run, task: str) -> str:
+    return await run.chat("producer", "word " * 60_000 + task)
+"""
+
+
+def test_much_is_not_made_again_unasked(project: Path) -> None:
+    (project / "much.py").write_text(MUCH)
+    (project / "harness.toml").write_text('[endpoints.producer]\nbackend = "scripted"\n')
+    output = project / "out.jsonl"
+    done = asyncio.run(
+        load_pipeline(str(project / "much.py")).batch(
+            [project / "drinks.csv"],
+            output=output,
+            settings=Settings(traces=project / "traces"),
+            backends={"producer": ScriptedBackend(["yes"] * 3)},
+        )
+    )
+    assert len(done.outputs) == 3
+    (project / "much.py").write_text(MUCH.replace("word ", "other "))
+    before = output.read_bytes()
+    command = ("batch", "much.py", "drinks.csv", "--output", "out.jsonl")
+
+    refused = harness(*command, "--json", cwd=project)
+    assert (refused.exit_code, refused.code) == (2, "resume.not-confirmed")
+    assert "its code changed: 'asked'" in refused.stderr
+    assert output.read_bytes() == before
+    assert "took calls: 3, tokens in: 180,0" in harness(*command, "--dry-run", cwd=project).stdout
+
+    # As far as the model that the settings do not have.
+    assert harness(*command, "--yes", "--json", cwd=project).code == "endpoint.scripted"
+    kept = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [(one["output"], "changed" in one["outdated"]) for one in kept] == [("yes", True)] * 3
 
 
 def test_outputs_are_scored_by_a_rubric(project: Path) -> None:
@@ -125,6 +235,21 @@ def test_mistaken_rows_are_told_before_anything_runs(project: Path) -> None:
     assert not (project / "traces").exists()
 
 
+def test_rows_that_do_not_fit_are_left_out_if_so_asked(project: Path) -> None:
+    (project / "drinks.csv").write_text("task,times\ntea,often\nmilk,2\n")
+    command = ("batch", "echo.py", "drinks.csv", "--output", "out.jsonl", "--json")
+    done = harness(*command, "--bad-rows", "skip", cwd=project)
+    assert (done.exit_code, done.json["done"], len(done.json["failures"])) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("text", ["some", "-1", "150%", "2.5"])
+def test_what_is_no_number_of_failures_is_refused(project: Path, text: str) -> None:
+    command = ("batch", "picky.py", "drinks.csv", "--output", "out.jsonl")
+    done = harness(*command, "--max-failures", text, cwd=project)
+    assert done.exit_code == 2
+    assert "neither a number of rows nor a share" in done.stderr
+
+
 def test_progress_is_told_now_and_then_without_a_terminal(project: Path) -> None:
     rows = "".join(f"tea {n}\n" for n in range(100))
     (project / "drinks.csv").write_text("task\n" + rows)
@@ -132,6 +257,46 @@ def test_progress_is_told_now_and_then_without_a_terminal(project: Path) -> None
     told = [line for line in done.stderr.splitlines() if line.startswith("rows ")]
     assert 2 <= len(told) <= 21
     assert " left" in told[0]
+
+
+def test_the_figures_of_a_batch_that_ends_early_agree(project: Path) -> None:
+    (project / "drinks.csv").write_text("task\n" + "milk\n" * 60)
+    command = ("picky.py", "drinks.csv", "--output", "out.jsonl", "--max-parallel", "1")
+
+    done = harness("batch", *command, cwd=project)
+
+    assert done.exit_code == 1
+    assert "20 failed; the same command tries them again" in done.stdout
+    assert "since 20 of the first 20 failed for one reason (ValueError)" in done.stdout
+    assert "skipped" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("rows 0/60  18 failed")
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "told"),
+    [
+        pytest.param(("a.csv", ""), "file.empty", "a.csv: the table is empty", id="empty table"),
+        pytest.param(("a.jsonl", "\n \n"), "file.empty", "a.jsonl: ", id="blank lines"),
+        pytest.param(("a.csv", "task,times\n"), "row.no-rows", "no row below", id="header alone"),
+        pytest.param(("a.csv", "\ufefftask\n"), "row.no-rows", "no row below", id="a BOM too"),
+        pytest.param(("a.csv", "a\0b"), "file.binary", "a.csv: ", id="binary"),
+        pytest.param(("a.md", "tea"), "batch.rows-mistaken", "INPUT=@{path}", id="a text"),
+        pytest.param(("a.json", "[]"), "batch.rows-mistaken", ".jsonl (one object", id="JSON"),
+    ],
+)
+@pytest.mark.parametrize("bad_rows", ["stop", "skip"])
+def test_a_file_without_rows_is_said_to_be_that(
+    project: Path, file: tuple[str, str], code: str, told: str, bad_rows: str
+) -> None:
+    name, text = file
+    (project / name).write_text(text, encoding="utf-8")
+    command = ("echo.py", name, "--output", "out.jsonl", "--bad-rows", bad_rows, "--json")
+
+    done = harness("batch", *command, cwd=project)
+
+    assert (done.exit_code, done.code) == (2, code)
+    assert told in done.stderr
+    assert ("do not fit" in done.stderr) == (code == "batch.rows-mistaken")
 
 
 def test_one_row_is_shown_by_its_label(project: Path) -> None:

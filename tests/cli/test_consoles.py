@@ -31,10 +31,10 @@ def test_a_terminal_is_shown_what_it_would_have_obeyed(made):
     assert "owl?" in out.getvalue()
 
 
-def test_a_file_gets_the_text_as_it_is():
+def test_a_file_gets_no_escape_sequences_either():
     out = io.StringIO()
     Shown(file=out, width=200).print(Text(CLIPBOARD))
-    assert "\x1b]52" in out.getvalue()
+    assert "\x1b]52" not in out.getvalue()
 
 
 @pytest.mark.parametrize("overflow", ["fold", "crop", "ellipsis"])

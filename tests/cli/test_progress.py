@@ -85,6 +85,19 @@ def test_loops_show_their_rounds_and_calls_their_tokens(tmp_path: Path) -> None:
     assert state.input_tokens > 8
 
 
+def test_a_reply_from_the_cache_takes_nothing_and_a_failed_call_is_not_skipped_too() -> None:
+    progress = Progress(Console(file=io.StringIO()), ["texts"])
+    for number, more in enumerate([{}, {"from_cache": True}], start=1):
+        said = {"input_tokens": 7, "output_tokens": 5, **more}
+        progress.observe(SpanStarted(number, None, "chat", 0, {}))
+        progress.observe(SpanEnded(number, 1, "ok", None, said))
+    progress.observe(SpanStarted(9, None, "node", 0, {"node": "texts", "item": 0}))
+    progress.observe(SpanEnded(9, 1, "error", "ValueError: no", {}))
+    progress.observe(Instant(None, "skip", 1, {"node": "texts", "item": 0}))
+    assert "1 calls  tokens in 7, out 5" in shown(progress)
+    assert ("1 failed" in shown(progress), "skipped" in shown(progress)) == (True, False)
+
+
 def test_what_was_done_before_is_counted_as_done() -> None:
     progress = Progress(Console(file=io.StringIO()), ["texts"])
     progress.observe(Instant(None, "items", 1, {"node": "texts", "total": 3}))

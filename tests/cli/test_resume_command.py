@@ -197,13 +197,18 @@ def test_a_node_that_ends_the_process_ends_the_run_and_not_with_its_exit_code(
 
 
 def test_a_run_stopped_at_a_limit_has_an_exit_code_of_its_own(project: Path) -> None:
+    (project / "harness.toml").write_text("[limits]\nmax_seconds = 0.2\n", encoding="utf-8")
+    # No option raises what the settings say.
+    assert "--max-seconds" not in harness("run", "waits.py", cwd=project).stderr
+    (project / "harness.toml").unlink()
     stopped = harness("run", "waits.py", "--max-seconds", "0.2", cwd=project)
     assert stopped.exit_code == 3
     assert "second: " in stopped.stderr
     (typed,) = (line for line in stopped.stderr.splitlines() if line.startswith("To go on"))
     assert "resume 2" in typed
     assert typed.endswith(" --max-seconds …")
-    assert resumed(project, "--json").json["status"] == "stopped"
+    again = resumed(project, "--max-seconds", "0.2", "--json")
+    assert again.json["status"] == "stopped"
     (project / "go").touch()
     done = resumed(project, "--max-seconds", "600")
     assert done.exit_code == 0, done.stderr
@@ -336,7 +341,7 @@ def test_a_dry_run_says_what_would_be_made_again_and_why_and_what_it_took(much: 
 
     assert again.pop("reason").startswith("its code changed: 'asked' (much.py:5)")
     took = {"calls": 1, "input_tokens": 60_000, "output_tokens": 1, "cost_usd": None}
-    assert again == {"node": "asked", **took}
+    assert again == {"node": "asked", "steps": [], **took}
     assert shown.exit_code == 0
     assert "60,000" in shown.stdout
     assert sorted((much / "traces").iterdir()) == files
@@ -345,11 +350,13 @@ def test_a_dry_run_says_what_would_be_made_again_and_why_and_what_it_took(much: 
 def test_a_dry_run_lists_nodes_that_were_renamed_and_new_ones(much: Path) -> None:
     added = "\n@much.node\ndef more(last: str) -> str: ...\n"
     (much / "much.py").write_text(MUCH.replace("asked", "question") + added)
+    (much / "harness.toml").write_text('[endpoints.producer]\nbackend = "scripted"\n')
 
     found = resumed(much, "--dry-run", "--json").json
     shown = resumed(much, "--dry-run").stdout
 
-    assert found == {"made_again": [], "new": ["more"], "renamed": {"question": "asked"}}
+    assert (found["made_again"], found["new"]) == ([], ["more"])
+    assert found["renamed"] == {"question": "asked"}
     assert all(one in shown for one in ("'asked'", "question", "more"))
 
 

@@ -10,13 +10,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import NOBODY, harness
-from judging import DRAFTS, SCORES, judged
+from command import NOBODY, Done, harness, serving
+from judging import DRAFTS, SCORES, Judge, alone, calls_of, judged
+from judging import RUBRIC as RUBRIC_OF_JUDGE
 from loopback_judge import RUBRIC, draft, loopback_judge, score_of
+from servers.emulated import Answer, Asked
 
 ROWS = [
     {"id": name, "draft": text, "task": f"Write {name}.", "sources": [f"Source of {name}."]}
@@ -126,40 +130,150 @@ def test_what_is_in_the_output_is_not_judged_again(table: Path, ending: str) -> 
         assert again.get(one["id"], one) == one
 
 
-def test_a_draft_that_has_changed_is_judged_again(table: Path) -> None:
-    given = ("notes.yaml", "drafts.jsonl", "--output", "out.jsonl")
-    judged("score", *given, cwd=table)
-    text = (table / "drafts.jsonl").read_text()
-    (table / "drafts.jsonl").write_text(text.replace("Write fair.md.", "Write it better."))
+def test_a_draft_that_has_changed_is_judged_again_and_its_old_row_goes(table: Path) -> None:
+    given = ("score", "notes.yaml", "drafts.jsonl", "--output", "out.jsonl", "--json")
+    judged(*given, cwd=table)
+    before = (table / "drafts.jsonl").read_text()
+    (table / "drafts.jsonl").write_text(before.replace("Write fair.md.", "Write it better."))
 
-    _, calls = judged("score", *given, cwd=table)
+    done, calls = judged(*given, cwd=table)
 
     assert calls == 1
-    assert len(kept(table / "out.jsonl")) == 4
+    assert {one["id"]: one for one in kept(table / "out.jsonl")} == {
+        one["id"]: one for one in done.json["drafts"]
+    }
+    (table / "drafts.jsonl").write_text(before)
+    assert judged(*given, cwd=table)[1] == 0, "the journal still has it"
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "reason"),
     [
-        pytest.param(("--samples", "2"), "samples", id="samples"),
-        pytest.param(("--checks-only",), "evaluator", id="evaluator"),
-        pytest.param((), "rubric_sha256", id="rubric"),
+        pytest.param(("--samples", "2"), "its code changed: 'samples'", id="samples"),
+        pytest.param(("--checks-only",), "its code changed: 'checks_only'", id="no evaluator"),
+        pytest.param("weight: 3", "its code changed: 'rubric'", id="rubric"),
+        pytest.param("pass_at: 8", "its code changed: 'rubric'", id="threshold"),
     ],
 )
-def test_scores_by_something_else_are_not_mixed_in(
-    table: Path, change: tuple[str, ...], named: str
+def test_what_scores_by_something_else_scores_again_and_says_what_changed(
+    table: Path, change: str | tuple[str, ...], reason: str
 ) -> None:
+    given = ("score", "notes.yaml", "drafts.jsonl", "--output", "out.csv")
+    judged(*given, cwd=table)
+    text = (table / "notes.yaml").read_text()
+    if isinstance(change, str):
+        (table / "notes.yaml").write_text(text.replace(change, f"{change[:-1]}2"))
+
+    done, _ = judged(*given, *(change if isinstance(change, tuple) else ()), cwd=table)
+
+    assert f"3 calls of 'scores' were made again: {reason}" in done.text
+    assert not any(row["outdated"] for row in kept(table / "out.csv"))
+    (table / "notes.yaml").write_text(text)
+    assert judged(*given, cwd=table)[1] == 0, "replies to the same requests are used again"
+
+
+@pytest.mark.parametrize(
+    ("output", "model_id", "weight", "reason"),
+    [
+        pytest.param("out.jsonl", "judge", 2, "its code changed: 'rubric'", id="rubric"),
+        pytest.param("out.csv", "other", 3, "its model for 'evaluator' changed", id="evaluator"),
+    ],
+)
+def test_old_scores_stay_marked_until_they_are_replaced_and_count_as_none(
+    table: Path, output: str, model_id: str, weight: int, reason: str
+) -> None:
+    rows = [{**row, "accept": "yes"} for row in ROWS]
+    (table / "drafts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = ("score", "notes.yaml", "drafts.jsonl", "--output", output, "--max-parallel", "1")
+    judged(*given, cwd=table)
+    rubric = RUBRIC_OF_JUDGE.replace("weight: 3", f"weight: {weight}")
+    (table / "notes.yaml").write_text(rubric)
+
+    judged(*given, cwd=table, model_id=model_id, at={"fair.md": int(signal.SIGINT)})
+
+    outdated = {row["id"]: row.get("outdated") or "" for row in kept(table / output)}
+    assert {name: reason in told for name, told in outdated.items()} == {
+        "good.md": False,
+        "fair.md": True,
+        "poor.md": True,
+    }
+    tuned = alone("tune", "notes.yaml", output, "--json", cwd=table).json
+    assert (tuned["ignored_columns"], tuned["outdated"], tuned["drafts"]) == ([], [], 1)
+    label = ("label", "notes.yaml", "drafts.jsonl", "--scores", output, "--above", "0")
+    assert "1 of 1 drafts" in alone(*label, "--output", "labels.jsonl", cwd=table).stdout
+
+
+def two_judges(stack: ExitStack, cwd: Path) -> Callable[..., tuple[list[float], int]]:
+    """A command that knows two evaluators; what it gives, and how many requests they got."""
+    servers = {tag: Judge(score=lambda _, n=n: n) for tag, n in (("first", 9.0), ("other", 4.0))}
+    for server in servers.values():
+        stack.enter_context(serving(server))
+    endpoints = {
+        tag: {"url": f"{one.root}/v1", "model_id": tag, "structured": "enforced"}
+        for tag, one in servers.items()
+    }
+
+    def score(tag: str) -> tuple[list[float], int]:
+        before = sum(map(calls_of, servers.values()))
+        given = ("score", "notes.yaml", *DRAFTS, "--role", f"evaluator={tag}")
+        more = ("--output", "out.jsonl", "--json")
+        done = harness("rubric", *given, *more, cwd=cwd, endpoints=endpoints)
+        rows = {one["id"]: one for one in kept(cwd / "out.jsonl")}
+        assert [rows[one["id"]] for one in done.json["drafts"]] == done.json["drafts"]
+        assert {one["evaluator"] for one in done.json["drafts"]} == {tag}
+        calls = sum(map(calls_of, servers.values())) - before
+        return [one["score.clear"] for one in done.json["drafts"]], calls
+
+    return score
+
+
+def test_two_judges_with_one_output_each_give_their_own_scores_and_are_asked_once(
+    drafts: Path,
+) -> None:
+    with ExitStack() as stack:
+        score = two_judges(stack, drafts)
+        turns = [score(tag) for tag in ("first", "other", "first", "other", "first")]
+
+    assert [scores for scores, _ in turns] == [[9.0] * 3, [4.0] * 3] * 2 + [[9.0] * 3]
+    assert [asked for _, asked in turns] == [3, 3, 0, 0, 0]
+
+
+def alone_again(table: Path, *more: str) -> tuple[Done, int, bytes]:
+    """Scores kept in a file whose run is no longer known; the command again, and the file then."""
     given = ("score", "notes.yaml", "drafts.jsonl", "--output", "out.csv", "--json")
     judged(*given, cwd=table)
-    if not change:
-        text = (table / "notes.yaml").read_text()
-        (table / "notes.yaml").write_text(text.replace("pass_at: 8", "pass_at: 7"))
+    (table / "out.csv.batch").unlink()
+    done, calls = judged(*given, *more, cwd=table)
+    return done, calls, (table / "out.csv").read_bytes()
 
-    done, calls = judged(*given, *change, cwd=table)
 
-    assert (done.exit_code, done.code, calls) == (2, "row.output-other-run", 0)
-    assert named in done.stderr
-    assert len(kept(table / "out.csv")) == 3
+def test_a_file_whose_run_is_not_known_goes_on_by_what_its_rows_say(table: Path) -> None:
+    done, calls, _ = alone_again(table)
+
+    assert (done.exit_code, calls) == (0, 0)
+    assert [one["composite"] for one in done.json["drafts"]] == [9.3, 7.8, 4.8]
+    given = ("score", "notes.yaml", "drafts.jsonl", "--output", "out.csv")
+    other, calls = judged(*given, cwd=table, model_id="other")
+    assert calls == 3, "from then on it is known what they are by"
+    assert "its model for 'evaluator' changed (model_id was judge, is other)" in other.text
+
+
+@pytest.mark.parametrize("more", [("--samples", "2"), ("--checks-only",), ("good.md",)])
+def test_a_file_of_other_scores_whose_run_is_not_known_is_left_alone(
+    table: Path, more: tuple[str, ...]
+) -> None:
+    if "good.md" in more:
+        given = ("score", "notes.yaml", "good.md", "--output", "out.csv", "--json")
+        judged("score", "notes.yaml", "drafts.jsonl", "--output", "out.csv", cwd=table)
+        (table / "out.csv.batch").unlink()
+        before = (table / "out.csv").read_bytes()
+        done, calls = judged(*given, cwd=table)
+        after = (table / "out.csv").read_bytes()
+        assert after == before
+    else:
+        done, calls, _ = alone_again(table, *more)
+
+    assert (done.exit_code, done.code, calls) == (2, "batch.output-foreign", 0)
 
 
 def test_after_ctrl_c_the_same_command_goes_on(table: Path) -> None:
@@ -184,17 +298,49 @@ def test_a_dead_judge_ends_the_batch_at_once(table: Path) -> None:
     assert (done.exit_code, done.code) == (1, "call.unreachable")
 
 
-def test_a_judge_that_fails_on_all_is_not_asked_about_each(drafts: Path) -> None:
+@pytest.mark.parametrize(
+    ("most", "asked"), [pytest.param((), 21, id="default"), (("--max-failures", "5"), 7)]
+)
+def test_a_judge_that_fails_on_all_is_not_asked_about_each(
+    drafts: Path, most: tuple[str, ...], asked: int
+) -> None:
     rows = [{"id": n, "draft": f"{DRAFTS['fair.md']} {n}"} for n in range(30)]
     rows[:0] = [{"id": "first", "draft": DRAFTS["good.md"]}]
     (drafts / "drafts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given = ("notes.yaml", "drafts.jsonl", "--max-parallel", "1", "--json")
+    given = ("notes.yaml", "drafts.jsonl", "--max-parallel", "1", "--json", "--output", "out.csv")
 
-    done, calls = judged("score", *given, cwd=drafts, at={"fair.md": "No."})
+    done, calls = judged("score", *given, *most, cwd=drafts, at={"fair.md": "No."})
 
-    assert (done.exit_code, calls) == (1, 6)
-    assert done.json["stopped"]
-    assert [bool(one["error"]) for one in done.json["drafts"]] == [False] + [True] * 5
+    assert (done.exit_code, calls) == (1, asked)
+    assert "--max-failures" in done.json["stopped"]
+    assert [one.get("code") for one in done.json["drafts"]] == [None] + ["call.server-error"] * (
+        asked - 1
+    )
+    failures = kept(drafts / "out.csv.failures.jsonl")
+    assert [one["code"] for one in failures] == ["call.server-error"] * (asked - 1)
+
+
+class Leaves(Judge):
+    """A judge whose server goes down before its second judgement."""
+
+    async def respond(self, asked: Asked, answer: Answer) -> None:
+        if calls_of(self) > 1:
+            self._server.close()
+            answer.drop()
+        await super().respond(asked, answer)
+
+
+def test_a_judge_that_goes_down_fails_no_draft_and_the_same_command_goes_on(table: Path) -> None:
+    given = ("score", "notes.yaml", "drafts.jsonl", "--output", "out.csv", "--max-parallel", "1")
+    with serving(Leaves()) as server:
+        endpoint = {"url": f"{server.root}/v1", "model_id": "judge", "structured": "enforced"}
+        away = {"evaluator": {**endpoint, "max_outage_s": 0.2}}
+        first = harness("rubric", *given, "--json", cwd=table, endpoints=away)
+
+    assert (first.exit_code, "max_outage_s" in first.json["stopped"]) == (3, True)
+    assert [one["id"] for one in first.json["drafts"]] == ["good.md"]
+    assert not (table / "out.csv.failures.jsonl").exists()
+    assert judged(*given, cwd=table)[1] == 2
 
 
 # --- samples ---------------------------------------------------------------------------------
@@ -230,7 +376,7 @@ def test_many_drafts_are_summed_up_and_shown_one_by_one_if_that_is_asked_for(dra
     assert done.stdout.count("\n") < 40
     assert "20 of 60 passed (33%; needed: 8); 20 lie within 0.5 of that." in done.text
     assert "at 7: 40 of 60." in done.text
-    assert done.stderr.count("drafts judged") == 20
+    assert done.stderr.count("scores ") == 20
     detailed, calls = judged("score", *given, "--verbose", cwd=drafts)
     assert (detailed.text.count("Composite"), calls) == (60, 0)
 

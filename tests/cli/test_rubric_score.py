@@ -86,7 +86,7 @@ def test_a_call_that_fails_on_one_draft_leaves_what_the_others_got(
     [
         pytest.param(("good.md",), {}, "PASS", id="all pass"),
         pytest.param(("good.md", "poor.md"), {}, "FAIL", id="one does not"),
-        pytest.param(("good.md", "fair.md"), {"fair.md": "No."}, "FAIL", id="one has no verdict"),
+        pytest.param(("good.md", "fair.md"), {"fair.md": "No."}, "ERROR", id="one has no verdict"),
     ],
 )
 def test_the_list_of_runs_says_whether_the_whole_batch_passed(
@@ -157,7 +157,7 @@ def test_where_checks_decide_no_judge_is_needed(drafts: Path, rubric: str, *, pa
         pytest.param("notes.yaml empty.md", "file.empty", "empty.md: ", id="empty draft"),
         pytest.param("notes.yaml good.md --pass-at 11", "option.outside", "0 to 10", id="scale"),
         pytest.param("judged.yaml good.md --checks-only", "evaluation.", "'judged'", id="checks"),
-        pytest.param("judged.yaml good.md", "config.evaluator", "no evaluator", id="evaluator"),
+        pytest.param("judged.yaml good.md", "roles.", "'evaluator'", id="evaluator"),
     ],
 )
 def test_what_is_not_usable_is_said_with_exit_code_2(

@@ -10,7 +10,6 @@ from command import Done, harness
 
 pytest.importorskip("scipy", reason="scipy is not installed")
 
-RECORDED = Path(__file__).parents[2] / "traces/recorded"
 
 RUBRIC = """\
 # What we send out.
@@ -168,15 +167,6 @@ def test_people_who_gave_scores_accept_from_the_threshold_that_was_first(here: P
     assert first["named"]["threshold"] != 7
     assert again["own"]["rejects"] == first["own"]["rejects"]
     assert told["own"]["rejects"] > first["own"]["rejects"]
-
-
-def test_runs_without_a_loop_by_the_rubric_say_nothing_of_its_cost(here: Path) -> None:
-    (here / "traces").mkdir()
-    none = tune(here, "--runs", str(RECORDED), "--json")
-    missing = [tune(here, "--runs", runs, "--json") for runs in ("traces", "2026")]
-
-    assert (none.exit_code, none.code) == (2, "tune.no-loops")
-    assert [(one.exit_code, one.code) for one in missing] == [(2, "run.none-yet")] * 2
 
 
 def test_pairs_give_accuracy_kappa_and_the_bias_of_order(here: Path) -> None:

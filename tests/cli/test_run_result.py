@@ -15,7 +15,7 @@ from rich.console import Console
 
 from harness import Pipeline, Run, ScriptedBackend, Settings
 from harness.cli.rounds import changes, print_rounds, rounds_as_json
-from harness.cli.run_result import print_failure, print_result, result_as_json
+from harness.cli.run_result import print_failure, print_result, result_as_json, spent_line
 from harness.inference import Spent
 from harness.session import RunResult
 from harness.trace import Journal
@@ -121,6 +121,7 @@ def test_what_was_tried_again_is_said_to_people_and_to_scripts(result: RunResult
 def test_a_resumed_run_says_what_was_not_asked_again(result: RunResult) -> None:
     resumed = replace(result, parts=2, replies_used_again=3)
     assert "3 replies" in shown(resumed)
+    assert "All 2 parts of the run took" in spent_line(resumed)
     assert "none of them" not in shown(resumed)
     assert json.loads(result_as_json(resumed))["replies_used_again"] == 3
 

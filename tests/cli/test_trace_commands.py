@@ -308,9 +308,7 @@ def test_several_runs_are_reported_together(project: Path, journal: Path) -> Non
     ("arguments", "code"),
     [
         (["--pipeline", "no-such"], "runs.unknown-pipeline"),
-        (["--last", "2", "--what-if", "a*2"], "option.of-one-run"),
         (["some-run", "--last", "2"], "option.of-one-run"),
-        (["--what-if", "a*2"], "what-if.unknown-node"),
     ],
 )
 def test_what_a_report_cannot_be_asked_for_is_refused(

@@ -103,7 +103,6 @@ def test_a_limit_that_was_passed_has_no_verdict_and_no_prediction(bound: Any, to
         tokens_per_s=23.2,
         weight_bytes=10**8,
         cache_bytes=0.0,
-        company_s=None,
         memory_bytes_per_s=1e10,
         memory_source="measured",
         memory_limit=100.0,

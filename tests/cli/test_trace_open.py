@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 import webbrowser
+from http.client import HTTPConnection
 from pathlib import Path
-from urllib.request import HTTPCookieProcessor, build_opener
+from urllib.parse import urlsplit
 
 import pytest
 from command import COMMAND, harness, interrupt
@@ -30,7 +31,7 @@ RECORDED = ROOT / "traces/recorded/brief.jsonl"
 def address(opened: subprocess.Popen[str]) -> str:
     assert opened.stderr is not None
     line = opened.stderr.readline()
-    found = re.search(r"http://127\.0\.0\.1:\d+/\S+", line)
+    found = re.search(r"http://\w+\.localhost:\d+/\S+", line)
     assert found, line
     return found[0]
 
@@ -54,20 +55,37 @@ def test_a_run_is_shown_until_its_tab_is_closed(tmp_path: Path) -> None:
         assert opened.wait(30) == 0
 
 
+def read_once(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals = signal.SIGINT
+) -> tuple[list[str], list[bytes]]:
+    """A browser that reads the page and ends the command; the addresses and pages it will see."""
+    urls: list[str] = []
+    pages: list[bytes] = []
+
+    def browser(url: str) -> None:
+        urls.append(url)
+        # Browsers resolve its name by themselves, and Python does not.
+        where = urlsplit(url)
+        connection = HTTPConnection("127.0.0.1", where.port or 0, timeout=10)
+        key = where.query.removeprefix("token=")
+        try:
+            connection.request(
+                "GET", "/", headers={"Host": where.netloc, "Cookie": f"harness={key}"}
+            )
+            with connection.getresponse() as page:
+                pages.append(page.read())
+        finally:
+            interrupt(number)
+
+    monkeypatch.setattr(webbrowser, "open", browser)
+    return urls, pages
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_until_it_is_told_to_end_which_is_no_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
 ) -> None:
-    urls: list[str] = []
-    pages = []
-
-    def browser(url: str) -> None:
-        urls.append(url)
-        with build_opener(HTTPCookieProcessor()).open(url) as page:
-            pages.append(page.read())
-        interrupt(number)
-
-    monkeypatch.setattr(webbrowser, "open", browser)
+    urls, pages = read_once(monkeypatch, number)
     done = harness("trace", "open", RECORDED, cwd=tmp_path)
     assert (done.exit_code, done.stdout) == (0, "")
     assert b"/harness.js" in pages[0]
@@ -101,16 +119,7 @@ def test_without_the_ui_the_page_is_shown_and_the_way_to_the_timeline_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "viztracer", None)
-    urls: list[str] = []
-    pages = []
-
-    def browser(url: str) -> None:
-        urls.append(url)
-        with build_opener(HTTPCookieProcessor()).open(url.partition("#")[0]) as page:
-            pages.append(page.read())
-        interrupt()
-
-    monkeypatch.setattr(webbrowser, "open", browser)
+    urls, pages = read_once(monkeypatch)
     shutil.copy(RECORDED, tmp_path)
 
     done = harness("trace", "open", "brief.jsonl", "--span", "8", cwd=tmp_path)

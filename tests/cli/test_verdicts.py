@@ -56,7 +56,6 @@ VERDICTS = {
     "no sources": verdict(unjudged=("borne_out",), judges=judges()),
     "nothing to check by": verdict(9, unjudged=("length",)),
     "not all scored": verdict(9, passed=False, unjudged=("length",), missing=("length",)),
-    "carried": verdict(carried=("clear",)),
     "several judgements": verdict(
         judges=judges(
             evaluators=("a", "b"),

@@ -64,17 +64,6 @@ def random_graph(nodes: int, *, seed: int, degree: int = 3, window: int = 12) ->
     return graph
 
 
-def fan(width: int) -> Graph:
-    """One node, many that take it, and one that takes those."""
-    graph = Graph("fan")
-    _add(graph, "begin", ())
-    workers = [f"worker_{number}" for number in range(width)]
-    for worker in workers:
-        _add(graph, worker, ["begin"])
-    _add(graph, "join", workers)
-    return graph
-
-
 def _add(graph: Graph, name: str, takes) -> None:
     namespace: dict[str, object] = {}
     exec(f"async def {name}({', '.join(takes)}): ...", namespace)

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from harness.errors import PipelineInvalid
 from harness.graph import Graph, Retry, bind_inputs, graph_inputs
-from harness.graph.node import Parameter
+from harness.graph.node import EMPTY, Parameter
 
 HERE = Path(__file__)
 
@@ -46,9 +46,8 @@ def test_a_node_takes_what_its_signature_names(graph):
     assert node.line == section.__code__.co_firstlineno
     topic, words = node.parameters
     assert (topic.name, topic.source, topic.is_mapped) == ("topic", "topics", True)
-    assert topic.is_required
+    assert topic.default is EMPTY
     assert words == Parameter(name="words", source="words", is_mapped=False, default=100)
-    assert not words.is_required
     assert (node.takes_run, node.is_mapped) == (True, True)
 
 

@@ -1,4 +1,4 @@
-"""What a picture shows of a graph and of a run, as text and as Mermaid."""
+"""What a picture shows of a graph and of a run."""
 
 # ruff: noqa: RUF001 - the sign of multiplication is meant
 
@@ -8,20 +8,13 @@ from itertools import pairwise
 
 import networkx as nx
 import pytest
-from graphs_to_draw import UGLY, brief, brief_in_its_run, fan, random_graph, recorded, with_names
+from graphs_to_draw import UGLY, brief, brief_in_its_run, random_graph, recorded, with_names
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
 from sample_runs import sealed
 
 from harness.graph import Graph
-from harness.graph.picture import (
-    Arrow,
-    as_mermaid,
-    as_text,
-    drawing_of,
-    run_seen,
-)
+from harness.graph.picture import Arrow, as_mermaid, drawing_of, run_seen
 from harness.trace import Journal, NodeOutput, RunEnded, RunStarted, SpanRecord
 
 SEED = st.integers(0, 2**32 - 1)
@@ -110,7 +103,8 @@ def test_what_the_run_had_and_the_graph_has_not_is_told():
 
     drawing = drawing_of(other, recorded())
 
-    assert drawing.unknown == ("sources", "sections", "text")
+    gone = "    %% in the run, and not in the file: sources, sections, text"
+    assert gone in as_mermaid(drawing).splitlines()
     assert [box.seen.status for box in drawing.boxes] == ["done", "done", "not run"]
 
 
@@ -165,40 +159,6 @@ def ugly():
     async def one(): ...
 
     return drawing_of(graph)
-
-
-# --- text ----------------------------------------------------------------------------------------
-
-
-def test_a_run_is_shown_in_columns_with_its_critical_path_marked():
-    assert (
-        as_text(brief_in_its_run(), width=120)
-        == """\
-brief: 5 nodes in 5 layers; inputs: task, document
-run 20261120T094006Z-370323a26851: 10.4 s, ended well
-
-1  ●  parts        0.16 s                             ← task, document
-2  ●  topics       1.49 s   1 call   119 → 59 tokens  ← parts, task (planner)
-3  ●  sources ×3   3.3 ms                             ← each topics
-4  ●  sections ×3  4.91 s  3 calls  751 → 177 tokens  ← each topics, each sources (producer)
-5  ●  text         3.68 s   1 call   599 → 80 tokens  ← sections[], sources[], task
-
-× is called once per item; [] takes the list of all items; ● is on the critical path, which \
-decided how long the run took
-"""
-    )
-
-
-def test_lines_of_text_keep_to_the_width_and_to_their_columns():
-    lines = as_text(drawing_of(random_graph(60, seed=1)), width=80).splitlines()
-    assert len(lines) == 62
-    assert max(map(cell_len, lines)) <= 80
-    assert as_text(drawing_of(fan(3)), width=40).splitlines()[-2:] == [
-        "3  join      ← worker_0, worker_1,",
-        "             worker_2",
-    ]
-    wide = as_text(drawing_of(with_names("概要", "text"))).splitlines()
-    assert wide[-2:] == ["1  概要", "2  text  ← 概要"]
 
 
 # --- Mermaid: what its own parser makes of these was tried by hand with version 12.3 -------------

@@ -1,18 +1,20 @@
 """How many calls may be under way at once, and that no call waits for ever for its place.
 
-A call that nests others lends them its place, and takes it again when they have ended, without
-waiting: so as many as are back from what they nested may be under way in excess, and no more.
+A call that waits for nested calls lends them its place, whatever `run` they are made with. Nobody
+else gets it, so it is there again when they have ended.
 """
 
 import asyncio
 import itertools
 import math
+import threading
 
 import pytest
 from graph_runs import (
     SlowTracer,
     UnderWay,
     cancels_itself,
+    execute_graph,
     forever,
     ignores_its_cancellation,
     nests,
@@ -124,7 +126,7 @@ def test_however_a_call_ends_its_place_is_free_again(
 
     assert watched.ended.outputs["others"] == [*range(4)]
     assert watched.ended.status == "failed"
-    assert under_way.most <= max_parallel + (max_parallel if is_nested else 0)
+    assert under_way.most <= max_parallel
     assert watched.tasks_left == set()
 
 
@@ -210,3 +212,54 @@ def test_a_call_may_wait_first_for_its_nodes_place_and_then_for_one_of_all(graph
         "wide[1]": {"place_wait_ns": 1.0},
         "narrow[1]": {"concurrency_wait_ns": 1.0, "place_wait_ns": 0.5},
     }
+
+
+# --- nested by the `run` of a call around -----------------------------------------------------
+
+
+async def quickly(run, number):
+    async def tenfold(one):
+        return one * 10
+
+    return sum(await run.map(tenfold, [number]))
+
+
+async def by_a_thread(run, number):
+    loop = asyncio.get_running_loop()
+
+    def call_back():
+        return asyncio.run_coroutine_threadsafe(quickly(run, number), loop).result()
+
+    return await asyncio.to_thread(call_back)
+
+
+async def by_a_thread_of_its_own(run, number):
+    """Which knows nothing of the call that began it."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+
+    def call_back():
+        value = asyncio.run_coroutine_threadsafe(quickly(run, number), loop).result()
+        loop.call_soon_threadsafe(done.set_result, value)
+
+    threading.Thread(target=call_back, daemon=True).start()
+    return await done
+
+
+@pytest.mark.parametrize("max_parallel", [1, 2, 16, None])
+@pytest.mark.parametrize("way", [by_a_thread, by_a_thread_of_its_own], ids=lambda way: way.__name__)
+def test_calls_that_nest_by_the_run_around_them_from_a_thread_come_to_their_end(
+    graph, way, max_parallel
+):
+    @graph.node
+    async def node(run) -> list[int]:
+        async def item(number: int) -> int:
+            return await way(run, number)
+
+        return await run.map(item, [*range(20)])
+
+    async def main():
+        async with asyncio.timeout(8):
+            return await execute_graph(graph, max_parallel=max_parallel)
+
+    assert asyncio.run(main()).outputs == {"node": [number * 10 for number in range(20)]}

@@ -20,7 +20,7 @@ from harness.errors import (
     RunLimitReached,
 )
 from harness.graph import Cache, Concurrency, Default, Graph, Resources, Retry, Timeout
-from harness.trace import SpanEnded
+from harness.trace import SpanStarted
 
 EACH = {"number": "numbers"}
 
@@ -117,7 +117,8 @@ def test_a_node_is_called_until_it_gives_something_and_each_item_by_itself(graph
     assert [len(one) for one in watched.statuses.values()] == [1, 2, 3]
     assert watched.statuses["flaky[2]"] == ["error", "error", "ok"]
     assert watched.seconds == 1 + 2
-    attempts = [one.attributes.get("attempt") for one in watched.records if type(one) is SpanEnded]
+    begun = [one for one in watched.records if type(one) is SpanStarted]
+    attempts = [span.attributes.get("attempt") for span in begun]
     assert sorted(attempts, key=str) == [2, 2, 3, None, None, None]
 
 

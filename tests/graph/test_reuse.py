@@ -1,6 +1,8 @@
 """Runs that go on where they were cut off, and outputs of other runs: what is not made again."""
 
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
@@ -129,6 +131,32 @@ def test_what_takes_an_input_that_cannot_be_written_down_is_made_again(graph, gi
     ((node, reason),) = reruns(ended)
     assert node == "page"
     assert "'client' cannot be written" in reason
+
+
+class Shop:
+    """A database's handle, told from others by its place."""
+
+    def __init__(self, place):
+        self.place, self.handle = place, sqlite3.connect(":memory:")
+
+    def code_parts(self):
+        return (self.place,)
+
+
+def test_a_handle_that_says_what_tells_it_from_others_is_an_input_like_any(graph):
+    step(graph, "page", "shop", gives="page")
+
+    def go_on(records, place):
+        shop = Shop(place)
+        with closing(shop.handle):
+            return resumed(graph, records, {"shop": shop})
+
+    _, records = go_on([], "eu.db")
+    same, _ = go_on(records, "eu.db")
+    other, _ = go_on(records, "us.db")
+
+    assert (same.reused, reruns(same)) == (("page",), [])
+    assert reruns(other) == [("page", "its input 'shop' changed")]
 
 
 def test_an_input_that_can_be_read_only_once_is_not_read_to_compare_it(graph):

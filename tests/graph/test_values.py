@@ -11,6 +11,7 @@ import math
 import re
 import threading
 import uuid
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple, NewType
@@ -23,7 +24,9 @@ from pydantic import (
     BaseModel,
     Field,
     JsonValue,
+    PrivateAttr,
     RootModel,
+    SecretStr,
 )
 from typing_extensions import TypedDict
 
@@ -254,6 +257,25 @@ def ring():
     return value
 
 
+class Counted(BaseModel):
+    _seen: int = PrivateAttr(default=0)
+
+
+class Login(BaseModel):
+    key: SecretStr
+
+
+@dataclasses.dataclass
+class Recent:
+    lines: deque[str]
+
+
+def counted(seen):
+    value = Counted()
+    value._seen = seen
+    return value
+
+
 def note_in_itself():
     note = Note("a")
     note.tags = [note]
@@ -274,6 +296,13 @@ def note_in_itself():
         (object, 10**5000, "4300 digits"),
         (Answer, LongAnswer(text="a"), "a LongAnswer"),
         (Sequence[int], (1, 2), "come back as [1, 2]"),
+        (deque[int], deque([1], maxlen=2), "(deque([1], maxlen=2)) would come back as deque([1])"),
+        (Recent, Recent(deque(["a"], maxlen=2)), "maxlen=2)) at lines would come back as deque(["),
+        (defaultdict[str, int], defaultdict(lambda: 5), "come back as defaultdict(<class 'int'>"),
+        (defaultdict[str, int], defaultdict(None, a=1), "(defaultdict(None, {'a': 1}))"),
+        (Counted, counted(5), "an int (5) at _seen would come back as 0"),
+        (Login, Login(key="k9"), "at key would come back as another that looks the same"),
+        (dict[int | str, str], {1: "a", "1": "b"}, "come back as {'1': 'b'}"),
         (Note, Note("a\ud800"), "surrogate"),
         (Note, note_in_itself(), "journal"),
         (str | datetime.date, datetime.date(2026, 1, 1), "a date"),

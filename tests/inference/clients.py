@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
-from harness.inference import Backend, Client, Endpoint, Gate, Line, RetryPolicy
-from harness.trace import Tracer
+from harness.inference import (
+    NOTHING,
+    Backend,
+    Client,
+    Endpoint,
+    Gate,
+    Limits,
+    Line,
+    Meter,
+    Spent,
+)
+from harness.inference.health import RetryPolicy
+from harness.trace import Clock, Tracer, monotonic
 
 AT_ONCE = RetryPolicy(base_s=0.0)
 ONCE = RetryPolicy(max_attempts=1)
@@ -50,3 +63,42 @@ def client_of(
     lines = {tag: way(tag, backend, tuple(others or ()), **(line or {}))}
     lines |= {name: way(name, to, ()) for name, to in (others or {}).items()}
     return Client(lines=lines, tracer=tracer, **{"randomness": random.Random(7), **fields})
+
+
+def meter_of(
+    limits: Limits,
+    clock: Clock,
+    *,
+    prices: Mapping[str, Any] | None = None,
+    before: Spent = NOTHING,
+    tracer: Tracer | None = None,
+) -> Meter:
+    """The meter of a run that begins now."""
+    return Meter(
+        limits=limits,
+        prices=prices or {},
+        before=before,
+        clock=clock,
+        began_ns=clock(),
+        tracer=tracer or Tracer(),
+    )
+
+
+@contextmanager
+def in_a_loop(
+    ask: Any,
+    limits: Limits | None = None,
+    *,
+    of_run: Limits | None = None,
+    prices: Mapping[str, Any] | None = None,
+    clock: Clock = monotonic,
+    tags: tuple[str, ...] = ("m", "writer", "judge"),
+) -> Iterator[tuple[Any, Meter]]:
+    """Calls that this function answers, and the meter of the loop that they are made in."""
+    tracer = Tracer(clock=clock)
+    run = meter_of(of_run or Limits(), clock, prices=prices, tracer=tracer)
+    backend: Any = SimpleNamespace(chat=ask)
+    lines = {tag: client_of(backend, tag=tag, tracer=tracer).lines[tag] for tag in tags}
+    client = Client(lines=lines, tracer=tracer, meter=run)
+    with run.loop(limits or Limits()) as meter:
+        yield client.chat, meter

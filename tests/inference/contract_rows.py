@@ -163,6 +163,7 @@ def _dialect_row(name: str) -> Row:
         "schema": profile.schema is None,
         "log probabilities": dialect.logprobs != "given",
         "unknown model": dialect.unknown_model is None,
+        "unended stream": True,  # whole by its finish reason and its usage
         "embedding": dialect.embeds == "nothing",
         "length": dialect.cut_by_limit != "length",
         "tools": profile.tools is NEVER,

@@ -74,7 +74,7 @@ def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
     backend = Answering(clock)
     client = client_of(backend, tag="judge", tracer=Tracer(records.append, clock=clock))
 
-    assert asyncio.run(client.chat(REQUEST)) is ANSWER
+    assert asyncio.run(client.chat(REQUEST)) == ANSWER
 
     [chat] = of_class(records, SpanStarted)
     assert (chat.name, chat.parent, chat.time_ns) == ("chat", None, 1_000_000)

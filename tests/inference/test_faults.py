@@ -20,19 +20,11 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference import (
-    ChatRequest,
-    Client,
-    Endpoint,
-    Gate,
-    Line,
-    RetryPolicy,
-    as_messages,
-    connect,
-)
+from harness.inference import ChatRequest, Client, Endpoint, Gate, Line, as_messages, connect
+from harness.inference.health import RetryPolicy
 from harness.trace import Tracer
 
-CALLS, WORKERS, SHARE = 2_000, 32, 0.3
+CALLS, WORKERS, SHARE = 1_000, 32, 0.3
 DEADLINE_S = 5.0
 SLACK_S = 3.0
 """What a busy machine may take beyond that to notice."""

@@ -4,6 +4,8 @@ import pytest
 from clients import client_of
 
 from harness.errors import StreamCut
+from harness.graph.executor import leave_behind
+from harness.graph.outcome import Log
 from harness.inference import ChatRequest, Replica, ScriptedBackend, as_messages
 from harness.trace import (
     ManualClock,
@@ -82,6 +84,7 @@ def test_calls_beyond_the_limit_wait_and_go_in_the_order_they_came():
         ("fails", "b"),
         ("is cancelled", "b"),
         ("ends, and the next was cancelled before", "c"),
+        ("ends, and the next was abandoned before", "c"),
         # The place is b's then, but b has not run yet.
         ("ends, and the next is cancelled just then", "c"),
     ],
@@ -104,6 +107,8 @@ def test_a_call_gives_its_place_to_the_next_that_waits_when_it(how, then):
             held.fail("a")
         else:
             if how.endswith("before"):
+                if "abandoned" in how:
+                    leave_behind(calls["b"], label="b", log=Log())
                 calls["b"].cancel()
                 await until_idle()
             held.answer("a")
@@ -163,6 +168,7 @@ def test_a_wait_is_the_calls_queue_phase_and_no_wait_is_none():
 
     records = asyncio.run(main())
     [queue] = [r for r in records if isinstance(r, SpanStarted) and r.name == "queue"]
-    assert queue.attributes == {"source": "measured", "reason": "max_parallel = 1"}
+    why = {"place_of": "endpoint", "reason": "max_parallel = 1"}
+    assert queue.attributes == {"source": "measured", **why}
     [end] = [r for r in records if isinstance(r, SpanEnded) and r.id == queue.id]
     assert end.time_ns - queue.time_ns == 250_000_000

@@ -9,12 +9,14 @@ from harness.inference import (
     ChatRequest,
     Image,
     Message,
+    ToolCall,
     as_messages,
     most_prompt_tokens,
 )
 from harness.inference.call_spans import conversation_text
 from harness.inference.images import MOST_BYTES
 from harness.inference.reply_store import call_key
+from harness.inference.tool_offers import _as_text
 
 PNG = b"\x89PNG\r\n\x1a\n of an owl"
 DATA_URL = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
@@ -90,3 +92,46 @@ def test_an_image_counts_in_the_estimate():
         model="m", messages=(Message("user", "This?", images=(Image.from_bytes(PNG),)),)
     )
     assert most_prompt_tokens(shown) == most_prompt_tokens(request) + 2048
+
+
+LOOK = tuple(ToolCall(f"c{n}", "look", "{}") for n in range(2))
+
+
+def turns(*messages):
+    return [
+        (message.role, message.content, len(message.images))
+        for message in ChatRequest(model="m", messages=messages).conversation
+    ]
+
+
+@pytest.mark.parametrize(
+    ("behind", "roles"),
+    [
+        ((), ["user", "assistant", "tool", "tool", "user"]),
+        ((Message("user", "So?"),), ["user", "assistant", "tool", "tool", "user"]),
+        (
+            (Message("assistant", "A dot."),),
+            ["user", "assistant", "tool", "tool", "user", "assistant"],
+        ),
+    ],
+    ids=["at the end", "before a question", "before an answer"],
+)
+def test_images_of_tools_are_shown_by_a_user_behind_all_results(behind, roles):
+    image = Image.from_bytes(b"\x89PNG\r\n\x1a\n" + bytes(9))
+    results = [Message("tool", "[image 1]", answers=call.id, images=(image,)) for call in LOOK]
+    said = turns(Message("user", "?"), Message("assistant", "", tool_calls=LOOK), *results, *behind)
+    assert [role for role, _, _ in said] == roles
+    assert [images for *_, images in said][:5] == [0, 0, 0, 0, 2]
+    assert "images" in said[4][1]
+    assert said[4][1].endswith("So?") or not behind or behind[0].role != "user"
+
+
+def test_a_typed_offer_keeps_the_images_of_tools():
+    image = Image.from_bytes(b"\x89PNG\r\n\x1a\n" + bytes(9))
+    results = [Message("tool", "[image 1]", answers=call.id, images=(image,)) for call in LOOK]
+    said = _as_text([Message("user", "?"), Message("assistant", "", tool_calls=LOOK), *results])
+    assert [(message.role, len(message.images)) for message in said] == [
+        ("user", 0),
+        ("assistant", 0),
+        ("user", 2),
+    ]

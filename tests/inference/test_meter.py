@@ -6,77 +6,28 @@ import asyncio
 from contextlib import contextmanager
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from clients import AT_ONCE, client_of
+from clients import AT_ONCE
 from hypothesis import given
 from hypothesis import strategies as st
+from metered import client_on, reply, request
 
-from harness import Message, ScriptedBackend
+from harness import ScriptedBackend
 from harness.errors import ContextOverflow, RunLimitReached, ServerError, StreamCut
 from harness.inference import (
-    NOTHING,
     Caller,
-    ChatRequest,
     Completion,
-    Embeddings,
     EmbedRequest,
     Limits,
-    Meter,
     ReplyCache,
     SchemaKnowledge,
     Spent,
     TextStore,
-    TokenPrice,
-    Usage,
     most_prompt_tokens,
     most_tokens_of,
 )
-from harness.trace import ManualClock, Tracer
-from harness.wiggum import LoopLimits, LoopMeter
-
-
-class Embedding(ScriptedBackend):
-    """Makes a vector of each text."""
-
-    async def embed(self, request):
-        vectors = np.zeros((len(request.texts), 3), np.float32)
-        return Embeddings(vectors=vectors, input_tokens=7, model_id="e")
-
-
-def request(model="m", *, chars=30, room=20, **more):
-    message = Message("user", "x" * chars)
-    return ChatRequest(model=model, messages=(message,), max_output_tokens=room, **more)
-
-
-def client_on(chat, clock, *, limits, before=NOTHING, prices=None, **how):
-    """Of a model that is asked by this function."""
-    backend = Embedding([])
-    backend.chat = chat
-    meter = Meter(
-        limits=limits,
-        prices=prices or {},
-        before=before,
-        clock=clock,
-        began_ns=clock(),
-        tracer=Tracer(),
-    )
-    return client_of(backend, meter=meter, **how)
-
-
-def reply(input_tokens, output_tokens):
-    usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=None)
-    return Completion(
-        text="x",
-        reasoning="",
-        finish_reason="stop",
-        usage=usage,
-        sent_ns=0,
-        first_token_ns=None,
-        phases=(),
-        model_id="m",
-    )
-
+from harness.inference.meter import TokenPrice
+from harness.trace import ManualClock
 
 PART = {
     "tokens": (Limits(max_tokens=60), Spent(input_tokens=31), "29 left"),
@@ -124,7 +75,7 @@ def test_what_a_run_spent_is_what_was_spent_before_and_since():
         cost_usd=0.5 + (1 * 2 + 3 * 10 + 7 * 2) / 1e6,
         time_ns=970,
     )
-    assert client.meter.deadline_ns == 5 + 10 * 10**9 - 900
+    assert client.meter.left("time").amount == pytest.approx(10 - 970e-9)
 
 
 def test_replies_from_the_cache_take_nothing_and_make_room_for_others():
@@ -150,12 +101,15 @@ def test_a_loop_may_take_what_is_left_beside_its_earlier_rounds():
     before = Spent(input_tokens=700, cost_usd=2.0, time_ns=8 * 10**9)
     limits = Limits(max_tokens=1_000, max_cost_usd=3, max_seconds=10)
     client = client_on(ScriptedBackend([]).chat, ManualClock(), limits=limits, before=before)
-    left = client.meter.left_beside(before)
-    loop = LoopLimits(max_cost_usd=2.25).within(left)
-    of_run = frozenset({"tokens", "time"})
-    assert loop == LoopLimits(max_tokens=1_000, max_cost_usd=2.25, max_seconds=10, of_run=of_run)
-    anew = client.meter.left_beside(NOTHING)
-    assert (anew.max_tokens, anew.max_cost_usd, anew.max_seconds) == (300, 1, 2)
+    with client.meter.loop(Limits(max_cost_usd=2.25)) as loop:
+        loop.go_on_from(before)
+        rests = {limit: loop.left(limit) for limit in ("tokens", "cost", "time", "calls")}
+    assert rests.pop("calls") is None
+    assert {limit: (rest.amount, rest.limit) for limit, rest in rests.items()} == {
+        "tokens": (300, "the run's max_tokens = 1000"),
+        "cost": (0.25, "max_cost_usd = 2.25"),
+        "time": (2, "the run's max_seconds = 10"),
+    }
 
 
 def test_money_that_is_held_in_fractions_is_all_there_again_afterwards():
@@ -164,13 +118,13 @@ def test_money_that_is_held_in_fractions_is_all_there_again_afterwards():
 
     async def free(asked):
         await asyncio.sleep(0)
-        return replace(reply(0, 0), endpoint=asked.model)
+        return replace(reply(0, 0), text="", endpoint=asked.model)
 
     async def use():
         limits = Limits(max_cost_usd=0.4)
         client = client_on(free, ManualClock(), limits=limits, prices={"m": price})
-        await asyncio.gather(client.chat(request(room=1)), client.chat(request(room=3)))
-        await asyncio.wait_for(client.chat(request(room=4)), timeout=60)
+        await asyncio.gather(*(client.chat(request(room=n, allow_empty=True)) for n in (1, 3)))
+        await asyncio.wait_for(client.chat(request(room=4, allow_empty=True)), timeout=60)
 
     asyncio.run(use())
 
@@ -337,7 +291,7 @@ def test_calls_that_state_no_room_share_what_is_left(limits, rooms):
         while len(sent) < 4 or unanswered:
             await turns(100)
             while unanswered:
-                unanswered.pop().set_result(reply(0, 0))
+                unanswered.pop().set_result(replace(reply(0, 0), text=""))
 
     async def use():
         price = TokenPrice(usd_per_million_input_tokens=1e3, usd_per_million_output_tokens=1e3)
@@ -345,7 +299,7 @@ def test_calls_that_state_no_room_share_what_is_left(limits, rooms):
 
         async def soon(number):
             await turns(number)
-            await client.chat(request(room=None))
+            await client.chat(request(room=None, allow_empty=True))
 
         # Not all at the very same time.
         await asyncio.gather(answer_when_no_more_is_sent(), *map(soon, range(4)))
@@ -413,10 +367,8 @@ def test_a_loop_counts_probes_and_retries_as_its_run_does():
         clock = ManualClock()
         line = {"schemas": SchemaKnowledge()}
         client = client_on(send, clock, limits=Limits(), line=line, retry=AT_ONCE)
-        loop = LoopMeter(
-            client.chat, limits=LoopLimits(), clock=clock, charges=client.meter.charges
-        )
-        await loop.ask(request(reply_schema={"type": "object"}))
+        with client.meter.loop(Limits()) as loop:
+            await client.chat(request(reply_schema={"type": "object"}))
         return loop.spent, client.meter.spent
 
     of_loop, of_run = asyncio.run(use())

@@ -4,7 +4,6 @@ import pytest
 from clients import AT_ONCE, client_of
 from hypothesis import given
 from hypothesis import strategies as st
-from slow_replica import best_split_s, makespan_s
 from test_gate import Held, until_idle
 
 from harness.errors import CallTimeout, EndpointUnreachable, QueueFull, ServerError, StreamCut
@@ -16,12 +15,11 @@ from harness.inference import (
     ScriptedBackend,
     as_messages,
 )
+from harness.inference.health import is_replicas_fault, pause_s
 from harness.inference.replicas import (
     ReplicaState,
     choice,
-    is_replicas_fault,
     most_for_one,
-    pause_s,
     preference,
     stable_prefix,
 )
@@ -67,39 +65,9 @@ CHOICES = {
         [state(6, under_way=1)] + 2 * [state(under_way=1, has_place=False)],
         (0, "prefix"),
     ),
-    "requests of others wait in its server": (
-        [state(1, server_waiting=8.0), state(), state()],
-        (1, "load"),
-    ),
-    "requests wait in all servers": (
-        [state(1, server_waiting=8.0), state(server_waiting=7.0), state(server_waiting=7.0)],
-        (0, "prefix"),
-    ),
-    "its KV cache is nearly full": (
-        [state(1, kv_share=0.95), state(kv_share=0.2), state(kv_share=0.2)],
-        (1, "load"),
-    ),
-    "all KV caches are": (
-        [state(1, kv_share=0.95), state(kv_share=0.95), state(kv_share=0.95)],
-        (0, "prefix"),
-    ),
-    "it has no place, and a quicker one has": (
-        [state(1, has_place=False, call_s=3.0), state(under_way=1, call_s=1.0), state(3)],
-        (1, "load"),
-    ),
-    "it has no place, and calls of its own wait for the quicker one": (
-        [state(1, has_place=False, call_s=3.0), state(1, under_way=1, call_s=1.0), state(3)],
-        None,
-    ),
-    "quicker ones, all full, would have answered all calls before": (
-        [state(2, call_s=5.0), *2 * [state(under_way=2, has_place=False, call_s=1.0)]],
-        (0, "prefix"),
-    ),
-    "a quicker one has a place, and it did not have to wait": (
-        [state(1, call_s=5.0), state(under_way=1, call_s=1.0), state()],
-        (0, "prefix"),
-    ),
     "it is left out": ([state(1, is_out=True), state(), state()], (1, "failed over")),
+    "it is down": ([state(1, is_out=True, is_down=True), state(), state()], (1, "failed over")),
+    "all are down": (3 * [state(1, is_out=True, is_down=True)], None),
     "all are left out": (3 * [state(1, is_out=True)], (0, "prefix")),
 }
 
@@ -107,31 +75,6 @@ CHOICES = {
 @pytest.mark.parametrize(("states", "chosen"), CHOICES.values(), ids=CHOICES)
 def test_a_call_goes_to_the_replica_of_its_prefix_unless(states, chosen):
     assert choice((0, 1, 2), states) == chosen
-
-
-@pytest.mark.parametrize(
-    ("quick", "chosen"),
-    [
-        (state(under_way=1, call_s=1.0), (1, "load")),
-        (state(under_way=1, call_s=1.0, has_place=False), (0, "prefix")),
-        (state(1, under_way=1, call_s=1.0), (0, "prefix")),
-        (state(under_way=6, call_s=1.0), (1, "load")),
-        (state(under_way=6, call_s=4.0), (0, "prefix")),
-    ],
-    ids=["it has a place", "it is full", "its own calls wait", "many, side by side", "not quicker"],
-)
-def test_a_call_that_waited_goes_to_the_quicker_replica_if(quick, chosen):
-    assert choice((0, 1), [state(1, call_s=5.0), quick], has_waited=True) == chosen
-
-
-@pytest.mark.parametrize("calls", [12, 24, 48, 100])
-@pytest.mark.parametrize("slower", [1, 2, 5, 10])
-def test_a_slow_replica_costs_little_time(calls, slower):
-    best_s = best_split_s(calls, slower)
-    # A call begins where it finds a place: at worst the last one does so at the slow replica.
-    more_s = 0.3 * best_s if slower in {2, 5} else slower
-    times_s = [makespan_s(calls, slower, seed=seed) for seed in range(3)]
-    assert max(times_s) <= best_s + more_s + 0.001
 
 
 def test_a_replica_that_failed_a_call_does_not_get_it_again_while_another_may():
@@ -244,6 +187,8 @@ def test_another_replica_is_asked_where_it_may_do_better(error, is_its_fault):
 
 def test_a_replica_is_left_out_longer_each_time_up_to_a_minute():
     assert [pause_s(failures) for failures in (1, 2, 3, 20)] == [1.0, 2.0, 4.0, 60.0]
+    assert pause_s(20, is_outage=True) == 15.0
+    assert 7.5 <= pause_s(9, is_outage=True, jitter=0.9) < 15.0
 
 
 # --- the gate and the client ------------------------------------------------------------------
@@ -360,7 +305,8 @@ def test_a_call_that_no_replica_answers_fails_with_their_error():
     a, b = Down(), Down()
     with pytest.raises(EndpointUnreachable):
         asyncio.run(Two(a, b).chat("anything"))
-    assert (len(a.requests), len(b.requests)) == (1, 1)
+    attempts = AT_ONCE.max_attempts
+    assert (len(a.requests), len(b.requests)) == (attempts, attempts)
 
 
 def test_calls_that_wait_for_a_replica_go_to_one_that_has_nothing_to_do():
@@ -380,53 +326,6 @@ def test_calls_that_wait_for_a_replica_go_to_one_that_has_nothing_to_do():
 
     assert asyncio.run(main()) == texts
     assert other.begun == texts[1:]
-
-
-def test_a_quicker_replica_that_hangs_holds_no_call_while_another_has_a_place():
-    a, b = Held(), Held()
-    two = Two(a, b, max_parallel=1)
-    [first, hangs], [second, *rest] = texts_for("a", 2), texts_for("b", 3)
-
-    async def main():
-        calls = [asyncio.create_task(two.chat(text)) for text in (first, second)]
-        await until_idle()
-        for held, text in ((a, first), (b, second)):
-            two.clock.advance(ms=1_000 if held is a else 9_000)
-            held.answer(text)
-            await until_idle()
-        calls += [asyncio.create_task(two.chat(text)) for text in (hangs, *rest)]
-        for text in rest:
-            await until_idle()
-            assert b.begun[-1] == text
-            b.answer(text)
-        await until_idle()
-        assert [call.done() for call in calls] == [True, True, False, True, True]
-        a.answer(hangs)
-        await asyncio.gather(*calls)
-
-    asyncio.run(main())
-
-
-def test_a_replica_whose_only_call_failed_does_not_count_as_slow():
-    a, b = Replica(name="a"), Replica(name="b")
-    held = Held()
-    two = Two(answers("a"), held, replicas=[a, b])
-    texts = texts_for("b", 2)
-
-    async def main():
-        seen = []
-        for text in texts:
-            call = asyncio.create_task(two.chat(text))
-            await until_idle()
-            two.clock.advance(ms=5_000)
-            seen.append(b.state(two.clock()).call_s)
-            call.cancel()
-            await asyncio.wait([call])
-            two.clock.advance(ms=600_000)
-            seen.append(b.state(two.clock()).call_s)
-        return seen
-
-    assert asyncio.run(main()) == [5.0, None, 5.0, None]
 
 
 def test_the_highest_priority_goes_first_and_a_full_queue_refuses():

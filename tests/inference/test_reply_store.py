@@ -89,6 +89,10 @@ ANOTHER = [
     {"top_k": 40},
     {"min_p": 0.05},
     {"frequency_penalty": 0.5},
+    {"presence_penalty": 0.5},
+    {"reasoning_effort": "none"},
+    {"extra_body": {"user": "u"}},
+    {"messages": (Message("user", "Write.", extra={"name": "ann"}),)},
     {"seed": 7},
     {"stop": ("END",)},
     {"reply_schema": {"type": "object"}},
@@ -100,12 +104,12 @@ ANOTHER = [
     {"messages": (Message("user", "Write.", images=(Image.from_url("https://owl.example/1"),)),)},
 ]
 THE_SAME = [
+    {"allow_empty": True},
     {"role": "evaluator"},
     {"timeout_s": 9.0},
     {"priority": 1},
     {"on_text": str},
     {"on_piece": list},
-    {"on_taken": list},
     {"temperature": 0},
 ]
 
@@ -154,6 +158,87 @@ def test_a_call_that_failed_is_made_again():
             assert (await calls.chat(REQUEST)).text == "A draft."
 
     asyncio.run(main())
+
+
+class Held(ScriptedBackend):
+    """Answers once it may, or raises."""
+
+    def __init__(self, *outcomes):
+        super().__init__([])
+        self._outcomes = iter(outcomes)
+        self.may_answer = asyncio.Event()
+
+    async def chat(self, request):
+        self.requests.append(request)
+        await self.may_answer.wait()
+        outcome = next(self._outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+async def let_begin(calls, backend, *, requests=1):
+    """Tasks of these calls, once the backend has so many requests, and all others wait."""
+    tasks = [asyncio.create_task(call) for call in calls]
+    async with asyncio.timeout(60):
+        # The cache is read in a thread, and tells nobody when.
+        while len(backend.requests) < requests:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    return tasks
+
+
+def under_way_together(backend, then=lambda _tasks: None):
+    """Sixteen equal calls at once, one of which asks; what came of each, and the requests."""
+
+    async def main():
+        async with cached(backend) as calls:
+            tasks = await let_begin((calls.chat(REQUEST) for _ in range(16)), backend)
+            begun = len(backend.requests)
+            then(tasks)
+            backend.may_answer.set()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            return begun, ended, len(backend.requests)
+
+    return asyncio.run(main())
+
+
+def test_of_equal_calls_under_way_one_asks_and_the_others_wait_for_its_reply():
+    begun, replies, requests = under_way_together(Held(WHOLE))
+    assert (begun, requests) == (1, 1)
+    assert {one.text for one in replies} == {WHOLE.text}
+    assert sum(one.from_cache for one in replies) == 15
+
+
+def test_if_the_call_that_asks_is_cancelled_another_one_asks():
+    def cancel(tasks):
+        tasks[0].cancel()
+
+    _, replies, requests = under_way_together(Held(WHOLE), cancel)
+    assert requests == 2
+    assert isinstance(replies[0], asyncio.CancelledError)
+    assert {one.text for one in replies[1:]} == {WHOLE.text}
+
+
+def test_if_the_call_that_asks_fails_the_others_ask_for_themselves():
+    failure = StreamCut("it broke off", endpoint="m")
+    _, replies, requests = under_way_together(Held(failure, *[WHOLE] * 16))
+    assert requests == 16
+    assert replies[0] is failure
+    assert {one.text for one in replies[1:]} == {WHOLE.text}
+
+
+def test_sampled_calls_under_way_wait_for_no_other():
+    async def main():
+        backend = Held(*[WHOLE] * 3)
+        async with cached(backend) as calls:
+            sampled = replace(REQUEST, temperature=0.7)
+            asked = (calls.chat(sampled) for _ in range(3))
+            tasks = await let_begin(asked, backend, requests=3)
+            backend.may_answer.set()
+            await asyncio.gather(*tasks)
+            return len(backend.requests)
+
+    assert asyncio.run(main()) == 3
 
 
 SERVED = {"tag": "m", "url": "http://127.0.0.1:8000/v1"}
@@ -230,8 +315,9 @@ def test_a_reply_comes_back_without_what_it_took_and_cost():
 def test_who_listens_is_told_a_known_reply_in_one_piece(text, pieces):
     async def main():
         async with cached(ScriptedBackend([text])) as calls:
-            await calls.chat(REQUEST)
-            await calls.chat(replace(REQUEST, on_text=heard.append))
+            request = replace(REQUEST, allow_empty=not text)
+            await calls.chat(request)
+            await calls.chat(replace(request, on_text=heard.append))
 
     heard = []
     asyncio.run(main())

@@ -16,14 +16,8 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference import (
-    ChatRequest,
-    RetryPolicy,
-    ScriptedBackend,
-    as_messages,
-    retry_delay_s,
-)
-from harness.inference.retry import another_may_answer
+from harness.inference import ChatRequest, ScriptedBackend, as_messages
+from harness.inference.health import RetryPolicy, another_may_answer, retry_delay_s
 from harness.trace import Instant, ManualClock, Tracer
 
 REQUEST = ChatRequest(model="m", messages=as_messages("Write."))
@@ -45,7 +39,8 @@ def delay_s(error, *, attempt=1, jitter=1.0, **how):
         (ServerError("boom", endpoint="m", status=500), True, True),
         (ServerError("no such field", endpoint="m", status=400), False, False),
         (ServerError("not loaded", endpoint="m"), False, True),
-        (EndpointUnreachable("refused", endpoint="m"), False, True),
+        (EndpointUnreachable("refused", endpoint="m"), True, True),
+        (EndpointUnreachable("no", endpoint="m", code="call.certificate-refused"), False, True),
         (AuthenticationFailed("no", endpoint="m"), False, False),
         (ContextOverflow("too long", endpoint="m"), False, False),
         (CallTimeout("300 s", endpoint="m"), False, True),
@@ -116,6 +111,7 @@ def chat(replies, request=REQUEST, **how):
     return asyncio.run(main())
 
 
+GONE = EndpointUnreachable("refused", endpoint="m")
 REFUSED = AuthenticationFailed("no", endpoint="m")
 MISTAKE = ZeroDivisionError("a fault of the program")
 # With the policy's own wait this would take most of an hour.
@@ -131,7 +127,8 @@ def mistaken(_request):
     ("replies", "policy", "outcome"),
     [
         pytest.param([BUSY, CUT, "A draft."], AT_ONCE, ("A draft.", 3), id="until it succeeds"),
-        pytest.param([CUT, CUT, CUT, BUSY, "late"], AT_ONCE, (BUSY, 4), id="attempts run out"),
+        pytest.param([CUT, CUT, CUT, CUT, "late"], AT_ONCE, (CUT, 4), id="attempts run out"),
+        pytest.param([GONE, GONE, "A draft."], AT_ONCE, ("A draft.", 3), id="a connection too"),
         pytest.param([REFUSED, "never asked for"], AT_ONCE, (REFUSED, 1), id="what will not pass"),
         pytest.param(mistaken, AT_ONCE, (MISTAKE, 1), id="a fault of the program"),
         pytest.param([SOON, "A draft."], PATIENT, ("A draft.", 2), id="the server's word first"),

@@ -5,7 +5,7 @@ import orjson
 import pytest
 from clients import client_of
 
-from harness.errors import Overloaded, ServerError
+from harness.errors import ServerError
 from harness.inference import ChatRequest, Message, ScriptedBackend
 from harness.inference.structured import SchemaKnowledge, mode_of
 from harness.trace import ManualClock, Tracer
@@ -102,15 +102,8 @@ def test_a_server_that_refuses_schemas_is_sent_none():
     assert "JSON" in asked.messages[1].content
 
 
-def test_a_server_that_refuses_schemas_after_all_is_asked_again_without():
-    (completion,), requests, _ = keeping(server_error(400), ANSWER, known="advisory")
-
-    assert completion.text == ANSWER
-    assert [request.reply_schema for request in requests] == [SCHEMA, None]
-
-
 def test_a_probe_that_fails_says_nothing_and_is_made_again():
-    error = Overloaded("full", endpoint="j")
+    error = server_error(500)
     wrapped = keeping_client(ScriptedBackend([error, KEPT, ANSWER]))
 
     with pytest.raises(type(error)):

@@ -7,7 +7,8 @@ import pytest
 from pydantic import BaseModel, Strict
 
 from harness.errors import ConfigurationInvalid, ReplyInvalid
-from harness.inference import Completion, ReplyType, Usage
+from harness.inference import Completion, Usage
+from harness.inference.structured import ReplyType
 
 
 class Finding(BaseModel):
@@ -26,10 +27,10 @@ class Point:
     y: int = 0
 
 
-def reply(text, *, finish_reason="stop"):
+def reply(text, *, finish_reason="stop", reasoning=""):
     return Completion(
         text=text,
-        reasoning="",
+        reasoning=reasoning,
         finish_reason=finish_reason,
         usage=Usage(input_tokens=1, output_tokens=1, cached_tokens=None),
         sent_ns=0,
@@ -72,6 +73,43 @@ def parse(python_type, text, **how):
 )
 def test_a_reply_becomes_a_value_of_its_type(python_type, text, value):
     assert parse(python_type, text) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"line": 1, "text": "a"}\n\nNote: {short}.',
+        'Here: {"line": 1, "text": "a"} I kept it short.',
+        '{"line": 1, "text": "a"}}',
+        'The set {x} is small, and {"a","b"} too. {"line": 1, "text": "a"}',
+        'For {"line": "int", "text": "str"}:\n```json\n{"line": 1, "text": "a"}\n```',
+        '[{"line": 1, "text": "a"}]',
+        'The schema {"type": "object", "properties": {}} asks for\n{"line": 1, "text": "a"}',
+        '{"line": 1, "text": "a"}\nOnce more: {"text": "a", "line": 1}',
+        '\ufeff~~~\n{"line": 1, "text": "a"}\n~~~',
+    ],
+)
+def test_the_only_object_of_the_type_counts_wherever_it_stands(text):
+    assert parse(Finding, text) == Finding(line=1, text="a")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('Draft: {"line": 1, "text": "a"} Final: {"line": 2, "text": "b"}', "2 different values"),
+        ('{"findings": [{"line": 1, "text": "a"},,]}', "Invalid JSON"),
+        ('[{"line": 1, "text": "a"}, {"line": 2, "text": "b"}]', "object"),
+    ],
+)
+def test_no_object_is_picked_out_of_several_or_of_one_that_is_broken(text, problem):
+    with pytest.raises(ReplyInvalid, match=problem):
+        parse(Finding, text)
+
+
+def test_a_reply_of_reasoning_alone_is_said_to_be_that():
+    with pytest.raises(ReplyInvalid) as caught:
+        ReplyType(Finding).parse(reply("", reasoning="Hm."), endpoint="judge")
+    assert "reasoning" in caught.value.problem
 
 
 def test_a_wrapped_type_brings_its_definitions_along():

@@ -19,7 +19,7 @@ from harness.inference import (
     ToolKnowledge,
     ToolSpec,
     Usage,
-    tool_knowledge,
+    knowledge_of,
 )
 from harness.inference.reply_in_progress import CallPiece, tool_calls
 from harness.trace import ManualClock, Tracer
@@ -157,7 +157,7 @@ def test_a_server_that_cannot_require_a_call_is_sent_a_type_where_one_is_require
 )
 def test_the_provider_says_what_is_known_and_the_endpoint_has_the_last_word(backend, tools, mode):
     endpoint = Endpoint(tag="m", backend=backend, url="http://127.0.0.1:1", tools=tools)
-    assert tool_knowledge(endpoint)._mode.known == mode
+    assert knowledge_of(endpoint)[1]._mode.known == mode
 
 
 # --- the typed way ---------------------------------------------------------------------------

@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 from machine import Machine, loop_ns, residents, until_idle, use
+from structlog.testing import capture_logs
 from virtual_loop import virtually
 
 from harness.errors import DoesNotFit, EndpointUnreachable, LoadFailed, StreamCut
@@ -521,6 +522,7 @@ async def test_who_waits_for_a_place_when_the_load_is_over_shows_that():
     waits = [r for r in records if isinstance(r, SpanStarted) and "track" not in r.attributes]
     assert [r.name for r in waits][-3:] == ["load", "load", "queue"]
     assert waits[-1].attributes["reason"] == "slots: all 1 of 'a' are taken"
+    assert waits[-1].attributes["place_of"] == "slots"
 
 
 # --- several devices ----------------------------------------------------------------------------
@@ -563,3 +565,34 @@ async def test_what_a_server_has_no_room_for_on_the_gpu_is_counted_in_the_machin
     async with budget.opened():
         await use(budget, "a")
         assert budget.ledger.residents["a"].need == there
+
+
+class Shared(Machine):
+    """Another program's calls have each of our models let go as soon as it is loaded."""
+
+    def __init__(self, *, times, **needs):
+        super().__init__(10, **needs)
+        self._times = times
+
+    async def perform(self, action):
+        await super().perform(action)
+        if action.startswith("load") and len(self.log) <= self._times:
+            self.taken.pop(action.removeprefix("load "))
+
+
+@pytest.mark.parametrize(("times", "loads", "warned"), [(1, 2, []), (99, 3, ["a"])])
+def test_a_model_that_another_program_drives_out_is_loaded_again_and_then_called(
+    times, loads, warned
+):
+    machine = Shared(times=times, a=6)
+
+    @virtually
+    async def calls():
+        async with machine.lending() as budget:
+            for _ in range(3):
+                await use(budget, "a")
+
+    with capture_logs() as logs:
+        calls()
+    assert machine.log.count("load a") == loads
+    assert [one["model"] for one in logs if one["code"] == "budget.server-shared"] == warned

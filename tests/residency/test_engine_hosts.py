@@ -18,7 +18,7 @@ from harness.errors import (
     StreamCut,
 )
 from harness.inference import ChatRequest, Endpoint, as_messages, connect
-from harness.inference.providers.model_files import EngineHost
+from harness.inference.providers.model_files import Engine
 from harness.residency import Device, HostReport, KeepAliveBudget, Tenant
 from harness.session.settings import demo_endpoint
 from harness.trace import Tracer
@@ -49,32 +49,34 @@ def engine_of(backend="embedded", **fields):
     return connect(Endpoint.model_validate(settings | fields))
 
 
-class Dead:
+class Dead(Engine):
     """An engine that was loaded and has died since."""
 
     def __init__(self):
-        self.is_loaded = False
+        self.is_there = False
         self.log = ["load"]
 
-    async def load(self):
+    @property
+    def is_loaded(self):
+        return self.is_there
+
+    async def _load(self):
         self.log.append("load")
-        self.is_loaded = True
+        self.is_there = True
 
     async def unload(self):
         self.log.append("unload")
-        self.is_loaded = False
+        self.is_there = False
 
 
 def test_an_engine_that_has_died_is_cleared_away_before_it_is_loaded_again():
     async def main():
-        engine = Dead()
-        host = EngineHost(engine)
+        host = Dead()
         reports = [await host.report()]
         for act in (host.load, host.load, host.unload):
             await act()
             reports.append(await host.report())
-        await host.aclose()
-        return reports, engine.log
+        return reports, host.log
 
     log = ["load", "unload", "load", "unload"]
     assert asyncio.run(main()) == ([GONE, THERE, THERE, GONE], log)
@@ -84,10 +86,9 @@ def test_an_engine_that_has_died_is_cleared_away_before_it_is_loaded_again():
 @either_engine
 def test_a_model_is_loaded_and_let_go_and_tells_which(backend):
     async def main():
-        engine = engine_of(backend)
-        host = EngineHost(engine)
+        host = engine_of(backend)
         await host.load()
-        text = (await engine.chat(SHORT)).text
+        text = (await host.chat(SHORT)).text
         reports = [await host.report()]
         await host.unload()
         return [*reports, await host.report()], text
@@ -108,8 +109,8 @@ resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 import sys
 sys.path[:0] = {sys.path!r}
 from harness.errors import LoadFailed
-from test_engine_hosts import EngineHost, engine_of
-host = EngineHost(engine_of({backend!r}, context_tokens=10_000_000))
+from test_engine_hosts import engine_of
+host = engine_of({backend!r}, context_tokens=10_000_000)
 try:
     asyncio.run(host.load())
 except LoadFailed as error:
@@ -149,7 +150,7 @@ def test_a_call_is_told_that_its_engine_has_died_and_the_next_loads_it_again():
     async def main():
         engine = engine_of()
         begun, before = asyncio.Event(), children()
-        async with lending(EngineHost(engine)) as budget:
+        async with lending(engine) as budget:
             leased = client_of(engine, tag="small", gate={"lease": budget.lease_for})
             first = await leased.chat(SHORT)
             call = asyncio.create_task(leased.chat(replace(LONG, on_text=lambda _: begun.set())))

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from harness.inference import ChatRequest, ScriptedBackend
-from harness.rubric import Dimension, Draft, Evaluator, Rescore, Rubric, Verdict
+from harness.rubric import Dimension, Draft, Evaluator, Rubric, Verdict
 from harness.rubric.checks import Words
 
 LENGTH = Dimension(name="length", checks=(Words(min=4),))
@@ -57,7 +57,6 @@ def judge(
     replies: Any,
     *dimensions: Dimension,
     draft: Draft = DRAFT,
-    rescore: Rescore | None = None,
     models: tuple[str, ...] = ("judge",),
     combine: Any = "mean",
     noise: float | None = None,
@@ -72,4 +71,4 @@ def judge(
         combine=combine,
         noise=noise,
     )
-    return asyncio.run(by.evaluate(draft, rescore=rescore)), backend.requests
+    return asyncio.run(by.evaluate(draft)), backend.requests

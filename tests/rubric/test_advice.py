@@ -51,11 +51,6 @@ NUMBERS = {
     "a threshold that no model's scores reach": case(
         {"pass_at: 8": "pass_at: 10"}, checked("pass_at: 10\n"), (2, "threshold-at-maximum", "10")
     ),
-    "a default threshold on another scale": case(
-        checked(f"{HUNDRED}focus_below: 70\n"),
-        checked(f"{HUNDRED}focus_below: 7\npass_at: 8\n"),
-        (2, "default-off-center", "pass_at", "80"),
-    ),
     "an anchor between two steps": case(
         {"6: Most": "6.25: Most"}, {"6: Most": "6.5: Most"}, (14, "anchor-between-scores", "6.25")
     ),

@@ -28,8 +28,8 @@ from harness.errors import (
     EvaluatorAbstained,
     LimitReached,
 )
-from harness.inference import ScriptedBackend, most_prompt_tokens
-from harness.rubric import Dimension, Draft, Evaluator, Finding, Rescore
+from harness.inference import ScriptedBackend, ScriptedReply, most_prompt_tokens
+from harness.rubric import Dimension, Draft, Evaluator, Finding
 from harness.rubric.checks import (
     Excludes,
     Finished,
@@ -134,7 +134,26 @@ def test_only_what_is_missing_is_asked_for_again():
 
     assert verdict.vector == {"clear": 9, "useful": 8, "tone": 5}
     assert asked_for(second) == ["useful"]
-    assert list(second.reply_schema["properties"]) == ["reason", "issues", "score"]
+    assert list(second.reply_schema["properties"]) == ["score"]
+    assert '{"score": <a number from 0 to 10>}' in second.messages[-1].content
+
+
+def test_a_repair_of_a_rule_alone_keeps_the_reasons_that_were_read():
+    capped = CLEAR.model_copy(update={"caps": (Cap(at_most=4, when="it is too short"),)})
+    replies = [alone(9, "Too long."), json.dumps({"it_is_too_short": False, "score": 8})]
+
+    (clear,) = judge(replies, capped)[0].scores
+
+    assert (clear.score, clear.reason) == (8, "It is worth 9.")
+    assert [finding.message for finding in clear.findings] == ["Too long."]
+
+
+def test_of_two_verdicts_in_one_reply_the_judge_is_asked_which_and_else_abstains():
+    two = f"{scores(clear=3)}\nThe draft asks for\n{scores(clear=10)}"
+
+    assert judge([two, '{"score": 3}'], CLEAR)[0].vector == {"clear": 3}
+    with pytest.raises(EvaluatorAbstained):
+        judge([two, two], CLEAR)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +178,7 @@ def test_two_unreadable_replies_are_an_abstention_and_never_a_score(first, secon
     [
         pytest.param('{"reason": "It' + " \n" * 999, "in white space", id="white space"),
         pytest.param('{"reason": "' + "and so on " * 99, "cut", id="words"),
+        pytest.param(ScriptedReply(reasoning="Hm."), "used up its room; give it", id="reasoning"),
     ],
 )
 def test_a_reply_that_ran_on_is_repaired_with_less_repetition_and_said_to_have(reply, told):
@@ -170,6 +190,7 @@ def test_a_reply_that_ran_on_is_repaired_with_less_repetition_and_said_to_have(r
     with pytest.raises(EvaluatorAbstained, match=told) as caught:
         asyncio.run(Evaluator(rubric(CLEAR), ask=ask, models=["judge"]).evaluate(DRAFT))
     assert "\\n" not in str(caught.value)
+    assert "larger model" not in str(caught.value)
     assert [request.frequency_penalty > 0 for request in backend.requests] == [False, True]
 
 
@@ -356,7 +377,7 @@ def test_split_the_model_is_asked_for_each_dimension_by_itself_and_repaired_by_i
     assert verdict.judges.judgements == 1
     texts = [request.messages[-1].content.rpartition("Judge the draft")[0] for request in first]
     assert len(set(texts)) == 1
-    assert len({json.dumps(request.reply_schema) for request in requests}) == 1
+    assert len({json.dumps(request.reply_schema) for request in first}) == 1
 
 
 @pytest.mark.parametrize("speaks", [pytest.param(True, id="text"), pytest.param(False, id="none")])
@@ -416,71 +437,6 @@ def test_split_a_call_that_fails_is_the_error_and_ends_the_others(fails, ended):
     with pytest.raises(CallTimeout):
         asyncio.run(by.evaluate(DRAFT))
     assert cancelled == ended
-
-
-# --- only what changed -----------------------------------------------------------------------
-
-
-def test_only_named_dimensions_are_judged_anew_and_the_others_carried():
-    base, _ = judge([scores(clear=4, useful=7, tone=6)], CLEAR, USEFUL, TONE)
-    rescore = Rescore(base=base, dimensions=frozenset({"clear"}), sections=frozenset({0}))
-
-    verdict, requests = judge([alone(9)], CLEAR, USEFUL, TONE, rescore=rescore)
-
-    assert [asked_for(request) for request in requests] == [["clear"]]
-    assert verdict.vector == {"clear": 9, "useful": 7, "tone": 6}
-    assert (verdict.carried, base.carried) == (("useful", "tone"), ())
-
-
-def test_checks_run_anew_and_a_base_that_a_gate_stopped_has_nothing_to_carry():
-    base, _ = judge([], GATE, CLEAR, USEFUL)
-    rescore = Rescore(base=base, dimensions=frozenset({"clear"}), sections=frozenset())
-    replies = [scores(clear=9, useful=8)]
-
-    verdict, _ = judge(replies, GATE, CLEAR, USEFUL, draft=FOUR_WORDS, rescore=rescore)
-
-    assert verdict.vector == {"gate": 10, "clear": 9, "useful": 8}
-    assert verdict.carried == ()
-
-
-def test_where_nothing_is_judged_anew_the_judges_are_those_of_the_base():
-    base, _ = judge([alone(4)], LENGTH, CLEAR)
-    rescore = Rescore(base=base, dimensions=frozenset({"length"}), sections=frozenset())
-
-    verdict, _ = judge([], LENGTH, CLEAR, draft=FOUR_WORDS, rescore=rescore)
-
-    assert verdict.vector == {"length": 10, "clear": 4}
-    assert verdict.carried == ("clear",)
-    assert verdict.judges == base.judges
-
-
-WHOLE = Draft(text="# A\n\nOne.\n\n# B\n\nTwo.\n", task="Write.")
-BROKEN_OFF = Draft(text="# A\n\nOne.\n\n# B\n\nTwo and\n", task="Write.")
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "carried", "tidy"),
-    [
-        pytest.param(WHOLE, BROKEN_OFF, ("tidy",), 5, id="it applies now"),
-        pytest.param(BROKEN_OFF, WHOLE, (), 8, id="it applies no longer"),
-    ],
-)
-def test_a_score_is_carried_under_the_caps_that_checks_put_on_the_new_draft(
-    before, after, carried, tidy
-):
-    caps = (Cap(at_most=5, unless=Finished()),)
-    dimensions = Dimension(name="tidy", judge="Is it?", caps=caps), CLEAR
-    base, _ = judge([alone(8)] * 2, *dimensions, draft=before, judge="split")
-    rescore = Rescore(base=base, dimensions=frozenset({"clear"}), sections=frozenset({1}))
-
-    def reply(request):
-        return alone(9 if asked_for(request) == ["clear"] else 8)
-
-    verdict, requests = judge(reply, *dimensions, draft=after, rescore=rescore, judge="split")
-
-    assert (verdict.vector, verdict.carried) == ({"tidy": tidy, "clear": 9}, carried)
-    assert len(requests) == 2 - len(carried)
-    assert len(verdict.scores[0].capped) == (tidy == 5)
 
 
 # --- long drafts -----------------------------------------------------------------------------
@@ -589,7 +545,8 @@ def test_what_a_draft_says_of_itself_changes_nothing_that_code_does(claim):
     pleading = replace(DRAFT, text=f"{DRAFT.text}\n\n{claim}")
 
     plain, (plainly,) = judge([own], CLEAR, USEFUL)
-    judged, (asked,) = judge([f"The draft says: {claim}\n\n{own}"], CLEAR, USEFUL, draft=pleading)
+    replies = [f"The draft says: {claim}\n\n{own}", own]
+    judged, (asked, *_) = judge(replies, CLEAR, USEFUL, draft=pleading)
 
     assert (judged.vector, judged.passed) == (plain.vector, False)
     instructions, question = asked.messages

@@ -99,9 +99,6 @@ VALUES = {
         judged("anchors:", "  good: x"), "6 anchor-without-score", "good"
     ),
     "threshold off the scale": row(f"pass_at: 80\n{JUDGED}", "1 off-scale", "80"),
-    "default off the scale": row(
-        f"focus_below: 4\n{JUDGED}scale: {{ max: 5 }}\n", "6 off-scale", "unless given"
-    ),
     "cap when a check": row(
         judged("caps:", "- { at_most: 5, when: { check: finished } }"),
         "6 check-for-text",

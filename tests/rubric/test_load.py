@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import RubricInvalid
-from harness.rubric import Dimension, load_rubric, load_rubric_file
+from harness.rubric import Dimension, Rubric, load_rubric, load_rubric_file
 from harness.rubric.checks import Excludes, Finished, Words
 from harness.rubric.rubric import Scale, Shortening
 
@@ -453,3 +453,25 @@ def test_a_chain_has_eight_rubrics_at_most(rubrics, links, allowed):
         error = refused(rubrics, "r1", **contents)
         assert error.code == "rubric.extends-too-many"
         assert str(error).count(" → ") == 8
+
+
+@pytest.mark.parametrize(
+    ("scale", "defaults"),
+    [
+        pytest.param(Scale(), (8, 7, 0.5), id="to 10"),
+        pytest.param(Scale(max=1, step=0.1), (0.8, 0.7, 0.05), id="to 1"),
+        pytest.param(Scale(min=1, max=5, step=1), (4.2, 3.8, 0.2), id="from 1 to 5"),
+        pytest.param(Scale(max=100, step=1), (80, 70, 5), id="to 100"),
+    ],
+)
+def test_thresholds_that_are_not_given_follow_the_scale(scale, defaults):
+    rubric = Rubric(title="T", dimensions=(Dimension(name="a", judge="?"),), scale=scale)
+
+    assert (rubric.pass_at, rubric.focus_below, rubric.repeat_within) == defaults
+
+
+def test_a_rubric_is_loaded_by_a_path_too(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("title: T\ndimensions:\n- name: a\n  judge: Is it?\n")
+
+    assert load_rubric(path) == load_rubric(str(path))

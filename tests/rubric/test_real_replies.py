@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from rubric.replies.drafts import DRAFTS
 
-from harness.inference.reply_in_progress import ReasoningSplitter, split_unopened
+from harness.inference.marks import MarkSplitter, calls_in, split_whole
 from harness.rubric import Dimension, Draft, Rubric
 from harness.rubric.prompt import Shown, judge_messages
 from harness.rubric.reply import read_reply
@@ -23,7 +23,12 @@ FOLDER = Path(__file__).parent / "replies"
 MISSED = {
     366: "under a key of the model's own, beside `complete_judgment: no`",
     372: "said of a JSON object, in prose",
+    189: "in a second object that is cut",
+    "cut in the third number": "broken JSON is not read",
+    "JSON with line breaks and quotation marks inside a text": "broken JSON is not read",
+    "two scores in one object": "a key that stands twice",
     "a decimal comma": "no number of JSON, and `8,5` may be two",
+    "a sentence": "a score that is not behind its label",
     "a sentence with the number in words": "only digits are numbers",
 }
 """The replies of which a score is not found, and what it would take that is not worth it."""
@@ -47,9 +52,11 @@ def rubric_of(scale: Scale, names: list[str], *, rubric_id: str = "answer") -> R
 
 def answer_in(text: str) -> str:
     """Without the thinking, which is told apart before a reply is read."""
-    splitter = ReasoningSplitter()
+    splitter = MarkSplitter()
     answer = splitter.feed(text)[1] + splitter.rest()[1]
-    return split_unopened(answer)[1]
+    if splitter.calls:  # of a tool that was not offered: its arguments are taken for the answer
+        return calls_in(splitter.calls, ())[0][1]
+    return split_whole(answer, is_thought_out=False, tools=())[1]
 
 
 def parsed() -> Iterator[tuple[int | str, Scale, dict[str, float]]]:

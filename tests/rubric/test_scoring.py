@@ -11,9 +11,9 @@ from rubric.judged import CLEAR, DRAFT, alone, rubric
 
 from harness.compress import sections_of
 from harness.inference import ScriptedBackend, TokenLogprob
-from harness.rubric import Evaluator
+from harness.rubric import Dimension, Draft, Evaluator
 from harness.rubric.rubric import Cap, Scale
-from harness.rubric.scoring import section_named
+from harness.rubric.scoring import checked_score, section_named
 
 REPLY = '{"reason": "Of 4 parts, 2.", "issues": [], "score": 4}'
 BY = {"judge": "logprob", "scale": Scale(min=1, max=5, step=1), "pass_at": 4, "focus_below": 3}
@@ -110,3 +110,14 @@ SECTIONS = sections_of("Before.\n\n" + "".join(f"{one}\n\nText.\n\n" for one in 
 )
 def test_a_section_is_found_by_its_heading_as_models_write_it(heading, index):
     assert section_named(heading, SECTIONS) == index
+
+
+def test_a_floor_holds_for_each_check_of_a_dimension():
+    checks = [{"check": "words", "min": 10}, {"check": "finished"}]
+    made = [
+        Dimension.model_validate({"name": "form", "checks": checks, "floor": floor})
+        for floor in (None, 3, 6)
+    ]
+    draft = Draft(text="Four words are here.", task="")
+
+    assert [checked_score(one, draft, rubric(one)).score for one in made] == [7, 7, 4]

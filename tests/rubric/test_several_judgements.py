@@ -11,7 +11,15 @@ from rubric.judged import CLEAR, DRAFT, LENGTH, USEFUL, alone, judge, rubric, sa
 
 from harness.errors import CallTimeout, EvaluatorAbstained, LimitReached, ServerError
 from harness.inference import ScriptedBackend
-from harness.rubric import DimensionScore, Draft, Evaluator, Finding, measured_noise, reach_verdict
+from harness.rubric import (
+    DimensionScore,
+    Draft,
+    Evaluator,
+    Finding,
+    Rubric,
+    measured_noise,
+    reach_verdict,
+)
 from harness.rubric.evaluator import is_undecided
 from harness.rubric.rubric import Scale
 from harness.rubric.scoring import Opinion, combined, samples_of
@@ -430,3 +438,21 @@ def test_a_sample_of_a_panel_is_what_its_judges_come_to(combine, samples):
     verdict = asyncio.run(by.evaluate(DRAFT, samples=2))
 
     assert samples_of(verdict.judges) == {"clear": samples}
+
+
+@pytest.mark.parametrize(
+    ("fields", "noise", "calls"),
+    [
+        pytest.param({}, None, 1, id="no calibration"),
+        pytest.param({}, 0.5, 3, id="measured noise"),
+        pytest.param({"repeats": 2}, None, 2, id="the rubric asks for it"),
+    ],
+)
+def test_a_score_at_the_threshold_is_judged_once_until_the_noise_is_known(fields, noise, calls):
+    asked = Rubric(title="One", dimensions=(CLEAR,), **fields)
+    backend = ScriptedBackend([alone(8), alone(7), alone(9)])
+
+    by = Evaluator(asked, ask=backend.chat, models=["judge"], noise=noise)
+    verdict = asyncio.run(by.evaluate(DRAFT))
+
+    assert (len(backend.requests), verdict.judges.judgements) == (calls, calls)

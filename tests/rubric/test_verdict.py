@@ -222,3 +222,30 @@ def test_the_threshold_is_on_the_rubrics_own_scale():
 
     assert reach_verdict(measured_by, [score("a", 0)]).passed
     assert not reach_verdict(measured_by, [score("a", -1)]).passed
+
+
+@pytest.mark.parametrize(
+    ("weights", "points", "composite"),
+    [
+        pytest.param((9, 1), (8, 7.5), 7.95, id="a tenth would lift it"),
+        pytest.param((999, 1), (8, 7), 7.999, id="a hundredth would"),
+        pytest.param((2, 1), (8, 8), 8, id="all of them reach it"),
+    ],
+)
+def test_what_is_printed_of_a_mean_is_what_decides_and_no_better_than_its_parts(
+    weights, points, composite
+):
+    names = ("clear", "useful")
+    dimensions = [
+        Dimension(name=name, judge="?", weight=weight)
+        for name, weight in zip(names, weights, strict=True)
+    ]
+    scores = [
+        DimensionScore(name=name, score=score, source="judged", reason="")
+        for name, score in zip(names, points, strict=True)
+    ]
+
+    verdict = reach_verdict(Rubric(title="T", dimensions=tuple(dimensions)), scores)
+
+    assert (verdict.composite, verdict.passed) == (composite, composite >= 8)
+    assert verdict.composite <= max(points)

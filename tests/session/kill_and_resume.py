@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from scripted_judge import reply_to
-from servers.emulated import Answer, Asked, Emulated
+from servers.emulated import Answer, Asked, Emulated, forked, stream
 
 from harness import Pipeline, Run, Settings
 from harness.graph import Retry
@@ -130,9 +130,9 @@ async def text(revised: list[str], nested: str) -> str:
 class Server(Emulated):
     """Answers by what it is asked, always the same, and writes down each reply."""
 
-    def __init__(self, log: int) -> None:
+    def __init__(self, log: Path) -> None:
         super().__init__()
-        self._log = log
+        self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._refused: set[str] = set()
 
     async def respond(self, asked: Asked, answer: Answer) -> None:
@@ -150,20 +150,10 @@ class Server(Emulated):
             return
         is_probe, said = self._reply(body, chance)
         written = 0 if is_probe else len(said.split())
-        tokens = {"prompt_tokens": 40, "completion_tokens": written, "total_tokens": 40 + written}
-        head = {"id": "1", "object": "chat.completion.chunk", "model": body["model"]}
-        await answer.start("text/event-stream")
-        for choice in (
-            {"index": 0, "delta": {"role": "assistant", "content": said}, "finish_reason": None},
-            {"index": 0, "delta": {}, "finish_reason": "stop"},
-        ):
-            await answer.send(_event({**head, "choices": [choice]}))
-        await answer.send(_event({**head, "choices": [], "usage": tokens}))
-        await answer.send(b"data: [DONE]\n\n")
-        await answer.end()
+        await stream(answer, said, model=body["model"], tokens=(40, written))
         if is_probe:
             return
-        line = {"key": key, "ended_s": time.monotonic(), "tokens": tokens["completion_tokens"]}
+        line = {"key": key, "ended_s": time.monotonic(), "tokens": written}
         os.write(self._log, json.dumps(line).encode() + b"\n")
 
     def _reply(self, body: Any, chance: random.Random) -> tuple[bool, str]:
@@ -177,10 +167,6 @@ class Server(Emulated):
             words = {name: one["enum"][0] for name, one in schema["properties"].items()}
             return True, json.dumps(words)
         return False, " ".join(chance.choices(WORDS, k=12)).capitalize() + "."
-
-
-def _event(chunk: object) -> bytes:
-    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
 
 @dataclass(kw_only=True)
@@ -225,7 +211,7 @@ def main(runs: int, *, as_json: bool) -> None:
     tempfile.tempdir = str(DIRECTORY)  # a killed run leaves its memory behind: not elsewhere
     RUBRIC.write_text(RUBRIC_TEXT, encoding="utf-8")
     log = DIRECTORY / "replies.jsonl"
-    server, root = start_server(log)
+    server, root = forked(Server(log))
     try:
         tally = kill_and_resume(runs, root, log)
     finally:
@@ -292,22 +278,6 @@ def add_up(
     tally.other_outputs += outputs_of(name) != whole.outputs
     sent_tokens = sum(reply["tokens"] for reply in replies)
     tally.other_costs += not whole.output_tokens <= spent_by(name) <= sent_tokens
-
-
-def start_server(log: Path) -> tuple[int, str]:
-    """The server's process, and its address."""
-    read_end, write_end = os.pipe()
-    process = os.fork()
-    if process == 0:
-
-        async def serve() -> None:
-            async with Server(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)) as server:
-                os.write(write_end, f"{server.root}\n".encode())
-                await asyncio.Event().wait()
-
-        asyncio.run(serve())
-    with os.fdopen(read_end) as pipe:
-        return process, pipe.readline().strip()
 
 
 def let_live(root: str, name: str) -> float:

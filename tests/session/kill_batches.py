@@ -23,7 +23,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from servers.emulated import Answer, Asked, Emulated, event
+from servers.emulated import Answer, Asked, Emulated, forked, stream
 
 from harness import Pipeline, Run, Settings
 
@@ -50,9 +50,9 @@ async def second(run: Run, first: str) -> str:
 class Server(Emulated):
     """Says again what it is told; writes down each reply."""
 
-    def __init__(self, log: int) -> None:
+    def __init__(self, log: Path) -> None:
         super().__init__()
-        self._log = log
+        self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     async def respond(self, asked: Asked, answer: Answer) -> None:
         if not asked.path.endswith("/chat/completions"):
@@ -61,17 +61,7 @@ class Server(Emulated):
         body: Any = asked.body
         said = body["messages"][-1]["content"]
         await asyncio.sleep(0.01)
-        head = {"id": "1", "object": "chat.completion.chunk", "model": MODEL}
-        tokens = {"prompt_tokens": 4, "completion_tokens": 4, "total_tokens": 8}
-        await answer.start("text/event-stream")
-        for choice in (
-            {"index": 0, "delta": {"role": "assistant", "content": said}, "finish_reason": None},
-            {"index": 0, "delta": {}, "finish_reason": "stop"},
-        ):
-            await answer.send(event({**head, "choices": [choice]}))
-        await answer.send(event({**head, "choices": [], "usage": tokens}))
-        await answer.send(b"data: [DONE]\n\n")
-        await answer.end()
+        await stream(answer, said, model=MODEL)
         line = {"said": said, "ended_s": time.monotonic()}
         os.write(self._log, json.dumps(line).encode() + b"\n")
 
@@ -80,7 +70,7 @@ def main(kills: int, *, as_json: bool) -> None:
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     tempfile.tempdir = str(DIRECTORY)
     log = DIRECTORY / "replies.jsonl"
-    server, root = start_server(log)
+    server, root = forked(Server(log))
     chance = random.Random(0)
     tally = {"batches": 0, "kills": 0, "parts": 0, "lost": 0, "twice": 0, "wrong": 0, "again": 0}
     try:
@@ -132,22 +122,6 @@ def add_up(
         again += max(0, len(ended) - 1 - cut)
     # A process that stood still, for a disk or a processor, had read none of its calls' replies.
     tally["again"] += max(0, again - PARALLEL * len(kills))
-
-
-def start_server(log: Path) -> tuple[int, str]:
-    """The server's process, and its address."""
-    read_end, write_end = os.pipe()
-    process = os.fork()
-    if process == 0:
-
-        async def serve() -> None:
-            async with Server(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)) as server:
-                os.write(write_end, f"{server.root}\n".encode())
-                await asyncio.Event().wait()
-
-        asyncio.run(serve())
-    with os.fdopen(read_end) as pipe:
-        return process, pipe.readline().strip()
 
 
 def fork_batch(root: str, name: str) -> int:

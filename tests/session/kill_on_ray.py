@@ -23,7 +23,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from kill_batches import DIRECTORY, MODEL, PARALLEL, start_server
+from kill_batches import DIRECTORY, MODEL, PARALLEL, Server
+from servers.emulated import forked
 
 from harness import Pipeline, Resources, Run, Settings
 
@@ -82,7 +83,7 @@ def batch(root: str, address: str, rows: int) -> int:
 def main(rows: int) -> dict[str, Any]:
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     log = DIRECTORY / "replies.jsonl"
-    server, root = start_server(log)
+    server, root = forked(Server(log))
     cluster, nodes = started()
     try:
         command = [sys.executable, __file__, str(DIRECTORY), "--rows", str(rows)]

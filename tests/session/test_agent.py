@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,24 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from session_runs import Calls, instants_of, pipeline_of, refused, run, settings_of, spans_of
+from pydantic import BaseModel
+from session_runs import (
+    Calls,
+    instants_of,
+    pipeline_of,
+    refused,
+    run,
+    settings_of,
+    spans_of,
+)
+from session_runs import (
+    fail as failed,
+)
 
 from harness import (
     AgentResult,
     Completion,
+    Image,
     Limits,
     Message,
     Retry,
@@ -31,7 +45,7 @@ from harness import (
     ToolCall,
     load_run,
 )
-from harness.errors import RunLimitReached
+from harness.errors import NotOffered, RunLimitReached, ServerError
 from harness.session.agent import Step, next_move
 from harness.session.tools import ToolResult
 
@@ -239,7 +253,7 @@ def _step(text, *wanted, outcome="ok"):
     results = tuple(
         ToolResult(name=c.name, arguments=c.arguments, text=text, outcome=outcome) for c in made
     )
-    return Step(text="", calls=made, results=results)
+    return Step(turn=Message("assistant", "", tool_calls=made), results=results)
 
 
 ONE, TWO = ("add", {"a": 1}), ("add", {"a": 2})
@@ -284,7 +298,117 @@ def test_the_answer_is_asked_for_once_more_in_its_type(tmp_path):
 
     assert (result.text, result.value) == ("There are two.", 2)
     assert not model.requests[2].tools
-    assert [m.role for m in model.requests[2].messages] == ["user", "assistant", "user"]
+    before, last = model.requests[2].messages[:-1], model.requests[2].messages[-1]
+    assert before == result.messages, "with the calls and what they gave"
+    assert [m.role for m in before] == ["user", "assistant", "tool", "assistant"]
+    assert last.role == "user"
+
+
+PIXEL = Image.from_bytes(b"\x89PNG\r\n\x1a\n" + bytes(9))
+OTHER = Image.from_bytes(b"\xff\xd8\xff" + bytes(9))
+
+
+@dataclass
+class Chart:
+    title: str
+    picture: Image
+
+
+class Page(BaseModel):
+    number: int
+    pictures: list[Image]
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "images"),
+    [
+        (PIXEL, "[image 1]", (PIXEL,)),
+        (["Before and after:", PIXEL, OTHER], "Before and after:\n[image 1]\n[image 2]", "both"),
+        ({"a": PIXEL, "n": 3}, '{"a":"[image 1]","n":3}', (PIXEL,)),
+        (Chart("Sales", PIXEL), '{"title":"Sales","picture":"[image 1]"}', (PIXEL,)),
+        (Page(number=2, pictures=[PIXEL, OTHER]), None, "both"),
+        ([[PIXEL], 3], '[["[image 1]"],3]', (PIXEL,)),
+        ({"a": 1}, '{"a":1}', ()),
+        (["a", "b"], '["a","b"]', ()),
+    ],
+    ids=[
+        "alone",
+        "beside a text",
+        "in a mapping",
+        "in a dataclass",
+        "in a model",
+        "deep",
+        "",
+        "no",
+    ],
+)
+def test_an_image_in_a_result_is_an_image_to_the_model(tmp_path, value, text, images):
+    def look():
+        """Looks."""
+        return value
+
+    _, result, model = agent_run(tmp_path, [asks(("look", {})), "A dot."], [look])
+
+    shown = model.requests[1].messages[-1]
+    both = (PIXEL, OTHER)
+    assert shown.images == result.calls[0].images == (both if images == "both" else images)
+    expected = '{"number":2,"pictures":["[image 1]","[image 2]"]}' if text is None else text
+    assert (shown.role, shown.content) == ("tool", expected)
+    assert PIXEL.encoded not in shown.content
+    assert result.stop_reason == "answered"
+
+
+def test_a_model_that_takes_no_images_is_told_that_there_was_one(tmp_path):
+    def look():
+        """Looks."""
+        return PIXEL
+
+    class Blind(ScriptedBackend):
+        async def chat(self, request):
+            if request.images:
+                self.requests.append(request)
+                raise NotOffered("no images", endpoint="producer")
+            return await super().chat(request)
+
+    model = Blind([asks(("look", {})), asks(("look", {})), "I cannot see it."])
+    _, result, _ = agent_run(tmp_path, model, [look])
+
+    assert result.text == "I cannot see it."
+    told = model.requests[-1].messages
+    results = [message.content for message in told if message.role == "tool"]
+    assert [("cannot be shown" in one) for one in results] == [True, True]
+
+
+def test_a_resumed_run_has_the_images_of_its_tools(tmp_path):
+    calls.made.clear()
+
+    def look() -> Image:
+        """Looks."""
+        calls.note("look")
+        return PIXEL
+
+    down = ServerError("no", endpoint="producer", status=400)
+    model = ScriptedBackend([asks(("look", {})), down, "A dot."])
+
+    async def answer(run: Run) -> str:
+        return (await run.agent("producer", "Do it.", tools=[look])).text
+
+    given, pipeline = settings_of(tmp_path), pipeline_of(answer)
+    failed(pipeline, given, backends={"producer": model})
+    ended = run(pipeline, given, backends={"producer": model}, resume="latest")
+    assert ended.result == "A dot."
+    assert model.requests[-1].images == (PIXEL,)
+    assert calls.made == ["look"]
+
+
+def test_the_same_call_with_another_picture_is_no_repetition():
+    plain = _step("[image 1]", ONE)
+    step = [
+        replace(plain, results=(replace(plain.results[0], images=(image,)),))
+        for image in (PIXEL, PIXEL, OTHER)
+    ]
+    assert next_move(step, _reply(ONE), max_steps=10) == "call"
+    assert next_move([step[0]] * 3, _reply(ONE), max_steps=10) == "remind"
 
 
 def test_a_conversation_can_go_on(tmp_path):
@@ -558,3 +682,15 @@ def test_killed_agents_end_as_others_do_and_make_no_call_again(tmp_path):
     assert tally["kills"] >= 6  # some runs end before they are killed
     assert tally["parts"] >= 3
     assert tally["kept"] > 50
+
+
+def test_an_agents_result_with_its_type_can_be_the_output_of_a_node(tmp_path):
+    async def answer(run: Run) -> AgentResult[int | None]:
+        return await run.agent("producer", "Do it.", tools=[add], returns=int)
+
+    def behind(answer: AgentResult[int | None]) -> int:
+        return answer.value or 0
+
+    model = ScriptedBackend(["Two.", '{"answer": 2}'])
+    given, pipeline = settings_of(tmp_path), pipeline_of(answer, behind)
+    assert run(pipeline, given, backends={"producer": model}).result == 2

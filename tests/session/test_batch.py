@@ -1,8 +1,10 @@
 """A pipeline over many rows: what is written of them, and how a batch goes on."""
 
 import asyncio
+import csv
 import json
 
+import pyarrow.parquet
 import pytest
 from servers.llama_router import LlamaRouter, Routed
 from session_runs import ONE_QUESTION, Calls, settings_of
@@ -10,17 +12,19 @@ from session_runs import ONE_QUESTION, Calls, settings_of
 from harness import Limits, Pipeline, Run, ScriptedBackend, load_run
 from harness.errors import InvalidInput
 from harness.session.batch import Batch
+from harness.session.batch_rows import BatchRows
 
+ANSWERED = [{"role": "producer", "endpoint": "producer", "model": "producer"}]
 ROWS = [{"id": name, "task": name} for name in ("one", "two", "three")]
 
 
-def words_pipeline(calls, *, ending="", fails=()):
+def words_pipeline(calls, *, ending="", fails=(), prompt="{task}"):
     """Two nodes, the first of which asks a model; some tasks fail in the second."""
     words = Pipeline("words")
 
     @words.node
     async def asked(run: Run, task: str) -> str:
-        return await run.chat("producer", task)
+        return await run.chat("producer", prompt.format(task=task))
 
     @words.node
     def made(asked: str, task: str, times: int = 1) -> str:
@@ -53,6 +57,16 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def table(path):
+    """The lines of an output of any kind."""
+    if path.suffix == ".jsonl":
+        return lines(path)
+    if path.suffix == ".csv":
+        with path.open(newline="") as file:
+            return list(csv.DictReader(file))
+    return pyarrow.parquet.read_table(path).to_pylist()
+
+
 def outputs(path):
     return {one["id"]: one["output"] for one in lines(path)}
 
@@ -72,6 +86,7 @@ def test_each_row_has_a_line_with_its_inputs_and_its_output(tmp_path):
             "line": 2,
             "inputs": {"id": "a", "task": "tea", "times": "2", "note": "hot"},
             "output": "TEATEA",
+            "models": ANSWERED,
         },
         {
             "row": 1,
@@ -80,6 +95,7 @@ def test_each_row_has_a_line_with_its_inputs_and_its_output(tmp_path):
             "line": 3,
             "inputs": {"id": "b", "task": "milk"},
             "output": "MILK",
+            "models": ANSWERED,
         },
     ]
     assert not (tmp_path / "out.jsonl.failures.jsonl").exists()
@@ -146,23 +162,75 @@ def test_two_rows_without_an_id_may_hold_the_same(tmp_path):
     assert batch(words_pipeline(Calls()), rows, tmp_path).kept == 2
 
 
+def foreseen_of(pipeline, tmp_path):
+    made = Batch(
+        BatchRows(pipeline, ROWS),
+        output=tmp_path / "out.jsonl",
+        settings=settings_of(tmp_path),
+        backends={"producer": echo()},
+    )
+    return asyncio.run(made.rehearsal())
+
+
 def test_a_changed_node_is_called_again_and_those_before_it_are_not(tmp_path):
     calls, backend = Calls(), echo()
     batch(words_pipeline(calls), ROWS, tmp_path, backend=backend)
     before = len(backend.requests)
     changed = words_pipeline(calls, ending="!")
 
-    foreseen = asyncio.run(
-        Batch(
-            changed, ROWS, output=tmp_path / "out.jsonl", settings=settings_of(tmp_path)
-        ).rehearsal()
-    )
+    foreseen = foreseen_of(changed, tmp_path)
     assert (foreseen.kept, foreseen.new, dict(foreseen.nodes)) == (0, 0, {"words/made": 3})
-    assert "its code changed" in foreseen.again["rows[0]"]
+    assert "its code changed" in foreseen.again[0].reason
 
     batch(changed, ROWS, tmp_path, backend=backend)
     assert len(backend.requests) == before
     assert outputs(tmp_path / "out.jsonl") == {"one": "ONE!", "two": "TWO!", "three": "THREE!"}
+
+
+def test_what_a_row_took_is_what_it_took_the_last_time(tmp_path):
+    took = []
+    for prompt in ("{task} or so", "{task}", "{task}, if not the word before it", "{task}?"):
+        foreseen = foreseen_of(words_pipeline(Calls(), prompt=prompt), tmp_path)
+        took.append([(one.calls, one.input_tokens) for one in foreseen.again])
+        done = batch(words_pipeline(Calls(), prompt=prompt), ROWS, tmp_path)
+        assert (done.kept, len(done.outputs)) == (0, 3)
+    after = foreseen_of(words_pipeline(Calls(), prompt="none"), tmp_path)
+
+    assert [calls for part in took[1:] for calls, _ in part] == [1] * 9
+    assert [(one.calls, one.input_tokens) for one in after.again] == took[2]
+    assert took[1] != took[2]
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out.csv", "out.parquet"])
+def test_old_outputs_stay_in_the_file_and_are_marked_until_they_are_replaced(tmp_path, output):
+    batch(words_pipeline(Calls()), ROWS, tmp_path, output=output)
+    path, changed = tmp_path / output, words_pipeline(Calls(), prompt="{task}?")
+
+    stopped = batch(changed, ROWS, tmp_path, output=output, limits=Limits(max_calls=4))
+    halfway = {one["id"]: (one["output"], one.get("outdated") or "") for one in table(path)}
+    batch(changed, ROWS, tmp_path, output=output, limits=Limits(max_calls=9))
+    replaced = {one["id"]: (one["output"], one.get("outdated") or "") for one in table(path)}
+
+    assert stopped.run.status == "stopped"
+    assert halfway.keys() == replaced.keys() == {"one", "two", "three"}
+    old = [text for text, outdated in halfway.values() if outdated]
+    new = [text for text, outdated in halfway.values() if not outdated]
+    assert (len(old), len(new)) == (2, 1)
+    assert all(text.endswith("?") for text in new)
+    assert not any(text.endswith("?") for text in old)
+    assert all("its code changed" in outdated for _, outdated in halfway.values() if outdated)
+    assert set(stopped.outputs.values()) == set(new)  # figures are of these alone
+    assert replaced == {name: (f"{name.upper()}?", "") for name in ("one", "two", "three")}
+
+
+def test_a_request_that_a_changed_pipeline_makes_again_has_its_reply_already(tmp_path):
+    backend = echo()
+    batch(words_pipeline(Calls()), ROWS, tmp_path, backend=backend)
+
+    changed = words_pipeline(Calls(), prompt="{task!s}")  # other code, the same words
+    done = batch(changed, ROWS, tmp_path, backend=backend)
+
+    assert (done.kept, done.run.replies_used_again, len(backend.requests)) == (0, 3, 3)
 
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out.csv"])
@@ -195,7 +263,7 @@ def test_an_output_can_be_parquet(tmp_path):
     }
 
 
-def test_mistakes_of_the_first_hundred_rows_are_told_before_anything_runs(tmp_path):
+def test_mistakes_of_rows_are_told_before_anything_runs(tmp_path):
     table = tmp_path / "tasks.jsonl"
     table.write_text('{"task": "tea"}\n{"times": 3}\n{"task": "tea", "times": "often"}\n{"task"\n')
     calls = Calls()
@@ -221,13 +289,19 @@ def test_a_mistake_of_all_rows_is_told_once_with_what_to_give(tmp_path):
     assert "--set task=" in line
 
 
-def test_a_mistake_further_down_fails_its_row_alone(tmp_path):
-    rows = [*({"task": f"task {n}"} for n in range(100)), {"times": 1}]
+@pytest.mark.parametrize("place", [5, 110])
+def test_a_mistaken_row_stops_the_batch_or_fails_alone_wherever_it_stands(tmp_path, place):
+    rows: list[dict[str, object]] = [{"task": f"task {n}"} for n in range(120)]
+    rows[place] = {"times": 1}
+    calls = Calls()
 
-    done = batch(words_pipeline(Calls()), rows, tmp_path)
+    with pytest.raises(InvalidInput) as refused:
+        batch(words_pipeline(calls), rows, tmp_path)
+    assert (refused.value.code, calls.made) == ("batch.rows-mistaken", [])
 
-    assert len(done.outputs) == 100
-    assert [(one.id, one.row) for one in done.failures] == [("inputs:101", None)]
+    done = batch(words_pipeline(calls), rows, tmp_path, bad_rows="skip")
+    assert len(done.outputs) == 119
+    assert [(one.id, one.row) for one in done.failures] == [(f"inputs:{place + 1}", None)]
 
 
 def test_texts_of_a_folder_are_inputs_by_their_files(tmp_path):
@@ -312,6 +386,37 @@ def test_a_rubric_scores_each_output_and_only_once(tmp_path):
     assert "score.relevance" in (tmp_path / "out.csv").read_text().partition("\n")[0]
 
 
+def test_scores_of_a_batch_do_not_depend_on_the_order_in_which_its_rows_end(tmp_path):
+    (tmp_path / "one.yaml").write_text(ONE_QUESTION)
+    settings = settings_of(tmp_path, rubrics=tmp_path, roles={"evaluator": "evaluator"})
+    rows = [{"task": f"{n} {'tea' if n % 3 else 'milk'}"} for n in range(8)]
+
+    def scores(output, order):
+        turns = {rows[n]["task"]: asyncio.Event() for n in order}
+        turns[rows[order[0]]["task"]].set()
+        following = dict(zip(turns, [*list(turns.values())[1:], asyncio.Event()], strict=True))
+        pipeline = Pipeline("in turn")
+
+        @pipeline.node
+        async def text(task: str) -> str:
+            await turns[task].wait()
+            return task.upper()
+
+        def judge_in_turn(request):
+            task = next(task for task in turns if task.upper() in request.messages[-1].content)
+            following[task].set()
+            return judge(request)
+
+        backends = {"producer": echo(), "evaluator": ScriptedBackend(judge_in_turn)}
+        how = {"evaluate": "one", "settings": settings, "backends": backends}
+        return asyncio.run(pipeline.batch(rows, output=tmp_path / output, **how)).scores
+
+    forwards = scores("a.jsonl", [*range(8)])
+
+    assert scores("b.jsonl", [*reversed(range(8))]) == forwards
+    assert forwards.scored == 8
+
+
 @pytest.mark.parametrize(
     ("spoil", "code"),
     [
@@ -367,6 +472,8 @@ def test_secrets_are_in_no_file_of_a_batch(tmp_path, monkeypatch):
     batch(words_pipeline(Calls()), [{"task": "plumeria-41-secret"}], tmp_path, backend=same)
     (line,) = lines(tmp_path / "out.jsonl")
     assert "plumeria-41" not in json.dumps(line)
+    again = batch(words_pipeline(Calls()), [{"task": "plumeria-41-secret"}], tmp_path, backend=same)
+    assert (again.kept, len(same.requests)) == (1, 1)
 
 
 def test_a_row_whose_columns_are_no_inputs_is_refused_though_all_have_defaults(tmp_path):

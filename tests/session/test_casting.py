@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from servers.pages import Pages
-from session_runs import codes, idle, instants_of, line_of, pipeline_of, refused, run, spans_of
+from session_runs import codes, instants_of, line_of, pipeline_of, refused, run, spans_of
 from structlog.testing import capture_logs
 
 from harness import Run, ScriptedBackend, Settings, load_settings
@@ -44,20 +44,31 @@ EXCLUDED = {
     "qwen3": "it and the producer 'qwen' are of one family (qwen)",
     "qwen": "is the producer",
 }
+JUDGING = ["producer", "evaluator"]
 ALLOWED = '[separation]\nsame_family = "allow"\n'
 
 
-def cast(tmp_path, roles, *, task="", head=""):
-    """A run that calls no model, by these lines under `[roles]`."""
+def judged():
+    """A pipeline that may judge, and calls no model."""
 
-    def step(task: str) -> str:
+    async def step(run: Run) -> str:
+        return ""
+
+    return pipeline_of(step, models=JUDGING)
+
+
+def cast(tmp_path, roles, *, task="", head="", judges=True):
+    """A run that calls no model, and may judge, by these lines under `[roles]`."""
+
+    async def step(run: Run, task: str) -> str:
         return task
 
     path = tmp_path / "harness.toml"
     path.write_text(f'traces = "traces"\n{head}[roles]\n{roles}{ENDPOINTS}')
     settings = load_settings(path, environment={})
     with capture_logs() as logs:
-        result = run(pipeline_of(step), settings, {"task": task})
+        models = JUDGING if judges else ["producer"]
+        result = run(pipeline_of(step, models=models), settings, {"task": task})
     cast.logs = logs
     return result
 
@@ -125,6 +136,56 @@ def test_scripted_backends_are_kept_apart_by_their_tags_and_warn_of_nothing(tmp_
     assert (result.warnings, logs) == ((), [])
 
 
+async def ask_judge(run: Run) -> str:
+    return await run.chat("evaluator", "x")
+
+
+async def judging(run: Run) -> str:
+    await run.chat("producer", "first")
+    return await ask_judge(run)
+
+
+async def judging_itself(run: Run) -> str:
+    return await run.chat("evaluator", "x")
+
+
+async def writing(run: Run) -> str:
+    return await run.chat("producer", "first")
+
+
+@pytest.mark.parametrize(
+    ("node", "declared", "refusal"),
+    [
+        pytest.param(writing, None, (None, 1), id="nobody judges"),
+        pytest.param(writing, ["producer"], (None, 1), id="nobody does by its declaration"),
+        pytest.param(writing, JUDGING, ("roles.same-model", 0), id="somebody may, it says"),
+        pytest.param(judging_itself, None, ("roles.same-model", 0), id="its code names the role"),
+        pytest.param(judging, None, ("roles.same-model", 1), id="a helper judges"),
+    ],
+)
+@pytest.mark.parametrize("evaluator", ["same", ("same",)], ids=["one", "a pool"])
+def test_one_model_for_both_roles_is_refused_where_it_judges(
+    tmp_path, node, declared, refusal, evaluator
+):
+    code, calls = refusal
+    writer = ScriptedBackend(["Said."])
+    roles = {"producer": "same", "evaluator": evaluator}
+    settings = Settings(traces=tmp_path, roles=roles)
+    pipeline = pipeline_of(node, models=declared)
+    if code is None:
+        result = run(pipeline, settings, backends={"same": writer})
+        assert (result.result, result.separation, codes(result.warnings)) == ("Said.", None, [])
+    else:
+        with refused(code if evaluator == "same" else "roles.pool-empty"):
+            run(pipeline, settings, backends={"same": writer})
+    assert len(writer.requests) == calls
+
+
+def test_where_nothing_is_judged_no_family_is_missed(tmp_path):
+    result = cast(tmp_path, 'producer = "ours"\nevaluator = "qwen3"\n', judges=False)
+    assert (result.warnings, result.separation) == ((), None)
+
+
 # --- the word of servers ---------------------------------------------------------------------
 
 
@@ -155,7 +216,7 @@ def among(tmp_path, *servers, evaluator="e", key=None, fallback=(), **tables):
                     **tables,
                 }
             )
-            return await idle().run_async({}, settings=settings)
+            return await judged().run_async({}, settings=settings)
 
     with capture_logs():
         return asyncio.run(main())
@@ -213,8 +274,7 @@ def test_a_run_draws_its_evaluator_by_its_task(tmp_path):
     for task, evaluator in (("task-1", "llama"), ("1", "mistral")):
         result = cast(tmp_path, POOL, task=task)
         assert list(result.separation.evaluators) == [evaluator]
-        line = line_of(result)
-        assert (line["evaluator_model"], line["evaluator_seed"]) == (evaluator, task)
+        assert line_of(result)["evaluator_model"] == evaluator
         (drawn,) = instants_of(result, "evaluator drawn")
         assert (drawn["evaluator"], drawn["seed"]) == (evaluator, task)
         assert (drawn["pool"], drawn["excluded"]) == (["llama", "mistral"], EXCLUDED)
@@ -229,9 +289,8 @@ def test_the_settings_seed_goes_before_the_task_and_without_both_it_is_the_runs_
 
 
 def test_a_task_that_may_not_be_recorded_is_not_recorded_as_a_seed(tmp_path):
-    result = cast(tmp_path, POOL, task="our secret plan", head='[trace]\ncontent = "hash"\n')
+    cast(tmp_path, POOL, task="our secret plan", head='[trace]\ncontent = "hash"\n')
     assert "our secret plan" not in records_of(tmp_path)
-    assert line_of(result)["evaluator_seed"] is None
 
 
 def test_the_drawn_evaluator_is_who_is_asked(tmp_path):
@@ -251,8 +310,7 @@ def test_a_panel_is_the_whole_pool_without_the_producers_kin(tmp_path):
     assert panel.excluded == EXCLUDED
     assert result.evaluator_draw is None
     assert result.separation.evaluators == {"llama": "different", "mistral": "different"}
-    line = line_of(result)
-    assert (line["evaluator_model"], line["evaluator_seed"]) == ("llama, mistral", None)
+    assert line_of(result)["evaluator_model"] == "llama, mistral"
     (seated,) = instants_of(result, "evaluator panel")
     assert (seated["evaluators"], seated["combine"]) == (["llama", "mistral"], "median")
     assert seated["excluded"] == EXCLUDED
@@ -284,7 +342,7 @@ def test_whom_their_servers_show_to_be_kin_of_the_producer_does_not_judge(tmp_pa
     }
     pool = EvaluatorPool(members=("f", "h"), excluded={})
     if result.evaluator_draw:
-        expected = pool.draw(tables["separation"]["pool_seed"], pool_hash="modulo")
+        expected = pool.draw(tables["separation"]["pool_seed"])
         assert chosen.pool == ("f", "h")
         assert chosen.evaluator == expected.evaluator, "the same seed, the same draw"
         assert result.separation.evaluators == {chosen.evaluator: "different"}

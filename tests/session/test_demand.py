@@ -1,4 +1,4 @@
-"""What is still to be asked of models as nodes begin, ask and end, as declared or seen before."""
+"""Calls that are still to be made, as declared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.errors import ServerError
 from harness.graph import execute
 from harness.residency import Device, HostReport, KeepAliveBudget, Tenant
 from harness.session import open_session, read_earlier_run
-from harness.session.demand import Forecaster, Players, demand_of, last_asked
+from harness.session.demand import Forecaster, Players, demand_of
 from harness.trace import ManualClock, Tracer, monotonic
 
 ROLES = ("planner", "producer", "critic", "editor", "evaluator")
@@ -59,7 +59,6 @@ async def run_watched(
     *,
     backends,
     expect,
-    seen=None,
     earlier=None,
     max_parallel=None,
     **inputs,
@@ -72,7 +71,7 @@ async def run_watched(
     ) as session:
         forecaster = Forecaster(
             pipeline,
-            demand_of(pipeline, seen or {}),
+            demand_of(pipeline),
             players=Players(roles=session.roles),
             expect=expect,
         )
@@ -110,6 +109,7 @@ async def third(run: Run, second: str) -> str:
 
 def test_at_each_moment_the_forecast_says_what_is_still_to_come(watch):
     pipeline = Pipeline("some")
+    side_by_side = asyncio.Barrier(2)
 
     @pipeline.node(models=["planner"])
     async def topics(run: Run) -> list[str]:
@@ -121,7 +121,11 @@ def test_at_each_moment_the_forecast_says_what_is_still_to_come(watch):
 
     @pipeline.node(each={"topic": "cleaned"}, models=["producer", "critic"])
     async def sections(run: Run, topic: str) -> str:
-        return await run.chat("critic", await run.chat("producer", topic))
+        draft = await run.chat("producer", topic)
+        await side_by_side.wait()
+        criticism = await run.chat("critic", draft)
+        await side_by_side.wait()
+        return criticism
 
     @pipeline.node(models=["editor"])
     async def text(run: Run, sections: list[str]) -> str:
@@ -182,9 +186,9 @@ def test_a_further_attempt_asks_all_of_it_again(watch):
         return text
 
     watched = Watched()
-    pipeline = pipeline_of(node, retry=Retry(2, first_delay_s=0.0))
-    watch(pipeline, watched, seen={"node": ["producer", "critic"]})
-    moments = ["node: producer critic; ...", "node: critic; ..."]
+    pipeline = pipeline_of(node, models=["producer", "critic"], retry=Retry(2, first_delay_s=0.0))
+    watch(pipeline, watched)
+    moments = ["node: producer critic", "node: critic producer"]
     assert list(watched.seen.values()) == moments * 2
 
 
@@ -203,13 +207,12 @@ def test_what_is_nested_in_a_node_belongs_to_its_strand(watch):
         return await run.chat("editor", str(called.result).lower())
 
     pipeline = pipeline_of(node, models=["producer", "planner", "critic", "editor"])
-    seen = {"node": ["producer", "planner", "critic", "editor"]}
-    watched, _ = watch(pipeline, seen=seen)
+    watched, _ = watch(pipeline)
     assert watched.seen == {
         "producer a": "node: producer planner critic editor",
-        "planner A": "node: planner critic editor",
-        "critic a": "node: critic editor",
-        "editor a": "node: editor",
+        "planner A": "node: planner critic editor producer",
+        "critic a": "node: critic editor producer planner",
+        "editor a": "node: editor producer planner critic",
     }
 
 
@@ -235,27 +238,12 @@ def test_a_call_that_was_not_expected_comes_first_and_lets_no_model_go(watch):
         return await run.chat("producer", "c")
 
     pipeline = pipeline_of(node, models=["producer", "editor"])
-    watched, _ = watch(pipeline, seen={"node": ["producer", "editor"]})
+    watched, _ = watch(pipeline)
     assert list(watched.seen.values()) == [
         "node: producer editor",
         "node: critic producer editor; ...",
         "node: producer editor critic; ...",
     ]
-
-
-def test_earlier_items_show_what_later_ones_ask(watch):
-    pipeline = Pipeline("some")
-
-    @pipeline.node(each={"word": "words"})
-    async def texts(run: Run, word: str) -> str:
-        await run.chat("producer", word)
-        await run.chat("critic", word)
-        return await run.chat("producer", f"{word} end")
-
-    watched, _ = watch(pipeline, words=["a", "b"], max_parallel=1)
-    assert watched.seen["critic a"] == "texts[0]: critic producer; ..."
-    assert watched.seen["producer b"] == "texts[1]: producer critic producer; ..."
-    assert watched.seen["critic b"] == "texts[1]: critic producer; ..."
 
 
 ROUND = "producer evaluator"
@@ -283,8 +271,7 @@ def test_of_a_loop_the_rounds_that_are_left_are_expected(watch):
     watched = Watched(evaluator=ScriptedBackend(judging))
     watched.backends |= {role: ScriptedBackend(drafting) for role in ("producer", "editor")}
     pipeline = pipeline_of(text, models=["producer", "evaluator", "editor"])
-    seen = {"text": ["producer", "evaluator", "editor"]}
-    _, ended = watch(pipeline, watched, seen=seen)
+    _, ended = watch(pipeline, watched)
     assert ended.outputs["text"].endswith("passed")
     assert moments == [
         f"text: {ROUND} {ROUND} {ROUND} editor",
@@ -319,17 +306,19 @@ def test_what_an_earlier_part_of_the_run_gave_is_never_expected(watch, tmp_path)
     assert [said(one) for one in watched.told] == ["third: editor", "..."]
 
 
-# --- what the last run did ------------------------------------------------------------------------
+# --- what a run's budget is told ---------------------------------------------------------------
 
 
-def test_a_runs_budget_is_told_what_the_last_run_asked(tmp_path):
+def test_a_runs_budget_is_told_what_nodes_declare_and_nothing_of_earlier_runs(tmp_path):
     told = []
 
+    @pipeline_of
     async def first(run: Run) -> str:
         text = await run.chat("planner", "a")
         told.append(said(run._session.budget._forecast) if run._session.budget else run._demand)
         return text
 
+    @first.node(models=["producer", "evaluator"])
     async def second(run: Run, first: str) -> str:
         revised = await run.wiggum(
             first, rubric="answer", draft=first, sources=[first], max_rounds=2
@@ -338,26 +327,11 @@ def test_a_runs_budget_is_told_what_the_last_run_asked(tmp_path):
 
     for budget in ({"capacity": "1 GiB"}, {"capacity": "1 GiB"}, {}):
         settings = settings_of(tmp_path, budget=budget)
-        run(pipeline_of(first, second), settings, backends=Watched(judge(9.5)).backends)
+        run(first, settings, backends=Watched(judge(9.5)).backends)
     assert told == [
-        "first: planner; ...",
-        "first: planner; second: evaluator producer evaluator < first; ...",
+        *["first: planner; second: producer evaluator < first; ..."] * 2,
         None,  # without a budget there is no forecast
     ]
-    assert last_asked(settings.traces, "one")[0]["first"] == ("planner",)
-
-
-def test_runs_of_others_and_runs_that_failed_show_nothing(tmp_path):
-    async def node(run: Run) -> str:
-        await run.chat("planner", "a")
-        raise ValueError("no")
-
-    settings = settings_of(tmp_path)
-    fail(pipeline_of(node), settings, backends=Watched().backends)
-    run(pipeline_of(first, name="other"), settings, backends=Watched().backends)
-    assert last_asked(settings.traces, "one") == ({}, None)
-    assert last_asked(settings.traces, "other")[0] == {"first": ("producer",)}
-    assert last_asked(tmp_path / "none", "one") == ({}, None)
 
 
 # --- what it is good for --------------------------------------------------------------------------

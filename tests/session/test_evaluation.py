@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,6 @@ from session_runs import (
 )
 
 from harness import Run, ScriptedBackend, Verdict, load_rubric, load_run
-from harness.analysis.threshold_costs import LoopCosts, costs_at, loops_by
 from harness.errors import ContextOverflow, LimitReached
 from harness.inference import Endpoint, token_prices
 from harness.rubric import Noise, with_prompts, write_noise
@@ -146,7 +144,7 @@ def test_a_loop_asks_by_the_prompts_that_it_is_given(judged, rubric):
     assert system == "Du bist streng."
     # Whoever reads the run sees that these were others than the rubric's.
     (loop,) = result.loops
-    digests = {loop.rubric.prompts.sha256, line_of(result)["prompts_sha256"]}
+    digests = {loop.rubric.prompts.sha256}
     digests |= {span["prompts_sha256"] for span in spans_of(result, "wiggum")}
     assert digests == {with_prompts(load_rubric(rubric), prompts).prompts.sha256}
     assert loop.rubric.sha256 != load_rubric(rubric).sha256
@@ -188,7 +186,6 @@ def test_a_prompt_with_a_mistake_is_refused_before_any_model_is_asked(judged, ru
         ({"max_tokens": "5"}, "loop.limit-wrong-type"),
         ({"revise": "all"}, "loop.choice-unknown"),
         ({"revise_from": "first"}, "loop.choice-unknown"),
-        ({"rescore": "none"}, "loop.choice-unknown"),
         ({"max_output_tokens": "5", "draft": None}, "request.wrong-type"),
     ],
     ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
@@ -321,7 +318,7 @@ def test_without_an_evaluator_what_must_be_judged_cannot_be(tmp_path, rubric):
 
 
 def test_the_loops_ways_are_the_pipelines_to_choose(judged, rubric):
-    ways = {"revise_from": "last", "revise": "whole", "rescore": "changed"}
+    ways = {"revise_from": "last", "revise": "whole"}
     drafts = ["Worse than before, by far.", GOOD]
     (loop,) = judged(looping(rubric, **ways), *drafts, strict=judge(5, 3, 9)).loops
     assert [one.base_round for one in loop.rounds] == [None, 1, 2], "from the last, not the best"
@@ -408,60 +405,6 @@ def test_prompts_of_a_runs_own_are_not_those_of_the_calibration(judged, rubric):
 
     assert codes(judged(told, strict=judge(9)).warnings) == ["evaluator.calibration-differs"]
     assert codes(judged(evaluating(rubric), strict=judge(9)).warnings) == []
-
-
-# --- what a threshold would have cost ---
-
-
-def test_loops_say_what_thresholds_cost_whatever_the_rubrics_own_was(judged, rubric, tmp_path):
-    drafts = [f"Draft number {number} of this text." for number in range(4)]
-    runs = [
-        judged(looping(rubric, max_rounds=2), *drafts, strict=judge(3, 4)),
-        judged(looping(rubric), *drafts, strict=judge(5, 9)),
-    ]
-    text = re.sub(r"pass_at: \d", "pass_at: 6", ONE_QUESTION)
-    Path(rubric).write_text(text)
-    runs += [judged(looping(rubric), *drafts, strict=judge(7))]
-    Path(rubric).write_text(text.replace("weight: 3", "weight: 2"))
-    judged(looping(rubric), *drafts, strict=judge(9))
-    Path(rubric).write_text(text)
-
-    traces = runs[0].files.journal.parent
-    loops = loops_by(load_rubric(rubric), [str(traces)], traces=traces)
-
-    assert len(loops) == 3, "of another version there is none"
-    taken = [[one.spent for one in run.loops[0].rounds] for run in runs]
-    composites = [[one.verdict.composite for one in run.loops[0].rounds] for run in runs]
-    seen = {tuple(one[0] for one in loop.rounds): loop.passed for loop in loops}
-    assert seen == dict(zip(map(tuple, composites), [False, True, True], strict=True))
-    found = costs_at(composites[2][0], loops)
-    assert (found.accepted, found.unknown, found.rounds) == (2, 0, (2 + 2 + 1) / 2)
-    assert found.tokens == sum(one.tokens for loop in taken for one in loop) / 2
-    assert found.seconds == pytest.approx(sum(one.seconds for loop in taken for one in loop) / 2)
-    (one_run,) = loops_by(load_rubric(rubric), [runs[0].run_id], traces=traces)
-    assert one_run in loops
-
-
-LOOPS = (
-    LoopCosts(rounds=((5, 100, 1), (7, 200, 2), (8.2, 400, 4)), passed=True),
-    LoopCosts(rounds=((4, 100, 1), (float("-inf"), 100, 1), (6.5, 100, 1)), passed=False),
-    LoopCosts(rounds=((9, 800, 8),), passed=True),
-)
-
-
-@pytest.mark.parametrize(
-    ("threshold", "expected"),
-    [
-        pytest.param(5, (3, 0, 5 / 3, 1_200 / 3), id="all would have passed"),
-        pytest.param(7, (2, 0, 3, 700), id="one would not, and costs even so"),
-        pytest.param(8.5, (1, 1, None, None), id="one stopped below"),
-        pytest.param(9.5, (0, 2, None, None), id="nobody reaches it"),
-    ],
-)
-def test_a_loop_ends_at_its_first_round_that_reaches_the_threshold(threshold, expected):
-    found = costs_at(threshold, LOOPS)
-
-    assert (found.accepted, found.unknown, found.rounds, found.tokens) == expected
 
 
 # --- a loop that was cut off -----------------------------------------------------------------

@@ -1,13 +1,15 @@
 """A run whose journal cannot be written any more."""
 
+import asyncio
 import errno
 import os
 from contextlib import contextmanager
 
 import pytest
+from servers.openai_api import OpenAIAPI
 from session_runs import codes, run, settings_of, spans_of
 
-from harness import Pipeline, Run, ScriptedBackend
+from harness import Pipeline, Run, ScriptedBackend, load_run
 from harness.trace import Journal
 
 resource = pytest.importorskip("resource", reason="file sizes cannot be limited here")
@@ -96,3 +98,31 @@ def test_no_node_begins_either_that_asks_no_model(tmp_path):
         result = run(pipeline, settings_of(tmp_path))
 
     assert (result.status, called) == ("stopped", [])
+
+
+def test_calls_that_wait_for_a_place_are_not_sent_once_the_journal_is_full(tmp_path):
+    async def main():
+        async with OpenAIAPI() as server:
+            endpoint = {"tag": "p", "url": server.url, "max_parallel": 1}
+            settings = settings_of(tmp_path, endpoints={"p": endpoint}, roles={"producer": "p"})
+            pipeline = Pipeline("many")
+
+            @pipeline.node
+            async def asks(run: Run) -> list[str]:
+                async def ask(number: int) -> str:
+                    return await run.chat("producer", f"{number} " + "x" * 500)
+
+                return await run.map(ask, range(60))
+
+            result = await pipeline.run_async({}, settings=settings)
+            return result, sum("/chat" in one.path for one in server.asked)
+
+    with room_for(60_000):
+        result, sent = asyncio.run(main())
+
+    assert result.status == "stopped"
+    assert "under way" in result.stopped_by
+    spans = load_run(result.files.journal).spans
+    written = sum(one.name == "chat" and one.status == "ok" for one in spans)
+    assert 0 < written <= sent <= written + 1
+    assert result.spent.calls == sent, "what never left is not counted"

@@ -209,7 +209,7 @@ def test_a_node_that_failed_of_a_reply_that_was_not_whole_asks_again(settings, r
     class Cut(Sampled):
         async def chat(self, request):
             completion = await super().chat(request)
-            if self.requests[1:]:
+            if self.requests[2 if reason == "tool_calls" else 1 :]:
                 return completion
             text = "" if reason == "tool_calls" else "W"
             return replace(completion, finish_reason=reason, text=text)
@@ -219,7 +219,8 @@ def test_a_node_that_failed_of_a_reply_that_was_not_whole_asks_again(settings, r
 
     model, pipeline = Cut(), pipeline_of(said)
     fail(pipeline, settings, backends={"producer": model})
-    assert finish(pipeline, model, settings).result == "Write. 2"
+    reply = finish(pipeline, model, settings).result
+    assert reply == ("Write. 3" if reason == "tool_calls" else "Write. 2")
 
 
 @pytest.mark.parametrize("trace", [{"content": "hash"}, {"durability": "exit"}], ids=str)
@@ -286,7 +287,7 @@ def recalled_after(settings, *documents, failures=1):
         fail(pipeline, settings, resume="latest" if part else None)
     result = run(pipeline, settings, resume="latest")
     (journal,) = (one for one in settings.traces.glob("2*.jsonl") if "." not in one.stem)
-    return result, set(remembered_in(Journal(journal)))
+    return result, remembered_in(Journal(journal))[0]
 
 
 def test_what_a_finished_node_remembered_is_recalled_in_every_later_part(settings):
@@ -316,7 +317,7 @@ def test_a_memory_that_outlives_its_runs_is_not_filled_again(tmp_path):
     result, recorded = recalled_after(
         settings_of(tmp_path, memory={"path": tmp_path / "memory"}), TEA
     )
-    assert (result.result, recorded) == (["Bread|book", "Tea|book"], set())
+    assert (result.result, recorded) == (["Bread|book", "Tea|book"], [])
 
 
 # --- outputs that hold over many runs -----------------------------------------------------------

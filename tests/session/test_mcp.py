@@ -221,7 +221,7 @@ def test_the_reference_server_of_everything(tmp_path):
 
     assert [one.outcome for one in result.calls] == ["ok", "ok", "failed"]
     assert "tea" in result.calls[0].text
-    assert "[image of type image/png is left out]" in result.calls[1].text
+    assert [image.media_type for image in result.calls[1].images] == ["image/png"]
 
 
 HTTP = """

@@ -7,17 +7,17 @@ import json
 from pathlib import Path
 
 import pytest
-from session_runs import codes, pipeline_of, run
+from session_runs import pipeline_of, run
 
 from harness import Pipeline, Run, ScriptedBackend, Settings, load_settings
 from harness.cli.project_files import load_pipeline
-from harness.hardware import Loading, format_bytes, gguf_footprint, parse_bytes, read_gguf_header
+from harness.hardware import Loading, format_bytes, gguf_footprint, read_gguf_header
 from harness.hardware.gpus import Gpu
 from harness.hardware.offload import GPU_CONTEXT_BYTES
 from harness.session import tenancy
 from harness.session.model_plan import plan_models
 from harness.session.models import describe_endpoints, known_endpoints
-from harness.session.settings import demo_endpoint, write_lines
+from harness.session.settings import demo_endpoint
 from harness.trace import Journal, Tracer
 
 ROOT = Path(__file__).parents[2]
@@ -173,7 +173,7 @@ def test_a_model_of_which_no_size_is_known_is_not_counted(plan_of, endpoint, fit
     row = rows(plan)["planner"]
     assert (row.fit, row.need, row.loads, plan.loads) == (fit, {}, None, 1)
     assert (row.problem is not None) == (fit == "unknown")
-    assert (plan.warnings, plan.refusals) == ((), ())
+    assert plan.refusals == ()
 
 
 def test_a_model_of_which_a_part_is_on_a_gpu_is_split(plan_of):
@@ -189,7 +189,6 @@ def test_several_gpus_hold_a_model_together_layer_by_layer(plan_of):
     row = rows(plan)["producer"]
     assert (row.fit, [*row.need]) == ("split", ["gpu0", "gpu1", "machine"])
     assert min(row.need["gpu0"], row.need["gpu1"]) > GPU_CONTEXT_BYTES > row.need["machine"] > 0
-    assert plan.proposals["producer"] == 'device = "gpu0"  # whole'
 
 
 # --- which device ---------------------------------------------------------------------------------
@@ -253,62 +252,6 @@ def test_gpus_of_the_driver_need_no_table(tmp_path, gpus):
     assert [one.device for one in found.values()] == ["gpu1", "machine"]
 
 
-BIG = {**SMALL, "context_tokens": 32768}
-TWO_GPUS = (GPU + GPU.replace("gpu0", "gpu1")).replace("1 GiB", "1500 MiB")
-WHOLE = 'device = "gpu0"  # whole'
-NO_ROOM = 'device = "machine"  # no GPU has room for all of it'
-SLOW = "device = \"machine\"  # ten times slower, 'plan' would not have delayed the last run"
-DEALT = 'device = {"gpu0" = 1.4, "gpu1" = 1.4}  # no GPU has room for all of it'
-PROPOSED = {
-    "nothing, without a GPU": ("", SMALL, SMALL, (), {}),
-    "nothing, where one of two has it": (GPU, ON_GPU, SMALL, (), {}),
-    "the GPU, for the first": (GPU, SMALL, SMALL, (), {"planner": WHOLE}),
-    "the GPU, for what fits": (
-        GPU,
-        SMALL,
-        {**WIDE, "device": "gpu0"},
-        (),
-        {"producer": WHOLE, "planner": NO_ROOM},
-    ),
-    "the GPU, for what may not be slow": (
-        GPU,
-        SMALL,
-        ON_GPU,
-        ("plan",),
-        {"producer": WHOLE, "planner": SLOW},
-    ),
-    "several, for one too large": (TWO_GPUS, BIG, JUDGE, (), {"producer": DEALT}),
-    "not where one is whole": (TWO_GPUS, BIG, SMALL, (), {"planner": WHOLE}),
-    "not for a missing file": (GPU, {**SMALL, "path": "no.gguf"}, JUDGE, (), {}),
-    "not where layers are counted": (GPU, {**SMALL, "gpu_layers": 4}, JUDGE, (), {}),
-}
-
-
-@pytest.mark.parametrize("case", PROPOSED)
-def test_a_better_device_is_proposed_once_and_kept(tmp_path, case):
-    head, producer, planner, slow, expected = PROPOSED[case]
-    settings = settings_of(tmp_path, head=head, producer=producer, planner=planner)
-    replies = {tag: ScriptedBackend(["a"]) for tag in ("planner", "producer")}
-    run(TURNS, Settings(traces=settings.traces), backends=replies)
-
-    def plan_now(settings):
-        endures = lambda _journal, nodes: set(nodes) <= set(slow)  # noqa: E731 - short
-        plan = asyncio.run(plan_models(TURNS, settings, environment={}, endures=endures))
-        assert plan.notes == ()
-        return plan.proposals
-
-    found = plan_now(settings)
-    assert found == expected
-    write_lines(tmp_path / "harness.toml", found)
-    assert plan_now(load_settings(tmp_path / "harness.toml", environment={})) == {}
-
-
-def test_without_a_run_it_is_unknown_what_may_be_slow(plan_of):
-    plan = plan_of(TURNS, head=GPU, producer=SMALL, planner=SMALL)
-    assert [*plan.proposals] == ["planner"]
-    assert any("is unknown" in note for note in plan.notes)
-
-
 # --- how often what is loaded ---------------------------------------------------------------------
 
 
@@ -357,10 +300,9 @@ def test_loads_are_predicted(tmp_path, case):
     assert loads(plan) == expected
     assert plan.loads == sum(expected.values())
     assert any(noted in note for note in plan.notes) if noted else plan.notes == ()
-    assert ("plan.takes-turns" in codes(plan.warnings)) == (4 in expected.values())
 
 
-def test_without_a_declaration_the_last_run_says_what_is_asked(tmp_path):
+def test_without_a_declaration_no_loads_are_predicted_after_a_run_either(tmp_path):
     settings = settings_of(tmp_path, producer=SMALL, planner=WIDE, spare=JUDGE)
     before = planned(UNSAID, settings)
     assert (before.loads, list(loads(before))) == (None, ["producer", "planner", "spare"])
@@ -369,22 +311,7 @@ def test_without_a_declaration_the_last_run_says_what_is_asked(tmp_path):
 
     replies = {tag: ScriptedBackend(["a"]) for tag in ("planner", "producer")}
     run(UNSAID, Settings(traces=settings.traces), backends=replies)
-    after = planned(UNSAID, settings)
-    assert after.loads == 2
-    assert loads(after) == {"planner": 1, "producer": 1}
-
-
-# --- what is warned of ----------------------------------------------------------------------------
-
-
-def test_a_run_that_cannot_help_but_thrash_is_warned_of_with_what_would_help(plan_of):
-    plan = plan_of(BRIEF, capacity=TIGHT, roles={"evaluator": "judge"}, producer=SMALL, judge=JUDGE)
-    (warning,) = [one for one in plan.warnings if one.code == "plan.takes-turns"]
-    too_much = need_of() + parse_bytes("200 MiB") - parse_bytes(TIGHT)
-    facts = ("'text'", "'producer' and 'judge', 8 turns", f"{format_bytes(too_much)} too much")
-    remedies = ("[budget]", "context_tokens or slots")
-    assert [fact for fact in (*facts, *remedies) if fact not in warning.message] == []
-    assert plan.loads == 8
+    assert planned(UNSAID, settings) == before
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -199,7 +199,7 @@ def test_a_cancelled_run_closes_its_record(settings):
             await task
 
     asyncio.run(cancel())
-    assert [line["final"] for line in lines_of(settings)] == ["ERROR"]
+    assert [line["final"] for line in lines_of(settings)] == ["INTERRUPTED"]
 
 
 # --- mistakes ----------------------------------------------------------------------------------
@@ -450,40 +450,41 @@ def tried_again(tmp_path, replies, *, nested=False, **options):
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_a_further_attempt_is_not_greedy_and_tells_the_model_what_was_wrong(tmp_path, nested):
+def test_a_further_attempt_tells_the_model_what_was_wrong_with_each_reply(tmp_path, nested):
     wrong = ["many", '{"answer": "many"}', '{"answer": 3}']
     requests, result = tried_again(tmp_path, wrong, nested=nested)
 
     assert result.result == ([3] if nested else 3)
     sampled = [(one.temperature, one.seed) for one in requests]
-    assert sampled == [(0, None), (0.3, 1), (0.3, 2)]
+    assert sampled == [(0, None)] * 3, "each request is another one already"
     first, second, third = (one.messages for one in requests)
-    assert second[:1] == third[:1] == first
-    assert [(len(one), one[1].content) for one in (second, third)] == [(3, wrong[0]), (3, wrong[1])]
-    assert "answer" in third[2].content
-    # As the record has it, and for who reads the end.
-    assert [(c["temperature"], c["seed"]) for c in spans_of(result, "chat")] == sampled
+    assert (second[:1], third[:3]) == (first, second)
+    assert (second[1].content, third[3].content) == (wrong[0], wrong[1])
+    assert "answer" in third[4].content
+    assert len(spans_of(result, "chat")) == 3
     assert result.retries == {"nests" if nested else "number": 2}
     assert report_of(Journal(result.files.journal)).retries == 2
 
 
 @pytest.mark.parametrize(
-    ("options", "again"),
-    [({"seed": 7}, (0.3, 8)), ({"temperature": 0.7}, (0.7, None))],
-    ids=["a seed of its own", "sampled"],
+    ("options", "sampling"),
+    [
+        ({}, [(0, None), (0.3, 1), (0.3, 2)]),
+        ({"seed": 7}, [(0, 7), (0.3, 8), (0.3, 9)]),
+        ({"temperature": 0.7}, [(0.7, None)] * 3),
+    ],
+    ids=["greedy", "a seed of its own", "sampled"],
 )
-def test_what_is_asked_for_is_kept_in_a_further_attempt_where_it_would_not_repeat(
-    tmp_path, options, again
-):
-    requests, _ = tried_again(tmp_path, ["many", '{"answer": 3}'], **options)
+def test_a_node_that_cannot_use_its_reply_is_given_another(tmp_path, options, sampling):
+    writer = ScriptedBackend(["many", "few", "3"])
 
-    assert (requests[1].temperature, requests[1].seed) == again
+    async def number(run: Run) -> int:
+        return int(await run.chat("producer", "How many owls?", **options))
 
-
-def test_a_reply_without_a_text_is_not_handed_back(tmp_path):
-    requests, _ = tried_again(tmp_path, [" ", '{"answer": 3}'])
-
-    assert requests[0].messages == requests[1].messages
+    pipeline = pipeline_of(number, retry=Retry(3, first_delay_s=0))
+    settings = settings_of(tmp_path, roles={"producer": "writer"})
+    assert run(pipeline, settings, backends={"writer": writer}).result == 3
+    assert [(one.temperature, one.seed) for one in writer.requests] == sampling
 
 
 # --- one signature for both doors -------------------------------------------------------------

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import traceback
 
 import pytest
 from loopback import Loopback, Reply
+from servers.emulated import event
 from session_runs import GOOD, fail, instants_of, line_of, pipeline_of, run, settings_of
 from structlog.testing import capture_logs
 
 from harness import JoinedTrace, Run, ScriptedBackend, load_run
 from harness.errors import NodeFailed
 from harness.inference import Endpoint
-from harness.session.trust import known_secrets, secret_variables
+from harness.session.trust import known_secrets, secret_variables, warn_of_secrets
 from harness.trace.secrets import REDACTED
 
 SECRET = "hunter2-hunter2-hunter2"
@@ -103,25 +105,26 @@ def test_a_key_that_a_server_echoes_reaches_no_file(tmp_path, monkeypatch):
     assert "runs.jsonl" in files_with("[redacted]", tmp_path)
 
 
-def test_the_audit_log_names_a_draft_by_the_hash_that_the_journal_has(tmp_path, monkeypatch):
-    monkeypatch.setenv("MY_TOKEN", SECRET)
-    result = recorded(text, tmp_path, f"{BAD} {SECRET}", f"{GOOD} {SECRET}")
-    contents = load_run(result.files.journal).contents
-    rounds = line_of(result)["loops"][0]["rounds"]
-    texts = [contents[one["content_sha256"]] for one in rounds]
-    assert texts == [f"{BAD} {REDACTED}", f"{GOOD} {REDACTED}"]
-    assert files_with(SECRET, tmp_path) == []
+def test_the_audit_log_has_scores_and_no_draft(tmp_path):
+    result = recorded(text, tmp_path, BAD, GOOD)
+    (loop,) = result.loops
+    line = line_of(result)
+    assert line["loops"][0]["scores"] == [one.verdict.composite for one in loop.rounds]
+    assert (line["wiggum_scores"], line["stop_reason"]) == (line["loops"][0]["scores"], "passed")
+    assert files_with(GOOD, tmp_path)
+    assert not {name for name in files_with(GOOD, tmp_path) if name == "runs.jsonl"}
 
 
 def test_what_is_secret_is_told_by_names():
     endpoint = Endpoint(tag="a", url="http://h/v1", api_key_env="MINE")
     secret = {"MINE": "one", "ALSO": "two", "OPENAI_API_KEY": "three", "HF_TOKEN": "four"}
+    environment = {**secret, "HOME": "/home/me"}
+    assert known_secrets([endpoint], environment=environment, named=["ALSO"]) == {*secret.values()}
     with capture_logs() as logs:
-        found = known_secrets(
-            [endpoint], environment={**secret, "HOME": "/home/me"}, named=["ALSO", "ALOS"]
-        )
-    assert found == set(secret.values())
-    assert [(log["code"], log["variable"]) for log in logs] == [("trace.secret-not-set", "ALOS")]
+        warn_of_secrets([endpoint], environment=environment, named=["ALSO", "ALOS"])
+    assert [log["code"] for log in logs] == ["trace.secret-not-set", "trace.secret-common"]
+    assert logs[0]["variable"] == "ALOS"
+    assert logs[1]["event"].startswith("ALSO, HF_TOKEN, MINE, OPENAI_API_KEY: ")
     assert secret_variables([endpoint], named=["ALSO"]) == ("ALSO", "MINE")
 
 
@@ -188,3 +191,41 @@ def test_another_process_that_joins_writes_none_of_the_runs_secrets(tmp_path, mo
     assert instants_of(result, "said") == [{"values": [REDACTED] * 3}]
     assert files_with(SECRET, tmp_path) == []
     assert SECRET not in invitations[0]
+
+
+def _stream(*chunks):
+    return Reply(steps=tuple(event({"choices": [one]}) for one in chunks))
+
+
+ECHOES = {
+    "refused": Reply(
+        status=401, steps=(b'{"error": {"message": "wrong key: %s"}}' % SECRET.encode(),)
+    ),
+    "an address": Reply(status=307, headers=(("location", f"http://127.0.0.1:1/?k={SECRET}"),)),
+    "in the stream": Reply(steps=(event({"error": {"message": f"{SECRET} is over"}}),)),
+    "odd part": _stream({"index": 0, "finish_reason": {"key": SECRET}, "delta": {"content": "x"}}),
+    "cut in two": _stream({"index": SECRET, "delta": {"content": "x" * 95 + SECRET}}),
+    "odd end": _stream({"index": 0, "finish_reason": f"stop {SECRET}", "delta": {"content": "x"}}),
+}
+
+
+@pytest.mark.parametrize("backend", ["openai", "litellm"])
+@pytest.mark.parametrize("reply", ECHOES.values(), ids=ECHOES)
+def test_an_error_in_python_quotes_no_key_that_a_server_echoes(
+    tmp_path, monkeypatch, reply, backend
+):
+    monkeypatch.setenv("MY_KEY", SECRET)
+
+    async def main():
+        async with Loopback([reply]) as server:
+            model = "openai/m" if backend == "litellm" else "m"
+            one = {"url": server.url, "model_id": model, "api_key_env": "MY_KEY"}
+            one |= {"backend": backend, "retry": {"max_attempts": 1}}
+            settings = settings_of(tmp_path, endpoints={"producer": one})
+            await pipeline_of(answer).run_async({"task": PROMPT}, settings=settings)
+
+    with pytest.raises(NodeFailed) as failed:
+        asyncio.run(main())
+    shown = "".join(traceback.format_exception(failed.value))
+    assert "ServerError" in shown or "AuthenticationFailed" in shown or "StreamCut" in shown
+    assert "hunter2" not in shown

@@ -9,7 +9,7 @@ import pytest
 from session_runs import refused
 
 from harness.inference import Endpoint
-from harness.session.demand import Demand, Players
+from harness.session.demand import Players
 from harness.session.roles import Roles, with_backends
 from harness.session.separation import (
     ComparedModels,
@@ -108,6 +108,13 @@ def test_nobody_evaluates_unless_named_or_drawn():
 # --- fallbacks -------------------------------------------------------------------------------
 
 
+def test_records_of_an_evaluator_name_the_settings_that_change_its_judgements():
+    judge = served("j", reasoning_effort="none", headers={"x-key": "secret"})
+
+    assert Roles({"j": judge}, {"evaluator": "j"}).calibrated == ("j (reasoning_effort none)",)
+    assert roles("j", evaluator="j").calibrated == ("j",)
+
+
 def falling(**fallbacks):
     known = {tag: served(tag, fallback=names.split()) for tag, names in fallbacks.items()}
     check_fallbacks(known)
@@ -138,10 +145,6 @@ def pool_of(*tags, producer="qwen", same_family="refuse", **fallbacks):
     }
     models = ComparedModels(endpoints, same_family=same_family)
     return evaluator_pool(tags, producer=producer, models=models)
-
-
-def pool(*members):
-    return EvaluatorPool(members=members, excluded={})
 
 
 def test_the_producer_its_model_and_its_family_are_excluded_each_with_its_reason():
@@ -176,32 +179,19 @@ def test_an_empty_pool_says_why_each_was_excluded():
     # By `md5sum` and `bc`: c146…6136 % 3 = 2 for the first.
     [("task-1", "c"), ("Schreibe über Tee.", "c"), ("0", "b"), ("2", "a")],
 )
-def test_a_draw_by_modulo_is_the_md5_of_the_seed_modulo_the_pool(seed, drawn):
-    draw = EvaluatorPool(members=("a", "b", "c"), excluded={"p": "why"}).draw(
-        seed, pool_hash="modulo"
-    )
+def test_a_draw_is_the_md5_of_the_seed_modulo_the_pool(seed, drawn):
+    draw = EvaluatorPool(members=("a", "b", "c"), excluded={"p": "why"}).draw(seed)
     assert (draw.evaluator, draw.seed, draw.pool) == (drawn, seed, ("a", "b", "c"))
     assert draw.excluded == {"p": "why"}
     assert draw.pool_sha256 == hashlib.sha256(b"a\nb\nc").hexdigest()
 
 
-def draws(members, runs, pool_hash):
-    return [pool(*members).draw(f"task {n}", pool_hash=pool_hash).evaluator for n in range(runs)]
-
-
-@pytest.mark.parametrize("pool_hash", ["modulo", "rendezvous"])
-def test_every_member_is_drawn_about_as_often(pool_hash):
-    drawn = Counter(draws("abc", 3000, pool_hash))
+def test_every_member_is_drawn_about_as_often():
+    members = EvaluatorPool(members=("a", "b", "c"), excluded={})
+    drawn = Counter(members.draw(f"task {n}").evaluator for n in range(3000))
     # Six standard deviations of a binomial with n = 3000, p = 1/3.
     assert all(abs(count - 1000) < 6 * 25.8 for count in drawn.values())
     assert len(drawn) == 3
-
-
-def test_by_rendezvous_a_member_more_takes_only_its_share_and_the_order_does_not_matter():
-    both = list(zip(draws("abc", 500, "rendezvous"), draws("dcba", 500, "rendezvous"), strict=True))
-    changed = [new for old, new in both if old != new]
-    assert set(changed) == {"d"}
-    assert 60 < len(changed) < 190
 
 
 # --- from roles to the models of a forecast ------------------------------------------------------
@@ -221,4 +211,4 @@ ASKED = {
 @pytest.mark.parametrize(("roles", "asked", "tags"), ASKED.values(), ids=ASKED)
 def test_roles_are_asked_of_the_models_that_play_them(roles, asked, tags):
     players = Players(roles=roles, embedder="v")
-    assert Demand(roles=tuple(asked)).uses(players) == tuple(tags)
+    assert players.of_all(asked) == tuple(tags)

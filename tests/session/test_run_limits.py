@@ -6,6 +6,8 @@ Most nodes here take a limit for a result, so that it can be looked at.
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -14,7 +16,7 @@ from session_runs import BAD, GOOD, ONE_QUESTION, Calls, Charging, codes, fail, 
 from session_runs import settings_of as plain_settings_of
 
 from harness import Journal, Message, Pipeline, Run, RunTrace, ScriptedBackend, load_run
-from harness.errors import RunLimitReached, ServerError
+from harness.errors import HarnessError, RunLimitReached, ServerError
 from harness.inference import (
     ChatRequest,
     Limits,
@@ -192,6 +194,33 @@ def test_a_limit_to_the_cost_that_bounds_nothing_is_warned_of(tmp_path, limits, 
     assert codes(result.warnings) == warned
 
 
+def test_calls_that_never_connected_take_nothing(tmp_path):
+    with socket.socket() as bound:  # nothing listens there
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+
+        async def text(run: Run) -> list[str]:
+            errors = []
+            for seed in range(4):
+                try:
+                    await run.chat("producer", PROMPT, max_output_tokens=20, seed=seed)
+                except HarnessError as error:
+                    errors.append(error.code)
+            return errors
+
+        once = {"max_attempts": 1}
+        settings = plain_settings_of(
+            tmp_path,
+            roles={"producer": "writer"},
+            limits={"max_tokens": 150, "max_calls": 1},
+            endpoints={"writer": {"backend": "openai", "url": url, "retry": once}},
+        )
+        result = run(pipeline_of(text), settings)
+    assert result.result == ["call.unreachable"] * 4
+    for spent in (result.spent, run_spent(Journal(result.files.journal))):
+        assert (spent.calls, spent.tokens, spent.unpriced_calls) == (0, 0, 0)
+
+
 # --- loops -----------------------------------------------------------------------------------
 
 
@@ -227,8 +256,8 @@ def judged(tmp_path, **limits):
 
 ENDS = {
     "calls": ({"max_calls": 4}, {}, "max_calls = 4"),
-    "tokens": ({"max_tokens": 6_000}, {}, "of max_tokens = 6000 (all that the run has left)"),
-    "cost": ({"max_cost_usd": 1.1}, {}, "max_cost_usd = 1.1 (all that the run has left) there are"),
+    "tokens": ({"max_tokens": 6_000}, {}, "of the run's max_tokens = 6000 there are"),
+    "cost": ({"max_cost_usd": 1.1}, {}, "of the run's max_cost_usd = 1.1 there are"),
     "its own, tighter": (
         {"max_tokens": 100_000, "max_cost_usd": 50},
         {"max_cost_usd": 1.1},
@@ -343,14 +372,17 @@ RECORDED = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("is_refused", [False, True], ids=["of use", "of no use, as when empty"])
 @pytest.mark.parametrize("case", RECORDED)
-def test_what_models_and_machines_are_paid_for_is_counted(tmp_path, case):
+def test_what_models_and_machines_are_paid_for_is_counted(tmp_path, case, is_refused):
     name, said, prices, expected, total_usd = RECORDED[case]
     clock = ManualClock()
     with RunTrace(tmp_path, name="run", clock=clock) as trace:
         trace.instant("endpoint", model="m", **prices)
-        with trace.span(name, model="m", **said):
+        with suppress(ServerError), trace.span(name, model="m", **said):
             clock.advance(ns=1_800 * 10**9)
+            if is_refused:
+                raise ServerError("its reply is of no use", endpoint="m")
     found = run_spent(Journal(trace.journal_path))
     assert found.seconds == 1_800
     assert found.cost_usd == pytest.approx(expected.cost_usd)

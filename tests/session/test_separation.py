@@ -217,7 +217,7 @@ def test_what_is_to_be_kept_in_mind_about_scores(endpoints, code, fact):
 class Asked:
     """Producer `p` and evaluators, whose servers answer by whatever names they are told to."""
 
-    def __init__(self, endpoints=None, *, evaluators=("e",), **tables):
+    def __init__(self, endpoints=None, *, evaluators=("e",), begun=True, **tables):
         endpoints = endpoints or [
             served(tag, f"our-{tag}", port=port) for port, tag in enumerate(["p", *evaluators])
         ]
@@ -226,7 +226,8 @@ class Asked:
         settings = Settings.model_validate({"roles": roles, **tables})
         self.casting = Casting({one.tag: one for one in endpoints}, settings)
         self.casting.choose_evaluators(Tracer(), task="t", run_id="r")
-        self.casting.begin(Tracer())
+        if begun:
+            self.casting.begin(Tracer())
         self.said = len(self.casting.warnings)
         self.calls = 0
         self._served = ServedModels(casting=self.casting, tracer=Tracer())
@@ -275,6 +276,14 @@ def test_servers_that_turn_out_to_serve_one_model_end_the_run_whoever_is_asked_f
         with pytest.raises(error, match=f"'{second}' was answered by '{names[second]}'"):
             asked.call(second, names[second])
     assert asked.calls == 2
+
+
+def test_what_answered_before_anybody_judged_is_compared_once_somebody_does():
+    asked = Asked(begun=False)
+    asked.call("p", "Qwen2.5-7B-Instruct-Q4_K_M.gguf")
+    asked.casting.begin(Tracer())
+    with pytest.raises(SameModel, match="'e' was answered by"):
+        asked.call("e", "qwen2.5:7b")
 
 
 def test_an_answer_is_held_against_what_the_other_role_asks_for_too():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from harness import chat
 from harness.errors import ConfigurationInvalid
 from harness.inference import Endpoint, Limits
 from harness.session import Settings, load_settings
-from harness.session.settings import write_lines
 
 FULL = """\
 traces = "runs"
@@ -155,7 +155,35 @@ def test_a_value_that_is_none_names_its_line_and_what_is_allowed(tmp_path, text)
     assert allowed in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "line",
+    ['traces = "../x"', '[memory]\npath = "../x"', '[memory]\npath = "in"\ncache = "/tmp/x"'],
+)
+def test_settings_of_others_write_into_their_own_folder_only(tmp_path, line):
+    project = tmp_path / "cloned"
+    project.mkdir()
+    file = project / "harness.toml"
+    file.write_text(line)
+    with refused("trust.path-not-allowed") as caught:
+        load_settings(file, environment={})
+    assert str(caught.value).endswith(f" HARNESS_TRUST={project}")
+    assert load_settings(file, environment={"HARNESS_TRUST": str(project)})
+
+
+def test_settings_in_a_parent_folder_are_not_read_and_the_user_is_told(tmp_path, monkeypatch):
+    (tmp_path / "harness.toml").write_text('traces = "theirs"')
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    with capture_logs() as logs:
+        settings = load_settings(environment={})
+    assert settings.traces == Path("traces")
+    assert [one["code"] for one in logs] == ["config.in-parent"]
+    assert str(tmp_path / "harness.toml") in logs[0]["event"]
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")  # nobody writes to it
+    assert load_settings(tmp_path / "pipe.toml", environment={}) == Settings()
     with refused("config.not-toml") as caught:
         read(tmp_path, "\na = \n")
     assert caught.value.line == 2
@@ -216,71 +244,18 @@ def test_what_is_no_settings_is_refused_by_name():
     assert caught.value.code == "config.not-settings"
 
 
-FILE = """\
-# All of it.
-[endpoints.small]   # a GGUF
-path = 'small.gguf'
-device = 'auto'   # at the start
+def test_a_model_that_is_named_with_its_provider_needs_no_settings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    roles = {"producer": "openai/gpt-4o", "evaluator": "ollama/qwen3:8b", "critic": "judge/x"}
+    endpoints = load_settings(environment={}, roles=roles).endpoints
+    assert {one.tag: (one.backend, one.model_id, one.url) for one in endpoints.values()} == {
+        "openai/gpt-4o": ("litellm", "openai/gpt-4o", None),
+        "ollama/qwen3:8b": ("ollama", "qwen3:8b", "http://127.0.0.1:11434"),
+    }
 
-[endpoints."llama-3.1"]\r
-path = "models/llama.gguf"\r
-
-[endpoints]
-other = {path = "m.gguf"}
-[budget]
-capacity = "6 GiB"
-"""
-ON_GPU = 'device = "gpu0"'
-WRITTEN = {
-    "in place, its comment kept": (
-        {"small": f"{ON_GPU}  # whole"},
-        "device = 'auto'   # at the start",
-        f"{ON_GPU}   # at the start",
-    ),
-    "a new line, with its reason": (
-        {"llama-3.1": f"{ON_GPU}  # whole"},
-        '[endpoints."llama-3.1"]\r\n',
-        f'[endpoints."llama-3.1"]\r\n{ON_GPU}  # whole\r\n',
-    ),
-    "shares": (
-        {"small": 'device = {"gpu0" = 3.0, "gpu1" = 1.5}'},
-        "'auto'",
-        '{"gpu0" = 3.0, "gpu1" = 1.5}',
-    ),
-}
-
-
-@pytest.mark.parametrize(("lines", "before", "after"), WRITTEN.values(), ids=WRITTEN)
-def test_a_line_is_written_and_all_else_stays_as_it_is(tmp_path, lines, before, after):
-    path, link = tmp_path / "harness.toml", tmp_path / "link.toml"
-    path.write_bytes(FILE.encode())
-    path.chmod(0o640)
-    link.symlink_to(path)
-    for _ in range(2):  # the second time it is there already
-        write_lines(link, lines)
-        assert path.read_bytes().decode() == FILE.replace(before, after)
-    assert (link.is_symlink(), path.stat().st_mode & 0o777) == (True, 0o640)
-    assert len([*tmp_path.iterdir()]) == 2
-
-
-UNUSUAL = {
-    "no table": "",
-    "another's table": "[endpoints.b]\npath = 'm'\n",
-    "a table in a line": "[endpoints]\na = {path = 'm'}\n",
-    "dotted keys": "[endpoints]\na.path = 'm'\n",
-    "a quoted key": "[endpoints.a]\npath = 'm'\n\"device\" = 'auto'\n",
-    "a value on several lines": "[endpoints.a]\npath = 'm'\ndevice = [\n'gpu0', 'gpu1']\n",
-    "a table within a text": 't = """\n[endpoints.a]\n"""\n[endpoints.b]\npath = \'m\'\n',
-}
-
-
-@pytest.mark.parametrize("text", UNUSUAL.values(), ids=UNUSUAL)
-def test_what_is_written_in_an_unusual_way_is_left_to_a_person(tmp_path, text):
-    path = tmp_path / "harness.toml"
-    path.write_text(f"# unusual\n{text}")
-    with refused("config.not-written") as caught:
-        write_lines(path, {"a": f"{ON_GPU}  # whole"})
-    assert f"write {ON_GPU} by hand" in str(caught.value)
-    assert path.read_text() == f"# unusual\n{text}"
-    with refused("file.unreadable"):
-        write_lines(tmp_path / "none.toml", {"a": ON_GPU})
+    Path("harness.toml").write_text('[endpoints."openai/gpt-4o"]\nurl = "http://127.0.0.1:1/v1"\n')
+    with capture_logs() as warned:
+        settings = load_settings(environment={}, roles={"producer": "openai/gpt-4o"})
+    (own,) = settings.endpoints.values()
+    assert (own.backend, own.url) == ("openai", "http://127.0.0.1:1/v1")
+    assert [one["code"] for one in warned] == ["roles.tag-first"]

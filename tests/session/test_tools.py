@@ -13,7 +13,7 @@ from session_runs import pipeline_of, refused, run, settings_of
 
 from harness import Completion, Run, ScriptedBackend, ScriptedReply, Tool, ToolCall, ToolSpec, mcp
 from harness.errors import InvalidInput
-from harness.session.tools import ToolFailed, cut, text_of, tool_specs, usable_tool
+from harness.session.tools import ToolFailed, cut, result_of, tool_specs, usable_tool
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -171,13 +171,13 @@ def test_arguments_are_read(written: str, read: Mapping[str, object]) -> None:
     ids=str,
 )
 def test_results_become_texts(value: object, text: str) -> None:
-    assert text_of(value) == text
+    assert result_of(value) == (text, ())
 
 
 @pytest.mark.parametrize("value", [object(), np.float32], ids=["object", "class"])
 def test_a_result_that_json_cannot_say_is_an_error(value: object) -> None:
     with pytest.raises(TypeError, match="cannot be written as JSON"):
-        text_of(value)
+        result_of(value)
 
 
 def test_half_a_character_is_left_out() -> None:
@@ -214,3 +214,24 @@ def test_a_server_of_tools_needs_an_agent(tmp_path: Any) -> None:
 
     with refused("tool.not-a-function"):
         run(pipeline_of(answer), settings_of(tmp_path))
+
+
+class Payment(BaseModel):
+    euros: float
+
+
+def test_a_number_that_no_limit_holds_is_no_argument_unless_its_type_allows_it():
+    def pay(euros: float, parts: list[Payment] | None = None) -> str:
+        """Pay."""
+        return f"{euros} {parts}"
+
+    def measure(value: Annotated[float, Field(allow_inf_nan=True)]) -> str:
+        """Measure."""
+        return str(value)
+
+    tool = usable_tool(pay)
+    for given in ('{"euros":"nan"}', '{"euros":"inf"}', '{"euros":1,"parts":[{"euros":"-inf"}]}'):
+        with pytest.raises(ToolFailed, match="finite"):
+            tool.read(given)
+    assert tool.read('{"euros":"1.5"}') == {"euros": 1.5}
+    assert usable_tool(measure).read('{"value":"inf"}') == {"value": float("inf")}

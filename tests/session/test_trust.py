@@ -21,7 +21,6 @@ from harness.session.models import open_endpoint, open_models
 from harness.session.trust import (
     api_key_of,
     check_store,
-    control_key_of,
     known_secrets,
     not_allowed,
     project_of,
@@ -68,13 +67,11 @@ def leads_to(url):
     return address.scheme, str(ip_address(host)) if ":" in host else host, port
 
 
-@given(URLS, NAMES, st.lists(ALLOWANCES), st.booleans())
-def test_no_variable_leaves_for_a_host_that_was_not_allowed(url, name, allowances, controls):
+@given(URLS, NAMES, st.lists(ALLOWANCES))
+def test_no_variable_leaves_for_a_host_that_was_not_allowed(url, name, allowances):
     environment = {**SECRETS, "ANTHROPIC_API_KEY": "a", "HARNESS_ALLOW_KEYS": ",".join(allowances)}
-    keys = {"control_key_env": name, "backend": "vllm"} if controls else {"api_key_env": name}
     try:
-        one = endpoint(url, **{"key": None, **keys}) if controls else endpoint(url, name)
-        sent = (control_key_of if controls else api_key_of)(one, environment)
+        sent = api_key_of(endpoint(url, name), environment)
     except (ValueError, NotTrusted):
         return
     assert sent == environment[name]
@@ -242,6 +239,22 @@ def test_a_folder_cannot_pass_its_settings_off_as_the_users(tmp_path):
     cloned(tmp_path, SAVED, more='written_in = "/elsewhere"\n')
     settings = load_settings(tmp_path / "harness.toml", environment={})
     assert settings.endpoints["e"].written_in == tmp_path.resolve()
+
+
+def test_a_variable_in_a_header_goes_where_a_key_may_go_and_nowhere_else():
+    header = {"headers": {"x-api-key": "Bearer ${OPENAI_API_KEY}"}}
+
+    for fields in (header, {"query": {"key": "${OPENAI_API_KEY}"}}):
+        assert key("https://api.openai.com/v1", None, **fields) is None
+        with pytest.raises(NotTrusted, match="OPENAI_API_KEY"):
+            key("https://evil.example/v1", None, **fields)
+        with pytest.raises(ConfigurationInvalid, match="OPENAI_API_KEY"):
+            api_key_of(endpoint("https://api.openai.com/v1", None, **fields), {})
+    filled = endpoint("https://api.openai.com/v1", None, **header).filled_in(SECRETS)
+    assert filled.headers == {"x-api-key": "Bearer sk-openai"}
+    assert "sk-openai" in known_secrets(
+        [endpoint("http://a", None, **header)], environment=SECRETS, named=[]
+    )
 
 
 def test_a_variable_that_is_not_set_is_said_first():

@@ -14,8 +14,9 @@ from scripted_judge import judge
 from session_runs import BAD, GOOD, ONE_QUESTION, SOURCE, pipeline_of, refused, run, settings_of
 
 from harness import Completion, OnCut, ReplyCut, Run, ScriptedBackend, ToolCall
-from harness.errors import ContextOverflow, HarnessError, ReplyEmpty, ReplyFiltered
-from harness.inference import ChatRequest, FinishReason, Message, ScriptedReply, whole_reply
+from harness.errors import ContextOverflow, HarnessError, ReplyFiltered
+from harness.inference import ChatRequest, Message, ScriptedReply, answer
+from harness.inference.completion import FinishReason
 
 ROLES = {"producer": "writer"}
 
@@ -56,7 +57,6 @@ class Reciting(ScriptedBackend):
 CODES = {
     "length": (ReplyCut, "call.reply-cut"),
     "content_filter": (ReplyFiltered, "call.reply-filtered"),
-    "tool_calls": (ReplyEmpty, "call.reply-empty"),
 }
 ANSWER = json.dumps({"answer": ["a b"]})
 
@@ -76,22 +76,21 @@ ANSWER = json.dumps({"answer": ["a b"]})
 )
 def test_no_cut_text_comes_out_as_whole(tmp_path_factory, cases):
     """Over the finish reasons, the types asked for, and what was said to become of it."""
-    ends = iter([(reason, text) for reason, *_, text in cases])
 
     class Writer(ScriptedBackend):
         async def chat(self, request):
             if request.goes_on:
                 # There is no more of it, and it is not done either.
                 return replace(await super().chat(request), text="", finish_reason="length")
-            reason, text = next(ends)
+            reason, *_, text = cases[int(request.messages[0].content.split()[0])]
             return replace(await super().chat(request), text=text, finish_reason=reason)
 
     async def said(run: Run) -> list[str]:
         given = []
-        for _, returns, on_cut, _ in cases:
+        for number, (_, returns, on_cut, _) in enumerate(cases):
             more = {} if returns is None else {"returns": returns}
             try:
-                await run.chat("producer", "?", on_cut=on_cut, **more)
+                await run.chat("producer", str(number), on_cut=on_cut, **more)
                 given.append("")
             except HarnessError as error:
                 given.append(error.code)
@@ -101,8 +100,10 @@ def test_no_cut_text_comes_out_as_whole(tmp_path_factory, cases):
     writer = Writer(lambda _: "")
     codes = run(pipeline_of(said), given, backends={"writer": writer}).result
     for (reason, _, on_cut, text), code in zip(cases, codes, strict=True):
-        is_whole = reason == "stop" or (reason == "tool_calls" and text.strip())
-        cut = None if is_whole or on_cut == "keep" else CODES[reason][1]
+        if reason not in CODES:
+            cut = None if text.strip() else "reply.empty"
+        else:
+            cut = None if on_cut == "keep" else CODES[reason][1]
         assert cut is None or code == cut
         assert cut is not None or code in {"", "call.reply-invalid"}
 
@@ -117,7 +118,7 @@ def test_a_reply_that_is_gone_on_with_is_the_whole_text_or_an_error(words, room)
     request = ChatRequest(model="m", messages=(Message("user", "?"),), max_output_tokens=room)
     writer = Reciting(text)
     try:
-        found = asyncio.run(whole_reply(writer.chat, request, on_cut="continue"))
+        found = asyncio.run(answer(writer.chat, request, on_cut="continue"))
     except ReplyCut as error:
         found = error
     is_whole = found.finish_reason == "stop"
@@ -131,10 +132,10 @@ def test_a_reply_that_is_gone_on_with_is_the_whole_text_or_an_error(words, room)
 
 @pytest.mark.parametrize(("reason", "error"), [(r, e) for r, (e, _) in CODES.items()])
 def test_the_error_carries_what_there_was(reason, error):
-    writer = Ending([" " if reason == "tool_calls" else "It was a"], reason)
+    writer = Ending(["It was a"], reason)
     with pytest.raises(error) as caught:
-        asyncio.run(whole_reply(writer.chat, asked(), on_cut="error"))
-    assert caught.value.text == (" " if reason == "tool_calls" else "It was a")
+        asyncio.run(answer(writer.chat, asked(), on_cut="error"))
+    assert caught.value.text == "It was a"
     assert caught.value.finish_reason == reason
     assert caught.value.usage.output_tokens == len(caught.value.text.split())
 
@@ -146,12 +147,12 @@ def asked(**fields):
 def test_a_rest_that_the_filter_ends_or_the_context_has_no_room_for_is_not_whole():
     filtered = Ending(["It was a", "dark"], "length", "content_filter")
     with pytest.raises(ReplyFiltered) as caught:
-        asyncio.run(whole_reply(filtered.chat, asked(), on_cut="continue"))
+        asyncio.run(answer(filtered.chat, asked(), on_cut="continue"))
     assert caught.value.text == "It was dark"
 
     full = Ending(["It was a", ContextOverflow("full", endpoint="m")], "length")
     with pytest.raises(ReplyCut) as caught:
-        asyncio.run(whole_reply(full.chat, asked(), on_cut="continue"))
+        asyncio.run(answer(full.chat, asked(), on_cut="continue"))
     assert caught.value.text == "It was a"
     assert isinstance(caught.value.__context__, ContextOverflow)
 
@@ -159,7 +160,7 @@ def test_a_rest_that_the_filter_ends_or_the_context_has_no_room_for_is_not_whole
 def test_json_is_gone_on_with_from_its_last_letter_and_without_its_grammar():
     writer = Ending(['{"answer": [', '"a"]}'], "length", "stop")
     found = asyncio.run(
-        whole_reply(writer.chat, asked(reply_schema={"type": "object"}), on_cut="continue")
+        answer(writer.chat, asked(reply_schema={"type": "object"}), on_cut="continue")
     )
     assert found.text == '{"answer": ["a"]}'
     assert [one.reply_schema for one in writer.requests] == [{"type": "object"}, None]
@@ -168,7 +169,7 @@ def test_json_is_gone_on_with_from_its_last_letter_and_without_its_grammar():
 def test_a_reply_without_an_end_is_an_error_that_says_how_often_more_was_asked_for():
     endless = Ending(["and so on "] * 9, *["length"] * 9)
     with pytest.raises(ReplyCut, match="also after 4 calls for the rest"):
-        asyncio.run(whole_reply(endless.chat, asked(), on_cut="continue"))
+        asyncio.run(answer(endless.chat, asked(), on_cut="continue"))
 
 
 CALL = (ToolCall("a", "look", '{"at": "ow'),)
@@ -189,22 +190,22 @@ def test_a_cut_call_of_a_tool_is_never_gone_on_with(cut, tools, on_cut):
 
     writer = Offered([cut], "length")
     with pytest.raises(ReplyCut):
-        asyncio.run(whole_reply(writer.chat, asked(), on_cut=on_cut))
+        asyncio.run(answer(writer.chat, asked(), on_cut=on_cut))
     assert len(writer.requests) == 1
 
 
-def test_a_cut_text_may_end_in_a_call_and_calls_alone_are_a_whole_reply():
+def test_a_cut_text_may_end_in_a_call_and_calls_alone_are_a_answer():
     writer = Ending(["I will", ScriptedReply(tool_calls=CALL)], "length", "tool_calls")
-    found = asyncio.run(whole_reply(writer.chat, asked(), on_cut="continue"))
+    found = asyncio.run(answer(writer.chat, asked(), on_cut="continue"))
     assert (found.tool_calls, found.finish_reason) == (CALL, "tool_calls")
 
     caller = Ending([ScriptedReply(tool_calls=CALL)], "tool_calls")
-    assert asyncio.run(whole_reply(caller.chat, asked(), on_cut="error")).tool_calls == CALL
+    assert asyncio.run(answer(caller.chat, asked(), on_cut="error")).tool_calls == CALL
 
 
 def test_what_is_to_become_of_a_cut_reply_is_one_of_three():
     with refused("request.on-cut-unknown"):
-        asyncio.run(whole_reply(ScriptedBackend([]).chat, asked(), on_cut="Keep"))
+        asyncio.run(answer(ScriptedBackend([]).chat, asked(), on_cut="Keep"))
 
 
 def test_all_that_is_known_of_a_call_is_one_word_away_in_a_node(tmp_path):

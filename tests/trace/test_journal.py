@@ -40,7 +40,8 @@ def instant(number):
 
 
 def writer_of(path, **options):
-    return JournalWriter(path, maker=RecordMaker(), redactor=Redactor(), **options)
+    redactor = Redactor()
+    return JournalWriter(path, maker=RecordMaker(redactor=redactor), redactor=redactor, **options)
 
 
 def new_run(directory, **options):
@@ -428,7 +429,7 @@ def test_files_that_cannot_be_finished_are_a_warning(tmp_path, disturb, code, wr
         asyncio.run(trace.persisted())
         disturb(trace)
 
-    assert [log["code"] for log in logs] == [code]
+    assert [log["code"] for log in logs][-1:] == [code]
     assert all(trace.run_id in log["error"] for log in logs)
     assert [path.is_file() for path in trace.timeline_paths.values()] == [True] * written
 

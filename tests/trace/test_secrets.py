@@ -19,7 +19,7 @@ from harness.trace import (
     load_run,
 )
 from harness.trace.journal_line import decode, encode, seal
-from harness.trace.secrets import REDACTED, secret_values
+from harness.trace.secrets import REDACTED, searchable, secrets_of
 
 PLAIN = "correct-horse-battery"
 ODD = 'pa"ss\\wörd/with space'
@@ -139,7 +139,7 @@ def test_what_must_be_a_secret_is_replaced_though_nobody_told_of_it(text, cleane
 
 
 def secret_variables(*names, value=PLAIN):
-    return [name for name in names if secret_values({name: value}, named=())]
+    return [name for name in names if secrets_of({name: value}, named=())]
 
 
 def test_more_variables_are_secret_than_end_in_a_secrets_name():
@@ -166,8 +166,8 @@ def test_a_name_tells_of_a_secret(name):
     }
     # and a variable's,
     environment = {name: PLAIN, "PWD": "/home/me", "MAX_TOKENS": "4096", "PASSWORD_STORE": "/x"}
-    assert secret_values(environment, named=["NOT_SET"]) == {PLAIN}
-    assert secret_values(environment, named=["PWD"]) == {PLAIN, "/home/me"}
+    assert {*secrets_of(environment, named=["NOT_SET"]).values()} == {PLAIN}
+    assert {*secrets_of(environment, named=["PWD"]).values()} == {PLAIN, "/home/me"}
     # but not that of a parameter, of which a digest is kept.
     digests = ["0123456789abcdef" * 4, "89abcdef" * 8, "76543210" * 8]
     output = NodeOutput("n", None, "x", {name: digests[0]}, code=digests[1], digest=digests[2])
@@ -278,7 +278,7 @@ def test_a_line_stays_json_and_a_record_and_holds_no_secret(secrets, texts, numb
     assert (cleaned.span, cleaned.time_ns) == (3, number)
     for secret in secrets:
         known = secret.strip()
-        if len(known) >= 6 and known not in REDACTED:
+        if searchable(known) and known not in REDACTED:
             assert not any(known in one.replace(REDACTED, "\0") for one in texts_in(cleaned))
 
 
@@ -405,3 +405,24 @@ def test_a_run_that_records_no_texts_has_none_in_any_file(tmp_path):
         assert full[name] == hashed[name]
         assert full[name] in runs["full"].contents
     assert none == {"n": 7, "query": None}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "ollama", "Ollama", "EMPTY", "none", "dummy", "local", "lm-studio", "not-needed", "hunter2",
+        "sk-no-key-required", "token-abc123", "00000000", "no_key_open_source_local", "anything",
+        "sk-xxxxxxxxxxxxxxxx", "<your-api-key-here>", "123456789", "no-key-required",
+    ],
+)  # fmt: skip
+def test_a_placeholder_for_a_key_stays_in_texts(value):
+    text = f"how to install {value}"
+    assert Redactor([value]).clean(text) == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["пароль-мой", "correct-horse-battery", "password123", "sk-1a2b3c4d5e6f", "ollama-9fK2"],
+)
+def test_a_real_secret_is_looked_for_though_common_words_are_in_it(value):
+    assert Redactor([value]).clean(f"it is {value}.") == f"it is {REDACTED}."

@@ -30,14 +30,16 @@ except KeyboardInterrupt:
 def cookie(url):
     """What a browser shows that was given the address."""
     address = urlsplit(url)
-    return f"a=b; harness-{address.port}={address.query.removeprefix('token=')}"
+    return f"a=b; harness={address.query.removeprefix('token=')}"
 
 
 @contextmanager
 def ask(url, path, **headers):
     """The answer to a GET of exactly this path."""
-    connection = HTTPConnection(urlsplit(url).netloc, timeout=10)
-    connection.request("GET", path, headers={"Cookie": cookie(url), **headers})
+    address = urlsplit(url)
+    connection = HTTPConnection("127.0.0.1", address.port, timeout=10)
+    own = {"Host": address.netloc, "Cookie": cookie(url)}
+    connection.request("GET", path, headers={**own, **headers})
     with connection.getresponse() as answer:
         yield answer
     connection.close()
@@ -47,7 +49,7 @@ def ask(url, path, **headers):
 def open_page(url):
     """All that an open page is to the server."""
     address = urlsplit(url)
-    with socket.create_connection((address.hostname, address.port), timeout=10) as page:
+    with socket.create_connection(("127.0.0.1", address.port), timeout=10) as page:
         headers = f"Host: {address.netloc}\r\nCookie: {cookie(url)}"
         page.sendall(f"GET /harness-alive HTTP/1.1\r\n{headers}\r\n\r\n".encode())
         lines = page.makefile("rb")
@@ -137,10 +139,19 @@ def test_every_answer_forbids_to_ask_others_and_to_be_read_by_others(viewer, pat
 
 @pytest.mark.parametrize(
     ("host", "status"),
-    [("localhost:{}", 200), ("evil.example:{}", 403), ("127.0.0.1:{}0", 403), ("", 403)],
+    [
+        ("{own}", 200),
+        ("localhost:{port}", 403),
+        ("127.0.0.1:{port}", 403),
+        ("evil.example:{port}", 403),
+        ("evil.localhost:{port}", 403),
+        ("{own}0", 403),
+        ("", 403),
+    ],
 )
-def test_it_answers_to_its_own_names_alone(viewer, host, status):
-    with ask(viewer.url, "/localtrace", Host=host.format(viewer.server_port)) as answer:
+def test_it_answers_to_its_own_name_alone(viewer, host, status):
+    named = host.format(own=viewer.host, port=viewer.server_port)
+    with ask(viewer.url, "/localtrace", Host=named) as answer:
         assert answer.status == status
         assert (b"traceEvents" in answer.read()) == (status == 200)
 
@@ -151,6 +162,17 @@ def test_another_account_of_this_machine_sees_nothing(viewer, path, shown):
     with ask(viewer.url, path, Cookie=shown.format(viewer.server_port)) as answer:
         assert answer.status == 403
         assert answer.headers["Set-Cookie"] is None
+
+
+def test_no_other_port_of_this_machine_is_shown_its_cookie(viewer):
+    with TraceViewer(viewer.site["/localtrace"]) as second:
+        names = [urlsplit(one.url).hostname for one in (viewer, second)]
+    # A browser's cookies are those of a name, whatever the port.
+    assert len(set(names)) == 2
+    assert all(name.endswith(".localhost") and len(name) > 20 for name in names)
+    address = urlsplit(viewer.url)
+    with ask(viewer.url, f"/?{address.query}", Cookie="") as answer:
+        assert "Domain" not in answer.headers["Set-Cookie"]
 
 
 def test_the_address_gives_a_browser_what_it_shows_from_then_on(viewer):

@@ -36,7 +36,7 @@ def test_a_recorded_run_is_shown_and_no_one_else_is_asked_for_anything(tmp_path)
         browser.wait_for(
             f"{json.dumps(tracks)}.every(text => document.body?.innerText.includes(text))"
         )
-        assert browser.hosts_asked() == {f"127.0.0.1:{viewer.server_port}"}
+        assert browser.hosts_asked() == {viewer.host}
         # Nor does the browser keep a copy of the trace.
         assert browser.evaluate("caches.has('cached_traces')") is False
 

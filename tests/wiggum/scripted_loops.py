@@ -15,15 +15,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from clients import in_a_loop
+
 from harness.errors import CallTimeout, EvaluatorAbstained, InferenceError, StreamCut
-from harness.inference import Charges, ChatRequest, Completion, Message, TokenPrice, Usage
+from harness.inference import ChatRequest, Completion, Limits, Message, Usage
+from harness.inference.meter import TokenPrice
 from harness.rubric import Checked, Dimension, DimensionScore, Draft, Finding, Rubric, reach_verdict
 from harness.trace import Journal, ManualClock, Record, RunStarted, Tracer
 from harness.trace.journal_line import encode, seal
 from harness.trace.records import SCHEMA_VERSION
 from harness.wiggum import (
-    LoopLimits,
-    LoopMeter,
     LoopPolicy,
     Reviser,
     Round,
@@ -153,13 +154,13 @@ class ScriptedEvaluator:
     def checked(self, draft: Draft) -> Checked:
         return Checked(rank=(False, True, self._check(draft.text)))
 
-    async def evaluate(self, draft: Draft, *, rescore=None):
+    async def evaluate(self, draft: Draft):
         completion = await self._ask(self._request(draft))
         try:
             *points, section = json.loads(completion.text)
         except ValueError:
             raise EvaluatorAbstained("no score could be read") from None
-        return verdict_of(points, draft, section, self.rubric, rescore=rescore, source=self._source)
+        return verdict_of(points, draft, section, self.rubric, source=self._source)
 
 
 def verdict_of(
@@ -168,7 +169,6 @@ def verdict_of(
     section,
     rubric=RUBRIC,
     *,
-    rescore=None,
     source="judged",
 ):
     """The verdict of these scores."""
@@ -180,12 +180,7 @@ def verdict_of(
         DimensionScore(name=d.name, score=p, source=source, reason="thin", findings=findings)
         for d, p in zip(rubric.dimensions, points, strict=True)
     ]
-    carried = ()
-    if rescore is not None:
-        kept = {s.name: s for s in rescore.base.scores if s.name not in rescore.dimensions}
-        judged = [kept.get(score.name, score) for score in judged]
-        carried = tuple(kept)
-    return reach_verdict(rubric, judged, carried=carried)
+    return reach_verdict(rubric, judged)
 
 
 FIRST = Draft(text="Draft number 1.", task="Write.")
@@ -196,7 +191,7 @@ async def run_loop(
     world: World,
     *,
     first: Draft = FIRST,
-    limits: LoopLimits | None = None,
+    limits: Limits | None = None,
     policy: LoopPolicy | None = None,
     rounds: Sequence[Round] = (),
     sink=None,
@@ -209,31 +204,31 @@ async def run_loop(
     check: Callable[[str], float] = lambda _: 0,
     source="judged",
 ) -> WiggumResult:
-    charges = Charges({"writer": PRICE, "judge": PRICE} if priced else {})
-    meter = LoopMeter(world.ask, limits=limits or LoopLimits(), clock=world.clock, charges=charges)
-    evaluator = ScriptedEvaluator(rubric=rubric, ask=meter.ask, check=check, source=source)
+    prices = {"writer": PRICE, "judge": PRICE} if priced else {}
     tracer = Tracer(sink, clock=world.clock)
-    return await revise_until_met(
-        first,
-        evaluator=evaluator,
-        reviser=Reviser(
-            ask=meter.ask,
-            model="writer",
-            requirements=(),
-            max_output_tokens=100,
-            mode=mode,
-            candidates=candidates,
-            finalists=finalists,
-            at_once=at_once,
-            check=evaluator.checked,
+    with in_a_loop(world.ask, limits, prices=prices, clock=world.clock) as (ask, meter):
+        evaluator = ScriptedEvaluator(rubric=rubric, ask=ask, check=check, source=source)
+        return await revise_until_met(
+            first,
+            evaluator=evaluator,
+            reviser=Reviser(
+                ask=ask,
+                model="writer",
+                requirements=(),
+                max_output_tokens=100,
+                mode=mode,
+                candidates=candidates,
+                finalists=finalists,
+                at_once=at_once,
+                check=evaluator.checked,
+                tracer=tracer,
+            ),
+            meter=meter,
             tracer=tracer,
-        ),
-        meter=meter,
-        tracer=tracer,
-        finalists=finalists,
-        policy=policy,
-        rounds=rounds,
-    )
+            finalists=finalists,
+            policy=policy,
+            rounds=rounds,
+        )
 
 
 def digest_choice(text: str, choices: Sequence):

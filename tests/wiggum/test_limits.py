@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from clients import in_a_loop
 
 from harness.errors import (
     CallTimeout,
@@ -13,21 +14,13 @@ from harness.errors import (
     InvalidInput,
     LimitReached,
     RunLimitReached,
+    ServerError,
 )
-from harness.inference import (
-    Charges,
-    ChatRequest,
-    Completion,
-    Limits,
-    Message,
-    Spent,
-    TokenPrice,
-    Usage,
-    merged,
-)
-from harness.inference.limits import Room, refusal
+from harness.inference import ChatRequest, Completion, Limits, Message, Meter, Spent, Usage, merged
+from harness.inference.limits import refusal
+from harness.inference.meter import TokenPrice
 from harness.trace import ManualClock
-from harness.wiggum import LoopLimits, LoopMeter
+from harness.wiggum import LoopPolicy
 
 # --- what they are -------------------------------------------------------------------------------
 
@@ -36,12 +29,12 @@ from harness.wiggum import LoopLimits, LoopMeter
     ("kind", "limits", "code"),
     [
         (Limits, {"max_tokens": 0}, "loop.limit-not-positive"),
-        (LoopLimits, {"max_cost_usd": -1.5}, "loop.limit-not-positive"),
-        (LoopLimits, {"max_seconds": math.nan}, "loop.limit-not-positive"),
-        (LoopLimits, {"max_rounds": 0}, "loop.rounds-not-positive"),
+        (Limits, {"max_cost_usd": -1.5}, "loop.limit-not-positive"),
+        (Limits, {"max_seconds": math.nan}, "loop.limit-not-positive"),
+        (LoopPolicy, {"max_rounds": 0}, "loop.rounds-not-positive"),
         (Limits, {"max_tokens": "5"}, "loop.limit-wrong-type"),
         (Limits, {"max_calls": True}, "loop.limit-wrong-type"),
-        (LoopLimits, {"max_rounds": "3"}, "loop.limit-wrong-type"),
+        (LoopPolicy, {"max_rounds": "3"}, "loop.limit-wrong-type"),
     ],
 )
 def test_limits_that_leave_nothing_to_be_done_are_refused(kind, limits, code):
@@ -57,38 +50,15 @@ def test_what_is_given_first_goes_before_what_is_given_later():
     assert merged(None, first, None, second) == Limits(max_calls=3, max_tokens=7)
 
 
-@pytest.mark.parametrize(
-    ("own", "left", "expected", "of_run"),
-    [
-        pytest.param({"max_tokens": 5}, {"max_tokens": 9}, {"max_tokens": 5}, set(), id="tighter"),
-        pytest.param(
-            {"max_tokens": 5, "max_seconds": 60.0},
-            {"max_tokens": 3, "max_cost_usd": 0.5, "max_seconds": 90.0},
-            {"max_tokens": 3, "max_cost_usd": 0.5, "max_seconds": 60.0},
-            {"tokens", "cost"},
-            id="each for itself",
-        ),
-        pytest.param({"max_calls": 4}, {}, {"max_calls": 4}, set(), id="no limit to the run"),
-    ],
-)
-def test_a_loop_has_the_tighter_of_its_own_limits_and_what_the_run_has_left(
-    own, left, expected, of_run
-):
-    tightened = LoopLimits(max_rounds=7, **own).within(Limits(**left))
-
-    assert tightened == LoopLimits(max_rounds=7, of_run=frozenset(of_run), **expected)
-
-
 def test_a_call_fits_if_it_does_beside_what_is_spent_and_held():
     """Against the sum written out, for every small combination."""
     for most, spent, held, need in itertools.product(range(1, 5), *[range(4)] * 3):
         fits = spent + held + need <= most
-        rooms = {"held": Room(tokens=held, calls=held), "need": Room(tokens=need, calls=need)}
-        for limits, taken in (
-            (Limits(max_tokens=most), Spent(input_tokens=spent)),
-            (Limits(max_calls=most), Spent(calls=spent)),
+        for limits, taken, needed in (
+            (Limits(max_tokens=most), Spent(input_tokens=spent + held), Spent(input_tokens=need)),
+            (Limits(max_calls=most), Spent(calls=spent + held), Spent(calls=need)),
         ):
-            refused = refusal(limits, model="m", spent=taken, **rooms)
+            refused = refusal(limits, model="m", need=needed, used=taken)
             assert (refused is None) == fits
 
 
@@ -130,18 +100,18 @@ class Backend:
             raise self._outcome
         return self._outcome
 
-    def meter(self, limits: LoopLimits | None = None, *, prices=None, **fields) -> LoopMeter:
-        limits = limits or LoopLimits(**fields)
-        charges = Charges(prices or {})
-        return LoopMeter(self.ask, limits=limits, clock=self.clock, charges=charges)
+    async def each(self, *requests: ChatRequest, of_run=None, prices=None, **limits) -> Meter:
+        """Asks one after another, in a loop with these limits."""
+        how = {"of_run": of_run, "prices": prices, "clock": self.clock}
+        with in_a_loop(self.ask, Limits(**limits), **how) as (ask, meter):
+            self.loop = meter
+            for one in requests:
+                await ask(one)
+        return meter
 
 
-def ask(meter: LoopMeter, *requests: ChatRequest) -> None:
-    async def all_of_them():
-        for one in requests:
-            await meter.ask(one)
-
-    asyncio.run(all_of_them())
+def ask(backend: Backend, *requests: ChatRequest, **limits) -> Meter:
+    return asyncio.run(backend.each(*requests, **limits))
 
 
 UNCOUNTED = replace(REPLY, usage=None, text="x" * 31, reasoning="x" * 30)
@@ -153,22 +123,22 @@ GUESSED = Spent(calls=1, input_tokens=100, estimated_calls=1, unpriced_calls=1)
     ("outcome", "spent"),
     [
         pytest.param(REPLY, replace(COUNTED, unpriced_calls=1), id="no price"),
-        pytest.param(replace(REPLY, from_cache=True), Spent(calls=1), id="from the cache"),
         pytest.param(UNCOUNTED, replace(GUESSED, output_tokens=21), id="tokens nobody counted"),
-        pytest.param(EndpointUnreachable("gone", endpoint="m"), GUESSED, id="failed"),
+        pytest.param(ServerError("gone", endpoint="m", status=500), GUESSED, id="failed"),
+        pytest.param(EndpointUnreachable("gone", endpoint="m"), Spent(), id="never connected"),
         pytest.param(asyncio.CancelledError(), GUESSED, id="cancelled"),
     ],
 )
 def test_what_is_not_known_is_said_to_be_so_and_what_failed_counts_as_read(outcome, spent):
-    meter = Backend(outcome).meter()
+    backend = Backend(outcome)
 
     if isinstance(outcome, BaseException):
         with pytest.raises(type(outcome)):
-            ask(meter, request(60))
+            ask(backend, request(60))
     else:
-        ask(meter, request(60))
+        ask(backend, request(60))
 
-    assert meter.spent == spent
+    assert backend.loop.spent == spent
 
 
 @pytest.mark.parametrize(
@@ -184,28 +154,33 @@ def test_what_is_not_known_is_said_to_be_so_and_what_failed_counts_as_read(outco
     ],
 )
 def test_prices_that_are_given_go_before_what_a_reply_says(reply, prices, cost_usd):
-    meter = Backend(reply).meter(prices=prices)
-
-    ask(meter, request())
+    meter = ask(Backend(reply), request(), prices=prices)
 
     assert meter.spent.cost_usd == pytest.approx(cost_usd)
 
 
 def test_laps_add_up_to_what_was_spent():
     backend = Backend(replace(REPLY, cost_usd=0.1), seconds=1)
-    meter = backend.meter()
-    laps = []
-    for calls in (1, 0, 2):
-        ask(meter, *[request()] * calls)
-        laps.append(meter.lap())
 
+    async def after_each_lap():
+        with in_a_loop(backend.ask, clock=backend.clock) as (ask, meter):
+            for calls in (1, 0, 2):
+                for _ in range(calls):
+                    await ask(request())
+                yield meter, meter.lap()
+
+    async def all_of_them():
+        return [pair async for pair in after_each_lap()]
+
+    pairs = asyncio.run(all_of_them())
+    meter, laps = pairs[0][0], [lap for _, lap in pairs]
     assert [(lap.calls, lap.seconds) for lap in laps] == [(1, 1), (0, 0), (2, 2)]
     assert (meter.spent.calls, meter.spent.tokens) == (3, 300)
     assert meter.spent == laps[0] + laps[1] + laps[2]
     # Another meter that goes on from there has spent the same, to the last bit.
-    other = backend.meter()
-    for lap in laps:
-        other.go_on_from(lap)
+    with in_a_loop(None, clock=backend.clock) as (_, other):
+        for lap in laps:
+            other.go_on_from(lap)
     assert other.spent == meter.spent
 
 
@@ -225,16 +200,14 @@ def test_laps_add_up_to_what_was_spent():
 )
 def test_a_call_that_does_not_fit_is_not_sent(limits, asked, limit):
     backend = Backend()
-    meter = backend.meter(prices={"m": PRICE}, **limits)
-
     if limit is None:
-        ask(meter, asked)
+        ask(backend, asked, prices={"m": PRICE}, **limits)
         assert len(backend.requests) == 1
         return
     with pytest.raises(LimitReached) as caught:
-        ask(meter, asked)
-    assert caught.value.limit == limit
-    assert (backend.requests, meter.spent.calls) == ([], 0)
+        ask(backend, asked, prices={"m": PRICE}, **limits)
+    assert (type(caught.value), caught.value.limit) == (LimitReached, limit)
+    assert (backend.requests, backend.loop.spent.calls) == ([], 0)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +221,7 @@ def test_when_all_is_spent_there_are_no_more_calls(limits, limit):
     backend = Backend(replace(REPLY, cost_usd=0.3))
 
     with pytest.raises(LimitReached) as caught:
-        ask(backend.meter(**limits), request(), request(), request())
+        ask(backend, request(), request(), request(), **limits)
     assert (caught.value.limit, len(backend.requests)) == (limit, 2)
 
 
@@ -263,51 +236,56 @@ def test_when_all_is_spent_there_are_no_more_calls(limits, limit):
 def test_where_the_run_has_too_little_left_it_is_the_runs_limit_that_is_reached(
     left, limit, seconds
 ):
-    own = LoopLimits(max_tokens=1_000, max_seconds=60)
-    meter = Backend(TIMEOUT, seconds=seconds).meter(own.within(left), prices={"m": PRICE})
+    backend, own = Backend(TIMEOUT, seconds=seconds), {"max_tokens": 1_000, "max_seconds": 60}
 
     with pytest.raises(RunLimitReached) as caught:
-        ask(meter, request(60, 50))
+        ask(backend, request(60, 50), of_run=left, prices={"m": PRICE}, **own)
     assert caught.value.limit == limit
 
 
 def test_calls_that_belong_together_are_refused_with_the_number_that_would_do():
-    meter = Backend().meter(max_tokens=500)
-    ask(meter, request())
+    meter = ask(Backend(), request(), max_tokens=500)
 
     meter.check_room(400, what="a draft")
     with pytest.raises(LimitReached, match="max_tokens = 501"):
         meter.check_room(401, what="a draft")
-    of_run = Backend().meter(LoopLimits(max_tokens=900).within(Limits(max_tokens=500)))
-    with pytest.raises(RunLimitReached, match="20 more"):
+    of_run = ask(Backend(), max_tokens=900, of_run=Limits(max_tokens=500))
+    with pytest.raises(RunLimitReached, match="max_tokens = 520"):
         of_run.check_room(520, what="a draft")
-    Backend().meter().check_room(10**9, what="a draft")
+    ask(Backend()).check_room(10**9, what="a draft")
 
 
 def test_calls_at_the_same_time_do_not_count_on_the_same_room():
-    meter = Backend().meter(max_tokens=299)
+    """The second waits for what the first does not need; a third would never fit."""
+    backend = Backend()
 
-    async def two():
-        asked = (meter.ask(request(60, 50)) for _ in range(2))
-        return await asyncio.gather(*asked, return_exceptions=True)
+    async def three():
+        with in_a_loop(backend.ask, Limits(max_tokens=299), clock=backend.clock) as (ask, _):
+            asked = (ask(request(60, 50)) for _ in range(3))
+            return await asyncio.gather(*asked, return_exceptions=True)
 
-    first, second = asyncio.run(two())
+    first, second, third = asyncio.run(three())
 
-    assert first == REPLY
-    assert isinstance(second, LimitReached)
-    # What the first one did not need is there again.
-    ask(meter, request(60, 50))
+    assert (first, second) == (REPLY, REPLY)
+    assert isinstance(third, LimitReached)
 
 
 def test_room_that_is_held_is_for_what_comes_after():
     backend = Backend(seconds=2)
-    meter = backend.meter(max_tokens=400, max_seconds=60)
 
-    with meter.holding(Room(tokens=300, seconds=50)), pytest.raises(LimitReached, match="300 kept"):
-        ask(meter, request(60, 50))
-    ask(meter, request(60, 50))
-    with meter.holding(Room(seconds=50)):
-        ask(meter, request(60, 50))
+    async def use():
+        limits = Limits(max_tokens=400, max_seconds=60)
+        with in_a_loop(backend.ask, limits, clock=backend.clock) as (ask, meter):
+            with (
+                meter.holding(Spent(input_tokens=300, time_ns=50 * 10**9)),
+                pytest.raises(LimitReached, match="100 left"),
+            ):
+                await ask(request(60, 50))
+            await ask(request(60, 50))
+            with meter.holding(Spent(time_ns=50 * 10**9)):
+                await ask(request(60, 50))
+
+    asyncio.run(use())
 
     assert [one.timeout_s for one in backend.requests] == [60, 8]
 
@@ -316,7 +294,7 @@ def test_room_that_is_held_is_for_what_comes_after():
 def test_a_call_may_last_as_long_as_there_is_time(own_s, timeout_s):
     backend = Backend(seconds=2)
 
-    ask(backend.meter(max_seconds=10), request(), request(timeout_s=own_s))
+    ask(backend, request(), request(timeout_s=own_s), max_seconds=10)
 
     assert backend.requests[1].timeout_s == timeout_s
 
@@ -324,4 +302,4 @@ def test_a_call_may_last_as_long_as_there_is_time(own_s, timeout_s):
 @pytest.mark.parametrize(("seconds", "error"), [(10, LimitReached), (5, CallTimeout)])
 def test_a_call_that_ran_out_of_the_loops_time_reached_the_limit(seconds, error):
     with pytest.raises(error):
-        ask(Backend(TIMEOUT, seconds=seconds).meter(max_seconds=10), request())
+        ask(Backend(TIMEOUT, seconds=seconds), request(), max_seconds=10)

@@ -6,10 +6,11 @@ import re
 from dataclasses import replace
 
 import pytest
+from clients import in_a_loop
 from scripted_loops import CUT, FIRST, NO_VERDICT, PARTED, RUBRIC, TIMEOUT
 
 from harness.errors import EvaluatorAbstained, InvalidInput, StreamCut
-from harness.inference import Charges, ScriptedBackend
+from harness.inference import Limits, ScriptedBackend
 from harness.rubric import Dimension, Draft, Evaluator, Prompts, Rubric
 from harness.rubric.checks import Finished
 from harness.trace import (
@@ -19,10 +20,9 @@ from harness.trace import (
     SpanEnded,
     SpanStarted,
     Tracer,
-    monotonic,
     sha256_of,
 )
-from harness.wiggum import LoopLimits, LoopMeter, Reviser, revise_until_met
+from harness.wiggum import LoopPolicy, Reviser, revise_until_met
 
 
 def reply(judged) -> object:
@@ -45,22 +45,23 @@ class Models:
         return await (self.judge if request.role == "evaluator" else self.writer).chat(request)
 
     async def run(self, *, rubric=RUBRIC, first=FIRST, mode="sections", ask=None, **more):
+        rounds = {name: more.pop(name) for name in ("max_rounds",) if name in more}
         limits = {name: more.pop(name) for name in list(more) if name.startswith("max_")}
-        meter = LoopMeter(
-            ask or self.ask, limits=LoopLimits(**limits), clock=monotonic, charges=Charges({})
-        )
+        policy = replace(more.pop("policy", LoopPolicy()), **rounds)
         models = ("judge",) if rubric.judged else ()
         sink = more.pop("sink", None)
-        return await revise_until_met(
-            first,
-            evaluator=Evaluator(rubric, ask=meter.ask, models=models),
-            reviser=Reviser(
-                ask=meter.ask, model="writer", requirements=(), max_output_tokens=100, mode=mode
-            ),
-            meter=meter,
-            tracer=Tracer(sink) if sink else Tracer(),
-            **more,
-        )
+        with in_a_loop(ask or self.ask, Limits(**limits)) as (asked, meter):
+            return await revise_until_met(
+                first,
+                evaluator=Evaluator(rubric, ask=asked, models=models),
+                reviser=Reviser(
+                    ask=asked, model="writer", requirements=(), max_output_tokens=100, mode=mode
+                ),
+                meter=meter,
+                policy=policy,
+                tracer=Tracer(sink) if sink else Tracer(),
+                **more,
+            )
 
     @property
     def evaluated(self) -> list[str]:

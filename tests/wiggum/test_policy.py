@@ -1,11 +1,15 @@
 """What the loop does next: a revision, made from which draft for which dimensions, or its end."""
 
-import pytest
+from dataclasses import replace
 
-from harness.inference import Spent
+import pytest
+from clients import in_a_loop
+
+from harness.inference import Limits, Spent
 from harness.inference.limits import NOTHING
 from harness.rubric import DimensionScore, Verdict
-from harness.wiggum import LoopLimits, LoopPolicy, Round
+from harness.trace import ManualClock
+from harness.wiggum import LoopPolicy, Round
 from harness.wiggum.policy import Revise, Stop, decide, decide_on_draft, next_revision
 
 
@@ -56,13 +60,11 @@ def scored(*composites: float, spread: float = 0.25) -> list[Round]:
 
 
 def decided(so_far, *, spent=NOTHING, need=0, policy=None, **limits):
-    return decide(
-        so_far,
-        limits=LoopLimits(**{"max_rounds": 9, **limits}),
-        policy=policy or LoopPolicy(),
-        spent=spent,
-        most_tokens=lambda _step: need,
-    )
+    policy = replace(policy or LoopPolicy(), max_rounds=limits.pop("max_rounds", 9))
+    clock = ManualClock()
+    with in_a_loop(None, Limits(**limits), clock=clock) as (_, meter):
+        meter.go_on_from(spent)
+        return decide(so_far, policy=policy, left=meter.left, most_tokens=lambda _step: need)
 
 
 LOW, HIGH, HIGHER = {"a": 3.0, "b": 5.0}, {"a": 6.0, "b": 5.0}, {"a": 6.0, "b": 6.5}

@@ -5,17 +5,16 @@ import json
 from itertools import takewhile
 
 import pytest
+from clients import in_a_loop
 
-from harness.inference import Charges, ChatRequest, Completion, ScriptedBackend
+from harness.inference import ChatRequest, Completion, ScriptedBackend
 from harness.rubric import Dimension, Draft, Evaluator, Rubric
 from harness.rubric.checks import SectionWords
 from harness.rubric.rubric import Shortening
 from harness.session import Pipeline, Run, Settings
 from harness.session.settings import TraceSettings
-from harness.trace import Tracer, monotonic
+from harness.trace import Tracer
 from harness.wiggum import (
-    LoopLimits,
-    LoopMeter,
     LoopPolicy,
     Reviser,
     WiggumResult,
@@ -51,22 +50,23 @@ def run_loop(
     async def ask(request: ChatRequest) -> Completion:
         return await (judge if request.role == "evaluator" else writer).chat(request)
 
-    meter = LoopMeter(ask, limits=LoopLimits(max_rounds=3), clock=monotonic, charges=Charges({}))
-    return asyncio.run(
-        revise_until_met(
-            first,
-            evaluator=Evaluator(rubric, ask=meter.ask, models=("judge",) if rubric.judged else ()),
-            reviser=Reviser(
-                ask=meter.ask,
-                model="writer",
-                requirements=rubric.requirements,
-                max_output_tokens=100,
-            ),
-            meter=meter,
-            policy=LoopPolicy(focus_below=rubric.focus_below),
-            tracer=Tracer(),
-        )
-    )
+    async def revised() -> WiggumResult:
+        with in_a_loop(ask) as (asked, meter):
+            return await revise_until_met(
+                first,
+                evaluator=Evaluator(rubric, ask=asked, models=("judge",) if rubric.judged else ()),
+                reviser=Reviser(
+                    ask=asked,
+                    model="writer",
+                    requirements=rubric.requirements,
+                    max_output_tokens=100,
+                ),
+                meter=meter,
+                policy=LoopPolicy(focus_below=rubric.focus_below),
+                tracer=Tracer(),
+            )
+
+    return asyncio.run(revised())
 
 
 def verdict(score: float) -> str:

@@ -19,7 +19,7 @@ from harness.rubric import (
     reach_verdict,
 )
 from harness.trace import Flows, Instant, SpanRecord, Tracer
-from harness.wiggum import LoopLimits, Reviser, Round
+from harness.wiggum import LoopPolicy, Reviser, Round
 from harness.wiggum.ratchet import Candidate, best_of, select
 from harness.wiggum.sampling import Place, sample
 
@@ -118,7 +118,7 @@ def loop(said, *, judged=lambda _text: scores(5, section=0), records=None, **mor
         run_loop(
             world,
             first=replace(PARTED, text=BASE.text),
-            limits=LoopLimits(max_rounds=2),
+            policy=LoopPolicy(max_rounds=2),
             candidates=len(said),
             check=lambda text: float(text.count("good")),
             sink=records.append if records is not None else None,

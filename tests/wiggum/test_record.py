@@ -20,7 +20,7 @@ from harness.trace import (
     TraceOptions,
     load_run,
 )
-from harness.wiggum import LoopLimits, Round, rounds_from
+from harness.wiggum import LoopPolicy, Round, rounds_from
 from harness.wiggum.record import record_round
 
 FULL = Round(
@@ -45,7 +45,6 @@ FULL = Round(
         below_floor=("clear",),
         gates=("clear",),
         unjudged=("useful",),
-        carried=("clear",),
         judges=Judges(
             evaluators=("a", "b"),
             prompt_sha256="1234",
@@ -76,7 +75,7 @@ def recorded(directory, *rounds: Round, loops: int = 1, **options) -> Journal:
 
 
 def test_a_round_comes_back_as_it_was(tmp_path):
-    bare = replace(FULL.verdict, judges=None, scores=(), gates=(), carried=())
+    bare = replace(FULL.verdict, judges=None, scores=(), gates=())
     first = replace(FULL, number=1, draft=FIRST.text, base_round=None, verdict=bare)
 
     assert rounds_from(recorded(tmp_path, first, FULL)) == (first, FULL)
@@ -131,21 +130,21 @@ def test_a_run_that_was_killed_goes_on_from_its_journal_to_the_same_end(tmp_path
             lambda number, _candidate: drafts[number], lambda text: scores(points.get(text, 3), 6)
         )
 
-    limits = LoopLimits(max_rounds=5)
-    whole = asyncio.run(run_loop(world(), limits=limits))
+    policy = LoopPolicy(max_rounds=5)
+    whole = asyncio.run(run_loop(world(), policy=policy))
     assert (whole.stop_reason, len(whole.rounds)) == ("max_rounds", 5)
 
     for known in range(len(whole.rounds) + 1):
         journal = recorded(tmp_path, *whole.rounds[:known])
         left = world()
-        again = asyncio.run(run_loop(left, limits=limits, rounds=rounds_from(journal)))
+        again = asyncio.run(run_loop(left, policy=policy, rounds=rounds_from(journal)))
         assert again == whole
         assert len(left.evaluated) == len(whole.rounds) - known
 
 
 def test_a_loop_that_went_on_can_be_gone_on_with_from_its_own_journal(tmp_path):
     world = World(lambda number, _candidate: f"# One\n\nText {number}.", lambda _text: scores(3, 4))
-    once = {"first": PARTED, "limits": LoopLimits(max_rounds=1)}
+    once = {"first": PARTED, "policy": LoopPolicy(max_rounds=1)}
     records = []
     first = asyncio.run(run_loop(world, **once)).rounds
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Literal
 
 import httpx
 
-from harness.inference.providers.http import BodyTooLong, http_client, root_of
+from harness.inference.endpoint import Endpoint
+from harness.inference.providers.http import BodyTooLong, Connection
 from harness.log import log_warning
 
 _TIMEOUT_S = 1.0
@@ -54,17 +55,19 @@ class Metric:
     total: bool = False
 
 
-RUNNING = Metric(name="running", unit="requests")
-WAITING = Metric(name="waiting", unit="requests")
-KV_CACHE = Metric(name="KV cache", unit="share", combine="max")
-PREEMPTIONS = Metric(name="preempted", unit="requests", total=True)
-PROMPT = Metric(name="prompt", unit="tokens", total=True)
-CACHED = Metric(name="cached prompt", unit="tokens", total=True)
-GENERATED = Metric(name="generated", unit="tokens", total=True)
-DRAFTED = Metric(name="drafted", unit="tokens", total=True)
-ACCEPTED = Metric(name="accepted drafts", unit="tokens", total=True)
-ACCEPTANCE = Metric(name="drafts accepted", unit="share", combine="max")
-"""Where a server tells no totals; of lately, for all its replies."""
+METRICS: Mapping[str, Metric] = {
+    "running": Metric(name="running", unit="requests"),
+    "waiting": Metric(name="waiting", unit="requests"),
+    "kv_cache": Metric(name="KV cache", unit="share", combine="max"),
+    "preemptions": Metric(name="preempted", unit="requests", total=True),
+    "prompt": Metric(name="prompt", unit="tokens", total=True),
+    "cached": Metric(name="cached prompt", unit="tokens", total=True),
+    "generated": Metric(name="generated", unit="tokens", total=True),
+    "drafted": Metric(name="drafted", unit="tokens", total=True),
+    "accepted": Metric(name="accepted drafts", unit="tokens", total=True),
+    # Where a server tells no totals; of lately, for all its replies.
+    "acceptance": Metric(name="drafts accepted", unit="share", combine="max"),
+}
 
 _SAMPLE = re.compile(
     r"""
@@ -79,15 +82,14 @@ _PROMETHEUS = re.compile(r"\s*(?:\#|[a-zA-Z_:][\w:]*[ \t{]|$)")
 """The beginning of such a text."""
 
 
-def prometheus(*rows: tuple[str, Metric], from_the_start: bool = True) -> Parser:
-    """Reads these samples from Prometheus text. NaN and infinities are left out.
+def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ...]) -> Parser:
+    """Reads these samples, by the keys of `METRICS`, from Prometheus text; no NaN, no infinity.
 
-    Args:
-        rows: Names, and the quantity that each is, or is a part of.
-        from_the_start: Whether they are there before the server's first call: then a text without
-            any of them is a page of another kind.
+    `from_the_start` says whether they are there before the server's first call: then a text without
+    any of them is a page of another kind.
     """
-    names = {name for name, _ in rows}
+    rows = {key: (one,) if isinstance(one, str) else one for key, one in samples_of.items()}
+    names = {name for group in rows.values() for name in group}
 
     def readings(body: bytes) -> tuple[Reading, ...]:
         text = body.decode(errors="replace")
@@ -97,9 +99,10 @@ def prometheus(*rows: tuple[str, Metric], from_the_start: bool = True) -> Parser
                 samples.setdefault(name, []).append(float(value))
         if not samples and (from_the_start or not _PROMETHEUS.match(text)):
             raise ValueError(f"none of {', '.join(sorted(names))} in it")
-        values: dict[Metric, list[float]] = {}
-        for name, metric in rows:
-            values.setdefault(metric, []).extend(filter(math.isfinite, samples.get(name, ())))
+        values = {
+            METRICS[key]: [one for name in group for one in samples.get(name, ()) if isfinite(one)]
+            for key, group in rows.items()
+        }
         return tuple(
             Reading(
                 name=metric.name,
@@ -117,32 +120,32 @@ def prometheus(*rows: tuple[str, Metric], from_the_start: bool = True) -> Parser
 class MetricsSource:
     """The counters of one server, read again and again by one task.
 
-    `url` is that of a server that was there before the run: its totals do not start at 0.
+    `address` is for a server that the run starts, whose totals begin at 0; otherwise it is the
+    endpoint's.
+
+    Raises:
+        ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
 
     def __init__(
         self,
-        address: Address,
+        endpoint: Endpoint,
         paths: Mapping[str, Parser],
         *,
-        tag: str,
+        api_key: str | None,
         pause_s: float = 0.0,
-        url: str | None = None,
-        api_key: str | None = None,
+        address: Address | None = None,
     ) -> None:
         self.pause_s = pause_s
         """The least time between the end of a read and the next."""
         self._usual_pause_s = pause_s
-        self._address = address
         self._paths = dict(paths)
-        self._tag = tag
-        self._known = None if url is None else root_of(url)
+        bounded = endpoint.model_copy(update={"max_reply_bytes": _LARGEST_BYTES})
+        self._connection = Connection(bounded, api_key=api_key)
+        self._address = address or (lambda: self._connection.root)
+        self._known = None if address else self._connection.root
         self._totals = RunTotals()
         self._last: tuple[Reading, ...] = ()
-        # `read` has one limit for all pages.
-        self._client = http_client(
-            url, api_key=api_key, timeout=httpx.Timeout(None), max_reply_bytes=_LARGEST_BYTES
-        )
 
     async def read(self) -> tuple[Reading, ...]:
         """The counters now, totals counted since the run began; never raises.
@@ -151,7 +154,9 @@ class MetricsSource:
         """
         address = self._address()
         if address is None:
-            return self._at_rest()
+            # A server that has been shut down runs nothing and holds nothing.
+            self.pause_s = 0.0
+            return tuple(replace(r, value=0.0) for r in self._last if not r.total)
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 answers = [await self._ask(address, path) for path in tuple(self._paths)]
@@ -166,11 +171,11 @@ class MetricsSource:
 
     async def aclose(self) -> None:
         """Closes the connections."""
-        await self._client.aclose()
+        await self._connection.client.aclose()
 
     async def _ask(self, address: str, path: str) -> tuple[Reading, ...]:
         try:
-            response = await self._client.get(address + path)
+            response = await self._connection.client.get(address + path)
             if response.status_code in _NOT_OFFERED:
                 del self._paths[path]
                 return ()
@@ -180,16 +185,11 @@ class MetricsSource:
             log_warning(
                 "a server's counters cannot be read",
                 code="metrics.unreadable",
-                endpoint=self._tag,
+                endpoint=self._connection.endpoint.tag,
                 path=path,
                 error=str(error),
             )
             return ()
-
-    def _at_rest(self) -> tuple[Reading, ...]:
-        # A server that has been shut down runs nothing and holds nothing.
-        self.pause_s = 0.0
-        return tuple(replace(r, value=0.0) for r in self._last if not r.total)
 
 
 class RunTotals:
@@ -226,7 +226,10 @@ class RunTotals:
         return replace(reading, value=self._grown[name])
 
     def _hits(self) -> tuple[Reading, ...]:
-        prompt, cached = self._grown.get(PROMPT.name), self._grown.get(CACHED.name)
+        prompt, cached = (
+            self._grown.get(METRICS["prompt"].name),
+            self._grown.get(METRICS["cached"].name),
+        )
         if not prompt or cached is None:
             return ()
         return (Reading(name="prefix cache hits", unit="share", value=cached / prompt),)

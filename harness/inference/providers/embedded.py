@@ -21,29 +21,23 @@ from typing import Final, cast
 
 import orjson
 
-from harness.errors import EndpointUnreachable, LoadFailed, ModelFileInvalid, ServerError, StreamCut
-from harness.hardware import GgufHeader, Loading, read_gguf_header
+from harness.errors import EndpointUnreachable, LoadFailed, ServerError, StreamCut
+from harness.hardware import GgufHeader, Loading
 from harness.inference.backend import Backend
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
 from harness.inference.providers import llamacpp
 from harness.inference.providers.counters import MetricsSource
+from harness.inference.providers.http import Access
 from harness.inference.providers.model_files import (
-    EngineHost,
+    Engine,
+    engine_host,
     gpu_fields,
+    header_of,
     load_error,
-    warn_of_context,
 )
 from harness.inference.providers.openai_wire import OpenAIWire
-from harness.inference.providers.provider import (
-    ALWAYS,
-    NEVER,
-    Access,
-    Aim,
-    Fields,
-    Provider,
-    remedies,
-)
+from harness.inference.providers.provider import ALWAYS, NEVER, Fields, Provider, remedies
 from harness.inference.providers.server_host import NO_ROOM, in_time
 from harness.inference.providers.serving import configured
 from harness.inference.request import ChatRequest, EmbedRequest
@@ -63,7 +57,7 @@ _ALL_LAYERS = -2
 """For llama.cpp; -1 is as many as fit."""
 
 
-class EmbeddedLlamaCpp:
+class EmbeddedLlamaCpp(Engine):
     """One GGUF model, resident between `load` and `unload`.
 
     The endpoint's `path` must be set.
@@ -81,7 +75,7 @@ class EmbeddedLlamaCpp:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether calls can begin: it was loaded, and its process lives."""
+        """See `Engine`."""
         return self.address is not None
 
     @property
@@ -96,23 +90,8 @@ class EmbeddedLlamaCpp:
         child = self._child
         return child.process_id if child is not None and child.is_alive else None
 
-    async def load(self) -> None:
-        """Makes the model resident; takes from tenths of a second to minutes.
-
-        Raises:
-            ModelFileInvalid: The file is missing or llama.cpp refuses it.
-            LoadFailed: There is no memory for it, no such GPU as the endpoint's device, it took
-                longer than `load_timeout_s`, or the engine crashed.
-        """
-        path = self._endpoint.path
-        assert path is not None
-        if not path.is_file():
-            raise ModelFileInvalid(
-                f"there is no such file; set path of endpoint '{self._endpoint.tag}' to a GGUF",
-                path=path,
-            )
-        header = read_gguf_header(path)
-        warn_of_context(self._endpoint, header)
+    async def _load(self) -> None:
+        header = header_of(self._endpoint)
         fields = {**_params(self._endpoint, _loading(self._endpoint, header)), **_SERVER}
         async with in_time(self._endpoint, "load"):
             child = await _Child.started()
@@ -125,13 +104,11 @@ class EmbeddedLlamaCpp:
         served = self._endpoint.model_copy(
             update={"backend": "llamacpp", "path": None, "url": f"{url}/v1"}
         )
-        self._child, self._wire = (
-            child,
-            OpenAIWire(served, _WIRE, api_key=self.api_key, clock=self._clock),
-        )
+        access = Access(api_key=self.api_key, clock=self._clock)
+        self._child, self._wire = child, OpenAIWire(served, _WIRE, access)
 
     async def unload(self) -> None:
-        """Gives the memory back; a call that is under way is cut off."""
+        """See `Engine`."""
         child, self._child = self._child, None
         wire, self._wire = self._wire, None
         try:
@@ -150,10 +127,6 @@ class EmbeddedLlamaCpp:
         """One vector per text; see `Backend.embed`. Needs an endpoint with `embeddings`."""
         async with self._alive() as wire:
             return await wire.embed(request)
-
-    async def aclose(self) -> None:
-        """Unloads the model."""
-        await self.unload()
 
     async def _served(self, child: _Child, fields: Fields) -> str:
         """The address of the child's server, once it listens."""
@@ -344,10 +317,6 @@ def _loading(endpoint: Endpoint, _header: GgufHeader) -> Loading:
     )
 
 
-def _connect(endpoint: Endpoint, access: Access) -> EmbeddedLlamaCpp:
-    return EmbeddedLlamaCpp(endpoint, clock=access.clock)
-
-
 def _source(endpoint: Endpoint, backend: Backend) -> MetricsSource | None:
     if not isinstance(backend, EmbeddedLlamaCpp):
         return None
@@ -355,11 +324,11 @@ def _source(endpoint: Endpoint, backend: Backend) -> MetricsSource | None:
     # sleep, and does not tell whether its slots share one context.
     counters = llamacpp.COUNTERS
     return MetricsSource(
-        lambda: backend.address,
+        endpoint.model_copy(update={"url": "http://127.0.0.1"}),
         {counters.path: counters.read, "/slots": llamacpp.slot_readings},
-        tag=endpoint.tag,
-        pause_s=counters.pause_s,
         api_key=backend.api_key,
+        pause_s=counters.pause_s,
+        address=lambda: backend.address,
     )
 
 
@@ -367,52 +336,37 @@ def _process(backend: Backend) -> int | None:
     return backend.process_id if isinstance(backend, EmbeddedLlamaCpp) else None
 
 
-def _host(_endpoint: Endpoint, _access: Access, backend: Backend) -> EngineHost:
-    assert isinstance(backend, EmbeddedLlamaCpp)
-    return EngineHost(backend)
-
-
-REMEDIES = (
-    remedies(
-        "under [endpoints.{tag}] in harness.toml, which needs path too ({file}): ",
-        {
-            Aim.LET_BOTH_STAY: "a lower context_tokens ({context_tokens}) or slots ({slots})",
-            Aim.ANSWER_MORE_AT_ONCE: "more slots ({slots}); each takes room for {context_tokens} "
-            "tokens",
-            Aim.READ_PROMPTS_FASTER: "no threads ({threads}): left out, all cores read prompts",
-            Aim.KEEP_PREFIXES: "more slots ({slots}): each keeps the prefix of its last prompt",
-            Aim.MORE_KV_ROOM: "a lower context_tokens ({context_tokens}) or slots ({slots})",
-            Aim.COMPUTE_FASTER: "threads one less than there are cores ({threads}), for they wait "
-            "spinning, and with a core too few are ten times slower",
-            Aim.FIT_AT_START: "a lower context_tokens ({context_tokens}) or slots ({slots})",
-            Aim.FIT_LATER: "a lower context_tokens ({context_tokens})",
-            Aim.LONGER_CONTEXT: "a higher context_tokens ({context_tokens})",
-        },
-    )
-    | remedies(
-        "under [endpoints.{tag}] in harness.toml: ",
-        {
-            Aim.WRITE_FASTER: "the path of a smaller quantization (Q4_K_M for a producer)",
-        },
-    )
-    | remedies(
-        "under [endpoints.{tag}] in harness.toml, in place of path: ",
-        {
-            Aim.KEEP_LOADED: 'backend = "llamacpp", and the url of a llama-server: it outlives the '
-            "run",
-        },
-    )
-)
-"""A built-in model's table has no `path`, and needs one for most changes."""
-
 _WIRE = replace(llamacpp.PROVIDER, title="llama.cpp, as harness starts it,", images=NEVER)
 PROVIDER = Provider(
     title="llama.cpp, started by harness",
-    remedies=REMEDIES,
+    # A built-in model's table has no `path`, and needs one for most changes.
+    remedies=(
+        remedies(
+            "under [endpoints.{tag}] in harness.toml, which needs path too ({file}): ",
+            let_both_stay="a lower context_tokens ({context_tokens}) or slots ({slots})",
+            answer_more_at_once="more slots ({slots}); each takes room for {context_tokens} tokens",
+            read_prompts_faster="no threads ({threads}): left out, all cores read prompts",
+            keep_prefixes="more slots ({slots}): each keeps the prefix of its last prompt",
+            more_kv_room="a lower context_tokens ({context_tokens}) or slots ({slots})",
+            compute_faster="threads one less than there are cores ({threads}), for they wait "
+            "spinning, and with a core too few are ten times slower",
+            fit_at_start="a lower context_tokens ({context_tokens}) or slots ({slots})",
+            fit_later="a lower context_tokens ({context_tokens})",
+            longer_context="a higher context_tokens ({context_tokens})",
+        )
+        | remedies(
+            "under [endpoints.{tag}] in harness.toml: ",
+            write_faster="the path of a smaller quantization (Q4_K_M for a producer)",
+        )
+        | remedies(
+            "under [endpoints.{tag}] in harness.toml, in place of path: ",
+            keep_loaded='backend = "llamacpp", and the url of a llama-server: it outlives the run',
+        )
+    ),
     launch=lambda serving: configured(serving, slots=f"slots = {serving.sequences}"),
     telemetry_name="llamacpp",
-    connect=_connect,
-    host=_host,
+    connect=lambda endpoint, access: EmbeddedLlamaCpp(endpoint, clock=access.clock),
+    host=engine_host,
     loading=_loading,
     images=NEVER,
     cached_tokens=ALWAYS,

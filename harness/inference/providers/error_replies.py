@@ -1,15 +1,13 @@
-"""Turns error replies of model servers, in their four shapes, into this package's errors."""
+"""Turns error replies of model servers, in all their shapes, into this package's errors."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-
-import orjson
+from typing import Any
 
 from harness.errors import (
     AuthenticationFailed,
@@ -21,6 +19,7 @@ from harness.errors import (
     RateLimited,
     ServerError,
 )
+from harness.inference.json_text import at, parsed, text_at, whole
 
 _OVERFLOW = re.compile(
     r"exceed_context_size_error|context_length_exceeded|maximum context length"
@@ -77,18 +76,7 @@ def shorten(endpoint: str) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Complaint:
-    """The message in an error body of any shape."""
-
-    message: str
-    kind: str = ""
-    status: int | None = None
-    prompt_tokens: int | None = None
-    context_tokens: int | None = None
-
-
-def error_from_reply(
+def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     status: int, body: bytes, *, headers: Mapping[str, str], endpoint: str, model_id: str
 ) -> InferenceError:
     """The error that a reply with this status and body means.
@@ -96,23 +84,24 @@ def error_from_reply(
     Args:
         status: HTTP status; 200 for an error inside a stream that had begun, which then may name
             a status of its own.
-        body: JSON in any of the four shapes, or anything else.
+        body: JSON in any shape, or anything else.
         headers: Of the reply, with lower-case names.
         endpoint: Tag of the endpoint.
         model_id: The model that was asked for.
     """
     complaint = _read(body)
-    if status == 200 and complaint.status is not None:
-        status = complaint.status
-    said = complaint.message or f"HTTP {status} without a message"
-    everything = f"{complaint.kind} {said}"
+    if status == 200:
+        own = whole(complaint.get("code")), whole(complaint.get("http_status_code"))
+        status = next(filter(None, own), status)
+    said = _words(complaint) or f"HTTP {status} without a message"
+    everything = f"{complaint.get('type', '')} {complaint.get('code', '')} {said}"
     wait_s = _retry_after_s(headers)
     if _OVERFLOW.search(everything) or (status in _OF_THE_REQUEST and _NO_ROOM.search(said)):
         return context_overflow(
             said,
             endpoint=endpoint,
-            prompt_tokens=complaint.prompt_tokens,
-            context_tokens=complaint.context_tokens,
+            prompt_tokens=whole(complaint.get("n_prompt_tokens")),
+            context_tokens=whole(complaint.get("n_ctx")),
         )
     if status in {401, 403}:
         return AuthenticationFailed(
@@ -120,13 +109,20 @@ def error_from_reply(
             "name of the variable that holds the key",
             endpoint=endpoint,
         )
+    if status == 402 or "insufficient_quota" in everything:
+        return AuthenticationFailed(
+            f"the account has nothing left to spend ({said}); top it up, or use another endpoint",
+            endpoint=endpoint,
+            code="call.quota-spent",
+        )
     # Before the model's absence: Triton says that it does not know a model that it is loading.
     # A gateway that says when to come again (502, 504) speaks of a server that is not there yet; a
     # 500 is a failure whatever it says.
+    wait = "" if wait_s is None else f"; it says to wait {wait_s:g} s"
     later = status in {503, 529} or (status > 500 and wait_s is not None)
     if later or _FULL.search(said):
         return Overloaded(
-            f"the server is loading or full ({said}); try again later",
+            f"the server is loading or full ({said}); try again later{wait}",
             endpoint=endpoint,
             retry_after_s=wait_s,
         )
@@ -139,7 +135,7 @@ def error_from_reply(
         )
     if status == 429:
         return RateLimited(
-            f"the account is at its limit ({said}); wait, or make fewer calls at once",
+            f"the account is at its limit ({said}); make fewer calls at once (max_parallel){wait}",
             endpoint=endpoint,
             retry_after_s=wait_s,
         )
@@ -148,7 +144,7 @@ def error_from_reply(
 
 def words_of(body: bytes) -> str:
     """The message of an error reply, in any of its shapes."""
-    return _read(body).message or body.decode("utf-8", "replace").strip()[:500]
+    return _words(_read(body)) or body.decode("utf-8", "replace").strip()[:500]
 
 
 def context_overflow(
@@ -182,36 +178,29 @@ def _server_error(status: int, said: str, *, endpoint: str) -> InferenceError:
     return ServerError(f"HTTP {status}: {said}", endpoint=endpoint, status=status)
 
 
-def _read(body: bytes) -> _Complaint:
-    try:
-        value = orjson.loads(body)
-        if isinstance(value, str):
-            value = orjson.loads(value)  # MLC encodes its error twice
-    except orjson.JSONDecodeError:
-        return _Complaint(message=body.decode("utf-8", "replace").strip()[:500])
-    if not isinstance(value, dict):
-        return _Complaint(message=str(value)[:500])
-    inner = value.get("error") or value
+def _read(body: bytes) -> Mapping[str, Any]:
+    """The complaint in an error body of any shape."""
+    value = parsed(body)
+    if isinstance(value, str):
+        value = parsed(value.encode())  # MLC encodes its error twice
+    if isinstance(value, list) and value:
+        value = value[0]  # Gemini's
+    inner = at(value, "error") or value
     if isinstance(inner, str) and inner.startswith("{"):
         return _read(inner.encode())  # Ollama passes on its llama-server's error as text
-    if not isinstance(inner, dict):
-        return _Complaint(message=str(inner)[:500], kind=str(value.get("error_type", "")))
-    return _Complaint(
-        message=str(inner.get("message") or inner.get("detail") or "")[:500],
-        kind=f"{inner.get('type', '')} {inner.get('code', '')}",
-        status=_whole(inner.get("code")) or _whole(inner.get("http_status_code")),
-        prompt_tokens=_whole(inner.get("n_prompt_tokens")),
-        context_tokens=_whole(inner.get("n_ctx")),
-    )
+    if isinstance(inner, Mapping):
+        return inner
+    said = body.decode("utf-8", "replace").strip() if inner is None else str(inner)
+    return {"message": said, "type": text_at(value, "error_type")}
+
+
+def _words(complaint: Mapping[str, Any]) -> str:
+    return str(complaint.get("message") or complaint.get("detail") or "")[:500]
 
 
 def _number(pattern: re.Pattern[str], said: str) -> int | None:
     found = pattern.search(said)
     return int(found[1]) if found else None
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:

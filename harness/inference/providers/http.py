@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import json
 import re
+import ssl
 import zlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import httpx
 import orjson
-from pydantic import ValidationError
 
 from harness.errors import (
     ConfigurationInvalid,
     EndpointUnreachable,
     InferenceError,
+    NotOffered,
     ReplyTooLarge,
     ServerError,
     StreamCut,
 )
+from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
+from harness.inference.json_text import parsed
 from harness.inference.providers.error_replies import error_from_reply
-from harness.inference.time_limits import timed_out
+from harness.inference.refused_fields import RefusedFields
+from harness.inference.reply_in_progress import Listener, ReplyInProgress
+from harness.inference.request import ChatRequest, merged
+from harness.inference.time_limits import TimeLimits, timed_out
+from harness.trace import Clock, monotonic
+from harness.trace.secrets import Redactor
 from harness.trace.tracer import traceparent
 
 KEEPALIVE_S = 3.0
@@ -76,37 +85,6 @@ def bearer(api_key: str | None, *, endpoint: str) -> str | None:
     return key or None
 
 
-def http_client(
-    url: str | None, *, api_key: str | None, timeout: httpx.Timeout, max_reply_bytes: int
-) -> httpx.AsyncClient:
-    """A pool of connections to a model server.
-
-    Args:
-        url: Its address; None for one of this machine that is not known yet. Its query, such as a
-            key for a proxy or a version, is sent with every request.
-        api_key: Sent as a bearer token, as `bearer` gave it.
-        timeout: For each step of a request.
-        max_reply_bytes: A longer body ends in `BodyTooLong`.
-    """
-
-    async def bounded(response: httpx.Response) -> None:
-        bound(response, most_bytes=max_reply_bytes)
-
-    base = httpx.URL(url or "http://localhost")
-    key = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    return httpx.AsyncClient(
-        headers={"accept-encoding": PACKED_AS, **key},
-        params=base.params,
-        event_hooks={"response": [bounded]},
-        timeout=timeout,
-        limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S),
-        # Loading certificates takes 20 ms that plain HTTP does not need; a proxy from the
-        # environment must not stand between us and this machine.
-        verify=base.scheme == "https",
-        trust_env=base.host not in _LOOPBACK,
-    )
-
-
 def trace_headers() -> dict[str, str]:
     """The header that tells a server the request's span in the run."""
     context = traceparent()
@@ -116,10 +94,26 @@ def trace_headers() -> dict[str, str]:
 # --- one endpoint ---------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How a session reaches a server."""
+
+    api_key: str | None = field(default=None, repr=False)
+    """Sent with every request, as a bearer token where the server has no other way."""
+    clock: Clock = monotonic
+    check_address: Callable[[str], None] = lambda _url: None
+    """Told where a request is about to go, by a provider that picks the address itself; raises
+    `NotTrusted` to prevent it."""
+
+
 class Connection:
     """The connections to one endpoint, and the errors that its refusals and failures mean.
 
-    The endpoint's `url` must be set.
+    The query of its `url`, such as a key for a proxy or a version, is sent with every request.
+
+    Attributes:
+        base: The endpoint's address, with its `/v1` if it has one.
+        root: The server's address.
 
     Raises:
         ConfigurationInvalid: The key cannot stand in an HTTP header.
@@ -127,35 +121,74 @@ class Connection:
 
     def __init__(self, endpoint: Endpoint, *, api_key: str | None = None) -> None:
         self.endpoint = endpoint
-        self.client = http_client(
-            endpoint.url,
-            api_key=bearer(api_key, endpoint=endpoint.tag),
+        url = httpx.URL(endpoint.url or "https://")  # a client that picks it itself knows it later
+        self.base, self.root = base_of(str(url)), root_of(str(url))
+        key = bearer(api_key, endpoint=endpoint.tag)
+        # What still has a variable is left out: pages that are asked for without credentials.
+        query = {name: value for name, value in endpoint.query.items() if "${" not in value}
+        headers = {
+            name.lower(): bearer(value, endpoint=endpoint.tag) or ""
+            for name, value in endpoint.headers.items()
+            if "${" not in value
+        }
+        self._redactor = Redactor([key or "", *headers.values(), *query.values()])
+        own = {"accept-encoding": PACKED_AS} | ({"authorization": f"Bearer {key}"} if key else {})
+        self.client = httpx.AsyncClient(
+            headers=own | headers,
+            params=url.params.merge(query),
+            event_hooks={"response": [self._bounded]},
             timeout=httpx.Timeout(None, connect=endpoint.connect_timeout_s),
-            max_reply_bytes=endpoint.max_reply_bytes,
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S),
+            # Loading certificates takes 20 ms that plain HTTP does not need; a proxy from the
+            # environment must not stand between us and this machine.
+            verify=httpx.create_ssl_context() if url.scheme == "https" else False,
+            trust_env=url.host not in _LOOPBACK,
         )
 
+    async def _bounded(self, response: httpx.Response) -> None:
+        bound(response, most_bytes=self.endpoint.max_reply_bytes)
+
     def refusal(
-        self, body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
+        self, said: object, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> InferenceError:
-        """The error of a refusal; without a status, it came inside a reply that had begun."""
+        """The error of a refusal, a body or JSON.
+
+        Without a status, it came inside a reply that had begun.
+        """
+        body = said if isinstance(said, bytes) else orjson.dumps(said)
         return error_from_reply(
             status,
-            body,
+            self._redactor.clean(body.decode("utf-8", "replace")).encode(),
             headers=headers or {},
             endpoint=self.endpoint.tag,
             model_id=self.endpoint.model_id,
         )
 
-    def misread(self, data: bytes, error: ValidationError) -> InferenceError:
+    def odd(self, said: object) -> InferenceError:
         """The error of a part of a reply that is not of the protocol.
 
         Broken JSON may be the rest of a broken reply, and another attempt may succeed. JSON of
         another shape will come again.
         """
-        said = f"the reply has an unexpected part: {data[:200]!r}"
-        if error.errors()[0]["type"] == "json_invalid":
-            return StreamCut(said, endpoint=self.endpoint.tag)
-        return ServerError(said, endpoint=self.endpoint.tag)
+        kind = StreamCut if isinstance(said, str) else ServerError
+        # Without the key, which would not be found once it is cut in two.
+        part = self._redactor.clean(said if isinstance(said, str) else repr(said))[:200]
+        return kind(f"the reply has an unexpected part: {part!r}", endpoint=self.endpoint.tag)
+
+    async def read(self, reply: httpx.Response) -> bytes:
+        """All of a reply; raises `StreamCut` if it breaks, `ReplyTooLarge` if it is too long."""
+        try:
+            return (await reply.aread()).removeprefix(codecs.BOM_UTF8)
+        except httpx.RequestError as error:
+            raise self.broken(error) from error
+
+    async def chunks(self, reply: httpx.Response) -> AsyncIterator[bytes]:
+        """A reply's bytes as they come; raises as `read`."""
+        try:
+            async for chunk in reply.aiter_bytes():
+                yield chunk
+        except httpx.RequestError as error:
+            raise self.broken(error) from error
 
     def broken(self, error: httpx.RequestError) -> InferenceError:
         """The error of a reply whose rest could not be read."""
@@ -163,13 +196,29 @@ class Connection:
             return too_large(error, endpoint=self.endpoint)
         return self.cut(f"the connection broke: {str(error) or type(error).__name__}")
 
-    def cut(self, how: str) -> StreamCut:
+    def cut(self, how: str, *, has_begun: bool = True) -> StreamCut:
         """The error of a reply that did not come to its end."""
-        return StreamCut(f"the reply was cut off: {how}", endpoint=self.endpoint.tag)
+        said = f"the reply was cut off: {how}"
+        return StreamCut(said, endpoint=self.endpoint.tag, has_begun=has_begun)
 
-    async def aclose(self) -> None:
-        """Closes the connections; a call that is under way is cut off."""
-        await self.client.aclose()
+    async def ask_to_embed(
+        self, url: str, fields: Mapping[str, object], *, server: str, remedy: str
+    ) -> object:
+        """The answer to a request for embeddings; `remedy` is what makes a server do it.
+
+        Raises:
+            NotOffered: The server does not embed.
+            InferenceError: As `Exchange.post`.
+        """
+        try:
+            async with Exchange(self) as exchange:
+                return parsed(await self.read(await exchange.post(url, fields)))
+        except ServerError as error:
+            if error.status not in {404, 405, 501}:
+                raise
+            raise NotOffered(
+                f"{server} does not embed ({error}); {remedy}", endpoint=self.endpoint.tag
+            ) from error
 
 
 def too_large(error: BodyTooLong, *, endpoint: Endpoint) -> ReplyTooLarge:
@@ -182,10 +231,44 @@ def too_large(error: BodyTooLong, *, endpoint: Endpoint) -> ReplyTooLarge:
     )
 
 
+def redirected(response: httpx.Response, *, endpoint: Endpoint) -> ServerError:
+    """The error of a server that names another address."""
+    status, location = response.status_code, response.headers["location"]
+    message = f"HTTP {status}: it redirects to {location}; is the endpoint's url right?"
+    return ServerError(message, endpoint=endpoint.tag, status=status)
+
+
+def not_connected(error: Exception, url: str, *, endpoint: Endpoint) -> EndpointUnreachable:
+    """The error of a connection that was not made: nothing answers, or TLS refuses what does."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return EndpointUnreachable(
+            f"the certificate of {url} is refused ({cause.verify_message}); name a file with its "
+            "issuer's certificate in SSL_CERT_FILE",
+            endpoint=endpoint.tag,
+            code="call.certificate-refused",
+        )
+    # A server that ends closes a connection in the midst of TLS, too.
+    if cause is not None and not isinstance(cause, ssl.SSLEOFError):
+        return EndpointUnreachable(
+            f"the server at {url} speaks no TLS that is understood here ({error}); does it want "
+            "http:// in place of https://?",
+            endpoint=endpoint.tag,
+            code="call.no-tls",
+        )
+    return EndpointUnreachable(
+        f"nothing answers at {url} ({str(error) or type(error).__name__}); is the server running, "
+        "and is the endpoint's url right?",
+        endpoint=endpoint.tag,
+    )
+
+
 # --- one call -------------------------------------------------------------------------------
 
 
-class Exchange:
+class Exchange(AsyncExitStack):
     """The requests of one call; an `async with` block.
 
     Leaving the block may take a moment, which is not part of the call: put it around the call's
@@ -193,25 +276,14 @@ class Exchange:
     """
 
     def __init__(self, connection: Connection) -> None:
+        super().__init__()
         self._connection = connection
-        self._open = AsyncExitStack()
         self.requests = 0
         """How many were sent so far."""
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._open.__aexit__(kind, error, traceback)
-
     async def post(
         self, url: str, fields: Mapping[str, object], *, on_sent: Callable[[], None] | None = None
-    ) -> ServerReply:
+    ) -> httpx.Response:
         """Sends fields as JSON; the reply is then read as long as the block lasts.
 
         `on_sent` is called when all of it has been handed to the system; again if it is sent again.
@@ -224,10 +296,9 @@ class Exchange:
             InferenceError: The server refused, or is no model server.
         """
         response = await self._send(url, fields, on_sent)
-        self._open.push_async_callback(response.aclose)
-        reply = ServerReply(response, connection=self._connection)
+        self.push_async_callback(response.aclose)
         if response.status_code != 200:
-            raise self._no_reply(response, await reply.read())
+            raise self._no_reply(response, await self._connection.read(response))
         content_type = response.headers.get("content-type", "")
         if not _READABLE.search(content_type):
             raise ServerError(
@@ -235,15 +306,11 @@ class Exchange:
                 "url right?",
                 endpoint=self._connection.endpoint.tag,
             )
-        return reply
-
-    async def ask(self, url: str, fields: Mapping[str, object]) -> bytes:
-        """Sends fields as JSON and reads the whole reply; raises what `post` does."""
-        return await (await self.post(url, fields)).read()
+        return response
 
     def came_to_its_end(self, rest: AsyncIterator[bytes]) -> None:
         """The reply is whole; the rest of the body is read on leaving, and dropped."""
-        self._open.push_async_callback(read_to_end, rest)
+        self.push_async_callback(read_to_end, rest)
 
     async def _send(
         self, url: str, fields: Mapping[str, object], on_sent: Callable[[], None] | None
@@ -274,61 +341,81 @@ class Exchange:
                 self.requests += 1
                 return await client.send(request, stream=True)
         except _BROKEN as error:
-            how = f"the connection broke before it began: {_said(error)}"
-            raise self._connection.cut(how) from error
+            how = f"the connection broke before it began: {str(error) or type(error).__name__}"
+            raise self._connection.cut(how, has_begun=False) from error
         except httpx.ConnectTimeout as error:
             raise timed_out("connect_timeout_s", endpoint) from error
         except httpx.RequestError as error:
-            raise EndpointUnreachable(
-                f"nothing answers at {url} ({_said(error)}); is the server running, and is the "
-                "endpoint's url right?",
-                endpoint=endpoint.tag,
-            ) from error
+            raise not_connected(error, url, endpoint=endpoint) from error
 
     def _no_reply(self, response: httpx.Response, body: bytes) -> InferenceError:
         status = response.status_code
         if response.has_redirect_location:
-            return ServerError(
-                f"HTTP {status}: it redirects to {response.headers['location']}; is the "
-                "endpoint's url right?",
-                endpoint=self._connection.endpoint.tag,
-                status=status,
-            )
+            return redirected(response, endpoint=self._connection.endpoint)
         # Triton refuses a streamed call in the form of an event.
         data = body.removeprefix(b"data:")
         return self._connection.refusal(data, status=status, headers=response.headers)
 
 
-class ServerReply:
-    """A reply whose headers have arrived.
+class HttpBackend(ABC):
+    """What all backends over HTTP share. The endpoint's `url` must be set.
 
-    Raises `StreamCut` if it breaks while it is read, and `ReplyTooLarge` if it is too long.
+    Raises:
+        ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
 
-    def __init__(self, response: httpx.Response, *, connection: Connection) -> None:
-        self._response = response
-        self._connection = connection
-        self.headers: Mapping[str, str] = response.headers
+    def __init__(
+        self, endpoint: Endpoint, access: Access, refused: RefusedFields | None = None
+    ) -> None:
+        assert endpoint.url is not None
+        self._endpoint = endpoint
+        self._clock = access.clock
+        self._connection = Connection(endpoint, api_key=access.api_key)
+        self._refused = refused or RefusedFields(endpoint.drop)
+        self._url = self._connection.base
+        """Where calls are sent."""
 
-    @property
-    def is_json(self) -> bool:
-        """Whether it comes whole, not as a stream of events."""
-        return self.headers.get("content-type", "").startswith("application/json")
+    async def chat(self, request: ChatRequest) -> Completion:
+        """One reply, whole; see `Backend.chat`."""
+        wanted, listener = self._fields(request), Listener(request)
+        async with (
+            Exchange(self._connection) as exchange,
+            TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits,
+        ):
+            while True:
+                fields, dropped = self._refused.without(wanted)
+                body = merged(self._body(fields, request), request.extra_body or {})
+                progress = ReplyInProgress(
+                    listener.request, clock=self._clock, arrived=limits.token_arrived
+                )
+                try:
+                    reply = await exchange.post(self._url, body, on_sent=progress.sent)
+                    values = json_values(self._connection.chunks(reply))
+                    completion = await self._read(values, progress, reply.headers)
+                except ServerError as error:
+                    if listener.told or not self._refused.learn(error, fields):
+                        raise
+                else:
+                    exchange.came_to_its_end(values)
+                    return replace(completion, dropped=dropped, attempts=exchange.requests)
 
-    async def read(self) -> bytes:
-        """All of it."""
-        try:
-            return (await self._response.aread()).removeprefix(codecs.BOM_UTF8)
-        except httpx.RequestError as error:
-            raise self._connection.broken(error) from error
+    async def aclose(self) -> None:
+        """Closes the connections; a call that is under way is cut off."""
+        await self._connection.client.aclose()
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """Its bytes as they come."""
-        try:
-            async for chunk in self._response.aiter_bytes():
-                yield chunk
-        except httpx.RequestError as error:
-            raise self._connection.broken(error) from error
+    @abstractmethod
+    def _fields(self, request: ChatRequest) -> dict[str, object]:
+        """A call by the names of OpenAI's protocol: what may be refused of it."""
+
+    def _body(self, fields: dict[str, object], _request: ChatRequest) -> dict[str, object]:
+        """What is sent of these fields."""
+        return fields
+
+    @abstractmethod
+    async def _read(
+        self, values: AsyncIterator[Any], progress: ReplyInProgress, headers: Mapping[str, str]
+    ) -> Completion:
+        """Reads the reply to its end."""
 
 
 async def read_to_end(rest: AsyncIterator[bytes]) -> None:
@@ -353,10 +440,6 @@ class _Sending:
         self.connected = self.connected or event.endswith("connect_tcp.started")
         if self._on_sent and event.endswith("send_request_body.complete"):
             self._on_sent()
-
-
-def _said(error: httpx.RequestError) -> str:
-    return str(error) or type(error).__name__
 
 
 # --- bodies -------------------
@@ -423,19 +506,25 @@ class _Body(httpx.AsyncByteStream):
             raise httpx.DecodingError(str(error)) from error
 
 
-# --- lines ----------------------------------------------------------------------------------
+# --- what a body says -------------------------------------------------------------------------
+
+_END = re.compile(r"\W*done\W*", re.IGNORECASE)
 
 
 async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Every line without its LF, and the last one even if its LF is missing.
+    """Every line without its end, and the last one even if its end is missing.
 
-    Lines end with LF or CRLF only. Splitting decoded text instead would also cut at U+2028, which
-    servers send unescaped inside JSON strings, and within characters that span two chunks.
+    Lines end with LF, CRLF or CR only. Splitting decoded text instead would also cut at U+2028,
+    which servers send unescaped inside JSON strings, and within characters that span two chunks.
     """
     begun: list[bytes] = []
     mark = codecs.BOM_UTF8  # some proxies begin a stream with one
+    half = b""
     async for chunk in chunks:
-        rest, *more = chunk.split(b"\n")
+        joined = half + chunk if half else chunk
+        half = b"\r" if joined.endswith(b"\r") else b""  # perhaps that of a CRLF
+        ended = joined.removesuffix(half).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        rest, *more = ended.split(b"\n")
         for following in more:
             # Joined once: to add each chunk to what came before takes minutes for a long line.
             begun.append(rest)
@@ -446,20 +535,64 @@ async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield last
 
 
-async def event_data(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The payload of every `data:` line; comments (keep-alive pings) and other fields are skipped.
+async def json_values(chunks: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    """The JSON values of a body, whether they come as events, as lines, or as one document.
 
-    A field `error:` (llama-server of 2025) is returned as the `data:` that all others send.
+    Servers and the proxies before them mix the three: events without blank lines between them, one
+    event of many lines, a whole reply in place of a stream, with an end mark behind it. Comments
+    and fields without data are skipped; what is no JSON, such as a ping, is given as text. An event
+    or field named `error` is given as `{"error": …}`.
     """
+    held: list[bytes] = []
+    name = b""
     async for line in lines(chunks):
-        if line.startswith(b"data:"):
-            yield line[5:].strip()
-        elif line.startswith(b"error:"):
-            yield b'{"error":' + line[6:].strip() + b"}"
+        field, _, value = line.partition(b":")
+        if not line.strip():
+            for said in _values(held):
+                yield _named(said, name)
+            held, name = [], b""
+        elif field == b"event":
+            name = value.strip()
+        elif field not in {b"", b"id", b"retry"}:  # "" is a comment's
+            name = field if field == b"error" else name
+            held.append(value.strip() if field in {b"data", b"error"} else line)
+            # At once, if it is all of a value: a blank line may never come.
+            if (
+                len(held) == 1
+                and line.rstrip()[-1:] in b"}]"
+                and not isinstance(said := _value(held[0]), str)
+            ):
+                yield _named(said, name)
+                held = []
+    for said in _values(held):
+        yield _named(said, name)
 
 
-async def json_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Every line of newline-delimited JSON."""
-    async for line in lines(chunks):
-        if line.strip():
-            yield line
+def _values(pieces: list[bytes]) -> Iterator[Any]:
+    """What these lines of one event say, together or, if that is no JSON, each."""
+    together = _value(b"\n".join(pieces))
+    if not isinstance(together, str):
+        yield together
+    else:
+        yield from filter(lambda said: said != "", map(_value, pieces))
+
+
+def _value(data: bytes) -> Any:  # noqa: ANN401 - JSON
+    text = data.decode("utf-8", "replace").strip()  # a broken character must not cost the reply
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        # Numbers beyond any float, and NaN, must not cost it either: it may do without them.
+        with suppress(ValueError, RecursionError):
+            return json.loads(text)
+    return text
+
+
+def _named(said: object, name: bytes) -> object:
+    is_nested = isinstance(said, dict) and "error" in said
+    return {"error": said} if name == b"error" and not is_nested else said
+
+
+def is_end_mark(said: object) -> bool:
+    """Whether it is `[DONE]`, in any spelling."""
+    return isinstance(said, str) and _END.fullmatch(said) is not None

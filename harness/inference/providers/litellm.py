@@ -6,45 +6,48 @@ import asyncio
 import os
 import re
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any
 
 import httpx
-from pydantic import ValidationError
 
 from harness.errors import (
     CallTimeout,
     ContextOverflow,
-    EndpointUnreachable,
     InferenceError,
     NotOffered,
     ServerError,
     StreamCut,
 )
 from harness.inference.completion import Completion, Embeddings
-from harness.inference.endpoint import Endpoint, SamplingField
-from harness.inference.providers.error_replies import context_overflow, error_from_reply
-from harness.inference.providers.http import BodyTooLong, base_of, bearer, too_large
+from harness.inference.endpoint import Endpoint
+from harness.inference.providers.error_replies import context_overflow
+from harness.inference.providers.http import (
+    Access,
+    BodyTooLong,
+    Connection,
+    base_of,
+    bearer,
+    not_connected,
+    redirected,
+    too_large,
+)
 from harness.inference.providers.litellm_http import HttpCall, http_call, make_careful
 from harness.inference.providers.openai_wire import (
-    Chunk,
-    WireEmbeddings,
     WireReply,
-    WireUsage,
-    nested_schema,
+    openai_schema,
     wire_embeddings,
     wire_fields,
     wire_message,
 )
-from harness.inference.providers.provider import Access, Provider
+from harness.inference.providers.provider import Provider
 from harness.inference.refused_fields import RefusedFields
-from harness.inference.reply_in_progress import ReplyInProgress
+from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message
 from harness.inference.time_limits import TimeLimits, timed_out
-from harness.trace import Clock, monotonic
 
 MANAGED_APIS = {
     "anthropic": ("api.anthropic.com", "ANTHROPIC_API_KEY"),
@@ -83,43 +86,35 @@ class LiteLLMBackend:
     A server that speaks OpenAI's protocol is better reached with `backend = "openai"`: what it
     reports of its timings and its tokens is not translated on the way.
 
-    Args:
-        endpoint: The model, and a base address if it is not the provider's own.
-        api_key: The provider's key; litellm reads its usual variables when there is none.
-        clock: The caller's clock.
-        check_address: Told where a request is about to go; raises `NotTrusted` to prevent it.
+    Without a key, litellm reads its usual variables. The endpoint's `url` is left out where it is
+    the provider's own.
 
     Raises:
         ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        api_key: str | None = None,
-        clock: Clock = monotonic,
-        check_address: Callable[[str], None] = lambda _url: None,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, access: Access) -> None:
         self._endpoint = endpoint
-        self._api_key = bearer(api_key, endpoint=endpoint.tag)
-        self._clock = clock
-        self._check_address = check_address
+        self._api_key = bearer(access.api_key, endpoint=endpoint.tag)
+        self._connection = Connection(endpoint, api_key=access.api_key)
+        self._clock = access.clock
+        self._check_address = access.check_address
         self._litellm: Any = None
         # Some providers have no place for a schema: the prompt then carries it, and the caller
         # checks the reply. Some count tokens unasked, or not at all.
         self._refused = RefusedFields(
-            endpoint.drop,
-            droppable=(*get_args(SamplingField), "response_format", "stream_options"),
+            endpoint.drop, droppable=("response_format", "stream_options")
         )
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
-        wanted = wire_fields(request, self._endpoint.model_id, stream=self._endpoint.stream)
-        if self._endpoint.model_id.startswith(_TOLD_TO_CACHE):
-            wanted["messages"] = [_with_cache_marks(message) for message in request.conversation]
+        endpoint = self._endpoint
+        source = endpoint.source
+        wanted = wire_fields(request, endpoint.model_id, stream=endpoint.stream, source=source)
+        if endpoint.model_id.startswith(_TOLD_TO_CACHE):
+            wanted["messages"] = [_with_cache_marks(one, source) for one in request.conversation]
         if request.reply_schema is not None:
-            wanted |= nested_schema(request.reply_schema)
+            wanted |= openai_schema(request.reply_schema)
         if request.tool_choice == "auto":
             wanted.pop("tool_choice", None)  # some providers have no such field
         async with self._in_time(request) as limits:
@@ -127,8 +122,8 @@ class LiteLLMBackend:
             while True:
                 fields, dropped = self._refused.without(wanted)
                 try:
-                    completion = await self._chat(request, fields, dropped, limits)
-                    return replace(completion, attempts=attempt)
+                    completion = await self._chat(request, fields, limits)
+                    return replace(completion, dropped=dropped, attempts=attempt)
                 except ServerError as error:
                     if not self._refused.learn(error, fields):
                         raise
@@ -141,39 +136,29 @@ class LiteLLMBackend:
             try:
                 said = await self._litellm.aembedding(**fields, **self._means())
             except self._litellm.openai.OpenAIError as error:
-                raise not_embedded(error, self._litellm, endpoint=self._endpoint) from error
-        try:
-            reply = WireEmbeddings.model_validate(said.model_dump())
-        except ValidationError as error:
-            raise ServerError(
-                f"the provider was asked for embeddings and sent something else: {error}",
-                endpoint=self._endpoint.tag,
-            ) from error
+                raise self._meaning(error) from error
+        reply = said.model_dump()
         return wire_embeddings([reply], endpoint=self._endpoint, count=len(request.texts))
 
     async def aclose(self) -> None:
-        """Closes the connections, once no other backend of this kind uses them."""
-        if self._litellm is not None:
-            await self._litellm.aclient_session.leave(self)
+        """Closes the connections."""
+        await self._connection.client.aclose()
 
     async def _chat(
-        self,
-        request: ChatRequest,
-        fields: Mapping[str, object],
-        dropped: tuple[str, ...],
-        limits: TimeLimits,
+        self, request: ChatRequest, fields: Mapping[str, object], limits: TimeLimits
     ) -> Completion:
         progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
         reply = WireReply(progress, endpoint=self._endpoint)
         try:
             async with self._http_call() as call:
-                said = await self._litellm.acompletion(**fields, **self._means())
+                more = {"extra_body": request.extra_body} if request.extra_body else {}
+                said = await self._litellm.acompletion(**fields, **more, **self._means())
                 counted = await self._read(said, reply)
         except self._litellm.openai.OpenAIError as error:
-            raise error_from_litellm(error, self._litellm, endpoint=self._endpoint) from error
+            raise self._meaning(error) from error
         reply.finish_word = call.finish_word.or_else(reply.finish_word)
         cost_usd = self._cost_usd(counted) if reply.usage else None
-        completion = reply.completion(dropped=dropped, cost_usd=cost_usd)
+        completion = reply.completion(cost_usd=cost_usd)
         if cost_usd is None:
             return completion
         return replace(completion, cache_saved_usd=self._cache_saved_usd(counted.usage))
@@ -181,35 +166,19 @@ class LiteLLMBackend:
     async def _read(self, said: Any, reply: WireReply) -> Any:  # noqa: ANN401 - litellm's own types
         """Reads what litellm returned; returns the part of it that has the usage."""
         if not self._endpoint.stream:
-            reply.add_whole(self._chunk(said))
+            reply.add(_as_told(said.model_dump()))
             return said
         counted = None
         async for piece in said:
-            chunk = self._chunk(piece)
+            chunk = _as_told(piece.model_dump())
             reply.add(chunk)
-            counted = piece if chunk.usage else counted
+            counted = piece if chunk["usage"] else counted
         # The last piece says "stop", whether or not the provider did; and where the provider did
         # not count tokens, it has litellm's estimate.
         reply.finish_word = said.received_finish_reason
         if not any(getattr(piece, "usage", None) for piece in said.chunks):
             reply.usage = None
         return counted
-
-    def _chunk(self, piece: Any) -> Chunk:  # noqa: ANN401 - litellm's own type
-        said = piece.model_dump()
-        try:
-            chunk = Chunk.model_validate(said)
-        except ValidationError as error:
-            raise ServerError(
-                f"litellm returned something that is not part of a reply: {error}",
-                endpoint=self._endpoint.tag,
-            ) from error
-        usage = chunk.usage
-        if usage is None:
-            return chunk
-        is_counted = usage.prompt_tokens + usage.completion_tokens > 0
-        told = _as_told(usage, said["usage"]) if is_counted else None
-        return chunk.model_copy(update={"usage": told})
 
     def _cost_usd(self, counted: Any) -> float | None:  # noqa: ANN401 - litellm's own type
         """By the price list that litellm was published with; None for a model that is not on it."""
@@ -232,6 +201,65 @@ class LiteLLMBackend:
             return None
         return float(full - paid)
 
+    def _meaning(self, error: Exception) -> InferenceError:  # noqa: PLR0911 - one for each kind
+        """The error that one of litellm's means.
+
+        litellm guesses a class from words in the message. The provider's own reply, among the
+        error's causes, is surer.
+        """
+        endpoint, kinds = self._endpoint, self._litellm.exceptions
+        too_long = next((one for one in _causes(error) if isinstance(one, BodyTooLong)), None)
+        if too_long or isinstance(error, kinds.MidStreamFallbackError):
+            cut = StreamCut(f"the reply was cut off: {error}", endpoint=endpoint.tag)
+            return too_large(too_long, endpoint=endpoint) if too_long else cut
+        for cause in _causes(error):
+            match cause:
+                case httpx.HTTPStatusError():
+                    return self._refusal(error, cause.response)
+                case httpx.ConnectTimeout():
+                    return timed_out("connect_timeout_s", endpoint)
+                case httpx.ConnectError() | httpx.ProxyError():
+                    return not_connected(cause, endpoint.url or "the provider", endpoint=endpoint)
+                case httpx.RemoteProtocolError() | httpx.ReadError() | httpx.WriteError():
+                    return StreamCut(
+                        "the reply was cut off: the connection broke before it began: "
+                        f"{str(cause) or type(cause).__name__}",
+                        endpoint=endpoint.tag,
+                        has_begun=False,
+                    )
+        # What litellm raised by itself.
+        if "Unmapped LLM provider for this endpoint" in str(error):
+            return NotOffered(
+                f"litellm knows no embeddings of this provider ('{endpoint.model_id}')",
+                endpoint=endpoint.tag,
+            )
+        if isinstance(error, kinds.Timeout):
+            return CallTimeout(str(error), endpoint=endpoint.tag)
+        # Before it has sent anything, it reports that it has no key as a failure of the server or
+        # of the connection; and as the latter whatever it could not read.
+        no_key = _NO_KEY.search(str(error))
+        if isinstance(error, kinds.APIConnectionError) and not no_key:
+            return ServerError(f"litellm could not read the reply: {error}", endpoint=endpoint.tag)
+        status = 401 if no_key else getattr(error, "status_code", 500)
+        return self._refusal(error, httpx.Response(status, text=str(error)))
+
+    def _refusal(self, error: Exception, response: httpx.Response) -> InferenceError:
+        endpoint = self._endpoint
+        if response.has_redirect_location:
+            return redirected(response, endpoint=endpoint)
+        try:
+            body = response.content
+        except httpx.ResponseNotRead:
+            body = str(error).encode()
+        refusal = self._connection.refusal(
+            body, status=response.status_code, headers=response.headers
+        )
+        # litellm knows more ways to say this than we do.
+        is_longer = isinstance(error, self._litellm.exceptions.ContextWindowExceededError)
+        if is_longer and not isinstance(refusal, ContextOverflow):
+            return context_overflow(str(error), endpoint=endpoint.tag)
+        return refusal
+
     @asynccontextmanager
     async def _in_time(self, request: ChatRequest | EmbedRequest) -> AsyncIterator[TimeLimits]:
         """Limits the time of a call, which includes importing litellm (seconds, the first time)."""
@@ -248,8 +276,7 @@ class LiteLLMBackend:
             yield limits
 
     def _http_call(self) -> AbstractAsyncContextManager[HttpCall]:
-        self._litellm.aclient_session.join(self)
-        return http_call(self._endpoint, check_address=self._check_address)
+        return http_call(self._connection, check_address=self._check_address)
 
     def _means(self) -> dict[str, object]:
         """How litellm should send the request."""
@@ -259,6 +286,7 @@ class LiteLLMBackend:
             "api_key": self._api_key,
             # Retrying is ours: a hidden second attempt would be timed as part of the first.
             "max_retries": 0,
+            **({"extra_headers": endpoint.headers} if endpoint.headers else {}),
             # Never over before ours. Without a limit litellm has one of its own.
             "timeout": httpx.Timeout(2 * endpoint.timeout_s, connect=endpoint.connect_timeout_s),
         }
@@ -302,7 +330,7 @@ _TOLD_TO_CACHE = "anthropic/"
 """Claude's API caches what is marked; other providers that cache need no marks."""
 
 
-def _with_cache_marks(message: Message) -> dict[str, object]:
+def _with_cache_marks(message: Message, source: str) -> dict[str, object]:
     """The message in parts; each but the last ends where others that share it may differ."""
     bounds = pairwise([0, *message.shared_chars, len(message.content)])
     parts = [message.content[start:end] for start, end in bounds if start < end]
@@ -310,128 +338,28 @@ def _with_cache_marks(message: Message) -> dict[str, object]:
         {"type": "text", "text": part, "cache_control": {"type": "ephemeral"}}
         for part in parts[:-1]
     ]
-    said = wire_message(message)
+    said = wire_message(message, source)
     if marked:
         images = said["content"][:-1] if isinstance(said["content"], list) else []
         said["content"] = [*images, *marked, {"type": "text", "text": parts[-1]}]
     return said
 
 
-def _as_told(usage: WireUsage, said: Mapping[str, Any]) -> WireUsage:
-    """Drops the count of reasoning tokens where litellm counted them, not the provider.
+def _as_told(said: dict[str, Any]) -> dict[str, Any]:
+    """A part of a reply without litellm's own counts.
 
-    For Anthropic and some others it counts with another model's tokenizer, and then adds a count of
-    text tokens.
+    It fills in zeros where the provider did not count. For Anthropic and some others it counts
+    reasoning with another model's tokenizer, and then adds a count of text tokens.
     """
-    details = said.get("completion_tokens_details") or {}
-    if details.get("text_tokens") is None:
-        return usage
-    return usage.model_copy(update={"completion_tokens_details": None})
+    usage = said.get("usage") or {}
+    is_counted = any(as_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+    details = usage.get("completion_tokens_details") or {}
+    if details.get("text_tokens") is not None:
+        usage = {**usage, "completion_tokens_details": None}
+    return {**said, "usage": usage if is_counted else None}
 
 
 _NO_KEY = re.compile(r"missing (?:credentials|.{0,30}api key)", re.IGNORECASE)
-
-
-def error_from_litellm(
-    error: Exception,
-    litellm: Any,  # noqa: ANN401 - the module
-    *,
-    endpoint: Endpoint,
-) -> InferenceError:
-    """The error that one of litellm's means.
-
-    litellm guesses a class from words in the message. The provider's own reply, among the error's
-    causes, is surer.
-    """
-    too_long = next((one for one in _causes(error) if isinstance(one, BodyTooLong)), None)
-    if too_long or isinstance(error, litellm.exceptions.MidStreamFallbackError):
-        cut = StreamCut(f"the reply was cut off: {error}", endpoint=endpoint.tag)
-        return too_large(too_long, endpoint=endpoint) if too_long else cut
-    for cause in _causes(error):
-        match cause:
-            case httpx.HTTPStatusError():
-                return _refusal(error, cause.response, litellm, endpoint=endpoint)
-            case httpx.ConnectTimeout():
-                return timed_out("connect_timeout_s", endpoint)
-            case httpx.RemoteProtocolError() | httpx.ReadError() | httpx.WriteError():
-                return StreamCut(
-                    "the reply was cut off: the connection broke before it began: "
-                    f"{str(cause) or type(cause).__name__}",
-                    endpoint=endpoint.tag,
-                )
-            case httpx.ConnectError() | httpx.ProxyError():
-                return EndpointUnreachable(
-                    f"nothing answers at {endpoint.url or 'the provider'} ({cause}); is it "
-                    "running, and is the endpoint's url right?",
-                    endpoint=endpoint.tag,
-                )
-    return _of_its_own(error, litellm, endpoint=endpoint)
-
-
-def not_embedded(
-    error: Exception,
-    litellm: Any,  # noqa: ANN401 - the module
-    *,
-    endpoint: Endpoint,
-) -> InferenceError:
-    """The error that one of litellm's means when a provider was asked to embed."""
-    if "Unmapped LLM provider for this endpoint" in str(error):
-        return NotOffered(
-            f"litellm knows no embeddings of this provider ('{endpoint.model_id}')",
-            endpoint=endpoint.tag,
-        )
-    return error_from_litellm(error, litellm, endpoint=endpoint)
-
-
-def _of_its_own(
-    error: Exception,
-    litellm: Any,  # noqa: ANN401 - the module
-    *,
-    endpoint: Endpoint,
-) -> InferenceError:
-    """The meaning of an error that litellm raised by itself."""
-    if isinstance(error, litellm.exceptions.Timeout):
-        return CallTimeout(str(error), endpoint=endpoint.tag)
-    # Before it has sent anything, it reports that it has no key as a failure of the server or of
-    # the connection; and as the latter whatever it could not read.
-    no_key = _NO_KEY.search(str(error))
-    if isinstance(error, litellm.exceptions.APIConnectionError) and not no_key:
-        return ServerError(f"litellm could not read the reply: {error}", endpoint=endpoint.tag)
-    status = 401 if no_key else getattr(error, "status_code", 500)
-    return _refusal(error, httpx.Response(status, text=str(error)), litellm, endpoint=endpoint)
-
-
-def _refusal(
-    error: Exception,
-    response: httpx.Response,
-    litellm: Any,  # noqa: ANN401 - the module
-    *,
-    endpoint: Endpoint,
-) -> InferenceError:
-    if response.has_redirect_location:
-        return ServerError(
-            f"HTTP {response.status_code}: it redirects to {response.headers['location']}; is the "
-            "endpoint's url right?",
-            endpoint=endpoint.tag,
-            status=response.status_code,
-        )
-    try:
-        body = response.content
-    except httpx.ResponseNotRead:
-        body = str(error).encode()
-    refusal = error_from_reply(
-        response.status_code,
-        body,
-        headers=response.headers,
-        endpoint=endpoint.tag,
-        model_id=endpoint.model_id,
-    )
-    # litellm knows more ways to say this than we do.
-    if isinstance(error, litellm.exceptions.ContextWindowExceededError) and not isinstance(
-        refusal, ContextOverflow
-    ):
-        return context_overflow(str(error), endpoint=endpoint.tag)
-    return refusal
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -441,15 +369,11 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _connect(endpoint: Endpoint, access: Access) -> LiteLLMBackend:
-    return LiteLLMBackend(
-        endpoint,
-        api_key=access.api_key,
-        clock=access.clock,
-        check_address=access.check_address,
-    )
-
-
 PROVIDER = Provider(
-    title="litellm", connect=_connect, is_asked=False, finds_keys=True, refuses_tools=True
+    title="litellm",
+    connect=LiteLLMBackend,
+    is_asked=False,
+    finds_keys=True,
+    strict_schemas=True,
+    refuses_tools=True,
 )

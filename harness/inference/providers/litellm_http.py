@@ -11,27 +11,26 @@ Only `litellm.import_litellm` imports litellm itself, after its settings are mad
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
 
 import httpx
 import orjson
 
 from harness.errors import NotTrusted
-from harness.inference.endpoint import Endpoint
+from harness.inference.json_text import parsed
 from harness.inference.providers.http import (
-    KEEPALIVE_S,
     PACKED_AS,
-    bound,
-    lines,
+    Connection,
+    is_end_mark,
+    json_values,
     read_to_end,
     trace_headers,
 )
+from harness.inference.providers.openai_wire import divided, first_choices
 
 _DONE = b"[DONE]"
 _LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\xa9": rb"\u2029"}
@@ -45,12 +44,8 @@ class FinishWord:
         self._has_place = False
         self._word: str | None = None
 
-    def look_in(self, body: bytes) -> None:
-        """Looks in a reply, or in one event of a stream."""
-        try:
-            value = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            return  # an event of another kind, such as [DONE]; what is no reply, litellm refuses
+    def look_in(self, value: object) -> None:
+        """Looks in a reply, or in one event of a stream; what is no reply, litellm refuses."""
         match value:
             case {"choices": [{"index": int(index)}, *_]} if index:
                 pass  # a second reply, which was not asked for
@@ -73,9 +68,8 @@ class FinishWord:
 class HttpCall:
     """One call: what the HTTP client and litellm's caller tell each other past litellm."""
 
-    endpoint: Endpoint
-    """Whose model is called. litellm does not get the query of its address, to which it would add
-    paths."""
+    connection: Connection
+    """To the provider. litellm does not get the query of its address: it would add paths to it."""
     check_address: Callable[[str], None]
     """Raises `NotTrusted` for an address that nothing may be sent to."""
     refusal: NotTrusted | None = None
@@ -92,14 +86,14 @@ HTTP_CALL: ContextVar[HttpCall | None] = ContextVar("HTTP_CALL", default=None)
 
 @asynccontextmanager
 async def http_call(
-    endpoint: Endpoint, *, check_address: Callable[[str], None]
+    connection: Connection, *, check_address: Callable[[str], None]
 ) -> AsyncIterator[HttpCall]:
     """The block in which litellm makes a call.
 
     Raises:
         NotTrusted: It was about to send something where nothing may be sent.
     """
-    call = HttpCall(endpoint=endpoint, check_address=check_address)
+    call = HttpCall(connection=connection, check_address=check_address)
     token = HTTP_CALL.set(call)
     try:
         yield call
@@ -115,34 +109,25 @@ async def http_call(
 
 
 class CarefulClient(httpx.AsyncClient):
-    """A client whose connections are pooled by event loop, for all users that the loop has."""
-
-    def __init__(self) -> None:
-        # Loading certificates takes 20 ms.
-        self._certificates = httpx.create_ssl_context()
-        super().__init__(verify=self._certificates)
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = (
-            WeakKeyDictionary()
-        )
-        self._users: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakSet[object]] = (
-            WeakKeyDictionary()
-        )
+    """A client that sends each call over the connections of its endpoint, and nothing else."""
 
     async def send(self, request: httpx.Request, **how: Any) -> httpx.Response:  # noqa: ANN401
         """Sends a request once; see `httpx.AsyncClient.send`."""
         call = HTTP_CALL.get()
-        if call is not None:
-            # Of most providers litellm keeps one number only; all but connecting is limited above.
-            limits = httpx.Timeout(None, connect=call.endpoint.connect_timeout_s)
-            request.headers["accept-encoding"] = PACKED_AS
-            request.headers.update(trace_headers())
-            request.extensions = {**request.extensions, "timeout": limits.as_dict()}
-            own = httpx.URL(call.endpoint.url or "")
-            if own.query and (request.url.host, request.url.port) == (own.host, own.port):
-                request.url = request.url.copy_merge_params(own.params)
-            _check_address(request)
+        if call is None:
+            raise httpx.NetworkError("litellm sends something by itself", request=request)
+        client = call.connection.client
+        # Of most providers litellm keeps one number only; all but connecting is limited above.
+        request.extensions = {**request.extensions, "timeout": client.timeout.as_dict()}
+        request.headers["accept-encoding"] = PACKED_AS
+        # Some providers get litellm's own `authorization` in place of the endpoint's.
+        request.headers.update(trace_headers() | call.connection.endpoint.headers)
+        own = httpx.URL(call.connection.base)
+        if (request.url.host, request.url.port) == (own.host, own.port):
+            request.url = request.url.copy_merge_params(client.params)
+        _check_address(request)
         try:
-            response = await self._of_this_loop().send(request, **how)
+            response = await client.send(request, **how)
         except (httpx.ConnectError, httpx.RemoteProtocolError) as error:
             # By any other name, litellm does not send it again.
             raise httpx.NetworkError(str(error), request=request) from error
@@ -150,35 +135,13 @@ class CarefulClient(httpx.AsyncClient):
         if is_stream and not response.is_closed:
             assert isinstance(response.stream, httpx.AsyncByteStream)
             response.stream = _EventStream(response.stream, call)
-        if call is not None:
-            if response.is_closed:
-                call.finish_word.look_in(response.content)
-            call.responses.append(response)
+        if response.is_closed:
+            call.finish_word.look_in(parsed(response.content))
+        call.responses.append(response)
         return response
 
-    def join(self, user: object) -> None:
-        """Keeps the running event loop's connections open for this user too, until it leaves."""
-        self._users.setdefault(asyncio.get_running_loop(), WeakSet()).add(user)
 
-    async def leave(self, user: object) -> None:
-        """Closes the running event loop's connections, unless others still use them."""
-        loop = asyncio.get_running_loop()
-        users = self._users.get(loop, WeakSet())
-        users.discard(user)
-        if not users and (client := self._by_loop.pop(loop, None)) is not None:
-            await client.aclose()
-
-    def _of_this_loop(self) -> httpx.AsyncClient:
-        loop = asyncio.get_running_loop()
-        if loop not in self._by_loop:
-            limits = httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S)
-            self._by_loop[loop] = httpx.AsyncClient(
-                verify=self._certificates, limits=limits, event_hooks={"response": [_bounded]}
-            )
-        return self._by_loop[loop]
-
-
-CLIENT = CarefulClient()
+CLIENT = CarefulClient(verify=False)  # it connects to nothing itself
 """The one that all of litellm's calls go through."""
 
 
@@ -207,12 +170,6 @@ def make_careful(litellm: Any) -> None:  # noqa: ANN401 - litellm's own types ar
     litellm.aclient_session = CLIENT
 
 
-async def _bounded(response: httpx.Response) -> None:
-    call = HTTP_CALL.get()
-    if call is not None:
-        bound(response, most_bytes=call.endpoint.max_reply_bytes)
-
-
 def _check_address(request: httpx.Request) -> None:
     call = HTTP_CALL.get()
     if call is not None:
@@ -235,28 +192,43 @@ def _careful(create_client: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _EventStream(httpx.AsyncByteStream):
-    """A stream of JSON events in which every line end really ends a line."""
+    """A stream of JSON events as litellm can read it.
 
-    def __init__(self, stream: httpx.AsyncByteStream, call: HttpCall | None) -> None:
+    Each is one line, whose line ends really end it, and there is nothing else: no pings, no
+    comments, one spelling of the end mark.
+    """
+
+    def __init__(self, stream: httpx.AsyncByteStream, call: HttpCall) -> None:
         self._stream = stream
-        self._lines = lines(aiter(stream))
+        self._values = json_values(aiter(stream))
         self._call = call
         self._done = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for line in self._lines:
+        async for value in self._values:
+            self._done = is_end_mark(value)
+            if isinstance(value, str) and not (self._done or value.startswith("{")):
+                continue
+            data = _DONE if self._done else orjson.dumps(_in_text(value))
             for end, escaped in _LINE_ENDS.items():
-                line = line.replace(end, escaped)  # noqa: PLW2901 - the same line
-            if line.startswith(b"data:"):
-                data = line[5:].strip()
-                self._done = data == _DONE
-                if self._call is not None:
-                    self._call.finish_word.look_in(data)
-            yield line + b"\n"
+                data = data.replace(end, escaped)
+            self._call.finish_word.look_in(value)
+            yield b"data: " + data + b"\n\n"
 
     async def aclose(self) -> None:
         if self._done:
             # OpenAI's library stops reading here, and only a reply that was read to its end leaves
             # its connection to the next.
-            await read_to_end(self._lines)
+            await read_to_end(self._values)
         await self._stream.aclose()
+
+
+def _in_text(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """A chunk of OpenAI's format, its content a text: litellm loses parts, and whole replies."""
+    choice = next(iter(first_choices(value)), {})
+    part = choice.get("delta") or choice.get("message")
+    if not isinstance(part, dict) or ("delta" in choice and isinstance(part.get("content"), str)):
+        return value
+    text, thought = divided(part.get("content"))
+    said = {"content": text} | ({"reasoning_content": thought} if thought else {})
+    return {**value, "choices": [{**choice, "delta": part | said}]}

@@ -32,13 +32,11 @@ from harness.errors import (
     ConfigurationInvalid,
     ContextOverflow,
     LoadFailed,
-    ModelFileInvalid,
     NotOffered,
     ServerError,
     StreamCut,
 )
-from harness.hardware import GgufHeader, Loading, read_gguf_header
-from harness.inference.backend import Backend
+from harness.hardware import GgufHeader, Loading
 from harness.inference.completion import (
     Completion,
     Embeddings,
@@ -50,31 +48,19 @@ from harness.inference.completion import (
 from harness.inference.endpoint import Endpoint
 from harness.inference.providers.error_replies import shorten
 from harness.inference.providers.model_files import (
-    EngineHost,
+    Engine,
+    engine_host,
     gpu_fields,
+    header_of,
     load_error,
     type_number,
-    warn_of_context,
 )
 from harness.inference.providers.openai_wire import wire_fields
-from harness.inference.providers.provider import (
-    NEVER,
-    Access,
-    Aim,
-    Provider,
-    check_offers,
-    remedies,
-)
+from harness.inference.providers.provider import NEVER, Provider, check_offers, remedies
 from harness.inference.providers.serving import Setting, configured
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
-from harness.inference.request import (
-    ChatRequest,
-    EmbedRequest,
-    JsonSchema,
-    Message,
-    Request,
-)
+from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message, Request
 from harness.inference.time_limits import TimeLimits
 from harness.inference.to_its_end import to_its_end
 from harness.trace import Clock, monotonic
@@ -85,13 +71,14 @@ _LEFT_OUT: Mapping[str, Any] = {
     "top_k": None,
     "min_p": None,
     "frequency_penalty": 0.0,
+    "presence_penalty": None,
     "seed": None,
     "top_logprobs": None,
 }
 """What llama.cpp takes for a field that is not sent."""
 
 
-class LlamaCppPython:
+class LlamaCppPython(Engine):
     """One GGUF model, resident between `load` and `unload`.
 
     The endpoint's `path` must be set.
@@ -102,21 +89,14 @@ class LlamaCppPython:
         self._clock = clock
         self._engine: LlamaCppEngine | None = None
         self._turn = asyncio.Lock()
-        self._refused = RefusedFields(endpoint.drop)
+        self._refused = RefusedFields((*endpoint.drop, "reasoning_effort"))
 
     @property
     def is_loaded(self) -> bool:
-        """Whether calls can begin."""
+        """See `Engine`."""
         return self._engine is not None
 
-    async def load(self) -> None:
-        """Makes the model resident; takes from tenths of a second to minutes.
-
-        Raises:
-            ModelFileInvalid: The file is missing or llama.cpp refuses it.
-            LoadFailed: There is no memory for it, or no GPU.
-            ConfigurationInvalid: The package is not installed.
-        """
+    async def _load(self) -> None:
         try:
             await to_its_end(self._start)
         except asyncio.CancelledError:
@@ -124,7 +104,7 @@ class LlamaCppPython:
             raise
 
     async def unload(self) -> None:
-        """Gives the memory back; a call that is under way is cut off."""
+        """See `Engine`."""
         engine, self._engine = self._engine, None
         if engine is not None:
             await to_its_end(engine.close)
@@ -138,6 +118,7 @@ class LlamaCppPython:
             )
         check_offers(request, PROVIDER)
         _, dropped = self._refused.without(wire_fields(request, self._endpoint.model_id))
+        dropped += ("extra_body",) if request.extra_body else ()
         asked = replace(request, **{name: _LEFT_OUT[name] for name in _LEFT_OUT if name in dropped})
         asked_ns = self._clock()
         async with self._in_turn(request) as (engine, limits):
@@ -151,7 +132,6 @@ class LlamaCppPython:
                 usage=step.usage,
                 model_id=self._endpoint.model_id,
                 reported=step.timings,
-                dropped=dropped,
             )
         waited = Phase(
             name="queue", start_ns=asked_ns, end_ns=completion.sent_ns, source="measured"
@@ -160,6 +140,7 @@ class LlamaCppPython:
             completion,
             sent_ns=asked_ns,
             phases=(waited, *completion.phases),
+            dropped=dropped,
             structured=None if request.reply_schema is None else "enforced",
         )
 
@@ -178,10 +159,6 @@ class LlamaCppPython:
         return Embeddings(
             vectors=vectors, input_tokens=input_tokens, model_id=self._endpoint.model_id
         )
-
-    async def aclose(self) -> None:
-        """Unloads the model."""
-        await self.unload()
 
     @asynccontextmanager
     async def _in_turn(self, request: Request) -> AsyncIterator[tuple[LlamaCppEngine, TimeLimits]]:
@@ -326,7 +303,9 @@ class LlamaCppEngine:
             raise self._overflow("prompt", len(prompt), context_tokens=context_tokens)
         room = min(room, request.max_output_tokens or room)
         grammar = None if request.reply_schema is None else self._grammar(request.reply_schema)
-        self._start_counting()
+        # Else a computation that was stopped would be counted with the next.
+        self._library.llama_synchronize(self._llama.ctx)
+        self._library.llama_perf_context_reset(self._llama.ctx)
         seed = self._library.LLAMA_DEFAULT_SEED if request.seed is None else request.seed
         self._llama.set_seed(seed)
         # A token may end inside a character, and so may a reply that is cut: that half is dropped.
@@ -338,7 +317,7 @@ class LlamaCppEngine:
             for token in self._llama.generate(
                 prompt,
                 temp=request.temperature,
-                **request.cutoffs,
+                **request.sampling,
                 frequency_penalty=request.frequency_penalty,
                 grammar=grammar,
             ):
@@ -419,11 +398,6 @@ class LlamaCppEngine:
             context_tokens=context_tokens,
         )
 
-    def _start_counting(self) -> None:
-        # Else a computation that was stopped would be counted with the next.
-        self._library.llama_synchronize(self._llama.ctx)
-        self._library.llama_perf_context_reset(self._llama.ctx)
-
     def _computed(self) -> tuple[int, int]:
         """How many tokens have been computed in this call, and for how many nanoseconds."""
         said = self._library.llama_perf_context(self._llama.ctx)
@@ -503,21 +477,14 @@ def _import_llama_cpp(endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp is
 
 
 def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp is not typed
-    path = endpoint.path
-    assert path is not None
-    if not path.is_file():
-        raise ModelFileInvalid(
-            f"there is no such file; set path of endpoint '{endpoint.tag}' to a GGUF", path=path
-        )
-    header = read_gguf_header(path)
-    warn_of_context(endpoint, header)
+    header = header_of(endpoint)
     loading = _loading(endpoint, header)
     placement = _placement(library, endpoint)
     threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
     try:
         with _LOADING:
             llama = library.Llama(
-                str(path),
+                str(endpoint.path),
                 n_ctx=loading.context_tokens,
                 n_batch=loading.micro_batch_tokens,
                 n_ubatch=loading.micro_batch_tokens,
@@ -584,39 +551,24 @@ class StopTexts:
         return self._held
 
 
-def _connect(endpoint: Endpoint, access: Access) -> LlamaCppPython:
-    return LlamaCppPython(endpoint, clock=access.clock)
-
-
-def _host(_endpoint: Endpoint, _access: Access, backend: Backend) -> EngineHost:
-    assert isinstance(backend, LlamaCppPython)
-    return EngineHost(backend)
-
-
-REMEDIES = remedies(
-    "under [endpoints.{tag}] in harness.toml: ",
-    {
-        Aim.KEEP_LOADED: 'backend = "llamacpp", and the url of a llama-server in place '
-        "of path: it goes on",
-        Aim.LET_BOTH_STAY: "a lower context_tokens ({context_tokens})",
-        Aim.ANSWER_MORE_AT_ONCE: 'backend = "embedded", which answers several calls side by side',
-        Aim.READ_PROMPTS_FASTER: "more threads ({threads}), to one less than there are cores at "
-        "most",
-        Aim.FIT_AT_START: "a lower context_tokens ({context_tokens})",
-        Aim.FIT_LATER: "a lower context_tokens ({context_tokens})",
-        Aim.LONGER_CONTEXT: "a higher context_tokens ({context_tokens})",
-    },
-)
-
 _LINE = Setting('backend = "llama-cpp-python"', "inside this process, one call at a time")
 
 PROVIDER = Provider(
     title="llama-cpp-python",
-    remedies=REMEDIES,
+    remedies=remedies(
+        "under [endpoints.{tag}] in harness.toml: ",
+        keep_loaded='backend = "llamacpp", and the url of a llama-server in place of path',
+        let_both_stay="a lower context_tokens ({context_tokens})",
+        answer_more_at_once='backend = "embedded", which answers several calls side by side',
+        read_prompts_faster="more threads ({threads}), to one less than there are cores at most",
+        fit_at_start="a lower context_tokens ({context_tokens})",
+        fit_later="a lower context_tokens ({context_tokens})",
+        longer_context="a higher context_tokens ({context_tokens})",
+    ),
     launch=lambda serving: configured(serving, _LINE),
     telemetry_name="llamacpp",
-    connect=_connect,
-    host=_host,
+    connect=lambda endpoint, access: LlamaCppPython(endpoint, clock=access.clock),
+    host=engine_host,
     tools=NEVER,
     images=NEVER,
     loading=_loading,

@@ -7,30 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from functools import partial
-from typing import Final, Literal
+from typing import Any, Final
 
-from pydantic import PositiveInt, TypeAdapter, ValidationError
+from pydantic import BaseModel, PositiveInt, TypeAdapter
 
 from harness.errors import LoadFailed, ModelNotFound, ServerError
-from harness.hardware.quantization import CACHE_TYPES
+from harness.inference.json_text import at, row_of, rows, text_at
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.model_names import packing
-from harness.inference.providers.counters import (
-    CACHED,
-    GENERATED,
-    KV_CACHE,
-    PROMPT,
-    RUNNING,
-    WAITING,
-    Reading,
-    prometheus,
-)
+from harness.inference.providers.counters import METRICS, Reading, prometheus
 from harness.inference.providers.openai_wire import nested_schema
-from harness.inference.providers.pages import Page, ServerPages, row_of
 from harness.inference.providers.provider import (
     ALWAYS,
-    Aim,
     ContextReport,
     Counters,
     Extras,
@@ -39,15 +29,8 @@ from harness.inference.providers.provider import (
     ms_as_ns,
     remedies,
 )
-from harness.inference.providers.server_host import Answer, ServerHost, until
-from harness.inference.providers.serving import (
-    Launch,
-    Serving,
-    Setting,
-    launched,
-    name_of,
-    quoted,
-)
+from harness.inference.providers.server_host import Answer, ServerHost, ServerPages, until
+from harness.inference.providers.serving import Launch, Serving, Setting, program
 from harness.inference.reply_in_progress import ServerTimings
 
 _METRICS_SWITCH: Final = "--metrics"
@@ -55,6 +38,7 @@ _FULL: Final = re.compile(r"model limit reached", re.IGNORECASE)
 _ALREADY: Final = "already running"
 _NOT_THERE: Final = "not running"
 _GONE: Final = frozenset({"unloaded", "downloading", "downloaded"})
+_STATES: Final = _GONE | {"loading", "loaded", "sleeping"}
 """Without a process that has the model in memory."""
 
 
@@ -71,49 +55,29 @@ def times(extras: Extras) -> ServerTimings | None:
 # --- what it serves --------------------------------------------------------------------------
 
 
-class _Props(Page):
-    model_path: str = ""
-    model_ftype: str = ""
-
-
-class _Meta(Page):
-    ftype: str = ""
-
-
-class _Model(Page):
-    id: str
-    path: str | None = None
-    """Where a router has its file."""
-    meta: _Meta | None = None
-
-
-class _Models(Page):
-    data: tuple[_Model, ...]
-
-
 async def _served(pages: ServerPages) -> ModelMetadata | None:
     # A router passes this on to the model's own server, and would start that one for it.
-    params = {"model": pages.model_id, "autoload": "false"}
-    props = await pages.page(_Props, f"{pages.root}/props", params=params)
-    if props is not None and props.model_path:
-        return ModelMetadata(path=props.model_path, quantization=packing(props.model_ftype))
-    # A router lists the models that it has not started; a proxy often passes on only what is
-    # below /v1.
-    listed = await pages.page(_Models, f"{pages.url}/models")
-    models = listed.data if listed else ()
+    params = pages.of_model | {"autoload": "false"}
+    props = await pages.json("/props", params=params)
+    if path := text_at(props, "model_path"):
+        return ModelMetadata(path=path, quantization=packing(text_at(props, "model_ftype")))
+    # A router lists the models that it has not started, with the files it has them in; a proxy
+    # often passes on only what is below /v1.
+    models = rows(at(await pages.json(f"{pages.v1}/models"), "data"))
     row = row_of(models, pages.model_id) or (models[0] if len(models) == 1 else None)
     if row is None:
         return None
+    name = text_at(row, "id")
     return ModelMetadata(
-        path=row.path or (row.id if row.id != pages.model_id else None),
-        quantization=packing(row.meta.ftype if row.meta else ""),
+        path=text_at(row, "path") or (name if name != pages.model_id else None),
+        quantization=packing(text_at(row, "meta", "ftype")),
     )
 
 
 # --- its counters ----------------------------------------------------------------------------
 
 
-class _Slot(Page):
+class _Slot(BaseModel):
     n_ctx: PositiveInt
     is_processing: bool
     n_prompt_tokens: int | None = None
@@ -138,18 +102,19 @@ def slot_readings(body: bytes) -> tuple[Reading, ...]:
     if not slots or None in held:
         return ()
     share = sum(filter(None, held)) / sum(slot.n_ctx for slot in slots)
-    return (Reading(name=KV_CACHE.name, unit=KV_CACHE.unit, value=share),)
+    kv_cache = METRICS["kv_cache"]
+    return (Reading(name=kv_cache.name, unit=kv_cache.unit, value=share),)
 
 
 COUNTERS = Counters(
     path="/metrics",
     read=prometheus(
-        ("llamacpp:requests_processing", RUNNING),
-        ("llamacpp:requests_deferred", WAITING),
-        ("llamacpp:prompt_tokens_total", PROMPT),  # computed ones, and so
-        ("llamacpp:prompt_tokens_cached_total", PROMPT),  # these belong to them
-        ("llamacpp:prompt_tokens_cached_total", CACHED),
-        ("llamacpp:tokens_predicted_total", GENERATED),  # added when a reply ends
+        running="llamacpp:requests_processing",
+        waiting="llamacpp:requests_deferred",
+        # The first are computed ones, and so the second belong to them.
+        prompt=("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"),
+        cached="llamacpp:prompt_tokens_cached_total",
+        generated="llamacpp:tokens_predicted_total",  # added when a reply ends
     ),
     switch=_METRICS_SWITCH,
     # It notices that a client has gone after a second in which it had nothing to answer. Asked
@@ -171,9 +136,9 @@ class RouterHost(ServerHost):
         """Has it loaded."""
         async with self.in_time("load"):
             before = await self._status()
-            if before.value == "loaded":
+            if before["value"] == "loaded":
                 return
-            if before.value == "sleeping":
+            if before["value"] == "sleeping":
                 # Its process is there without its weights, and only a call would wake it.
                 await self._let_go()
             asking = asyncio.ensure_future(self._ask_to_load())
@@ -199,10 +164,10 @@ class RouterHost(ServerHost):
 
         One that sleeps has given its memory back, and is loaded again by its next call.
         """
-        return HostReport(resident=(await self._status()).value == "loaded")
+        return HostReport(resident=(await self._status())["value"] == "loaded")
 
     async def _ask_to_load(self) -> Answer:
-        return await self.post("/models/load", {"model": self.endpoint.model_id})
+        return await self.ask("POST", "/models/load", {"model": self.endpoint.model_id})
 
     def _check_taken(self, page: Answer) -> None:
         """Raises what keeps the router from loading it."""
@@ -234,20 +199,21 @@ class RouterHost(ServerHost):
     async def _is_loaded(self) -> bool:
         """Whether it is, of a model that was just asked for."""
         status = await self._status()
-        if status.value in {"loaded", "sleeping"}:
+        if status["value"] in {"loaded", "sleeping"}:
             return True
-        if status.value == "loading":
+        if status["value"] == "loading":
             return False
-        if status.failed:
+        if status.get("failed"):
+            code = status.get("exit_code")
             raise LoadFailed(
                 f"the llama-server of '{self.endpoint.model_id}' ended while it loaded, with exit "
-                f"code {status.exit_code}; the router's log says why. The commonest reason is that "
+                f"code {code}; the router's log says why. The commonest reason is that "
                 "there is not enough memory for the model and its context",
                 endpoint=self.endpoint.tag,
             )
         raise LoadFailed(
             f"the router was asked to load '{self.endpoint.model_id}', and has it "
-            f"{status.value}: another client had it unloaded, or GET /models lists another name",
+            f"{status['value']}: another client had it unloaded, or GET /models lists another name",
             code="model.unloaded-meanwhile",
             endpoint=self.endpoint.tag,
         )
@@ -258,9 +224,9 @@ class RouterHost(ServerHost):
             await self._let_go()
 
     async def _let_go(self) -> None:
-        if (await self._status()).value in _GONE:
+        if (await self._status())["value"] in _GONE:
             return
-        page = await self.post("/models/unload", {"model": self.endpoint.model_id})
+        page = await self.ask("POST", "/models/unload", {"model": self.endpoint.model_id})
         if page.status != 200 and not _says(page, _NOT_THERE):
             raise LoadFailed(
                 f"the router keeps '{self.endpoint.model_id}': {page.said}",
@@ -270,107 +236,76 @@ class RouterHost(ServerHost):
         await until(self._is_gone)
 
     async def _is_gone(self) -> bool:
-        return (await self._status()).value in _GONE
+        return (await self._status())["value"] in _GONE
 
-    async def _status(self) -> _RouterStatus:
-        """The model's; `unloaded` for one that the router does not list."""
-        page = await self.get("/models")
+    async def _status(self) -> Mapping[str, Any]:
+        """The model's; `unloaded` for one that the router does not list.
+
+        `failed` in it says that its process ended with an error; it is unloaded then.
+        """
+        page = await self.ask("GET", "/models")
         if page.status != 200:
             raise self.refusal(page)
-        try:
-            listed = _RouterModels.model_validate_json(page.body)
-        except ValidationError as error:
+        models = at(page.json, "data")
+        # Other servers list models without a status.
+        states = {text_at(one, "status", "value") for one in rows(models)}
+        if not isinstance(models, list) or not states <= _STATES:
             raise LoadFailed(
                 f"the llama-server at {self.root} is no router, so it cannot be told to "
                 "load and unload: start it without a model (--models-dir DIR, not -m), or leave "
                 f"`manage` out of endpoint '{self.endpoint.tag}'",
                 code="server.not-manageable",
                 endpoint=self.endpoint.tag,
-            ) from error
-        model_id = self.endpoint.model_id
-        named = [one for one in listed.data if model_id == one.id or model_id in one.aliases]
-        return named[0].status if named else _RouterStatus(value="unloaded")
-
-
-class _RouterStatus(Page):
-    """How a model is."""
-
-    value: Literal["unloaded", "loading", "loaded", "sleeping", "downloading", "downloaded"]
-    failed: bool = False
-    """Whether its process ended with an error; it is unloaded then."""
-    exit_code: int | None = None
-
-
-class _RouterModel(Page):
-    """A model of a router; other servers list models without `status`."""
-
-    id: str
-    aliases: tuple[str, ...] = ()
-    status: _RouterStatus
-
-
-class _RouterModels(Page):
-    """The reply of `GET /models`."""
-
-    data: list[_RouterModel]
+            )
+        names = ((one, [at(one, "id"), *rows(at(one, "aliases"))]) for one in models)
+        statuses = (one["status"] for one, said in names if self.endpoint.model_id in said)
+        return next(statuses, {"value": "unloaded"})
 
 
 def _says(page: Answer, words: str) -> bool:
     return page.status == 400 and words in page.said
 
 
-REMEDIES = remedies(
-    "start llama-server with ",
-    {
-        Aim.KEEP_LOADED: "--sleep-idle-seconds -1; in a router's preset, load-on-startup",
-        Aim.LET_BOTH_STAY: "--models-max 2 or more, if both fit",
-        Aim.ANSWER_MORE_AT_ONCE: "a larger -np, and a -c larger by as much: it is divided between "
-        "them",
-        Aim.READ_PROMPTS_FASTER: "all layers on the GPU (-ngl all), and -b 2048 -ub 2048",
-        Aim.SPREAD_PREFILL: "a smaller -b, so that one long prompt holds up the others for less "
-        "long",
-        Aim.KEEP_PREFIXES: "no --no-cache-prompt, and -np or --cache-ram for all prefixes in use",
-        Aim.MORE_KV_ROOM: ("-ctk q8_0 -ctv q8_0 -fa on, which halves the cache", "a larger -c"),
-        Aim.WRITE_FASTER: "-md DRAFT.gguf --spec-type draft-simple, the draft of the same family",
-        Aim.COMPUTE_FASTER: "-t one less than there are cores, where it computes on the processor",
-        Aim.FIT_AT_START: "a smaller -c, or fewer layers on the GPU: -ngl",
-        Aim.FIT_LATER: "a smaller -c, and -ctk q8_0 -ctv q8_0 -fa on",
-        Aim.LONGER_CONTEXT: "a larger -c: -np divides it",
-        Aim.DRAFT_BETTER: (
-            "a draft of the same family (-md), or a smaller --spec-draft-n-max (3 by default)",
-            "a --spec-draft-p-min above 0 (the default): less likely tokens are not drafted",
-        ),
-    },
-)
-
-
 def _launch(serving: Serving) -> Launch:
-    kind, name = CACHE_TYPES[serving.kv_bits], name_of(serving.model)
-    is_file = serving.model.endswith(".gguf")
     whole = serving.on_gpu and serving.gpu_layers is None
-    return launched(
-        serving,
-        f"llama-server {'-m' if is_file else '-hf'} {quoted(serving.model)}",
-        {
-            "context_tokens": f"-c {serving.context_tokens * serving.sequences}",
-            "sequences": f"-np {serving.sequences}",
-            "kv_bits": f"-ctk {kind} -ctv {kind} -fa on",
-            "on_gpu": "-ngl 0",
-            "gpu_layers": f"-ngl {serving.gpu_layers}",
-            "tensor_parallel": "-sm row",
-            "port": f"--port {serving.port}",
-        },
+    return program(
+        f"llama-server {'-m' if serving.model.endswith('.gguf') else '-hf'} {{model}}",
         *([Setting("-ngl all", "the whole model on the GPU")] if whole else []),
-        Setting(f"--alias {quoted(name)}", "the name that calls use"),
+        Setting("--alias {name}", "the name that calls use"),
         Setting(_METRICS_SWITCH, "it counts its calls, waiting ones too, and its tokens"),
         backend="llamacpp",
-        port=8080,
-    )
+        usual_port=8080,
+        context_tokens="-c {all_tokens}",
+        sequences="-np {sequences}",
+        kv_bits="-ctk {cache_type} -ctv {cache_type} -fa on",
+        on_gpu="-ngl 0",
+        gpu_layers="-ngl {gpu_layers}",
+        tensor_parallel="-sm row",
+        port="--port {port}",
+    )(serving)
 
 
 PROVIDER = Provider(
     title="llama-server",
-    remedies=REMEDIES,
+    remedies=remedies(
+        "start llama-server with ",
+        keep_loaded="--sleep-idle-seconds -1; in a router's preset, load-on-startup",
+        let_both_stay="--models-max 2 or more, if both fit",
+        answer_more_at_once="a larger -np, and a -c larger by as much: it is divided between them",
+        read_prompts_faster="all layers on the GPU (-ngl all), and -b 2048 -ub 2048",
+        spread_prefill="a smaller -b, so that one long prompt holds up the others for less long",
+        keep_prefixes="no --no-cache-prompt, and -np or --cache-ram for all prefixes in use",
+        more_kv_room=("-ctk q8_0 -ctv q8_0 -fa on, which halves the cache", "a larger -c"),
+        write_faster="-md DRAFT.gguf --spec-type draft-simple, the draft of the same family",
+        compute_faster="-t one less than there are cores, where it computes on the processor",
+        fit_at_start="a smaller -c, or fewer layers on the GPU: -ngl",
+        fit_later="a smaller -c, and -ctk q8_0 -ctv q8_0 -fa on",
+        longer_context="a larger -c: -np divides it",
+        draft_better=(
+            "a draft of the same family (-md), or a smaller --spec-draft-n-max (3 by default)",
+            "a --spec-draft-p-min above 0 (the default): less likely tokens are not drafted",
+        ),
+    ),
     launch=_launch,
     host=lambda endpoint, access, _: RouterHost(endpoint, access),
     served=_served,

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, cast
 
 from harness.errors import HarnessError, LoadFailed, ModelFileInvalid
-from harness.hardware import (
-    CacheType,
-    GgufHeader,
-    Loading,
-    gguf_footprint,
-    read_gguf_header,
-)
+from harness.hardware import CacheType, GgufHeader, Loading, gguf_footprint, read_gguf_header
 from harness.hardware.quantization import TENSOR_FORMATS
+from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
-from harness.inference.providers.provider import HostReport
+from harness.inference.providers.http import Access
+from harness.inference.providers.provider import Host, HostReport
 from harness.log import log_warning
 
 
-def warn_of_context(endpoint: Endpoint, header: GgufHeader) -> None:
-    """Warns if a model is loaded with a longer context than it was trained with."""
+def header_of(endpoint: Endpoint) -> GgufHeader:
+    """The header of an endpoint's file; warns of a context longer than its model was trained with.
+
+    Raises:
+        ModelFileInvalid: There is no such file, or it is no GGUF.
+    """
+    path = endpoint.path
+    assert path is not None
+    if not path.is_file():
+        raise ModelFileInvalid(
+            f"there is no such file; set path of endpoint '{endpoint.tag}' to a GGUF", path=path
+        )
+    header = read_gguf_header(path)
     if endpoint.context_tokens > header.context_length:
         log_warning(
             "a model's context is longer than the one it was trained with; it may not make sense "
@@ -30,6 +38,7 @@ def warn_of_context(endpoint: Endpoint, header: GgufHeader) -> None:
             context_tokens=endpoint.context_tokens,
             trained_tokens=header.context_length,
         )
+    return header
 
 
 _NUMBERS = {one.name.lower(): number for number, one in TENSOR_FORMATS.items()}
@@ -84,49 +93,47 @@ def load_error(
     )
 
 
-class Engine(Protocol):
-    """A backend that loads its model itself."""
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether calls can begin."""
-        ...
-
-    async def load(self) -> None:
-        """Makes the model resident."""
-        ...
-
-    async def unload(self) -> None:
-        """Gives its memory back."""
-        ...
-
-
-class EngineHost:
-    """A `Host` of a backend that loads its model from a file.
+class Engine(ABC):
+    """A backend that loads its model from a file, and is its own `Host`.
 
     llama.cpp reports what it allocated in its log only: a report has no sizes, and the figures
-    computed from the file's header hold, which are within 2 MiB of that log. The engine's maker
-    closes it.
+    computed from the file's header hold, which are within 2 MiB of that log.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    @property
+    @abstractmethod
+    def is_loaded(self) -> bool:
+        """Whether calls can begin: it was loaded, and its engine lives."""
 
     async def load(self) -> None:
-        """Loads it, unless it is loaded."""
-        if self._engine.is_loaded:
-            return
-        # An engine that has died still holds what it had.
-        await self._engine.unload()
-        await self._engine.load()
+        """Makes the model resident, unless it is; takes from tenths of a second to minutes.
 
+        Raises:
+            ModelFileInvalid: The file is missing or llama.cpp refuses it.
+            LoadFailed: There is no memory for it, no such GPU as the endpoint's device, it took
+                longer than `load_timeout_s`, or the engine crashed.
+            ConfigurationInvalid: The engine's package is not installed.
+        """
+        if not self.is_loaded:
+            await self.unload()  # an engine that has died still holds what it had
+            await self._load()
+
+    @abstractmethod
+    async def _load(self) -> None: ...
+
+    @abstractmethod
     async def unload(self) -> None:
-        """Gives its memory back; a call that is under way is cut off."""
-        await self._engine.unload()
+        """Gives the memory back; a call that is under way is cut off."""
 
     async def report(self) -> HostReport:
         """Whether it is loaded, and its engine alive."""
-        return HostReport(resident=self._engine.is_loaded)
+        return HostReport(resident=self.is_loaded)
 
     async def aclose(self) -> None:
-        """Does nothing: the backend's maker closes it."""
+        """Unloads the model."""
+        await self.unload()
+
+
+def engine_host(_endpoint: Endpoint, _access: Access, backend: Backend) -> Host:
+    """The host of such a backend, as `Provider.host`."""
+    return cast("Host", backend)

@@ -6,27 +6,31 @@ relies on none.
 
 from __future__ import annotations
 
+import re
+
+import httpx
 import orjson
 
+from harness.inference.endpoint import Endpoint
+from harness.inference.json_text import at, row_of, text_at
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.model_names import packing
 from harness.inference.providers import llamacpp, tabbyapi, tgi, vllm
-from harness.inference.providers.openai_wire import ONLY_TOP_P, nested_schema
-from harness.inference.providers.pages import Page, ServerPages, row_of
+from harness.inference.providers.openai_wire import ONLY_TOP_P, nested_schema, openai_schema
 from harness.inference.providers.provider import (
     ALWAYS,
     NEVER,
-    Aim,
     ContextReport,
     Extras,
     Fields,
     Provider,
-    Remedies,
+    by_template,
     remedies,
 )
-from harness.inference.providers.serving import Launch, Serving, launched, quoted
+from harness.inference.providers.server_host import ServerPages
+from harness.inference.providers.serving import Launch, Serving, program
 from harness.inference.reply_in_progress import ServerTimings
-from harness.inference.request import JsonSchema
+from harness.inference.request import Effort, JsonSchema
 
 
 def _times(extras: Extras) -> ServerTimings | None:
@@ -34,16 +38,42 @@ def _times(extras: Extras) -> ServerTimings | None:
     return next((told for reader in readers if (told := reader(extras))), None)
 
 
-REMEDIES: Remedies = {
-    Aim.ENFORCE_SCHEMAS: (
-        "say what server it is, with backend under [endpoints.{tag}]: some take a schema elsewhere",
-    ),
-}
+REMEDIES = remedies(
+    "",
+    enforce_schemas="say what server it is, with backend under [endpoints.{tag}]: some take a "
+    "schema elsewhere",
+)
+
+_OFF_BY_TYPE = re.compile(
+    r"(^|\.)(deepseek\.com|z\.ai|bigmodel\.cn|moonshot\.(ai|cn)|volces\.com|anthropic\.com)$"
+)
+_BY_SWITCH = re.compile(r"(^|\.)(aliyuncs\.com|siliconflow\.(cn|com))$")
+
+
+def _thinking(endpoint: Endpoint, effort: Effort) -> Fields:
+    """By the host, as its documentation of 2026 has it.
+
+    A server without a domain is somebody's own, and its template decides.
+    """
+    host = httpx.URL(endpoint.url or "").host
+    if _OFF_BY_TYPE.search(host):
+        off = {"thinking": {"type": "disabled"}}
+        return off if effort == "none" else {"reasoning_effort": effort}
+    if _BY_SWITCH.search(host):
+        return {"enable_thinking": effort != "none"}
+    if host.endswith("openrouter.ai"):
+        return {"reasoning": {"enabled": False} if effort == "none" else {"effort": effort}}
+    if "." not in host or host.replace(".", "").isdigit():
+        return {"reasoning_effort": effort, **by_template(effort)}
+    return {"reasoning_effort": effort}
+
 
 PROVIDER = Provider(
     title="any OpenAI-compatible server",
     remedies=REMEDIES,
-    schema=nested_schema,
+    schema=openai_schema,
+    strict_schemas=True,
+    thinking=_thinking,
     counts_usage=False,
     times=_times,
     embeds=ALWAYS,
@@ -59,22 +89,19 @@ def _mlc_schema(schema: JsonSchema) -> Fields:
 
 
 def _mlc_launch(serving: Serving) -> Launch:
-    engine = f"context_window_size={serving.context_tokens};max_num_sequence={serving.sequences}"
+    engine = "context_window_size={context_tokens};max_num_sequence={sequences}"
     if serving.tensor_parallel > 1:
-        engine += f";tensor_parallel_shards={serving.tensor_parallel}"
-    return launched(
-        serving,
-        f"mlc_llm serve {quoted(serving.model)} --mode server",
-        {
-            "context_tokens": "",  # with the next
-            "tensor_parallel": "",
-            "sequences": f'--overrides "{engine}"',
-            "port": f"--port {serving.port}",
-        },
+        engine += ";tensor_parallel_shards={tensor_parallel}"
+    return program(
+        "mlc_llm serve {model} --mode server",
         backend="mlc",
-        port=8000,
-        model_id=serving.model,
-    )
+        usual_port=8000,
+        calls="{model}",
+        context_tokens="",  # with the next but one
+        tensor_parallel="",
+        sequences=f'--overrides "{engine}"',
+        port="--port {port}",
+    )(serving)
 
 
 MLC = Provider(
@@ -82,19 +109,18 @@ MLC = Provider(
     launch=_mlc_launch,
     remedies=remedies(
         "start mlc_llm serve with ",
-        {
-            Aim.KEEP_PREFIXES: "--prefix-cache-mode radix",
-            Aim.WRITE_FASTER: (
-                "--speculative-mode small_draft, and the draft under --additional-models",
-                '--overrides "tensor_parallel_shards=2", which splits the weights over GPUs',
-            ),
-            Aim.FIT_AT_START: '--overrides "tensor_parallel_shards=2"',
-            Aim.DRAFT_BETTER: "--speculative-mode disable, or a draft of the same family",
-        },
+        keep_prefixes="--prefix-cache-mode radix",
+        write_faster=(
+            "--speculative-mode small_draft, and the draft under --additional-models",
+            '--overrides "tensor_parallel_shards=2", which splits the weights over GPUs',
+        ),
+        fit_at_start='--overrides "tensor_parallel_shards=2"',
+        draft_better="--speculative-mode disable, or a draft of the same family",
     ),
     schema=_mlc_schema,
     # It refuses conversations in which a tool was called.
     tools=NEVER,
+    thinking=None,
     refuses=ONLY_TOP_P,
     embeds="--embedding-model",
     health=None,
@@ -103,22 +129,12 @@ MLC = Provider(
 # --- LM Studio 0.4.21 ----------------------------------------------------------------------------
 
 
-class _Model(Page):
-    id: str
-    arch: str = ""
-    quantization: str = ""
-
-
-class _Models(Page):
-    data: tuple[_Model, ...]
-
-
 async def _lmstudio_served(pages: ServerPages) -> ModelMetadata | None:
-    models = await pages.page(_Models, f"{pages.root}/api/v0/models")
-    row = row_of(models.data if models else (), pages.model_id)
+    row = row_of(at(await pages.json("/api/v0/models"), "data"), pages.model_id)
     if row is None:
         return None
-    return ModelMetadata(architecture=row.arch or None, quantization=packing(row.quantization))
+    packed = packing(text_at(row, "quantization"))
+    return ModelMetadata(architecture=text_at(row, "arch") or None, quantization=packed)
 
 
 LMSTUDIO = Provider(

@@ -1,20 +1,22 @@
 """The OpenAI chat wire over HTTP, which most model servers speak.
 
 Calls are streamed unless the endpoint says `stream = false`, also when the caller wants the whole
-reply at once: otherwise the time to the first token is unknown. A reply counts only when its stream
-has reached its proper end. A `Provider` says what sets its server apart.
+reply at once: otherwise the time to the first token is unknown. A reply counts only when its finish
+reason has come. A reply is read key by key: no field of an unexpected shape costs a reply that was
+paid for. A `Provider` says what sets its server apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from harness.errors import NotOffered, ServerError, StreamCut
+from harness.errors import InferenceError, StreamCut
 from harness.inference.completion import (
     Completion,
     Embeddings,
@@ -22,92 +24,57 @@ from harness.inference.completion import (
     TokenLogprob,
     Usage,
     as_vectors,
+    no_embeddings,
 )
-from harness.inference.endpoint import Endpoint, SamplingField
-from harness.inference.providers.http import (
-    Connection,
-    Exchange,
-    base_of,
-    event_data,
-    root_of,
-)
-from harness.inference.providers.pages import whole
+from harness.inference.endpoint import Endpoint
+from harness.inference.json_text import at, rows, text_at, whole
+from harness.inference.providers.http import Access, HttpBackend, is_end_mark
 from harness.inference.providers.provider import Extras, Fields, Provider, check_offers
 from harness.inference.refused_fields import RefusedFields
-from harness.inference.reply_in_progress import (
-    CallPiece,
-    Listener,
-    ReplyInProgress,
-    ServerTimings,
-)
+from harness.inference.reply_in_progress import CallPiece, ReplyInProgress, ServerTimings, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message
+from harness.inference.strict_schema import strict_schema
 from harness.inference.time_limits import TimeLimits
-from harness.trace import Clock, monotonic
 
 ONLY_TOP_P = frozenset({"top_k", "min_p"})
 """Fields that a server refuses, or accepts and ignores, if it has no more than OpenAI's own."""
-_DONE = b"[DONE]"
+_END_TIMEOUT_S = 1.0
+"""How long a reply that is whole is waited on for its end mark."""
 _WAY_OF_COUNTING = "stream_options"
 """The field that asks for the usage of a streamed reply."""
 
 
-class OpenAIWire:
-    """A server that speaks `POST <url>/chat/completions`.
+class OpenAIWire(HttpBackend):
+    """A server that speaks `POST <url>/chat/completions`; see `HttpBackend`."""
 
-    The endpoint's `url` must be set.
-
-    Raises:
-        ConfigurationInvalid: The key cannot stand in an HTTP header.
-    """
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        provider: Provider,
-        *,
-        api_key: str | None = None,
-        clock: Clock = monotonic,
-    ) -> None:
-        assert endpoint.url is not None
-        self._endpoint = endpoint
+    def __init__(self, endpoint: Endpoint, provider: Provider, access: Access) -> None:
         self._provider = provider
-        self._clock = clock
-        self._url, self._root = base_of(endpoint.url), root_of(endpoint.url)
-        self._connection = Connection(endpoint, api_key=api_key)
-        dispensable: tuple[str, ...] = (*get_args(SamplingField), "ignore_eos")
-        if not provider.counts_usage:
-            dispensable += (_WAY_OF_COUNTING,)
-        self._refused = RefusedFields({*provider.refuses, *endpoint.drop}, droppable=dispensable)
+        counts = () if provider.counts_usage else (_WAY_OF_COUNTING,)
+        lacks = set() if provider.thinking else {"reasoning_effort"}
+        known = {*provider.refuses, *endpoint.drop, *lacks}
+        super().__init__(endpoint, access, RefusedFields(known, droppable=("ignore_eos", *counts)))
+        self._url = f"{self._connection.base}/chat/completions"
 
-    async def chat(self, request: ChatRequest) -> Completion:
-        """One reply, whole; see `Backend.chat`."""
+    def _fields(self, request: ChatRequest) -> dict[str, object]:
         check_offers(request, self._provider)
-        wanted = wire_fields(request, self._endpoint.model_id, stream=self._endpoint.stream)
+        endpoint = self._endpoint
+        stream, source = endpoint.stream, endpoint.source
+        wanted = wire_fields(request, endpoint.model_id, stream=stream, source=source)
         if request.goes_on and self._provider.continues is not None:
             wanted |= {
-                "messages": [*map(wire_message, request.messages)],
+                "messages": wire_messages(request.messages, source),
                 **self._provider.continues,
             }
         if request.max_output_tokens is None and self._provider.room_tokens:
             wanted["max_tokens"] = self._provider.room_tokens
         if request.reply_schema is not None and self._provider.schema:
             wanted |= self._provider.schema(request.reply_schema)
-        if self._endpoint.stream:
+        if stream:
             wanted |= self._provider.progress
-        listener = Listener(request)
-        async with (
-            Exchange(self._connection) as exchange,
-            TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits,
-        ):
-            while True:
-                fields, dropped = self._refused.without(wanted)
-                try:
-                    completion = await self._chat(listener.request, fields, limits, exchange)
-                except ServerError as error:
-                    if listener.told or not self._refused.learn(error, fields):
-                        raise
-                else:
-                    return replace(completion, dropped=dropped, attempts=exchange.requests)
+        if request.reasoning_effort is not None and self._provider.thinking is not None:
+            del wanted["reasoning_effort"]
+            wanted |= self._provider.thinking(self._endpoint, request.reasoning_effort)
+        return wanted
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
@@ -118,95 +85,62 @@ class OpenAIWire:
                 replies = [await self._embed(request.texts)]
         return wire_embeddings(replies, endpoint=self._endpoint, count=len(request.texts))
 
-    async def aclose(self) -> None:
-        """Closes the connections; a call that is under way is cut off."""
-        await self._connection.aclose()
-
-    async def _chat(
-        self,
-        request: ChatRequest,
-        fields: Mapping[str, object],
-        limits: TimeLimits,
-        exchange: Exchange,
+    async def _read(
+        self, values: AsyncIterator[Any], progress: ReplyInProgress, headers: Mapping[str, str]
     ) -> Completion:
-        progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
-        response = await exchange.post(
-            f"{self._url}/chat/completions", fields, on_sent=progress.sent
-        )
         reply = WireReply(progress, endpoint=self._endpoint)
-        if response.is_json:
-            # Asked for, or the server noticed a fault too late to send it as a status.
-            body = await response.read()
-            chunk = self._parse(body)
-            if not chunk.choices:
-                raise self._connection.refusal(body)
-            reply.add_whole(chunk)
-            return self._completion(reply, response.headers, counts_usage=False)
-        events = event_data(response.chunks())
-        async for data in events:
-            if data == _DONE:
-                break
-            reply.add(self._parse(data))
-        else:
-            raise self._connection.cut("the stream ended without [DONE]")
-        exchange.came_to_its_end(events)
-        return self._completion(reply, response.headers, counts_usage=self._provider.counts_usage)
-
-    def _parse(self, data: bytes) -> Chunk:
+        said: object = None
         try:
-            chunk = Chunk.model_validate_json(data)
-        except ValidationError as error:
-            raise self._connection.misread(data, error) from error
-        if chunk.is_error:
-            raise self._connection.refusal(data)
-        return chunk
+            async with asyncio.timeout(None) as end:
+                async for said in values:
+                    if is_end_mark(said) or self._take(said, reply):
+                        break
+                    if reply.is_whole:  # some servers then say no more, and hold the line
+                        end.reschedule(asyncio.get_running_loop().time() + _END_TIMEOUT_S)
+        except (StreamCut, TimeoutError):
+            if not reply.is_whole:
+                raise
+        if not reply.has_begun and isinstance(said, Mapping):
+            raise self._connection.refusal(said)
+        if reply.finish_word is None and not is_end_mark(said):
+            last = f", after {said!r:.80}" if isinstance(said, str) else ""
+            raise self._connection.cut(f"the stream ended before its finish reason came{last}")
+        return self._completion(reply, headers)
 
-    def _completion(
-        self, reply: WireReply, headers: Mapping[str, str], *, counts_usage: bool
-    ) -> Completion:
-        if reply.usage is None and counts_usage:
+    def _take(self, said: object, reply: WireReply) -> bool:
+        """Adds a part of a reply; whether that was all of it. Pings and the like are nothing."""
+        if isinstance(said, str) and said.startswith("{"):
+            raise self._connection.odd(said)
+        inner = at(next(iter(first_choices(said)), None), "error")
+        if inner or at(said, "error") is not None or at(said, "object") == "error":
+            raise self._connection.refusal(inner or said)
+        if isinstance(said, list):
+            raise self._connection.odd(said)
+        return isinstance(said, Mapping) and reply.add(said)
+
+    def _completion(self, reply: WireReply, headers: Mapping[str, str]) -> Completion:
+        if reply.usage is None and self._provider.counts_usage and not reply.came_whole:
             raise StreamCut("the reply came without its usage", endpoint=self._endpoint.tag)
-        extras = Extras(
-            timings=reply.timings,
-            metrics=reply.metrics,
-            usage=(reply.usage and reply.usage.model_extra) or {},
-            headers=headers,
-        )
+        usage, metrics = reply.usage or {}, reply.metrics
+        extras = Extras(timings=reply.timings, metrics=metrics, usage=usage, headers=headers)
         times = self._provider.times
         return reply.completion(reported=times(extras) if times else None)
 
-    async def _embed(self, texts: tuple[str, ...]) -> WireEmbeddings:
+    async def _embed(self, texts: tuple[str, ...]) -> object:
         # A single text goes alone: Triton's front end takes no list, and every server takes a text.
         sent = texts[0] if len(texts) == 1 else list(texts)
         fields = {"model": self._endpoint.model_id, "input": sent}
-        body = await self._ask(f"{self._url}/embeddings", fields, what="embed")
-        try:
-            reply = WireEmbeddings.model_validate_json(body)
-        except ValidationError as error:
-            raise self._odd(body, "embeddings") from error
-        if len(reply.data) != len(texts):
-            raise self._odd(body, f"{len(texts)} embeddings")
-        return reply
-
-    async def _ask(self, url: str, fields: Mapping[str, object], *, what: str) -> bytes:
-        try:
-            async with Exchange(self._connection) as exchange:
-                return await exchange.ask(url, fields)
-        except ServerError as error:
-            if error.status not in {404, 405, 501}:
-                raise
-            switch = self._provider.embeds if what == "embed" else None
-            remedy = f"; {switch} makes it" if switch else ""
-            raise NotOffered(
-                f"{self._provider.title} does not {what} as it was started ({error}){remedy}",
-                endpoint=self._endpoint.tag,
-            ) from error
-
-    def _odd(self, body: bytes, wanted: str) -> ServerError:
-        return ServerError(
-            f"the server was asked for {wanted} and sent something else: {body[:200]!r}",
-            endpoint=self._endpoint.tag,
+        provider = self._provider
+        reply = await self._connection.ask_to_embed(
+            f"{self._connection.base}/embeddings",
+            fields,
+            server=f"{provider.title}, as it was started,",
+            remedy=f"{provider.embeds} makes it" if provider.embeds else "ask another endpoint",
         )
+        count = len(rows(at(reply, "data")))
+        if count != len(texts):
+            raise no_embeddings(f"{count} of {len(texts)}", self._endpoint.tag)
+        return reply
 
 
 class WireReply:
@@ -216,43 +150,74 @@ class WireReply:
         self._progress = progress
         self._endpoint = endpoint
         self._model_id = endpoint.model_id
+        self._is_refusal = False
         self.finish_word: str | None = None
         """The server's own word for how it ended."""
-        self.usage: WireUsage | None = None
+        self.usage: Mapping[str, Any] | None = None
         self.timings: Mapping[str, Any] = {}
         self.metrics: Mapping[str, Any] = {}
+        self._extra: dict[str, Any] = {}
+        self._goes_on = self._is_over = self._has_others = False
+        self.has_begun = False
+        """Whether any part of it has come."""
+        self.came_whole = False
+        """Whether it was not streamed, asked for or not."""
 
-    def add(self, chunk: Chunk) -> None:
-        """Takes in a chunk of a streamed reply."""
-        self._keep(chunk)
-        for choice in chunk.choices:
-            if choice.finish_reason:
-                self.finish_word = choice.finish_reason
-                self._progress.end()
-            self._progress.add(
-                choice.delta.content or "",
-                reasoning=choice.delta.thought,
-                logprobs=token_logprobs(choice.logprobs),
-                calls=choice.delta.pieces,
-            )
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that counts of it is here."""
+        is_counted = self.usage is not None and self.usage.get("prompt_tokens") is not None
+        return is_counted and finish_reason(self.finish_word or "") is not None
 
-    def add_whole(self, chunk: Chunk) -> None:
-        """Takes in a reply that was not streamed."""
-        self._keep(chunk)
-        for choice in chunk.choices:
-            message = choice.message or choice.delta
-            self.finish_word = choice.finish_reason
-            self._progress.add(logprobs=token_logprobs(choice.logprobs))
-            self._progress.add_whole(
-                message.content or "", reasoning=message.thought, calls=message.pieces
+    def add(self, said: Mapping[str, Any]) -> bool:
+        """Takes in a chunk, or a reply that was not streamed; whether it was the latter."""
+        model, usage = said.get("model"), said.get("usage")
+        self._model_id = model if isinstance(model, str) and model else self._model_id
+        self.usage = usage if isinstance(usage, Mapping) and usage else self.usage
+        self.timings = _mapping(said.get("timings")) or self.timings
+        self.metrics = _mapping(said.get("metrics")) or self.metrics
+        choices = first_choices(said)
+        if not choices:
+            return False
+        choice = choices[0]
+        message, delta = choice.get("message"), _mapping(choice.get("delta"))
+        self.came_whole = isinstance(message, Mapping) and not delta and not self.has_begun
+        self.has_begun = True
+        part = _mapping(message) if self.came_whole else delta
+        text, thought = divided(part.get("content"))
+        thought += next(filter(None, (text_in(part.get(name)) for name in _THOUGHTS)), "")
+        refusal = text_in(part.get("refusal"))
+        logprobs, calls = token_logprobs(choice.get("logprobs")), call_pieces(part)
+        word = text_at(choice, "finish_reason")
+        if (text or thought or calls) and not self.came_whole:
+            self._check_alone(len(choices))
+            self._goes_on |= not word
+        if word:
+            # Some servers end a reply with every piece, or every thought: that says nothing.
+            self._is_over |= self._goes_on
+            self._progress.end()
+        self._is_refusal = self._is_refusal or bool(refusal)
+        if self.came_whole:
+            self._progress.add(logprobs=logprobs)
+            self._progress.add_whole(text + refusal, reasoning=thought, calls=calls)
+        else:
+            self._progress.add(text + refusal, reasoning=thought, logprobs=logprobs, calls=calls)
+        self._extra = joined(self._extra, extra_of(part))
+        self.finish_word = word or self.finish_word
+        return self.came_whole
+
+    def _check_alone(self, replies: int) -> None:
+        """That this content cannot be another reply's, whose index is the same."""
+        if self._is_over or (self._has_others and replies == 1):
+            raise InferenceError(
+                "it sends several replies at once, and gives all the index 0; have it make one",
+                endpoint=self._endpoint.tag,
+                code="call.several-replies",
             )
+        self._has_others |= replies > 1
 
     def completion(
-        self,
-        *,
-        reported: ServerTimings | None = None,
-        dropped: tuple[str, ...] = (),
-        cost_usd: float | None = None,
+        self, *, reported: ServerTimings | None = None, cost_usd: float | None = None
     ) -> Completion:
         """The completion of a reply that is whole.
 
@@ -267,53 +232,90 @@ class WireReply:
                 f"the server broke the generation off (finish reason '{self.finish_word}')",
                 endpoint=self._endpoint.tag,
             )
-        return self._progress.completion(
-            finish_reason=ended,
+        completion = self._progress.completion(
+            finish_reason="content_filter" if self._is_refusal else ended,
             usage=_usage_of(self.usage, self.timings),
             model_id=self._model_id,
             reported=reported,
-            dropped=dropped,
             cost_usd=cost_usd,
         )
-
-    def _keep(self, chunk: Chunk) -> None:
-        self._model_id = chunk.model or self._model_id
-        self.usage = chunk.usage or self.usage
-        self.timings = _mapping(chunk.timings) or self.timings
-        self.metrics = _mapping(chunk.metrics) or self.metrics
+        return replace(completion, extra=self._extra, source=self._endpoint.source)
 
 
-class _Embedding(BaseModel):
-    index: int
-    embedding: list[float]
-
-
-class WireEmbeddings(BaseModel):
-    """The reply to a request for embeddings."""
-
-    data: list[_Embedding]
-    model: str | None = None
-    usage: WireUsage | None = None
-
-
-def wire_embeddings(
-    replies: Sequence[WireEmbeddings], *, endpoint: Endpoint, count: int
-) -> Embeddings:
+def wire_embeddings(replies: Sequence[object], *, endpoint: Endpoint, count: int) -> Embeddings:
     """The vectors of one or more replies, one vector for each of `count` texts."""
-    rows = [
-        row.embedding for reply in replies for row in sorted(reply.data, key=lambda row: row.index)
+    listed = [
+        sorted(rows(at(reply, "data")), key=lambda row: as_count(at(row, "index")) or 0)
+        for reply in replies
     ]
-    counts = [reply.usage.prompt_tokens for reply in replies if reply.usage]
+    vectors = [at(row, "embedding") for one in listed for row in one]
+    counts = [as_count(at(reply, "usage", "prompt_tokens")) for reply in replies]
+    read = [count for count in counts if count is not None]
     return Embeddings(
-        vectors=as_vectors(rows, endpoint=endpoint.tag, count=count),
-        input_tokens=sum(counts) if len(counts) == len(replies) else None,
-        model_id=replies[0].model or endpoint.model_id,
+        vectors=as_vectors(vectors, endpoint=endpoint.tag, count=count),
+        input_tokens=sum(read) if len(read) == len(replies) else None,
+        model_id=text_at(replies[0], "model") or endpoint.model_id,
     )
 
 
-def wire_message(message: Message) -> dict[str, object]:
+def joined(known: Any, more: Any, name: str = "") -> Any:  # noqa: ANN401 - JSON
+    """A field of a streamed reply with what another chunk adds: texts grow, and so do lists."""
+    if isinstance(known, dict) and isinstance(more, dict):
+        both = {key: joined(known[key], more[key], key) for key in known.keys() & more.keys()}
+        return {**known, **more, **both}
+    if isinstance(known, list) and isinstance(more, list):
+        items = [*known]
+        for item in more:
+            begun = next((n for n, old in enumerate(items) if _goes_on(old, item)), None)
+            if begun is None:
+                items.append(item)
+            else:
+                items[begun] = joined(items[begun], item)
+        return items
+    grows = isinstance(known, str) and isinstance(more, str) and name not in _NAMING
+    return known + more if grows else known if more is None else more
+
+
+_NAMING = {"type", "format", "id", "index", "role", "name"}
+"""Fields that name what they stand in, and come again with each of its pieces."""
+
+
+def _goes_on(begun: Any, item: Any) -> bool:  # noqa: ANN401 - JSON
+    """Whether an item of a list is a further piece of another: of reasoning, mostly.
+
+    OpenRouter numbers them; litellm does not, and ends each with its signature.
+    """
+    if not (isinstance(begun, dict) and isinstance(item, dict)):
+        return False
+    if "index" in item or "index" in begun:
+        return begun.get("index") == item.get("index") and begun.get("type") == item.get("type")
+    is_over = begun.get("signature") or "data" in begun or "thinking" not in begun
+    return begun.get("type") == item.get("type") and not is_over
+
+
+def wire_messages(messages: Sequence[Message], source: str | None) -> list[dict[str, object]]:
+    """A conversation as JSON for this server, with the fields that came from it."""
+    said = [wire_message(message, source) for message in messages]
+    turns = [turn for turn in said if turn["role"] == "assistant"]
+    if any(_DEMANDED in turn for turn in turns):
+        # DeepSeek then demands it of each turn, also of one without reasoning.
+        for turn in turns:
+            turn.setdefault(_DEMANDED, "")
+    return said
+
+
+_DEMANDED = "reasoning_content"
+
+
+def wire_message(message: Message, source: str | None = None) -> dict[str, object]:
     """One message as JSON: its content is a text, or parts if it has images."""
-    said: dict[str, object] = {"role": message.role, "content": message.content}
+    if message.source not in {None, source}:
+        message = message.without_extras
+    said: dict[str, object] = {
+        **message.extra,
+        "role": message.role,
+        "content": message.content,
+    }
     if message.images:
         shown = [{"type": "image_url", "image_url": {"url": one.address}} for one in message.images]
         text = [{"type": "text", "text": message.content}] if message.content else []
@@ -322,8 +324,8 @@ def wire_message(message: Message) -> dict[str, object]:
         said["tool_call_id"] = message.answers
     if message.tool_calls:
         said["tool_calls"] = [
-            {"id": call.id} | _function(name=call.name, arguments=call.arguments)
-            for call in message.tool_calls
+            {**call.extra, "id": call.id} | _function(name=call.name, arguments=call.arguments)
+            for call in (call.sendable for call in message.tool_calls)
         ]
         if not message.content:
             del said["content"]  # TGI takes the calls only if there is none
@@ -334,33 +336,30 @@ def _function(**fields: object) -> dict[str, object]:
     return {"type": "function", "function": fields}
 
 
-def wire_fields(request: ChatRequest, model_id: str, *, stream: bool = True) -> dict[str, object]:
+def wire_fields(
+    request: ChatRequest, model_id: str, *, stream: bool = True, source: str | None = None
+) -> dict[str, object]:
     """The fields of a chat call without its schema, for which each server has its own place.
 
     Fields that were not asked for are left out: some servers refuse fields they do not know.
     """
-    fields: dict[str, object] = {
+    wanted: dict[str, object] = {
         "model": model_id,
-        "messages": [*map(wire_message, request.conversation)],
+        "messages": wire_messages(request.conversation, source),
         "temperature": request.temperature,
-        **request.cutoffs,
+        **request.sampling,
+        "max_tokens": request.max_output_tokens,
+        "stream": stream or None,
+        "stream_options": {"include_usage": True} if stream else None,
+        "frequency_penalty": request.frequency_penalty or None,
+        "ignore_eos": request.ignore_eos or None,
+        "seed": request.seed,
+        "stop": list(request.stop) or None,
+        "logprobs": None if request.top_logprobs is None else True,
+        "top_logprobs": request.top_logprobs,
+        "reasoning_effort": request.reasoning_effort,
     }
-    if request.max_output_tokens is not None:
-        fields["max_tokens"] = request.max_output_tokens
-    if stream:
-        fields["stream"] = True
-        fields["stream_options"] = {"include_usage": True}
-    if request.frequency_penalty:
-        fields["frequency_penalty"] = request.frequency_penalty
-    if request.ignore_eos:
-        fields["ignore_eos"] = True
-    if request.seed is not None:
-        fields["seed"] = request.seed
-    if request.stop:
-        fields["stop"] = list(request.stop)
-    if request.top_logprobs is not None:
-        fields["logprobs"] = True
-        fields["top_logprobs"] = request.top_logprobs
+    fields = {name: value for name, value in wanted.items() if value is not None}
     if request.tools:
         fields["tools"] = [
             _function(name=one.name, description=one.description, parameters=one.parameters)
@@ -394,156 +393,76 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
 and `cancelled` (TensorRT-LLM), `insufficient_system_resource` (DeepSeek), `network_error` (GLM)."""
 
 
-class PromptTokensDetails(BaseModel):
-    """A part of `usage`."""
+# --- parts of replies --------------------------------------------------------------------------
 
-    cached_tokens: int | None = None
-
-
-class CompletionTokensDetails(BaseModel):
-    """A part of `usage`."""
-
-    reasoning_tokens: int | None = None
+_THOUGHTS = ("reasoning", "reasoning_content", "reasoning_details")
+"""Where reasoning stands: at vLLM; at llama-server and most; at OpenRouter, in parts."""
+_THOUGHT = re.compile("think|thought|reason")
+"""In the type of a part."""
+_TEXTS = ("text", "thinking", "content", "summary", "refusal", "reasoning")
+"""Where a part has its text, which may again be parts."""
 
 
-class WireUsage(BaseModel):
-    """Comes with the last chunk if `stream_options.include_usage` was sent."""
-
-    model_config = ConfigDict(extra="allow")
-
-    prompt_tokens: int
-    completion_tokens: int = 0
-    prompt_tokens_details: PromptTokensDetails | None = None
-    completion_tokens_details: CompletionTokensDetails | None = None
-    reasoning_tokens: int | None = None
-    """Where there are no `completion_tokens_details`."""
-
-
-class WireTopLogprob(BaseModel):
-    """A token and its log probability; a likely alternative, or the token of the reply itself."""
-
-    token: str
-    logprob: float
+def text_in(said: object) -> str:
+    """The text of a content: a text, a part, or parts; "" for parts of any other kind."""
+    match said:
+        case str():
+            return said
+        case list():
+            return "".join(map(text_in, said))
+        case Mapping():
+            return next(filter(None, (text_in(said.get(name)) for name in _TEXTS)), "")
+    return ""
 
 
-class WireLogprob(WireTopLogprob):
-    """A token of the reply."""
-
-    top_logprobs: list[WireTopLogprob] | None = None
-
-
-class WireLogprobs(BaseModel):
-    """The log probabilities of a chunk, or of a whole reply."""
-
-    content: list[WireLogprob] | None = None
+def divided(content: object) -> tuple[str, str]:
+    """The answer and the reasoning of a content. Mistral and Databricks put both into parts."""
+    parts = content if isinstance(content, list) else [content]
+    thoughts = [part for part in parts if _THOUGHT.search(str(at(part, "type")))]
+    return text_in([part for part in parts if part not in thoughts]), text_in(thoughts)
 
 
-class TextPart(BaseModel):
-    """One part of a content that comes in parts. Only parts with text are understood."""
-
-    text: str
-
-
-class WireFunction(BaseModel):
-    """What is called, or a part of it."""
-
-    name: str | None = None
-    arguments: str | dict[str, Any] | None = None
+def call_pieces(part: object) -> list[CallPiece]:
+    """What a part of a reply adds to its calls; some servers send the arguments as an object."""
+    pieces = []
+    for call in rows(at(part, "tool_calls")):
+        index, said = at(call, "index"), at(call, "function", "arguments")
+        text = said if isinstance(said, str) else orjson.dumps(said).decode() if said else ""
+        id_, name = text_in(at(call, "id")), text_in(at(call, "function", "name"))
+        pieces.append(CallPiece(whole(index), id_, name, text, extra_of(call)))
+    return pieces
 
 
-class WireToolCall(BaseModel):
-    """A call of a tool, or what a chunk has of it."""
-
-    index: int | None = None
-    id: str | None = None
-    function: WireFunction = WireFunction()
-
-    @property
-    def piece(self) -> CallPiece:
-        """The same for the reply it belongs to; some servers send the arguments as an object."""
-        said = self.function.arguments
-        text = orjson.dumps(said).decode() if isinstance(said, dict) else said or ""
-        return CallPiece(self.index, self.id or "", self.function.name or "", text)
+def extra_of(part: object) -> dict[str, Any]:
+    """What a server wants back with a turn or a call: reasoning by its own name, all unknown."""
+    said = _mapping(part).items()
+    return {name: value for name, value in said if name not in _READ and value not in (None, "")}
 
 
-class Delta(BaseModel):
-    """What a chunk adds. vLLM says `reasoning`, llama-server `reasoning_content`."""
-
-    said: str | list[TextPart] | None = Field(default=None, alias="content")
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[WireToolCall] | None = None
-
-    @property
-    def pieces(self) -> tuple[CallPiece, ...]:
-        """Of calls of tools."""
-        return tuple(call.piece for call in self.tool_calls or ())
-
-    @property
-    def content(self) -> str | None:
-        """A piece of the answer."""
-        if isinstance(self.said, list):
-            return "".join(part.text for part in self.said)
-        return self.said
-
-    @property
-    def thought(self) -> str:
-        """The reasoning, by whichever name."""
-        return self.reasoning or self.reasoning_content or ""
+_READ = {"role", "content", "refusal", "tool_calls", "function_call", "index", "id", "type"}
+_READ |= {"function"}
+"""The fields of turns and calls that have a place of their own."""
 
 
-_NOTHING = Delta()
+def first_choices(said: object) -> list[Mapping[str, Any]]:
+    """The replies of a chunk with the first one's index: a second one was not asked for."""
+    choices = (one for one in rows(at(said, "choices")) if isinstance(one, Mapping))
+    return [one for one in choices if str(one.get("index") or 0) == "0"]
 
 
-class Choice(BaseModel):
-    """A reply, or what a chunk has of it."""
-
-    index: int | None = None
-    added: Delta | None = Field(default=None, alias="delta")
-    message: Delta | None = None
-    """In place of the delta, where the reply is whole."""
-    finish_reason: str | None = None
-    logprobs: WireLogprobs | None = None
-
-    @property
-    def delta(self) -> Delta:
-        """What it adds, which may be nothing."""
-        return self.added or _NOTHING
-
-
-class Chunk(BaseModel):
-    """One `data:` line, or a whole reply.
-
-    The usage chunk has no choices; an error chunk has nothing else.
-    """
-
-    model: str | None = None
-    kind: str | None = Field(default=None, alias="object")
-    given: list[Choice] | None = Field(default=None, alias="choices")
-    usage: WireUsage | None = None
-    timings: object = None
-    metrics: object = None
-    error: object = None
-
-    @property
-    def choices(self) -> list[Choice]:
-        """The first reply only; a second one was not asked for."""
-        return [choice for choice in self.given or () if not choice.index]
-
-    @property
-    def is_error(self) -> bool:
-        """Whether it tells of a failure, nested or flat."""
-        return self.error is not None or self.kind == "error"
-
-
-def nested_schema(schema: JsonSchema) -> Fields:
+def nested_schema(schema: JsonSchema, *, strict: bool = True) -> Fields:
     """OpenAI's own form of a reply's schema."""
     return {
         "response_format": {
             "type": "json_schema",
-            "json_schema": {"name": "reply", "schema": schema, "strict": True},
+            "json_schema": {"name": "reply", "schema": schema, "strict": strict},
         }
     }
+
+
+def openai_schema(schema: JsonSchema) -> Fields:
+    """The same for servers that refuse what is not strict by OpenAI's rules, and says it is."""
+    return nested_schema(schema, strict=strict_schema(schema) == schema)
 
 
 def finish_reason(said: str) -> FinishReason | None:
@@ -551,30 +470,32 @@ def finish_reason(said: str) -> FinishReason | None:
     return _FINISH_REASONS.get(said.lower())
 
 
-def token_logprobs(said: WireLogprobs | None) -> tuple[TokenLogprob, ...]:
-    """The log probabilities of a chunk."""
-    if said is None:
-        return ()  # as in most replies, once for every token
+def token_logprobs(said: object) -> tuple[TokenLogprob, ...]:
+    """The log probabilities of a chunk; those that are no numbers are left out."""
     return tuple(
-        TokenLogprob(
-            token=one.token,
-            logprob=one.logprob,
-            top=tuple((other.token, other.logprob) for other in one.top_logprobs or ()),
-        )
-        for one in said.content or ()
+        TokenLogprob(token=token, logprob=logprob, top=tuple(_logprobs(at(one, "top_logprobs"))))
+        for one in (rows(at(said, "content")) if said else ())
+        for token, logprob in _logprobs([one])
     )
 
 
-def _usage_of(said: WireUsage | None, timings: Mapping[str, Any]) -> Usage | None:
+def _logprobs(said: object) -> Iterable[tuple[str, float]]:
+    for one in rows(said):
+        token, logprob = at(one, "token"), at(one, "logprob")
+        if isinstance(token, str) and isinstance(logprob, int | float):
+            yield token, logprob
+
+
+def _usage_of(said: Mapping[str, Any] | None, timings: Mapping[str, Any]) -> Usage | None:
     """Tokens in and out, from all the places where servers put them."""
-    if said is None:
+    if said is None or (input_tokens := as_count(said.get("prompt_tokens"))) is None:
         return None
-    cached, thought = said.prompt_tokens_details, said.completion_tokens_details
+    details = said.get("completion_tokens_details")
     return Usage(
-        input_tokens=said.prompt_tokens,
-        output_tokens=said.completion_tokens,
-        cached_tokens=cached.cached_tokens if cached else None,
-        reasoning_tokens=thought.reasoning_tokens if thought else said.reasoning_tokens,
+        input_tokens=input_tokens,
+        output_tokens=as_count(said.get("completion_tokens")) or 0,
+        cached_tokens=as_count(at(said, "prompt_tokens_details", "cached_tokens")),
+        reasoning_tokens=as_count(at(_mapping(details) or said, "reasoning_tokens")),
         draft_tokens=whole(timings.get("draft_n")),
         accepted_tokens=whole(timings.get("draft_n_accepted")),
     )

@@ -13,14 +13,28 @@ from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.providers.counters import MetricsSource, Reading
-from harness.inference.providers.pages import ServerFacts, ServerPages
+from harness.inference.providers.http import Access
+from harness.inference.providers.server_host import ServerFacts, ServerPages
 from harness.inference.providers.serving import Launch, Serving
 from harness.inference.reply_in_progress import ServerTimings
-from harness.inference.request import ChatRequest, JsonSchema
-from harness.trace import Clock, monotonic
+from harness.inference.request import ChatRequest, Effort, JsonSchema
 
 Fields = Mapping[str, object]
 """Part of a request's JSON."""
+
+_LEVELS: Mapping[Effort, Effort] = {"minimal": "low", "xhigh": "high", "max": "high"}
+"""Of efforts beyond the three that gpt-oss was trained on, the nearest of these."""
+
+
+def by_template(effort: Effort) -> Fields:
+    """Fields for servers that let the model's chat template switch thinking on and off.
+
+    Qwen and GLM read `enable_thinking` there, DeepSeek and Granite `thinking`, gpt-oss the effort.
+    """
+    on = effort != "none"
+    level = {"reasoning_effort": _LEVELS.get(effort, effort)} if on else {}
+    return {**level, "chat_template_kwargs": {"enable_thinking": on, "thinking": on, **level}}
+
 
 Switch = str | None
 """How to make a server do or report something: a flag or setting of its own, `ALWAYS` or
@@ -56,28 +70,14 @@ Remedies = Mapping[Aim, tuple[str, ...]]
 """
 
 
-def remedies(
-    where: str, changes: Mapping[Aim, str | tuple[str, ...]]
-) -> dict[Aim, tuple[str, ...]]:
-    """The changes, each with where it is made: `start vLLM with …`."""
+def remedies(where: str, **changes: str | tuple[str, ...]) -> dict[Aim, tuple[str, ...]]:
+    """The changes by the names of aims, each with where it is made: `start vLLM with …`."""
     return {
-        aim: tuple(where + change for change in ((said,) if isinstance(said, str) else said))
-        for aim, said in changes.items()
+        Aim[name.upper()]: tuple(
+            where + one for one in ((said,) if isinstance(said, str) else said)
+        )
+        for name, said in changes.items()
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """How a session reaches a server."""
-
-    api_key: str | None = field(default=None, repr=False)
-    """Sent with every request, as a bearer token where the server has no other way."""
-    control_key: str | None = field(default=None, repr=False)
-    """The key that loading and unloading need, if it is another."""
-    clock: Clock = monotonic
-    check_address: Callable[[str], None] = lambda _url: None
-    """Told where a request is about to go, by a provider that picks the address itself; raises
-    `NotTrusted` to prevent it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,8 +208,12 @@ class Provider:
     # What a request to it looks like, on the OpenAI wire.
     schema: Callable[[JsonSchema], Fields] | None = None
     """The fields that carry a reply's schema; None if it has no place for one."""
+    strict_schemas: bool = False
+    """Whether it refuses schemas that do not follow the rules of OpenAI's strict mode."""
     enforces: Switch = ALWAYS
     """How to make it enforce schemas."""
+    thinking: Callable[[Endpoint, Effort], Fields] | None = lambda _, effort: by_template(effort)
+    """The fields that say how much a model thinks; None if it has no place for them."""
     room_tokens: int | None = None
     """Sent with a call that states no limit; None if the server then uses its whole context."""
     continues: Fields | None = None
@@ -294,6 +298,6 @@ def s_as_ns(value: object) -> int | None:
 
 def _as_ns(value: Any, unit_ns: int) -> int | None:  # noqa: ANN401 - JSON, or a header
     try:
-        return max(0, round(float(value) * unit_ns))
+        return round(float(value) * unit_ns)
     except (TypeError, ValueError, OverflowError):
         return None

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import replace
-
-import httpx
 
 from harness.errors import ConfigurationInvalid
 from harness.hardware import GgufHeader, Loading
 from harness.inference.backend import Backend
 from harness.inference.completion import ToolMode
 from harness.inference.endpoint import BackendName, Endpoint
+from harness.inference.json_text import at, names, whole
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.providers import (
     embedded,
@@ -33,10 +33,11 @@ from harness.inference.providers import (
     vllm,
 )
 from harness.inference.providers.counters import MetricsSource
-from harness.inference.providers.http import bearer, root_of
+from harness.inference.providers.http import Access
 from harness.inference.providers.openai_wire import OpenAIWire
-from harness.inference.providers.pages import ServerFacts, ServerPages, at, names, parsed, whole
-from harness.inference.providers.provider import NEVER, Access, Host, Provider
+from harness.inference.providers.provider import NEVER, Host, Provider
+from harness.inference.providers.server_host import ServerFacts, ServerPages
+from harness.inference.structured import SchemaKnowledge
 from harness.inference.tool_offers import ToolKnowledge
 
 _SERVED_TIMEOUT_S = 5.0
@@ -85,17 +86,18 @@ def connect(endpoint: Endpoint, access: Access | None = None) -> Backend:
     access, provider = access or Access(), provider_of(endpoint)
     if provider.connect is not None:
         return provider.connect(endpoint, access)
-    return OpenAIWire(endpoint, provider, api_key=access.api_key, clock=access.clock)
+    return OpenAIWire(endpoint, provider, access)
 
 
-def tool_knowledge(endpoint: Endpoint) -> ToolKnowledge:
-    """How an endpoint's server treats tools, as far as known before a test."""
+def knowledge_of(endpoint: Endpoint) -> tuple[SchemaKnowledge, ToolKnowledge]:
+    """How an endpoint's server treats schemas and tools, as far as known before a test."""
     provider = provider_of(endpoint)
     known: ToolMode | None = "native" if provider.refuses_tools else None
-    return ToolKnowledge(
+    tools = ToolKnowledge(
         endpoint.tools or ("typed" if provider.tools is NEVER else known),
         requires_calls=provider.requires_calls or endpoint.tools == "native",
     )
+    return SchemaKnowledge(endpoint.structured, strict=provider.strict_schemas), tools
 
 
 def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) -> Host:
@@ -138,16 +140,15 @@ async def served_metadata(
     if served is None:
         return None
     try:
-        pages = ServerPages(endpoint, api_key=api_key)
+        pages = ServerPages(endpoint, Access(api_key=api_key))
     except ConfigurationInvalid:
         return None
-    try:
-        async with asyncio.timeout(timeout_s):
-            told = await served(pages)
-    except (httpx.RequestError, TimeoutError):
-        return None
-    finally:
-        await pages.aclose()
+    async with aclosing(pages):
+        try:
+            async with asyncio.timeout(timeout_s):
+                told = await served(pages)
+        except TimeoutError:
+            return None
     return None if told == ModelMetadata() else told
 
 
@@ -174,27 +175,25 @@ async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> Ser
         )
     if endpoint.url is None or not provider.is_asked:
         return ServerFacts()
-    pages = ServerPages(endpoint, api_key=api_key)
-    try:
+    async with aclosing(ServerPages(endpoint, Access(api_key=api_key))) as pages:
         ready = None
         if provider.health:
-            ready = await pages.ask(pages.root + provider.health) is not None
+            ready = await pages.page(provider.health) is not None
         if provider.facts is None:
             facts = await _openai_facts(pages, provider)
         else:
             facts = await provider.facts(pages)
         return replace(facts, reachable=pages.answered, ready=ready)
-    finally:
-        await pages.aclose()
 
 
 async def _openai_facts(pages: ServerPages, provider: Provider) -> ServerFacts:
-    listed = parsed(await pages.ask(f"{pages.url}/models"))
+    listed = await pages.json(f"{pages.v1}/models")
     metrics = context_tokens = slots = None
     if provider.counters:
-        metrics = await pages.ask(pages.root + provider.counters.path, of_model=True) is not None
+        page = await pages.page(provider.counters.path, params=pages.of_model)
+        metrics = page is not None
     if context := provider.context:
-        told = parsed(await pages.ask(pages.root + context.path, of_model=True))
+        told = await pages.json(context.path, params=pages.of_model)
         context_tokens = whole(at(told, *context.keys, model_id=pages.model_id))
         slots = whole(at(told, context.slots)) if context.slots else None
     return ServerFacts(
@@ -218,11 +217,8 @@ def slots_source(
         return None
 
     async def ask() -> int | None:
-        pages = ServerPages(endpoint, api_key=api_key)
-        try:
-            told = parsed(await pages.ask(pages.root + page.path, of_model=True))
-        finally:
-            await pages.aclose()
+        async with aclosing(ServerPages(endpoint, Access(api_key=api_key))) as pages:
+            told = await pages.json(page.path, params=pages.of_model)
         return whole(at(told, str(page.slots))) or None
 
     return ask
@@ -242,12 +238,5 @@ def metrics_source(
     counters = provider.counters
     if endpoint.url is None or counters is None:
         return None
-    root = root_of(endpoint.url)
-    return MetricsSource(
-        lambda: root,
-        {counters.path: counters.read},
-        tag=endpoint.tag,
-        pause_s=counters.pause_s,
-        url=endpoint.url,
-        api_key=bearer(api_key, endpoint=endpoint.tag),
-    )
+    paths = {counters.path: counters.read}
+    return MetricsSource(endpoint, paths, api_key=api_key, pause_s=counters.pause_s)

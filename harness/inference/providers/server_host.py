@@ -1,4 +1,4 @@
-"""Common code of hosts that load and unload models: requests, time limits, undoing, errors."""
+"""Pages on which servers describe themselves, and hosts that load and unload their models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Literal
 
 import httpx
 import orjson
@@ -20,9 +20,9 @@ from harness.errors import (
     ModelNotFound,
 )
 from harness.inference.endpoint import Endpoint
+from harness.inference.json_text import parsed
 from harness.inference.providers.error_replies import words_of
-from harness.inference.providers.http import BodyTooLong, Connection, bearer, root_of
-from harness.inference.providers.provider import Access
+from harness.inference.providers.http import Access, BodyTooLong, Connection
 
 CLEARING_UP_S: Final = 10.0
 """Longest that undoing a load takes."""
@@ -34,6 +34,7 @@ NO_ROOM: Final = re.compile(
     re.IGNORECASE,
 )
 """What CUDA, PyTorch and servers say when memory is short."""
+_PAGE_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 
@@ -48,11 +49,7 @@ class Answer:
     @property
     def json(self) -> object:
         """Its JSON; None if it has none."""
-        try:
-            value: object = orjson.loads(self.body)
-        except orjson.JSONDecodeError:
-            return None
-        return value
+        return parsed(self.body)
 
     @property
     def said(self) -> str:
@@ -60,69 +57,70 @@ class Answer:
         return f"HTTP {self.status}: {words_of(self.body)}"
 
 
-class ServerHost:
-    """One endpoint's model at a server, asked over connections of its own; see `Host`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """The facts about a server, found without calling a model; None if not reported."""
 
-    A subclass has `load`, `unload` and `report`. The endpoint's `url` must be set.
+    reachable: bool | None = None
+    """Whether anything answers at its address; None if it was not asked."""
+    ready: bool | None = None
+    """Whether it reports that it is ready."""
+    models: tuple[str, ...] | None = None
+    """The names it serves, or could load."""
+    context_tokens: int | None = None
+    """Prompt and reply of one call, together."""
+    slots: int | None = None
+    """Calls that it answers at once."""
+    metrics: bool | None = None
+    """Whether its counters can be read; None for a kind that has none."""
+
+
+class ServerPages:
+    """One server, asked over connections of its own.
+
+    The endpoint's `url` must be set.
 
     Attributes:
         endpoint: As given.
         root: The server's address, without `/v1`.
-        control_key: The key that loading and unloading need, if it is another; None if not.
+        v1: What its address has behind that.
+        model_id: The model that is asked about.
+        of_model: Names it in an address: a router has a page for each.
+        answered: Whether the server has answered at all.
 
     Raises:
-        ConfigurationInvalid: A key cannot stand in an HTTP header.
+        ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
 
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
         assert endpoint.url is not None
         self.endpoint = endpoint
-        self.root = root_of(endpoint.url)
-        self.control_key = bearer(access.control_key, endpoint=endpoint.tag)
         self._connection = Connection(endpoint, api_key=access.api_key)
+        self.root = self._connection.root
+        self.v1 = self._connection.base.removeprefix(self.root)
+        self.model_id = endpoint.model_id
+        self.of_model = {"model": endpoint.model_id}
+        self.answered = False
 
     async def aclose(self) -> None:
         """Closes the connections; the model stays as it is."""
-        await self._connection.aclose()
+        await self._connection.client.aclose()
 
-    # --- requests ----------------------------------------------------------------------------
-
-    async def get(
+    async def ask(
         self,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Answer:
-        """Fetches a page.
-
-        Raises:
-            EndpointUnreachable: The server does not answer.
-        """
-        return await self._request("GET", path, params=params, headers=headers)
-
-    async def post(
-        self,
+        method: Literal["GET", "POST"],
         path: str,
         body: object = None,
         *,
         params: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Posts JSON and waits for the whole answer; raises as `get` does."""
-        content = None if body is None else orjson.dumps(body)
-        return await self._request("POST", path, content=content, params=params, headers=headers)
+        """Fetches a page, or posts JSON, and waits for the whole answer.
 
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        content: bytes | None = None,
-        params: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Answer:
-        sent = {**(headers or {}), **({"content-type": "application/json"} if content else {})}
+        Raises:
+            EndpointUnreachable: The server does not answer.
+        """
+        content = None if body is None else orjson.dumps(body)
+        sent = {"content-type": "application/json"} if content else {}
         try:
             response = await self._connection.client.request(
                 method, self.root + path, content=content, params=params, headers=sent
@@ -135,7 +133,37 @@ class ServerHost:
                 f"{type(error).__name__} {error}".rstrip(),
                 endpoint=self.endpoint.tag,
             ) from error
+        self.answered = True
         return Answer(status=response.status_code, body=response.content)
+
+    async def page(
+        self, path: str, *, params: Mapping[str, str] | None = None, post: object = None
+    ) -> bytes | None:
+        """A page; None for anything but a success within five seconds.
+
+        `post` is sent as JSON, if the page is not just fetched.
+        """
+        try:
+            async with asyncio.timeout(_PAGE_S):
+                answer = await self.ask(
+                    "GET" if post is None else "POST", path, post, params=params
+                )
+        except (InferenceError, TimeoutError):
+            return None
+        return answer.body if answer.status == 200 else None
+
+    async def json(
+        self, path: str, *, params: Mapping[str, str] | None = None, post: object = None
+    ) -> Any:  # noqa: ANN401 - read by `at`
+        """A page's JSON; None if it does not come, or is none."""
+        return parsed(await self.page(path, params=params, post=post))
+
+
+class ServerHost(ServerPages):
+    """One endpoint's model at a server; see `Host`.
+
+    A subclass has `load`, `unload` and `report`.
+    """
 
     def fields(self, answer: Answer) -> Mapping[str, object]:
         """The JSON object of an answer.
@@ -187,7 +215,7 @@ class ServerHost:
         if isinstance(error, AuthenticationFailed):
             return AuthenticationFailed(
                 f"the server refused the key to load models and let them go ({answer.said}); set "
-                "the endpoint's control_key_env to the name of the variable that holds it",
+                "the endpoint's api_key_env to the name of the variable that holds it",
                 endpoint=self.endpoint.tag,
             )
         if isinstance(error, ModelNotFound):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
@@ -72,55 +72,71 @@ class Launch:
     """Requests without a setting of the server, a phrase for each."""
 
 
-def launched(
-    serving: Serving,
-    program: str,
-    flags: Mapping[str, str],
+def program(
+    command: str,
     *also: Setting,
     backend: str,
-    port: int,
+    usual_port: int,
     path: str = "/v1",
-    model_id: str | None = None,
-) -> Launch:
-    """The command line of a server on this machine, and the endpoint that calls it.
+    calls: str = "{name}",
+    **flags: str,
+) -> Callable[[Serving], Launch]:
+    """Makes the command line of a server on this machine, and the endpoint that calls it.
+
+    In all texts `{model}` stands for the model as a shell takes it, `{name}` for its name,
+    `{all_tokens}` for the tokens of all sequences, `{cache_type}` for llama.cpp's word for the bits
+    of the KV cache, and other names for the fields of `Serving`.
 
     Args:
-        serving: What is asked for.
-        program: With the model.
-        flags: By the field of `Serving` that each carries out; empty where the server does it
-            unasked. What is asked for and not here is missing.
+        command: The program and the model.
         also: Flags and variables that no field asks for.
         backend: The endpoint's.
-        port: The server's usual one.
+        usual_port: Of the server.
         path: Of the endpoint's url.
-        model_id: The model in calls; `name_of` it if None.
+        calls: The model in calls.
+        flags: By the field of `Serving` that each carries out; empty where the server does it
+            unasked. What is asked for and not here is missing.
     """
-    settings, missing = _carried_out(serving, flags)
-    copies = 1 if "replicas" in flags else serving.replicas
-    ports = [(serving.port or port) + number for number in range(copies)]
-    urls = [f"http://127.0.0.1:{port}{path}" for port in ports]
-    where = Setting(f"url = {toml(urls[0])}", "where it listens")
-    if copies > 1:
-        where = Setting(f"urls = {toml(urls)}", "a server for each copy of the model")
-    at_once = serving.sequences * serving.replicas // copies
-    name = model_id or name_of(serving.model)
-    lines = [
-        Setting(f"backend = {toml(backend)}", "the server's dialect, counters and times"),
-        where,
-        Setting(
-            f"model_id = {toml(name)}",
-            "how the server calls the model",
-        ),
-        Setting(f"max_parallel = {at_once}", "further calls would only wait in the server"),
-    ]
-    # The shell takes variables before the program.
-    before = [one for one in (*settings, *also) if one.text[0].isupper()]
-    after = [one for one in (*settings, *also) if one not in before]
-    command = (*before, Setting(program, "the server and its model"), *after)
-    if copies > 1:
-        gpus = serving.tensor_parallel if serving.on_gpu else 0
-        command = _beside_each_other(command, ports, flags["port"], gpus=gpus)
-    return Launch(command=command, endpoint=tuple(lines), missing=missing)
+
+    def launched(serving: Serving) -> Launch:
+        values = {field: getattr(serving, field) for field in _MEANINGS} | {
+            "model": quoted(serving.model),
+            "name": quoted(name_of(serving.model)),
+            "all_tokens": serving.context_tokens * serving.sequences,
+            "cache_type": CACHE_TYPES[serving.kv_bits],
+        }
+        set_by = {field: _filled(flag, values) for field, flag in flags.items()}
+        settings, missing = _carried_out(serving, set_by)
+        copies = 1 if "replicas" in flags else serving.replicas
+        ports = [(serving.port or usual_port) + number for number in range(copies)]
+        urls = [f"http://127.0.0.1:{port}{path}" for port in ports]
+        where = Setting(f"url = {toml(urls[0])}", "where it listens")
+        if copies > 1:
+            where = Setting(f"urls = {toml(urls)}", "a server for each copy of the model")
+        at_once = serving.sequences * serving.replicas // copies
+        model_id = _filled(calls, {"name": name_of(serving.model), "model": serving.model})
+        lines = [
+            Setting(f"backend = {toml(backend)}", "the server's dialect, counters and times"),
+            where,
+            Setting(f"model_id = {toml(model_id)}", "how the server calls the model"),
+            Setting(f"max_parallel = {at_once}", "further calls would only wait in the server"),
+        ]
+        settings += [Setting(_filled(one.text, values), one.reason) for one in also]
+        # The shell takes variables before the program.
+        before = [one for one in settings if one.text[0].isupper()]
+        after = [one for one in settings if one not in before]
+        started = Setting(_filled(command, values), "the server and its model")
+        parts = (*before, started, *after)
+        if copies > 1:
+            gpus = serving.tensor_parallel if serving.on_gpu else 0
+            parts = _beside_each_other(parts, ports, set_by["port"], gpus=gpus)
+        return Launch(command=parts, endpoint=tuple(lines), missing=missing)
+
+    return launched
+
+
+def _filled(text: str, values: Mapping[str, object]) -> str:
+    return re.sub(r"\{(\w+)\}", lambda found: str(values[found[1]]), text)
 
 
 def _beside_each_other(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from harness.inference.json_text import text_at
 from harness.inference.model_identity import ModelMetadata
-from harness.inference.providers.counters import GENERATED, PROMPT, RUNNING, WAITING, prometheus
+from harness.inference.providers.counters import prometheus
 from harness.inference.providers.openai_wire import ONLY_TOP_P
-from harness.inference.providers.pages import Page, ServerPages
 from harness.inference.providers.provider import (
-    Aim,
     ContextReport,
     Counters,
     Extras,
@@ -16,7 +15,8 @@ from harness.inference.providers.provider import (
     ms_as_ns,
     remedies,
 )
-from harness.inference.providers.serving import Launch, Serving, Setting, launched, quoted
+from harness.inference.providers.server_host import ServerPages
+from harness.inference.providers.serving import Setting, program
 from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.request import JsonSchema
 
@@ -40,59 +40,41 @@ def times(extras: Extras) -> ServerTimings | None:
     return ServerTimings(queue_ns=validation_ns + queue_ns)
 
 
-class _Info(Page):
-    model_id: str
-    model_sha: str | None = None
-
-
 async def _served(pages: ServerPages) -> ModelMetadata | None:
-    info = await pages.page(_Info, f"{pages.root}/info")
-    if info is None:
-        return None
-    return ModelMetadata(path=info.model_id, fingerprint=info.model_sha)
-
-
-REMEDIES = remedies(
-    "start text-generation-launcher with ",
-    {
-        Aim.SPREAD_PREFILL: "a smaller --max-batch-prefill-tokens",
-        Aim.KEEP_PREFIXES: "PREFIX_CACHING=1 in its environment",
-        Aim.MORE_KV_ROOM: (
-            "--kv-cache-dtype fp8_e5m2, which halves the cache",
-            "a larger --cuda-memory-fraction, or --num-shard",
-        ),
-        Aim.WRITE_FASTER: ("--speculate 3", "--num-shard, which splits the weights over GPUs"),
-        Aim.FIT_AT_START: "--num-shard, or --quantize",
-        Aim.FIT_LATER: "a smaller --max-total-tokens or --max-batch-prefill-tokens",
-        Aim.LONGER_CONTEXT: "a larger --max-total-tokens",
-        Aim.DRAFT_BETTER: "a smaller --speculate",
-    },
-)
-
-
-def _launch(serving: Serving) -> Launch:
-    return launched(
-        serving,
-        f"text-generation-launcher --model-id {quoted(serving.model)}",
-        {
-            "context_tokens": f"--max-total-tokens {serving.context_tokens}",
-            "sequences": f"--max-batch-size {serving.sequences}",
-            "kv_bits": "--kv-cache-dtype fp8_e5m2",
-            "tensor_parallel": f"--num-shard {serving.tensor_parallel}",
-            "gpu_share": f"--cuda-memory-fraction {serving.gpu_share}",
-            "port": f"--port {serving.port}",
-        },
-        Setting("PREFIX_CACHING=1", "the part in which prompts begin alike is read once"),
-        Setting("--hostname 127.0.0.1", "for this machine alone"),
-        backend="tgi",
-        port=3000,
-    )
+    info = await pages.json("/info")
+    path, revision = text_at(info, "model_id"), text_at(info, "model_sha")
+    return ModelMetadata(path=path, fingerprint=revision or None) if path else None
 
 
 PROVIDER = Provider(
     title="Text Generation Inference",
-    remedies=REMEDIES,
-    launch=_launch,
+    remedies=remedies(
+        "start text-generation-launcher with ",
+        spread_prefill="a smaller --max-batch-prefill-tokens",
+        keep_prefixes="PREFIX_CACHING=1 in its environment",
+        more_kv_room=(
+            "--kv-cache-dtype fp8_e5m2, which halves the cache",
+            "a larger --cuda-memory-fraction, or --num-shard",
+        ),
+        write_faster=("--speculate 3", "--num-shard, which splits the weights over GPUs"),
+        fit_at_start="--num-shard, or --quantize",
+        fit_later="a smaller --max-total-tokens or --max-batch-prefill-tokens",
+        longer_context="a larger --max-total-tokens",
+        draft_better="a smaller --speculate",
+    ),
+    launch=program(
+        "text-generation-launcher --model-id {model}",
+        Setting("PREFIX_CACHING=1", "the part in which prompts begin alike is read once"),
+        Setting("--hostname 127.0.0.1", "for this machine alone"),
+        backend="tgi",
+        usual_port=3000,
+        context_tokens="--max-total-tokens {context_tokens}",
+        sequences="--max-batch-size {sequences}",
+        kv_bits="--kv-cache-dtype fp8_e5m2",
+        tensor_parallel="--num-shard {tensor_parallel}",
+        gpu_share="--cuda-memory-fraction {gpu_share}",
+        port="--port {port}",
+    ),
     served=_served,
     schema=_schema,
     refuses=ONLY_TOP_P,
@@ -102,11 +84,11 @@ PROVIDER = Provider(
     counters=Counters(
         path="/metrics",
         read=prometheus(
-            ("tgi_batch_current_size", RUNNING),
-            ("tgi_queue_size", WAITING),
+            running="tgi_batch_current_size",
+            waiting="tgi_queue_size",
             # It has no totals of tokens, but histograms of tokens per request, which have sums.
-            ("tgi_request_input_length_sum", PROMPT),
-            ("tgi_request_generated_tokens_sum", GENERATED),
+            prompt="tgi_request_input_length_sum",
+            generated="tgi_request_generated_tokens_sum",
             from_the_start=False,
         ),
     ),

@@ -13,35 +13,26 @@ the reply's.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import orjson
-from pydantic import BaseModel, Json, ValidationError
 
-from harness.errors import NotOffered, ServerError
-from harness.inference.completion import Completion, Embeddings, FinishReason, TokenLogprob, Usage
+from harness.errors import NotOffered
+from harness.inference.completion import Completion, Embeddings, TokenLogprob, Usage
 from harness.inference.endpoint import Endpoint, PromptTemplate
-from harness.inference.providers.http import Connection, Exchange, base_of, event_data
-from harness.inference.providers.openai_wire import ONLY_TOP_P, finish_reason
-from harness.inference.providers.pages import ServerFacts, ServerPages, names, parsed
-from harness.inference.providers.provider import (
-    NEVER,
-    Access,
-    Aim,
-    HostReport,
-    Provider,
-    Remedies,
-    check_offers,
-)
-from harness.inference.providers.server_host import ServerHost, until
+from harness.inference.json_text import at, names, parsed, rows, text_at
+from harness.inference.providers.http import Access, HttpBackend
+from harness.inference.providers.openai_wire import ONLY_TOP_P, finish_reason, wire_fields
+from harness.inference.providers.provider import NEVER, HostReport, Provider, check_offers, remedies
+from harness.inference.providers.server_host import ServerFacts, ServerHost, ServerPages, until
 from harness.inference.refused_fields import RefusedFields
-from harness.inference.reply_in_progress import ReplyInProgress
+from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message, Role
-from harness.inference.time_limits import TimeLimits
-from harness.trace import Clock, monotonic
 
+_PLACED = {"model", "messages", "top_logprobs"}
+"""Fields of OpenAI's protocol that have another place here, or another name."""
 UNSTATED_ROOM_TOKENS = 1024
 """Sent with a call that states no limit: vLLM's own default behind Triton is 16 tokens, and Triton
 does not report the length of its context."""
@@ -52,56 +43,30 @@ _NOT_EXPLICIT = re.compile(
 )
 
 
-class TritonWire:
+class TritonWire(HttpBackend):
     """A model of a Triton server that speaks `POST <url>/v2/models/<model>/generate`.
 
-    Args:
-        endpoint: Its address, the model's name there (`name`, or `name/versions/2`), and the
-            template for a conversation; `url` and `prompt_template` must be set.
-        api_key: Sent as a bearer token, for a proxy before the server.
-        clock: The caller's clock.
-
-    Raises:
-        ConfigurationInvalid: The key cannot stand in an HTTP header.
+    The endpoint has the model's name there (`name`, or `name/versions/2`), and the template for a
+    conversation: `prompt_template` must be set; see `HttpBackend`.
     """
 
-    def __init__(
-        self, endpoint: Endpoint, *, api_key: str | None = None, clock: Clock = monotonic
-    ) -> None:
-        assert endpoint.url is not None
+    def __init__(self, endpoint: Endpoint, access: Access) -> None:
+        # It has no place for this field.
+        refused = RefusedFields((*endpoint.drop, "reasoning_effort"))
+        super().__init__(endpoint, access, refused)
         assert endpoint.prompt_template is not None
-        self._endpoint = endpoint
-        self._clock = clock
         self._turns = TURN_FORMATS[endpoint.prompt_template]
-        model = f"{base_of(endpoint.url)}/v2/models/{quote(endpoint.model_id)}"
+        model = f"{self._connection.base}/v2/models/{quote(endpoint.model_id)}"
         self._url = f"{model}/{'generate_stream' if endpoint.stream else 'generate'}"
-        self._connection = Connection(endpoint, api_key=api_key)
-        self._refused = RefusedFields(endpoint.drop)
 
-    async def chat(self, request: ChatRequest) -> Completion:
-        """One reply, whole; see `Backend.chat`."""
+    def _fields(self, request: ChatRequest) -> dict[str, object]:
         check_offers(request, PROVIDER)
         # The server does not say that it refused a field: only the known ones can be left out.
-        sampling, dropped = self._refused.without(_sampling(request, stop=self._turns.stop))
-        fields = {
-            "text_input": prompt_text(self._turns, request.conversation),
-            "parameters": _parameters(sampling, stream=self._endpoint.stream),
-        }
-        async with (
-            Exchange(self._connection) as exchange,
-            TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits,
-        ):
-            progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
-            reply = _OutputReader(
-                request, progress, endpoint=self._endpoint, connection=self._connection
-            )
-            response = await exchange.post(self._url, fields, on_sent=progress.sent)
-            if self._endpoint.stream:
-                async for data in event_data(response.chunks()):
-                    reply.add(data)
-            else:
-                reply.add_whole(await response.read())
-            return reply.completion(dropped, attempts=exchange.requests)
+        wanted = wire_fields(request, self._endpoint.model_id, stream=False)
+        # By the names of vLLM's `SamplingParams`.
+        fields = {name: value for name, value in wanted.items() if name not in _PLACED}
+        fields |= {"max_tokens": _room(request), "stop": [*request.stop, *self._turns.stop]}
+        return fields | ({"logprobs": request.top_logprobs} if "logprobs" in fields else {})
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """Not offered; see `Backend.embed`."""
@@ -110,30 +75,56 @@ class TritonWire:
             endpoint=request.model,
         )
 
-    async def aclose(self) -> None:
-        """Closes the connections; a call that is under way is cut off."""
-        await self._connection.aclose()
+    def _body(self, fields: dict[str, object], request: ChatRequest) -> dict[str, object]:
+        return {
+            "text_input": prompt_text(self._turns, request.conversation),
+            "parameters": _parameters(fields, stream=self._endpoint.stream),
+        }
+
+    async def _read(
+        self, values: AsyncIterator[Any], progress: ReplyInProgress, _headers: Mapping[str, str]
+    ) -> Completion:
+        is_whole = not self._endpoint.stream
+        last: Mapping[str, Any] | None = None
+        written: int | None = None
+        async for said in values:  # each has the text since the one before it
+            if isinstance(said, str) and not said.startswith("{"):
+                continue  # a ping, or an end mark of a proxy's
+            if at(said, "error") is not None:
+                # The status was sent with the first output, before the error.
+                raise self._connection.refusal(said)
+            if not isinstance(said, Mapping) or not isinstance(said.get("text_output"), str):
+                raise self._connection.odd(said)
+            last = said
+            if (count := as_count(said.get("num_output_tokens"))) is not None:
+                written = (written or 0) + count
+            # By token id: the chosen token first, then the likeliest.
+            tokens = rows(parsed(text_at(said, "logprobs").encode()))
+            told = (_token_logprob(one, progress.request) for one in tokens)
+            progress.add("" if is_whole else said["text_output"], logprobs=[*filter(None, told)])
+            if is_whole:
+                progress.add_whole(said["text_output"])
+        if last is None:
+            raise self._connection.cut("it ended before it began")
+        word = last.get("finish_reason")  # the text `None` until the model has finished
+        # Old servers send none.
+        is_full = (written or 0) >= _room(progress.request)
+        ended = finish_reason(str(word or ("length" if is_full else "stop")))
+        if ended is None:
+            how = f"the server ended it unfinished, with the finish reason '{word}'"
+            raise self._connection.cut(how)
+        read = as_count(last.get("num_input_tokens"))
+        return progress.completion(
+            finish_reason=ended,
+            usage=None
+            if read is None or written is None
+            else Usage(input_tokens=read, output_tokens=written, cached_tokens=None),
+            model_id=text_at(last, "model_name") or self._endpoint.model_id,
+        )
 
 
 def _room(request: ChatRequest) -> int:
     return request.max_output_tokens or UNSTATED_ROOM_TOKENS
-
-
-def _sampling(request: ChatRequest, *, stop: tuple[str, ...]) -> dict[str, object]:
-    """The request's settings, by the names of vLLM's `SamplingParams`."""
-    fields: dict[str, object] = {
-        "max_tokens": _room(request),
-        "temperature": request.temperature,
-        **request.cutoffs,
-        "stop": [*request.stop, *stop],
-    }
-    if request.frequency_penalty:
-        fields["frequency_penalty"] = request.frequency_penalty
-    if request.seed is not None:
-        fields["seed"] = request.seed
-    if request.top_logprobs is not None:
-        fields["logprobs"] = request.top_logprobs
-    return fields
 
 
 def _parameters(sampling: dict[str, object], *, stream: bool) -> dict[str, object]:
@@ -150,165 +141,57 @@ def _parameters(sampling: dict[str, object], *, stream: bool) -> dict[str, objec
     }
 
 
-class _Logprob(BaseModel):
-    logprob: float
-    decoded_token: str | None = None
+def _token_logprob(tokens: object, request: ChatRequest) -> TokenLogprob | None:
+    said = tokens.values() if isinstance(tokens, Mapping) else ()
+    pairs = [(text_at(one, "decoded_token"), at(one, "logprob")) for one in said]
+    if not pairs or not all(isinstance(logprob, int | float) for _, logprob in pairs):
+        return None
+    likeliest = sorted(pairs, key=lambda pair: -pair[1])[: request.top_logprobs or 0]
+    return TokenLogprob(token=pairs[0][0], logprob=pairs[0][1], top=tuple(likeliest))
 
 
-class _Output(BaseModel):
-    """One event of a stream, with the text since the event before it; or a whole reply."""
-
-    error: str | None = None
-    model_name: str | None = None
-    text_output: str | None = None
-    finish_reason: str | None = None
-    """The text `None` until the model has finished."""
-    num_input_tokens: int | None = None
-    num_output_tokens: int | None = None
-    logprobs: Json[list[dict[str, _Logprob]] | None] | None = None
-    """By token id: the chosen token first, then the likeliest."""
-
-
-class _OutputReader:
-    """Reads the outputs of one reply."""
-
-    def __init__(
-        self,
-        request: ChatRequest,
-        progress: ReplyInProgress,
-        *,
-        endpoint: Endpoint,
-        connection: Connection,
-    ) -> None:
-        self._request = request
-        self._progress = progress
-        self._endpoint = endpoint
-        self._connection = connection
-        self._last: _Output | None = None
-        self._output_tokens: int | None = None
-
-    def add(self, data: bytes) -> None:
-        """Takes in one event."""
-        text, logprobs = self._read(data)
-        self._progress.add(text, logprobs=logprobs)
-
-    def add_whole(self, body: bytes) -> None:
-        """Takes in a reply that was not streamed."""
-        text, logprobs = self._read(body)
-        self._progress.add(logprobs=logprobs)
-        self._progress.add_whole(text)
-
-    def completion(self, dropped: tuple[str, ...], *, attempts: int) -> Completion:
-        """The completion, once the HTTP body has ended."""
-        if self._last is None:
-            raise self._connection.cut("it ended before it began")
-        said = self._last.finish_reason
-        ended = self._reached_limit() if said is None else finish_reason(said)
-        if ended is None:
-            raise self._connection.cut(
-                f"the server ended it unfinished, with the finish reason '{said}'"
-            )
-        return self._progress.completion(
-            finish_reason=ended,
-            usage=self._usage(),
-            model_id=self._last.model_name or self._endpoint.model_id,
-            dropped=dropped,
-            attempts=attempts,
-        )
-
-    def _read(self, data: bytes) -> tuple[str, tuple[TokenLogprob, ...]]:
-        try:
-            output = _Output.model_validate_json(data)
-        except ValidationError as error:
-            raise self._connection.misread(data, error) from error
-        if output.error is not None:
-            # The status was sent with the first output, before the error.
-            raise self._connection.refusal(data)
-        if output.text_output is None:
-            raise ServerError(
-                f"the reply has an unexpected part: {data[:200]!r}",
-                endpoint=self._endpoint.tag,
-            )
-        self._last = output
-        if output.num_output_tokens is not None:
-            self._output_tokens = (self._output_tokens or 0) + output.num_output_tokens
-        alternatives = self._request.top_logprobs or 0
-        logprobs = (_token_logprob(token, alternatives) for token in output.logprobs or () if token)
-        return output.text_output, tuple(logprobs)
-
-    def _reached_limit(self) -> FinishReason:
-        """The finish reason, for a server that sends none."""
-        reached = (self._output_tokens or 0) >= _room(self._request)
-        return "length" if reached else "stop"
-
-    def _usage(self) -> Usage | None:
-        input_tokens = self._last.num_input_tokens if self._last else None
-        if input_tokens is None or self._output_tokens is None:
-            return None
-        return Usage(
-            input_tokens=input_tokens, output_tokens=self._output_tokens, cached_tokens=None
-        )
-
-
-def _token_logprob(tokens: dict[str, _Logprob], alternatives: int) -> TokenLogprob:
-    known = [(one.decoded_token or "", one.logprob) for one in tokens.values()]
-    likeliest = sorted(known, key=lambda one: -one[1])
-    token, logprob = known[0]
-    return TokenLogprob(token=token, logprob=logprob, top=tuple(likeliest[:alternatives]))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnFormat:
+class TurnFormat(NamedTuple):
     """How a prompt marks the turns of a conversation."""
 
-    header: Callable[[Role], str]
-    """What goes before a turn."""
+    header: str
+    """What goes before a turn; `{role}` stands for its role, `{Role}` for that with a capital."""
     end: str
-    """What goes after it."""
     stop: tuple[str, ...]
     """Texts at which the model's own turn is over."""
     strips: bool = False
     """Whether blanks around a turn are dropped."""
 
+    def begun(self, role: Role) -> str:
+        """The header of a turn."""
+        return self.header.format(role=role, Role=role.capitalize())
+
 
 TURN_FORMATS: Mapping[PromptTemplate, TurnFormat] = {
-    "chatml": TurnFormat(
-        header=lambda role: f"<|im_start|>{role}\n", end="<|im_end|>\n", stop=("<|im_end|>",)
-    ),
+    "chatml": TurnFormat("<|im_start|>{role}\n", "<|im_end|>\n", ("<|im_end|>",)),
     "llama3": TurnFormat(
-        header=lambda role: f"<|start_header_id|>{role}<|end_header_id|>\n\n",
-        end="<|eot_id|>",
-        stop=("<|eot_id|>",),
-        strips=True,
+        "<|start_header_id|>{role}<|end_header_id|>\n\n", "<|eot_id|>", ("<|eot_id|>",), strips=True
     ),
     # For models that were never trained on conversations: they go on with the other side's turn.
-    "plain": TurnFormat(
-        header=lambda role: f"{role.capitalize()}:\n", end="\n\n", stop=("\nUser:", "\nSystem:")
-    ),
+    "plain": TurnFormat("{Role}:\n", "\n\n", ("\nUser:", "\nSystem:")),
 }
 
 
 def prompt_text(turns: TurnFormat, messages: Sequence[Message]) -> str:
     """The conversation, and then the header of the turn that is asked for."""
+    texts = [turn.content.strip() if turns.strips else turn.content for turn in messages]
     told = (
-        turns.header(message.role)
-        + (message.content.strip() if turns.strips else message.content)
-        + turns.end
-        for message in messages
+        turns.begun(turn.role) + text + turns.end
+        for turn, text in zip(messages, texts, strict=True)
     )
-    return "".join(told) + turns.header("assistant")
+    return "".join(told) + turns.begun("assistant")
 
 
 # --- the two front ends ----------------------------------------------------------------------
 
 
-def _connect(endpoint: Endpoint, access: Access) -> TritonWire:
-    return TritonWire(endpoint, api_key=access.api_key, clock=access.clock)
-
-
 async def _facts(pages: ServerPages) -> ServerFacts:
-    index = await pages.ask(f"{pages.url}/v2/repository/index", post={"ready": True})
-    return ServerFacts(models=names(parsed(index), "name"))
+    index = await pages.json("/v2/repository/index", post={"ready": True})
+    return ServerFacts(models=names(index, "name"))
 
 
 class TritonHost(ServerHost):
@@ -347,7 +230,7 @@ class TritonHost(ServerHost):
         await until(self._is_gone)
 
     async def _do(self, what: str, body: object) -> None:
-        answer = await self.post(f"{self._path}/{what}", body)
+        answer = await self.ask("POST", f"{self._path}/{what}", body)
         if _NOT_EXPLICIT.search(answer.body):
             raise self.switched_off("Triton", needs=_EXPLICIT)
         if answer.status != 200:
@@ -361,7 +244,7 @@ class TritonHost(ServerHost):
 
     async def _states(self) -> frozenset[str]:
         """Those of its versions: `READY`, `UNAVAILABLE`, `LOADING`, `UNLOADING`."""
-        answer = await self.post("/v2/repository/index", {})
+        answer = await self.ask("POST", "/v2/repository/index", {})
         if answer.status != 200:
             raise self.refusal(answer)
         if not isinstance(answer.json, list):
@@ -390,7 +273,7 @@ class TritonOpenAIHost(TritonHost):
         return not await self._is_there()
 
     async def _states(self) -> frozenset[str]:
-        answer = await self.get("/v1/models")
+        answer = await self.ask("GET", "/v1/models")
         match self.fields(answer):
             case {"data": list(rows)}:
                 listed = (row for row in rows if isinstance(row, Mapping))
@@ -399,17 +282,17 @@ class TritonOpenAIHost(TritonHost):
         raise self.misread(answer)
 
 
-REMEDIES: Remedies = {
-    Aim.ENFORCE_SCHEMAS: (
-        "reach the model by an engine's own server, such as vLLM's: Triton takes no schema",
-    ),
-}
+REMEDIES = remedies(
+    "",
+    enforce_schemas="reach the model by an engine's own server, such as vLLM's: Triton takes no "
+    "schema",
+)
 
 PROVIDER = Provider(
     title="Triton",
     remedies=REMEDIES,
     host=lambda endpoint, access, _: TritonHost(endpoint, access),
-    connect=_connect,
+    connect=TritonWire,
     facts=_facts,
     tools=NEVER,
     images=NEVER,

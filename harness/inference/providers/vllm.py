@@ -6,23 +6,11 @@ with `--structured-outputs-config`, as `_launch` does.
 
 from __future__ import annotations
 
+from harness.inference.json_text import at, row_of, text_at
 from harness.inference.model_identity import ModelMetadata
-from harness.inference.providers.counters import (
-    ACCEPTED,
-    CACHED,
-    DRAFTED,
-    GENERATED,
-    KV_CACHE,
-    PREEMPTIONS,
-    PROMPT,
-    RUNNING,
-    WAITING,
-    prometheus,
-)
+from harness.inference.providers.counters import prometheus
 from harness.inference.providers.openai_wire import nested_schema
-from harness.inference.providers.pages import Page, ServerPages, at, row_of
 from harness.inference.providers.provider import (
-    Aim,
     ContextReport,
     Counters,
     Extras,
@@ -31,8 +19,8 @@ from harness.inference.providers.provider import (
     ms_as_ns,
     remedies,
 )
-from harness.inference.providers.server_host import ServerHost, until
-from harness.inference.providers.serving import Launch, Serving, Setting, launched, name_of, quoted
+from harness.inference.providers.server_host import ServerHost, ServerPages, until
+from harness.inference.providers.serving import Setting, program
 from harness.inference.reply_in_progress import ServerTimings
 
 TIMES_SWITCH = "--enable-per-request-metrics"
@@ -53,29 +41,16 @@ def times(extras: Extras) -> ServerTimings | None:
     )
 
 
-class _Model(Page):
-    id: str
-    root: str | None = None
-    """What was loaded; `id` may be made up (`--served-model-name`)."""
-    parent: str | None = None
-    """Of an adapter, the model that it is applied to."""
-
-
-class _Models(Page):
-    data: tuple[_Model, ...]
-
-
 async def _served(pages: ServerPages) -> ModelMetadata | None:
-    listed = await pages.page(_Models, f"{pages.url}/models")
-    models = listed.data if listed else ()
+    models = at(await pages.json(f"{pages.v1}/models"), "data")
     row = row_of(models, pages.model_id)
     if row is None:
         return None
-    # An adapter's parent is listed beside it, by the name it is served under.
-    base = row_of(models, row.parent)
-    return ModelMetadata(
-        path=row.root, base_models=tuple(filter(None, [base.root if base else row.parent]))
-    )
+    # An adapter has a parent, which is listed beside it by the name it is served under. The `root`
+    # is what was loaded; the name may be made up (`--served-model-name`).
+    parent = text_at(row, "parent")
+    base = text_at(row_of(models, parent), "root") or parent
+    return ModelMetadata(path=text_at(row, "root") or None, base_models=(base,) if base else ())
 
 
 class VllmHost(ServerHost):
@@ -111,7 +86,7 @@ class VllmHost(ServerHost):
         return HostReport(resident=not await self._is_asleep())
 
     async def _is_asleep(self) -> bool:
-        answer = await self.get("/is_sleeping")
+        answer = await self.ask("GET", "/is_sleeping")
         if answer.status == _NO_SUCH_PAGE:
             raise self.switched_off("vLLM", needs=_SLEEP_SWITCH)
         match self.fields(answer):
@@ -127,81 +102,63 @@ class VllmHost(ServerHost):
 
         Without `--enable-sleep-mode` vLLM goes to sleep all the same, and keeps its memory.
         """
-        answer = await self.get("/server_info", params={"config_format": "json"})
+        answer = await self.ask("GET", "/server_info", params={"config_format": "json"})
         if at(answer.json, "vllm_config", "model_config", "enable_sleep_mode") is False:
             raise self.switched_off("vLLM", needs=_SLEEP_SWITCH)
 
     async def _sleep(self) -> None:
         # `wait`, since calls of others may be under way; ours are not, when a model is let go.
-        answer = await self.post("/sleep", params={"level": "1", "mode": "wait"})
+        answer = await self.ask("POST", "/sleep", params={"level": "1", "mode": "wait"})
         if answer.status != 200:
             raise self.failure(answer, doing="let go of")
 
     async def _wake(self) -> None:
-        answer = await self.post("/wake_up")
+        answer = await self.ask("POST", "/wake_up")
         if answer.status != 200:
             raise self.failure(answer, doing="wake")
 
 
-REMEDIES = remedies(
-    "start vLLM with ",
-    {
-        Aim.ANSWER_MORE_AT_ONCE: "a larger --max-num-seqs",
-        Aim.BOUND_QUEUE: "--data-parallel-size for replicas, or --max-num-queued-reqs to refuse "
-        "early",
-        Aim.READ_PROMPTS_FASTER: "a larger --max-num-batched-tokens, and no "
-        "--no-enable-chunked-prefill",
-        Aim.SPREAD_PREFILL: "--long-prefill-token-threshold, so that a long prompt holds up no "
-        "others",
-        Aim.KEEP_PREFIXES: "no --no-enable-prefix-caching, and a larger --gpu-memory-utilization",
-        Aim.MORE_KV_ROOM: (
+PROVIDER = Provider(
+    title="vLLM",
+    remedies=remedies(
+        "start vLLM with ",
+        answer_more_at_once="a larger --max-num-seqs",
+        bound_queue="--data-parallel-size for replicas, or --max-num-queued-reqs to refuse early",
+        read_prompts_faster="a larger --max-num-batched-tokens, and no --no-enable-chunked-prefill",
+        spread_prefill="--long-prefill-token-threshold, so that a long prompt holds up no others",
+        keep_prefixes="no --no-enable-prefix-caching, and a larger --gpu-memory-utilization",
+        more_kv_room=(
             "--kv-cache-dtype fp8, which halves the cache for less than 1 % loss",
             "a smaller --max-model-len or --max-num-seqs, which cap what calls can take",
             "a larger --gpu-memory-utilization, or --tensor-parallel-size",
         ),
-        Aim.WRITE_FASTER: (
+        write_faster=(
             "--spec-method ngram --spec-tokens 4, or a draft model of the same family",
             "--tensor-parallel-size, which splits the weights over GPUs",
         ),
-        Aim.FIT_AT_START: "a lower --gpu-memory-utilization (0.92 by default), or "
-        "--tensor-parallel-size",
-        Aim.FIT_LATER: "a smaller --max-model-len or --max-num-seqs",
-        Aim.LONGER_CONTEXT: "a larger --max-model-len",
-        Aim.DRAFT_BETTER: "a smaller --spec-tokens, or --spec-method eagle3 with a head for this "
-        "model",
-    },
-)
-
-
-def _launch(serving: Serving) -> Launch:
-    name = name_of(serving.model)
-    return launched(
-        serving,
-        f"vllm serve {quoted(serving.model)}",
-        {
-            "context_tokens": f"--max-model-len {serving.context_tokens}",
-            "sequences": f"--max-num-seqs {serving.sequences}",
-            "kv_bits": "--kv-cache-dtype fp8",
-            "on_gpu": "",  # by another wheel, its build for the processor
-            "tensor_parallel": f"--tensor-parallel-size {serving.tensor_parallel}",
-            "replicas": f"--data-parallel-size {serving.replicas}",
-            "gpu_share": f"--gpu-memory-utilization {serving.gpu_share}",
-            "port": f"--port {serving.port}",
-        },
-        Setting(f"--served-model-name {quoted(name)}", "the name that calls use"),
+        fit_at_start="a lower --gpu-memory-utilization (0.92 by default) or --tensor-parallel-size",
+        fit_later="a smaller --max-model-len or --max-num-seqs",
+        longer_context="a larger --max-model-len",
+        draft_better="a smaller --spec-tokens, or --spec-method eagle3 with a head for this model",
+    ),
+    launch=program(
+        "vllm serve {model}",
+        Setting("--served-model-name {name}", "the name that calls use"),
         Setting("--host 127.0.0.1", "for this machine alone; its default lets others in"),
         Setting(_CACHED_SWITCH, "replies tell how much of a prompt was cached"),
         Setting(TIMES_SWITCH, "replies tell how long they queued and their prompts took"),
         Setting(_JSON, "small models run on in the white space that its grammar allows"),
         backend="vllm",
-        port=8000,
-    )
-
-
-PROVIDER = Provider(
-    title="vLLM",
-    remedies=REMEDIES,
-    launch=_launch,
+        usual_port=8000,
+        context_tokens="--max-model-len {context_tokens}",
+        sequences="--max-num-seqs {sequences}",
+        kv_bits="--kv-cache-dtype fp8",
+        on_gpu="",  # by another wheel, its build for the processor
+        tensor_parallel="--tensor-parallel-size {tensor_parallel}",
+        replicas="--data-parallel-size {replicas}",
+        gpu_share="--gpu-memory-utilization {gpu_share}",
+        port="--port {port}",
+    ),
     host=lambda endpoint, access, _: VllmHost(endpoint, access),
     served=_served,
     schema=nested_schema,
@@ -215,15 +172,15 @@ PROVIDER = Provider(
     counters=Counters(
         path="/metrics",
         read=prometheus(
-            ("vllm:num_requests_running", RUNNING),
-            ("vllm:num_requests_waiting", WAITING),
-            ("vllm:kv_cache_usage_perc", KV_CACHE),  # 0 to 1, despite its name
-            ("vllm:num_preemptions_total", PREEMPTIONS),
-            ("vllm:prompt_tokens_total", PROMPT),
-            ("vllm:prompt_tokens_cached_total", CACHED),
-            ("vllm:generation_tokens_total", GENERATED),
-            ("vllm:spec_decode_num_draft_tokens_total", DRAFTED),
-            ("vllm:spec_decode_num_accepted_tokens_total", ACCEPTED),
+            running="vllm:num_requests_running",
+            waiting="vllm:num_requests_waiting",
+            kv_cache="vllm:kv_cache_usage_perc",  # 0 to 1, despite its name
+            preemptions="vllm:num_preemptions_total",
+            prompt="vllm:prompt_tokens_total",
+            cached="vllm:prompt_tokens_cached_total",
+            generated="vllm:generation_tokens_total",
+            drafted="vllm:spec_decode_num_draft_tokens_total",
+            accepted="vllm:spec_decode_num_accepted_tokens_total",
         ),
     ),
     holds_one_model=True,

@@ -40,9 +40,11 @@ _LABELS = {"accept", "human", "group", "split"}
 _OF_PAIRS = ("prefer", "judged", "judged_swapped", "a", "b")
 _READ = {*_TEXTS, *_LABELS, *_OF_PAIRS, "score", "unjudged", "rubric_sha256", "samples", "sha256"}
 _OF_SCORING = {"passed", "composite", "below_floor", "gates", "missing", "rubric"}
-_OF_SCORING |= {"carried", "compressed", "scores", "judges", "error"}
+_OF_SCORING |= {"compressed", "scores", "judges", "error", "outdated"}
 """Columns of `harness rubric score` that are ignored here."""
 _KNOWN = {*_READ, *_OF_SCORING, "dimension", "rater", "seed"}
+_OF_A_JUDGE = {"score", "evaluator", "unjudged", "rubric_sha256", "samples"}
+"""Columns that do not count in a row that is outdated."""
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _PREFERENCES = {"1": "a", "2": "b", "0": "tie", "equal": "tie", "": ""}
 _DECISIONS = {"1.0": "yes", "0.0": "no", "accept": "yes", "reject": "no"}
@@ -356,6 +358,8 @@ def wide(row: Row) -> dict[str, str]:
         kind, _, rest = name.partition(".")
         missing = isinstance(value, str) and value.strip().lower() in _MISSING
         if kind not in _READ - {"id"} or (missing and kind not in _TEXTS):
+            continue
+        if kind in _OF_A_JUDGE and "outdated" in row.fields:
             continue
         of, _, who = (rest or dimension).partition(".")
         parts = {"accept": (rest or rater,), "human": (of, who or rater), "score": (of,)}

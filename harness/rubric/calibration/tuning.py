@@ -237,7 +237,11 @@ def tune(
         attempts=attempts,
         sampled=tuple(filter(None, (_sampled(one, rubric) for one in scored))),
         outdated=tuple(one.id for one in drafts if one.rubric_sha256 not in versions),
-        uneven=tuple(one.id for one in drafts if rubric.repeats > 1 and _is_uneven(one)),
+        uneven=tuple(
+            one.id
+            for one in drafts
+            if rubric.repeats > 1 and one.rubric_sha256 and one.evaluator and not one.samples
+        ),
         samples=tuple(sorted({len(s) for one in counted for s in _judged(one, rubric).values()})),
     )
 
@@ -337,10 +341,6 @@ def one_per_group(drafts: Iterable[Scored]) -> tuple[Scored, ...]:
     for one in sorted(drafts, key=lambda one: hashlib.sha256(one.labeled.id.encode()).digest()):
         found.setdefault(one.group, one)
     return tuple(found.values())
-
-
-def _is_uneven(one: Labeled) -> bool:
-    return bool(one.rubric_sha256 and one.evaluator and not one.samples)
 
 
 def _judged(one: Scored, rubric: Rubric) -> dict[str, tuple[float, ...]]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Set
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from harness.compress import Section
+from harness.compress import Section, sentences_of
 from harness.errors import Notice
 from harness.rubric.checks.base import NO_TEXT, Check, Grade, Phrase, quoted, share_without
 from harness.rubric.draft import Draft, Finding, Value, numbers, phrase_pattern, stems, terms, value
@@ -168,9 +169,10 @@ _Said = tuple[frozenset[str], frozenset[Value]]
 
 
 class NoRepetition(Check):
-    """No sentence is said twice, whether in one section or in two.
+    """No sentence is said twice, whether in one section or in two, and no paragraph in other words.
 
-    Sentences of one or two words may be, and a sentence with other numbers says something else.
+    Sentences of one or two words may be, and a text with other numbers says something else. A
+    paragraph says the same as an earlier one that has most of its longer words.
     """
 
     check: Literal["no_repetition"] = "no_repetition"
@@ -183,9 +185,10 @@ class NoRepetition(Check):
         """The share of sentences that say something for the first time."""
         all_said = [_said(sentence) for _, _, sentence in draft.sentences]
         seen = _Seen(all_said, similarity=self.similarity)
-        findings = []
+        findings, repeated = [], set()
         for (index, section, sentence), said in zip(draft.sentences, all_said, strict=True):
             if len(said[0]) > 2 and seen.has_like(said):
+                repeated.add(quoted(sentence))
                 findings.append(
                     Finding(
                         f"this was said before: {quoted(sentence)}",
@@ -195,7 +198,47 @@ class NoRepetition(Check):
                     )
                 )
             seen.add(said)
+        findings += _said_in_other_words(draft, repeated=repeated)
         return Grade(share_without(findings, len(all_said)), tuple(findings))
+
+
+_PARAGRAPH_WORDS = 10
+"""Different longer words that a paragraph needs to be compared: about two sentences."""
+_PARAGRAPH_SHARE = 0.75
+"""Of these, the share that an earlier paragraph must have."""
+
+
+def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> list[Finding]:
+    """A finding for each paragraph of which an earlier one has most words, and all numbers.
+
+    Not for those with a sentence in `repeated`.
+    """
+    paragraphs = [
+        (index, block.text, frozenset(w for w in terms(block.text) if len(w) >= 4))
+        for index, section in enumerate(draft.sections)
+        for block in section.blocks
+        if block.kind == "paragraph"
+    ]
+    count = Counter(word for _, _, words in paragraphs for word in words)
+    known: dict[str, list[tuple[frozenset[str], set[Value]]]] = {}
+    findings = []
+    for index, text, words in paragraphs:
+        if len(words) < _PARAGRAPH_WORDS:
+            continue
+        values = {value(number) for number in numbers(text)}
+        # One of its rarest words must be shared: see `_Seen`.
+        rarest = sorted(words, key=lambda word: (count[word], word))
+        rarest = rarest[: len(words) - math.ceil(_PARAGRAPH_SHARE * len(words)) + 1]
+        message = f"an earlier paragraph says this in other words: {quoted(text)}"
+        if any(
+            len(words & earlier) >= _PARAGRAPH_SHARE * len(words) and values <= theirs
+            for word in rarest
+            for earlier, theirs in known.get(word, ())
+        ) and repeated.isdisjoint(map(quoted, sentences_of(text))):
+            findings.append(draft.finding(message, index, code="check.repeated"))
+        for word in words:
+            known.setdefault(word, []).append((words, values))
+    return findings
 
 
 class _Seen:
@@ -307,7 +350,7 @@ class Language(Check):
                 message = f"this reads as '{found}'; write it in '{self.code}'"
                 findings += [draft.finding(message, i, code="check.language") for i in indices]
         total = sum(_bytes(text) for _, text in texts)
-        return Grade(right / total, tuple(sorted(findings, key=_section_index)))
+        return Grade(right / total, tuple(sorted(findings, key=lambda one: one.section_index or 0)))
 
 
 def _prose(draft: Draft) -> dict[int, str]:
@@ -332,7 +375,3 @@ def _language_of(text: str) -> str:
 
 def _same(a: str, b: str) -> bool:
     return a == b or any({a, b} <= alike for alike in _ALIKE)
-
-
-def _section_index(finding: Finding) -> int:
-    return finding.section_index or 0

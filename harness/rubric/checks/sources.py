@@ -25,7 +25,8 @@ _NO_SOURCES = Grade(1.0, unjudged="there are no sources")
 class GroundedNumbers(Check):
     """Every number stands in the sources or in the task, in digits or, up to twelve, in words.
 
-    1,024 is 1024 and 0.50 is 0.5. The marks of lists (`1.`) and references (`[1]`) do not count.
+    If sources belong to a section, it must be in these. 1,024 is 1024 and 0.50 is 0.5. The marks of
+    lists (`1.`) and references (`[1]`) do not count.
     """
 
     check: Literal["grounded_numbers"] = "grounded_numbers"
@@ -37,10 +38,12 @@ class GroundedNumbers(Check):
         """The share of numbers that have a source; 1 when there are none."""
         if not draft.has_sources:
             return _NO_SOURCES
-        known = values_named(draft.evidence)
+        every = values_named(draft.evidence)
         total = 0
         findings = []
         for index, section in enumerate(draft.sections):
+            own = draft.own_sources(index)
+            known = values_named("\n".join((draft.task, *own))) if own else every
             found = numbers(section.body)
             total += len(found)
             findings += [
@@ -99,7 +102,10 @@ class GroundedNames(Check):
 
 
 class GroundedSentences(Check):
-    """Every sentence is made mostly of words that the sources use."""
+    """Every sentence is made mostly of words that the sources use.
+
+    A section with sources of its own must rest on these.
+    """
 
     check: Literal["grounded_sentences"] = "grounded_sentences"
     overlap: float = Field(default=0.6, gt=0, le=1)
@@ -112,14 +118,20 @@ class GroundedSentences(Check):
         """The share of sentences that rest on some source."""
         if not draft.has_sources:
             return _NO_SOURCES
-        sources = [frozenset(terms(source)) for source in draft.sources]
+        words = {source: frozenset(terms(source)) for source in draft.sources}
         findings = []
         for index, _, sentence in draft.sentences:
             # Words of four letters and more carry the matter; the rest are in every text.
-            said = [term for term in terms(sentence) if len(term) >= 4]
-            if said and max(_share_in(said, source) for source in sources) < self.overlap:
-                message = f"no source says this: {quoted(sentence)}"
-                findings.append(draft.finding(message, index, code="check.not-in-sources"))
+            matter = [term for term in terms(sentence) if len(term) >= 4]
+            own = draft.own_sources(index) or draft.sources
+            bases = [s for s in words if not matter or _share_in(matter, words[s]) >= self.overlap]
+            if not set(own).isdisjoint(bases):
+                continue
+            message, code = "no source says this", "check.not-in-sources"
+            if bases:
+                message = "supported, but by another section's source"
+                code = "check.source-of-another-section"
+            findings.append(draft.finding(f"{message}: {quoted(sentence)}", index, code=code))
         return Grade(share_without(findings, len(draft.sentences)), tuple(findings))
 
 
@@ -134,14 +146,14 @@ def _is_known(name: Name, known: Set[str]) -> bool:
 
 _CODE_SPAN = re.compile(r"(?<!`)`++([^`]++)`++")
 _ADDRESS = re.compile(r"\]\([^()\s]*+\)|\b(?:https?://|www\.)\S++|<[^<>\s]++>")
-_TOKEN = re.compile(r"[^\W\d_]\w*+(?:['\u2019&.-]\w++)*+")
+_TOKEN = re.compile(r"[^\W\d_]\w*+(?>(?:['\u2019&.-]\w++)*)")
 _PART = re.compile(r"\w{2,}+")
 _POSSESSIVE = re.compile(r"['\u2019][sS]\Z")
 # `**Key Benefit**: ...`, `Key Benefit: ...`, `[Optional] ...`: a heading of sorts, with the
 # capitals of one.
 _LABEL = re.compile(
-    r"(?:\* )?+[^\w*\[]*+"
-    r"(?:\*\*[^*]{1,80}+\*\*|\[[^\]]{1,80}+\](?!\()|(?:[\w'\u2019-]++ ?+){1,5}+:)"
+    r"(?>(?:\* )?)[^\w*\[]*+"
+    r"(?:\*\*[^*]{1,80}+\*\*|\[[^\]]{1,80}+\](?!\()|(?>(?:[\w'\u2019-]++ ?+){1,5}):)"
 )
 # A word behind these may have its capital from its place.
 _OPENS = re.compile(r"[.:;!?\u2026|\"\u201c\u201d\u201e\u00ab\u00bb(\[]")

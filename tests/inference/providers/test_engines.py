@@ -37,12 +37,12 @@ from harness.inference import (
     Endpoint,
     Message,
     ServerFacts,
+    answer,
     connect,
     metrics_source,
     model_identity,
     served_metadata,
     server_facts,
-    whole_reply,
 )
 from harness.inference.providers.model_files import type_number
 
@@ -66,11 +66,11 @@ def test_a_reply_that_was_cut_goes_on_from_its_last_whole_word():
     prompt = "Write two paragraphs about the sea, and then stop."
 
     async def act(model):
-        whole = await whole_reply(model.chat, request(prompt), on_cut="continue")
+        whole = await answer(model.chat, request(prompt), on_cut="continue")
         # How long the text is, and how many calls it takes in parts, differs by processor.
         half = request(prompt, max_output_tokens=whole.usage.output_tokens * 2 // 3)
-        cut = await whole_reply(model.chat, half, on_cut="keep")
-        return whole, cut, await whole_reply(model.chat, half, on_cut="continue")
+        cut = await answer(model.chat, half, on_cut="keep")
+        return whole, cut, await answer(model.chat, half, on_cut="continue")
 
     whole, cut, joined = with_model(act)
     assert whole.usage.output_tokens > 40

@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 from harness.errors import LoadFailed, ModelFileInvalid
 from harness.hardware import read_gguf_header
 from harness.inference import Endpoint, loading_of
-from harness.inference.providers.model_files import load_error, warn_of_context
+from harness.inference.providers.model_files import header_of, load_error
 from harness.session.settings import demo_endpoint
 
 
@@ -39,8 +39,7 @@ def test_a_file_that_is_no_model_is_that_whatever_the_engine_said(tmp_path):
 
 @pytest.mark.parametrize(("more", "warned"), [(0, []), (1, ["endpoint.context-beyond-training"])])
 def test_a_context_beyond_what_the_model_was_trained_for_is_a_warning(path, more, warned):
-    header = read_gguf_header(path)
-    endpoint = endpoint_at(path, context_tokens=header.context_length + more)
+    endpoint = endpoint_at(path, context_tokens=read_gguf_header(path).context_length + more)
     with capture_logs() as logs:
-        warn_of_context(endpoint, header)
+        header_of(endpoint)
     assert [one["code"] for one in logs] == warned

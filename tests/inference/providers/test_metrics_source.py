@@ -30,8 +30,8 @@ class Counters(Emulated):
         await answer.end()
 
 
-def source_at(url, backend="vllm", api_key=None):
-    endpoint = Endpoint(tag="judge", backend=backend, url=url)
+def source_at(url, backend="vllm", api_key=None, **own):
+    endpoint = Endpoint(tag="judge", backend=backend, url=url, **own)
     return metrics_source(endpoint, ScriptedBackend([]), api_key=api_key)
 
 
@@ -68,13 +68,14 @@ async def values(source):
     ],
 )
 def test_each_kind_of_server_is_asked_in_its_own_way(backend, path, body, readings):
-    server = Counters(body=body)
+    server, own = Counters(body=body), {"headers": {"x-team": "blue"}, "query": {"v": "2"}}
 
-    assert reading(server, values, backend=backend, api_key="secret\n") == readings
+    assert reading(server, values, backend=backend, api_key="secret\n", **own) == readings
 
     [asked] = server.asked
-    assert (asked.method, asked.path) == ("GET", path)
+    assert (asked.method, asked.path) == ("GET", f"{path}?v=2")
     assert asked.headers["authorization"] == "Bearer secret"
+    assert asked.headers["x-team"] == "blue"
 
 
 @pytest.mark.parametrize("backend", ["openai", "ollama", *get_args(WireName)])

@@ -70,22 +70,26 @@ def test_a_url_may_end_as_other_protocols_need_it(ending):
 
 
 @pytest.mark.parametrize(
-    ("written", "sent"),
+    ("written", "context_tokens", "kept"),
     [
-        pytest.param({}, None, id="not written down"),
-        pytest.param({"context_tokens": 8192}, 8192, id="written down"),
+        pytest.param({}, None, None, id="not written down"),
+        pytest.param({"context_tokens": 8192, "keep_alive": "10m"}, 8192, "10m", id="written down"),
+        pytest.param({"manage": True}, None, 1800.0, id="managed by a run that may be killed"),
     ],
 )
-def test_every_call_has_the_endpoints_context_or_none_has_one(written, sent):
-    # Another one would have the model loaded anew.
+def test_every_call_has_the_endpoints_context_and_keep_alive_or_none_has(
+    written, context_tokens, kept
+):
+    # Another context would have the model loaded anew.
     async def main():
         async with OllamaServer() as server, backend_at(server, **written, **OLLAMA) as wire:
             await wire.chat(REQUEST)
             await wire.chat(replace(REQUEST, max_output_tokens=9, reply_schema=SCHEMA))
             await wire.embed(EmbedRequest(model="judge", texts=("a",)))
-            return [asked.body.get("options", {}).get("num_ctx") for asked in server.asked]
+            bodies = [asked.body for asked in server.asked]
+            return [(b.get("options", {}).get("num_ctx"), b.get("keep_alive")) for b in bodies]
 
-    assert asyncio.run(main()) == [sent] * 3
+    assert asyncio.run(main()) == [(context_tokens, kept)] * 3
 
 
 def test_fields_that_are_to_be_dropped_are_not_sent_wherever_ollama_has_them():
@@ -206,7 +210,9 @@ def test_what_ollama_says_in_other_versions_and_places_is_understood(status, sai
         pytest.param((), StreamCut, id="nothing at all"),
         pytest.param((b"<p>\n",), StreamCut, id="no JSON"),
         pytest.param((b"[1]\n",), ServerError, id="JSON, but no object"),
-        pytest.param((line("Hi"), last(done_reason=None)), StreamCut, id="no reason"),
+        pytest.param(
+            (line("Hi"), last(done_reason=None, eval_count=None)), StreamCut, id="no reason"
+        ),
         pytest.param((last(done_reason="unload"),), StreamCut, id="unload"),
         pytest.param(
             (line("Hi"), b'{"error":"the input length exceeds the context length"}\n'),

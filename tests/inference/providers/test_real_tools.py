@@ -24,7 +24,7 @@ from harness.inference import (
     ToolCall,
     ToolKnowledge,
     ToolSpec,
-    tool_knowledge,
+    knowledge_of,
 )
 from harness.inference.providers.embedded import _SCRIPT, _SERVER
 from harness.session.settings import demo_endpoint
@@ -128,7 +128,7 @@ def test_a_template_without_tools_has_them_typed(backend):
 
     async def main():
         async with loaded(backend, context_tokens=2048) as engine:
-            knowledge = tool_knowledge(demo_endpoint().model_copy(update={"backend": backend}))
+            _, knowledge = knowledge_of(demo_endpoint().model_copy(update={"backend": backend}))
             async with client_to(engine, records, knowledge) as client:
                 first = await ask(client, QUESTION, tool_choice="required")
                 said = Message("assistant", "", tool_calls=first.tool_calls)

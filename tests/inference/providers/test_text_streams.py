@@ -7,36 +7,44 @@ from calls import cut_at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.inference.providers.http import event_data
+from harness.inference.marks import MarkSplitter, split_whole
+from harness.inference.providers.http import json_values
 from harness.inference.providers.llama_cpp_python import StopTexts
-from harness.inference.reply_in_progress import ReasoningSplitter, split_unopened
 
 
 @pytest.mark.parametrize(
     ("stream", "expected"),
     [
-        pytest.param(b"data: one\r\n\r\ndata: two\r\n\r\n", [b"one", b"two"], id="CRLF"),
-        pytest.param(b"data:one\n\n", [b"one"], id="no space after the colon"),
-        pytest.param(b": ping\n\ndata: one\n\n:\n\n", [b"one"], id="keep-alive comments"),
-        pytest.param(b"event: x\nid: 7\nretry: 9\ndata: one\n\n", [b"one"], id="other fields"),
-        pytest.param(b"data: one\n\ndata: [DONE]", [b"one", b"[DONE]"], id="no last newline"),
+        pytest.param(b"data: one\r\n\r\ndata: two\r\n\r\n", ["one", "two"], id="CRLF"),
+        pytest.param(b"data: one\r\rdata: two\r\r", ["one", "two"], id="CR"),
+        pytest.param(b"data:one\n\n", ["one"], id="no space after the colon"),
+        pytest.param(b": ping\n\ndata: one\n\n:\n\n", ["one"], id="keep-alive comments"),
+        pytest.param(b"event: x\nid: 7\nretry: 9\ndata: one\n\n", ["one"], id="other fields"),
+        pytest.param(b"data: one\n\ndata: [DONE]", ["one", "[DONE]"], id="no last newline"),
         pytest.param(
             "data: a\u2028b\u2029c\x85d\n\n".encode(),
-            ["a\u2028b\u2029c\x85d".encode()],
+            ["a\u2028b\u2029c\x85d"],
             id="Unicode's own line ends are text",
         ),
-        pytest.param(b"\xef\xbb\xbfdata: one\n\n", [b"one"], id="a byte-order mark"),
-        pytest.param(b"\xef\xbb\xbfdata: one", [b"one"], id="a byte-order mark, one line"),
+        pytest.param(b"\xef\xbb\xbfdata: one\n\n", ["one"], id="a byte-order mark"),
+        pytest.param(b"\xef\xbb\xbfdata: one", ["one"], id="a byte-order mark, one line"),
+        pytest.param(b'data: {"a":\ndata: 1}\n\n', [{"a": 1}], id="an event of two lines"),
+        pytest.param(b'data: {"a":1}\ndata: {"b":2}\n\n', [{"a": 1}, {"b": 2}], id="two in one"),
+        pytest.param(b'{\n "a": 1\n}\n', [{"a": 1}], id="a document"),
+        pytest.param(b'{"a":1}\n{"b":2}\n', [{"a": 1}, {"b": 2}], id="lines"),
+        pytest.param(b'data: {"a":"\xff"}\n\n', [{"a": "\ufffd"}], id="a broken character"),
+        pytest.param(b"error: 7\n\n", [{"error": 7}], id="a field of errors"),
+        pytest.param(b"event: error\ndata: no\n\ndata: 1\n\n", [{"error": "no"}, 1], id="an error"),
     ],
 )
 @pytest.mark.parametrize("size", [1, 2, 5, 1000], ids="chunks of {}".format)
-def test_payloads_do_not_depend_on_how_the_stream_was_cut(stream, expected, size):
+def test_what_a_body_says_does_not_depend_on_how_it_was_cut(stream, expected, size):
     async def arriving():
         for chunk in cut_at(stream, size):
             yield chunk
 
     async def main():
-        return [data async for data in event_data(arriving())]
+        return [said async for said in json_values(arriving())]
 
     assert asyncio.run(main()) == expected
 
@@ -58,15 +66,19 @@ def test_a_long_line_is_put_together_once():
         yield b"\n"
 
     async def main():
-        return [len(data) async for data in event_data(arriving())]
+        return [len(data) async for data in json_values(arriving())]
 
     assert asyncio.run(main()) == [100_000]
     assert Counted.copied == 0
 
 
+ANALYSIS = "<|channel|>analysis<|message|>"
+FINAL = "<|start|>assistant<|channel|>final<|message|>"
+
+
 def divided(*pieces):
     """What was thought and what was answered, of a reply in these pieces."""
-    splitter = ReasoningSplitter()
+    splitter = MarkSplitter()
     parts = [*(splitter.feed(piece) for piece in pieces), splitter.rest()]
     return "".join(thought for thought, _ in parts), "".join(answer for _, answer in parts)
 
@@ -82,6 +94,17 @@ def divided(*pieces):
         ("<think>a < b</think>c", "a < b", "c"),
         ("Use <think> tags.", "", "Use <think> tags."),
         ("<think>a</think>b</think>c", "a", "b</think>c"),
+        ("<think>a</think>\n<think>b</think>c", "ab", "c"),
+        ("[THINK]a[/THINK]b", "a", "b"),
+        ("<thinking>a</thinking>\nb", "a", "b"),
+        ("<thought>a</thought>b", "a", "b"),
+        ("<|channel>thought\na<channel|>b", "a", "b"),
+        ("<seed:think>a</seed:think>b", "a", "b"),
+        ("<|START_THINKING|>a<|END_THINKING|><|START_RESPONSE|>b<|END_RESPONSE|>", "a", "b"),
+        (f"{ANALYSIS}a<|end|>{FINAL}b<|return|>", "a", "b"),
+        (f"<|start|>assistant{ANALYSIS}a<|end|>{FINAL}b", "a", "b"),
+        ("b<|im_end|>\n", "", "b"),
+        ("a <b", "", "a <b"),
     ],
 )
 def test_thinking_aloud_is_told_apart_however_it_is_cut(text, reasoning, answer):
@@ -105,10 +128,23 @@ def test_how_a_reply_was_cut_makes_no_difference(text, data):
         ("Three.", "", "Three."),
         ("`</think>` ends it.", "", "`</think>` ends it."),
         ("Write <think>a</think>\nfirst.", "", "Write <think>a</think>\nfirst."),
+        ("I count.</think>Three.", "I count.", "Three."),
+        ("The tag </think> ends it.", "", "The tag </think> ends it."),
+        ("```\n</think>\n```", "", "```\n</think>\n```"),
+        ("I count.\n</mm:think>\nThree.", "I count.\n", "Three."),
+        (f"I count.<|end|>{FINAL}Three.", "I count.", "Three."),
+        ("analysisI count.assistantfinalThree.", "I count.", "Three."),
+        ("analysis of three", "", "analysis of three"),
+        (
+            "Here is my thought process: I count. Here is my response: Three.",
+            " I count. ",
+            "Three.",
+        ),
     ],
 )
 def test_a_closing_tag_alone_ends_what_the_prompt_has_opened(text, reasoning, answer):
-    assert split_unopened(text) == (reasoning, answer)
+    assert split_whole(text, is_thought_out=False, tools=()) == (reasoning, answer, "")
+    assert split_whole(text, is_thought_out=True, tools=()) == ("", text, "")
 
 
 @pytest.mark.parametrize(

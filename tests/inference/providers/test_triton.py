@@ -141,7 +141,6 @@ def test_a_generation_that_was_broken_off_is_no_reply(finish_reason):
         pytest.param((), StreamCut, id="none"),
         pytest.param((b"data: [DONE]\n\n",), StreamCut, id="another protocol's end"),
         pytest.param((event({}),), ServerError, id="no text"),
-        pytest.param((event({"text_output": "", "logprobs": "[7]"}),), ServerError, id="logprobs"),
     ],
 )
 def test_events_of_another_kind_are_no_reply(steps, error):

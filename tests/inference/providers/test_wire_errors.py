@@ -50,6 +50,8 @@ NOT_FOUND = nested("File Not Found", code=404, type="not_found_error")
         (500, {"error": "model runner crashed: libcuda.so not found"}, ServerError, "libcuda"),
         # Of a rate and not of a context.
         (429, {"error": "Your input and max_tokens exceed the tokens"}, RateLimited, "exceed"),
+        (429, {"error": {"code": "insufficient_quota"}}, AuthenticationFailed, "nothing left"),
+        (402, {"error": {"message": "Insufficient credits"}}, AuthenticationFailed, "top it up"),
         (503, LOADING, Overloaded, "Loading model"),
         (529, nested("Overloaded"), Overloaded, "Overloaded"),
         # In a stream that had begun, the body alone tells.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import struct
 from abc import ABC, abstractmethod
@@ -235,6 +236,45 @@ async def _read(reader: asyncio.StreamReader, connection: int) -> Asked | None:
     return Asked(method, path, headers, json.loads(body) if body else None, connection)
 
 
+def forked(server: Emulated) -> tuple[int, str]:
+    """A server in a process of its own: the process, and its address."""
+    read_end, write_end = os.pipe()
+    process = os.fork()
+    if process == 0:
+
+        async def serve() -> None:
+            async with server:
+                os.write(write_end, f"{server.root}\n".encode())
+                await asyncio.Event().wait()
+
+        asyncio.run(serve())
+    with os.fdopen(read_end) as pipe:
+        return process, pipe.readline().strip()
+
+
 def event(value: object) -> bytes:
     """One server-sent event, with text as servers send it: UTF-8, not escaped."""
     return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
+
+
+async def stream(
+    answer: Answer, text: str, *, model: str, tokens: tuple[int, int] = (4, 4)
+) -> None:
+    """A whole reply as a stream."""
+    await answer.start("text/event-stream")
+    await answer.send(events(text, model=model, tokens=tokens))
+    await answer.end()
+
+
+def events(text: str, *, model: str, tokens: tuple[int, int] = (4, 4)) -> bytes:
+    """The events of a whole reply; `tokens` are those of the prompt and those written."""
+    read, written = tokens
+    usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    delta = {"role": "assistant", "content": text}
+    head = {"id": "1", "object": "chat.completion.chunk", "model": model}
+    chunks = (
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        {"choices": [], "usage": usage},
+    )
+    return b"".join(event({**head, **chunk}) for chunk in chunks) + b"data: [DONE]\n\n"

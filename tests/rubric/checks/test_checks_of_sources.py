@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.rubric.checks import GroundedNames, GroundedNumbers, GroundedSentences
-from harness.rubric.draft import numbers
+from harness.rubric.draft import Draft, by_section, numbers
 
 NUMBERS = {
     "with and without a comma": ("1,024 or 1024 bytes", []),
@@ -135,3 +135,32 @@ def test_numbers_are_what_the_slow_pattern_says(text):
     text = "x" + text  # no mark of a list
 
     assert numbers(text) == AS_IT_IS_SAID.findall(re.sub(r"(?m)^\s*\d+[.)]\s", " ", text))
+
+
+BY_SECTION = {"Loading": "A cold model takes 8 seconds to load.", "Cache": "Prefixes stay cached."}
+
+
+@pytest.mark.parametrize(
+    ("body", "codes"),
+    [
+        pytest.param("A cold model takes 8 seconds to load.", [], id="its own source"),
+        pytest.param("Prefixes stay cached.", ["source-of-another-section@0"], id="another's"),
+        pytest.param("Bread rises in ovens.", ["not-in-sources@0"], id="no source"),
+    ],
+)
+def test_a_section_rests_on_the_sources_that_belong_to_it(body, codes):
+    sources, headings = by_section(BY_SECTION)
+    text = f"## Loading\n\n{body}\n\n## Cache\n\nPrefixes stay cached.\n"
+
+    grade = GroundedSentences().grade(
+        Draft(text=text, task="", sources=sources, source_sections=headings)
+    )
+
+    assert found(grade) == codes
+
+
+def test_a_number_of_another_sections_source_is_in_none():
+    sources, headings = by_section(BY_SECTION)
+    draft = Draft(text="# Cache\n\n8 of 8.\n", task="", sources=sources, source_sections=headings)
+
+    assert found(GroundedNumbers().grade(draft)) == ["number-not-in-sources@0"] * 2

@@ -428,3 +428,30 @@ def test_parameters_that_make_no_sense_are_refused(check, parameters, code):
 )
 def test_an_author_is_told_the_range_in_words(check, requirement):
     assert check.requirement == requirement
+
+
+AGAIN = "A server reads weights from disk before its prompt, which takes several seconds to end."
+
+
+@pytest.mark.parametrize(
+    ("second", "codes"),
+    [
+        pytest.param(
+            "Before the prompt ends, several seconds pass: weights reads from disk, which server "
+            "takes.",
+            ["repeated@0"],
+            id="other words",
+        ),
+        pytest.param(f"{AGAIN[:-1]} after 40 s.", [], id="another number"),
+        pytest.param("Weights from disk.", [], id="too short to tell"),
+        pytest.param(
+            "Memory stays allocated afterwards; later requests find their weights loaded already.",
+            [],
+            id="something else",
+        ),
+    ],
+)
+def test_a_paragraph_does_not_say_an_earlier_one_again(second, codes):
+    grade = NoRepetition().grade(draft(f"{AGAIN}\n\n{second}\n"))
+
+    assert found(grade) == codes

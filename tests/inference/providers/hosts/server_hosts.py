@@ -10,9 +10,6 @@ from typing import Any
 
 from servers.llama_router import LlamaRouter, Routed
 from servers.ollama_residency import GIB, Pulled, ResidentOllama
-from servers.sglang_memory import SavingSglang
-from servers.tabby_models import ADMIN_KEY, API_KEY, TabbyServer
-from servers.tensorrt_llm_parking import KEY, ParkingTensorRtLlm
 from servers.triton_repository import TritonRepository
 from servers.vllm_sleeping import SleepingVllm
 
@@ -35,8 +32,6 @@ class Kind:
     load_page: str
     unload_page: str
     model_id: str = "m"
-    api_key: str | None = None
-    control_key: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     never_answers: str = "silent"
     """The server's setting for pages that keep their client waiting."""
@@ -79,34 +74,6 @@ KINDS = {
         load_page="/wake_up",
         unload_page="/sleep",
     ),
-    "sglang": Kind(
-        backend="sglang",
-        there=SavingSglang,
-        gone=lambda **how: SavingSglang(
-            is_paused=True, is_released=True, weights_are_good=False, **how
-        ),
-        load_page="/resume_memory_occupation",
-        unload_page="/release_memory_occupation",
-        never_answers="unanswered",
-    ),
-    "tensorrt-llm": Kind(
-        backend="tensorrt-llm",
-        there=ParkingTensorRtLlm,
-        gone=lambda **how: ParkingTensorRtLlm(state="parked", **how),
-        load_page="/resume_memory",
-        unload_page="/release_memory",
-        control_key=KEY,
-    ),
-    "tabbyapi": Kind(
-        backend="tabbyapi",
-        there=lambda **how: TabbyServer(loaded="qwen", **how),
-        gone=TabbyServer,
-        load_page="/v1/model/load",
-        unload_page="/v1/model/unload",
-        model_id="qwen",
-        api_key=API_KEY,
-        control_key=ADMIN_KEY,
-    ),
     "triton": Kind(
         backend="triton",
         there=lambda **how: TritonRepository(ready={"m"}, **how),
@@ -140,7 +107,7 @@ def endpoint_at(root, kind, **fields):
 @asynccontextmanager
 async def calls_to(root, kind, **fields):
     """What calls the server's model."""
-    backend = connect(endpoint_at(root, kind, **fields), Access(api_key=kind.api_key))
+    backend = connect(endpoint_at(root, kind, **fields), Access())
     try:
         yield backend
     finally:
@@ -148,13 +115,11 @@ async def calls_to(root, kind, **fields):
 
 
 @asynccontextmanager
-async def host_at(root, kind, *, control_key="", **fields):
+async def host_at(root, kind, **fields):
     """A host, as the session makes it."""
-    key = kind.control_key if control_key == "" else control_key
     async with calls_to(root, kind, **fields) as backend:
         endpoint = endpoint_at(root, kind, **fields)
-        access = Access(api_key=kind.api_key, control_key=key)
-        host = host_of(endpoint, backend, access)
+        host = host_of(endpoint, backend, Access())
         try:
             async with asyncio.timeout(PATIENCE_S):
                 yield host

@@ -6,9 +6,6 @@ import pytest
 from server_hosts import KINDS, ask, cancel, host_at, outcome, router
 from servers.llama_router import Routed
 from servers.ollama_residency import Pulled
-from servers.sglang_memory import SavingSglang
-from servers.tabby_models import NO_ROOM, TabbyServer
-from servers.tensorrt_llm_parking import ParkingTensorRtLlm
 from servers.triton_repository import TritonRepository
 from servers.vllm_sleeping import SleepingVllm
 
@@ -96,7 +93,7 @@ def test_a_load_that_is_cancelled_leaves_nothing(kind):
     assert cancel(kind, server, begun.wait) == "gone"
 
 
-STATUS_PAGES = ("/is_sleeping", "/ready", "/memory_status", "/v1/model", "/v1/models", "/api/ps")
+STATUS_PAGES = ("/is_sleeping", "/v1/models", "/api/ps")
 
 
 @every_kind
@@ -125,9 +122,6 @@ NO_CUDA = "failed to load 'm' version 1: Internal: CUDA out of memory"
     ("kind", "server", "has_room", "said"),
     [
         ("vllm", SleepingVllm(is_asleep=True, has_room=False), False, "CUDA Error: out of memory"),
-        ("tensorrt-llm", ParkingTensorRtLlm(state="parked", has_room=False), False, "CUDA_ERROR"),
-        ("tabbyapi", TabbyServer(fails=NO_ROOM), False, NO_ROOM),
-        ("tabbyapi", TabbyServer(breaks_off=True), True, "stopped in the middle"),
         ("triton", TritonRepository(fails=NO_CUDA), False, NO_CUDA),
         ("triton", TritonRepository(models={}), True, "failed to load 'm'"),
         ("triton-openai", TritonRepository(fails=NO_CUDA), False, NO_CUDA),
@@ -150,75 +144,41 @@ PLAIN = {"/models": (200, {"object": "list", "data": [{"id": "m", "object": "mod
 
 
 @pytest.mark.parametrize(
-    ("kind", "server", "actions", "code", "needs"),
+    ("kind", "server", "actions", "needs"),
     [
-        ("vllm", SleepingVllm(dev_mode=False), EVERYTHING, "", "VLLM_SERVER_DEV_MODE=1"),
-        ("vllm", SleepingVllm(sleep_mode=False), ["unload"], "", "--enable-sleep-mode"),
-        ("sglang", SavingSglang(memory_saver=False), ["unload"], "", "--enable-memory-saver"),
-        ("sglang", SavingSglang(has_ready=False), EVERYTHING, "server.too-old", "0.5.23"),
-        ("tensorrt-llm", ParkingTensorRtLlm(sleep_mode=False), EVERYTHING, "", "--enable_sleep"),
-        ("triton", TritonRepository(explicit=False), ["load"], "", "=explicit"),
-        ("triton-openai", TritonRepository(explicit=False), ["load"], "", "=explicit"),
-        ("llamacpp", router(instead=PLAIN), EVERYTHING, "", "--models-dir"),
+        ("vllm", SleepingVllm(dev_mode=False), EVERYTHING, "VLLM_SERVER_DEV_MODE=1"),
+        ("vllm", SleepingVllm(sleep_mode=False), ["unload"], "--enable-sleep-mode"),
+        ("triton", TritonRepository(explicit=False), ["load"], "=explicit"),
+        ("triton-openai", TritonRepository(explicit=False), ["load"], "=explicit"),
+        ("llamacpp", router(instead=PLAIN), EVERYTHING, "--models-dir"),
     ],
 )
-def test_a_server_that_cannot_be_told_is_left_as_it_is(kind, server, actions, code, needs):
+def test_a_server_that_cannot_be_told_is_left_as_it_is(kind, server, actions, needs):
     for error in ask(KINDS[kind], server, *actions):
-        assert error.code == (code or "server.not-manageable")
+        assert error.code == "server.not-manageable"
         assert needs in str(error)
     assert server.log == []
-    if kind in {"vllm", "sglang"}:
+    if kind == "vllm":
         assert server.posted() == []
 
 
-# --- keys -----------------------------------------------------------------------------------------
-
-LOCKED = [
-    ("sglang", lambda: SavingSglang(admin_key="boss"), "boss"),
-    ("tensorrt-llm", KINDS["tensorrt-llm"].there, KINDS["tensorrt-llm"].control_key),
-    ("tabbyapi", KINDS["tabbyapi"].there, KINDS["tabbyapi"].control_key),
-]
-
-
-@pytest.mark.parametrize(("kind", "there", "key"), LOCKED, ids=[row[0] for row in LOCKED])
-def test_the_key_to_control_a_server_is_shown_without_its_newline_and_never_said(kind, there, key):
-    kind = KINDS[kind]
-    assert ask(kind, there(), "unload", "report", control_key=f"{key}\n") == ["done", "gone"]
-
-    server = there()
-    [error] = ask(kind, server, "unload", control_key="not-the-key")
-    assert type(error) is AuthenticationFailed
-    assert "control_key_env" in str(error)
-    assert "not-the-key" not in str(error)
-    assert server.log == []
-
-
-@pytest.mark.parametrize("key", [None, "an-api-key"], ids=["none", "another"])
-def test_tabbyapi_does_not_load_without_its_admin_key(key):
-    outcomes = ask(KINDS["tabbyapi"], TabbyServer(), "load", "report", control_key=key)
-    assert [type(outcomes[0]), outcomes[1]] == [AuthenticationFailed, "gone"]
-
-
-def test_tensorrt_llm_cannot_be_managed_without_a_key():
-    async def main():
-        async with host_at("http://127.0.0.1:1", KINDS["tensorrt-llm"], control_key=None):
-            pass
-
-    with pytest.raises(ConfigurationInvalid) as caught:
-        asyncio.run(main())
-    assert caught.value.code == "endpoint.control-key-missing"
+def test_a_refused_key_is_told_by_its_variable_and_never_said():
+    kind = KINDS["vllm"]
+    server = kind.there(instead={kind.unload_page: (401, {"error": "not-the-key is not it"})})
+    [error] = ask(kind, server, "unload")
+    assert (type(error), server.log) == (AuthenticationFailed, [])
+    assert "api_key_env" in str(error)
 
 
 def test_a_model_that_the_server_does_not_have_is_not_found():
     absent = [
-        ask(KINDS["tabbyapi"], TabbyServer(folders=("llama",)), "load"),
         *(
             ask(KINDS[name], KINDS[name].gone(), "load", model_id="n")
             for name in ("llamacpp", "ollama")
         ),
         ask(KINDS["ollama"], KINDS["ollama"].gone(), "load", model_id="n", embeddings=True),
     ]
-    assert [(type(error), error.endpoint) for [error] in absent] == [(ModelNotFound, "writer")] * 4
+    assert [(type(error), error.endpoint) for [error] in absent] == [(ModelNotFound, "writer")] * 3
 
 
 # --- which host -----------------------------------------------------------------------------------
@@ -230,7 +190,7 @@ def made(backend):
     said |= {"prompt_template": "chatml"} if backend == "triton" else {}
     endpoint = Endpoint.model_validate(said)
     answers = connect(endpoint)
-    return host_of(endpoint, answers, Access(api_key="key", control_key="control key"))
+    return host_of(endpoint, answers, Access(api_key="key"))
 
 
 def test_every_backend_whose_models_can_be_loaded_has_its_host():
@@ -239,7 +199,7 @@ def test_every_backend_whose_models_can_be_loaded_has_its_host():
     assert set(KINDS) == MANAGED_BACKENDS
 
 
-@pytest.mark.parametrize("backend", ["openai", "tgi", "mlc"])
+@pytest.mark.parametrize("backend", ["openai", "tgi", "mlc", "sglang", "tensorrt-llm", "tabbyapi"])
 def test_a_server_that_cannot_be_told_is_an_error(backend):
     with pytest.raises(ConfigurationInvalid) as caught:
         made(backend)

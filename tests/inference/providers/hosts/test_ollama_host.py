@@ -51,7 +51,7 @@ def test_what_is_sent_is_what_ollama_documents_byte_for_byte():
     fields = {
         "model": "m:1b",
         "options": {"num_ctx": 8192},
-        "keep_alive": 300.0,
+        "keep_alive": 1800.0,
         "messages": [],
         "shift": False,
     }
@@ -67,7 +67,7 @@ def test_what_is_sent_is_what_ollama_documents_byte_for_byte():
 @pytest.mark.parametrize(
     ("fields", "sent"),
     [
-        ({}, 300.0),
+        ({}, 1800.0),
         ({"keep_alive": "10m"}, "10m"),
     ],
     ids=["as calls do", "the entry's own"],
@@ -106,7 +106,7 @@ def test_calls_find_the_runner_that_was_loaded_for_them(embeds, fields):
     server = asyncio.run(main())
     assert server.log == ["load m:1b"]
     if embeds:
-        body = {"model": "m:1b", "options": {"num_ctx": 512}, "keep_alive": 300.0, "input": []}
+        body = {"model": "m:1b", "options": {"num_ctx": 512}, "keep_alive": 1800.0, "input": []}
         assert requests(server)[0] == ("/api/embed", body)
 
 

@@ -1,0 +1,278 @@
+"""How quickly an endpoint reads and writes, by bursts of calls: a run, kept for later advice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from harness.errors import ServerError
+from harness.files import cache_folder, write_whole
+from harness.hardware.device import DeviceSpec
+from harness.hardware.model_shape import ModelShape
+from harness.hardware.rates import Factors, Rates, prompt_flops, ttft_s
+from harness.inference import ChatRequest, Completion, Endpoint, Message, Usage
+from harness.inference.completion import PhaseSource
+from harness.log import log_warning
+from harness.session.session import Session, open_session
+from harness.session.settings import Settings
+from harness.trace import events
+from harness.trace.intervals import length_ns
+from harness.trace.records import Interval
+
+_WORDS: Final = ("time", "way", "year", "day", "man", "world", "life", "hand", "eye", "week")
+"""A token each in most vocabularies; in any order, so that no prefix cache has them."""
+_TASK: Final = "\n\nWrite a very long story in which all of these words occur, one by one."
+
+
+class Burst(NamedTuple):
+    """Calls that are made at once, with prompts of about so many tokens each."""
+
+    sequences: int
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredBurst:
+    """How a burst was answered. A figure is None if it could not be seen."""
+
+    burst: Burst
+    prompt_tokens: float
+    """Of each call, without those from a cache; the mean, as in the ones that are not whole."""
+    prefill_tokens_per_s: float | None
+    """Of all together, while any prompt was read."""
+    prefill_source: PhaseSource | None
+    """`reported` by the server; or `derived`, with its overhead and its queue in it."""
+    ttft_s: float
+    """Of the call that waited longest."""
+    at_once: float
+    """Replies that were written together."""
+    context_tokens: float
+    """Of each of them, in the middle of that time."""
+    step_s: float | None
+    """How long a token of each took, by our clock, while all were written, or some if never all."""
+
+
+async def measure_speed(
+    settings: Settings,
+    endpoint: Endpoint,
+    bursts: Sequence[Burst],
+    *,
+    environment: Mapping[str, str],
+    limit_s: float | None,
+) -> tuple[str, list[MeasuredBurst]]:
+    """The run's id, and the bursts, one after the other, that ended within `limit_s`.
+
+    A call that loads the model goes before them. No other endpoint and no cache stands in for it.
+    """
+    alone = endpoint.model_copy(update={"fallback": ()})
+    only = {"endpoints": {alone.tag: alone}, "roles": {}, "cache": None, "seed": None}
+    settings = settings.model_copy(update=only)
+    found: list[MeasuredBurst] = []
+    async with open_session(settings, name="measure", environment=environment) as session:
+        await _answers(session, alone.tag, Burst(1, 64, 16))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                for burst in bursts:
+                    with session.trace.span(events.Measure(burst.sequences)):
+                        answers = await _answers(session, alone.tag, burst)
+                    found.append(measured_burst(burst, answers))
+    return session.trace.run_id, found
+
+
+Answer = tuple[Completion, Usage, Sequence[int]]
+"""A call's reply, its tokens, and when its pieces came, in nanoseconds."""
+
+
+async def _answers(session: Session, tag: str, burst: Burst) -> list[Answer]:
+    async def answer() -> Answer:
+        words = random.choices(_WORDS, k=burst.prompt_tokens)  # noqa: S311
+        pieces_ns: list[int] = []
+        request = ChatRequest(
+            model=tag,
+            messages=(Message("user", " ".join(words) + _TASK),),
+            max_output_tokens=burst.output_tokens,
+            ignore_eos=True,
+            on_piece=lambda: pieces_ns.append(session.trace.now_ns()),
+        )
+        reply = await session.client.chat(request)
+        if reply.usage is None:
+            raise ServerError(
+                "the server reports no token counts, so its speed cannot be measured", endpoint=tag
+            )
+        return reply, reply.usage, pieces_ns
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(answer()) for _ in range(burst.sequences)]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+    return [task.result() for task in tasks]
+
+
+def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
+    """What the calls of one burst say together."""
+    computed = sum(usage.input_tokens - (usage.cached_tokens or 0) for _, usage, _ in answers)
+    reading = [phase for call, _, _ in answers for phase in call.phases if phase.name == "prefill"]
+    read_ns = length_ns(Interval(start_ns=one.start_ns, end_ns=one.end_ns) for one in reading)
+
+    # Replies are compared while all are written. If that hardly was, some waited for a place.
+    written = [(usage, at) for _, usage, at in answers if len(at) > 1]
+    ends_ns = [at[-1] for _, at in written] or [0]
+    from_ns, to_ns = max((at[0] for _, at in written), default=0), min(ends_ns)
+    if (to_ns - from_ns) * 4 < max(ends_ns) - from_ns:
+        from_ns, to_ns = 0, max(ends_ns)
+    tokens, contexts, writing = 0.0, [], []
+    for usage, at in written:
+        inside = [n for n, ns in enumerate(at) if from_ns <= ns <= to_ns]
+        if not inside:
+            continue
+        of_piece = (usage.output_tokens - 1) / (len(at) - 1)
+        tokens += (len(inside) - 1) * of_piece
+        contexts.append(usage.input_tokens + (inside[0] + inside[-1]) / 2 * of_piece)
+        writing.append(Interval(start_ns=at[inside[0]], end_ns=at[inside[-1]]))
+    length = length_ns(writing)
+    is_enough = length > 0 and tokens >= 8 * len(written)  # fewer have no speed
+    at_once = sum(one.duration_ns for one in writing) / length if is_enough else 0.0
+    return MeasuredBurst(
+        burst=burst,
+        prompt_tokens=computed / len(answers),
+        prefill_tokens_per_s=computed * 1e9 / read_ns if read_ns else None,
+        prefill_source=reading[0].source if reading else None,
+        ttft_s=max((call.first_token_ns or call.sent_ns) - call.sent_ns for call, _, _ in answers)
+        / 1e9,
+        at_once=at_once,
+        context_tokens=sum(contexts) / max(len(contexts), 1),
+        step_s=at_once * length / tokens / 1e9 if is_enough else None,
+    )
+
+
+# --- what it teaches ------------------------------------------------------------------------------
+
+_Rate = Annotated[float, Field(gt=0)]
+
+
+class Learned(BaseModel):
+    """What one runtime reached on one device, with models of one family. None is unknown."""
+
+    device: str
+    runtime: str
+    family: str
+    weights_bytes_per_s: _Rate | None
+    """With the overhead of a step in it."""
+    cache_bytes_per_s: _Rate | None
+    flops_per_s: _Rate | None
+    model: str
+    run_id: str
+
+    def factors_on(self, device: DeviceSpec) -> Factors:
+        """As shares of what is known of the device now: this machine is measured each time."""
+        memory, flops = device.memory_bytes_per_s, device.flops_per_s
+        return Factors(
+            bandwidth=self.weights_bytes_per_s / memory if self.weights_bytes_per_s else 1.0,
+            compute=self.flops_per_s / flops if self.flops_per_s and flops else 1.0,
+            cache=self.cache_bytes_per_s and self.cache_bytes_per_s / memory,
+        )
+
+
+def learn(
+    model: ModelShape,
+    device: DeviceSpec,
+    bursts: Sequence[MeasuredBurst],
+    *,
+    runtime: str,
+    run_id: str,
+) -> Learned:
+    """The rates that explain calls made one at a time.
+
+    Compute is by the longest prompt, the cache by how much longer a token takes with the longest
+    context than with the shortest. What is left of the shortest's time is the weights' reading, on
+    a CPU without the token's products; or hardly any is, if weights are fetched meanwhile.
+    """
+    alone = [one for one in bursts if one.burst.sequences == 1]
+    flops = cache = weights = None
+    long = max(alone, key=lambda one: one.prompt_tokens)
+    if long.prefill_tokens_per_s:
+        flops = long.prefill_tokens_per_s * prompt_flops(model, round(long.prompt_tokens))
+    steps = sorted((one.context_tokens, one.step_s) for one in alone if one.step_s)
+    if steps:
+        (few, rest_s), (many, slow_s) = steps[0], steps[-1]
+        few_bytes, many_bytes = (model.sequence_kv_bytes(round(tokens)) for tokens in (few, many))
+        if slow_s > rest_s and many_bytes > few_bytes:
+            cache = (many_bytes - few_bytes) / (slow_s - rest_s)
+            rest_s -= few_bytes / cache
+        if flops and not device.is_gpu:
+            rest_s -= 2 * model.active_parameters / flops
+        least_s = model.active_bytes / device.memory_bytes_per_s / 4
+        weights = model.active_bytes / max(rest_s, least_s)
+    return Learned(
+        device=device.name,
+        runtime=runtime,
+        family=model.family,
+        weights_bytes_per_s=weights,
+        flops_per_s=flops,
+        cache_bytes_per_s=cache,
+        model=model.title,
+        run_id=run_id,
+    )
+
+
+def predicted_of(one: MeasuredBurst, rates: Rates) -> dict[str, tuple[float, float]]:
+    """By figure, what the arithmetic says of a burst, and what was measured."""
+    step_s = rates.step_s(tokens=round(one.context_tokens), sequences=max(1, round(one.at_once)))
+    tokens, queue = round(one.prompt_tokens), one.burst.sequences - 1
+    found = {}
+    if one.step_s:
+        found["decode, tokens/s"] = one.at_once / step_s, one.at_once / one.step_s
+    reading, reading_s = rates.prefill_tokens_per_s(tokens), rates.prefill_s(tokens)
+    if reading and reading_s and one.prefill_tokens_per_s:
+        found["prefill, tokens/s"] = reading, one.prefill_tokens_per_s
+        found["TTFT of the last, s"] = ttft_s(reading_s, step_s, queue=queue), one.ttft_s
+    return found
+
+
+_KEPT = TypeAdapter(dict[str, Learned])
+
+
+def learned_factors(environment: Mapping[str, str]) -> dict[str, Learned]:
+    """All that was measured on this machine; of a damaged file nothing, with a warning."""
+    path = _file(environment)
+    try:
+        return _KEPT.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValidationError) as error:
+        said = "what was measured of this machine cannot be read, and is not used; measure again"
+        log_warning(said, code="advise.factors-unreadable", path=str(path), error=str(error))
+        return {}
+
+
+def learned_for(
+    environment: Mapping[str, str], device: DeviceSpec, model: ModelShape, *, runtime: str | None
+) -> Learned | None:
+    """What was measured of the model's family there, with this runtime or any; else of another."""
+    there = [one for one in learned_factors(environment).values() if one.device == device.name]
+    there = [one for one in there if runtime is None or one.runtime == runtime.lower()]
+    return max(there, key=lambda one: (one.family == model.family, one.run_id), default=None)
+
+
+def keep_factors(learned: Learned, environment: Mapping[str, str]) -> None:
+    """Writes them down, in place of those of the same before.
+
+    Raises:
+        InvalidInput: The file cannot be written.
+    """
+    about = f"{learned.device} {learned.runtime} {learned.family}"
+    known = learned_factors(environment) | {about: learned}
+    write_whole(_file(environment), _KEPT.dump_json(known, indent=2))
+
+
+def _file(environment: Mapping[str, str]) -> Path:
+    return cache_folder(environment) / "machine.json"

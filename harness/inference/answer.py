@@ -1,0 +1,319 @@
+"""Answers: the request as users write it, and a reply that is continued, repeated or refused.
+
+`answer` treats replies that are cut or of another type. Empty ones are treated below it, in
+`Client.call`, for every call to a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, Literal, TypedDict, get_args
+
+from harness.errors import (
+    InferenceError,
+    InvalidInput,
+    ReplyCut,
+    ReplyEmpty,
+    ReplyFiltered,
+    ReplyInvalid,
+    RunLimitReached,
+)
+from harness.inference.completion import Completion, Usage, is_visible, why_no_text
+from harness.inference.json_text import objects_in
+from harness.inference.request import ChatRequest, Effort, Message, Prompt, as_messages, as_texts
+from harness.inference.structured import ReplyType
+
+OnCut = Literal["error", "keep", "continue"]
+"""What becomes of a reply that is not whole: an error that carries its text, the reply as it is, or
+the rest, asked for and joined to it. `continue` is for a cut reply; a filtered one is an error."""
+
+_MOST_CALLS_FOR_THE_REST = 4
+"""A model that goes on for ever is stopped after this many."""
+_REMINDER = "\n\n[Your last reply had no text. Give your answer as text.]"
+_TEMPERATURE_AGAIN = 0.3
+"""Of a greedy call that is repeated: the same request would bring the same reply."""
+
+
+class ChatOptions(TypedDict, total=False):
+    """What every form of `chat` takes; those without a word here are as in `ChatRequest`."""
+
+    max_output_tokens: int | None
+    """Where the reply is cut. When left out, where the model's context or a limit of the run ends
+    it."""
+    on_cut: OnCut
+    """What becomes of a reply that was cut or filtered: `error` raises, `keep` takes it as it is,
+    and `continue` asks for the rest, a few times at most, and joins it."""
+    allow_empty: bool
+    """Whether a reply without visible text is an answer. By default the model is asked once more,
+    and a second such reply is an error."""
+    attempts: int
+    """Most replies until one is of the type of `returns`; the model is told what was wrong with the
+    last. 1 when left out."""
+    temperature: float
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    frequency_penalty: float
+    presence_penalty: float | None
+    reasoning_effort: Effort | None
+    extra_body: Mapping[str, object] | None
+    seed: int | None
+    stop: Sequence[str]
+    timeout_s: float | None
+    priority: int
+
+
+def chat_request(
+    prompt: Prompt,
+    *,
+    returns: Any = None,  # noqa: ANN401 - a type, annotated perhaps
+    stop: Sequence[str] = (),
+    **fields: Any,  # noqa: ANN401
+) -> tuple[ChatRequest, ReplyType[Any] | None]:
+    """A call as users write it, with the type of its reply, if one is given.
+
+    Raises:
+        InvalidInput: An argument cannot be used.
+        ConfigurationInvalid: The type has no JSON Schema.
+    """
+    reply_type = None if returns in (None, Completion) else ReplyType(returns)
+    request = ChatRequest(
+        messages=as_messages(prompt),
+        stop=as_texts(stop),
+        reply_schema=None if reply_type is None else reply_type.schema,
+        **fields,
+    )
+    return request, reply_type
+
+
+async def answer(
+    ask: Callable[[ChatRequest], Awaitable[Completion]],
+    request: ChatRequest,
+    *,
+    reply_type: ReplyType[Any] | None = None,
+    on_cut: OnCut = "error",
+    attempts: int = 1,
+) -> Any:  # noqa: ANN401 - a completion, or a value of the type
+    """The reply to a call, whole unless `on_cut` is `keep`; with a type, the reply as its value.
+
+    A reply of another type is asked for again, at most `attempts` times, and the model is told what
+    was wrong. A stored reply (`from_cache`) is no attempt: it cost nothing, and would come again.
+
+    Raises:
+        InvalidInput: There is no such `on_cut`, or `attempts` is no count.
+        ReplyCut: The reply is not whole, even after the rest was asked for.
+        ReplyInvalid: The last reply is not of the type.
+        InferenceError: As `ask` raises it.
+    """
+    if on_cut not in get_args(OnCut):
+        raise InvalidInput(
+            f"on_cut is '{on_cut}'; it can be {', '.join(get_args(OnCut))}",
+            code="request.on-cut-unknown",
+        )
+    if type(attempts) is not int or attempts < 1:  # True is an int too
+        raise InvalidInput(
+            f"attempts is {attempts!r:.80}; give a whole number, 1 or more",
+            code="request.attempts-not-positive",
+        )
+    paid = 0
+    while True:
+        try:
+            reply = await _joined(ask, request, on_cut=on_cut)
+            return reply if reply_type is None else reply_type.parse(reply, endpoint=request.model)
+        except (ReplyInvalid, ReplyCut) as error:
+            paid += not error.from_cache
+            if not error.from_cache and (isinstance(error, ReplyCut) or paid >= attempts):
+                raise
+            request = _repeated(request, error)
+
+
+def _repeated(request: ChatRequest, error: ReplyInvalid | ReplyCut) -> ChatRequest:
+    """The call again, so that another reply may come: never the same request."""
+    if isinstance(error, ReplyInvalid) and error.text.strip():
+        told = f"That is not what was asked for: {error.problem}. Answer again, in full."
+        more = (Message("assistant", error.text), Message("user", told))
+        return replace(request, messages=(*request.messages, *more))
+    return varied(request, 1)
+
+
+def varied(request: ChatRequest, number: int) -> ChatRequest:
+    """The call with another seed, and not greedy."""
+    return replace(
+        request,
+        temperature=request.temperature or _TEMPERATURE_AGAIN,
+        seed=(request.seed or 0) + number,
+    )
+
+
+async def _joined(
+    ask: Callable[[ChatRequest], Awaitable[Completion]], request: ChatRequest, *, on_cut: OnCut
+) -> Completion:
+    """The reply, with the rest of it where that is wanted."""
+    completion = await ask(request)
+    if on_cut == "keep":
+        return completion
+    calls = 0
+    for _ in range(_MOST_CALLS_FOR_THE_REST if on_cut == "continue" else 0):
+        if completion.finish_reason != "length" or not completion.text.strip():
+            break
+        if completion.tool_calls or completion.tools == "typed":
+            break  # a call, or what may become one: its arguments are nothing to go on with
+        completion = await _continued(ask, request, completion)
+        calls += 1
+    check_whole(completion, endpoint=request.model, asked_for_rest=calls)
+    return completion
+
+
+def check_whole(completion: Completion, *, endpoint: str, asked_for_rest: int = 0) -> None:
+    """That a reply is all that the model had to say.
+
+    Raises:
+        ReplyCut: It is not.
+        RunLimitReached: It is not, since a limit left it too little room.
+    """
+    reason = completion.finish_reason
+    if reason in {"stop", "tool_calls"}:
+        return
+    after = f", also after {asked_for_rest} calls for the rest" if asked_for_rest > 1 else ""
+    kind, why = ReplyCut, f"was cut before its end{after}; raise max_output_tokens, ask for less"
+    if reason == "content_filter":
+        kind, why = ReplyFiltered, "was stopped by the provider's filter; reword the request"
+    elif not completion.text.strip():
+        why = f"was cut before its answer: {why_no_text(completion)}; raise max_output_tokens"
+    cut = kind(
+        f"the reply {why}, or take it as it is with on_cut='keep'. "
+        f"It begins: {completion.text[:160]!r}",
+        endpoint=endpoint,
+        text=completion.text,
+        finish_reason=reason,
+        usage=completion.usage,
+        from_cache=completion.from_cache,
+    )
+    if completion.cut_by is None:
+        raise cut
+    raise RunLimitReached(
+        f"the run's limit of {completion.cut_by} cut a reply of '{endpoint}' after "
+        f"{len(completion.text)} characters; raise it to go on",
+        limit=completion.cut_by,
+    ) from cut
+
+
+async def _continued(
+    ask: Callable[[ChatRequest], Awaitable[Completion]], request: ChatRequest, cut: Completion
+) -> Completion:
+    """A cut reply joined to more of it.
+
+    The rest is asked for from the last whole word on, so that it begins with a word whether the
+    server continues the text or the model is asked to. JSON under a grammar is continued from its
+    last letter.
+    """
+    kept, gap = _whole_words(cut.text) if request.reply_schema is None else (cut.text, "")
+    asked = replace(
+        request,
+        messages=(*request.messages, Message("assistant", kept)),
+        goes_on=True,
+        reply_schema=None,  # a grammar would begin again
+    )
+    try:
+        more = await ask(asked)
+    except InferenceError:
+        # The cut reply is the error to report; this one becomes its context.
+        check_whole(cut, endpoint=request.model)
+        raise
+    has_more = bool(more.text.strip() or more.tool_calls)
+    ended = more.finish_reason if has_more or more.finish_reason == "content_filter" else "length"
+    return replace(
+        more,
+        text=kept + ("" if more.text[:1].isspace() else gap) + more.text if has_more else cut.text,
+        reasoning=cut.reasoning + more.reasoning,
+        finish_reason=ended,
+        usage=_together(cut.usage, more.usage),
+        sent_ns=cut.sent_ns,
+        first_token_ns=cut.first_token_ns,
+        phases=(*cut.phases, *more.phases),
+        itl=None,
+        logprobs=(),
+        structured=cut.structured,
+        cost_usd=_sum(cut.cost_usd, more.cost_usd),
+        cache_saved_usd=_sum(cut.cache_saved_usd, more.cache_saved_usd),
+        attempts=cut.attempts + more.attempts,
+        from_cache=cut.from_cache and more.from_cache,
+    )
+
+
+def _whole_words(text: str) -> tuple[str, str]:
+    """A text without its last word, and the space that stood before that; all, if it has one."""
+    words = text.rstrip()
+    if words != text:
+        return words, text[len(words) :]
+    head = words[: -len(words.split()[-1])]
+    return (head.rstrip(), head[len(head.rstrip()) :]) if head.strip() else (text, "")
+
+
+def _together(first: Usage | None, second: Usage | None) -> Usage | None:
+    """The sum; None for a count that either lacks."""
+    if first is None or second is None:
+        return None
+    names = (field.name for field in fields(Usage))
+    return Usage(**{name: _sum(getattr(first, name), getattr(second, name)) for name in names})
+
+
+def _sum(first: Any, second: Any) -> Any:  # noqa: ANN401 - a number, or None
+    return None if first is None or second is None else first + second
+
+
+# --- replies without text ----------------------------------------------------------------------
+
+
+def lacks_text(request: ChatRequest, reply: Completion) -> bool:
+    """Whether a reply that is not cut answers nothing, although it should."""
+    if request.allow_empty or reply.finish_reason not in {"stop", "tool_calls"}:
+        return False
+    return not ((reply.tool_calls and request.tools) or is_visible(reply.text))
+
+
+def with_text(request: ChatRequest, reply: Completion) -> Completion:
+    """The reply; with the JSON that was asked for as its text, if that stands in another place.
+
+    vLLM and LM Studio file an answer under reasoning whose model began, or ended, without a mark of
+    thinking. A call of a tool that was not offered may hold it as well.
+    """
+    if request.reply_schema is None or not lacks_text(request, reply):
+        return reply
+    if len(reply.tool_calls) == 1 and not request.tools:  # as some write what a schema asks for
+        said = reply.tool_calls[0].arguments
+        return replace(reply, text=said, tool_calls=(), finish_reason="stop")
+    objects = objects_in(reply.reasoning)
+    thought, _, rest = reply.reasoning.rpartition(objects[-1]) if objects else ("", "", "text")
+    if is_visible(rest.replace("```", "")) or not objects:
+        return reply
+    return replace(reply, text=objects[-1], reasoning=thought)
+
+
+def check_text(request: ChatRequest, reply: Completion) -> None:
+    """Raises `ReplyEmpty` if a reply lacks text."""
+    if lacks_text(request, reply):
+        raise ReplyEmpty(
+            f"the reply has no text: {why_no_text(reply)}. Reword the request, give the model more "
+            "room or less to reason about, or take such replies with allow_empty=True",
+            endpoint=request.model,
+            text=reply.text,
+            finish_reason=reply.finish_reason,
+            usage=reply.usage,
+            from_cache=reply.from_cache,
+        )
+
+
+def reminded(request: ChatRequest) -> tuple[ChatRequest, float | None]:
+    """The call with a word on its empty reply, at once; as it is and None if it has that word.
+
+    The word stands in the last message: templates of some models allow no further turn. It also
+    changes the request, whose greedy reply would be the same.
+    """
+    *before, last = request.messages
+    if last.content.endswith(_REMINDER):
+        return request, None
+    return replace(
+        request, messages=(*before, replace(last, content=last.content + _REMINDER))
+    ), 0.0

@@ -1,0 +1,133 @@
+"""An endpoint's health: what follows a failed call, and how long its server is left alone.
+
+Pure functions of errors and counts. `Client.call` repeats a call; the gate keeps the state of each
+server, and the calls that wait for it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from harness.errors import (
+    CallTimeout,
+    EndpointUnreachable,
+    HarnessError,
+    Overloaded,
+    QueueFull,
+    ServerError,
+    StreamCut,
+)
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_PROBE_PAUSE_S = 1.0, 60.0, 15.0
+
+OutageReason = Literal["unreachable", "unavailable", "cut"]
+"""How a server shows that it is down: nobody listens; it is loading, or a proxy before it says so;
+connections are closed before a reply begins, as by a tunnel whose other end is gone."""
+
+
+class RetryPolicy(BaseModel):
+    """How often a call is attempted, and how long the waits between attempts are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    max_attempts: int = Field(default=4, ge=1)
+    """Attempts in all, the first included."""
+    base_s: float = Field(default=0.5, ge=0)
+    """Upper bound of the first wait; each next bound is twice the last."""
+    cap_s: float = Field(default=8.0, ge=0)
+    """Upper bound of any wait, unless the server asks for longer."""
+
+
+def retry_delay_s(
+    error: HarnessError,
+    *,
+    attempt: int,
+    policy: RetryPolicy,
+    jitter: float,
+    left_s: float = math.inf,
+) -> float | None:
+    """How long to wait before the next attempt, in seconds; None to give up.
+
+    Full jitter (Brooker 2015, "Exponential Backoff And Jitter"): the wait is drawn evenly from zero
+    to the bound. A server that says how long to wait is obeyed instead. There is no further attempt
+    if the wait would use up the call's time. `attempt` counts from 1, `jitter` is drawn from [0,
+    1), and `left_s` is what is left of the call's time.
+    """
+    if attempt >= policy.max_attempts or not _may_pass(error):
+        return None
+    if isinstance(error, Overloaded) and error.retry_after_s is not None:
+        delay_s = error.retry_after_s
+    else:
+        delay_s = jitter * min(policy.cap_s, policy.base_s * 2.0 ** (attempt - 1))
+    return delay_s if delay_s < left_s else None
+
+
+def another_may_answer(error: HarnessError) -> bool:
+    """Whether the endpoint was unable to answer, rather than asked or set up wrongly.
+
+    A mistake that a person has to correct must be seen, not covered up by another model's answer.
+    """
+    match error:
+        case EndpointUnreachable() | Overloaded() | StreamCut() | CallTimeout() | QueueFull():
+            return True
+        case ServerError():
+            return error.status is None or error.status >= 500
+        case _:
+            return False
+
+
+def is_replicas_fault(error: HarnessError) -> bool:
+    """Whether another replica may do better: a call that used up all its time says nothing."""
+    used_up = isinstance(error, CallTimeout) and error.limit == "timeout_s"
+    return another_may_answer(error) and not used_up
+
+
+def outage_of(error: HarnessError) -> OutageReason | None:
+    """How an error looks like a server that is down; None if it is about the call alone.
+
+    A refused certificate (`call.certificate-refused`) is none. An account at its limit (429) is
+    one: its calls would use up their attempts within seconds, and limits are often by the minute.
+    """
+    match error:
+        case EndpointUnreachable(code=EndpointUnreachable.code):
+            return "unreachable"
+        case CallTimeout(limit="connect_timeout_s"):
+            return "unreachable"
+        case StreamCut(has_begun=False):
+            return "cut"
+        case ServerError(status=502 | 504):
+            return "unavailable"
+        case Overloaded():
+            return "unavailable"
+    return None
+
+
+def pause_s(
+    failures: int, *, is_outage: bool = False, jitter: float = 0.0, asked_s: float = 0.0
+) -> float:
+    """How long a server is left alone after so many failures in a row; `asked_s` by its own wish.
+
+    A server that is down is tried sooner than one that fails calls, which each try costs. `jitter`,
+    in [0, 1), takes up to half: several programs may wait for one server.
+    """
+    longest_s = _LONGEST_PROBE_PAUSE_S if is_outage else _LONGEST_PAUSE_S
+    bound_s = min(longest_s, _FIRST_PAUSE_S * 2.0 ** min(failures - 1, 60))
+    return max(asked_s, float(bound_s * (1 - jitter / 2)))
+
+
+def _may_pass(error: HarnessError) -> bool:
+    match error:
+        case Overloaded() | StreamCut():
+            return True
+        case EndpointUnreachable():
+            return outage_of(error) is not None
+        case CallTimeout():
+            # Any other limit may leave some of the call's time.
+            return error.limit != "timeout_s"
+        case ServerError():
+            return error.status is not None and error.status >= 500
+        case _:
+            return False

@@ -1,0 +1,158 @@
+"""JSON Schemas by the rules of OpenAI's strict mode, which Azure, Groq and others share.
+
+Every key is required, objects are closed, and few keywords are allowed: the others move to the
+description, and the reply's type checks them. An optional key becomes one that may be null; `plain`
+takes those nulls out of the reply again. Rules: OpenAI's page on structured outputs, 2026-02.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from harness.inference.request import JsonSchema
+
+_TAKEN = {"type", "enum", "const", "title", "$ref", "multipleOf", "minItems", "maxItems"}
+_TAKEN |= {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+_FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
+_TREATED = {"required", "additionalProperties", "description", "discriminator"}
+_NOTHING: Mapping[str, Any] = {}
+
+
+class _Open(Exception):
+    """A part of a schema leaves open what comes: strict mode has no words for it."""
+
+
+def strict_schema(schema: JsonSchema) -> JsonSchema | None:
+    """The schema in its strict form, itself if it is strict; None if it has none.
+
+    `dict[str, int]`, `Any`, a bare `list` and models that take any key have none.
+    """
+    try:
+        return _strict(schema)
+    except _Open:
+        return None
+
+
+def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for each keyword
+    if not isinstance(part, Mapping) or "patternProperties" in part:
+        raise _Open
+    made: dict[str, Any] = {}
+    notes: list[str] = []
+    for name, value in part.items():
+        match name:
+            case "properties":
+                kinds = {key: _strict(kind) for key, kind in value.items()}
+                needed = {*part.get("required", ()), *(k for k in kinds if "const" in kinds[k])}
+                made[name] = {k: kinds[k] if k in needed else _nullable(kinds[k]) for k in kinds}
+            case "$defs":
+                made[name] = {key: _strict(kind) for key, kind in value.items()}
+            case "anyOf" | "oneOf":
+                made["anyOf"] = [*map(_strict, value)]
+            case "allOf":
+                if len(value) != 1:
+                    raise _Open
+                made |= _strict(value[0])
+            case "items":
+                made[name] = _strict(value)
+            case "prefixItems":
+                each = [kind for n, kind in enumerate(value) if kind not in value[:n]]
+                made["items"] = _strict(each[0] if len(each) == 1 else {"anyOf": each})
+            case _ if _is_taken(name, value):
+                made[name] = value
+            case _ if name not in _TREATED and value is not None:
+                notes.append(f"{name}: {orjson.dumps(value, default=str).decode()}")
+    is_closed = part.get("additionalProperties", "properties" not in made) is False
+    if "properties" in made:
+        made.setdefault("type", "object")
+    types = _types(made)
+    if "object" in types:
+        if not is_closed:
+            raise _Open
+        made.setdefault("properties", {})
+        made |= {"required": [*made["properties"]], "additionalProperties": False}
+    is_open_list = "array" in types and "items" not in made
+    if is_open_list or made.keys().isdisjoint({"type", "enum", "const", "$ref", "anyOf"}):
+        raise _Open
+    if "$ref" in made and len(made) > 1:  # a reference has nothing beside it
+        made["anyOf"] = [{"$ref": made.pop("$ref")}]
+    texts = [part.get("description", ""), f"({'; '.join(notes)})" if notes else ""]
+    description = " ".join(filter(None, texts))
+    return made | ({"description": description} if description else {})
+
+
+def _is_taken(name: str, value: Any) -> bool:  # noqa: ANN401
+    if name == "pattern":
+        return "(?" not in value  # no look-around
+    return name in _TAKEN or (name == "format" and value in _FORMATS)
+
+
+def _types(part: Mapping[str, Any]) -> Sequence[str]:
+    kinds = part.get("type", ())
+    return [kinds] if isinstance(kinds, str) else kinds
+
+
+def _nullable(part: dict[str, Any]) -> dict[str, Any]:
+    if _takes_null(part):
+        return part
+    options, more = (part["anyOf"], part) if "anyOf" in part else ([part], {})
+    return {**more, "anyOf": [*options, {"type": "null"}]}
+
+
+def _takes_null(part: Mapping[str, Any]) -> bool:
+    options = (*part.get("anyOf", ()), *part.get("oneOf", ()))
+    return "null" in _types(part) or None in part.get("enum", ()) or any(map(_takes_null, options))
+
+
+def plain(reply: str, schema: JsonSchema) -> str:
+    """A reply to the strict form of a schema as one to the schema: an absent key is not null."""
+    try:
+        value = json.loads(reply)  # not orjson, which rounds large numbers
+    except ValueError:
+        return reply
+    made = _plain(value, schema, schema)
+    return reply if made == value else json.dumps(made, ensure_ascii=False)
+
+
+def _plain(value: Any, part: Mapping[str, Any], root: JsonSchema) -> Any:  # noqa: ANN401 - JSON
+    part = _resolved(value, part, root)
+    if isinstance(value, list):
+        first = part.get("prefixItems", ())
+        kinds = [*first, *[part.get("items") or _NOTHING] * (len(value) - len(first))]
+        return [_plain(item, kind, root) for item, kind in zip(value, kinds, strict=False)]
+    if not isinstance(value, dict):
+        return value
+    properties, required = part.get("properties", _NOTHING), part.get("required", ())
+    return {
+        key: _plain(item, properties.get(key, _NOTHING), root)
+        for key, item in value.items()
+        if item is not None
+        or key in required
+        or key not in properties
+        or _takes_null(properties[key])
+    }
+
+
+def _resolved(value: object, part: Mapping[str, Any], root: JsonSchema) -> Mapping[str, Any]:
+    """The part, or of a choice the option that the value is of, as far as its keys tell."""
+    if "$ref" in part:
+        definitions: Any = root.get("$defs", _NOTHING)
+        name = part["$ref"].removeprefix("#/$defs/")
+        return _resolved(value, definitions.get(name, _NOTHING), root)
+    kinds = ("anyOf", "oneOf", "allOf")
+    options = [_resolved(value, option, root) for kind in kinds for option in part.get(kind, ())]
+    return next((option for option in options if _may_be(value, option)), part)
+
+
+def _may_be(value: object, part: Mapping[str, Any]) -> bool:
+    if isinstance(value, list):
+        return "array" in _types(part)
+    properties = part.get("properties", _NOTHING)
+    return (
+        isinstance(value, dict)
+        and properties.keys() == value.keys()
+        and all(of.get("const", value[key]) == value[key] for key, of in properties.items())
+    )

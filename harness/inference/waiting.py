@@ -1,0 +1,94 @@
+"""Calls that wait for a place: one at a server, or one for their model in memory.
+
+Their owner decides, by its policy, who goes on. Calls of nodes that wait for a place of the
+pipeline (`Places` in `harness/graph/state.py`) are not tasks yet, so nothing here applies to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, cast
+
+from harness.trace import Tracer, events
+
+PlaceT = TypeVar("PlaceT")
+WaiterT = TypeVar("WaiterT", bound="Waiter[Any]")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Waiter(Generic[PlaceT]):
+    """A call that waits."""
+
+    rank: tuple[int, ...]
+    """The lowest is the first in line."""
+    place: PlaceT | None = None
+    """None until it is granted."""
+    refusal: Exception | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the call goes on, or waits for something else from now on."""
+
+
+class WaitingLine(Generic[WaiterT, PlaceT]):
+    """Waiters in the order of their rank.
+
+    `serve` grants places by `settle`; it is called when a waiter comes, and when one leaves without
+    a place. `why` gives the span of a wait, which says what is waited for. `take_back` gets a place
+    whose waiter ended before it could use it.
+    """
+
+    def __init__(
+        self,
+        *,
+        tracer: Tracer,
+        serve: Callable[[], None],
+        why: Callable[[WaiterT], events.Happening],
+        take_back: Callable[[PlaceT], None],
+    ) -> None:
+        self._tracer = tracer
+        self._serve, self._why, self._take_back = serve, why, take_back
+        self._waiters: list[WaiterT] = []
+
+    def __iter__(self) -> Iterator[WaiterT]:
+        """Those that wait now; they may be settled meanwhile."""
+        return iter(tuple(self._waiters))
+
+    def join(self, waiter: WaiterT) -> int:
+        """Adds a waiter, which may get its place at once; returns how many were there before."""
+        before = len(self._waiters)
+        bisect.insort(self._waiters, waiter, key=lambda waiter: waiter.rank)
+        self._serve()
+        return before
+
+    def settle(
+        self, waiter: WaiterT, place: PlaceT | None = None, *, refusal: Exception | None = None
+    ) -> None:
+        """Ends a wait, with a place or an error."""
+        self._waiters.remove(waiter)
+        waiter.place, waiter.refusal = place, refusal
+        waiter.changed.set()
+
+    async def place_of(self, waiter: WaiterT) -> PlaceT:
+        """The place of a waiter, as soon as it has one.
+
+        Raises:
+            Exception: What it was refused with.
+        """
+        try:
+            while waiter.place is None and waiter.refusal is None:
+                waiter.changed.clear()
+                with self._tracer.span(self._why(waiter)):
+                    await waiter.changed.wait()
+        except BaseException:  # a call that is abandoned is thrown more than cancellations
+            if waiter.place is not None:
+                self._take_back(waiter.place)
+            elif waiter.refusal is None:
+                self._waiters.remove(waiter)
+                self._serve()
+            raise
+        if waiter.refusal is not None:
+            # Others raise the same error; none should keep the frames of another.
+            raise waiter.refusal.with_traceback(None)
+        return cast("PlaceT", waiter.place)

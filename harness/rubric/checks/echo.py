@@ -1,0 +1,89 @@
+"""Words of the loop in a draft: its prompts, findings and scores, and talk of the revision itself.
+
+Lines of the prompts are found in every language. Talk of the revision ("Here is the revised
+version:") is found in English, by its shape. What the task or the sources say is no echo.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from harness.compress import sentences_of
+from harness.rubric.draft import Draft, Finding, terms
+
+_LONG_WORDS, _SHORT_WORDS = 6, 3
+"""So many words of a prompt are an echo anywhere; so many only as the beginning of a line that ends
+there or with a colon."""
+
+_MADE = r"(?:rewritten|revised|improved|updated|edited|corrected|refined|polished|final)"
+_EARLIER = r"(?:previous|earlier|existing|original|old)"
+_TEXT = r"(?:summary|answer|version|draft|response|output|text|brief|section|paragraph|passage)"
+_TALK = re.compile(
+    "|".join(
+        (
+            # Here is the corrected text:
+            (
+                rf"^\W*(?:(?:sure|certainly|of course)\b\W*)?(?:here(?: is|['\u2019]s)|below is)"
+                rf" (?:the|your|my|an?) (?:{_MADE}|{_EARLIER}) {_TEXT}\b"
+            ),
+            # I'll provide a rewritten version; we will return the original summary. Of other verbs,
+            # or of a final version, people write in letters.
+            (
+                r"\b(?:I|we)(?:['\u2019]ll|['\u2019]ve| will| have)?"
+                r" (?:provide|return|give|write|present)d? (?:\w+ ){0,2}"
+                rf"(?:re\w+ed|improved|edited|corrected|polished|{_EARLIER}) {_TEXT}\b"
+            ),
+            r"\bwith my (?:edits|changes|revisions|corrections)\b",
+            # The previous answer was:  The existing summary is more comprehensive.
+            (
+                rf"^\W*(?:the|your|my) (?:{_EARLIER}|{_MADE}) (?:summary|answer|response|output)"
+                rf" (?:was|is|remains|has|does)\b"
+            ),
+            rf"^\W*(?:the|your|my) (?:{_EARLIER}|{_MADE}) {_TEXT}(?: was| is)?:",
+            r"^\W*no (?:changes?|refinements?|revisions?)(?: is| are)? (?:needed|required)",
+            rf"^\W*return (?:the )?{_EARLIER} {_TEXT}\b",
+            # Headings and labels: Revised Output, Key Changes Made, Score: 8/10 alone
+            rf"^\W*{_MADE} {_TEXT}\W*$",
+            r"^\W*(?:key |main )?(?:changes|edits|revisions|improvements) made\W*$",
+            r"^\W*scores so far\W*:|^\W*(?:overall )?score\W*:\W*\d+(?:\.\d+)?\s*/\s*10\W*$",
+        )
+    ),
+    re.IGNORECASE,
+)
+
+
+def echoes(draft: Draft) -> tuple[Finding, ...]:
+    """A finding for each line with words of the loop."""
+    own, sources = _spaced(draft.evidence), _spaced("\n".join(draft.sources))
+    told = [words for piece in _pieces(draft) if (words := _spaced(piece)) not in own]
+    # Beside sources, a draft may have the title of the task, and no whole sentence of it.
+    task = map(_spaced, sentences_of(draft.task) if draft.has_sources else [draft.task])
+    whole = [*told, *(words for words in task if words not in sources)]
+    long = [words for words in whole if len(words.split()) >= _LONG_WORDS]
+    short = {words for words in told if len(words.split()) >= _SHORT_WORDS}
+    findings = []
+    for index, section in enumerate(draft.sections):
+        for line in section.text.splitlines():
+            talk, is_heading = _TALK.search(line), line.lstrip().startswith("#")
+            if (
+                (talk and _spaced(talk[0]) not in own)
+                or _spaced(line.partition(":")[0]) in short
+                or (not is_heading and any(words in _spaced(line) for words in long))
+            ):
+                message = "write the text alone: this line is about the task or the revision"
+                findings.append(draft.finding(message, index, code="check.echo"))
+    return tuple(dict.fromkeys(findings))
+
+
+def _spaced(text: str) -> str:
+    """Its words, with blanks around them: whole words are found in it."""
+    return f" {' '.join(terms(text))} "
+
+
+def _pieces(draft: Draft) -> Iterator[str]:
+    """The sentences of what the producer was told, up to what they quote."""
+    for text in draft.told:
+        for line in text.splitlines():
+            for sentence in sentences_of(line):
+                yield re.split(r"[\"\u201c{]", sentence)[0]

@@ -1,0 +1,187 @@
+"""Live events of a run, made from its records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, Literal
+
+import orjson
+from pydantic_core import to_jsonable_python
+
+from harness.inference.stream import Stream, Told
+from harness.session.result import RunResult
+from harness.trace import Instant, NodeOutput, Record, Sink, SpanEnded, SpanStarted, events
+from harness.trace.node_records import NodeStatus, attempt_status
+from harness.trace.records import Piece, joined, label_of
+
+EventKind = Literal[
+    "node started", "node ended", "text", "verdict", "round", "loop ended", "warning", "question",
+    "missed", "done",
+]  # fmt: skip
+_MOST_WAITING = 1_000
+"""Most unread events for a slow reader. The pieces of one call count as one."""
+_TOLD_OF_A_RESULT = ("run_id", "status", "result", "outputs", "stopped_by", "passed", "duration_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent:
+    """Something that happened in a run. Fields that its kind does not have are None."""
+
+    kind: EventKind
+    node: str | None = None
+    """The label of the node's call: `answer`, `findings[2]`."""
+    attempt: int | None = None
+    """For a started node: 1 for its first attempt."""
+    status: NodeStatus | None = None
+    """For an ended node: a `failed` attempt may be followed by another."""
+    output: object = None
+    """For an ended node, as JSON, if the run records texts; items come as they are made. None for
+    `reused` outputs."""
+    error: str | None = None
+    """Why the node has no output."""
+    role: str | None = None
+    """For a text: the model's role. An evaluator's text, and a typed reply, is JSON."""
+    model: str | None = None
+    """For a text: the endpoint's tag."""
+    call: int | None = None
+    """For a text: the same number for all pieces of one answer; a retry has another."""
+    text: str | None = None
+    """A piece of an answer, or the text of a question."""
+    round: int | None = None
+    """The round's number, from 1; for an ended loop, its best round."""
+    composite: float | None = None
+    """For a verdict or a round."""
+    passed: bool | None = None
+    scores: Mapping[str, float] | None = None
+    """For a verdict, by dimension."""
+    stop_reason: str | None = None
+    """For an ended loop."""
+    code: str | None = None
+    """The code of a warning."""
+    message: str | None = None
+    key: str | None = None
+    """For a question: the key that answers it when the run is resumed."""
+    form: str | None = None
+    """For a question: the kind of answer, in words."""
+    missed: int | None = None
+    """How many events were dropped because the reader was too slow."""
+    result: RunResult | None = None
+    """For the last event, `done`."""
+
+    def as_json(self) -> str:
+        """One line with the fields that are not None, and the main fields of the result."""
+        said = {one.name: getattr(self, one.name) for one in fields(self)}
+        said = {name: value for name, value in said.items() if value is not None}
+        if self.result is not None:
+            said["result"] = {name: getattr(self.result, name) for name in _TOLD_OF_A_RESULT}
+        return orjson.dumps(to_jsonable_python(said, fallback=repr)).decode()
+
+
+class RunEvents(Stream[RunEvent, RunResult]):
+    """The events of one run: `async for event in pipeline.events(task="…")`.
+
+    Afterwards, `result` has the run's result. A failed run raises after its last event. Leaving the
+    iteration early cancels the run, which can be resumed. A slow reader never delays the run:
+    unread pieces of one call are joined, and beyond 1,000 waiting events the oldest are replaced by
+    one that counts the `missed` events.
+
+    Args:
+        run: Runs the pipeline with this observer.
+    """
+
+    def __init__(self, run: Callable[[Sink], Coroutine[Any, Any, RunResult]]) -> None:
+        told = Told[RunEvent](
+            lambda before, more: replace(before, text=f"{before.text}{more.text}"),
+            most=_MOST_WAITING,
+            missed=lambda number: RunEvent(kind="missed", missed=number),
+        )
+        super().__init__(partial(_told, run, told), told)
+
+
+async def _told(
+    run: Callable[[Sink], Coroutine[Any, Any, RunResult]], told: Told[RunEvent]
+) -> RunResult:
+    result = await run(_Observer(told))
+    told.tell(RunEvent(kind="done", result=result))
+    return result
+
+
+class _Observer:
+    """Makes events of records, in the thread that writes the journal."""
+
+    hears_text = True
+
+    def __init__(self, told: Told[RunEvent]) -> None:
+        self._told = told
+        self._open: dict[int, SpanStarted] = {}
+        self._attempts: dict[str, int] = {}
+
+    def __call__(self, record: Record) -> None:
+        match record:
+            case Piece():
+                call = events.Chat.read(self._open[record.span])
+                self._tell(
+                    "text",
+                    record.span,
+                    piece_of=record.span,
+                    text=record.text,
+                    role=call.role,
+                    model=call.model,
+                    call=call.id,
+                )
+            case SpanStarted():
+                self._open[record.id] = record
+                if node := events.NodeAttempt.of(record):
+                    self._attempts[node.label] = attempt = self._attempts.get(node.label, 0) + 1
+                    self._tell("node started", record.id, attempt=attempt)
+            case SpanEnded():
+                self._end(record)
+                del self._open[record.id]
+            case NodeOutput() if record.skipped is None:  # else there is an instant, too
+                output = None if record.value is None else orjson.loads(orjson.dumps(record.value))
+                label = label_of(record.node, record.item)
+                self._tell("node ended", node=label, status="done", output=output)
+            case Instant():
+                self._note(record)
+
+    def _end(self, record: SpanEnded) -> None:
+        span = joined(self._open[record.id], record)
+        if events.NodeAttempt.of(span) and span.status != "ok":
+            self._tell("node ended", span.id, status=attempt_status(span), error=span.error)
+        elif (one := events.Evaluate.of(span)) and one.composite is not None:
+            scores, composite = one.scores, one.composite
+            self._tell("verdict", span.id, composite=composite, passed=one.passed, scores=scores)
+        elif (loop := events.Loop.of(span)) and loop.stop_reason is not None:
+            self._tell("loop ended", span.id, stop_reason=loop.stop_reason, round=loop.best_round)
+
+    def _note(self, instant: Instant) -> None:
+        if skip := events.Skip.of(instant):
+            label = label_of(skip.node, skip.item)
+            self._tell("node ended", node=label, status="skipped", error=skip.detail)
+        elif reuse := events.Reuse.of(instant):
+            self._tell("node ended", node=label_of(reuse.node, reuse.item), status="reused")
+        elif one := events.Round.of(instant):
+            number, composite = one.round, one.composite
+            self._tell("round", one.span, round=number, composite=composite, passed=one.passed)
+        elif said := events.Warned.of(instant):
+            self._tell("warning", said.span, code=said.code, message=said.message)
+        elif asked := events.Question.of(instant):
+            self._tell("question", asked.span, key=asked.key, text=asked.text, form=asked.form)
+
+    def _tell(
+        self,
+        kind: EventKind,
+        span: int | None = None,
+        *,
+        piece_of: int | None = None,
+        node: str | None = None,
+        **said: Any,  # noqa: ANN401
+    ) -> None:
+        """Sends an event of a node, or of the node around a span."""
+        around = self._open.get(span or 0)
+        while around is not None and not (attempt := events.NodeAttempt.of(around)):
+            around = self._open.get(around.parent or 0)
+        label = attempt.label if around is not None and attempt is not None else node
+        self._told.tell(RunEvent(kind=kind, node=label, **said), key=piece_of)

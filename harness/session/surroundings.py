@@ -1,0 +1,302 @@
+"""What calls of nodes use beside their code and inputs: models, rubrics and settings, as they are.
+
+Each has a name in the record of a call: `model:ROLE` what plays a role, `fallback:ROLE:TAG` an
+endpoint that answered in its place, `place:ROLE:TAG` the addresses of an endpoint's servers,
+`reply:ROLE:TAG` the model that a server named, `rubric:NAME`, `prompts:NAME` (of that rubric),
+`templates:FILE`, `seed`, `candidates` and `embedder`.
+
+A role is compared by the settings that change replies, not by its endpoint's name. A pool counts as
+a whole, whichever member was drawn. Another address is no change if the server there reports the
+model that answered before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+
+from harness.errors import ConfigurationInvalid, HarnessError
+from harness.graph import Earlier
+from harness.graph.state import Use
+from harness.graph.values import digest
+from harness.inference import (
+    Backend,
+    ChatRequest,
+    Completion,
+    Endpoint,
+    ModelMetadata,
+    Request,
+    server_address,
+    server_facts,
+)
+from harness.inference.model_names import parse_model_name
+from harness.inference.reply_store import reply_settings
+from harness.rubric import load_rubric
+from harness.session.casting import word_on
+from harness.session.models import known_endpoints
+from harness.session.roles import EVALUATOR, Roles, with_backends
+from harness.session.settings import WORDLLAMA, Settings
+from harness.session.trust import api_key_of, refusal_to_run
+
+_NONE, _UNKNOWN = "none", "unknown"
+
+
+class Surroundings:
+    """The models, rubrics and settings of one run, or of one that is rehearsed.
+
+    Args:
+        settings: As for the run.
+        backends: Ready-made backends by tag.
+        environment: Holds the API keys of servers that are asked for their models.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        backends: Mapping[str, Backend] | None = None,
+        *,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._settings = settings
+        self._environment = environment
+        self._endpoints = known_endpoints(settings, backends)
+        self._roles = Roles(self._endpoints, with_backends(settings.roles, backends or {}))
+        self._now: dict[str, Use | None] = {}
+        self._served: dict[str, ModelMetadata] = {}
+        self._changes: dict[tuple[tuple[str, str], ...], str | None] = {}
+
+    # --- noted by calls -------------------------------------------------------------------------
+
+    def of_call(self, request: Request) -> dict[str, Use]:
+        """What a call of a model uses, known before it is answered."""
+        names = [f"model:{request.role}", f"place:{request.role}:{request.model}"]
+        if isinstance(request, ChatRequest) and request.temperature and request.seed is None:
+            names.append("seed")
+        return self.noted(*names)
+
+    def of_reply(self, request: ChatRequest, reply: Completion) -> dict[str, Use]:
+        """What its reply adds: the model's name, and the endpoint if another one answered."""
+        tag = reply.endpoint or request.model
+        names = [f"{kind}:{request.role}:{tag}" for kind in ("fallback", "place")]
+        uses = {f"reply:{request.role}:{tag}": Use(reply.model_id)}
+        return uses | (self.noted(*names) if reply.endpoint else {})
+
+    def of_files(self, rubric: object, prompts: object, *, whole: bool) -> dict[str, Use]:
+        """A rubric and prompts that are named; what is made in code is part of the code.
+
+        `whole` counts the rubric's prompts for writing, and the candidates, too.
+        """
+        names = []
+        if isinstance(rubric, str | Path):
+            names = [f"rubric:{rubric}", *([f"prompts:{rubric}"] if whole else [])]
+        if isinstance(prompts, str | Path):
+            names.append(f"templates:{prompts}")
+        for name in names:
+            self._now.pop(name, None)  # the file may have been edited meanwhile
+        return self.noted(*names, *(["candidates"] if whole else []))
+
+    def noted(self, *names: str) -> dict[str, Use]:
+        """What has these names, to be noted by a call; in doubt as unknown, which is no match."""
+        uses = {name: self._one(name) for name in names}
+        return {
+            name: use or Use(_UNKNOWN)
+            for name, use in uses.items()
+            if use is not None or not name.startswith("place:")
+        }
+
+    # --- compared -------------------------------------------------------------------------------
+
+    def change_since(
+        self, uses: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]
+    ) -> str | None:
+        """See `harness.graph.reuse.Surroundings`."""
+        key = tuple(sorted(uses.items()))
+        if key not in self._changes:
+            changes = (self._change(name, uses, parts) for name in uses)
+            self._changes[key] = next(filter(None, changes), None)
+        return self._changes[key]
+
+    def _change(
+        self, name: str, uses: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]
+    ) -> str | None:
+        kind, _, rest = name.partition(":")
+        role, _, tag = rest.partition(":")
+        if kind == "reply":
+            return None  # whichever answered is valid, if it is of the role's definition
+        if kind == "place":
+            return self._move(role, tag, uses)
+        before, now = uses[name], self._one(name)
+        if now is not None and now.digest == before:
+            return None
+        said = {
+            "model": f"its model for '{rest}'",
+            "fallback": f"'{tag}', which answered for '{role}',",
+            "rubric": f"rubric '{rest}'",
+            "prompts": f"a prompt of rubric '{rest}'",
+            "templates": f"'{rest}'",
+            "seed": "the seed of the run",
+            "candidates": "candidates or finalists under [evaluation]",
+            "embedder": "the model that embeds passages",
+        }.get(kind, f"'{name}'")
+        if now is None:
+            return f"{said} is not known now"
+        earlier = parts.get(before, {})
+        differing = [
+            one for one in {**now.parts, **earlier} if now.parts.get(one) != earlier.get(one)
+        ]
+        was = ", ".join(
+            f"{one} was {earlier.get(one, _NONE)}, is {now.parts.get(one, _NONE)}"
+            for one in differing
+            if one != "endpoint" or len(differing) == 1
+        )
+        return f"{said} changed" + (f" ({was})" if earlier and was else "")
+
+    def _move(self, role: str, tag: str, uses: Mapping[str, str]) -> str | None:
+        """Whether a model at another address is another model, or may be."""
+        now, before = self._one(f"place:{role}:{tag}"), uses[f"place:{role}:{tag}"].split(",")
+        if now is None or not {*before}.isdisjoint(now.digest.split(",")):
+            return None
+        model = uses.get(f"reply:{role}:{tag}", "")
+        reported = [self._served.get(one) for one in self._answering(role, tag)]
+        if any(word is not None and _reports(word, model) for word in reported):
+            return None
+        return (
+            f"its model for '{role}' has another address, and the server there does not report "
+            f"the model that answered ({model or 'unknown'})"
+        )
+
+    async def beside(self, earlier: Earlier) -> Self:
+        """Itself, once the servers of moved models were asked which models they have."""
+        tags: dict[str, None] = {}
+        for uses in earlier.uses:
+            for kind, role, tag in (name.split(":", 2) for name in uses if name.count(":") > 1):
+                if kind == "place" and self._move(role, tag, uses) is not None:
+                    tags |= dict.fromkeys(self._answering(role, tag))
+        firsts = (next(iter(self._endpoints[tag].replicas.values())) for tag in tags)
+        told = await asyncio.gather(*(self._reported(first) for first in firsts))
+        self._served |= {tag: word for tag, word in zip(tags, told, strict=True) if word}
+        return self
+
+    async def _reported(self, endpoint: Endpoint) -> ModelMetadata | None:
+        """The model that a server reports; if it only lists names, the one it is asked by."""
+        metadata = await word_on(endpoint, self._environment)
+        if metadata is not None and (metadata.path or metadata.names):
+            return metadata
+        try:
+            key = api_key_of(endpoint, self._environment)
+            listed = (await server_facts(endpoint, api_key=key)).models or ()
+        except ConfigurationInvalid:
+            return metadata
+        return (
+            ModelMetadata(names=(endpoint.model_id,)) if endpoint.model_id in listed else metadata
+        )
+
+    # --- as they are ----------------------------------------------------------------------------
+
+    def _one(self, name: str) -> Use | None:
+        """What has a name now; None if nothing has, or it cannot be read."""
+        if name not in self._now:
+            try:
+                self._now[name] = self._read(name)
+            except (HarnessError, OSError):
+                self._now[name] = None
+        return self._now[name]
+
+    def _read(self, name: str) -> Use | None:  # noqa: PLR0911 - one for each kind
+        kind, _, rest = name.partition(":")
+        role, _, tag = rest.partition(":")
+        match kind:
+            case "model":
+                return self._player(rest)
+            case "fallback":
+                return self._of(tag) if tag in self._stand_ins(role) else None
+            case "place":
+                addresses = [
+                    _short(server_address(url).encode())
+                    for one in map(self._endpoints.__getitem__, self._answering(role, tag))
+                    for url in one.urls or filter(None, [one.url])
+                ]
+                return Use(",".join(sorted(addresses))) if addresses else None
+            case "templates":
+                return Use(_short(Path(rest).read_bytes()))
+            case "rubric" | "prompts":
+                return self._text(kind, rest)
+            case "seed":
+                seed = self._settings.seed
+                return Use(_NONE if seed is None else str(seed))
+            case "candidates":
+                chosen = self._settings.evaluation
+                return Use(f"{chosen.candidates} {chosen.finalists}")
+            case "embedder":
+                embedder = self._settings.memory.embedder
+                return Use(WORDLLAMA) if embedder == WORDLLAMA else self._of(embedder)
+            case _:
+                return None
+
+    def _tags(self, role: str) -> tuple[str, ...]:
+        """The endpoints that may play a role: several for a pool."""
+        if role == EVALUATOR and self._roles.pool is not None:
+            return self._roles.pool
+        try:
+            return (self._roles.model(role),)
+        except ConfigurationInvalid:
+            return ()
+
+    def _stand_ins(self, role: str) -> frozenset[str]:
+        return frozenset(one for tag in self._tags(role) for one in self._endpoints[tag].fallback)
+
+    def _answering(self, role: str, tag: str) -> tuple[str, ...]:
+        """The endpoint itself; those that play the role now if it does not, as under a new name."""
+        players = self._tags(role)
+        return (tag,) if tag in {*players, *self._stand_ins(role)} else players
+
+    def _player(self, role: str) -> Use | None:
+        members = [self._of(tag) for tag in self._tags(role)]
+        if len(members) < 2:
+            return members[0] if members else None
+        combine = self._settings.evaluation.panel
+        said = orjson.dumps([combine, *sorted(one.digest for one in members)])
+        names = sorted(str(one.parts.get("model_id")) for one in members)
+        return Use(_short(said), {"pool": " ".join(names), "panel": str(combine or _NONE)})
+
+    def _of(self, tag: str) -> Use:
+        endpoint = self._endpoints[tag]
+        said = reply_settings(endpoint)
+        parts = {name: _word(value) for name, value in said.items()}
+        return Use(
+            _short(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)), {"endpoint": tag, **parts}
+        )
+
+    def _text(self, kind: str, name: str) -> Use:
+        rubric = load_rubric(
+            name,
+            directory=self._settings.rubrics,
+            refuse=lambda path: refusal_to_run(path, environment=self._environment),
+        )
+        if kind == "rubric":
+            return Use(rubric.sha256[:16])
+        return Use(_short(rubric.model_dump_json(exclude={"id"}).encode()))
+
+
+def _reports(served: ModelMetadata, model: str) -> bool:
+    """Whether a server has this model, by what it reports."""
+    path = served.path or ""
+    names = {*served.names, path, Path(path).name} - {""}
+    # Also in other words, but not packed in another way.
+    parsed = replace(parse_model_name(model), text="")
+    known = (replace(parse_model_name(name), text="") for name in names)
+    return model in names or (bool(parsed.words) and parsed in known)
+
+
+def _short(data: bytes) -> str:
+    return digest(data)[:16]
+
+
+def _word(value: Any) -> str:  # noqa: ANN401 - JSON
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

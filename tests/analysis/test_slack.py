@@ -1,0 +1,93 @@
+"""The nodes of a run as a weighted graph, against networkx and by hand."""
+
+import networkx
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.analysis.slack import lost_to_places_ns, slack_of
+from harness.trace import Flow, SpanRecord
+from harness.trace.events import NodeAttempt
+
+MS = 1_000_000
+
+
+def calls(
+    *nodes: tuple[str, int, int, list[int]], waits_ms: dict[int, int] | None = None
+) -> tuple[list[NodeAttempt], list[Flow]]:
+    """Of nodes by name, begin, end, and the numbers from 1 of those that each needed."""
+    spans, flows = [], []
+    for number, (name, start_ms, ends_ms, needs) in enumerate(nodes, start=1):
+        attributes: dict[str, object] = {"node": name}
+        if waits_ms and number in waits_ms:
+            attributes["place_wait_ns"] = waits_ms[number] * MS
+        times = (start_ms * MS, ends_ms * MS)
+        record = SpanRecord(number, None, "node", *times, "ok", None, attributes)
+        spans.append(NodeAttempt.read(record))
+        flows += [Flow("output", need, number) for need in needs]
+    return spans, flows
+
+
+def test_slack_is_how_much_later_a_call_could_have_ended() -> None:
+    diamond = calls(
+        ("plan", 0, 100, []),
+        ("slow", 100, 500, [1]),
+        ("quick", 110, 200, [1]),
+        ("sum", 510, 600, [2, 3]),
+    )
+    slack_ms = {node.node: node.slack_ns / MS for node in slack_of(*diamond)}
+    # Between the slow one and the sum there were 10 ms that nobody needed.
+    assert slack_ms == {"plan": 10, "slow": 10, "quick": 310, "sum": 0}
+
+
+def test_a_place_for_each_saves_the_waits_on_the_longest_path() -> None:
+    items = [("item", 100 * (n // 2), 100 * (n // 2) + 100, []) for n in range(6)]
+    waits_ms = {n + 1: 100 * (n // 2) for n in range(6)}
+    end = ("sum", 310, 400, [1, 2, 3, 4, 5, 6])
+    assert lost_to_places_ns(*calls(*items, end, waits_ms=waits_ms)) == 200 * MS
+
+
+def test_a_longer_call_beside_the_one_that_waited_is_what_the_run_then_takes() -> None:
+    run = calls(("item", 0, 1000, []), ("item", 1000, 1100, []), waits_ms={2: 1000})
+    assert lost_to_places_ns(*run) == 100 * MS
+
+
+def test_what_is_nested_lies_in_the_call_around_it() -> None:
+    run = calls(("outer", 0, 300, []), ("outer/inner", 10, 200, []))
+    assert [node.node for node in slack_of(*run)] == ["outer"]
+
+
+def test_a_run_without_nodes_has_neither() -> None:
+    assert slack_of([], []) == ()
+    assert lost_to_places_ns([], []) == 0
+
+
+@given(st.data())
+def test_without_waits_a_run_takes_as_long_as_networkx_says_its_longest_path_is(
+    data: st.DataObject,
+) -> None:
+    graph = networkx.DiGraph()
+    took_ms = data.draw(st.lists(st.integers(1, 50), min_size=1, max_size=12))
+    waits_ms = data.draw(st.lists(st.integers(0, 30), min_size=12, max_size=12))
+    ends_ms: list[int] = []
+    nodes = []
+    for number, took in enumerate(took_ms):
+        needs = data.draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else set()
+        start = max((ends_ms[need] for need in needs), default=0) + waits_ms[number]
+        ends_ms.append(start + took)
+        nodes.append((f"n{number}", start, start + took, [need + 1 for need in needs]))
+        graph.add_node(number)
+        graph.add_weighted_edges_from((need, number, took_ms[need]) for need in needs)
+    last = len(nodes)
+    graph.add_weighted_edges_from((number, last, took) for number, took in enumerate(took_ms))
+    # Spans are numbered as they begin.
+    order = sorted(range(last), key=lambda n: (nodes[n][1], n))
+    place = {n: at for at, n in enumerate(order, start=1)}
+    run = calls(
+        *((*nodes[n][:3], [place[need - 1] for need in nodes[n][3]]) for n in order),
+        waits_ms={place[n]: waits_ms[n] for n in range(last)},
+    )
+
+    shortest_ms = max(ends_ms) - lost_to_places_ns(*run) / MS
+
+    assert shortest_ms == networkx.dag_longest_path_length(graph)
+    assert any(node.slack_ns == 0 for node in slack_of(*run))

@@ -1,0 +1,353 @@
+"""Whole replies in shapes that no document describes, as servers and proxies do send them.
+
+The shapes are those of public reports; the texts are our own. Each is asked for once: a reply that
+was paid for is not asked for again over a frame of its stream.
+"""
+
+import json
+
+import pytest
+from calls import REQUEST, ask, fail
+from loopback import DONE, Reply, chunk, delta, usage
+from servers.emulated import event
+from servers.openai_dialects import DIALECTS
+
+from harness.errors import (
+    ContextOverflow,
+    RateLimited,
+    ServerError,
+    StreamCut,
+)
+from harness.inference import ChatRequest, Message, ToolSpec
+
+HELLO = delta(role="assistant", content="Hello.")
+STOP, COUNT = delta(finish_reason="stop"), chunk(choices=[], usage=usage())
+REST = (STOP, COUNT, DONE)
+MESSAGE = {"role": "assistant", "content": "Hello."}
+WHOLE = {"choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}], "usage": usage()}
+WHOLE_JSON = json.dumps({"object": "chat.completion", "model": "served-name", **WHOLE}).encode()
+
+
+def many_lines(*events):
+    """The same events, their JSON indented and each line a field of its own."""
+    return tuple(
+        b"".join(b"data: " + line + b"\r\n" for line in indented.split(b"\n")) + b"\r\n"
+        for indented in (json.dumps(json.loads(one[6:]), indent=1).encode() for one in events)
+    )
+
+
+def joined(*events):
+    return b"".join(events)
+
+
+FRAMES = {
+    "a retry field alone": (b"retry: 3000\n\n", HELLO, *REST),
+    "a ping with a name": (b'event: ping\ndata: {"type": "ping"}\n\n', HELLO, *REST),
+    "a ping as text": (b"data: ping\n\n", HELLO, *REST),
+    "a ping in brackets": (b"data: [HEARTBEAT]\n\n", HELLO, *REST),
+    "a comment as data": (b"data: : OPENROUTER PROCESSING\n\n", HELLO, *REST),
+    "empty data": (b"data:\n\n", HELLO, b"data: \n\n", *REST),
+    "null": (HELLO, b"data: null\n\n", *REST),
+    "an end mark in small letters": (HELLO, STOP, COUNT, b"data: [done]\n\n"),
+    "an end mark in quotes": (HELLO, STOP, COUNT, b'data: "[DONE]"\n\n'),
+    "an end mark without its field": (HELLO, STOP, COUNT, b"[DONE]\n\n"),
+    "no end mark": (HELLO, STOP, COUNT),
+    "no blank line at the end": (joined(HELLO, STOP, COUNT)[:-2],),
+    "no blank lines": (joined(HELLO, *REST).replace(b"\n\n", b"\n"),),
+    "CR alone": (joined(HELLO, *REST).replace(b"\n", b"\r"),),
+    "a mark before it, and CRLF": (b"\xef\xbb\xbf" + joined(HELLO, *REST).replace(b"\n", b"\r\n"),),
+    "an event of many lines": (*many_lines(HELLO, STOP, COUNT), DONE),
+    "two objects in one event": (joined(HELLO, STOP).replace(b"\n\ndata", b"\ndata"), COUNT, DONE),
+    "lines of JSON": (joined(HELLO, *REST).replace(b"data: ", b"").replace(b"\n\n", b"\n"),),
+    "a whole reply as a stream": (WHOLE_JSON,),
+    "a whole reply and an end mark": (WHOLE_JSON, b"\n\n", DONE),
+    "a whole reply, indented": (json.dumps(WHOLE, indent=2).encode(),),
+    "a whole reply in an event": (event(WHOLE), DONE),
+    "choices that are null": (HELLO, STOP, chunk(choices=None, usage=usage()), DONE),
+    "a delta that is null": (
+        HELLO,
+        chunk(choices=[{"delta": None, "finish_reason": "stop"}]),
+        COUNT,
+    ),
+    "an empty finish reason": (delta(content="Hel", finish_reason=""), delta(content="lo."), *REST),
+    "usage in the first chunk": (chunk(choices=[], usage=usage()), HELLO, STOP, DONE),
+    "usage in each chunk": (
+        chunk(choices=[{"delta": {"content": "Hello."}}], usage=usage(completion_tokens=1)),
+        chunk(choices=[{"delta": {}, "finish_reason": "stop"}], usage=usage()),
+        DONE,
+    ),
+    "counts that are null": (
+        HELLO,
+        STOP,
+        chunk(choices=[], usage=usage(prompt_tokens_details=None, completion_tokens_details=None)),
+        DONE,
+    ),
+    "log probabilities that are none": (
+        chunk(
+            choices=[{"delta": {"content": "Hello."}, "logprobs": {"content": [{"token": None}]}}]
+        ),
+        *REST,
+    ),
+    "a model that is a number": (chunk(choices=[{"delta": MESSAGE}], model=7), *REST),
+    "calls that are null": (delta(content="Hello.", tool_calls=None, function_call=None), *REST),
+    "NaN": (HELLO.replace(b"}\n", b', "score": NaN}\n'), *REST),
+    "a list of parts": (delta(content=[{"type": "text", "text": "Hello."}]), *REST),
+    "a part alone": (delta(content={"type": "text", "text": "Hello."}), *REST),
+    "a part of text": (delta(content=["Hello."]), *REST),
+    "parts without text": (
+        delta(content=[{"type": "reference", "reference_ids": [1]}, {"type": "image_url"}]),
+        *(HELLO, *REST),
+    ),
+}
+SOME = {"vllm", "llamacpp"}
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param(name, marks=() if name in SOME else pytest.mark.slow)
+        for name in [*DIALECTS, "litellm"]
+    ],
+)
+@pytest.mark.parametrize("steps", FRAMES.values(), ids=FRAMES)
+def test_a_whole_reply_is_read_in_any_frame(steps, backend):
+    whole = joined(*steps).lstrip().startswith(b"{") and b"\ndata" not in joined(*steps)
+    if backend == "litellm" and (whole or b"tool_calls" in joined(*steps)):
+        pytest.skip("OpenAI's own client reads events alone")
+    model_id = "openai/served-name" if backend == "litellm" else "served-name"
+
+    completion, server = ask(Reply(steps=steps), backend=backend, model_id=model_id, api_key="sk-1")
+
+    assert (completion.text, completion.reasoning, completion.finish_reason) == (
+        "Hello.",
+        "",
+        "stop",
+    )
+    assert (completion.usage.output_tokens, len(server.asked)) == (3, 1)
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain; charset=utf-8", "application/json"])
+@pytest.mark.parametrize("steps", [(HELLO, *REST), (WHOLE_JSON,)], ids=["stream", "whole"])
+def test_what_a_body_is_called_makes_no_difference(kind, steps):
+    completion, _ = ask(Reply(headers=(("content-type", kind),) if kind else (), steps=steps))
+
+    assert completion.text == "Hello."
+
+
+@pytest.mark.parametrize("ending", ["hold", "close", "reset"])
+def test_a_reply_that_is_whole_need_not_end_well(ending):
+    completion, _ = ask(Reply(steps=(HELLO, STOP, COUNT), ending=ending), backend="vllm")
+
+    assert (completion.text, completion.usage.output_tokens) == ("Hello.", 3)
+
+
+def test_an_error_of_whoever_listens_to_the_last_piece_stays_theirs():
+    def listen(_text):
+        raise TimeoutError("my own clock")
+
+    request = ChatRequest(model="judge", messages=REQUEST.messages, on_text=listen)
+    last = chunk(choices=[{"delta": MESSAGE, "finish_reason": "stop"}], usage=usage())
+    with pytest.raises(TimeoutError, match="my own"):
+        ask(Reply(steps=(last, DONE)), request=request)
+
+
+THOUGHTS = {
+    "Mistral's part": (delta(content=[{"type": "thinking", "thinking": [{"text": "Hm."}]}]),),
+    "a part with a summary": (
+        delta(
+            content=[{"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}]
+        ),
+    ),
+    "reasoning in parts": (delta(reasoning_content=[{"type": "text", "text": "Hm."}]),),
+    "details alone": (delta(reasoning_details=[{"type": "reasoning.text", "text": "Hm."}]),),
+    "details beside it": (delta(reasoning="Hm.", reasoning_details=[{"text": "Hm."}]),),
+}
+
+
+@pytest.mark.parametrize("steps", THOUGHTS.values(), ids=THOUGHTS)
+def test_reasoning_in_parts_is_reasoning(steps):
+    completion, _ = ask(Reply(steps=(*steps, HELLO, *REST)))
+
+    assert (completion.text, completion.reasoning) == ("Hello.", "Hm.")
+
+
+def test_a_refusal_is_no_answer():
+    completion, _ = ask(Reply(steps=(delta(refusal="I cannot."), *REST)))
+
+    assert (completion.text, completion.finish_reason) == ("I cannot.", "content_filter")
+
+
+def test_a_letter_in_two_halves_is_one():
+    whole = chunk(choices=[{"delta": {"content": "?"}}])
+    halves = [whole.replace(b"?", half) for half in (rb"\ud83e", rb"\udd89")]
+
+    completion, _ = ask(Reply(steps=(*halves, *REST)))
+
+    assert completion.text == "🦉"
+
+
+QUOTA = {"code": 429, "message": "the quota is spent", "status": "RESOURCE_EXHAUSTED"}
+ERRORS = {
+    "in a list": (Reply(status=429, steps=(json.dumps([{"error": QUOTA}]).encode(),)), RateLimited),
+    "in a list, with 200": (Reply(steps=(json.dumps([{"error": QUOTA}]).encode(),)), RateLimited),
+    "beside empty choices": (
+        Reply(steps=(event({"choices": [], "error": QUOTA}), DONE)),
+        RateLimited,
+    ),
+    "of a choice": (
+        Reply(steps=(chunk(choices=[{"finish_reason": "error", "error": QUOTA}]), DONE)),
+        RateLimited,
+    ),
+    "bare in a stream": (Reply(steps=(json.dumps(QUOTA).encode(),)), RateLimited),
+    "an event's name alone": (
+        Reply(steps=(HELLO, b'event: error\ndata: {"message": "prompt is too long"}\n\n')),
+        ContextOverflow,
+    ),
+    "an event of text": (Reply(steps=(HELLO, b"event: error\ndata: gone\n\n", DONE)), ServerError),
+    "text": (Reply(steps=(HELLO, b"data: Internal Server Error\n\n")), StreamCut),
+}
+
+
+@pytest.mark.parametrize(("reply", "error"), ERRORS.values(), ids=ERRORS)
+def test_an_error_in_any_shape_is_that_error(reply, error):
+    fail(error, reply)
+
+
+# --- Ollama ------------------------------------------------------------------------------------
+
+
+def line(**more):
+    said = {"model": "m", "message": MESSAGE, "done": False, **more}
+    return json.dumps(said).encode() + b"\n"
+
+
+END = {"done": True, "done_reason": "stop", "prompt_eval_count": 31, "eval_count": 3}
+NOTHING = {"message": {"role": "assistant", "content": ""}}
+LAST = line(**END, **NOTHING)
+LINES = {
+    "blank lines, CRLF, a mark": (
+        b"\xef\xbb\xbf" + (line() + b"\n" + LAST).replace(b"\n", b"\r\n"),
+    ),
+    "as events": (b"data: " + line() + b"\ndata: " + LAST + b"\ndata: [DONE]\n\n",),
+    "pings": (b": ping\n", line(), b"\nping\n\n", LAST),
+    "indented": (json.dumps(json.loads(line(**END)), indent=1).encode(),),
+    "calls that are null": (line(message={**MESSAGE, "tool_calls": None}), LAST),
+    "no message at the end": (line(), line(**END, message=None)),
+    "no reason at the end": (line(), line(**{**END, "done_reason": None}, **NOTHING)),
+    "a list of parts": (line(message={"content": [{"type": "text", "text": "Hello."}]}), LAST),
+}
+
+
+@pytest.mark.parametrize("steps", LINES.values(), ids=LINES)
+def test_a_whole_reply_of_ollama_is_read_in_any_frame(steps):
+    completion, server = ask(Reply(steps=steps), backend="ollama")
+
+    assert (completion.text, completion.finish_reason) == ("Hello.", "stop")
+    assert (completion.usage.output_tokens, len(server.asked)) == (3, 1)
+
+
+# --- marks -------------------------------------------------------------------------------------
+
+LOOK = ToolSpec(
+    "look",
+    "Looks up.",
+    {"type": "object", "properties": {"item": {"type": "string"}, "n": {"type": "integer"}}},
+)
+
+
+def wide(text):
+    """DeepSeek's bar is one of the wide letters."""
+    return text.replace("|", "\uff5c")
+
+
+CALLED = '{"name": "look", "arguments": {"item": "7", "n": 3}}'
+CALLS = {
+    "Hermes": f"<tool_call>\n{CALLED}\n</tool_call>",
+    "Hermes, its kind beside": f'<tool_call>\n{CALLED[:-1]}, "function": "look"}}\n</tool_call>',
+    "Hermes, unclosed": f"<tool_call>\n{CALLED}",
+    "Qwen3-Coder": "<think>\nHm.\n</think>\n\n<tool_call>\n<function=look>\n<parameter=item>\n7\n"
+    "</parameter>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>",
+    "a word before": f"I will look.\n\n<tool_call>\n{CALLED}\n</tool_call>",
+    "harmony": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
+    'to=functions.look <|constrain|>json<|message|>{"item":"7","n":3}<|call|>',
+    "harmony, the recipient first": "<|start|>assistant to=functions.look<|channel|>commentary json"
+    '<|message|>{"item":"7","n":3}<|call|>',
+    "pythonic": '[look(item="7", n=3)]',
+    "LFM2": '<|tool_call_start|>[look(item="7", n=3)]<|tool_call_end|>',
+    "Mistral": '[TOOL_CALLS]look[ARGS]{"item": "7", "n": 3}',
+    "Mistral, older": f"[TOOL_CALLS] [{CALLED}]",
+    "DeepSeek V3": wide(
+        "<|tool▁calls▁begin|><|tool▁call▁begin|>function<|tool▁sep|>look\n```json\n"
+        '{"item":"7","n":3}\n```<|tool▁call▁end|><|tool▁calls▁end|>'
+    ),
+    "DeepSeek V3.2": wide(
+        '<|DSML|function_calls>\n<|DSML|invoke name="look">\n<|DSML|parameter name="item" '
+        'string="true">7</|DSML|parameter>\n<|DSML|parameter name="n" string="false">3'
+        "</|DSML|parameter>\n</|DSML|invoke>\n</|DSML|function_calls>"
+    ),
+    "GLM": "<tool_call>look\n<arg_key>item</arg_key>\n<arg_value>7</arg_value>\n<arg_key>n"
+    "</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+    "MiniMax M3": ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="look">]<]minimax[>[<item>7'
+    "]<]minimax[>[</item>]<]minimax[>[<n>3]<]minimax[>[</n>]<]minimax[>[</invoke>",
+    "Kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.look:0"
+    '<|tool_call_argument_begin|>{"item": "7", "n": 3}<|tool_call_end|>',
+    "Gemma 4": '<|tool_call>call:look{item:<|"|>7<|"|>,n:3}<tool_call|>',
+    "Llama 3": '<|python_tag|>{"name": "look", "parameters": {"item": "7", "n": 3}}',
+    "Llama 3, without a mark": '{"name": "look", "parameters": {"item": "7", "n": 3}}',
+    "a fence": f"```json\n{CALLED}\n```",
+    "Gemma 3": '```tool_code\nlook(item="7", n=3)\n```',
+    "Glaive": f"<function_call>{CALLED}</function_call>",
+    "Phi-4": f"functools[{CALLED}]",
+    "Command A": '<|START_ACTION|>[{"tool_name": "look", "parameters": {"item": "7", "n": 3}}]',
+    "Olmo": '<function_calls>\nlook(item="7", n=3)\n</function_calls>',
+}
+
+
+@pytest.mark.parametrize("text", CALLS.values(), ids=CALLS)
+def test_a_call_that_the_server_left_in_the_text_is_a_call(text):
+    request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
+
+    completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=request)
+
+    (call,) = completion.tool_calls
+    assert (call.name, json.loads(call.arguments)) == ("look", {"item": "7", "n": 3})
+    assert completion.finish_reason == "tool_calls"
+    assert completion.text in {"", "I will look."}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>\n{"name": "look", "arguments": {"item": "te',
+        "<|tool_call_start|>[look(item={[7]: 3})]",
+        "<|tool_call_start|>[look(item=7if)]",
+    ],
+)
+def test_a_call_that_cannot_be_read_is_no_answer(text):
+    request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
+
+    completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=request)
+
+    (call,) = completion.tool_calls
+    assert (completion.text, call.name, call.arguments) == ("", "look", text)
+
+
+def test_a_call_that_an_answer_quotes_stays_in_it():
+    request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
+    text = f"Write:\n```\n<tool_call>\n{CALLED}\n</tool_call>\n```\nor `[look()]`."
+
+    completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=request)
+
+    assert (completion.text, completion.tool_calls) == (text, ())
+
+
+def test_an_end_mark_is_neither_heard_nor_answered():
+    heard = []
+    request = ChatRequest(model="judge", messages=(Message("user", "Hi"),), on_text=heard.append)
+
+    completion, _ = ask(
+        Reply(steps=(HELLO, delta(content="<|im_"), delta(content="end|>\n"), *REST)),
+        request=request,
+    )
+
+    assert completion.text == "".join(heard) == "Hello."
