@@ -20,7 +20,15 @@ from harness.analysis.facts import provider_named
 from harness.trace import events
 from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal
-from harness.trace.records import Attributes, Content, Flow, Instant, SpanRecord, title
+from harness.trace.records import (
+    Attributes,
+    Content,
+    Flow,
+    Instant,
+    SpanRecord,
+    error_class,
+    title,
+)
 from harness.trace.tracer import span_id, trace_id
 
 _MOST = 128
@@ -143,11 +151,10 @@ class _Run:
             backend = endpoint.backend if endpoint else events.Endpoint.backend
             is_local = provider_named(backend).loading is not None or backend == "scripted"
             is_remote = not is_local and not request.from_cache
-        error_type = record.error.partition(":")[0] if record.error else ""
         values = {
             **model,
             **self._attributes(record),
-            "error.type": error_type or None,
+            "error.type": error_class(record.error) or None,
             "harness.status": None if record.status == "ok" else record.status,
             "session.id": self._run_id,
         }
@@ -169,7 +176,9 @@ class _Run:
             # does not.
             status=Status(
                 code=_STATUS_CODES.get(record.status, Status.STATUS_CODE_UNSET),
-                message=_clean((record.error or "") if self._content else error_type),
+                message=_clean(
+                    (record.error or "") if self._content else error_class(record.error)
+                ),
             ),
         )
 

@@ -13,6 +13,7 @@ from harness.inference.providers.error_replies import context_overflow
 from harness.trace import events
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns
+from harness.trace.records import error_class
 
 LEAST_RETRIES = 2
 """A single retry is normal."""
@@ -30,11 +31,6 @@ _OR_DAMAGED = " Or the file is damaged: the engine does not say which."
 _MORE_BUDGET = "raise [budget] capacity in harness.toml, if the machine has more memory"
 
 
-def kind_of(call: Call) -> str:
-    """Class of the error that ended a call."""
-    return (call.error or "").partition(":")[0]
-
-
 UNREACHED = "EndpointUnreachable"
 """The error of a call that no server received."""
 
@@ -43,7 +39,7 @@ def out_of_reach_calls(observed: Observed) -> dict[str, list[Call]]:
     """By endpoint, the calls that did not reach it; one or two missed calls are left out."""
     missed: defaultdict[str, list[Call]] = defaultdict(list)
     for call in observed.calls:
-        if call.status == "error" and kind_of(call) == UNREACHED:
+        if call.status == "error" and error_class(call.error) == UNREACHED:
             missed[call.model].append(call)
     return {model: calls for model, calls in missed.items() if len(calls) >= LEAST_UNREACHED}
 
@@ -58,7 +54,7 @@ def out_of_memory_at_start(observed: Observed) -> Found | None:
         severity="error",
         model=server.model,
         seen=f"'{server.model}' was never loaded; its first call ended with: {failed[0].error}"
-        + (_OR_DAMAGED if kind_of(failed[0]) == "ModelFileInvalid" else ""),
+        + (_OR_DAMAGED if error_class(failed[0].error) == "ModelFileInvalid" else ""),
         evidence=Evidence.of(failed, failed_calls=len(failed)),
         first=(_MORE_BUDGET,) if server.is_in_process else (),
         lost_ns=length_ns(failed),
@@ -110,7 +106,7 @@ def failed_calls(observed: Observed) -> Found | None:
     failed = [call for call in failed if not over(call.end_ns)]
     retries = [retry for retry in observed.retries if not over(retry.time_ns)]
     fallbacks = [other for other in observed.seen[events.Fallback] if not over(other.time_ns)]
-    final = Counter((call.model, kind_of(call)) for call in failed)
+    final = Counter((call.model, error_class(call.error)) for call in failed)
     final -= Counter((str(retry.model), retry.reason) for retry in retries)
     final -= Counter((observed.failed(other), other.reason) for other in fallbacks)
     for model in out_of_reach_calls(observed):
@@ -118,7 +114,7 @@ def failed_calls(observed: Observed) -> Found | None:
     if not final:
         return None
     ((model, kind), count), *_ = final.most_common()
-    shown = [call for call in failed if (call.model, kind_of(call)) == (model, kind)]
+    shown = [call for call in failed if (call.model, error_class(call.error)) == (model, kind)]
     return Found(
         severity="error",
         model=model,
@@ -236,7 +232,7 @@ def _failed(observed: Observed, model: str, reasons: Container[str]) -> list[Cal
     return [
         call
         for call in observed.calls
-        if call.status == "error" and call.model == model and kind_of(call) in reasons
+        if call.status == "error" and call.model == model and error_class(call.error) in reasons
     ]
 
 

@@ -154,9 +154,9 @@ class BatchFiles:
             case SpanEnded() if record.id in self._open:
                 number = self._open.pop(record.id)
                 if attempt_status(record) == "failed":
-                    reason = record.error or ""
-                    if error_class(reason) == NodeFailed.__name__:
-                        reason = reason.partition(": ")[2]
+                    kind, reason = error_class(record.error), record.error or ""
+                    if kind == NodeFailed.__name__:
+                        reason = reason[len(f"{kind}: ") :]
                     row, code = self._row_of(number), self._code_of(number)
                     self.fail(failure_of(row, reason, code=code, number=number))
             case NodeOutput(node=node, item=int(item)) if node in {ROWS, SCORES}:

@@ -36,6 +36,7 @@ from harness.trace.records import (
     SpanStarted,
     SpanStatus,
     describe,
+    error_class,
 )
 from harness.trace.secrets import Redactor
 from harness.trace.stalls import Stalls
@@ -411,7 +412,7 @@ class RecordMaker:
 
     def _said(self, error: str | None) -> str | None:
         """An error, or a reason; without its message where that might quote a text."""
-        return error if error is None or self._content == "full" else error.partition(":")[0]
+        return error if error is None or self._content == "full" else error_class(error)
 
     def _plain(self, attributes: Attributes) -> tuple[Attributes, Sequence[Content]]:
         """The attributes with hashes in place of texts, and the texts not recorded yet."""

@@ -168,4 +168,3 @@ def test_attempts_that_failed_are_on_the_path_of_what_went_on_without_them(tmp_p
     # On a busy machine any of the 100 ms may count as client lag.
     code_ns = spent_ns.get("code", 0) + spent_ns.get("client lag", 0)
     assert code_ns >= 100 * MS
-    assert spent_ns["start"] < code_ns

@@ -46,6 +46,8 @@ def is_spelled(node: ast.AST) -> bool:  # noqa: PLR0911 - a table of kinds
             return is_attribute(of, "attributes")
         case ast.Call(ast.Attribute(of, way)) if way in BY_TEXT and not is_attribute(of, "code"):
             return bool(words(of) & OF_MESSAGES)
+        case ast.Call(ast.Attribute(of, "partition" | "split"), [ast.Constant(mark), *_]):
+            return isinstance(mark, str) and ":" in mark and bool(words(of) & OF_MESSAGES)
         case ast.Subscript(of, ast.Constant()):
             return is_attribute(of, "attributes")
         case ast.MatchClass(kwd_attrs=["name", *_], kwd_patterns=[name, *_]):
@@ -83,7 +85,8 @@ span.attributes.get("model")
 call.attributes["replica"]
 str(error).startswith("max_parallel")
 (record.error or "").removeprefix("NodeFailed: ")
-"connect_timeout_s" in call.error"""
+"connect_timeout_s" in call.error
+(call.error or "").partition(":")[0]"""
 
 
 @pytest.mark.parametrize("source", SPELLED.splitlines())
