@@ -20,15 +20,7 @@ from harness.analysis.facts import provider_named
 from harness.trace import events
 from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal
-from harness.trace.records import (
-    Attributes,
-    Content,
-    Flow,
-    Instant,
-    SpanRecord,
-    error_class,
-    title,
-)
+from harness.trace.records import Attributes, Content, Flow, Instant, SpanRecord, error_class, title
 from harness.trace.tracer import span_id, trace_id
 
 _MOST = 128

@@ -25,14 +25,7 @@ from harness.trace import events
 from harness.trace.calls import PHASES, Call, calls_of, charges_of
 from harness.trace.journal_reader import Item, Journal, paths_beside
 from harness.trace.node_records import NodeRecord, NodeStatus, node_records, sources_of
-from harness.trace.records import (
-    Attributes,
-    Content,
-    Instant,
-    NodeOutput,
-    SpanRecord,
-    figures,
-)
+from harness.trace.records import Attributes, Content, Instant, NodeOutput, SpanRecord, figures
 from harness.trace.run_trace import is_going
 from harness.wiggum import STOPPED_SINCE, RecordedLoop, Round, rounds_in, texts_of
 

@@ -27,13 +27,7 @@ from harness.trace.calls import (
 from harness.trace.intervals import depths, without
 from harness.trace.journal_reader import Journal
 from harness.trace.node_records import CriticalPath
-from harness.trace.records import (
-    Interval,
-    OpenSpan,
-    RunState,
-    node_of_all,
-    title,
-)
+from harness.trace.records import Interval, OpenSpan, RunState, node_of_all, title
 from harness.wiggum import RecordedLoop, loops_in
 
 

@@ -10,13 +10,7 @@ from pathlib import Path
 
 import click
 
-from harness.cli.arguments import (
-    find_journal,
-    read_inputs,
-    read_pairs,
-    role_option,
-    traces_option,
-)
+from harness.cli.arguments import find_journal, read_inputs, read_pairs, role_option, traces_option
 from harness.cli.consoles import LogFormat, failures_told, json_object, log_to_stderr
 from harness.cli.made_again import confirm_again, is_costly, listed_again
 from harness.cli.project_files import (
@@ -27,11 +21,7 @@ from harness.cli.project_files import (
     settings_for_calls,
     target_file,
 )
-from harness.cli.run_command import (
-    Order,
-    carry_out,
-    run_options,
-)
+from harness.cli.run_command import Order, carry_out, run_options
 from harness.errors import InvalidInput
 from harness.graph import Question
 from harness.inference import Limits

@@ -17,15 +17,7 @@ from harness.cli.consoles import failures_told, json_object, log_to_stderr, resu
 from harness.cli.process import FAILED
 from harness.cli.rubric_batch import Given, name_of, not_judged, of_drafts, score_drafts
 from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput
-from harness.rubric import (
-    Noise,
-    Rubric,
-    Scatter,
-    Verdict,
-    measured_noise,
-    scatter_of,
-    write_noise,
-)
+from harness.rubric import Noise, Rubric, Scatter, Verdict, measured_noise, scatter_of, write_noise
 from harness.session import RowFailure
 from harness.session.models import known_endpoints
 from harness.session.roles import Roles

@@ -15,13 +15,7 @@ from typing import Any, get_args
 
 import click
 
-from harness.cli.arguments import (
-    config_option,
-    json_option,
-    read_inputs,
-    read_pairs,
-    role_option,
-)
+from harness.cli.arguments import config_option, json_option, read_inputs, read_pairs, role_option
 from harness.cli.consoles import (
     LogFormat,
     Shown,

@@ -12,14 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.arguments import find_journal, traces_directory, traces_option
-from harness.cli.consoles import (
-    failures_told,
-    json_object,
-    log_to_stderr,
-    results,
-    say,
-    write_json,
-)
+from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, say, write_json
 from harness.cli.process import LazyGroup
 from harness.trace import AUDIT_LOG, AuditLine, Journal, list_runs
 

@@ -11,15 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from harness.analysis import (
-    LAYERS,
-    Aside,
-    Diagnosis,
-    Finding,
-    RunReport,
-    RunsReport,
-    Severity,
-)
+from harness.analysis import LAYERS, Aside, Diagnosis, Finding, RunReport, RunsReport, Severity
 from harness.analysis.facts import MACHINE
 from harness.analysis.finding import counted
 from harness.analysis.run_report import Goodput, Occupancy

@@ -14,15 +14,7 @@ from harness.graph.outcome import (
     RunStatus,
     Skipped,
 )
-from harness.graph.policies import (
-    Cache,
-    Concurrency,
-    Default,
-    OnError,
-    Resources,
-    Retry,
-    Timeout,
-)
+from harness.graph.policies import Cache, Concurrency, Default, OnError, Resources, Retry, Timeout
 from harness.graph.reuse import Earlier
 
 __all__ = [

@@ -24,14 +24,7 @@ from harness.graph.executor import (
     this_task,
 )
 from harness.graph.graph import Graph
-from harness.graph.node_call import (
-    Answers,
-    CallFailed,
-    NodeCall,
-    Suspended,
-    Watcher,
-    perform,
-)
+from harness.graph.node_call import Answers, CallFailed, NodeCall, Suspended, Watcher, perform
 from harness.graph.outcome import Asker, Execution, Log, NodeFailure, NodeSkip, Question, Skipped
 from harness.graph.policies import Default
 from harness.graph.reuse import Earlier, Found, OutputCache, Outputs, Shared, Surroundings

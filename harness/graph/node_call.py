@@ -23,13 +23,7 @@ from harness.errors import (
 from harness.graph.executor import GRACE_S, Executor, Pulse, Work, leave_behind, this_task, timed
 from harness.graph.graph import Graph, bind_inputs
 from harness.graph.node import RUN_PARAMETER, read_node
-from harness.graph.outcome import (
-    Execution,
-    Question,
-    form_of_answer,
-    not_an_answer,
-    parse_answer,
-)
+from harness.graph.outcome import Execution, Question, form_of_answer, not_an_answer, parse_answer
 from harness.graph.policies import Concurrency, Policies, Retry
 from harness.graph.reuse import Earlier, Shared
 from harness.graph.state import INNERMOST, Call, Given, Use

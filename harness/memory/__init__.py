@@ -1,16 +1,7 @@
 """The memory store: passages in a primary store, a lexical and a vector index, and their fusion."""
 
 from harness.memory.embedder import Embedder, Vectors, WordLlamaEmbedder
-from harness.memory.passage import (
-    Added,
-    Filter,
-    Hit,
-    Hits,
-    Merge,
-    Passage,
-    Refusal,
-    Scalar,
-)
+from harness.memory.passage import Added, Filter, Hit, Hits, Merge, Passage, Refusal, Scalar
 from harness.memory.place import Place, PostgresUrl, is_url, place_of
 from harness.memory.primary import PrimaryStore, Progress, copy
 from harness.memory.ranking import Mode

@@ -26,13 +26,7 @@ from psycopg.types.string import StrDumperUnknown
 
 from harness.errors import MemoryStoreFailed
 from harness.memory.place import PostgresUrl
-from harness.memory.sqlite import (
-    DEFAULT_LANGUAGE,
-    SCHEMA_VERSION,
-    TABLES,
-    check_version,
-    no_store,
-)
+from harness.memory.sqlite import DEFAULT_LANGUAGE, SCHEMA_VERSION, TABLES, check_version, no_store
 
 Connection: TypeAlias = Any
 T = TypeVar("T")

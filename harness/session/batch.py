@@ -28,14 +28,7 @@ from harness.inference import Backend, Limits
 from harness.rows import Row, check_output
 from harness.rubric import ChosenRubric, Rubric, Scored
 from harness.rubric.calibration.batch_scores import BatchScores, batch_scores
-from harness.session.batch_files import (
-    ROWS,
-    SCORES,
-    USES,
-    BatchFiles,
-    Made,
-    state_of,
-)
+from harness.session.batch_files import ROWS, SCORES, USES, BatchFiles, Made, state_of
 from harness.session.batch_rows import BatchRows, DraftRows, RowFailure, RowsEnded, failure_of
 from harness.session.evaluation import choose_rubric, evaluate
 from harness.session.pipeline_run import PipelineRun

@@ -11,13 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
-from harness.errors import (
-    ConfigurationInvalid,
-    DoesNotFit,
-    HarnessError,
-    ModelFileInvalid,
-    Notice,
-)
+from harness.errors import ConfigurationInvalid, DoesNotFit, HarnessError, ModelFileInvalid, Notice
 from harness.graph import Graph
 from harness.hardware import Footprint
 from harness.inference import FILE_BACKENDS, Endpoint, provider_of

@@ -33,12 +33,7 @@ from harness.session.passages import PassageLibrary
 from harness.session.roles import EVALUATOR, Roles, with_backends
 from harness.session.settings import WORDLLAMA, EvaluationSettings, MemorySettings, Settings
 from harness.session.surroundings import Surroundings
-from harness.session.trust import (
-    check_store,
-    known_secrets,
-    secret_variables,
-    warn_of_secrets,
-)
+from harness.session.trust import check_store, known_secrets, secret_variables, warn_of_secrets
 from harness.trace import (
     AUDIT_LOG,
     CallGroup,

@@ -36,14 +36,7 @@ from harness.trace.journal_reader import (
     part_path,
 )
 from harness.trace.perfetto import write_perfetto_trace
-from harness.trace.records import (
-    SCHEMA_VERSION,
-    Instant,
-    RunEnd,
-    RunEnded,
-    RunStarted,
-    describe,
-)
+from harness.trace.records import SCHEMA_VERSION, Instant, RunEnd, RunEnded, RunStarted, describe
 from harness.trace.secrets import Redactor, secrets_of
 from harness.trace.tracer import ContentPolicy, RecordMaker, Sink, Tracer, status_of
 

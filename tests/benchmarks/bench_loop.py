@@ -52,13 +52,7 @@ from harness.rubric import Draft, Evaluator, Rubric, load_rubric
 from harness.rubric.draft import terms
 from harness.session.settings import Settings, demo_endpoint
 from harness.trace import Tracer, monotonic
-from harness.wiggum import (
-    Candidate,
-    LoopPolicy,
-    Reviser,
-    best_of,
-    revise_until_met,
-)
+from harness.wiggum import Candidate, LoopPolicy, Reviser, best_of, revise_until_met
 
 DOCUMENTS = Path(__file__).parents[3] / "shared" / "data" / "longdocs"
 RUBRICS = Path(__file__).parents[2] / "rubrics"

@@ -13,15 +13,7 @@ import orjson
 import virtual_time
 
 from harness.graph import Earlier, Execution, Graph, NodeCall, bind_inputs, execute
-from harness.trace import (
-    Flows,
-    Journal,
-    NodeOutput,
-    RunTrace,
-    SpanStarted,
-    TraceOptions,
-    Tracer,
-)
+from harness.trace import Flows, Journal, NodeOutput, RunTrace, SpanStarted, TraceOptions, Tracer
 
 PATIENCE_S = 5.0
 """Nothing here waits for anything but itself: what does not move for so long hangs."""

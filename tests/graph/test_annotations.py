@@ -2,14 +2,7 @@ import collections
 import dataclasses
 import enum
 import typing
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Generator,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, TypedDict
 
 import pytest

@@ -18,16 +18,7 @@ from random_graphs import SEED
 from watched import Watched, all_spans_ended, unended_tasks, watch
 
 from harness.errors import RunLimitReached
-from harness.graph import (
-    Concurrency,
-    Default,
-    Graph,
-    Retry,
-    Skipped,
-    Timeout,
-    bind_inputs,
-    execute,
-)
+from harness.graph import Concurrency, Default, Graph, Retry, Skipped, Timeout, bind_inputs, execute
 from harness.trace import Tracer
 
 DEADLINE_S = 40.0

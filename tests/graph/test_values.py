@@ -20,14 +20,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import (
-    BaseModel,
-    Field,
-    JsonValue,
-    PrivateAttr,
-    RootModel,
-    SecretStr,
-)
+from pydantic import BaseModel, Field, JsonValue, PrivateAttr, RootModel, SecretStr
 from typing_extensions import TypedDict
 
 from harness.graph.annotations import described

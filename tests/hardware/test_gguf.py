@@ -3,18 +3,7 @@
 import struct
 
 import pytest
-from gguf_writer import (
-    I32,
-    SMALL,
-    STRING,
-    TENSOR_BYTES,
-    TENSORS,
-    U16,
-    U32,
-    header,
-    string,
-    value,
-)
+from gguf_writer import I32, SMALL, STRING, TENSOR_BYTES, TENSORS, U16, U32, header, string, value
 
 from harness.errors import ModelFileInvalid
 from harness.hardware import (

@@ -6,14 +6,7 @@ from dataclasses import replace
 import pytest
 from clients import client_of
 
-from harness.inference import (
-    ChatRequest,
-    Message,
-    ScriptedBackend,
-    ScriptedReply,
-    ToolSpec,
-    Usage,
-)
+from harness.inference import ChatRequest, Message, ScriptedBackend, ScriptedReply, ToolSpec, Usage
 from harness.inference.completion import Completion
 
 LONG = "The owl sat on the old wall. " * 400

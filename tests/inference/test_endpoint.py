@@ -8,13 +8,7 @@ from clients import client_of
 from pydantic import ValidationError
 
 from harness.errors import ConfigurationInvalid
-from harness.inference import (
-    ChatRequest,
-    Endpoint,
-    ScriptedBackend,
-    as_messages,
-    connect,
-)
+from harness.inference import ChatRequest, Endpoint, ScriptedBackend, as_messages, connect
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.inference.providers.litellm import LiteLLMBackend
 from harness.inference.providers.llama_cpp_python import LlamaCppPython

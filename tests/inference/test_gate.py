@@ -7,12 +7,7 @@ from harness.errors import StreamCut
 from harness.graph.executor import leave_behind
 from harness.graph.outcome import Log
 from harness.inference import ChatRequest, Replica, ScriptedBackend, as_messages
-from harness.trace import (
-    ManualClock,
-    SpanEnded,
-    SpanStarted,
-    Tracer,
-)
+from harness.trace import ManualClock, SpanEnded, SpanStarted, Tracer
 
 
 def request(text):

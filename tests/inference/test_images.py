@@ -5,14 +5,7 @@ import base64
 import pytest
 
 from harness.errors import InvalidInput
-from harness.inference import (
-    ChatRequest,
-    Image,
-    Message,
-    ToolCall,
-    as_messages,
-    most_prompt_tokens,
-)
+from harness.inference import ChatRequest, Image, Message, ToolCall, as_messages, most_prompt_tokens
 from harness.inference.call_spans import conversation_text
 from harness.inference.images import MOST_BYTES
 from harness.inference.reply_store import call_key

@@ -16,13 +16,7 @@ from harness.inference import (
     as_messages,
 )
 from harness.inference.health import is_replicas_fault, pause_s
-from harness.inference.replicas import (
-    ReplicaState,
-    choice,
-    most_for_one,
-    preference,
-    stable_prefix,
-)
+from harness.inference.replicas import ReplicaState, choice, most_for_one, preference, stable_prefix
 from harness.trace import ManualClock, SpanEnded, Tracer
 
 NAMES = ("a:1", "b:1", "c:1")

@@ -12,11 +12,7 @@ from metered import client_on, reply, request
 
 from harness import ScriptedBackend
 from harness.errors import LimitReached, RunLimitReached
-from harness.inference import (
-    Completion,
-    Limits,
-    most_prompt_tokens,
-)
+from harness.inference import Completion, Limits, most_prompt_tokens
 from harness.inference.meter import _innermost
 from harness.trace import ManualClock
 

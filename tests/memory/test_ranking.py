@@ -7,14 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.memory.passage import Passage
-from harness.memory.ranking import (
-    Candidate,
-    convex_combination,
-    is_relevant,
-    min_max,
-    rank,
-    score,
-)
+from harness.memory.ranking import Candidate, convex_combination, is_relevant, min_max, rank, score
 
 # --- fusion ------------------------------------------------------------------------------------
 

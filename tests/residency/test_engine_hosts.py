@@ -14,9 +14,7 @@ import pytest
 from clients import client_of
 from real_engines import children
 
-from harness.errors import (
-    StreamCut,
-)
+from harness.errors import StreamCut
 from harness.inference import ChatRequest, Endpoint, as_messages, connect
 from harness.inference.providers.model_files import Engine
 from harness.residency import Device, HostReport, KeepAliveBudget, Tenant

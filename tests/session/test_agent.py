@@ -18,18 +18,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
-from session_runs import (
-    Calls,
-    instants_of,
-    pipeline_of,
-    refused,
-    run,
-    settings_of,
-    spans_of,
-)
-from session_runs import (
-    fail as failed,
-)
+from session_runs import Calls, instants_of, pipeline_of, refused, run, settings_of, spans_of
+from session_runs import fail as failed
 
 from harness import (
     AgentResult,

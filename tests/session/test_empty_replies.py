@@ -19,14 +19,7 @@ from session_runs import (
     settings_of,
 )
 
-from harness import (
-    Limits,
-    Run,
-    ScriptedBackend,
-    ScriptedReply,
-    ToolCall,
-    Usage,
-)
+from harness import Limits, Run, ScriptedBackend, ScriptedReply, ToolCall, Usage
 from harness.errors import ReplyCut, ReplyEmpty
 from harness.inference import ChatRequest, Client, Line, Message
 from harness.inference.completion import is_visible

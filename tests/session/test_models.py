@@ -17,13 +17,7 @@ from structlog.testing import capture_logs
 
 from harness import Run, chat, embed, open_shim
 from harness.errors import EndpointUnreachable, NodeFailed
-from harness.inference import (
-    ChatRequest,
-    Endpoint,
-    Message,
-    ScriptedBackend,
-    as_messages,
-)
+from harness.inference import ChatRequest, Endpoint, Message, ScriptedBackend, as_messages
 from harness.session import Settings
 from harness.session.models import describe_endpoints, open_models
 from harness.session.settings import demo_endpoint

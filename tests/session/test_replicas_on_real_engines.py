@@ -8,12 +8,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
-from bench_replicas import (
-    SHARE_AIM,
-    cached_share,
-    engines,
-    one_ended,
-)
+from bench_replicas import SHARE_AIM, cached_share, engines, one_ended
 
 pytestmark = pytest.mark.slow
 

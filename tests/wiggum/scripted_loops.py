@@ -24,13 +24,7 @@ from harness.rubric import Checked, Dimension, DimensionScore, Draft, Finding, R
 from harness.trace import Journal, ManualClock, Record, RunStarted, Tracer
 from harness.trace.journal_line import encode, seal
 from harness.trace.records import SCHEMA_VERSION
-from harness.wiggum import (
-    LoopPolicy,
-    Reviser,
-    Round,
-    WiggumResult,
-    revise_until_met,
-)
+from harness.wiggum import LoopPolicy, Reviser, Round, WiggumResult, revise_until_met
 
 RUBRIC = Rubric(
     id="essay",

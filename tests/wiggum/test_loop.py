@@ -13,15 +13,7 @@ from harness.errors import EvaluatorAbstained, InvalidInput, StreamCut
 from harness.inference import Limits, ScriptedBackend
 from harness.rubric import Dimension, Draft, Evaluator, Prompts, Rubric
 from harness.rubric.checks import Finished
-from harness.trace import (
-    Content,
-    CounterSet,
-    Instant,
-    SpanEnded,
-    SpanStarted,
-    Tracer,
-    sha256_of,
-)
+from harness.trace import Content, CounterSet, Instant, SpanEnded, SpanStarted, Tracer, sha256_of
 from harness.wiggum import LoopPolicy, Reviser, revise_until_met
 
 

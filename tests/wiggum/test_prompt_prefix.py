@@ -14,12 +14,7 @@ from harness.rubric.rubric import Shortening
 from harness.session import Pipeline, Run, Settings
 from harness.session.settings import TraceSettings
 from harness.trace import Tracer
-from harness.wiggum import (
-    LoopPolicy,
-    Reviser,
-    WiggumResult,
-    revise_until_met,
-)
+from harness.wiggum import LoopPolicy, Reviser, WiggumResult, revise_until_met
 
 TASK = "Say how a clock works."
 CLOCK = "A clock has a spring, an escapement and a pendulum. " * 20

@@ -9,15 +9,7 @@ from scripted_loops import PARTED, TIMEOUT, World, completion, journal_of, run_l
 from harness.compress import splice
 from harness.errors import CallTimeout, EndpointUnreachable, InvalidInput
 from harness.inference import ChatRequest, Completion, Message
-from harness.rubric import (
-    Checked,
-    Dimension,
-    DimensionScore,
-    Draft,
-    Finding,
-    Rubric,
-    reach_verdict,
-)
+from harness.rubric import Checked, Dimension, DimensionScore, Draft, Finding, Rubric, reach_verdict
 from harness.trace import Flows, Instant, SpanRecord, Tracer
 from harness.wiggum import LoopPolicy, Reviser, Round
 from harness.wiggum.ratchet import Candidate, best_of, select

@@ -12,12 +12,7 @@ from loopback import DONE, Reply, chunk, delta, usage
 from servers.emulated import event
 from servers.openai_dialects import DIALECTS
 
-from harness.errors import (
-    ContextOverflow,
-    RateLimited,
-    ServerError,
-    StreamCut,
-)
+from harness.errors import ContextOverflow, RateLimited, ServerError, StreamCut
 from harness.inference import ChatRequest, Message, ToolSpec
 
 HELLO = delta(role="assistant", content="Hello.")

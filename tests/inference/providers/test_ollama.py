@@ -10,13 +10,7 @@ from loopback import Loopback, Reply, error_reply
 from servers.emulated import TEXT
 from servers.ollama import DECODE_NS, OVERFLOW, OllamaServer
 
-from harness.errors import (
-    CallTimeout,
-    ContextOverflow,
-    NotOffered,
-    ServerError,
-    StreamCut,
-)
+from harness.errors import CallTimeout, ContextOverflow, NotOffered, ServerError, StreamCut
 from harness.inference import ChatRequest, EmbedRequest, Image, Message, ToolCall, ToolSpec
 from harness.trace import ManualClock
 

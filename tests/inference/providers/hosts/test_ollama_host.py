@@ -8,12 +8,7 @@ from servers.emulated import TEXT
 from servers.ollama import OllamaServer
 from servers.ollama_residency import GIB, Pulled
 
-from harness.errors import (
-    InferenceError,
-    LoadFailed,
-    ModelNotFound,
-    ServerError,
-)
+from harness.errors import InferenceError, LoadFailed, ModelNotFound, ServerError
 from harness.hardware import Loading, gguf_footprint, gguf_header_from_values
 from harness.inference import ChatRequest, EmbedRequest, HostReport, as_messages
 

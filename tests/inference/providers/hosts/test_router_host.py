@@ -14,12 +14,7 @@ import pytest
 from server_hosts import KINDS, ask, cancel, host_at, router
 from servers.llama_router import Routed
 
-from harness.errors import (
-    AuthenticationFailed,
-    EndpointUnreachable,
-    LoadFailed,
-    ModelNotFound,
-)
+from harness.errors import AuthenticationFailed, EndpointUnreachable, LoadFailed, ModelNotFound
 from harness.inference import Access, ChatRequest, Endpoint, HostReport, as_messages, connect
 from harness.inference.providers.llamacpp import RouterHost
 
