@@ -1,14 +1,16 @@
 """A brief of a long document: plan, draft in parallel, assemble, evaluate, revise.
 
     harness run examples/brief.py
-    harness run examples/brief.py --task "…" --set document=@notes.md --memory memory
+    harness run examples/brief.py --task "…" --set document=@notes.md
 
 The document is split into passages and kept in the run's memory. The planner chooses the topics
-that matter for the task, each is drafted from the passages nearest to it, and the drafts become the
-sections of a brief, which is revised until `rubrics/brief.yaml` is met. With `--memory`, further
-runs recall what earlier ones read and wrote, good briefs first.
+that matter for the task. Each has the passage nearest to it as its source, and a draft for each
+paragraph of that. The sections of the brief are chosen among them by `rubrics/brief.yaml`, and
+revised until it is met: it lets no sentence pass that the section's source does not have. With
+`--memory`, further runs recall what earlier ones read and wrote, good briefs first.
 """
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,7 +19,8 @@ from pydantic import Field
 from harness import Pipeline, Run
 
 TASK = "What should an engineer know before running a writer and a judge model on one machine?"
-DOCUMENT = Path(__file__).with_name("documents") / "one-machine-two-models.md"
+HERE = Path(__file__).parent
+DOCUMENT = HERE / "documents/one-machine-two-models.md"
 
 brief = Pipeline("brief")
 
@@ -55,25 +58,37 @@ async def sources(run: Run, topic: str) -> str:
     return "\n\n".join(hit.passage.text for hit in await run.recall(topic, limit=1))
 
 
-@brief.node(each={"topic": "topics", "source": "sources"}, models=["producer"])
-async def sections(run: Run, topic: str, source: str) -> str:
-    """A first draft of one section."""
-    text = await run.chat(
-        "producer",
-        f"{source}\n\nCopy the two most important sentences of this text about {topic}.",
-        max_output_tokens=64,
-        temperature=0.3,
-        on_cut="keep",
-        stop=["\n\n"],
-    )
-    return f"## {topic}\n\n{text}\n"
+@brief.node(each={"source": "sources"}, models=["producer"])
+async def sections(run: Run, source: str) -> list[str]:
+    """First drafts of one section, one from each paragraph of its source."""
+    return [
+        await run.chat(
+            "producer",
+            f"Repeat this text exactly:\n\n{paragraph}",
+            max_output_tokens=110,
+            temperature=0,
+            on_cut="keep",
+            stop=["\n\n"],
+        )
+        for paragraph in source.split("\n\n")[:2]
+    ]
 
 
 @brief.node(models=["producer", "evaluator"])
-async def text(run: Run, sections: list[str], sources: list[str], task: str = TASK) -> str:
-    """The brief, revised until it meets its rubric."""
+async def text(
+    run: Run, topics: list[str], sections: list[list[str]], sources: list[str], task: str = TASK
+) -> str:
+    """The brief: the best sections of all drafts, revised until it meets its rubric."""
+    drafts = [
+        "\n".join(f"## {topic}\n\n{text}\n" for topic, text in zip(topics, texts, strict=True))
+        for texts in zip_longest(*sections, fillvalue="")
+    ]
     result = await run.wiggum(
-        task, rubric="brief", draft="\n".join(sections), sources=sources, max_output_tokens=64
+        task,
+        rubric=HERE / "rubrics/brief.yaml",
+        draft=drafts,
+        sources=dict(zip(topics, sources, strict=True)),
+        max_output_tokens=110,
     )
     await run.remember(result.text, source="brief", quality=result.best.verdict.composite)
     return result.text

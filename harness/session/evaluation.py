@@ -35,11 +35,13 @@ from harness.session.tenancy import slots_of
 from harness.session.trust import refusal_to_run
 from harness.trace import events
 from harness.wiggum import (
+    Candidate,
     LoopPolicy,
     Reviser,
     RevisionMode,
     Round,
     WiggumResult,
+    best_of,
     check_sources,
     first_seed,
     reasons_in,
@@ -122,7 +124,7 @@ async def run_loop(
     ask: Ask,
     chosen: ChosenRubric,
     sources: Sources,
-    draft: str | None,
+    drafts: Sequence[str],
     meter: Meter,
     policy: LoopPolicy,
     revise: RevisionMode,
@@ -132,7 +134,7 @@ async def run_loop(
     rounds: Sequence[Round],
     key: str,
 ) -> WiggumResult:
-    """Writes a draft, if none is given, and revises it; see `Run.wiggum`."""
+    """Writes a draft, or chooses from those that are given, and revises it; see `Run.wiggum`."""
     # 1. Whatever can be wrong with the arguments, before any model is asked.
     rubric, said = chosen.rubric, session.evaluation
     several = said.candidates or rubric.candidates if candidates is None else candidates
@@ -160,14 +162,24 @@ async def run_loop(
         tracer=session.trace,
     )
 
-    # 2. The first draft: of an earlier part of the run, given, or written now.
+    # 2. The first draft: of an earlier part of the run, given, chosen from several, or written now.
     texts, headings = by_section(sources)
     told = reviser.prompts.told
-    first = Draft(text=draft or "", task=task, sources=texts, source_sections=headings, told=told)
+    first = Draft(
+        text=drafts[0] if drafts else "",
+        task=task,
+        sources=texts,
+        source_sections=headings,
+        told=told,
+    )
     draft_span, selection = None, None
     if rounds:
-        first = replace(first, text=rounds[0].draft if draft is None else draft)
-    elif draft is not None:
+        first = first if len(drafts) == 1 else replace(first, text=rounds[0].draft)
+    elif drafts:
+        if len(drafts) > 1:
+            given = [Candidate(number=n, text=text) for n, text in enumerate(drafts, start=1)]
+            selection = best_of(given, base=first, check=evaluator.checked, finalists=offered)
+            first = replace(first, text=next((one.text for one in selection.finalists), ""))
         meter.check_room(evaluator.most_tokens(first), what="the evaluation of the draft")
     else:
         request = ChatRequest(

@@ -502,7 +502,7 @@ class Run:
         rubric: str | Path | Rubric,
         prompts: str | Path | Mapping[str, str] | None = None,
         sources: Sources = (),
-        draft: str | None = None,
+        draft: str | Sequence[str] | None = None,
         max_rounds: int = 3,
         max_tokens: int | None = None,
         max_cost_usd: float | None = None,
@@ -526,7 +526,8 @@ class Run:
                 path of their file.
             sources: Texts to rely on; the evaluator sees them too. As a mapping from headings to
                 texts, each belongs to the section under its heading.
-            draft: The first draft; the producer writes one when left out.
+            draft: The first draft; the producer writes one when left out. Of several, the checks
+                choose, section by section.
             max_rounds: Most evaluations.
             max_tokens: Limit on tokens of the loop's calls, in and out.
             max_cost_usd: Limit on dollars of the loop's calls with a known price.
@@ -561,11 +562,8 @@ class Run:
         if not isinstance(sources, Mapping):
             sources = as_texts(sources)
         policy = LoopPolicy(max_rounds=max_rounds, revise_from=revise_from)
-        limits = Limits(
-            max_tokens=max_tokens,
-            max_cost_usd=max_cost_usd,
-            max_seconds=max_seconds,
-        )
+        limits = Limits(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_seconds=max_seconds)
+        drafts = () if draft is None else as_texts(draft)
         chosen = await self._choose(rubric, prompts, whole=True)
         several = candidates or self._session.evaluation.candidates or chosen.rubric.candidates
         if several not in (None, 1):
@@ -575,9 +573,9 @@ class Run:
         call_key = "-".join([call_key, *(one.digest for one in players.values())])
         about = [text for part in by_section(sources) for text in part]
         key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=about, draft=draft)
-        before = rounds or self._rounds_before(key, chosen.rubric, draft)
+        before = rounds or self._rounds_before(key, chosen.rubric, drafts)
         rounds_left = max(max_rounds - len(before), 0)
-        has_draft = draft is not None and not before
+        has_draft = bool(drafts) and not before
         forecast: AbstractContextManager[None] = nullcontext()
         if self._demand is not None:
             forecast = self._demand.revising(
@@ -590,7 +588,7 @@ class Run:
                 ask=self._chat,
                 chosen=chosen,
                 sources=sources,
-                draft=draft,
+                drafts=drafts,
                 meter=meter,
                 policy=policy,
                 revise=revise,
@@ -666,14 +664,14 @@ class Run:
         if self._demand is not None and model is not None:
             self._demand.asks(model)
 
-    def _rounds_before(self, key: str, rubric: Rubric, draft: str | None) -> Sequence[Round]:
+    def _rounds_before(self, key: str, rubric: Rubric, drafts: Sequence[str]) -> Sequence[Round]:
         """The rounds that a loop had in earlier parts of the run, unless they are lost."""
         rounds = self._earlier.rounds.get(key, ())
         try:
             if isinstance(rounds, str):
                 raise InvalidInput(rounds, code="resume.rounds-lost")
             if rounds:
-                first = rounds[0].draft if draft is None else draft
+                first = drafts[0] if len(drafts) == 1 else rounds[0].draft
                 check_rounds(rounds, Draft(text=first, task=""), rubric)
         except InvalidInput as error:
             notice = Notice(

@@ -66,8 +66,8 @@ async def write_first_draft(
         selection = None
         if candidates > 1:
             selection = best_of(drafts, base=empty, check=evaluator.checked, finalists=finalists)
-            drafts = selection.finalists[0].taken if selection.finalists else drafts
-    draft = replace(empty, text=drafts[0].text, cut=drafts[0].cut)
+        first = selection.finalists[0] if selection and selection.finalists else drafts[0]
+    draft = replace(empty, text=first.text, cut=first.cut)
     return FirstDraft(draft=draft, span=span.id, selection=selection)
 
 

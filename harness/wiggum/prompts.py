@@ -89,7 +89,7 @@ class RevisionPrompts:
         outline: str,
     ) -> Message:
         section = draft.sections[index]
-        good = _uncriticized(section.body, messages)
+        good = without_criticized(section.body, messages)
         sentences = (text if text[-1:] in ".?!" else f"{text}." for text in self.requirements)
         return self.prompts.message(
             "section",
@@ -162,10 +162,10 @@ class RevisionPrompts:
         }
 
 
-def _uncriticized(body: str, messages: Sequence[str]) -> str:
+def without_criticized(body: str, messages: Sequence[str]) -> str:
     """A section's text without the sentences that a finding quotes.
 
-    A small model repeats what it has read twice.
+    In a prompt, since a small model repeats what it has read twice.
     """
     remarks = " ".join(" ".join(message.split()) for message in messages)
     return "".join(

@@ -5,10 +5,13 @@ Pure: no model, clock, tracer or file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
+from harness.compress import Section, sections_of, splice
 from harness.errors import InvalidInput
 from harness.rubric import Checked, Draft
 
@@ -29,7 +32,8 @@ class Candidate:
     """A text that was sampled for a draft or for one of its sections."""
 
     number: int
-    """Counted from 1 for each section."""
+    """Counted from 1 for each section; 0 for its text without the sentences that checks criticized,
+    which nobody was asked for."""
     section: int | None = None
     """Index of the section to replace; None for the whole draft."""
     text: str = ""
@@ -115,9 +119,10 @@ def select(
 def best_of(
     drafts: Sequence[Candidate], *, base: Draft, check: Callable[[Draft], Checked], finalists: int
 ) -> Selection:
-    """Takes the first drafts that the checks rank highest; of equals, the one sampled first.
+    """Takes the first drafts that the checks rank highest; of equals, the first.
 
-    The text of `base` does not count.
+    In the best one, a section of another draft takes the place of its namesake where that raises
+    the rank. The text of `base` does not count.
     """
     usable = [one for one in drafts if one.text]
     scores = {
@@ -127,7 +132,21 @@ def best_of(
         usable, key=lambda one: (not one.cut, scores[one.number].rank, -one.number), reverse=True
     )
     chosen = {one.text: one for one in reversed(ranked[:finalists])}
+    found = [_finalist(one.text, [one]) for one in reversed(chosen.values())]
     first = ranked[0].number if ranked else None
+    tried: tuple[Tried, ...] = ()
+    if ranked:
+        best = replace(base, text=ranked[0].text, cut=ranked[0].cut)
+        mixed = select(
+            best,
+            [part for other in ranked[1:] if not other.cut for part in _parts(other, of=best)],
+            put=partial(put_sections, best.text),
+            check=check,
+        )
+        tried = mixed.tried
+        found[:1] = [
+            replace(one, taken=(ranked[0], *one.taken)) for one in mixed.finalists
+        ] or found[:1]
 
     def outcome(one: Candidate) -> Outcome:
         if not one.text:
@@ -135,17 +154,48 @@ def best_of(
         return "taken" if one.number == first else "outdone"
 
     return Selection(
-        finalists=tuple(_finalist(one.text, [one]) for one in reversed(chosen.values())),
-        tried=tuple(
-            _record(
-                one,
-                outcome=outcome(one),
-                section=None,
-                checked=scores[one.number].mean if one.text else None,
-            )
-            for one in drafts
+        finalists=tuple(found),
+        tried=(
+            *(
+                _record(
+                    one,
+                    outcome=outcome(one),
+                    section=None,
+                    checked=scores[one.number].mean if one.text else None,
+                )
+                for one in drafts
+            ),
+            *tried,
         ),
     )
+
+
+def put_sections(markdown: str, texts: Mapping[int | None, str]) -> str:
+    """The document with these texts in place of its sections, by index.
+
+    Raises:
+        InvalidInput: They do not fit.
+    """
+    return splice(markdown, {key: text for key, text in texts.items() if key is not None})
+
+
+def _parts(other: Candidate, *, of: Draft) -> Iterator[Candidate]:
+    """The sections of another draft that have a namesake in this one, as candidates for it."""
+    theirs = _by_name(sections_of(other.text))
+    for name, (index, _) in _by_name(of.sections).items():
+        if name in theirs:
+            yield replace(other, section=index, text=theirs[name][1].body.strip())
+
+
+def _by_name(sections: Sequence[Section]) -> dict[tuple[str, int], tuple[int, Section]]:
+    """Sections with a heading, and their indices, by title and its earlier occurrences."""
+    seen = Counter[str]()
+    found = {}
+    for index, section in enumerate(sections):
+        if section.level:
+            found[section.title, seen[section.title]] = index, section
+            seen[section.title] += 1
+    return found
 
 
 def with_winner(

@@ -216,7 +216,12 @@ def rounds_from(journal: Journal, *, loop: int = 0) -> tuple[Round, ...]:
 
 
 def loop_key(
-    call_key: str, *, task: str, rubric: Rubric, sources: Sequence[str], draft: str | None
+    call_key: str,
+    *,
+    task: str,
+    rubric: Rubric,
+    sources: Sequence[str],
+    draft: str | Sequence[str] | None,
 ) -> str:
     """The key of a loop, the same in every part of a run."""
     about = json.dumps([task, rubric.sha256, list(sources), draft])

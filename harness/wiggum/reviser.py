@@ -27,8 +27,16 @@ from harness.inference import ChatRequest, Completion, Message, check_whole, mos
 from harness.rubric import Ask, Checked, DimensionScore, Draft, Prompts
 from harness.trace import Tracer
 from harness.wiggum.policy import Round, check_choice
-from harness.wiggum.prompts import RevisionPrompts, located, place_of
-from harness.wiggum.ratchet import Candidate, Finalist, Put, Selection, Tried, select
+from harness.wiggum.prompts import RevisionPrompts, located, place_of, without_criticized
+from harness.wiggum.ratchet import (
+    Candidate,
+    Finalist,
+    Put,
+    Selection,
+    Tried,
+    put_sections,
+    select,
+)
 from harness.wiggum.sampling import Place, sample
 
 RevisionMode = Literal["sections", "whole"]
@@ -234,10 +242,10 @@ class Reviser:
         """The draft with these sections written again; empty when no call gave any text."""
         undecided = _judged_sections(focus, draft)
 
-        def put(texts: Mapping[int | None, str]) -> str:
-            return splice(draft.text, {key: text for key, text in texts.items() if key is not None})
-
+        put = partial(put_sections, draft.text)
         settles = self._settling(draft, put=put, undecided=undecided)
+        cuts = self._cuts(draft, focus, undecided)
+        settled = {one.section for one in cuts if settles(one)}
         places = [
             self._place(
                 request,
@@ -247,9 +255,25 @@ class Reviser:
                 settles=settles,
             )
             for index, request in requests.items()
+            if index not in settled
         ]
-        candidates = await self._sampled(places)
+        candidates = [*cuts, *(await self._sampled(places) if places else ())]
         return self._chosen(draft, candidates, put, how="sections", undecided=undecided)
+
+    def _cuts(
+        self, draft: Draft, focus: Sequence[DimensionScore], undecided: Collection[int | None]
+    ) -> list[Candidate]:
+        """The sections without the sentences that checks criticized: these cost no call."""
+        if self._candidates == 1:
+            return []
+        findings = located(focus, draft.sections) or {}
+        bodies = {index: draft.sections[index].body for index in findings if index not in undecided}
+        cuts = {i: without_criticized(body, findings[i]) for i, body in bodies.items()}
+        return [
+            Candidate(number=0, section=index, text=text)
+            for index, text in cuts.items()
+            if text and text != bodies[index].strip()
+        ]
 
     async def _edited(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]

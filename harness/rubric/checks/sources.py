@@ -11,10 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from harness.compress import sentences_of
 from harness.rubric.checks.base import Check, Grade, Phrase, quoted, share_without
 from harness.rubric.draft import Draft, numbers, stems, terms, value, values_named
 
@@ -110,6 +112,9 @@ class GroundedSentences(Check):
     check: Literal["grounded_sentences"] = "grounded_sentences"
     overlap: float = Field(default=0.6, gt=0, le=1)
     """The share of a sentence's longer words that must occur in one source."""
+    verbatim: float = Field(default=0, ge=0, le=1)
+    """The share of its pairs of neighbouring words that must be neighbours in one sentence of that
+    source, for texts that quote: other words between them are another claim."""
 
     asks: ClassVar[str] = "Every sentence rests on the sources and uses their words."
     by_sources = True
@@ -118,13 +123,11 @@ class GroundedSentences(Check):
         """The share of sentences that rest on some source."""
         if not draft.has_sources:
             return _NO_SOURCES
-        words = {source: frozenset(terms(source)) for source in draft.sources}
+        known = {source: _Basis(source, by_sentence=self.verbatim > 0) for source in draft.sources}
         findings = []
         for index, _, sentence in draft.sentences:
-            # Words of four letters and more carry the matter; the rest are in every text.
-            matter = [term for term in terms(sentence) if len(term) >= 4]
             own = draft.own_sources(index) or draft.sources
-            bases = [s for s in words if not matter or _share_in(matter, words[s]) >= self.overlap]
+            bases = [source for source, basis in known.items() if self._rests(sentence, basis)]
             if not set(own).isdisjoint(bases):
                 continue
             message, code = "no source says this", "check.not-in-sources"
@@ -134,9 +137,27 @@ class GroundedSentences(Check):
             findings.append(draft.finding(f"{message}: {quoted(sentence)}", index, code=code))
         return Grade(share_without(findings, len(draft.sentences)), tuple(findings))
 
+    def _rests(self, sentence: str, basis: _Basis) -> bool:
+        said = terms(sentence)
+        # Words of four letters and more carry the matter; the rest are in every text.
+        matter = [term for term in said if len(term) >= 4]
+        pairs = [*pairwise(said)] if self.verbatim else []
+        return _share_in(matter, basis.words) >= self.overlap and (
+            not pairs or max(_share_in(pairs, one) for one in basis.pairs) >= self.verbatim
+        )
 
-def _share_in(said: Sequence[str], source: frozenset[str]) -> float:
-    return sum(term in source for term in said) / len(said)
+
+class _Basis:
+    """The words of a source and, if asked for, the pairs of neighbouring words by sentence."""
+
+    def __init__(self, source: str, *, by_sentence: bool) -> None:
+        self.words = frozenset(terms(source))
+        sentences = sentences_of(source) if by_sentence else ()
+        self.pairs = [frozenset(pairwise(terms(one))) for one in sentences] or [frozenset()]
+
+
+def _share_in(said: Sequence[object], source: Set[object]) -> float:
+    return sum(one in source for one in said) / len(said) if said else 1.0
 
 
 def _is_known(name: Name, known: Set[str]) -> bool:
