@@ -3,11 +3,9 @@
     harness run examples/brief.py
     harness run examples/brief.py --task "…" --set document=@notes.md
 
-The document is split into passages and kept in the run's memory. The planner chooses the topics
-that matter for the task. Each has the passage nearest to it as its source, and a draft for each
-paragraph of that. The sections of the brief are chosen among them by `rubrics/brief.yaml`, and
-revised until it is met: it lets no sentence pass that the section's source does not have. With
-`--memory`, further runs recall what earlier ones read and wrote, good briefs first.
+The planner chooses topics of the document. Each has a passage as its source, and a draft for each
+paragraph of that. `rubrics/brief.yaml` chooses among these, and lets no sentence pass that the
+section's source does not have. With `--memory`, further runs recall what earlier ones wrote.
 """
 
 from itertools import zip_longest
@@ -18,9 +16,9 @@ from pydantic import Field
 
 from harness import Pipeline, Run
 
-TASK = "What should an engineer know before running a writer and a judge model on one machine?"
-HERE = Path(__file__).parent
-DOCUMENT = HERE / "documents/one-machine-two-models.md"
+TASK = "How do I fit both models on one card?"
+DOCUMENT = Path(__file__).with_name("documents") / "one-machine-two-models.md"
+RUBRIC = Path(__file__).with_name("rubrics") / "brief.yaml"
 
 brief = Pipeline("brief")
 
@@ -40,10 +38,9 @@ async def parts(
 @brief.node(models=["planner"])
 async def topics(run: Run, parts: list[str], task: str = TASK) -> list[str]:
     """The three parts that matter most for the task."""
-    listed = "\n".join(f"- {part}" for part in parts)
     chosen = await run.chat(
         "planner",
-        f"Task: {task}\n\nA document has these parts:\n{listed}\n\n"
+        f"Task: {task}\n\nA document has these parts:\n- " + "\n- ".join(parts) + "\n\n"
         "Name the three parts that matter most for the task, as JSON.",
         # The reply can only name parts that there are; a small model may still repeat one.
         returns=Annotated[list[Literal[tuple(parts)]], Field(min_length=3, max_length=3)],  # type: ignore[misc]
@@ -61,16 +58,9 @@ async def sources(run: Run, topic: str) -> str:
 @brief.node(each={"source": "sources"}, models=["producer"])
 async def sections(run: Run, source: str) -> list[str]:
     """First drafts of one section, one from each paragraph of its source."""
+    prompts = (f"Repeat this text exactly:\n\n{part}" for part in source.split("\n\n")[:2])
     return [
-        await run.chat(
-            "producer",
-            f"Repeat this text exactly:\n\n{paragraph}",
-            max_output_tokens=110,
-            temperature=0,
-            on_cut="keep",
-            stop=["\n\n"],
-        )
-        for paragraph in source.split("\n\n")[:2]
+        await run.chat("producer", one, max_output_tokens=110, on_cut="keep") for one in prompts
     ]
 
 
@@ -83,12 +73,7 @@ async def text(
         "\n".join(f"## {topic}\n\n{text}\n" for topic, text in zip(topics, texts, strict=True))
         for texts in zip_longest(*sections, fillvalue="")
     ]
-    result = await run.wiggum(
-        task,
-        rubric=HERE / "rubrics/brief.yaml",
-        draft=drafts,
-        sources=dict(zip(topics, sources, strict=True)),
-        max_output_tokens=110,
-    )
+    about = dict(zip(topics, sources, strict=True))
+    result = await run.wiggum(task, rubric=RUBRIC, draft=drafts, sources=about)
     await run.remember(result.text, source="brief", quality=result.best.verdict.composite)
     return result.text

@@ -148,7 +148,7 @@ def _candidates(one: Round) -> Table:
         checked = candidate.checked
         table.add_row(
             Text(candidate.section or "the draft"),
-            f"{candidate.number}",
+            f"{candidate.number}" if candidate.number else "cut",
             "-" if candidate.seed is None else f"{candidate.seed}",
             "-" if checked is None else f"{checked:.2f}",
             Text(f"{candidate.outcome}{f': {candidate.error}' if candidate.error else ''}"),

@@ -124,7 +124,7 @@ async def run_loop(
     ask: Ask,
     chosen: ChosenRubric,
     sources: Sources,
-    drafts: Sequence[str],
+    drafts: Sequence[str] | None,
     meter: Meter,
     policy: LoopPolicy,
     revise: RevisionMode,
@@ -165,23 +165,17 @@ async def run_loop(
     # 2. The first draft: of an earlier part of the run, given, chosen from several, or written now.
     texts, headings = by_section(sources)
     told = reviser.prompts.told
-    first = Draft(
-        text=drafts[0] if drafts else "",
-        task=task,
-        sources=texts,
-        source_sections=headings,
-        told=told,
-    )
+    is_given = drafts is not None and len(drafts) == 1
+    text = drafts[0] if drafts and is_given else rounds[0].draft if rounds else ""
+    first = Draft(text=text, task=task, sources=texts, source_sections=headings, told=told)
     draft_span, selection = None, None
-    if rounds:
-        first = first if len(drafts) == 1 else replace(first, text=rounds[0].draft)
-    elif drafts:
-        if len(drafts) > 1:
+    if drafts is not None and not rounds:
+        if not is_given:
             given = [Candidate(number=n, text=text) for n, text in enumerate(drafts, start=1)]
             selection = best_of(given, base=first, check=evaluator.checked, finalists=offered)
             first = replace(first, text=next((one.text for one in selection.finalists), ""))
         meter.check_room(evaluator.most_tokens(first), what="the evaluation of the draft")
-    else:
+    elif not rounds:
         request = ChatRequest(
             model=producer,
             role=PRODUCER,

@@ -563,7 +563,7 @@ class Run:
             sources = as_texts(sources)
         policy = LoopPolicy(max_rounds=max_rounds, revise_from=revise_from)
         limits = Limits(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_seconds=max_seconds)
-        drafts = () if draft is None else as_texts(draft)
+        drafts = None if draft is None else as_texts(draft)
         chosen = await self._choose(rubric, prompts, whole=True)
         several = candidates or self._session.evaluation.candidates or chosen.rubric.candidates
         if several not in (None, 1):
@@ -575,7 +575,7 @@ class Run:
         key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=about, draft=draft)
         before = rounds or self._rounds_before(key, chosen.rubric, drafts)
         rounds_left = max(max_rounds - len(before), 0)
-        has_draft = bool(drafts) and not before
+        has_draft = drafts is not None and not before
         forecast: AbstractContextManager[None] = nullcontext()
         if self._demand is not None:
             forecast = self._demand.revising(
@@ -664,14 +664,16 @@ class Run:
         if self._demand is not None and model is not None:
             self._demand.asks(model)
 
-    def _rounds_before(self, key: str, rubric: Rubric, drafts: Sequence[str]) -> Sequence[Round]:
+    def _rounds_before(
+        self, key: str, rubric: Rubric, drafts: Sequence[str] | None
+    ) -> Sequence[Round]:
         """The rounds that a loop had in earlier parts of the run, unless they are lost."""
         rounds = self._earlier.rounds.get(key, ())
         try:
             if isinstance(rounds, str):
                 raise InvalidInput(rounds, code="resume.rounds-lost")
             if rounds:
-                first = drafts[0] if len(drafts) == 1 else rounds[0].draft
+                first = drafts[0] if drafts and len(drafts) == 1 else rounds[0].draft
                 check_rounds(rounds, Draft(text=first, task=""), rubric)
         except InvalidInput as error:
             notice = Notice(

@@ -244,7 +244,11 @@ class Reviser:
 
         put = partial(put_sections, draft.text)
         settles = self._settling(draft, put=put, undecided=undecided)
-        cuts = self._cuts(draft, focus, undecided)
+        findings = located(focus, draft.sections) or {}
+        parts: dict[int | None, tuple[str, Sequence[str]]] = {
+            index: (draft.sections[index].body, said) for index, said in findings.items()
+        }
+        cuts = self._cuts(parts, undecided)
         settled = {one.section for one in cuts if settles(one)}
         places = [
             self._place(
@@ -261,18 +265,22 @@ class Reviser:
         return self._chosen(draft, candidates, put, how="sections", undecided=undecided)
 
     def _cuts(
-        self, draft: Draft, focus: Sequence[DimensionScore], undecided: Collection[int | None]
+        self,
+        parts: Mapping[int | None, tuple[str, Sequence[str]]],
+        undecided: Collection[int | None],
     ) -> list[Candidate]:
-        """The sections without the sentences that checks criticized: these cost no call."""
+        """Parts of a draft without the sentences that checks criticized: these cost no call.
+
+        `parts` has the text and the findings of each.
+        """
         if self._candidates == 1:
             return []
-        findings = located(focus, draft.sections) or {}
-        bodies = {index: draft.sections[index].body for index in findings if index not in undecided}
-        cuts = {i: without_criticized(body, findings[i]) for i, body in bodies.items()}
         return [
-            Candidate(number=0, section=index, text=text)
-            for index, text in cuts.items()
-            if text and text != bodies[index].strip()
+            Candidate(number=0, section=section, text=cut)
+            for section, (text, findings) in parts.items()
+            if section not in undecided
+            and (cut := without_criticized(text, findings))
+            and cut != text.strip()
         ]
 
     async def _edited(
@@ -302,7 +310,11 @@ class Reviser:
         fitting = partial(_fitting, before=draft.text)
         undecided = _judged(focus)
         settles = self._settling(draft, put=_whole, undecided=undecided)
-        candidates = await self._sampled([self._place(request, made=fitting, settles=settles)])
+        findings = [finding.message for score in focus for finding in score.findings]
+        cuts = self._cuts({None: (draft.text, findings)}, undecided)
+        is_settled = any(map(settles, cuts))
+        places = [] if is_settled else [self._place(request, made=fitting, settles=settles)]
+        candidates = [*cuts, *(await self._sampled(places) if places else ())]
         return self._chosen(draft, candidates, _whole, how="whole", undecided=undecided)
 
     def _settling(

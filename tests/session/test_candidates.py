@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from session_runs import refused, run, settings_of
 
 from harness import Pipeline, Run, ScriptedBackend
+from harness.errors import NodeFailed
 from harness.inference import Endpoint
 from harness.rubric import Rubric
 from harness.session.settings import EvaluationSettings
@@ -52,6 +53,55 @@ def test_the_first_draft_is_the_best_of_so_many_by_the_checks(tmp_path):
     outcomes = [(one.outcome, one.seed) for one in result.rounds[0].tried]
     assert outcomes == [("outdone", None), ("outdone", 1001), ("taken", 2001)]
     assert [request.temperature > 0 for request in writer.requests] == [False, True, True]
+
+
+def test_of_several_given_drafts_the_checks_choose_and_a_resumed_run_goes_on_from_the_choice(
+    tmp_path,
+):
+    settings = settings_of(tmp_path)
+    drafts = ["# A\n\nword\n\n# B\n\nword word\n", "# A\n\nword two\n\n# B\n\nword\n"]
+    longer = [{"name": "long", "checks": [{"check": "words", "min": 9}]}]
+    pipeline = loop_of(draft=drafts, rubric=rubric(dimensions=longer), max_rounds=2)
+
+    class Hanging(ScriptedBackend):
+        async def chat(self, request):
+            reached.set_result(request)
+            await asyncio.Event().wait()
+
+    async def cut_off():
+        nonlocal reached
+        reached = asyncio.get_running_loop().create_future()
+        running = asyncio.create_task(
+            pipeline.run_async({}, settings=settings, backends={"producer": Hanging([])})
+        )
+        await reached
+        running.cancel()
+        await asyncio.wait([running])
+
+    reached = None
+    asyncio.run(cut_off())
+    (loop,) = run(
+        pipeline,
+        settings,
+        resume="latest",
+        backends={"producer": ScriptedBackend(lambda _: "more")},
+    ).loops
+
+    first = loop.rounds[0]
+    assert first.draft == "# A\n\nword two\n\n# B\n\nword word\n"
+    assert [(one.section, one.outcome) for one in first.tried] == [
+        (None, "taken"),
+        (None, "outdone"),
+        ("A", "taken"),
+        ("B", "no_gain"),
+    ]
+    assert len(loop.rounds) == 2
+
+
+@pytest.mark.parametrize("nothing", ["", [], ["", " "]])
+def test_first_drafts_without_a_text_are_refused(nothing, tmp_path):
+    with pytest.raises(NodeFailed, match="the first draft is empty"):
+        looped(settings_of(tmp_path), counting(), draft=nothing)
 
 
 @pytest.mark.parametrize(

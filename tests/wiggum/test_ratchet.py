@@ -100,6 +100,26 @@ def test_of_first_drafts_a_whole_one_goes_before_a_cut_one():
     assert [one.outcome for one in selection.tried] == ["outdone", "outdone", "failed", "taken"]
 
 
+def test_in_the_best_first_draft_the_better_sections_of_others_take_the_place_of_its_own():
+    drafts = [
+        Candidate(number=1, text="# One\n\nbad\n\n# Two\n\ngood\n"),
+        Candidate(number=2, text="# Two\n\nfair\n\n# One\n\ngood good\n\n# Three\n\ngood\n"),
+        Candidate(number=3, text="# Two\n\ngood good good\n", cut=True),
+    ]
+
+    selection = best_of(drafts, base=BASE, check=check, finalists=1)
+
+    (draft,) = selection.finalists
+    assert draft.text == "# Two\n\ngood\n\n# One\n\ngood good\n\n# Three\n\ngood\n"
+    assert [(one.section, one.number, one.outcome) for one in selection.tried] == [
+        (None, 1, "outdone"),
+        (None, 2, "taken"),
+        (None, 3, "outdone"),
+        ("Two", 1, "taken"),
+        ("One", 1, "no_gain"),
+    ]
+
+
 # --- in a loop -----------------------------------------------------------------------------------
 
 
@@ -310,3 +330,46 @@ def test_a_candidate_is_enough_if_nothing_is_left_to_gain_in_its_section(reply, 
     asyncio.run(reviser.revise(BASE, (focus,), rounds=(first,)))
 
     assert len(requests) == asked
+
+
+POOR = "Servers load models. Bakers bake bread. Bread is eaten."
+
+
+@pytest.mark.parametrize(
+    ("source", "finding", "left"),
+    [
+        ("checked", 'no source says this: "Bakers bake bread."', "Servers load models. Bread is"),
+        ("judged", 'leave out "Bakers bake bread."', None),
+        ("checked", "say more", None),
+        ("checked", f'no source says this: "{POOR}"', None),
+    ],
+    ids=["by a check", "by an evaluator", "without a quotation", "the whole section"],
+)
+def test_a_section_without_its_criticized_sentences_is_tried_before_anything_is_asked(
+    source, finding, left
+):
+    requests = []
+
+    async def ask(request: ChatRequest) -> Completion:
+        requests.append(request)
+        return completion("Nothing good.")
+
+    draft = replace(BASE, text=f"# One\n\n{POOR}\n\n# Two\n\nbad\n")
+    focus = replace(DULL, source=source, findings=(Finding(finding, "One", 0),))
+    reviser = Reviser(
+        ask=ask,
+        model="m",
+        requirements=(),
+        max_output_tokens=50,
+        candidates=2,
+        at_once=1,
+        check=lambda one: Checked(rank=(False, True, float("Bakers" not in one.text))),
+    )
+    first = Round(number=1, draft=draft.text, verdict=reach_verdict(RUBRIC, [DULL]))
+
+    revision = asyncio.run(reviser.revise(draft, (focus,), rounds=(first,)))
+
+    assert (requests == []) is (left is not None)
+    if left:
+        assert revision.text == f"# One\n\n{left} eaten.\n\n# Two\n\nbad\n"
+        assert [(one.number, one.outcome) for one in revision.tried] == [(0, "taken")]

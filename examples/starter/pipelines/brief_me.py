@@ -1,4 +1,4 @@
-"""A brief of a document, revised until `rubrics/brief_me.yaml` is met.
+"""A brief of a document in its own words, revised until `rubrics/brief_me.yaml` is met.
 
     harness run brief_me
     harness run brief_me --task "…" --set document=@notes.md
@@ -23,7 +23,11 @@ brief_me = Pipeline("brief-me")
 @brief_me.node(models=["producer", "evaluator"])
 async def text(run: Run, task: str = TASK, document: str = DOCUMENT) -> str:
     """The best draft."""
+    # All that the demo's model can do is quote. With a larger one, leave the draft to the loop.
+    quoted = await run.chat(
+        "producer", f"Repeat this text exactly:\n\n{document}", max_output_tokens=150, on_cut="keep"
+    )
     result = await run.wiggum(
-        task, sources=[document], rubric="brief_me", max_rounds=3, max_output_tokens=150
+        task, draft=quoted, sources=[document], rubric="brief_me", max_output_tokens=150
     )
     return result.text

@@ -59,6 +59,24 @@ def test_a_sentence_rests_on_one_source(text, share):
     assert share or f'"{text}"' in messages(grade)
 
 
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        pytest.param("the judge should not be below 8 bits", 1, id="but for case and marks"),
+        pytest.param("The judge should be below 8 bits.", 0, id="a word left out"),
+        pytest.param("The judge should not be below 4 bits.", 0, id="a word of another sentence"),
+        pytest.param("The judge should not be. A writer may have 4 bits.", 1, id="two parts"),
+        pytest.param("Judge.", 1, id="a single word"),
+    ],
+)
+def test_a_text_that_quotes_has_the_words_side_by_side_in_one_sentence(text, share):
+    source = "The judge should not be below 8 bits. A writer may have 4 bits, and be below 4 bits."
+
+    grade = GroundedSentences(verbatim=0.95).grade(draft(text, source))
+
+    assert grade.share == share
+
+
 @pytest.mark.parametrize("check", [GroundedNumbers(), GroundedNames(), GroundedSentences()])
 @pytest.mark.parametrize("sources", [(), ("", " \n")], ids=["none", "blank"])
 def test_without_sources_nothing_is_judged(check, sources):
