@@ -182,9 +182,12 @@ def spent_line(result: RunResult) -> str:
     """What the run took, in all its parts."""
     spent = result.spent
     told = [_spent(spent, parts=result.parts)]
-    cached = [m.cached_tokens for m in result.models if m.cached_tokens is not None]
-    if cached and (read := sum(model.input_tokens for model in result.models)):
-        told.append(f"A prefix cache had {sum(cached) / read:.0%} of the prompts.")
+    calls = {
+        one.name: one.calls - one.failed - one.cancelled - one.unfinished - one.from_cache
+        for one in result.models
+    }
+    if answered := [f"{name} ({count})" for name, count in calls.items() if count > 0]:
+        told.append(f"Answered by {', '.join(answered)}.")
     failed = sum(model.failed for model in result.models)
     refused = sum(model.refused for model in result.models)
     ends = {"Failed": failed, "Refused": refused}
