@@ -2,7 +2,7 @@
 
 The blocks partition the text: joined, they are the document, character for character. CommonMark,
 with tables, decides what a block is: a `#` in a code fence is code, and a heading in a list belongs
-to the list. Front matter is not CommonMark: its `---` is read as a rule or a heading's underline.
+to the list. Front matter, YAML or TOML, is a block of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def matter_of(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text.casefold()))
 
 
-BlockKind = Literal["heading", "paragraph", "item", "code", "table", "quote", "other"]
+BlockKind = Literal["heading", "paragraph", "item", "code", "table", "quote", "metadata", "other"]
 
 _KINDS: dict[str, BlockKind] = {
     "heading_open": "heading",
@@ -42,6 +42,11 @@ _KINDS: dict[str, BlockKind] = {
 # The line ends of CommonMark. `str.splitlines` knows more (form feed, U+2028 and others) and would
 # number lines differently from the parser.
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
+# A first line of marks, keys before any other text, and the same marks again.
+_FRONT_MATTER = re.compile(
+    r"(?P<marks>---|\+\+\+)[ \t]*\r?\n(?=[\w\"'-][^\n]*[:=]|\[|\#)"
+    r"(?:[^\n]*\n)*?(?P=marks)[ \t]*(?:\r?\n|\Z)"
+)
 BLANK = " \t\r\n"
 """The white space of blank lines; a form feed, for example, is text to CommonMark."""
 
@@ -51,7 +56,8 @@ class Block:
     """One block of a document, with the blank lines that follow it."""
 
     kind: BlockKind
-    """An `item` is one item of a list; `other` is HTML, a rule, link definitions, blank lines."""
+    """An `item` is one item of a list; `metadata` is front matter; `other` is HTML, a rule, link
+    definitions, blank lines."""
     text: str
     """Verbatim. Blank lines at the document's beginning belong to its first block."""
     level: int = 0
@@ -67,6 +73,10 @@ def blocks_of(markdown: str) -> tuple[Block, ...]:
     lines = lines_of(markdown)
     found: dict[int, Block] = {}  # by first line, still without text
     line = 0
+    if front := _FRONT_MATTER.match(markdown):
+        found[0] = Block(kind="metadata", text="")
+        line = len(lines_of(front[0]))
+        markdown = "\n" * line + markdown[front.end() :]
     for start, end, block in _parsed(markdown):
         found |= _unparsed(lines, line, start)
         found[start] = block
@@ -160,11 +170,17 @@ def sections_of(markdown: str) -> tuple[Section, ...]:
 
     Headings are CommonMark's, underlined ones included, at the top level of the document: not
     inside code, lists or quotes. Text before the first heading is a section of level 0; an empty
-    document has no sections.
+    document has no sections. Front matter goes before the first section's heading.
     """
     blocks = blocks_of(markdown)
+    front = blocks[0].text if blocks and blocks[0].kind == "metadata" else ""
+    blocks = blocks[1:] if front else blocks
     starts = [index for index, block in enumerate(blocks) if block.kind == "heading" or index == 0]
-    return tuple(_section(blocks[start:end]) for start, end in pairwise([*starts, len(blocks)]))
+    sections = [_section(blocks[start:end]) for start, end in pairwise([*starts, len(blocks)])]
+    if front:
+        first = sections[0] if sections else Section(title="", level=0, heading="", blocks=())
+        sections[:1] = [replace(first, heading=front + first.heading)]
+    return tuple(sections)
 
 
 def _section(blocks: tuple[Block, ...]) -> Section:
@@ -268,14 +284,29 @@ _BREAK = re.compile(
     """,
     re.VERBOSE,
 )
+_STOPS_OF_SCRIPTS = "。！？｡．।॥۔؟։።፧။។៕།"  # noqa: RUF001 - which end a sentence by themselves
+_CLOSING = "\"'”’»)\\]*_`」』）"  # noqa: RUF001 - what closes together with a sentence
 _STOP = re.compile(
-    r"""
+    rf"""
       (?<![.!?…]) (?P<stop>[.!?…]+)   # a whole run: `.`, `...`, `?!`
-      ["'”’»)\]*_`]*                  # what closes together with the sentence
-      (?: \[ \^? \w{1,8} \] )*        # references: `[3]`, `[^note]`
+      [{_CLOSING}]*
+      (?: \[ \^? \w{{1,8}} \] )*      # references: `[3]`, `[^note]`
       \s+
-    | [。！？]+ [”’」』）]* \s*          # scripts without a space between sentences
-    """,  # noqa: RUF001 - the quotation marks and full stops of several scripts are meant
+    | [{_STOPS_OF_SCRIPTS}]+ [”’」』）]* \s*
+    """,  # noqa: RUF001 - the quotation marks of several scripts are meant
+    re.VERBOSE,
+)
+_ENDED = re.compile(
+    rf"""
+    (?: [.!?…{_STOPS_OF_SCRIPTS}]
+      | [\u0370-\u03ff\u1f00-\u1fff] [;\u037e]           # the question mark of Greek
+      | [\u0e00-\u0eff]                                   # Thai and Lao have no stops
+      | \b(?: https?:// | www\. ) \S+ | \S+@\S+\.\w+     # an address
+      | [:;][-']?[)(DPp3]                                 # a face, of signs or of pictures
+      | [\u2190-\u2bff\U0001f000-\U0001faff] [\u200d\ufe0f\U0001f3fb-\U0001f3ff]*
+    )
+    (?: [{_CLOSING}⁰¹²³⁴-⁹] | \s?\[\^?\w{{1,8}}\] )* \s* \Z
+    """,
     re.VERBOSE,
 )
 _OPENING = "\"'“‘«([*_"  # noqa: RUF001 - as above
@@ -288,6 +319,14 @@ def sentences_of(text: str) -> list[str]:
     `sections_of` knows where they are.
     """
     return [sentence for piece in sentence_pieces(text) if (sentence := piece.strip())]
+
+
+def ends_sentence(text: str) -> bool:
+    """Whether a text ends where a sentence does: at a stop of some script, an address, a face.
+
+    A reference, `[3]`, may follow.
+    """
+    return _ENDED.search(text, max(0, len(text) - 200)) is not None
 
 
 def sentence_pieces(text: str) -> list[str]:

@@ -30,7 +30,7 @@ _WITH_STOP_WORDS = frozenset(LANGUAGES) - {
 
 # Part of the schema on disk: an index of another schema does not open. Raise the number with every
 # change to documents or words, and old indexes are made again.
-_FORMAT = 3
+_FORMAT = 4
 
 _K1 = 1.2  # tantivy's, as is b = 0.75
 
@@ -223,6 +223,14 @@ _UNSPACED = re.compile(
 # since they have to be sorted; no letter of any language has more than a few.
 _DECOMPOSED = re.compile("([^\\W\\d_])([\u0300-\u036f]{1,4})[\u0300-\u036f]*")
 
+# Hangul in its parts, full and half width: the same letters, as other programs write them.
+_OTHER_FORMS = re.compile("[\u1100-\u11ff]{1,999}|[\uff01-\uff9f]{1,999}")
+
+# Vowel points of Hebrew and Arabic, which most texts leave out, and the tatweel.
+_POINTS = re.compile(
+    "[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u065f\u0670]+"
+)
+
 # Tone marks and the like, which are no letters: words would end there.
 _MARKS = re.compile(
     "[\u0e3a\u0e47-\u0e4c\u0e4e\u0eba\u0ec8-\u0ecc\u1037\u1039\u103a\u17c6-\u17d3\u17dd]+"
@@ -236,7 +244,8 @@ def spaced(text: str) -> str:
     """
     if text.isascii():
         return text
-    return _UNSPACED.sub(_in_twos, _DECOMPOSED.sub(_composed, text))
+    text = _OTHER_FORMS.sub(lambda run: unicodedata.normalize("NFKC", run[0]), text)
+    return _UNSPACED.sub(_in_twos, _DECOMPOSED.sub(_composed, _POINTS.sub("", text)))
 
 
 def _composed(letter: re.Match[str]) -> str:

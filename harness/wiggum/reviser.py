@@ -21,7 +21,7 @@ from typing import Literal
 
 from harness.compress import edits_in, sentences_of, splice
 from harness.compress.condense import MARK
-from harness.compress.markdown import blocks_of
+from harness.compress.markdown import blocks_of, ends_sentence
 from harness.errors import InvalidInput, ReplyInvalid
 from harness.inference import ChatRequest, Completion, Message, check_whole, most_tokens_of
 from harness.rubric import Ask, Checked, DimensionScore, Draft, Prompts
@@ -458,7 +458,6 @@ def _is_shortened(text: str, before: str) -> bool:
 
 
 _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^\r\n]*)")
-_ENDED = re.compile(r"[.!?…。！？][\"'”’»)\]*_`」』）]*\Z")  # noqa: RUF001 - of several scripts
 
 _PROSE = {"paragraph", "item", "quote"}
 
@@ -478,7 +477,7 @@ def without_broken_end(text: str) -> str:
         code = "".join(lines[:-1] if len(lines) > 2 else lines)
         return f"{before}{last.text[:start]}{code.rstrip()}\n{closing}"
     lines = last.text.rstrip().splitlines(keepends=True)
-    if _ENDED.search(text.rstrip()):
+    if ends_sentence(text):
         return text
     if last.kind == "table":
         return (before + "".join(lines[:-1])).rstrip()
@@ -490,7 +489,7 @@ def without_broken_end(text: str) -> str:
 
 def is_broken(text: str) -> bool:
     """Whether a cut reply still ends where it was cut, since nothing whole stands before that."""
-    return without_broken_end(text) == text and not _ENDED.search(text.rstrip())
+    return without_broken_end(text) == text and not ends_sentence(text)
 
 
 def _open_fence(text: str) -> tuple[int, str] | None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_documents import documents
 
-from harness.compress import passages_of, sections_of, sentences_of
+from harness.compress import passages_of, sections_of, sentences_of, splice
 from harness.compress.markdown import Excerpt, blocks_of, sentence_pieces
 from harness.errors import InvalidInput
 
@@ -32,6 +32,12 @@ TITLES = {
     "list and quote": ("# A\n- x\n\n  # no\n> # no\n", [(1, "A")]),
     "comment": ("<!--\n# no\n-->\n# A\n", [(0, ""), (1, "A")]),
     "CRLF": ("# A\r\ntext\r\n\r\n# B\r\n", [(1, "A"), (1, "B")]),
+    "front matter": ("---\ntitle: Shop\ndate: 2026-03-04\n---\n\n# A\n", [(1, "A")]),
+    "front matter with a list": ("---\ntags:\n  - shop\n---\nintro\n\n# A\n", [(0, ""), (1, "A")]),
+    "front matter alone": ("---\ntitle: Shop\n---\n", [(0, "")]),
+    "TOML": ("+++\ntitle = 'Shop'\n+++\n# A\n", [(1, "A")]),
+    "two rules": ("---\n\nintro\n\n---\n# A\n", [(0, ""), (1, "A")]),
+    "no end": ("---\ntitle: Shop\n\n# A\n", [(0, ""), (1, "A")]),
     "U+2028": ("# A\u2028# no\n\x0c# no\n# B\n", [(1, "A # no"), (1, "B")]),
 }
 
@@ -41,6 +47,15 @@ def test_headings_are_those_of_commonmark(markdown, expected):
     found = [(s.level, s.title.replace("\u2028", " ")) for s in sections_of(markdown)]
 
     assert found == expected
+
+
+def test_front_matter_is_no_text():
+    written = "---\ntitle: Moving\n---\n\nThe old shop was dark.\n"
+    (section,) = sections_of(written)
+
+    assert (section.body, section.text) == ("The old shop was dark.\n", written)
+    assert [one.text for one in passages_of(written)] == ["The old shop was dark."]
+    assert splice(written, {0: "It was dark."}) == written.replace("The old shop", "It")
 
 
 def test_a_section_has_its_heading_and_its_body_verbatim():

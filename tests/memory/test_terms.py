@@ -1,5 +1,7 @@
 """How a text becomes words, and what a query asks for besides."""
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +23,11 @@ SAME = {
     "accents after their letters": ("none", "re\u0301sume\u0301", "résumé"),
     "joined": ("english", "snake_case kebab-case", "snake case kebab case"),
     "thai, tone marks": ("none", "ผู้ใหญ่", "ผูใหญ"),
+    "korean in its parts": ("none", unicodedata.normalize("NFD", "가게는 문을"), "가게는 문을"),
+    "half-width kana": ("none", "ﾊﾞｯｸｱｯﾌﾟ", "バックアップ"),
+    "full-width letters": ("none", "\uff21\uff11\uff12", "a12"),
+    "arabic vowel signs": ("none", "الكِتَابُ", "الكتاب"),
+    "hebrew points and a tatweel": ("none", "שָׁלוֹם كتـاب", "שלום كتاب"),
 }
 
 

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from harness.compress import Section, sentences_of
+from harness.compress.markdown import ends_sentence
 from harness.errors import Notice
 from harness.rubric.checks.base import NO_TEXT, Check, Grade, Phrase, quoted, share_without
 from harness.rubric.draft import Draft, Finding, Value, numbers, phrase_pattern, stems, terms, value
@@ -130,11 +131,9 @@ class Finished(Check):
         return Grade(share_without(findings, len(draft.parts)), findings)
 
 
-# A stop of some script, what closes together with the sentence, and references: `[3]`, `[^note]`.
-_SENTENCE_END = re.compile(
-    r"[.!?\u2026\u3002\uff01\uff1f][\"'\u201d\u2019\u00bb)\]*_`\u300d\u300f\uff09]*"
-    r"(?:\s?\[\^?\w{1,8}\])*$"
-)
+_FOOTNOTE = re.compile(r"\[\^[^\]\n]+\]:")
+_SIGNATURE_LINES = range(2, 5)
+_SIGNATURE_WORDS = 5
 
 
 def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
@@ -144,24 +143,36 @@ def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
     """
     if not section.body.strip():
         return Notice(code="check.section-empty", message="this section has no text")
-    # Rules, HTML and link definitions may stand behind the last sentence.
-    written = [block for block in section.blocks if block.kind != "other"]
+    # Rules, HTML, link definitions and footnotes may stand behind the last sentence.
+    written = [
+        block
+        for block in section.blocks
+        if block.kind != "other" and not _FOOTNOTE.match(block.text)
+    ]
     if not written or written[-1].kind in {"table", "code"}:
         return None
     last = written[-1]
     if last.kind in {"item", "quote"} and last.text.rstrip().endswith(("```", "~~~")):
         return None
-    if _ends_sentence(last.text) or (leads_over and last.text.rstrip().endswith(":")):
+    if ends_sentence(last.text) or (leads_over and last.text.rstrip().endswith(":")):
         return None
     # The items of a list need no full stop, unless the one before has one.
     before = written[-2] if len(written) > 1 else last
-    if last.kind == "item" and not (before.kind == "item" and _ends_sentence(before.text)):
-        return None
-    return Notice(code="check.breaks-off", message="the last sentence breaks off; finish it")
+    is_after_whole = ends_sentence(before.text)
+    if last.kind == "item":
+        is_whole = not (before.kind == "item" and is_after_whole)
+    else:
+        is_whole = is_after_whole and _is_signature(last.text)
+    breaks_off = Notice(code="check.breaks-off", message="the last sentence breaks off; finish it")
+    return None if is_whole else breaks_off
 
 
-def _ends_sentence(text: str) -> bool:
-    return _SENTENCE_END.search(text.rstrip()) is not None
+def _is_signature(text: str) -> bool:
+    """Whether a paragraph may close a letter: `Best regards,`, then a name, each on its line."""
+    lines = [line.split() for line in text.strip().splitlines()]
+    return len(lines) in _SIGNATURE_LINES and all(
+        len(words) <= _SIGNATURE_WORDS and not words[0][0].islower() for words in lines if words
+    )
 
 
 _Said = tuple[frozenset[str], frozenset[Value]]
