@@ -68,6 +68,12 @@ class Miss:
     """Users with a place, seconds, or requests a second."""
     limit: float
 
+    @property
+    def factor(self) -> float:
+        """How many times too few or too long."""
+        less = self.target in {"places", "rate"}
+        return self.limit / self.value if less else self.value / self.limit
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
@@ -146,14 +152,22 @@ def layouts(
             most = device.count // (ranks * stages) if places > 0 else 0
             fitting = []
             for copies in range(1, most + 1):
-                fitting.append(_layout(wanted, rates, needs, places, copies, price))
+                fitting.append(
+                    _layout(wanted.load, rates, needs, places=places, copies=copies, price=price)
+                )
                 if not fitting[-1].misses:
                     break
             if fitting:
                 found.append(fitting[-1])
     return sorted(
         found,
-        key=lambda one: (len(one.misses), -one.bits, one.devices, one.ttft_s or 0, one.itl_s or 0),
+        key=lambda one: (
+            len(one.misses),
+            -one.bits,
+            one.devices,
+            one.ttft_s or 0,
+            one.itl_s or 0,
+        ),
     )
 
 
@@ -255,10 +269,10 @@ def _room(device: DeviceSpec) -> int:
 
 
 def _layout(
-    wanted: Wanted, rates: Rates, needs: _Needs, places: int, copies: int, price: float | None
+    load_of_all: Load, rates: Rates, needs: _Needs, *, places: int, copies: int, price: float | None
 ) -> Layout:
     """With so many places in each copy."""
-    shape, load = rates.model, wanted.load.part(copies)
+    shape, load = rates.model, load_of_all.part(copies)
     n = min(load.users, places)
     ranks, stages = rates.tensor_parallel, rates.stages
     speeds = _Speeds(rates=rates, load=load, sequences=n)
@@ -282,7 +296,7 @@ def _layout(
         ttft_s=speeds.ttft_s if is_known else None,
         itl_s=speeds.itl_s if is_known else None,
         tokens_per_s=requests and requests * load.output_tokens,
-        misses=tuple(_misses(wanted.load, places * copies, speeds if is_known else None, requests)),
+        misses=tuple(_misses(load_of_all, places * copies, speeds if is_known else None, requests)),
         usd_per_hour=price and price * ranks * stages * copies,
     )
 
@@ -310,10 +324,16 @@ class _Speeds:
 
     @property
     def ttft_s(self) -> float | None:
-        rate = self.load.rate_per_s
-        queue = self.sequences - 1 if rate is None else mean_queue(rate, self._between_s)
-        first = self.reading_s
-        return first and ttft_s(first, self._step_s) + queue * self._between_s
+        rate, between_s, first_s = self.load.rate_per_s, self._between_s, self.reading_s
+        if first_s is None:
+            return None
+        at_once_s = ttft_s(first_s, self._step_s)
+        if rate is not None:
+            return at_once_s + mean_queue(rate, between_s) * between_s
+        # Who finds no place waits until others' replies are written.
+        rounds, before = divmod(self.load.users - 1, self.sequences)
+        round_s = self.sequences * between_s + self.load.output_tokens * self._step_s
+        return at_once_s + rounds * round_s + before * between_s
 
     @property
     def itl_s(self) -> float:
@@ -429,14 +449,15 @@ class Remedy:
 def enough_devices(wanted: Sequence[Wanted], device: DeviceSpec, tables: Tables) -> list[Remedy]:
     """Which devices meet all targets of all models: this one first, then by cost.
 
-    A device of unknown speed, and one of which 16 are too few, is left out.
+    Devices are those of the table; one of which 16 are too few is left out, as is one by hand.
     """
     found = []
+    counts = (1, 2, 4, 8) if len(wanted) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
     known = (row.device for row in tables.devices.values() if row.kind == "gpu")
     others = [one for one in known if one.name != device.name]
-    for kind in [device, *others] if device.is_gpu else others:
+    for kind in [device, *others] if device.name in tables.devices else others:
         asked = wanted if kind is device else [replace(one, factors=USUAL) for one in wanted]
-        for count in (1, 2, 4, 8, _MOST_DEVICES) if kind.memory_bytes_per_s else ():
+        for count in counts:
             places = packed(asked, replace(kind, count=count), tables)
             rows = [one.marked for one in places]
             if all(rows):

@@ -23,7 +23,7 @@ from harness.cli.tables import digits, dollars, print_line
 from harness.hardware import format_bytes
 from harness.hardware.data_tables import Tables
 from harness.hardware.device import DeviceSpec
-from harness.hardware.rates import prompt_flops, usd_per_million_tokens
+from harness.hardware.rates import USUAL, prompt_flops, usd_per_million_tokens
 from harness.inference.endpoint import BackendName
 from harness.inference.providers import PROVIDERS
 from harness.inference.providers.serving import Launch, Serving, toml
@@ -58,7 +58,7 @@ def print_places(
     lines: list[str] = []
     for number, place in enumerate(places):
         print_line("", console)
-        _print_table(place, console, explain=explain)
+        _print_table(place, device, console, explain=explain)
         row = place.marked
         if row is None:
             print_line(missed_line(place), console, "bold")
@@ -106,7 +106,7 @@ def device_line(device: DeviceSpec, *, explain: bool) -> str:
 # --- the table ------------------------------------------------------------------------------------
 
 
-def _print_table(place: Place, console: Console, *, explain: bool) -> None:
+def _print_table(place: Place, device: DeviceSpec, console: Console, *, explain: bool) -> None:
     wanted = place.wanted
     load, shape = wanted.load, wanted.shape
     name = "" if wanted.role == ONLY else f"{wanted.role}: "
@@ -142,7 +142,7 @@ def _print_table(place: Place, console: Console, *, explain: bool) -> None:
         print_line("  ".join(cells).rstrip(), console)
     if len(shown) < len(place.layouts):
         print_line(f"and {len(place.layouts) - len(shown)} more: --explain", console)
-    for note in notes(place):
+    for note in notes(place, device):
         print_line(f"- {note}", console)
 
 
@@ -193,7 +193,7 @@ def unknown_targets(row: Layout) -> str:
     return "" if row.ttft_s is not None else "; TTFT unknown"
 
 
-def notes(place: Place) -> list[str]:
+def notes(place: Place, device: DeviceSpec) -> list[str]:
     """What a reader of the table has to know, in one line each."""
     wanted, rows = place.wanted, place.layouts
     load, shape = wanted.load, wanted.shape
@@ -202,6 +202,13 @@ def notes(place: Place) -> list[str]:
         found.append(
             "TTFT is the last user's if all ask at one moment; with --rate, requests come at random"
         )
+    if wanted.factors == USUAL and rows and rows[0].ttft_s is not None:
+        found.append(
+            f"TTFT, ITL and tokens/s are at {USUAL.bandwidth:.0%} of the bandwidth and "
+            f"{USUAL.compute:.0%} of the operations, until --measure has found better figures"
+        )
+    if any(row.precision == "FP8" for row in rows) and not device.fp8_flops_per_s:
+        found.append("FP8 is of the weights alone: this device multiplies in 16 bits")
     if any(row.ttft_s is None for row in rows) and rows[0].itl_s is not None:
         found.append("tokens/s and ITL are without the reading of prompts, whose speed is unknown")
     if any(row.tensor_parallel > 1 for row in rows):
@@ -254,13 +261,18 @@ def missed_line(place: Place) -> str:
     wanted = place.wanted
     name = wanted.shape.title if wanted.role == ONLY else wanted.role
     if place.layouts:
-        best = place.layouts[0]
+        best = min(place.layouts, key=_distance)
         why = "; ".join(map(missed, best.misses))
-        return f"No layout of {name} meets the targets. The nearest, {best.precision}: {why}."
+        nearest = f"{best.precision}{_divided(best)}"
+        return f"No layout of {name} meets the targets. The nearest, {nearest}: {why}."
     if place.models > 1:
         turns = "They can take turns, each loaded when it is called: see harness models plan."
         return f"{name} does not fit beside the other models. {turns}"
     return f"{name} does not fit: no precision leaves room for one sequence."
+
+
+def _distance(row: Layout) -> tuple[int, float]:
+    return len(row.misses), max(miss.factor for miss in row.misses)
 
 
 def remedy_line(places: Sequence[Place], device: DeviceSpec, tables: Tables) -> str:
@@ -283,7 +295,8 @@ def remedy_line(places: Sequence[Place], device: DeviceSpec, tables: Tables) -> 
         remedies.append(f"{one.count} x {one.device} ({ways}{cost})")
     if remedies:
         return f"What would meet the targets: {', or '.join(remedies)}."
-    return "None of these meets the targets: 1 to 16 of each GPU of the table."
+    most = 8 if len(places) > 1 else 16
+    return f"None of these meets the targets: 1 to {most} of each GPU of the table."
 
 
 def cost_lines(

@@ -8,8 +8,9 @@ second by the processor. GB are 10**9 bytes. What GPUs say to each other is in n
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final
 
 from harness.errors import InvalidInput
@@ -58,6 +59,11 @@ class Rates:
     def _on_rank(self) -> ModelShape:
         return self.model.on_rank(self.tensor_parallel)
 
+    @cached_property
+    def _sequence_bytes(self) -> Callable[[int], int]:
+        """By the tokens of a sequence, its caches on one GPU; a model has many layers."""
+        return cache(lambda tokens: self._on_rank.sequence_kv_bytes(tokens, self.kv_bits))
+
     @property
     def stages_at_once(self) -> int:
         """Stages that work on different sequences at one moment."""
@@ -83,7 +89,7 @@ class Rates:
         """
         factors, device = self.factors, self.device
         batch = -(-sequences // self.stages_at_once)
-        cache_bytes = batch * self._on_rank.sequence_kv_bytes(tokens, self.kv_bits)
+        cache_bytes = batch * self._sequence_bytes(tokens)
         moved = self.weight_bytes(batch) / self.tensor_parallel / factors.bandwidth
         moved += cache_bytes / (factors.cache or factors.bandwidth)
         moving_s = moved / device.memory_bytes_per_s

@@ -39,6 +39,7 @@ from harness.inference.providers.model_files import (
 from harness.inference.providers.openai_wire import OpenAIWire
 from harness.inference.providers.provider import ALWAYS, NEVER, Fields, Provider, remedies
 from harness.inference.providers.server_host import NO_ROOM, in_time
+from harness.inference.providers.serving import configured
 from harness.inference.request import ChatRequest, EmbedRequest
 from harness.trace import Clock, monotonic
 
@@ -362,6 +363,7 @@ PROVIDER = Provider(
             keep_loaded='backend = "llamacpp", and the url of a llama-server: it outlives the run',
         )
     ),
+    launch=lambda serving: configured(serving, backend="embedded", slots=True),
     telemetry_name="llamacpp",
     connect=lambda endpoint, access: EmbeddedLlamaCpp(endpoint, clock=access.clock),
     host=engine_host,

@@ -268,13 +268,13 @@ def _says(page: Answer, words: str) -> bool:
 
 def _launch(serving: Serving) -> Launch:
     made = program(
-        "llama-server -m {model}" + (" -ngl all" if serving.on_gpu else ""),
+        "llama-server --model {model}" + (" --gpu-layers all" if serving.on_gpu else ""),
         backend="llamacpp",
         usual_port=8080,
-        context_tokens="-c {all_tokens}",
-        sequences="-np {sequences}",
-        kv_bits="-ctk {cache_type} -ctv {cache_type} -fa on",
-        on_gpu="-ngl 0",
+        context_tokens="--ctx-size {all_tokens}",
+        sequences="--parallel {sequences}",
+        kv_bits="--cache-type-k {cache_type} --cache-type-v {cache_type} --flash-attn on",
+        on_gpu="--gpu-layers 0",
         port="--port {port}",
     )
     return made(serving)

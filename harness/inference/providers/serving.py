@@ -69,7 +69,8 @@ class Launch:
     """A server's command line, and the endpoint that calls it."""
 
     command: tuple[Setting, ...]
-    """Joined by spaces it is a shell command. Variables come first, as `NAME=value`."""
+    """Joined by spaces it is a shell command, with variables first, as `NAME=value`; empty if
+    nothing is started by hand."""
     endpoint: tuple[Setting, ...]
     """Lines of `harness.toml` under the endpoint's head."""
 
@@ -138,6 +139,23 @@ def _command(
     variables = [one for one in settings if one.text[0].isupper()]
     started = Setting(_filled(command, values), "the server and its model")
     return [*variables, started, *(one for one in settings if one not in variables)]
+
+
+def configured(serving: Serving, *, backend: str, slots: bool) -> Launch:
+    """The endpoint of a model that harness loads from a file; nothing is started by hand."""
+    kind = toml(CACHE_TYPES[serving.kv_bits])
+    lines = {
+        f"backend = {toml(backend)}": "the engine that harness loads it with",
+        f"path = {toml(serving.model)}": "the model's file",
+        f"context_tokens = {serving.context_tokens}": _MEANINGS["context_tokens"],
+    }
+    if serving.kv_bits != 16:
+        lines[f"cache_type_k = {kind}\ncache_type_v = {kind}"] = _MEANINGS["kv_bits"]
+    if slots:
+        lines[f"slots = {serving.sequences}"] = _MEANINGS["sequences"]
+    values = {name: getattr(serving, name) for name in _MEANINGS}
+    settings = (Setting(text, _filled(reason, values)) for text, reason in lines.items())
+    return Launch(command=(), endpoint=tuple(settings))
 
 
 def _filled(text: str, values: Mapping[str, object]) -> str:
