@@ -16,7 +16,7 @@ from rich.table import Table
 from harness.analysis import measured_speed as speed
 from harness.analysis.layouts import Place, Wanted, enough_devices, packed
 from harness.analysis.serving_load import Load, loads_of
-from harness.cli.arguments import config_option, find_journal, json_option, read_pairs
+from harness.cli.arguments import config_option, find_journal, json_option
 from harness.cli.consoles import (
     Shown,
     failures_told,
@@ -69,7 +69,6 @@ _LEAST_BYTES = 2**20
 @click.option("--quantization", help="Consider only this precision, such as Q8_0 or FP8.")
 @click.option("--kv-bits", type=click.Choice(["16", "8"]), default="16", help="Of the KV cache.")
 @click.option("--price", type=_POSITIVE, help="Dollars per hour and device.")
-@click.option("--table", "own", multiple=True, metavar="NAME=FILE", help="Add or replace rows.")
 @click.option(
     "--measure", "measured", metavar="ENDPOINT", help="Compare this endpoint (tag or URL)."
 )
@@ -79,7 +78,6 @@ _LEAST_BYTES = 2**20
 def advise(
     *,
     models: Sequence[str],
-    own: Sequence[str],
     as_json: bool,
     explain: bool,
     price: float | None,
@@ -107,8 +105,7 @@ def advise(
     told: dict[str, object] = {}
     log_to_stderr()
     with failures_told(as_json=as_json, of_journals=True, more=told):
-        pairs = read_pairs(own, option="--table", form="name=file")
-        tables = read_tables({name: Path(path) for name, path in pairs.items()})
+        tables = read_tables()
         endpoint = None
         if measured is not None:
             settings = settings_for_calls(given["config"])

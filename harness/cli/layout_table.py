@@ -23,7 +23,7 @@ from harness.cli.tables import digits, dollars, print_line
 from harness.hardware import format_bytes
 from harness.hardware.data_tables import Tables
 from harness.hardware.device import DeviceSpec
-from harness.hardware.rates import USUAL, prompt_flops, usd_per_million_tokens
+from harness.hardware.rates import USUAL, usd_per_million_tokens
 from harness.inference.endpoint import BackendName
 from harness.inference.providers import PROVIDERS
 from harness.inference.providers.serving import Launch, Serving, toml
@@ -73,7 +73,7 @@ def print_places(
             command = " ".join(one.text for one in launch.command)
             print_line(f"{title}: {command}", console, "bold green")
         if explain:
-            _print_explanation(place, row, device, made, console)
+            _print_explanation(made, console)
         if made:
             lines += _toml_lines(place, next(iter(made.values())))
     if not all(place.marked for place in places):
@@ -373,36 +373,23 @@ def _key(role: str) -> str:
     return role if _BARE.fullmatch(role) else toml(role)
 
 
-def _print_explanation(
-    place: Place,
-    row: Layout,
-    device: DeviceSpec,
-    made: Mapping[BackendName, Launch],
-    console: Console,
-) -> None:
-    """The marked row's figures with their formulas, and the flags with their reasons."""
-    wanted, shape = place.wanted, place.wanted.shape
-    load, factors = wanted.load, wanted.factors
-    ranks, room = row.tensor_parallel, format_bytes(device.memory_bytes)
-    flops = (device.flops_with(row.precision) or 0) / 1e12
-    of_token = prompt_flops(shape, load.prompt_tokens) / 1e9
-    share = f"{factors.bandwidth:.0%} of the bandwidth and {factors.compute:.0%} of the operations"
-    said = {
-        "weights": f"{shape.parameters / 1e9:,.3g} G parameters x {row.bits:.3g} bits / 8",
-        "KV/sequence": f"{load.context_tokens:,} tokens in every layer, by heads, windows, latents "
-        f"and states, on {ranks} GPU{'s' * (ranks > 1)}",
-        "sequences": f"(memory of {room} x {0.92 if device.is_gpu else 0.8} - weights - buffers) / "
-        "KV of a sequence, on each device",
-        "decode <=": "bandwidth / (weights that a token passes + its KV cache), on each GPU of TP",
-        "prefill <=": f"{ranks} x {flops:,.0f} TFLOP/s / {of_token:,.3g} GFLOP a token of a prompt "
-        "(2 x active parameters + attention)",
-        "TTFT": f"prompts before it and its own / prefill + a step, at {share}",
-        "ITL": "a step of all sequences + the prompts of others that are read meanwhile",
-        "tokens/s": f"{load.output_tokens} / (reading a prompt + {load.output_tokens} steps / "
-        "sequences at once) x copies",
-    }
-    for name, formula in said.items():
-        print_line(f"  {name}: {formula}", console, "dim")
-    for launch in made.values():
-        for setting in launch.command:
-            print_line(f"  {setting.text}: {setting.reason}", console, "dim")
+_FORMULAS: Final = {
+    "weights": "parameters x bits / 8; tables and routers stay in 16 bits",
+    "KV/sequence": "keys and values of its tokens in each layer, by heads, windows and states, on "
+    "all GPUs of a copy",
+    "sequences": "on each device, (92 % of a GPU's memory or 80 % of a machine's - weights - "
+    "buffers) / KV of a sequence",
+    "decode <=": "bandwidth / (weights that a token passes + its KV cache), on each GPU of TP",
+    "prefill <=": "operations of the GPUs of TP / (2 x active parameters + attention)",
+    "TTFT": "prompts before it and its own / prefill + a step; without a place a round more",
+    "ITL": "a step of all sequences + the prompts of others that are read meanwhile",
+    "tokens/s": "output tokens / (reading a prompt + steps / sequences at once) x copies",
+}
+
+
+def _print_explanation(made: Mapping[BackendName, Launch], console: Console) -> None:
+    """The columns with their formulas, and the flags with their reasons."""
+    settings = (setting for launch in made.values() for setting in launch.command)
+    reasons = _FORMULAS | {one.text: one.reason for one in settings}
+    for name, reason in reasons.items():
+        print_line(f"  {name}: {reason}", console, "dim")

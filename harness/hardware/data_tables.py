@@ -1,6 +1,6 @@
 """Tables of devices, models, prices and quantizations: CSV files in the folder `tables`.
 
-Each row has its source and date. A user's own table adds rows, and replaces those of its names.
+Each row has its source and date.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
 from harness.errors import InvalidInput, did_you_mean
-from harness.files import read_text
 from harness.hardware.device import DeviceSpec
 from harness.hardware.model_shape import ModelShape, Packing, parse_parameters, shape_by_hand
 
@@ -178,46 +176,21 @@ class Tables:
         )
 
 
-_KINDS: Final[dict[str, type[Row]]] = {
-    "devices": DeviceRow,
-    "models": ModelRow,
-    "prices": PriceRow,
-    "quantizations": QuantizationRow,
-}
+def read_tables() -> Tables:
+    """The packaged tables."""
+    return Tables(
+        devices=_rows("devices", DeviceRow),
+        models=_rows("models", ModelRow),
+        prices=_rows("prices", PriceRow),
+        quantizations=_rows("quantizations", QuantizationRow),
+    )
 
 
-def read_tables(own: Mapping[str, Path] | None = None) -> Tables:
-    """The packaged tables, with the rows of a user's own.
-
-    Raises:
-        InvalidInput: There is no such table, or a row is not usable: file, line and remedy.
-    """
-    own = own or {}
-    for name in own.keys() - _KINDS:
-        raise InvalidInput(
-            f"'{name}' is not a table; {did_you_mean(name, _KINDS)}", code="advise.table-unknown"
-        )
-    tables: dict[str, Any] = {}
-    for name, kind in _KINDS.items():
-        packaged = files("harness.hardware").joinpath("tables", f"{name}.csv")
-        tables[name] = _rows(packaged.read_text(encoding="utf-8"), kind, f"{name}.csv")
-        if name in own:
-            tables[name] |= _rows(read_text(f"table '{name}'", own[name]), kind, str(own[name]))
-    return Tables(**tables)
+_R = TypeVar("_R", bound=Row)
 
 
-def _rows(text: str, kind: type[Row], path: str) -> dict[str, Row]:
-    reader = csv.DictReader(io.StringIO(text))
-    rows = {}
-    for values in reader:
-        try:
-            row = kind.model_validate({str(key): one for key, one in values.items() if one})
-        except ValidationError as error:
-            first, columns = error.errors()[0], ", ".join(kind.model_fields)
-            where = f"{path}:{reader.line_num}: {'.'.join(map(str, first['loc']))}"
-            raise InvalidInput(
-                f"{where}: {first['msg']}; the columns are {columns}",
-                code="advise.table-row",
-            ) from error
-        rows[row.name] = row
-    return rows
+def _rows(name: str, kind: type[_R]) -> dict[str, _R]:
+    text = files("harness.hardware").joinpath("tables", f"{name}.csv").read_text(encoding="utf-8")
+    cells = csv.DictReader(io.StringIO(text))
+    rows = [kind.model_validate({key: one for key, one in row.items() if one}) for row in cells]
+    return {row.name: row for row in rows}
