@@ -33,13 +33,6 @@ ONLY: Final = "model"
 _ROWS: Final = 12
 """Of a table without --explain."""
 _FIRST_PORT: Final = 8080
-_SERVERS: Final[dict[BackendName, tuple[str, set[str]]]] = {
-    "llamacpp": ("llama-server", {"gguf"}),
-    "ollama": ("Ollama", {"gguf"}),
-    "vllm": ("vLLM", {"safetensors"}),
-    "sglang": ("SGLang", {"safetensors"}),
-}
-"""By backend, its title and the packings that it takes."""
 _BARE: Final = re.compile("[A-Za-z0-9_-]+")
 """A key of TOML that needs no quotes."""
 
@@ -69,7 +62,7 @@ def print_places(
         port = _FIRST_PORT + 100 * number if len(places) > 1 else None
         made = launches(place, row, device, port=port)
         for backend, launch in made.items():
-            title = _SERVERS[backend][0]
+            title = PROVIDERS[backend].title
             command = " ".join(one.text for one in launch.command)
             print_line(f"{title}: {command}", console, "bold green")
         if explain:
@@ -330,16 +323,16 @@ def launches(
     is_whole = row.precision in {"BF16", "F16"}
     is_given = wanted.shape.family and row.precision == wanted.shape.quantization
     made: dict[BackendName, Launch] = {}
-    for backend, (_, packings) in _SERVERS.items():
+    for backend, provider in PROVIDERS.items():
         # A model that is given by its size comes in either packing.
         either = is_whole and not wanted.shape.family and row.tensor_parallel == 1
-        launch = PROVIDERS[backend].launch
-        if launch is None or not (row.packing in packings or either):
+        takes = provider.serves and (provider.serves == row.packing or either)
+        if provider.launch is None or not takes:
             continue
-        if not device.is_gpu and "safetensors" in packings:
+        if not device.is_gpu and provider.serves == "safetensors":
             continue
         model, online = wanted.model, None
-        if "gguf" in packings:
+        if provider.serves == "gguf":
             if not is_given:
                 model = f"{model.removesuffix('.gguf')}-{row.precision}.gguf"
         elif row.precision == "FP8" and wanted.shape.quantization in {"BF16", "F16"}:
@@ -361,7 +354,7 @@ def launches(
             port=port,
             first_gpu=place.first if device.count > row.devices or row.copies > 1 else None,
         )
-        made[backend] = launch(serving)
+        made[backend] = provider.launch(serving)
     return made
 
 

@@ -302,6 +302,7 @@ PROVIDER = Provider(
         ),
     ),
     launch=_launch,
+    serves="gguf",
     host=lambda endpoint, access, _: RouterHost(endpoint, access),
     served=_served,
     schema=nested_schema,

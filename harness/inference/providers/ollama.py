@@ -487,6 +487,7 @@ PROVIDER = Provider(
         "ignore a schema",
     ),
     launch=_launch,
+    serves="gguf",
     connect=OllamaWire,
     host=lambda endpoint, access, _: OllamaHost(endpoint, access),
     footprint=_footprint,

@@ -41,6 +41,7 @@ PROVIDER = Provider(
         fit_later="a lower --mem-fraction-static",
         draft_better="a smaller --speculative-num-draft-tokens, or EAGLE3 and a head for it",
     ),
+    serves="safetensors",
     launch=program(
         "python -m sglang.launch_server --model-path {model}",
         backend="sglang",

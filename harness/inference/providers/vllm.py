@@ -140,6 +140,7 @@ PROVIDER = Provider(
         longer_context="a larger --max-model-len",
         draft_better="a smaller --spec-tokens, or --spec-method eagle3 with a head for this model",
     ),
+    serves="safetensors",
     launch=program(
         "vllm serve {model}",
         backend="vllm",
