@@ -275,11 +275,10 @@ def _layout(
     shape, load = rates.model, load_of_all.part(copies)
     n = min(load.users, places)
     ranks, stages = rates.tensor_parallel, rates.stages
-    speeds = _Speeds(rates=rates, load=load, sequences=n)
     is_known = rates.device.memory_bytes_per_s > 0
+    first_s, itl_s, requests = _speeds(rates, load, n) if is_known else (None, None, None)
     limits = replace(rates, factors=CEILING)
-    requests = speeds.requests_per_s * copies if is_known else None
-    return Layout(
+    row = Layout(
         precision=shape.quantization or "as it is",
         packing=shape.packing,
         kv_bits=rates.kv_bits,
@@ -293,73 +292,48 @@ def _layout(
         sequences=places * copies,
         decode_limit=1 / limits.step_s(tokens=load.middle_tokens) if is_known else None,
         prefill_limit=limits.prefill_tokens_per_s(load.prompt_tokens),
-        ttft_s=speeds.ttft_s if is_known else None,
-        itl_s=speeds.itl_s if is_known else None,
-        tokens_per_s=requests and requests * load.output_tokens,
-        misses=tuple(_misses(load_of_all, places * copies, speeds if is_known else None, requests)),
+        ttft_s=first_s,
+        itl_s=itl_s,
+        tokens_per_s=requests and requests * copies * load.output_tokens,
+        misses=(),
         usd_per_hour=price and price * ranks * stages * copies,
     )
+    return replace(row, misses=tuple(_misses(load_of_all, row)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Speeds:
-    """Of one copy, with its sequences of the load."""
+def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, float]:
+    """TTFT, ITL and requests a second of one copy with n sequences at once.
 
-    rates: Rates
-    load: Load
-    sequences: int
-
-    @property
-    def reading_s(self) -> float | None:
-        return self.rates.prefill_s(self.load.prompt_tokens, cached=self.load.cached_tokens)
-
-    @property
-    def _between_s(self) -> float:
-        """From one prompt to the next: the stages of a pipeline read several."""
-        return (self.reading_s or 0.0) / self.rates.stages_at_once
-
-    @property
-    def _step_s(self) -> float:
-        return self.rates.step_s(tokens=self.load.middle_tokens, sequences=self.sequences)
-
-    @property
-    def ttft_s(self) -> float | None:
-        rate, between_s, first_s = self.load.rate_per_s, self._between_s, self.reading_s
-        if first_s is None:
-            return None
-        at_once_s = ttft_s(first_s, self._step_s)
-        if rate is not None:
-            return at_once_s + mean_queue(rate, between_s) * between_s
+    Without the time of prompts if the processor's speed is unknown; then there is no TTFT.
+    """
+    first_s = rates.prefill_s(load.prompt_tokens, cached=load.cached_tokens)
+    # From one prompt to the next: the stages of a pipeline read several.
+    between_s = (first_s or 0.0) / rates.stages_at_once
+    step_s = rates.step_s(tokens=load.middle_tokens, sequences=n)
+    itl_s = mixed_itl_s(step_s, between_s, sequences=n, output_tokens=load.output_tokens)
+    requests = requests_per_s(step_s, between_s, sequences=n, output_tokens=load.output_tokens)
+    if first_s is None:
+        return None, itl_s, requests
+    if load.rate_per_s is not None:
+        waiting_s = mean_queue(load.rate_per_s, between_s) * between_s
+    else:
         # Who finds no place waits until others' replies are written.
-        rounds, before = divmod(self.load.users - 1, self.sequences)
-        round_s = self.sequences * between_s + self.load.output_tokens * self._step_s
-        return at_once_s + rounds * round_s + before * between_s
-
-    @property
-    def itl_s(self) -> float:
-        at = {"sequences": self.sequences, "output_tokens": self.load.output_tokens}
-        return mixed_itl_s(self._step_s, self._between_s, **at)
-
-    @property
-    def requests_per_s(self) -> float:
-        at = {"sequences": self.sequences, "output_tokens": self.load.output_tokens}
-        return requests_per_s(self._step_s, self._between_s, **at)
+        rounds, before = divmod(load.users - 1, n)
+        waiting_s = rounds * (n * between_s + load.output_tokens * step_s) + before * between_s
+    return ttft_s(first_s, step_s) + waiting_s, itl_s, requests
 
 
-def _misses(
-    load: Load, places: int, speeds: _Speeds | None, requests_per_s: float | None
-) -> Iterator[Miss]:
-    if places < load.users:
-        yield Miss("places", places, load.users)
-    if speeds is None or requests_per_s is None:
-        return
-    if speeds.ttft_s is not None and speeds.ttft_s > load.ttft_s:
-        yield Miss("TTFT", speeds.ttft_s, load.ttft_s)
-    if speeds.itl_s > load.itl_s:
-        yield Miss("ITL", speeds.itl_s, load.itl_s)
+def _misses(load: Load, row: Layout) -> Iterator[Miss]:
+    if row.sequences < load.users:
+        yield Miss("places", row.sequences, load.users)
+    if row.ttft_s is not None and row.ttft_s > load.ttft_s:
+        yield Miss("TTFT", row.ttft_s, load.ttft_s)
+    if row.itl_s is not None and row.itl_s > load.itl_s:
+        yield Miss("ITL", row.itl_s, load.itl_s)
+    requests = row.tokens_per_s and row.tokens_per_s / load.output_tokens
     # A run asks no faster than it is answered.
-    if load.rate_per_s and load.calls is None and load.rate_per_s > requests_per_s:
-        yield Miss("rate", requests_per_s, load.rate_per_s)
+    if load.rate_per_s and load.calls is None and requests and load.rate_per_s > requests:
+        yield Miss("rate", requests, load.rate_per_s)
 
 
 # --- several models -------------------------------------------------------------------------------
