@@ -27,7 +27,6 @@ from harness.hardware.rates import (
     Rates,
     mean_queue,
     mixed_itl_s,
-    owned_usd_per_hour,
     requests_per_s,
     ttft_s,
 )
@@ -212,15 +211,9 @@ def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
 
 
 def device_price(device: DeviceSpec, tables: Tables) -> float | None:
-    """Dollars an hour: rented, else owned for three years at $0.30 a kWh; None if not known."""
-    rows = [row for row in tables.prices.values() if row.device == device.name]
-    rented = [row.usd_per_hour for row in rows if row.usd_per_hour]
-    owned = [
-        owned_usd_per_hour(row.usd, years=3, watts=row.watts or 0.0, usd_per_kwh=0.3)
-        for row in rows
-        if row.usd
-    ]
-    return next(iter(rented + owned), None)
+    """Dollars an hour, rented; None if the table has none."""
+    rows = (row for row in tables.prices.values() if row.device == device.name)
+    return next((row.usd_per_hour for row in rows), None)
 
 
 def managed_price(wanted: Wanted, tables: Tables) -> tuple[str, float]:

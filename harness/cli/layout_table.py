@@ -23,6 +23,7 @@ from harness.cli.tables import digits, dollars, print_line
 from harness.hardware import format_bytes
 from harness.hardware.data_tables import Tables
 from harness.hardware.device import DeviceSpec
+from harness.hardware.quantization import role_floor
 from harness.hardware.rates import USUAL, usd_per_million_tokens
 from harness.inference.endpoint import BackendName
 from harness.inference.providers import PROVIDERS
@@ -190,44 +191,47 @@ def notes(place: Place, device: DeviceSpec) -> list[str]:
     """What a reader of the table has to know, in one line each."""
     wanted, rows = place.wanted, place.layouts
     load, shape = wanted.load, wanted.shape
-    found = []
-    if load.users > 1 and load.rate_per_s is None and rows:
-        found.append(
-            "TTFT is the last user's if all ask at one moment; with --rate, requests come at random"
-        )
-    if wanted.factors == USUAL and rows and rows[0].ttft_s is not None:
-        found.append(
-            f"TTFT, ITL and tokens/s are at {USUAL.bandwidth:.0%} of the bandwidth and "
-            f"{USUAL.compute:.0%} of the operations, until --measure has found better figures"
-        )
-    if any(row.precision == "FP8" for row in rows) and not device.fp8_flops_per_s:
-        found.append("FP8 is of the weights alone: this device multiplies in 16 bits")
-    if any(row.ttft_s is None for row in rows) and rows[0].itl_s is not None:
-        found.append("tokens/s and ITL are without the reading of prompts, whose speed is unknown")
-    if any(row.tensor_parallel > 1 for row in rows):
-        found.append(
-            "what GPUs send each other is in no figure: TP wants NVLink, and stays far below its "
-            "limits where a step is short"
-        )
-    if any(row.tensor_parallel > 1 and _has_one_head(wanted) for row in rows):
-        found.append(
-            "one head of its KV cache is for all (MLA, MQA), and every GPU of TP repeats it; "
-            "attention by data parallel, which does not, is not in the table"
-        )
-    if shape.expert_share < 1:
-        found.append(
-            f"experts: all {format_bytes(shape.weight_bytes)} are in memory; a token reads "
-            f"{format_bytes(shape.active_bytes)}, several sequences up to all of it"
-        )
-    if any(row.precision not in {shape.quantization, "F16"} for row in rows):
-        found.append(f"sizes in another precision than {shape.quantization} are estimates")
-    if not shape.exact_caches and shape.family:
-        found.append("its KV cache is at most so large: some of its layers are not known here")
-    if shape.context_limit and load.context_tokens > shape.context_limit:
-        found.append(
-            f"trained for {shape.context_limit:,} tokens, fewer than {load.context_tokens:,}"
-        )
-    return found
+    is_divided = any(row.tensor_parallel > 1 for row in rows)
+    is_timed = any(row.ttft_s is not None for row in rows)
+    floor = role_floor(wanted.role)
+    said = {
+        "TTFT is the last user's if all ask at one moment; with --rate, requests come at random": (
+            is_timed and load.users > 1 and load.rate_per_s is None
+        ),
+        f"TTFT, ITL and tokens/s are at {USUAL.bandwidth:.0%} of the bandwidth and "
+        f"{USUAL.compute:.0%} of the operations, until --measure has found better figures": (
+            is_timed and wanted.factors == USUAL
+        ),
+        "tokens/s and ITL are without the reading of prompts, whose speed is unknown": (
+            not is_timed and any(row.itl_s for row in rows)
+        ),
+        "what GPUs send each other is in no figure: TP wants NVLink, and stays far below its "
+        "limits where a step is short": is_divided,
+        "one head of its KV cache is for all (MLA, MQA), and every GPU of TP repeats it; attention "
+        "by data parallel, which does not, is not in the table": (
+            is_divided and _has_one_head(wanted)
+        ),
+        "FP8 is of the weights alone: this device multiplies in 16 bits": (
+            not device.fp8_flops_per_s and any(row.precision == "FP8" for row in rows)
+        ),
+        f"experts: all {format_bytes(shape.weight_bytes)} are in memory; a token reads "
+        f"{format_bytes(shape.active_bytes)}, several sequences up to all of it": (
+            shape.expert_share < 1
+        ),
+        f"sizes in another precision than {shape.quantization} are estimates": (
+            any(row.precision not in {shape.quantization, "F16"} for row in rows)
+        ),
+        f"fewer than {floor:g} bits are too coarse for {wanted.role}": (
+            any(row.bits < floor - 0.1 for row in rows)
+        ),
+        "its KV cache is at most so large: some of its layers are not known here": (
+            bool(shape.family) and not shape.exact_caches
+        ),
+        f"trained for {shape.context_limit} tokens, fewer than {load.context_tokens}": (
+            0 < (shape.context_limit or 0) < load.context_tokens
+        ),
+    }
+    return [note for note, holds in said.items() if holds]
 
 
 def _has_one_head(wanted: Wanted) -> bool:

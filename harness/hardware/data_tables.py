@@ -73,14 +73,12 @@ class ModelRow(Row):
 
 
 class PriceRow(Row):
-    """A device's by the hour or by its price and power, or a managed model's by the tokens."""
+    """A device's by the hour, or a managed model's by the tokens."""
 
-    kind: Literal["owned", "rented", "managed"]
+    kind: Literal["rented", "managed"]
     parameters: str = ""
     device: str = ""
     usd_per_hour: PositiveFloat | None = None
-    usd: PositiveFloat | None = None
-    watts: PositiveFloat | None = None
     usd_per_million_input: PositiveFloat | None = None
     usd_per_million_output: PositiveFloat | None = None
 

@@ -165,13 +165,6 @@ def usd_per_million_tokens(usd_per_hour: float, *, tokens_per_s: float, busy: fl
     return usd_per_hour / _positive(tokens_per_s * busy * 3600, "tokens of an hour") * 10**6
 
 
-def owned_usd_per_hour(
-    price_usd: float, *, years: float, watts: float, usd_per_kwh: float
-) -> float:
-    """Price / hours of its life, and its power."""
-    return price_usd / (_positive(years, "a life") * 365 * 24) + watts / 1000 * usd_per_kwh
-
-
 def _positive(number: float, what: str) -> float:
     if number <= 0:
         raise InvalidInput(

@@ -14,7 +14,6 @@ from harness.hardware.rates import (
     load_limit_s,
     mean_queue,
     mixed_itl_s,
-    owned_usd_per_hour,
     requests_per_s,
     ttft_s,
     usd_per_million_tokens,
@@ -75,10 +74,6 @@ FIGURES = {
     "4: half idle costs twice": (
         usd_per_million_tokens(8.42, tokens_per_s=1000, busy=0.5),
         2 * 2.339,
-    ),
-    "owned for $2,000, 3 years, 400 W at $0.30": (
-        owned_usd_per_hour(2000, years=3, watts=400, usd_per_kwh=0.30),
-        0.0761 + 0.12,
     ),
     "prefill of 7B at 989.4 TFLOP/s, tokens/s": (on(SEVEN).prefill_tokens_per_s(), 70_671),
     "prefill of 7,067 tokens, half of them cached, s": (
