@@ -1,17 +1,15 @@
 """Models in folders of safetensors: their shape and size, and their footprint in vLLM.
 
 Keys of a configuration have the names that vLLM 0.32 accepts
-(`transformers_utils/model_arch_config_convertor.py`). Every offset in a file is checked against
-the file's end, as the safetensors package 0.8 does.
+(`transformers_utils/model_arch_config_convertor.py`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 import orjson
 
@@ -97,8 +95,7 @@ def read_safetensors_model(folder: Path) -> SafetensorsModel:
         ModelFileInvalid: A file is missing, cut or damaged, or it is no language model.
     """
     model = configured_model(folder / "config.json")
-    sizes = [sum(read_safetensors_file(path).values()) for path in _tensor_files(folder)]
-    return replace(model, tensor_bytes=sum(sizes))
+    return replace(model, tensor_bytes=sum(map(tensor_bytes, _tensor_files(folder))))
 
 
 def configured_model(path: Path) -> SafetensorsModel:
@@ -410,22 +407,14 @@ def _texts(items: Iterable[object]) -> list[str]:
 
 _SIZE_BYTES: Final = 8
 _MAX_JSON_BYTES: Final = 100_000_000  # the package's own limit
-_MAX_DIMENSIONS: Final = 64
-
-_ELEMENT_BITS: Final = {
-    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "I16": 16, "U16": 16, "F16": 16,
-    "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64,
-}  # fmt: skip
-
 _DAMAGED: Final = "the file is cut or damaged, download it again"
 
 
-def read_safetensors_file(path: Path) -> dict[str, int]:
-    """The bytes of each tensor, by name.
+def tensor_bytes(path: Path) -> int:
+    """The bytes of a file's tensors: all that follows its header, by whose offsets it is whole.
 
     Raises:
-        ModelFileInvalid: It is missing, is no safetensors file, or is cut or damaged.
+        ModelFileInvalid: It is missing, is no safetensors file, or is cut.
     """
     try:
         with path.open("rb") as file:
@@ -433,11 +422,11 @@ def read_safetensors_file(path: Path) -> dict[str, int]:
             size = int.from_bytes(file.read(_SIZE_BYTES), "little")
             left = file_bytes - _SIZE_BYTES
             if left < 0 or size > min(left, _MAX_JSON_BYTES):
-                raise _invalid(
-                    path,
-                    0,
+                raise ModelFileInvalid(
                     f"a header of {size:,} bytes should follow, {max(left, 0):,} bytes do; "
                     f"{_DAMAGED} (a web page or Git LFS pointer may have been saved in its place)",
+                    path=path,
+                    offset=0,
                 )
             text = file.read(size)
     except OSError as error:
@@ -446,14 +435,19 @@ def read_safetensors_file(path: Path) -> dict[str, int]:
             path=path,
         ) from error
     header = read_json(text, path=path, offset=_SIZE_BYTES)
-    if not isinstance(header, dict):
-        raise _invalid(path, _SIZE_BYTES, f"the header is not an object; {_DAMAGED}")
-    tensors = {name: about for name, about in header.items() if name != "__metadata__"}
-    ranges = [_range(path, text, name, about) for name, about in tensors.items()]
-    _check_no_gaps(
-        path, ranges, start=_SIZE_BYTES + size, data_bytes=file_bytes - _SIZE_BYTES - size
-    )
-    return {name: end - begin for name, (begin, end) in zip(tensors, ranges, strict=True)}
+    try:
+        ends = [about["data_offsets"][1] for key, about in header.items() if key != "__metadata__"]
+        end, found = operator.index(max(ends, default=0)), left - size
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ModelFileInvalid(
+            f"the header does not say where its tensors are; {_DAMAGED}",
+            path=path,
+            offset=_SIZE_BYTES,
+        ) from error
+    if end != found:
+        said = f"{end:,} bytes of tensors should follow the header, {found:,} do; {_DAMAGED}"
+        raise ModelFileInvalid(said, path=path, offset=file_bytes)
+    return found
 
 
 def read_json(text: bytes, *, path: Path, offset: int = 0) -> Any:  # noqa: ANN401 - whatever it is
@@ -470,52 +464,6 @@ def read_json(text: bytes, *, path: Path, offset: int = 0) -> Any:  # noqa: ANN4
         raise ModelFileInvalid(
             f"it is not JSON ({error.msg}); {_DAMAGED}", path=path, offset=offset + read
         ) from error
-
-
-def _range(path: Path, text: bytes, name: str, about: object) -> tuple[int, int]:
-    """A tensor's first byte, and the one after its last, from the end of the header."""
-
-    def invalid(problem: str, remedy: str = _DAMAGED) -> ModelFileInvalid:
-        at = max(text.find(orjson.dumps(name)), 0)
-        return _invalid(path, _SIZE_BYTES + at, f"tensor '{name}' {problem}; {remedy}")
-
-    if not isinstance(about, dict):
-        raise invalid("is not described by an object")
-    kind, shape, offsets = (about.get(key) for key in ("dtype", "shape", "data_offsets"))
-    if not isinstance(kind, str) or kind not in _ELEMENT_BITS:
-        raise invalid(f"is of type {kind!r}, which is unknown here", "update harness if it is new")
-    if not _are_counts(shape) or len(shape) > _MAX_DIMENSIONS:
-        raise invalid("has no shape that a tensor can have")
-    if not _are_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise invalid("does not say from where to where it lies")
-    size, bits = offsets[1] - offsets[0], math.prod(shape) * _ELEMENT_BITS[kind]
-    if bits != 8 * size:
-        raise invalid(f"has {size:,} bytes, which is not what its shape needs")
-    return offsets[0], offsets[1]
-
-
-def _are_counts(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
-
-
-def _check_no_gaps(
-    path: Path, ranges: list[tuple[int, int]], *, start: int, data_bytes: int
-) -> None:
-    at = 0
-    for begin, end in sorted(ranges):
-        if begin != at:
-            raise _invalid(path, start + min(at, data_bytes), f"no tensor begins here; {_DAMAGED}")
-        at = end
-    if at != data_bytes:
-        raise _invalid(
-            path,
-            start + min(at, data_bytes),
-            f"{at:,} bytes of tensors should follow the header, {data_bytes:,} do; {_DAMAGED}",
-        )
-
-
-def _invalid(path: Path, offset: int, problem: str) -> ModelFileInvalid:
-    return ModelFileInvalid(problem, path=path, offset=offset)
 
 
 _TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
