@@ -49,6 +49,7 @@ def print_places(
 ) -> None:
     """Prints each model's table, and what follows from it."""
     print_line(device_line(device, explain=explain), console)
+    roles: list[str] = []
     lines: list[str] = []
     for number, place in enumerate(places):
         print_line("", console)
@@ -69,11 +70,12 @@ def print_places(
         if explain:
             _print_explanation(made, console)
         if made:
-            lines += _toml_lines(place, next(iter(made.values())))
+            key = _key(place.wanted.role)
+            endpoint = next(iter(made.values())).endpoint
+            roles += [f"{key} = {toml(place.wanted.role)}"] * (place.wanted.role != ONLY)
+            lines += ["", f"[endpoints.{key}]", *(one.text for one in endpoint)]
     if not all(place.marked for place in places):
         print_line("\n" + remedy_line(places, device, tables), console, "bold")
-    roles = [_key(one.wanted.role) for one in places if one.wanted.role != ONLY]
-    roles = [f"{key} = {key if key[0] == chr(34) else toml(key)}" for key in roles]
     if lines:
         head = ["", "[roles]", *roles] if roles else []
         print_line("\nharness.toml:" + "\n".join([*head, *lines]), console, "cyan")
@@ -360,10 +362,6 @@ def launches(
         )
         made[backend] = provider.launch(serving)
     return made
-
-
-def _toml_lines(place: Place, launch: Launch) -> list[str]:
-    return ["", f"[endpoints.{_key(place.wanted.role)}]", *(one.text for one in launch.endpoint)]
 
 
 def _key(role: str) -> str:

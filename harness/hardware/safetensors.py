@@ -6,6 +6,7 @@ Keys of a configuration have the names that vLLM 0.32 accepts
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
