@@ -216,15 +216,20 @@ def device_price(device: DeviceSpec, tables: Tables) -> float | None:
     return next((row.usd_per_hour for row in rows), None)
 
 
-def managed_price(wanted: Wanted, tables: Tables) -> tuple[str, float]:
-    """The managed model nearest in size: dollars for a million output tokens with their prompts."""
-    load, found = wanted.load, []
+def managed_price(wanted: Wanted, tables: Tables) -> tuple[str, float] | None:
+    """Dollars for a million output tokens with their prompts, of a managed model like it.
+
+    That is the nearest in size, of half to twice the size; None if there is none.
+    """
+    load, size = wanted.load, wanted.shape.parameters
+    found = []
     for row in tables.prices.values():
-        if row.usd_per_million_input and row.usd_per_million_output:
+        if row.parameters and row.usd_per_million_input and row.usd_per_million_output:
             asked = row.usd_per_million_input * load.prompt_tokens / load.output_tokens
-            far = abs(parse_parameters(row.parameters or "999B") - wanted.shape.parameters)
+            far = abs(math.log2(parse_parameters(row.parameters) / size))
             found.append((far, row.name, asked + row.usd_per_million_output))
-    return min(found)[1:]
+    far, name, price = min(found)
+    return (name, price) if far <= 1 else None
 
 
 # --- one layout -----------------------------------------------------------------------------------

@@ -308,6 +308,8 @@ def _wanted(
         path = Path(model)
         is_path = path.exists() or path.suffix in {".gguf", ".json"}
         shape = read_model_shape(path) if is_path else tables.shape(model)
+        if path.name == "config.json":  # servers take the folder
+            model = str(path.parent)
         found.append(
             Wanted(
                 role=role, shape=shape, model=model, load=load, quantization=packing, kv_bits=bits

@@ -18,6 +18,7 @@ from harness.analysis.layouts import (
     enough_devices,
     managed_price,
     packed,
+    precisions,
 )
 from harness.cli.tables import digits, dollars, print_line
 from harness.hardware import format_bytes
@@ -34,6 +35,7 @@ ONLY: Final = "model"
 _ROWS: Final = 12
 """Of a table without --explain."""
 _FIRST_PORT: Final = 8080
+_SHORT_S: Final = 0.01
 _BARE: Final = re.compile("[A-Za-z0-9_-]+")
 """A key of TOML that needs no quotes."""
 
@@ -56,7 +58,7 @@ def print_places(
         _print_table(place, device, console, explain=explain)
         row = place.marked
         if row is None:
-            print_line(missed_line(place), console, "bold")
+            print_line(missed_line(place, device, tables), console, "bold")
             continue
         print_line(f"-> meets all targets{unknown_targets(row)}.", console)
         for said in cost_lines(place, row, device, tables, price=price):
@@ -209,6 +211,9 @@ def notes(place: Place, device: DeviceSpec) -> list[str]:
         ),
         "what GPUs send each other is in no figure: TP wants NVLink, and stays far below its "
         "limits where a step is short": is_divided,
+        "steps under 10 ms take longer: what starting kernels takes is in no figure": any(
+            row.itl_s and row.itl_s < _SHORT_S for row in rows
+        ),
         "one head of its KV cache is for all (MLA, MQA), and every GPU of TP repeats it; attention "
         "by data parallel, which does not, is not in the table": (
             is_divided and _has_one_head(wanted)
@@ -255,7 +260,7 @@ def _seconds(value: float | None) -> str:
 # --- what follows ---------------------------------------------------------------------------------
 
 
-def missed_line(place: Place) -> str:
+def missed_line(place: Place, device: DeviceSpec, tables: Tables) -> str:
     """That no layout of a model meets the targets, and why."""
     wanted = place.wanted
     name = wanted.shape.title if wanted.role == ONLY else wanted.role
@@ -267,7 +272,11 @@ def missed_line(place: Place) -> str:
     if place.models > 1:
         turns = "They can take turns, each loaded when it is called: see harness models plan."
         return f"{name} does not fit beside the other models. {turns}"
-    return f"{name} does not fit: no precision leaves room for one sequence."
+    least = min(precisions(wanted, device, tables), key=lambda one: one.weight_bytes)
+    return (
+        f"{name} does not fit with one sequence: in {least.quantization} its weights alone take "
+        f"{format_bytes(least.weight_bytes)}."
+    )
 
 
 def _distance(row: Layout) -> tuple[int, float]:
@@ -313,11 +322,12 @@ def cost_lines(
     when = f"{busy:.0%} busy, idle time included" if load.rate_per_s else "always as busy as this"
     share = "" if place.models == 1 else f", its part of {place.models},"
     said = f"${hour:.2f} an hour{share} is ${dollars(cost)} a million output tokens ({when})"
-    name, managed = managed_price(place.wanted, tables)
-    needed, most = 24e6 * hour / managed, speed * 86_400
-    if needed <= most and place.models == 1:
-        day = f"{needed / 1e6:,.1f} M output tokens a day"
-        said += f"; less than {name} at ${dollars(managed)} from {day} on"
+    managed = managed_price(place.wanted, tables)
+    if managed is not None and place.models == 1:
+        needed = 24e6 * hour / managed[1]
+        if needed <= speed * 86_400:
+            day = f"{needed / 1e6:,.1f} M output tokens a day"
+            said += f"; less than {managed[0]} at ${dollars(managed[1])} from {day} on"
     return [said + "."]
 
 
