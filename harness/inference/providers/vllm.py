@@ -142,7 +142,7 @@ PROVIDER = Provider(
     ),
     serves="safetensors",
     launch=program(
-        "vllm serve {model}",
+        "vllm serve {model} --host 127.0.0.1",  # its default lets other machines in
         backend="vllm",
         usual_port=8000,
         context_tokens="--max-model-len {context_tokens}",

@@ -37,7 +37,7 @@ ALL = Serving(
 LAUNCHED = {name: provider for name, provider in PROVIDERS.items() if provider.launch}
 COMMANDS = {
     "llamacpp": "llama-server --model MODEL --gpu-layers all --ctx-size 16384 --parallel 4",
-    "vllm": "vllm serve MODEL --max-model-len 4096 --max-num-seqs 4",
+    "vllm": "vllm serve MODEL --host 127.0.0.1 --max-model-len 4096 --max-num-seqs 4",
     "sglang": "python -m sglang.launch_server --model-path MODEL --context-length 4096 "
     "--max-running-requests 4",
     "ollama": "OLLAMA_CONTEXT_LENGTH=4096 OLLAMA_NUM_PARALLEL=4 ollama serve",
@@ -71,6 +71,7 @@ def test_a_command_has_only_what_differs_and_quotes_a_model():
     first, second = command_of("vllm", ALL).split(" & ")
     assert shlex.split(first) == [
         "CUDA_VISIBLE_DEVICES=4,5,6,7", "vllm", "serve", ALL.model,
+        "--host", "127.0.0.1",
         "--max-model-len", "4096", "--max-num-seqs", "4", "--kv-cache-dtype", "fp8",
         "--quantization", "fp8", "--tensor-parallel-size", "2", "--pipeline-parallel-size", "2",
         "--gpu-memory-utilization", "0.8", "--port", "9001",
@@ -102,7 +103,7 @@ def test_llama_server_has_every_flag_of_its_command():
 # python/sglang/srt/server_args.py, by their names.
 OPTIONS = {
     "vllm": "max-model-len max-num-seqs kv-cache-dtype quantization tensor-parallel-size "
-    "pipeline-parallel-size gpu-memory-utilization port",
+    "pipeline-parallel-size gpu-memory-utilization host port",
     "sglang": "model-path context-length max-running-requests kv-cache-dtype quantization device "
     "tp-size pp-size mem-fraction-static port",
 }
@@ -183,8 +184,9 @@ def test_a_real_llama_server_takes_its_command_and_answers_its_endpoint(changes)
 def test_a_real_vllm_takes_its_command_and_answers_its_endpoint():
     model, port = str(VLLM / "smollm2"), free_port()
     serving = Serving(model=model, context_tokens=512, sequences=2, on_gpu=False, port=port)
-    # Without compiling, which takes minutes.
-    command = f"{command_of('vllm', serving)} --enforce-eager"
+    # Without compiling, which takes minutes; and with the switches by which it tells more.
+    switches = f"{PROVIDERS['vllm'].cached_tokens} {PROVIDERS['vllm'].timings}"
+    command = f"{command_of('vllm', serving)} --enforce-eager {switches}"
     with running(command, VLLM / "venv/bin") as process:
         completion = asyncio.run(first_reply(endpoint_of("vllm", serving), process))
     assert completion.usage.output_tokens == 4
