@@ -460,31 +460,37 @@ def _beside(
 ) -> list[tuple[Wanted, int]]:
     """What the other models of a device take of it, each at its best precision with a place.
 
-    All its users have a place if that is possible; else one has. If not even that is, each model
-    is told that the others take everything.
+    All users have a place if that is possible; else half of them, and so on. If none fits, each is
+    told that the others take all.
     """
     if len(group) == 1:
         return [(group[0], 0)]
     ways = [
         [
-            (
-                8 * shape.weight_bytes / shape.parameters,
-                _needs(Rates(model=shape, device=device, kv_bits=one.kv_bits), one.load),
-            )
+            (8 * shape.weight_bytes / shape.parameters, _needs(rates, one.load))
             for shape in precisions(one, device, tables)
+            for rates in [Rates(model=shape, device=device, kv_bits=one.kv_bits)]
         ]
         for one in group
     ]
-    for users in ([one.load.users for one in group], [1] * len(group)):
-        fitting = []
-        for combination in itertools.product(*ways):
-            bytes_of = [
-                need.fixed + n * need.sequence
-                for (_, need), n in zip(combination, users, strict=True)
-            ]
-            if sum(bytes_of) <= _room(device):
-                fitting.append(([bits for bits, _ in combination], bytes_of))
-        if fitting:
-            _, best = max(fitting)  # the judge's bits first
-            return [(one, sum(best) - own) for one, own in zip(group, best, strict=True)]
-    return [(one, _room(device)) for one in group]
+    room = _room(device)
+    most = max(one.load.users for one in group)
+    for halved in range(most.bit_length()):
+        places = [max(one.load.users >> halved, 1) for one in group]
+        fitting = [
+            combination
+            for combination in itertools.product(*ways)
+            if sum(_bytes(combination, places)) <= room
+        ]
+        if not fitting:
+            continue
+        best = max(fitting, key=lambda one: [bits for bits, _ in one])  # the judge's first
+        taken = _bytes(best, places)
+        # Room that is left is for all to see only if nobody needs it.
+        whole = room if halved else sum(taken)
+        return [(one, whole - own) for one, own in zip(group, taken, strict=True)]
+    return [(one, room) for one in group]
+
+
+def _bytes(models: Sequence[tuple[float, _Needs]], places: Sequence[int]) -> list[int]:
+    return [needs.fixed + n * needs.sequence for (_, needs), n in zip(models, places, strict=True)]

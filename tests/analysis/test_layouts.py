@@ -175,6 +175,17 @@ def test_models_that_do_not_fit_together_have_no_place():
     assert producer.marked is not None
 
 
+def test_models_that_share_a_device_never_take_more_than_it_has():
+    for users in (1, 8, 24, 40, 64):
+        two = [wanted("8B", role=role, users=users) for role in ("producer", "evaluator")]
+        places = packed(two, device("rtx-4090"), TABLES)
+        rows = [place.layouts[0] for place in places]
+        assert sum(row.device_bytes for row in rows) <= 0.92 * 24 * 2**30, users
+        # If not all have a place, a lower precision of the producer seats more.
+        assert all(max(row.sequences for row in one.layouts) >= min(users, 5) for one in places)
+        assert rows[1].bits >= 8
+
+
 def test_a_run_says_how_many_asked_at_once_and_what_for():
     journal = Journal(RECORDED / "h100-eight-at-once.jsonl")
     calls = calls_of(one for one in journal.items(SpanRecord) if isinstance(one, SpanRecord))
