@@ -25,7 +25,7 @@ from harness.cli.consoles import (
     results,
     write_json,
 )
-from harness.cli.layout_table import ONLY, launches, print_places
+from harness.cli.layout_table import ONLY, launches, ports_of, print_places
 from harness.cli.process import FAILED
 from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import digits, print_line
@@ -118,9 +118,15 @@ def advise(
         only = endpoint.backend if endpoint else None
         for number, one in enumerate(wanted):
             learned = speed.learned_for(os.environ, where, one.shape, runtime=only)
-            if learned is not None:
+            if learned is not None and where.memory_bytes_per_s:
                 known[one.role] = learned
                 wanted[number] = replace(one, factors=learned.factors_on(where))
+        if endpoint is not None and not where.memory_bytes_per_s:
+            raise InvalidInput(
+                f"what is measured is compared with the speed of '{where.name}', which is unknown; "
+                "give --bandwidth too",
+                code="advise.speed-unknown",
+            )
         if endpoint is not None:
             rates = Rates(model=wanted[0].shape, device=where, factors=wanted[0].factors)
             _measure(endpoint, wanted[0].load, rates, settings, told, as_json=as_json)
@@ -128,9 +134,13 @@ def advise(
         places = packed(wanted, where, tables, usd_per_hour=price)
     if as_json:
         met = all(one.marked for one in places)
+        ported = zip(places, ports_of(places), strict=True)
         shown = {
             "device": where,
-            "models": [_json_place(one, where) for one in places],
+            "models": [
+                _json_place(one, where, port)
+                for one, port in zip(places, ports_of(places), strict=True)
+            ],
             "enough": [] if met else enough_devices(wanted, where, tables),
             "learned": {role: dict(by) for role, by in known.items()},
         }
@@ -144,9 +154,9 @@ def advise(
         sys.exit(FAILED)
 
 
-def _json_place(place: Place, device: DeviceSpec) -> dict[str, object]:
+def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str, object]:
     row, wanted = place.marked, place.wanted
-    made = launches(place, row, device, port=None) if row else {}
+    made = launches(place, row, device, port=port) if row else {}
     return {
         "role": wanted.role,
         "title": wanted.shape.title,

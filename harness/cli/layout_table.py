@@ -53,7 +53,7 @@ def print_places(
     print_line(device_line(device, explain=explain), console)
     roles: list[str] = []
     lines: list[str] = []
-    for number, place in enumerate(places):
+    for place, port in zip(places, ports_of(places), strict=True):
         print_line("", console)
         _print_table(place, device, console, explain=explain)
         row = place.marked
@@ -63,7 +63,6 @@ def print_places(
         print_line(f"-> meets all targets{unknown_targets(row)}.", console)
         for said in cost_lines(place, row, device, tables, price=price):
             print_line(said, console)
-        port = _FIRST_PORT + 100 * number if len(places) > 1 else None
         made = launches(place, row, device, port=port)
         for backend, launch in made.items():
             title = PROVIDERS[backend].title
@@ -329,6 +328,11 @@ def cost_lines(
             day = f"{needed / 1e6:,.1f} M output tokens a day"
             said += f"; less than {managed[0]} at ${dollars(managed[1])} from {day} on"
     return [said + "."]
+
+
+def ports_of(places: Sequence[Place]) -> list[int | None]:
+    """The first port of each model's servers; None, the servers' usual one, for a model alone."""
+    return [_FIRST_PORT + 100 * n for n in range(len(places))] if len(places) > 1 else [None]
 
 
 def launches(

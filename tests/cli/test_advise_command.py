@@ -104,6 +104,7 @@ def test_json_has_the_layouts_and_what_the_marked_one_is_started_with(project: P
     assert producer["commands"].keys() == {"llamacpp", "ollama"}
     assert producer["commands"]["llamacpp"].startswith("llama-server --model small.gguf")
     assert judge["layouts"][0] == judge["marked"]
+    assert judge["commands"]["vllm"].endswith("--port 8180")
     missed = json.loads(advise(project, "70B", "--device", "l4", "--json").stdout)
     assert missed["models"][0]["marked"] is None
     assert missed["enough"][0]["device"] == "l4"
@@ -223,11 +224,15 @@ def test_what_is_learned_is_of_the_endpoints_own_device(project: Path) -> None:
     assert "'gpu7' is not seen" in advise(project, "--measure", "file").stderr
 
 
+HERE = "http://127.0.0.1:9/v1"
+
+
 @pytest.mark.parametrize(
     ("named", "code", "said"),
     [
         (("nobody",), "endpoint.unknown", "no endpoint is called 'nobody'"),
         (("http://",), "endpoint.unusable", "url 'http://' must start"),
+        ((HERE, "--memory", "24 GiB"), "advise.speed-unknown", "what is measured is compared"),
         (
             ("http://gpu-box:8000/v1",),
             "advise.device-of-endpoint",
