@@ -137,10 +137,7 @@ def advise(
         ported = zip(places, ports_of(places), strict=True)
         shown = {
             "device": where,
-            "models": [
-                _json_place(one, where, port)
-                for one, port in zip(places, ports_of(places), strict=True)
-            ],
+            "models": [_json_place(one, where, port) for one, port in ported],
             "enough": [] if met else enough_devices(wanted, where, tables),
             "learned": {role: dict(by) for role, by in known.items()},
         }
