@@ -69,7 +69,7 @@ def test_a_model_is_known_by_name_or_takes_the_layers_of_one_of_its_size(tables)
     [("Llama-3.1-8B", "AWQ", 5.3), ("Llama-3.1-8B", "FP8", 8.46), ("Llama-3.1-70B", "AWQ", 37.1)],
 )
 def test_tables_and_routers_stay_in_16_bits(tables, model, precision, gib):
-    """Published: sizes of hugging-quants/…-AWQ-INT4 and neuralmagic/…-FP8 on Hugging Face."""
+    """Sizes of hugging-quants/…-AWQ-INT4 and neuralmagic/…-FP8, not read again here."""
     row = tables.quantization(precision)
     shape = tables.shape(model).quantized(row.name, packing=row.packing, bits=row.bits)
     assert shape.weight_bytes / 2**30 == pytest.approx(gib, rel=0.03)

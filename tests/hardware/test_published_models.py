@@ -1,7 +1,8 @@
 """Models whose sizes are published, computed from their `config.json` alone.
 
 Each row: what is computed, what is published, and where; within 2 %, all parameters within 3 %
-(cards round them), and bytes of a cache exactly.
+(cards round them), and bytes of a cache exactly. Configurations and cards are as published, not
+read again here; the logs of vLLM were.
 """
 
 import json
