@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.errors import InvalidInput
 from harness.hardware.footprint import padded_tokens
-from harness.hardware.model_shape import ModelShape, shape_by_hand
-from harness.hardware.quantization import ROLE_FLOORS, label_bits
-from harness.trace import events
+from harness.hardware.quantization import ROLE_FLOORS
 from harness.trace.calls import Call, answered_by_model
 from harness.trace.intervals import depths
-from harness.trace.records import Instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,37 +77,6 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
         )
         found[model] = tuple(roles), load
     return found
-
-
-def shape_of_run(tag: str, instants: Iterable[Instant]) -> tuple[ModelShape, str]:
-    """What a run's journal says of its model: bytes for a token and of its cache; its file's name.
-
-    Raises:
-        InvalidInput: It says nothing, since a server had the model.
-    """
-    seen = events.Events(instants)
-    weights = [one for one in seen[events.Weights] if one.model == tag and one.active_bytes]
-    if not weights:
-        raise InvalidInput(
-            f"the run does not say how large '{tag}' is; name its file or size: {tag}=8B",
-            code="advise.size-unknown",
-        )
-    active_bytes, token_bytes = weights[-1].active_bytes or 0, weights[-1].token_bytes
-    files = [one.file for one in seen[events.Endpoint] if one.model == tag and one.file]
-    file = files[-1] if files else f"{tag}.gguf"
-    packed = re.search(r"I?Q\d\w*|B?F16", file.upper() if files else "")
-    label = packed[0] if packed else "Q8_0"
-    bits = (label_bits(label) or 8) + 0.5  # scales
-    made = shape_by_hand(
-        f"{8e-9 * active_bytes / bits:.3f}B",
-        layers=1,
-        kv_heads=1,
-        head_dim=token_bytes // 4,
-        bits=bits,
-        quantization=label,
-        packing="gguf",
-    )
-    return replace(made, title=tag, family="of the run"), file
 
 
 def _high(values: list[int]) -> int:

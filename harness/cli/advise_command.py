@@ -1,103 +1,83 @@
-"""`harness advise`: what fits on a device, how quick it can be, what to start, its cost."""
+"""`harness advise`: the layouts in which models fit on devices, and what each can reach."""
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 import os
-import re
-from collections.abc import Sequence
-from dataclasses import fields, replace
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from pydantic import ValidationError
-from rich.console import Console
 from rich.table import Table
 
 from harness.analysis import measured_speed as speed
-from harness.analysis.serving_advice import Advice, ModelAdvice, Wanted
-from harness.analysis.serving_advice import advise as advise_on
-from harness.analysis.serving_load import Load, loads_of, shape_of_run
-from harness.cli.arguments import config_option, find_journal, json_option, read_pairs
+from harness.analysis.layouts import Place, Wanted, enough_devices, packed
+from harness.analysis.serving_load import Load, loads_of
+from harness.cli.arguments import config_option, find_journal, json_option
 from harness.cli.consoles import (
     Shown,
     failures_told,
     json_object,
     log_to_stderr,
     results,
-    say,
     write_json,
 )
+from harness.cli.layout_table import ONLY, launches, ports_of, print_places
+from harness.cli.process import FAILED
 from harness.cli.project_files import endpoints_of, settings_for_calls
-from harness.cli.tables import digits, dollars, print_line
+from harness.cli.tables import digits, print_line
 from harness.errors import CallTimeout, InvalidInput, did_you_mean, fault_of
-from harness.hardware import format_bytes, parse_bytes
-from harness.hardware.data_tables import Figure, Tables, read_tables
+from harness.hardware.data_tables import Tables, read_tables
 from harness.hardware.device import DeviceSpec, device_by_hand, this_gpu, this_machine
 from harness.hardware.gpus import read_gpus
-from harness.hardware.model_shape import ModelShape, read_model_shape
-from harness.hardware.quantization import ROLE_FLOORS
+from harness.hardware.model_shape import read_model_shape
+from harness.hardware.quantization import ROLE_FLOORS, KvBits
 from harness.hardware.rates import Rates
 from harness.inference import Endpoint
 from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
 from harness.inference.model_identity import is_here
-from harness.inference.providers import PROVIDERS
-from harness.inference.providers.serving import Launch, name_of, toml
+from harness.inference.providers.serving import name_of
 from harness.session import Settings, load_settings, run_to_its_end
 from harness.session.roles import KNOWN_ROLES, meant_role
 from harness.trace.calls import calls_of
 from harness.trace.journal_reader import Journal
-from harness.trace.records import Instant, SpanRecord
+from harness.trace.records import SpanRecord
 
-_ONLY = "model"
-"""The role of a model that has none."""
 _POSITIVE = click.FloatRange(0, min_open=True)
-_MANY = 8
-"""Users from which a model that is given by its size is taken to be served in 16 bits."""
-_NOTES = 3
-_FIRST = {"decode alone", "decode together", "first token in the queue", "goodput"}
-"""How many notes, and which figures, the first screen has; and whatever is in dollars."""
 _MEASURING_S = 60.0
 _LEAST_BYTES = 2**20
 """Less memory, or a second's bytes, is a number whose unit was forgotten."""
-_BARE = re.compile("[A-Za-z0-9_-]+")
-"""A key of TOML that needs no quotes."""
 
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[ROLE=]MODEL...")
-@click.option("--device", help="One of --tables devices, or of this machine: `machine`, `gpu0`.")
+@click.option("--device", help="One of the table, such as h100, or of this machine: `machine`.")
 @click.option("--memory", help='A device by hand: "24 GiB".')
 @click.option("--bandwidth", help='Of that memory, per second: "1008 GB".')
-@click.option("--gpus", type=click.IntRange(1), help="How many such devices.")
+@click.option("--tflops", type=_POSITIVE, help="16-bit operations of it, in 10^12 per second.")
+@click.option("--gpus", type=click.IntRange(1, 64), help="How many such devices.")
 @click.option("--users", type=click.IntRange(1), help="How many ask at once; default 1.")
 @click.option("--prompt", "prompt_tokens", type=click.IntRange(1), help="Tokens of a prompt; 2000.")
 @click.option("--output", "output_tokens", type=click.IntRange(1), help="Tokens of a reply; 500.")
-@click.option("--rate", "rate_per_s", type=_POSITIVE, help="Requests per second.")
+@click.option("--rate", "rate_per_s", type=_POSITIVE, help="Requests per second, at random.")
 @click.option("--ttft", "ttft_s", type=_POSITIVE, help="Most seconds to the first token; 2.")
 @click.option("--itl", "itl_s", type=_POSITIVE, help="Most seconds between tokens; 0.05.")
-@click.option("--run", metavar="RUN", help="Take load and models from a run or a batch.")
-@click.option("--quantization", help="For models given by their size.")
-@click.option("--runtime", help="Consider only this one of --tables runtimes.")
+@click.option("--run", metavar="RUN", help="Take the load from a run or a batch.")
+@click.option("--quantization", help="Consider only this precision, such as Q8_0 or FP8.")
+@click.option("--kv-bits", type=click.Choice(["16", "8"]), default="16", help="Of the KV cache.")
 @click.option("--price", type=_POSITIVE, help="Dollars per hour and device.")
-@click.option("--table", "own", multiple=True, metavar="NAME=FILE", help="Add or replace rows.")
-@click.option(
-    "--tables", "shown", is_flag=False, flag_value="", help="Show a table, or the names of all."
-)
 @click.option(
     "--measure", "measured", metavar="ENDPOINT", help="Compare this endpoint (tag or URL)."
 )
-@click.option("--explain", is_flag=True, help="All figures with their formulas, all reasons.")
+@click.option("--explain", is_flag=True, help="All rows, formulas, and reasons of flags.")
 @config_option
 @json_option
 def advise(
     *,
     models: Sequence[str],
-    own: Sequence[str],
-    shown: str | None,
     as_json: bool,
     explain: bool,
     price: float | None,
@@ -105,64 +85,86 @@ def advise(
     device: str | None,
     memory: str | None,
     bandwidth: str | None,
+    tflops: float | None,
     measured: str | None,
     **given: Any,  # noqa: ANN401 - options of `_wanted`
 ) -> None:
-    """Say how to serve models on a device: what fits, how quick it can be, what to start.
+    """Show the layouts in which models fit on devices, how quick each can be, and its cost.
 
-    A MODEL is a GGUF file, a folder of safetensors, a config.json, a size such as 8B, or one of
-    --tables models. Models that share a device have roles: producer=a.gguf evaluator=b.gguf.
-    Nothing is loaded and nothing started.
+    A MODEL is a GGUF file, a folder of safetensors, a config.json, a size such as 8B, or a name
+    such as Llama-3.1-70B. Models that share devices have roles: producer=a.gguf evaluator=b.gguf.
+    Nothing is loaded and nothing started. The first layout that meets all targets is marked, and
+    shown with its command lines.
 
-    With --measure, an endpoint answers calls for a minute, and later advice uses the rates that it
-    reached. To measure a server without an endpoint, give its URL and --runtime.
+    With --measure, an endpoint answers calls for a minute, and later tables use the rates that it
+    reached.
 
-    Exit codes: 0 shown, 1 the endpoint could not be measured, 2 invalid input.
+    Exit codes: 0 a layout of each model meets all targets, 1 none does, or the endpoint could not
+    be measured, 2 invalid input.
     """
     told: dict[str, object] = {}
     log_to_stderr()
     with failures_told(as_json=as_json, of_journals=True, more=told):
-        pairs = read_pairs(own, option="--table", form="name=file")
-        tables = read_tables({name: Path(path) for name, path in pairs.items()})
-        if shown is not None:
-            _print_table(tables, shown)
-            return
+        tables = read_tables()
         endpoint = None
         if measured is not None:
             settings = settings_for_calls(given["config"])
-            endpoint = _measured(measured, settings, tables, models, given["runtime"])
-            given["runtime"] = endpoint.backend
+            endpoint = _measured(measured, settings, models)
             models = models or ([str(endpoint.path)] if endpoint.path else [])
             device = device or (_device_of(endpoint) if memory is None else None)
-        where = _device(tables, device, memory, bandwidth)
-        wanted, known = _wanted(models, tables, is_gpu=where.is_gpu, **given), {}
-        row = tables.runtime(given["runtime"] or "")
-        only = row.backend if row else given["runtime"]
+        where = _device(tables, device, memory, bandwidth, tflops)
+        where = replace(where, count=gpus or where.count)
+        wanted, known = _wanted(models, tables, **given), {}
+        only = endpoint.backend if endpoint else None
         for number, one in enumerate(wanted):
             learned = speed.learned_for(os.environ, where, one.shape, runtime=only)
-            if learned is not None:
+            if learned is not None and where.memory_bytes_per_s:
                 known[one.role] = learned
                 wanted[number] = replace(one, factors=learned.factors_on(where))
+        if endpoint is not None and not where.memory_bytes_per_s:
+            raise InvalidInput(
+                f"what is measured is compared with the speed of '{where.name}', which is unknown; "
+                "give --bandwidth too",
+                code="advise.speed-unknown",
+            )
         if endpoint is not None:
             rates = Rates(model=wanted[0].shape, device=where, factors=wanted[0].factors)
             _measure(endpoint, wanted[0].load, rates, settings, told, as_json=as_json)
             return
-        found = advise_on(
-            wanted,
-            replace(where, count=gpus or where.count),
-            tables=tables,
-            launches={name: one.launch for name, one in PROVIDERS.items() if one.launch},
-            usd_per_hour=price,
-        )
+        places = packed(wanted, where, tables, usd_per_hour=price)
     if as_json:
-        each = {one.name: getattr(found, one.name) for one in fields(found)}
-        write_json(json_object(each | {"learned": {role: dict(by) for role, by in known.items()}}))
-        return
-    for role, by in known.items():
-        print_line(
-            f"{role}: as quick as {by.model} with {by.runtime} in run {by.run_id}", results()
-        )
-    _print_advice(found, results(), explain=explain)
+        met = all(one.marked for one in places)
+        ported = zip(places, ports_of(places), strict=True)
+        shown = {
+            "device": where,
+            "models": [_json_place(one, where, port) for one, port in ported],
+            "enough": [] if met else enough_devices(wanted, where, tables),
+            "learned": {role: dict(by) for role, by in known.items()},
+        }
+        write_json(json_object(shown))
+    else:
+        for role, by in known.items():
+            said = f"{role}: as quick as {by.model} with {by.runtime} in run {by.run_id}"
+            print_line(said, results())
+        print_places(places, where, tables, results(), price=price, explain=explain)
+    if not all(one.marked for one in places):
+        sys.exit(FAILED)
+
+
+def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str, object]:
+    row, wanted = place.marked, place.wanted
+    made = launches(place, row, device, port=port) if row else {}
+    return {
+        "role": wanted.role,
+        "title": wanted.shape.title,
+        "load": wanted.load,
+        "first_device": place.first,
+        "devices": place.count,
+        "layouts": place.layouts,
+        "marked": row,
+        "commands": {name: " ".join(one.text for one in by.command) for name, by in made.items()},
+        "endpoints": {name: [one.text for one in by.endpoint] for name, by in made.items()},
+    }
 
 
 # --- what is measured -----------------------------------------------------------------------------
@@ -216,20 +218,11 @@ def _measure(
 # --- what is asked --------------------------------------------------------------------------------
 
 
-def _measured(
-    named: str, settings: Settings, tables: Tables, models: Sequence[str], runtime: str | None
-) -> Endpoint:
-    """By its tag, or by the address of a server that was started as advised."""
+def _measured(named: str, settings: Settings, models: Sequence[str]) -> Endpoint:
+    """By its tag, or by the address of a server that speaks OpenAI's protocol."""
     if "://" in named:
-        row = tables.runtime(runtime or "")
-        backend = row.backend if row else runtime or "openai"
-        if backend not in PROVIDERS:
-            known = did_you_mean(backend, tables.runtimes)
-            raise InvalidInput(
-                f"--runtime: '{runtime}' is not a runtime; {known}", code="advise.runtime-unknown"
-            )
         name = name_of(models[0].rpartition("=")[2]) if models else ""
-        fields = {"tag": "measured", "backend": backend, "url": named, "model_id": name}
+        fields = {"tag": "measured", "backend": "openai", "url": named, "model_id": name}
         try:
             return Endpoint.model_validate(fields)
         except ValidationError as error:
@@ -255,17 +248,21 @@ def _device_of(endpoint: Endpoint) -> str | None:
 
 
 def _device(
-    tables: Tables, name: str | None, memory: str | None, bandwidth: str | None
+    tables: Tables,
+    name: str | None,
+    memory: str | None,
+    bandwidth: str | None,
+    tflops: float | None,
 ) -> DeviceSpec:
     if memory is not None:
+        like = tables.device(name) if name else None
         try:
-            like = tables.device(name) if name else tables.like(parse_bytes(memory))
-            found = device_by_hand(memory, bandwidth=bandwidth, like=like)
+            found = device_by_hand(memory, bandwidth=bandwidth, tflops=tflops, like=like)
         except ValueError as error:
             raise InvalidInput(str(error), code="advise.size-unreadable") from error
-    elif bandwidth is not None:
+    elif bandwidth is not None or tflops is not None:
         raise InvalidInput(
-            "--bandwidth is that of a device by hand; give both: "
+            "--bandwidth and --tflops are those of a device by hand; give its memory too: "
             '--memory "24 GiB" --bandwidth "1008 GB"',
             code="advise.bandwidth-alone",
         )
@@ -275,7 +272,8 @@ def _device(
             return this_machine()
         ours = GPU_NAME.fullmatch(name)
         found = this_gpu(name, known=tables.product) if ours else tables.device(name)
-    if found.memory_bytes < _LEAST_BYTES or found.memory_bytes_per_s < _LEAST_BYTES:
+    speeds = [found.memory_bytes_per_s] if bandwidth or found.memory_bytes_per_s else []
+    if min(found.memory_bytes, *speeds, _LEAST_BYTES) < _LEAST_BYTES:
         raise InvalidInput(
             f"'{found.name}' has no memory or no speed of its own; give both with their units: "
             '--memory "24 GiB" --bandwidth "1008 GB"',
@@ -288,11 +286,10 @@ def _wanted(
     models: Sequence[str],
     tables: Tables,
     *,
-    is_gpu: bool,
     run: str | None,
     config: Path | None,
     quantization: str | None,
-    runtime: str | None,
+    kv_bits: str,
     **options: Any,  # noqa: ANN401 - fields of `Load`
 ) -> list[Wanted]:
     """The models that are named, and those of the run, each with its load."""
@@ -300,65 +297,46 @@ def _wanted(
     named: dict[str, str] = {}
     for one in models:
         role, _, model = ("", "", one) if Path(one).exists() else one.rpartition("=")
-        if (role or _ONLY) in named:
+        if (role or ONLY) in named:
             raise InvalidInput(
                 f"'{one}': another model has the same role, or none; give each its own, as in "
                 "producer=8B evaluator=3B",
                 code="advise.role-twice",
             )
-        named[role or _ONLY] = model
-    if quantization is None:
-        only = tables.runtime(runtime or "")
-        many = is_gpu and given.get("users", 1) > _MANY
-        quantization = "BF16" if (only.packing == "safetensors" if only else many) else "F16"
-    if quantization not in tables.quantizations:
-        known = did_you_mean(quantization, tables.quantizations)
-        raise InvalidInput(
-            f"'{quantization}' is not a quantization; {known}", code="advise.quantization-unknown"
-        )
-    packing = tables.quantizations[quantization]
-
-    def shape_of(model: str) -> ModelShape:
-        path = Path(model)
-        is_path = path.exists() or path.suffix in {".gguf", ".json"}
-        return read_model_shape(path) if is_path else tables.shape(model, packing)
-
+        named[role or ONLY] = model
+    packing = tables.quantization(quantization).name if quantization else None
+    bits: KvBits = 8 if kv_bits == "8" else 16
     found: list[Wanted] = []
     settings = load_settings(config, environment=os.environ) if run else Settings()
-    endpoints = settings.endpoints
     asked = _asked(run, settings.traces) if run else []
-    roles_known = {_ONLY, *KNOWN_ROLES, *ROLE_FLOORS}
-    roles_known |= {name for tag, roles, *_ in asked for name in (*roles, tag)}
-    for role in named:
-        near = role.partition("-")[0].rstrip("0123456789")
-        meant = None if role in roles_known else meant_role(near, roles_known)
-        if meant is not None and meant not in named:
-            raise InvalidInput(
-                f"'{role}' is not a role that is known here; did you mean '{meant}'? If not, "
-                "choose a name less like it",
-                code="roles.misspelt",
-            )
-    for tag, roles, load, instants in asked:
-        role = next((one for one in (*roles, tag) if one in named), _ONLY)
-        file = endpoints[tag].path if tag in endpoints else None
-        model = named.pop(role, str(file or ""))
-        shape, name = (shape_of(model), "") if model else shape_of_run(tag, instants)
-        said = f"the run does not say where {name} is: put its folder for /path/to, or {tag}=FILE"
+    _check_roles(named, {name for tag, roles, _ in asked for name in (*roles, tag)})
+
+    def add(role: str, model: str, load: Load) -> None:
+        path = Path(model)
+        is_path = path.exists() or path.suffix in {".gguf", ".json"}
+        shape = read_model_shape(path) if is_path else tables.shape(model)
+        if path.name == "config.json":  # servers take the folder
+            model = str(path.parent)
         found.append(
             Wanted(
-                # Endpoints of a pool have one role.
-                role=f"{roles[0]}-{tag}" if roles[0] in {one.role for one in found} else roles[0],
-                shape=shape,
-                model=model or f"/path/to/{name}",
-                note=said if name else "",
-                load=replace(load, **given),
-                runtime=runtime,
+                role=role, shape=shape, model=model, load=load, quantization=packing, kv_bits=bits
             )
         )
-    found += [
-        Wanted(role=role, shape=shape_of(model), model=model, load=Load(**given), runtime=runtime)
-        for role, model in named.items()
-    ]
+
+    for tag, roles, load in asked:
+        role = next((one for one in (*roles, tag) if one in named), ONLY)
+        file = settings.endpoints[tag].path if tag in settings.endpoints else None
+        model = named.pop(role, str(file or ""))
+        if not model:
+            raise InvalidInput(
+                f"the run does not say how large '{tag}' is; name its file or size: {tag}=8B",
+                code="advise.size-unknown",
+            )
+        # Endpoints of a pool have one role.
+        known = {one.role for one in found}
+        add(f"{roles[0]}-{tag}" if roles[0] in known else roles[0], model, replace(load, **given))
+    for role, model in named.items():
+        add(role, model, Load(**given))
     if not found:
         raise InvalidInput(
             "there is no model; name a GGUF file, a folder, a size such as 8B, or --run latest",
@@ -367,117 +345,20 @@ def _wanted(
     return found
 
 
-def _asked(run: str, traces: Path) -> list[tuple[str, tuple[str, ...], Load, Sequence[Instant]]]:
+def _check_roles(named: Collection[str], of_run: Collection[str]) -> None:
+    known = {ONLY, *KNOWN_ROLES, *ROLE_FLOORS, *of_run}
+    for role in named:
+        near = role.partition("-")[0].rstrip("0123456789")
+        meant = None if role in known else meant_role(near, known)
+        if meant is not None and meant not in named:
+            raise InvalidInput(
+                f"'{role}' is not a role that is known here; did you mean '{meant}'? If not, "
+                "choose a name less like it",
+                code="roles.misspelt",
+            )
+
+
+def _asked(run: str, traces: Path) -> list[tuple[str, tuple[str, ...], Load]]:
     journal = Journal(find_journal(run, traces))
     calls = calls_of(one for one in journal.items(SpanRecord) if isinstance(one, SpanRecord))
-    instants = [one for one in journal.items(Instant) if isinstance(one, Instant)]
-    loads = loads_of(calls)
-    return [(tag, roles, load, instants) for tag, (roles, load) in loads.items()]
-
-
-# --- what is shown --------------------------------------------------------------------------------
-
-
-def _print_advice(advice: Advice, console: Console, *, explain: bool) -> None:
-    device = advice.device
-    source = f" ({device.source})" if explain or device.source.startswith("speed") else ""
-    size, speed = format_bytes(device.memory_bytes), device.memory_bytes_per_s / 1e9
-    print_line(f"{device.name}: {size} at {speed:,.0f} GB/s{source}. {advice.said}", console)
-    started: set[str] = set()
-    for model in advice.models:
-        _print_model(model, console, started, explain=explain)
-    keys = {
-        one.role: one.role if _BARE.fullmatch(one.role) else toml(one.role) for one in advice.models
-    }
-    roles = [f"{key} = {toml(role)}" for role, key in keys.items() if role != _ONLY]
-    lines = ["", "[roles]", *roles] if roles else []
-    for model in advice.models:
-        if model.launch is not None:
-            lines += [
-                "",
-                f"[endpoints.{keys[model.role]}]",
-                *(one.text for one in model.launch.endpoint),
-            ]
-    print_line("\nharness.toml:" + "\n".join(lines), console, "cyan")
-
-
-def _print_model(model: ModelAdvice, console: Console, started: set[str], *, explain: bool) -> None:
-    row, launch = model.runtime, model.launch or Launch(command=(), endpoint=())
-    name = "" if model.role == _ONLY else f"{model.role}: "
-    load = model.load
-    asked = f"{load.users} at once, {load.prompt_tokens:,} + {load.output_tokens:,} tokens each"
-    title = f"\n{name}{model.title}, {asked}"
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for column in ("", "weights", "KV cache", "of a sequence", "at once", "alone", "together"):
-        table.add_column(column)
-    for one in model.options:
-        if explain or one.kv_bits == 16 or one == model.chosen:
-            table.add_row(
-                "->" if one == model.chosen else "",
-                f"{one.quantization or 'as it is'}, {format_bytes(one.weight_bytes)}",
-                f"{one.kv_bits} bits",
-                format_bytes(one.sequence_bytes),
-                f"{one.sequences:,}",
-                *(
-                    f"{digits(speed)} tokens/s" if one.sequences else "-"
-                    for speed in (one.alone_tokens_per_s, one.together_tokens_per_s)
-                ),
-            )
-    console.print(table)
-    against = f" Against it: {row.against}." if explain else ""
-    print_line(f"{row.name}: {row.why}.{against}", console)
-    for note in model.notes[: None if explain else _NOTES]:
-        print_line(f"- {note}", console)
-    for missing in launch.missing:
-        print_line(f"- it has no setting for {missing}", console)
-    if command := " ".join(one.text for one in launch.command):
-        said = "the same server serves it" if command in started else command
-        print_line(said, console, "bold green")
-        started.add(command)
-    if not explain:
-        shown = (one for one in model.figures if one.name in _FIRST or one.unit == "$")
-        targets = f"first token within {load.ttft_s:g} s, then one every {load.itl_s:g} s"
-        said = ", ".join(f"{one.name} {_figure(one)}" for one in shown)
-        print_line(f"{said}; goodput counts requests on target: {targets}", console)
-        return
-    for setting in (*launch.command, *launch.endpoint):
-        print_line(f"  {setting.text}: {setting.reason}", console, "dim")
-    for figure in model.figures:
-        print_line(f"{figure.name}: {_figure(figure)} = {figure.formula}", console)
-
-
-def _figure(figure: Figure) -> str:
-    limit = figure.ceiling
-    bound = "" if limit in (None, figure.value) else f" (at best {_shown(limit, figure.unit)})"
-    return _shown(figure.value, figure.unit) + bound
-
-
-def _shown(value: float, unit: str) -> str:
-    if math.isinf(value):
-        return "without end"
-    if unit == "B":
-        return format_bytes(round(value))
-    if unit == "$":
-        return f"${dollars(value)}"
-    if unit == "s" and value >= 3600:
-        return f"{value / 3600:,.1f} hours"
-    if unit == "s" and value < 1:
-        return f"{1000 * value:,.3g} ms"
-    return f"{value:,.0f} {unit}".rstrip() if value == int(value) else f"{digits(value)} {unit}"
-
-
-def _print_table(tables: Tables, name: str) -> None:
-    found = {one.name: getattr(tables, one.name) for one in fields(tables)}
-    if name not in found:
-        if name:
-            raise InvalidInput(
-                f"'{name}' is not a table; {did_you_mean(name, found)}", code="advise.table-unknown"
-            )
-        for title, rows in found.items():
-            print_line(f"{title}: {', '.join(rows)}", results())
-        return
-    rows = [row.model_dump() for row in found[name].values()]
-    writer = csv.DictWriter(lines := io.StringIO(), rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    say(lines.getvalue(), nl=False)
+    return [(tag, roles, load) for tag, (roles, load) in loads_of(calls).items()]

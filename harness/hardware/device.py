@@ -26,15 +26,24 @@ class DeviceSpec:
     name: str
     memory_bytes: int
     memory_bytes_per_s: float
+    """0 if unknown."""
     flops_per_s: float | None
     """Of matrix products with 16-bit factors, without sparsity; None if unknown."""
-    link: str = ""
-    """What joins it to others of its kind, such as `nvlink-4`; empty if unknown."""
+    fp8_flops_per_s: float | None = None
+    """With 8-bit factors; None if unknown or if it has no units for them."""
     is_gpu: bool = True
     count: int = 1
     """Alike ones in the machine."""
     source: str
     """Where the figures are from: `measured`, `nominal`, `by hand`, or a data sheet."""
+
+    def flops_with(self, quantization: str | None) -> float | None:
+        """What it computes a second with weights packed so.
+
+        Only FP8 has units of its own. Others, 4 bits included, are unpacked to 16.
+        """
+        eight = self.fp8_flops_per_s if (quantization or "").upper().startswith("FP8") else None
+        return eight or self.flops_per_s
 
 
 def this_machine() -> DeviceSpec:
@@ -80,23 +89,34 @@ def this_gpu(name: str, *, known: Callable[[str], DeviceSpec | None]) -> DeviceS
         memory_bytes=memory,
         memory_bytes_per_s=speed,
         flops_per_s=like.flops_per_s if like else None,
-        link=like.link if like else "",
+        fp8_flops_per_s=like.fp8_flops_per_s if like else None,
         count=sum(one.product == gpu.product for one in gpus),
         source="nominal",
     )
 
 
-def device_by_hand(memory: str, *, bandwidth: str | None = None, like: DeviceSpec) -> DeviceSpec:
+def device_by_hand(
+    memory: str,
+    *,
+    bandwidth: str | None = None,
+    tflops: float | None = None,
+    like: DeviceSpec | None = None,
+) -> DeviceSpec:
     """A device of so much memory, `24 GiB`, and speed, `1008 GB`; the rest is as of `like`.
 
     Raises:
         ValueError: A size has another form.
     """
-    speed = parse_bytes(bandwidth.removesuffix("/s")) if bandwidth else like.memory_bytes_per_s
+    found = like or DeviceSpec(
+        name=memory, memory_bytes=0, memory_bytes_per_s=0.0, flops_per_s=None, source="by hand"
+    )
+    speed = parse_bytes(bandwidth.removesuffix("/s")) if bandwidth else found.memory_bytes_per_s
     return replace(
-        like,
+        found,
         name=memory,
         memory_bytes=parse_bytes(memory),
         memory_bytes_per_s=speed,
-        source="by hand" if bandwidth else f"speed as of {like.name}",
+        flops_per_s=tflops * 1e12 if tflops else found.flops_per_s,
+        fp8_flops_per_s=None if tflops else found.fp8_flops_per_s,
+        source=f"otherwise as {like.name}" if like else "by hand",
     )

@@ -16,8 +16,6 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Final
 
-import numpy as np
-
 from harness.errors import ModelFileInvalid
 from harness.hardware.quantization import TENSOR_FORMATS
 
@@ -263,10 +261,17 @@ def _read_numbers(cursor: _Cursor, code: str, length: int) -> tuple[object, ...]
 
 
 def _skip_strings(cursor: _Cursor, length: int) -> None:
-    end = skip_texts(cursor.data, cursor.at, length)
-    if end is None:
-        raise cursor.invalid(f"{length:,} texts should follow, the file ends first; {_DAMAGED}")
-    cursor.take(end - cursor.at)
+    """Steps over texts, each a size of eight bytes and so many bytes: 0.1 µs each."""
+    at, last, size_at = cursor.at, len(cursor.data) - _U64.size, _U64.unpack_from
+    for _ in range(length):
+        if at > last:
+            break
+        at += _U64.size + size_at(cursor.data, at)[0]
+    else:
+        if at <= len(cursor.data):
+            cursor.at = at
+            return
+    raise cursor.invalid(f"{length:,} texts should follow, the file ends first; {_DAMAGED}")
 
 
 def _read_tensor(cursor: _Cursor) -> tuple[str, int, int]:
@@ -359,54 +364,3 @@ def model_keys(file: GgufFile) -> ModelKeys:
             key, f"is {layers:,}, not 1 to {MAX_LAYERS:,}; the file is damaged, download it again"
         )
     return ModelKeys(file=file, architecture=architecture, layers=layers)
-
-
-_SIZE: Final = Struct("<Q")
-_ONE_BY_ONE: Final = 128
-_WINDOW_BYTES: Final = 65_536
-
-
-def skip_texts(data: mmap.mmap, at: int, count: int) -> int | None:
-    """The byte after `count` texts that begin at `at`; None if the file ends first.
-
-    A text is a size of eight bytes, then that many bytes, so the last is found only by way of all
-    others. Stepping takes 80 ns a text, and a vocabulary and its merges are a million. So between
-    steps numpy guesses where the texts of the next 64 KiB begin, and guesses that follow one
-    another by the sizes stored there are passed at once, in 20 ns each.
-    """
-    last = len(data) - _SIZE.size
-    read_size = _SIZE.unpack_from
-    while count:
-        steps = min(count, _ONE_BY_ONE)
-        for _ in range(steps):
-            if at > last:
-                return None
-            (size,) = read_size(data, at)
-            at += _SIZE.size + size
-        count -= steps
-        if count > _ONE_BY_ONE and at <= last:
-            passed, at = _pass_window(data, at, count - 1)
-            count -= passed
-    return at if at <= len(data) else None
-
-
-def _pass_window(data: mmap.mmap, at: int, limit: int) -> tuple[int, int]:
-    """How many texts, at most `limit`, one window could pass, and where the next text begins."""
-    # A copy: an array over the map would keep it open. Arrays of guesses take some times as much.
-    window = data[at : at + min(_WINDOW_BYTES, len(data) // 16)]
-    if len(window) < _SIZE.size:
-        return 0, at
-    # 1. Guess: a size below 256 is one byte and seven zeros, and text has no zeros.
-    zero = np.frombuffer(window, np.uint8) == 0
-    starts = np.flatnonzero(zero[:-1] & ~zero[1:]) - (_SIZE.size - 1)
-    starts = starts[starts >= 0]
-    if not starts.size or starts[0] != 0:
-        return 0, at
-    # 2. Check: where the next text begins by the size stored there, all eight bytes of it. Signed
-    # is enough, since by the guess its highest byte is 0.
-    sizes: Any = np.ndarray((len(window) - _SIZE.size + 1,), "<i8", window, strides=(1,))
-    follows = starts[:-1] + _SIZE.size + sizes[starts[:-1]] == starts[1:]
-    # 3. Guesses are right up to the first that does not follow.
-    right = follows.size if follows.all() else int(np.argmin(follows))
-    passed = min(right, limit)
-    return passed, at + int(starts[passed])

@@ -53,6 +53,10 @@ class ModelShape:
     """Those that one token passes: with experts, only the ones it uses."""
     expert_share: float = 1.0
     """Of a layer's experts, those that one token uses; 1 for a dense model."""
+    fine_parameters: int = 0
+    """Those that quantizations of safetensors leave in 16 bits."""
+    heads: int = 0
+    """Of queries; 0 if unknown."""
     caches: tuple[LayerCache, ...]
     exact_caches: bool
     """Whether the cache is known to the byte; else it is usually smaller."""
@@ -127,15 +131,31 @@ class ModelShape:
 
     def quantized(self, name: str, *, packing: Packing, bits: float) -> ModelShape:
         """The same with weights of so many bits each, scales included: an estimate."""
-        ratio = self.parameters * bits / 8 / self.weight_bytes
+        fine = self.fine_parameters if packing == "safetensors" else 0
+        size = round(((self.parameters - fine) * bits + fine * max(bits, 16)) / 8)
+        ratio = size / self.weight_bytes
         return replace(
             self,
             quantization=name,
             packing=packing,
-            weight_bytes=round(self.weight_bytes * ratio),
+            weight_bytes=size,
             passed_bytes=round(self.passed_bytes * ratio),
             active_bytes=round(self.active_bytes * ratio),
         )
+
+    def on_rank(self, ranks: int) -> ModelShape:
+        """With the caches that one of so many GPUs has of each layer (tensor parallel).
+
+        Key-value heads are divided, and repeated if there are fewer than GPUs: a latent (MLA), one
+        head for all, is on each of them whole.
+        """
+
+        def part(cache: LayerCache) -> LayerCache:
+            heads, state = (-(-n // ranks) for n in (cache.heads, cache.state_elements))
+            return replace(cache, heads=heads, state_elements=state)
+
+        caches = tuple(map(part, self.caches))
+        return replace(self, caches=caches, source=replace(self.source, caches=caches))
 
 
 def read_model_shape(path: Path) -> ModelShape:
@@ -167,6 +187,7 @@ def read_model_shape(path: Path) -> ModelShape:
         passed_bytes=header.weights.passed_bytes,
         active_bytes=header.active_bytes,
         expert_share=max(header.expert_used_count, 1) / experts,
+        heads=header.head_count,
         caches=header.caches,
         exact_caches=header.exact_caches,
         context_limit=header.context_length,
@@ -175,19 +196,21 @@ def read_model_shape(path: Path) -> ModelShape:
 
 
 def _of_safetensors(model: SafetensorsModel) -> ModelShape:
-    active_share = model.active_parameters / model.parameters
-    idle = 0.0 if model.expert_share == 1 else 1 - model.expert_share
+    passed = model.tensor_bytes - model.input_bytes
+    quantization = model.quantization.upper() if model.quantization else _dtype_label(model.dtype)
     return ModelShape(
         title=model.name,
         family=model.architecture,
-        quantization=model.quantization or _dtype_label(model.dtype),
+        quantization=quantization,
         packing="safetensors",
         parameters=model.parameters,
         active_parameters=model.active_parameters,
         weight_bytes=model.tensor_bytes,
-        passed_bytes=model.tensor_bytes if idle else round(model.tensor_bytes * active_share),
-        active_bytes=round(model.tensor_bytes * active_share),
+        passed_bytes=passed,
+        active_bytes=passed - round(model.expert_bytes * (1 - model.expert_share)),
         expert_share=model.expert_share,
+        fine_parameters=model.fine_parameters,
+        heads=model.heads,
         caches=model.caches,
         exact_caches=model.exact_caches,
         context_limit=model.context_length or None,
@@ -202,13 +225,16 @@ def _dtype_label(dtype: str | None) -> str | None:
 def shape_by_hand(
     size: str,
     *,
+    title: str = "",
     layers: int,
+    width: int = 0,
+    heads: int = 0,
     kv_heads: int,
     head_dim: int,
     bits: float = 16,
     active: str = "",
-    quantization: str = "F16",
-    packing: Packing = "safetensors",
+    fine: str = "",
+    quantization: str = "BF16",
 ) -> ModelShape:
     """A model of so many parameters, such as `7B`, of which a token uses all or the active ones.
 
@@ -217,16 +243,21 @@ def shape_by_hand(
     """
     parameters = parse_parameters(size)
     used = parse_parameters(active) if active else parameters
-    width = 4 * kv_heads * head_dim  # as is usual, and so is the feed-forward layer's
+    width = width or 4 * kv_heads * head_dim  # as is usual, and so is the feed-forward layer's
+    fine_count = parse_parameters(fine) if fine else 0
+    size_bytes = round(((parameters - fine_count) * bits + fine_count * max(bits, 16)) / 8)
     model = SafetensorsModel(
         architecture="",
-        name=size,
+        name=title or size,
         dtype=None,
         quantization=quantization,
         parameters=parameters,
         active_parameters=used,
         expert_share=used / parameters,
-        tensor_bytes=round(parameters * bits / 8),
+        tensor_bytes=size_bytes,
+        expert_bytes=size_bytes if active else 0,
+        fine_parameters=fine_count,
+        heads=heads,
         context_length=0,
         embedding_length=width,
         feed_forward_length=7 * width // 2,
@@ -234,7 +265,7 @@ def shape_by_hand(
         caches=(LayerCache(heads=kv_heads, key_length=head_dim, value_length=head_dim),) * layers,
         exact_caches=False,
     )
-    return replace(_of_safetensors(model), packing=packing)
+    return _of_safetensors(model)
 
 
 def parse_parameters(size: str) -> int:

@@ -1,8 +1,4 @@
-"""A model that is partly on a GPU: what is where, and what that costs.
-
-All or nothing: half a model on the GPU is not half as slow as all of it there, but nearly as slow
-as none. Better a smaller model that fits whole.
-"""
+"""A model that is partly on a GPU, or over several: what is where."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from itertools import accumulate, pairwise
 from math import ceil
 from typing import Final
 
-from harness.errors import InvalidInput
 from harness.hardware.footprint import (
     Footprint,
     Loading,
@@ -22,24 +17,9 @@ from harness.hardware.footprint import (
 )
 from harness.hardware.gguf import GgufHeader
 
-GPU_SPEEDUP: Final = 10.0
-"""How much faster a GPU computes a layer than a CPU: 10 to 20 times."""
-
 GPU_CONTEXT_BYTES: Final = 800 * 10**6
 """What a process takes on a GPU beside its model: CUDA's context and libraries. On an H100 (driver
 580, llama.cpp with ggml 0.25), 773 to 822 MB beside models of 3.3 to 7.9 GB, whole and split."""
-
-
-def offload_speedup(share: float) -> float:
-    """How much faster a model is with a share p of it on a GPU: 1 / ((1 - p) + p / s) (Amdahl).
-
-    With s = `GPU_SPEEDUP`, 90 % of it is only 5.26 times as fast.
-    """
-    if not 0 <= share <= 1:
-        raise InvalidInput(
-            f"a share of {share:g} is not from 0 to 1", code="model.share-out-of-range"
-        )
-    return 1 / ((1 - share) + share / GPU_SPEEDUP)
 
 
 _FLOAT_BYTES: Final = 4

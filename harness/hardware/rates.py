@@ -1,14 +1,16 @@
-"""How quickly a model can answer on a device, and what that costs: one function for each formula.
+"""How quickly a model can answer on a device: one function for each formula.
 
 Decoding reads, for each token, all weights that it passes and the KV cache of its sequence; prefill
 multiplies each prompt token with all of them. The first is bound by the memory's bandwidth, the
-second by the processor. GB are 10**9 bytes.
+second by the processor. GB are 10**9 bytes. What GPUs say to each other is in no figure.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Final
 
 from harness.errors import InvalidInput
@@ -38,14 +40,34 @@ USUAL: Final = Factors(bandwidth=0.6, compute=0.5)
 bandwidth-limited", arXiv, 2026-05-28). For compute a half is a guess."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Rates:
-    """The speed of a model on a device."""
+    """The speed of a model on devices: each layer divided over some, or some layers on each.
+
+    A pipeline makes no token sooner. With several sequences its stages work side by side, as in
+    vLLM; llama.cpp's stages wait for one another.
+    """
 
     model: ModelShape
     device: DeviceSpec
     kv_bits: KvBits = 16
+    tensor_parallel: int = 1
+    stages: int = 1
     factors: Factors = CEILING
+
+    @cached_property
+    def _on_rank(self) -> ModelShape:
+        return self.model.on_rank(self.tensor_parallel)
+
+    @cached_property
+    def _sequence_bytes(self) -> Callable[[int], int]:
+        """By the tokens of a sequence, its caches on one GPU; a model has many layers."""
+        return cache(lambda tokens: self._on_rank.sequence_kv_bytes(tokens, self.kv_bits))
+
+    @property
+    def stages_at_once(self) -> int:
+        """Stages that work on different sequences at one moment."""
+        return self.stages if self.model.packing == "safetensors" else 1
 
     def weight_bytes(self, sequences: int) -> int:
         """Weights that a step of B sequences reads: each brings its own choice of experts.
@@ -61,48 +83,39 @@ class Rates:
         """Seconds for one token of each of B sequences of so many tokens so far: the ITL.
 
         max((weights + B * KV bytes) / bandwidth, 2 * N * B / F), for N active parameters and F
-        operations a second. On a CPU it is their sum: the cores that compute are those that wait
-        for the memory.
+        operations a second, of one GPU of those that divide a layer. On a CPU it is their sum: the
+        cores that compute are those that wait for the memory. A pipeline's stages have B / stages
+        sequences each.
         """
         factors, device = self.factors, self.device
-        cache_bytes = sequences * self.model.sequence_kv_bytes(tokens, self.kv_bits)
-        moved = self.weight_bytes(sequences) / factors.bandwidth
+        batch = -(-sequences // self.stages_at_once)
+        cache_bytes = batch * self._sequence_bytes(tokens)
+        moved = self.weight_bytes(batch) / self.tensor_parallel / factors.bandwidth
         moved += cache_bytes / (factors.cache or factors.bandwidth)
         moving_s = moved / device.memory_bytes_per_s
         rate = self.prefill_tokens_per_s()
-        computing_s = sequences / rate if rate else 0.0
+        computing_s = batch / rate if rate else 0.0
         return max(moving_s, computing_s) if device.is_gpu else moving_s + computing_s
-
-    def decode_tokens_per_s(self, *, tokens: int, sequences: int = 1) -> float:
-        """Tokens a second of all B sequences together: B / `step_s`."""
-        return sequences / self.step_s(tokens=tokens, sequences=sequences)
 
     def prefill_tokens_per_s(self, tokens: int = 0) -> float | None:
         """Tokens a second of a prompt of so many: F / `prompt_flops`; None if F is unknown."""
-        flops = self.device.flops_per_s
-        return flops and flops * self.factors.compute / prompt_flops(self.model, tokens)
+        flops = self.device.flops_with(self.model.quantization)
+        if flops is None:
+            return None
+        rate = flops * self.factors.compute / prompt_flops(self.model, tokens)
+        return rate * self.tensor_parallel
 
     def prefill_s(self, tokens: int, *, cached: int = 0) -> float | None:
         """Seconds to read a prompt, without what a prefix cache has of it; weights are read once.
 
         None if the processor's speed is unknown.
         """
-        rate, factors = self.prefill_tokens_per_s(tokens + cached), self.factors
+        rate, device = self.prefill_tokens_per_s(tokens), self.device
         if rate is None:
             return None
-        reading_s = self.model.active_bytes / (self.device.memory_bytes_per_s * factors.bandwidth)
-        return max((tokens - cached) / rate, reading_s)
-
-    def saturation(self, *, tokens: int) -> int:
-        """The batch from which doubling it gains less than a tenth; 2**16 at most.
-
-        There the KV caches or the processor cost what the weights' reading did.
-        """
-        for sequences in (1 << power for power in range(16)):
-            one, two = (self.step_s(tokens=tokens, sequences=n * sequences) for n in (1, 2))
-            if 2 * one < 1.1 * two:
-                return sequences
-        return 1 << 16
+        computed = max(tokens - cached, 1)
+        read = self.weight_bytes(computed) / self.tensor_parallel
+        return max(computed / rate, read / (device.memory_bytes_per_s * self.factors.bandwidth))
 
 
 def prompt_flops(model: ModelShape, tokens: int) -> float:
@@ -113,19 +126,6 @@ def prompt_flops(model: ModelShape, tokens: int) -> float:
     """
     n, layers = model.active_parameters, max(model.layers, 1)
     return 2 * n + 2 * layers * tokens * math.sqrt(n / (12 * layers))
-
-
-GAIN_PER_DOUBLING: Final = ((0.8, 0.9), (0.4, 0.5), (0.2, 0.3), (0.1, 0.15), (0.05, 0.1))
-"""Least and most gain of throughput, as seen, when a batch doubles from 1 to 2, to 4, and on."""
-
-
-def batching_gain(sequences: int) -> tuple[float, float]:
-    """How many times the throughput of one a batch was seen to have, least and most.
-
-    By `GAIN_PER_DOUBLING`, whole doublings; from 32 on it is saturated.
-    """
-    gains = GAIN_PER_DOUBLING[: sequences.bit_length() - 1]
-    return math.prod(1 + low for low, _ in gains), math.prod(1 + high for _, high in gains)
 
 
 def ttft_s(prefill_s: float, step_s: float, *, queue: float = 0) -> float:
@@ -155,40 +155,14 @@ def mixed_itl_s(step_s: float, prefill_s: float, *, sequences: int, output_token
     return step_s + (sequences - 1) * prefill_s / output_tokens
 
 
-def sequences_that_fit(
-    capacity_bytes: int, *, weight_bytes: int, overhead_bytes: int, sequence_bytes: int
-) -> int:
-    """(capacity - weights - overhead) / KV bytes of a sequence, whole ones."""
-    room = capacity_bytes - weight_bytes - overhead_bytes
-    return max(int(room // _positive(sequence_bytes, "a sequence's bytes")), 0)
-
-
 def load_limit_s(file_bytes: int, *, bytes_per_s: tuple[float, ...]) -> float:
     """Seconds to load a model, at least: file / the slowest on the way, such as disk and PCIe."""
     return file_bytes / _positive(min(bytes_per_s), "a bandwidth")
 
 
-LEAST_ACCEPTANCE: Final = 0.55
-"""Below 0.5 to 0.6 of its tokens accepted, a draft of a tenth of the model's size costs more than
-it brings. By Leviathan et al. 2023, "Fast inference from transformers via speculative decoding",
-theorem 3.8, it would pay from less; but checking a draft costs too."""
-
-
 def usd_per_million_tokens(usd_per_hour: float, *, tokens_per_s: float, busy: float = 1.0) -> float:
     """$/hour / (tokens/s * 3600) * 10**6; an hour that is only partly busy costs as much."""
     return usd_per_hour / _positive(tokens_per_s * busy * 3600, "tokens of an hour") * 10**6
-
-
-def owned_usd_per_hour(
-    price_usd: float, *, years: float, watts: float, usd_per_kwh: float
-) -> float:
-    """Price / hours of its life, and its power."""
-    return price_usd / (_positive(years, "a life") * 365 * 24) + watts / 1000 * usd_per_kwh
-
-
-def break_even_tokens_per_day(usd_per_day: float, *, managed_usd_per_million: float) -> float:
-    """Tokens a day from which a device of a fixed cost overtakes a price by the token."""
-    return usd_per_day / _positive(managed_usd_per_million, "a price") * 10**6
 
 
 def _positive(number: float, what: str) -> float:

@@ -1,24 +1,23 @@
 """Models in folders of safetensors: their shape and size, and their footprint in vLLM.
 
 Keys of a configuration have the names that vLLM 0.32 accepts
-(`transformers_utils/model_arch_config_convertor.py`). Every offset in a file is checked against
-the file's end, as the safetensors package 0.8 does.
+(`transformers_utils/model_arch_config_convertor.py`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 import orjson
 
 from harness.errors import InvalidInput, ModelFileInvalid
 from harness.hardware.footprint import Footprint
 from harness.hardware.gguf_caches import LayerCache, layer_token_bytes
-from harness.hardware.quantization import BlockFormat, KvBits, label_bits
+from harness.hardware.quantization import BlockFormat, KvBits, weight_bits
 
 CACHE_FORMATS: Final[dict[KvBits, BlockFormat]] = {
     # As in the computation, which is in 16 bits also for models of 32.
@@ -36,11 +35,12 @@ _MAX_LAYERS: Final = 4096
 _LATENT_NOT_CACHED: Final = frozenset({"minicpm3", "plm"})
 _WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
 _ONE_HEAD: Final = frozenset({"falcon", "gpt_bigcode", "RefinedWeb", "RefinedWebModel"})
-# Signs of recurrent layers. There is no common way to say which layers are.
-_RECURRENT: Final = frozenset(
-    {"attn_layer_period", "full_attention_interval", "hybrid_override_pattern", "ssm_cfg"}
-)
+_DELTA: Final = "linear_attention"  # a gated delta net, as in Qwen 3-Next
+# Signs of other recurrent layers. There is no common way to say which layers are.
+_RECURRENT: Final = frozenset({"attn_layer_period", "hybrid_override_pattern", "ssm_cfg"})
 _ENCODER: Final = ("bert", "roberta")
+_HEADS: Final = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+_EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts")
 _EXPERTS_USED: Final = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
 _UNGATED: Final = frozenset(
     {"bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "opt", "phi", "starcoder2"}
@@ -67,6 +67,14 @@ class SafetensorsModel:
     """Of a layer's experts, those that one token uses; 1 for a dense model."""
     tensor_bytes: int
     """Over all files; estimated by `configured_model`."""
+    expert_bytes: int = 0
+    """The part of them that is experts which a router chooses."""
+    input_bytes: int = 0
+    """The part that only looks tokens up; 0 if it is the output's matrix too."""
+    fine_parameters: int = 0
+    """Those that stay in 16 bits whatever the quantization: tables and routers."""
+    heads: int = 0
+    """Of queries; 0 if unknown. GPUs divide them evenly."""
     context_length: int
     """Tokens the model was trained for; 0 if the configuration does not say."""
     embedding_length: int
@@ -88,12 +96,11 @@ def read_safetensors_model(folder: Path) -> SafetensorsModel:
         ModelFileInvalid: A file is missing, cut or damaged, or it is no language model.
     """
     model = configured_model(folder / "config.json")
-    sizes = [sum(read_safetensors_file(path).values()) for path in _tensor_files(folder)]
-    return replace(model, tensor_bytes=sum(sizes))
+    return replace(model, tensor_bytes=sum(map(tensor_bytes, _tensor_files(folder))))
 
 
 def configured_model(path: Path) -> SafetensorsModel:
-    """Reads a `config.json` alone: bytes are parameters * bits / 8, without scales.
+    """Reads a `config.json` alone: bytes are parameters * bits / 8, by `weight_bits`.
 
     Raises:
         ModelFileInvalid: It is missing, damaged, or no language model's.
@@ -105,19 +112,30 @@ def configured_model(path: Path) -> SafetensorsModel:
         raise config.unusable("num_hidden_layers", f"is {layers:,}, not 1 to {_MAX_LAYERS:,}")
     width = config.count("hidden_size", "n_embd", "d_model")
     caches, exact = _caches(config, layers=layers, width=width)
-    parameters, active_parameters, expert_share = _parameters(config, layers, width, caches[0])
+    counts = _parameters(config, caches, width)
     dtype, quantization = _dtype(config), _quantization(config)
-    bits = (label_bits(quantization) if quantization else None) or label_bits(dtype or "") or 16
-    size = round(parameters * bits / 8)
+    bits = weight_bits(quantization or dtype or "")
+    # A model in MXFP4 has only its experts in it.
+    rest_bits = 16 if quantization == "mxfp4" else bits
+    fine = counts.tables + counts.routers
+    sizes = {
+        "experts": counts.experts * bits / 8,
+        "others": (counts.attention + counts.dense) * rest_bits / 8,
+        "fine": fine * max(bits, 16) / 8,
+    }
     return SafetensorsModel(
         architecture=str(config.get("model_type") or ""),
         name=path.resolve().parent.name,
         dtype=dtype,
         quantization=quantization,
-        parameters=parameters,
-        active_parameters=active_parameters,
-        expert_share=expert_share,
-        tensor_bytes=size,
+        parameters=counts.all,
+        active_parameters=counts.active,
+        expert_share=counts.share,
+        tensor_bytes=round(sum(sizes.values())),
+        expert_bytes=round(sizes["experts"]),
+        input_bytes=round((counts.tables - counts.output) * max(bits, 16) / 8),
+        fine_parameters=fine,
+        heads=config.count(*_HEADS, default=0),
         context_length=config.count(
             "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", default=0
         ),
@@ -227,11 +245,16 @@ def _caches(config: ModelConfig, *, layers: int, width: int) -> tuple[tuple[Laye
         value_length=full.value_length,
         window_tokens=window or None,
     )
+    interval = config.count("full_attention_interval", default=0)
+    if kinds is None and interval:
+        kinds = [_DELTA if (n + 1) % interval else "full_attention" for n in range(layers)]
     if isinstance(kinds, list) and len(kinds) == layers:
-        known = {"full_attention", "attention"} | _WINDOWED
+        of_kind = dict.fromkeys(_WINDOWED, narrow) | {"full_attention": full, "attention": full}
+        if _DELTA in kinds and (state := _delta(config)):
+            of_kind[_DELTA] = LayerCache(state_elements=state)
         return (
-            tuple(narrow if kind in _WINDOWED else full for kind in _texts(kinds)),
-            all(kind in known for kind in _texts(kinds)),
+            tuple(of_kind.get(kind, full) for kind in _texts(kinds)),
+            all(kind in of_kind for kind in _texts(kinds)),
         )
     if not window:
         return (full,) * layers, kinds is None
@@ -250,7 +273,7 @@ def _full_cache(config: ModelConfig, width: int) -> LayerCache:
     rank = config.count("kv_lora_rank", default=0)
     if rank and model_type not in _LATENT_NOT_CACHED:
         return LayerCache(heads=1, key_length=rank + config.count("qk_rope_head_dim", default=0))
-    heads = config.count("num_attention_heads", "n_head", "num_heads", "n_heads")
+    heads = config.count(*_HEADS)
     if heads == 0:
         raise config.unusable("num_attention_heads", "is 0; such models are not known here")
     default_heads = heads
@@ -277,31 +300,87 @@ def _inner_lengths(config: ModelConfig, width: int) -> tuple[int, int]:
     return dense, config.count("moe_intermediate_size", default=dense)
 
 
-def _parameters(
-    config: ModelConfig, layers: int, width: int, cache: LayerCache
-) -> tuple[int, int, float]:
-    """All, those that one token is multiplied with, and the share of experts that it uses.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parameters:
+    """How many a configuration has of each kind; norms and biases are left out."""
 
-    layers * (attention: 2 * width * (heads + kv_heads) * head_dim; feed-forward: 3, or without a
-    gate 2, * width * inner length, for each expert) + the vocabulary's tables * width
-    """
-    heads = config.count("num_attention_heads", "n_head", "num_heads", "n_heads")
-    head = config.count("head_dim", "attention_head_dim", default=width // heads)
+    attention: int
+    dense: int
+    """Feed-forward without a choice, shared experts included."""
+    experts: int
+    share: float
+    """Of the experts that one token uses."""
+    routers: int
+    tables: int
+    output: int
+    """The part of the tables that makes logits."""
+
+    @property
+    def all(self) -> int:
+        return self.attention + self.dense + self.experts + self.routers + self.tables
+
+    @property
+    def active(self) -> int:
+        """Those that one token is multiplied with."""
+        used = round(self.experts * self.share)
+        return self.attention + self.dense + used + self.routers + self.output
+
+
+def _parameters(config: ModelConfig, caches: Sequence[LayerCache], width: int) -> _Parameters:
+    """By kind: feed-forward has 3 matrices, or without a gate 2, of width * inner length."""
+    layers = len(caches)
     dense_length, expert_length = _inner_lengths(config, width)
-    expert = (2 if config.get("model_type") in _UNGATED else 3) * width
-    experts = config.count("num_local_experts", "num_experts", "n_routed_experts", default=0)
+    inner = (2 if config.get("model_type") in _UNGATED else 3) * width
+    experts = config.count(*_EXPERTS, default=0)
     used = min(config.count(*_EXPERTS_USED, default=0), experts)
-    shared = config.count("n_shared_experts", default=0)
-    dense = config.count("first_k_dense_replace", default=0) if experts else layers
-
-    def with_experts(count: int) -> int:
-        inner = dense * dense_length + (layers - dense) * (count + shared) * expert_length
-        return layers * 2 * width * (heads + cache.heads) * head + expert * inner
-
+    shared = config.count("shared_expert_intermediate_size", default=0)
+    shared = shared or config.count("n_shared_experts", default=0) * expert_length
+    step = config.count("decoder_sparse_step", default=1) or 1
+    first = config.count("first_k_dense_replace", default=0)
+    sparse = len(range(first, layers, step)) if experts else 0
     table = config.count("vocab_size", default=0) * width
-    tables = table if config.get("tie_word_embeddings") is not False else 2 * table
-    share = used / experts if experts else 1.0
-    return with_experts(experts) + tables, with_experts(used) + table, share
+    return _Parameters(
+        attention=sum(_attention(config, cache, width) for cache in caches),
+        dense=inner * ((layers - sparse) * dense_length + sparse * shared),
+        experts=inner * sparse * experts * expert_length,
+        share=used / experts if experts else 1.0,
+        routers=sparse * experts * width,
+        tables=table if config.get("tie_word_embeddings") is not False else 2 * table,
+        output=table,
+    )
+
+
+def _attention(config: ModelConfig, cache: LayerCache, width: int) -> int:
+    """Parameters of a layer's attention: queries, keys, values and output, or those of a latent."""
+    if not cache.heads and cache.state_elements:
+        keys, values = _delta_widths(config)
+        return width * (2 * keys + 3 * values)
+    heads = config.count(*_HEADS)
+    rank = config.count("kv_lora_rank", default=0)
+    if not rank:
+        head = cache.key_length or width // heads
+        return 2 * width * (heads + cache.heads) * head
+    rope, value = config.count("qk_rope_head_dim", default=0), config.count("v_head_dim", default=0)
+    key = config.count("qk_nope_head_dim", default=0) + rope
+    query_rank = config.count("q_lora_rank", default=0)
+    queries = query_rank * (width + heads * key) if query_rank else width * heads * key
+    latent = width * (rank + rope) + rank * heads * (key - rope + value)
+    return queries + latent + heads * value * width
+
+
+def _delta_widths(config: ModelConfig) -> tuple[int, int]:
+    def width_of(part: str) -> int:
+        count = config.count(f"linear_num_{part}_heads", default=0)
+        return count * config.count(f"linear_{part}_head_dim", default=0)
+
+    return width_of("key"), width_of("value")
+
+
+def _delta(config: ModelConfig) -> int:
+    """Elements of a delta net's state: its last inputs, and keys * values of each head."""
+    keys, values = _delta_widths(config)
+    last = config.count("linear_conv_kernel_dim", default=1) - 1
+    return last * (2 * keys + values) + values * config.count("linear_key_head_dim", default=0)
 
 
 def _dtype(config: ModelConfig) -> str | None:
@@ -313,7 +392,12 @@ def _quantization(config: ModelConfig) -> str | None:
     settings = config.get("quantization_config", "compression_config")
     if not isinstance(settings, dict):
         return None
-    method = settings.get("quant_method") or settings.get("quant_algo") or "quantized"
+    groups = settings.get("config_groups")
+    for group in groups.values() if isinstance(groups, dict) else ():  # compressed-tensors
+        weights = group.get("weights") if isinstance(group, dict) else None
+        if isinstance(weights, dict) and type(weights.get("num_bits")) is int:
+            return f"{'fp' if weights.get('type') == 'float' else 'int'}{weights['num_bits']}"
+    method = settings.get("quant_algo") or settings.get("quant_method") or "quantized"
     bits = settings.get("bits") or (4 if settings.get("load_in_4bit") is True else None)
     return f"{method}-{bits}bit" if type(bits) is int else str(method)
 
@@ -324,22 +408,14 @@ def _texts(items: Iterable[object]) -> list[str]:
 
 _SIZE_BYTES: Final = 8
 _MAX_JSON_BYTES: Final = 100_000_000  # the package's own limit
-_MAX_DIMENSIONS: Final = 64
-
-_ELEMENT_BITS: Final = {
-    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "I16": 16, "U16": 16, "F16": 16,
-    "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64,
-}  # fmt: skip
-
 _DAMAGED: Final = "the file is cut or damaged, download it again"
 
 
-def read_safetensors_file(path: Path) -> dict[str, int]:
-    """The bytes of each tensor, by name.
+def tensor_bytes(path: Path) -> int:
+    """The bytes of a file's tensors: all that follows its header, by whose offsets it is whole.
 
     Raises:
-        ModelFileInvalid: It is missing, is no safetensors file, or is cut or damaged.
+        ModelFileInvalid: It is missing, is no safetensors file, or is cut.
     """
     try:
         with path.open("rb") as file:
@@ -347,11 +423,11 @@ def read_safetensors_file(path: Path) -> dict[str, int]:
             size = int.from_bytes(file.read(_SIZE_BYTES), "little")
             left = file_bytes - _SIZE_BYTES
             if left < 0 or size > min(left, _MAX_JSON_BYTES):
-                raise _invalid(
-                    path,
-                    0,
+                raise ModelFileInvalid(
                     f"a header of {size:,} bytes should follow, {max(left, 0):,} bytes do; "
                     f"{_DAMAGED} (a web page or Git LFS pointer may have been saved in its place)",
+                    path=path,
+                    offset=0,
                 )
             text = file.read(size)
     except OSError as error:
@@ -360,14 +436,19 @@ def read_safetensors_file(path: Path) -> dict[str, int]:
             path=path,
         ) from error
     header = read_json(text, path=path, offset=_SIZE_BYTES)
-    if not isinstance(header, dict):
-        raise _invalid(path, _SIZE_BYTES, f"the header is not an object; {_DAMAGED}")
-    tensors = {name: about for name, about in header.items() if name != "__metadata__"}
-    ranges = [_range(path, text, name, about) for name, about in tensors.items()]
-    _check_no_gaps(
-        path, ranges, start=_SIZE_BYTES + size, data_bytes=file_bytes - _SIZE_BYTES - size
-    )
-    return {name: end - begin for name, (begin, end) in zip(tensors, ranges, strict=True)}
+    try:
+        ends = [about["data_offsets"][1] for key, about in header.items() if key != "__metadata__"]
+        end, found = operator.index(max(ends, default=0)), left - size
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ModelFileInvalid(
+            f"the header does not say where its tensors are; {_DAMAGED}",
+            path=path,
+            offset=_SIZE_BYTES,
+        ) from error
+    if end != found:
+        said = f"{end:,} bytes of tensors should follow the header, {found:,} do; {_DAMAGED}"
+        raise ModelFileInvalid(said, path=path, offset=file_bytes)
+    return found
 
 
 def read_json(text: bytes, *, path: Path, offset: int = 0) -> Any:  # noqa: ANN401 - whatever it is
@@ -384,52 +465,6 @@ def read_json(text: bytes, *, path: Path, offset: int = 0) -> Any:  # noqa: ANN4
         raise ModelFileInvalid(
             f"it is not JSON ({error.msg}); {_DAMAGED}", path=path, offset=offset + read
         ) from error
-
-
-def _range(path: Path, text: bytes, name: str, about: object) -> tuple[int, int]:
-    """A tensor's first byte, and the one after its last, from the end of the header."""
-
-    def invalid(problem: str, remedy: str = _DAMAGED) -> ModelFileInvalid:
-        at = max(text.find(orjson.dumps(name)), 0)
-        return _invalid(path, _SIZE_BYTES + at, f"tensor '{name}' {problem}; {remedy}")
-
-    if not isinstance(about, dict):
-        raise invalid("is not described by an object")
-    kind, shape, offsets = (about.get(key) for key in ("dtype", "shape", "data_offsets"))
-    if not isinstance(kind, str) or kind not in _ELEMENT_BITS:
-        raise invalid(f"is of type {kind!r}, which is unknown here", "update harness if it is new")
-    if not _are_counts(shape) or len(shape) > _MAX_DIMENSIONS:
-        raise invalid("has no shape that a tensor can have")
-    if not _are_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise invalid("does not say from where to where it lies")
-    size, bits = offsets[1] - offsets[0], math.prod(shape) * _ELEMENT_BITS[kind]
-    if bits != 8 * size:
-        raise invalid(f"has {size:,} bytes, which is not what its shape needs")
-    return offsets[0], offsets[1]
-
-
-def _are_counts(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
-
-
-def _check_no_gaps(
-    path: Path, ranges: list[tuple[int, int]], *, start: int, data_bytes: int
-) -> None:
-    at = 0
-    for begin, end in sorted(ranges):
-        if begin != at:
-            raise _invalid(path, start + min(at, data_bytes), f"no tensor begins here; {_DAMAGED}")
-        at = end
-    if at != data_bytes:
-        raise _invalid(
-            path,
-            start + min(at, data_bytes),
-            f"{at:,} bytes of tensors should follow the header, {data_bytes:,} do; {_DAMAGED}",
-        )
-
-
-def _invalid(path: Path, offset: int, problem: str) -> ModelFileInvalid:
-    return ModelFileInvalid(problem, path=path, offset=offset)
 
 
 _TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")

@@ -80,7 +80,7 @@ FAULTS = [
     Fault("queueing", planted.queueing, QUEUED | {"waiting_max": 7},
           "restart vLLM with --max-num-seqs 8 (now 1): time to first token", (2.04, 0.32, "s")),
     Fault("queueing", lambda: planted.queueing("llamacpp"), QUEUED,
-          "restart llama-server with -c 2048 -np 8 (now 1; for calls of 256 tokens)",
+          "restart llama-server with --ctx-size 2048 --parallel 8 (now 1; for calls of 256 tokens)",
           (2.04, 0.32, "s"), name="queueing llama-server"),
     Fault("queueing", planted.queueing_for_room, QUEUED,
           "restart vLLM with --kv-cache-dtype fp8: room", (1, 2, "calls")),

@@ -37,7 +37,7 @@ from logged_memory import MIB, logged_memory
 from harness.analysis.measured_speed import Burst, MeasuredBurst, learn, measure_speed, predicted_of
 from harness.hardware.device import DeviceSpec, this_machine
 from harness.hardware.model_shape import ModelShape, read_model_shape
-from harness.hardware.rates import Rates, sequences_that_fit
+from harness.hardware.rates import Rates
 from harness.inference import Endpoint
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.session import Settings
@@ -192,9 +192,7 @@ def llama_sizes(shape: ModelShape, path: Path) -> Iterator[Row]:
         )
         for figure, size, mib in sizes:
             yield Row("llama.cpp", case + figure, size / MIB, mib, SIZE_AIM)
-        fit = sequences_that_fit(
-            1 << 30, weight_bytes=0, overhead_bytes=0, sequence_bytes=said.kv_bytes // slots
-        )
+        fit = (1 << 30) // (said.kv_bytes // slots)
         room = int(1024 // (logged.kv_mib / slots))
         yield Row("llama.cpp", case + "sequences in a GiB of cache", fit, room, SEQUENCES_AIM)
 
@@ -215,12 +213,7 @@ def vllm_sizes(shape: ModelShape, log: str) -> Iterator[Row]:
     yield Row("vllm", "weights, GiB", said_gib, weights_gib, SIZE_AIM)
     said_tokens = room_gib * 2**30 / shape.token_kv_bytes()
     yield Row("vllm", "tokens in the KV cache", said_tokens, tokens, SIZE_AIM)
-    fit = sequences_that_fit(
-        round(room_gib * 2**30),
-        weight_bytes=0,
-        overhead_bytes=0,
-        sequence_bytes=shape.sequence_kv_bytes(round(context)),
-    )
+    fit = round(room_gib * 2**30) // shape.sequence_kv_bytes(round(context))
     yield Row("vllm", f"sequences of {context:,.0f} tokens", fit, int(at_once), SEQUENCES_AIM)
 
 

@@ -129,7 +129,8 @@ def started(server: str, launch: Launch, changed: str) -> Iterator[None]:
     environment |= {"OMP_NUM_THREADS": "1", "LLAMA_ARG_THREADS": "1"}
     environment.pop("PYTHONPATH", None)
     command = " ".join(one.text for one in launch.command) + f" {changed}"
-    command += " --enforce-eager" if server == "vllm" else ""
+    provider = PROVIDERS[server]  # with the switches by which it tells how long calls queue
+    command += f" --enforce-eager {provider.timings}" if server == "vllm" else " --metrics"
     with tempfile.TemporaryFile() as said:
         shell = ["sh", "-c", f"exec env {command}"]
         process = subprocess.Popen(shell, env=environment, stdout=said, stderr=said)

@@ -5,7 +5,6 @@ ones with `HYPOTHESIS_PROFILE=nightly`.
 """
 
 import contextlib
-import json
 import os
 import random
 import secrets
@@ -26,7 +25,6 @@ from harness.hardware import (
     split_footprint,
 )
 from harness.hardware.gguf_file import read_gguf_file
-from harness.hardware.safetensors import read_safetensors_file
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 MANY = 20_000 if NIGHTLY else 500
@@ -136,48 +134,3 @@ def test_whatever_a_server_tells_is_understood_or_refused(generator, headers, re
         with contextlib.suppress(InvalidInput):
             assert gguf_footprint(model, Loading(context_tokens=4096)).total_bytes >= 1000
     assert 0 < refused < tries
-
-
-# --- safetensors -----------------------------------------------------------------------------
-
-TENSORS = {
-    "a": {"dtype": "BF16", "shape": [4, 8], "data_offsets": [0, 64]},
-    "b": {"dtype": "F32", "shape": [3], "data_offsets": [64, 76]},
-    "c": {"dtype": "F8_E4M3", "shape": [], "data_offsets": [76, 77]},
-    "__metadata__": {"format": "pt"},
-}
-
-
-def safetensors_header(tensors):
-    text = json.dumps(tensors).encode()
-    return struct.pack("<Q", len(text)) + text
-
-
-@some_or_many
-@pytest.mark.usefixtures("traced")
-def test_any_safetensors_header_is_read_as_its_own_library_reads_it_or_refused(
-    generator, rewrite, tries
-):
-    safetensors = pytest.importorskip("safetensors")
-    whole = safetensors_header(TENSORS)
-    read = 0
-    for _ in range(tries):
-        damaged = mutated(whole, generator, [whole]) + bytes(77)
-        path = rewrite(damaged)
-        try:
-            theirs = {
-                name: len(tensor["data"]) for name, tensor in safetensors.deserialize(damaged)
-            }
-        except safetensors.SafetensorError:
-            theirs = None
-        with little_memory(damaged):
-            try:
-                ours = read_safetensors_file(path)
-            except ModelFileInvalid as error:
-                assert error.offset is not None  # noqa: PT017 - most reads fail, as they should
-                assert error.offset <= len(damaged)  # noqa: PT017
-                assert theirs is None, damaged
-                continue
-        read += 1
-        assert ours == theirs, damaged
-    assert 0 < read < tries

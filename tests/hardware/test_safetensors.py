@@ -199,13 +199,11 @@ WHOLE = packed(TENSORS)
         pytest.param(struct.pack("<Q", 2**63) + b"{}", 0, id="a huge header"),
         pytest.param(WHOLE[:20], 0, id="cut within the header"),
         pytest.param(WHOLE[:-1], len(WHOLE) - 1, id="cut after it"),
-        pytest.param(WHOLE + b"x", len(WHOLE), id="too long"),
+        pytest.param(WHOLE + b"x", len(WHOLE) + 1, id="too long"),
         pytest.param(struct.pack("<Q", 7) + b'{"a": }', 14, id="no JSON"),
-        pytest.param(with_tensor(), 9, id="nothing of a tensor"),
-        pytest.param(with_tensor(dtype="X", shape=[1]), 9, id="a new type"),
-        pytest.param(with_tensor(dtype="U8", shape=[7], data_offsets=[0, 8]), 9, id="too many"),
-        pytest.param(with_tensor(dtype="U8", shape=[4], data_offsets=[4, 8]), None, id="a gap"),
-        pytest.param(with_tensor(dtype="U8", shape=[2**62] * 9, data_offsets=[0, 8]), 9, id="huge"),
+        pytest.param(with_tensor(), 8, id="nothing of a tensor"),
+        pytest.param(with_tensor(data_offsets=["0", "8"]), 8, id="no numbers"),
+        pytest.param(with_tensor(data_offsets=[0, 7]), None, id="too many"),
     ],
 )
 def test_a_file_that_is_damaged_is_refused_where_it_is(write, data, offset):

@@ -363,7 +363,7 @@ PROVIDER = Provider(
             keep_loaded='backend = "llamacpp", and the url of a llama-server: it outlives the run',
         )
     ),
-    launch=lambda serving: configured(serving, slots=f"slots = {serving.sequences}"),
+    launch=lambda serving: configured(serving, backend="embedded", slots=True),
     telemetry_name="llamacpp",
     connect=lambda endpoint, access: EmbeddedLlamaCpp(endpoint, clock=access.clock),
     host=engine_host,

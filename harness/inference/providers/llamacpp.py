@@ -30,7 +30,7 @@ from harness.inference.providers.provider import (
     remedies,
 )
 from harness.inference.providers.server_host import Answer, ServerHost, ServerPages, until
-from harness.inference.providers.serving import Launch, Serving, Setting, program
+from harness.inference.providers.serving import Launch, Serving, program
 from harness.inference.reply_in_progress import ServerTimings
 
 _METRICS_SWITCH: Final = "--metrics"
@@ -267,22 +267,17 @@ def _says(page: Answer, words: str) -> bool:
 
 
 def _launch(serving: Serving) -> Launch:
-    whole = serving.on_gpu and serving.gpu_layers is None
-    return program(
-        f"llama-server {'-m' if serving.model.endswith('.gguf') else '-hf'} {{model}}",
-        *([Setting("-ngl all", "the whole model on the GPU")] if whole else []),
-        Setting("--alias {name}", "the name that calls use"),
-        Setting(_METRICS_SWITCH, "it counts its calls, waiting ones too, and its tokens"),
+    made = program(
+        "llama-server --model {model}" + (" --gpu-layers all" if serving.on_gpu else ""),
         backend="llamacpp",
         usual_port=8080,
-        context_tokens="-c {all_tokens}",
-        sequences="-np {sequences}",
-        kv_bits="-ctk {cache_type} -ctv {cache_type} -fa on",
-        on_gpu="-ngl 0",
-        gpu_layers="-ngl {gpu_layers}",
-        tensor_parallel="-sm row",
+        context_tokens="--ctx-size {all_tokens}",
+        sequences="--parallel {sequences}",
+        kv_bits="--cache-type-k {cache_type} --cache-type-v {cache_type} --flash-attn on",
+        on_gpu="--gpu-layers 0",
         port="--port {port}",
-    )(serving)
+    )
+    return made(serving)
 
 
 PROVIDER = Provider(
@@ -307,6 +302,7 @@ PROVIDER = Provider(
         ),
     ),
     launch=_launch,
+    serves="gguf",
     host=lambda endpoint, access, _: RouterHost(endpoint, access),
     served=_served,
     schema=nested_schema,

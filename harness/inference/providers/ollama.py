@@ -461,8 +461,7 @@ _LAUNCH = program(
 def _launch(serving: Serving) -> Launch:
     made = _LAUNCH(serving)
     context = Setting(f"context_tokens = {serving.context_tokens}", "with another, it loads anew")
-    keep = Setting("keep_alive = -1", "the model stays loaded; else five minutes")
-    return replace(made, endpoint=(*made.endpoint, context, keep))
+    return replace(made, endpoint=(*made.endpoint, context))
 
 
 PROVIDER = Provider(
@@ -488,6 +487,7 @@ PROVIDER = Provider(
         "ignore a schema",
     ),
     launch=_launch,
+    serves="gguf",
     connect=OllamaWire,
     host=lambda endpoint, access, _: OllamaHost(endpoint, access),
     footprint=_footprint,

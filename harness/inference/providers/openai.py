@@ -28,7 +28,6 @@ from harness.inference.providers.provider import (
     remedies,
 )
 from harness.inference.providers.server_host import ServerPages
-from harness.inference.providers.serving import Launch, Serving, program
 from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.request import Effort, JsonSchema
 
@@ -88,25 +87,8 @@ def _mlc_schema(schema: JsonSchema) -> Fields:
     return {"response_format": {"type": "json_object", "schema": text}}
 
 
-def _mlc_launch(serving: Serving) -> Launch:
-    engine = "context_window_size={context_tokens};max_num_sequence={sequences}"
-    if serving.tensor_parallel > 1:
-        engine += ";tensor_parallel_shards={tensor_parallel}"
-    return program(
-        "mlc_llm serve {model} --mode server",
-        backend="mlc",
-        usual_port=8000,
-        calls="{model}",
-        context_tokens="",  # with the next but one
-        tensor_parallel="",
-        sequences=f'--overrides "{engine}"',
-        port="--port {port}",
-    )(serving)
-
-
 MLC = Provider(
     title="MLC LLM",
-    launch=_mlc_launch,
     remedies=remedies(
         "start mlc_llm serve with ",
         keep_prefixes="--prefix-cache-mode radix",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from harness.errors import NotOffered
 from harness.hardware import Footprint, GgufHeader, Loading
@@ -187,6 +187,8 @@ class Provider:
     remedies: Remedies = field(default_factory=dict)
     launch: Callable[[Serving], Launch] | None = None
     """How it is started; None if that is not ours to decide."""
+    serves: Literal["gguf", "safetensors", ""] = ""
+    """The packing of the models that its command starts it with; empty if it has no command."""
 
     # Ways to it.
     connect: Callable[[Endpoint, Access], Backend] | None = None

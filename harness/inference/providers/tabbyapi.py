@@ -16,7 +16,6 @@ from harness.inference.providers.provider import (
     s_as_ns,
 )
 from harness.inference.providers.server_host import ServerPages
-from harness.inference.providers.serving import Setting, program
 from harness.inference.reply_in_progress import ServerTimings
 
 
@@ -48,17 +47,6 @@ PROVIDER = Provider(
         fit_at_start="cache_mode: Q8, which halves the cache",
         fit_later="cache_mode: Q8, which halves the cache",
         draft_better="draft_mode: disabled, or a draft of the same family",
-    ),
-    launch=program(
-        "python main.py --model-name {name}",
-        Setting("--disable-auth true", "only this machine reaches it; else api_key_env is needed"),
-        backend="tabbyapi",
-        usual_port=5000,
-        context_tokens="--max-seq-len {context_tokens}",
-        sequences="--max-batch-size {sequences} --cache-size {all_tokens}",
-        kv_bits="--cache-mode Q8",
-        tensor_parallel="--tensor-parallel true",
-        port="--port {port}",
     ),
     served=_served,
     # The schema stands where others have a name and the schema.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from harness.inference.providers.counters import prometheus
 from harness.inference.providers.provider import ALWAYS, Counters, Provider, remedies
-from harness.inference.providers.serving import Setting, program
 
 PROVIDER = Provider(
     title="TensorRT-LLM",
@@ -30,20 +29,6 @@ PROVIDER = Provider(
         longer_context="a larger --max_seq_len, and --max_num_tokens or --enable_chunked_prefill",
         draft_better="a smaller max_draft_len under speculative_config in its --config",
         enforce_schemas="guided_decoding_backend in its --config",
-    ),
-    launch=program(
-        "trtllm-serve {model}",
-        Setting("--set guided_decoding_backend=xgrammar", "replies are held to a schema"),
-        Setting("--set return_perf_metrics=true", "it counts tokens and times"),
-        Setting("--set enable_iter_perf_stats=true", "it counts its calls, waiting ones too"),
-        backend="tensorrt-llm",
-        usual_port=8000,
-        context_tokens="--max_seq_len {context_tokens}",
-        sequences="--max_batch_size {sequences}",
-        kv_bits="--set kv_cache_config.dtype=fp8",
-        tensor_parallel="--tp_size {tensor_parallel}",
-        gpu_share="--free_gpu_memory_fraction {gpu_share}",
-        port="--port {port}",
     ),
     # Up to 1.2.1 at least, it takes OpenAI's wrapper for the schema itself, and says nothing.
     schema=lambda schema: {"response_format": {"type": "json", "schema": schema}},

@@ -16,7 +16,6 @@ from harness.inference.providers.provider import (
     remedies,
 )
 from harness.inference.providers.server_host import ServerPages
-from harness.inference.providers.serving import Setting, program
 from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.request import JsonSchema
 
@@ -61,19 +60,6 @@ PROVIDER = Provider(
         fit_later="a smaller --max-total-tokens or --max-batch-prefill-tokens",
         longer_context="a larger --max-total-tokens",
         draft_better="a smaller --speculate",
-    ),
-    launch=program(
-        "text-generation-launcher --model-id {model}",
-        Setting("PREFIX_CACHING=1", "the part in which prompts begin alike is read once"),
-        Setting("--hostname 127.0.0.1", "for this machine alone"),
-        backend="tgi",
-        usual_port=3000,
-        context_tokens="--max-total-tokens {context_tokens}",
-        sequences="--max-batch-size {sequences}",
-        kv_bits="--kv-cache-dtype fp8_e5m2",
-        tensor_parallel="--num-shard {tensor_parallel}",
-        gpu_share="--cuda-memory-fraction {gpu_share}",
-        port="--port {port}",
     ),
     served=_served,
     schema=_schema,

@@ -1,7 +1,7 @@
 """vLLM, from version 0.32 of its code.
 
 Its JSON grammars allow endless white space, which small models then write, unless it is started
-with `--structured-outputs-config`, as `_launch` does.
+with `--structured-outputs-config {"backend": "xgrammar", "disable_any_whitespace": true}`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from harness.inference.providers.provider import (
     remedies,
 )
 from harness.inference.providers.server_host import ServerHost, ServerPages, until
-from harness.inference.providers.serving import Setting, program
+from harness.inference.providers.serving import program
 from harness.inference.reply_in_progress import ServerTimings
 
 TIMES_SWITCH = "--enable-per-request-metrics"
-_JSON = """--structured-outputs-config '{"backend": "xgrammar", "disable_any_whitespace": true}'"""
 _CACHED_SWITCH = "--enable-prompt-tokens-details"
 _SLEEP_SWITCH = "--enable-sleep-mode, and VLLM_SERVER_DEV_MODE=1 in its environment"
 _NO_SUCH_PAGE = 404
@@ -141,21 +140,17 @@ PROVIDER = Provider(
         longer_context="a larger --max-model-len",
         draft_better="a smaller --spec-tokens, or --spec-method eagle3 with a head for this model",
     ),
+    serves="safetensors",
     launch=program(
-        "vllm serve {model}",
-        Setting("--served-model-name {name}", "the name that calls use"),
-        Setting("--host 127.0.0.1", "for this machine alone; its default lets others in"),
-        Setting(_CACHED_SWITCH, "replies tell how much of a prompt was cached"),
-        Setting(TIMES_SWITCH, "replies tell how long they queued and their prompts took"),
-        Setting(_JSON, "small models run on in the white space that its grammar allows"),
+        "vllm serve {model} --host 127.0.0.1",  # its default lets other machines in
         backend="vllm",
         usual_port=8000,
         context_tokens="--max-model-len {context_tokens}",
         sequences="--max-num-seqs {sequences}",
         kv_bits="--kv-cache-dtype fp8",
-        on_gpu="",  # by another wheel, its build for the processor
+        quantization="--quantization {quantization}",
         tensor_parallel="--tensor-parallel-size {tensor_parallel}",
-        replicas="--data-parallel-size {replicas}",
+        stages="--pipeline-parallel-size {stages}",
         gpu_share="--gpu-memory-utilization {gpu_share}",
         port="--port {port}",
     ),

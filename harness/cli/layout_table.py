@@ -1,0 +1,404 @@
+"""What `harness advise` prints: the table of layouts, and how to start the marked one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from rich.console import Console
+
+from harness.analysis.layouts import (
+    Layout,
+    Miss,
+    Place,
+    Wanted,
+    device_price,
+    enough_devices,
+    managed_price,
+    packed,
+    precisions,
+)
+from harness.cli.tables import digits, dollars, print_line
+from harness.hardware import format_bytes
+from harness.hardware.data_tables import Tables
+from harness.hardware.device import DeviceSpec
+from harness.hardware.quantization import role_floor
+from harness.hardware.rates import USUAL, usd_per_million_tokens
+from harness.inference.endpoint import BackendName
+from harness.inference.providers import PROVIDERS
+from harness.inference.providers.serving import Launch, Serving, toml
+
+ONLY: Final = "model"
+"""The role of a model that has none."""
+_ROWS: Final = 12
+"""Of a table without --explain."""
+_FIRST_PORT: Final = 8080
+_SHORT_S: Final = 0.01
+_BARE: Final = re.compile("[A-Za-z0-9_-]+")
+"""A key of TOML that needs no quotes."""
+
+
+def print_places(
+    places: Sequence[Place],
+    device: DeviceSpec,
+    tables: Tables,
+    console: Console,
+    *,
+    price: float | None,
+    explain: bool,
+) -> None:
+    """Prints each model's table, and what follows from it."""
+    print_line(device_line(device, explain=explain), console)
+    roles: list[str] = []
+    lines: list[str] = []
+    for place, port in zip(places, ports_of(places), strict=True):
+        print_line("", console)
+        _print_table(place, device, console, explain=explain)
+        row = place.marked
+        if row is None:
+            print_line(missed_line(place, device, tables), console, "bold")
+            continue
+        print_line(f"-> meets all targets{unknown_targets(row)}.", console)
+        for said in cost_lines(place, row, device, tables, price=price):
+            print_line(said, console)
+        made = launches(place, row, device, port=port)
+        for backend, launch in made.items():
+            title = PROVIDERS[backend].title
+            command = " ".join(one.text for one in launch.command)
+            print_line(f"{title}: {command}", console, "bold green")
+        if explain:
+            _print_explanation(made, console)
+        if made:
+            key = _key(place.wanted.role)
+            endpoint = next(iter(made.values())).endpoint
+            roles += [f"{key} = {toml(place.wanted.role)}"] * (place.wanted.role != ONLY)
+            lines += ["", f"[endpoints.{key}]", *(one.text for one in endpoint)]
+    if not all(place.marked for place in places):
+        print_line("\n" + remedy_line(places, device, tables), console, "bold")
+    if lines:
+        head = ["", "[roles]", *roles] if roles else []
+        print_line("\nharness.toml:" + "\n".join([*head, *lines]), console, "cyan")
+
+
+def device_line(device: DeviceSpec, *, explain: bool) -> str:
+    """What is known of the device."""
+    count = f"{device.count} x " if device.count > 1 else ""
+    speeds = [
+        f"{device.memory_bytes_per_s / 1e9:,.0f} GB/s"
+        if device.memory_bytes_per_s
+        else "bandwidth unknown (--bandwidth)"
+    ]
+    if device.flops_per_s is None:
+        speeds.append("operations unknown (--tflops)")
+    else:
+        eight = device.fp8_flops_per_s
+        also = f", {eight / 1e12:,.0f} with FP8" if eight else ""
+        speeds.append(f"{device.flops_per_s / 1e12:,.3g} TFLOP/s{also}")
+    source = f" ({device.source})" if explain or device.source.startswith("otherwise") else ""
+    return f"{count}{device.name}: {format_bytes(device.memory_bytes)}, {', '.join(speeds)}{source}"
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def _print_table(place: Place, device: DeviceSpec, console: Console, *, explain: bool) -> None:
+    wanted = place.wanted
+    load, shape = wanted.load, wanted.shape
+    name = "" if wanted.role == ONLY else f"{wanted.role}: "
+    asked = "1 user" if load.users == 1 else f"{load.users} users at once"
+    if load.rate_per_s:
+        asked += f", {load.rate_per_s:.3g} requests/s"
+    print_line(
+        f"{name}{shape.title}, {asked}, {load.prompt_tokens:,} + {load.output_tokens:,} tokens "
+        f"each; targets: TTFT {load.ttft_s:g} s, ITL {1000 * load.itl_s:g} ms",
+        console,
+        "bold",
+    )
+    if place.count and (place.models > 1 or place.first):
+        gpus = ", ".join(str(place.first + n) for n in range(place.count))
+        beside = ", beside the other models there" if place.models > 1 else ""
+        print_line(f"on device {gpus}{beside}", console)
+    chosen = place.marked
+    shown = place.layouts if explain else place.layouts[:_ROWS]
+    rows = [
+        ("", "precision", "devices", "weights", "KV/sequence", "sequences", "decode <=",
+         "prefill <=", "TTFT", "ITL", "tokens/s", "$/h", "targets"),
+        *(_cells(one, "->" if one == chosen else "") for one in shown),
+    ]  # fmt: skip
+    # A device of one's own has no price in the table.
+    hidden = {number for number in range(1, 12) if all(row[number] == "?" for row in rows[1:])}
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows if place.layouts else ():
+        cells = [
+            cell.ljust(width) if number in {0, 1, 2, 12} else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+            if number not in hidden
+        ]
+        print_line("  ".join(cells).rstrip(), console)
+    if len(shown) < len(place.layouts):
+        print_line(f"and {len(place.layouts) - len(shown)} more: --explain", console)
+    for note in notes(place, device):
+        print_line(f"- {note}", console)
+
+
+def _cells(row: Layout, mark: str) -> tuple[str, ...]:
+    cache = "" if row.kv_bits == 16 else f" KV{row.kv_bits}"
+    return (
+        mark,
+        f"{row.precision}{cache}",
+        division(row),
+        format_bytes(row.weight_bytes),
+        format_bytes(row.kv_bytes),
+        f"{row.sequences:,}",
+        _number(row.decode_limit),
+        _number(row.prefill_limit),
+        _seconds(row.ttft_s),
+        _seconds(row.itl_s),
+        _number(row.tokens_per_s),
+        "?" if row.usd_per_hour is None else f"{row.usd_per_hour:.2f}",
+        "; ".join(map(missed, row.misses)) or ("met" if row.ttft_s is not None else "none missed"),
+    )
+
+
+def division(row: Layout) -> str:
+    """How a layout divides the devices."""
+    return f"{row.devices}{_divided(row).replace(',', ':')}"
+
+
+def _divided(row: Layout) -> str:
+    parts = [f"TP {row.tensor_parallel}"] if row.tensor_parallel > 1 else []
+    parts += [f"PP {row.stages}"] if row.stages > 1 else []
+    parts += [f"{row.copies} copies"] if row.copies > 1 else []
+    return f", {' x '.join(parts)}" if parts else ""
+
+
+def missed(miss: Miss) -> str:
+    """A missed target, and by how much."""
+    if miss.target == "places":
+        return f"{miss.limit - miss.value:,.0f} of {miss.limit:,.0f} wait for a place"
+    if miss.target == "rate":
+        return f"{digits(miss.value)} of {digits(miss.limit)} requests/s"
+    return f"{miss.target} {_seconds(miss.value)} of {_seconds(miss.limit)}"
+
+
+def unknown_targets(row: Layout) -> str:
+    """Those that could not be checked, in words."""
+    if row.itl_s is None:
+        return " as far as known: it fits, and --bandwidth and --tflops would tell its speed"
+    return "" if row.ttft_s is not None else "; TTFT unknown"
+
+
+def notes(place: Place, device: DeviceSpec) -> list[str]:
+    """What a reader of the table has to know, in one line each."""
+    wanted, rows = place.wanted, place.layouts
+    load, shape = wanted.load, wanted.shape
+    is_divided = any(row.tensor_parallel > 1 for row in rows)
+    is_timed = any(row.ttft_s is not None for row in rows)
+    floor = role_floor(wanted.role)
+    said = {
+        "TTFT is the last user's if all ask at one moment; with --rate, requests come at random": (
+            is_timed and load.users > 1 and load.rate_per_s is None
+        ),
+        f"TTFT, ITL and tokens/s are at {USUAL.bandwidth:.0%} of the bandwidth and "
+        f"{USUAL.compute:.0%} of the operations, until --measure has found better figures": (
+            is_timed and wanted.factors == USUAL
+        ),
+        "tokens/s and ITL are without the reading of prompts, whose speed is unknown": (
+            not is_timed and any(row.itl_s for row in rows)
+        ),
+        "what GPUs send each other is in no figure: TP wants NVLink, and stays far below its "
+        "limits where a step is short": is_divided,
+        "steps under 10 ms take longer: what starting kernels takes is in no figure": any(
+            row.itl_s and row.itl_s < _SHORT_S for row in rows
+        ),
+        "one head of its KV cache is for all (MLA, MQA), and every GPU of TP repeats it; attention "
+        "by data parallel, which does not, is not in the table": (
+            is_divided and _has_one_head(wanted)
+        ),
+        "FP8 is of the weights alone: this device multiplies in 16 bits": (
+            not device.fp8_flops_per_s and any(row.precision == "FP8" for row in rows)
+        ),
+        f"experts: all {format_bytes(shape.weight_bytes)} are in memory; a token reads "
+        f"{format_bytes(shape.active_bytes)}, several sequences up to all of it": (
+            shape.expert_share < 1
+        ),
+        f"sizes in another precision than {shape.quantization} are estimates": (
+            any(row.precision not in {shape.quantization, "F16"} for row in rows)
+        ),
+        f"fewer than {floor:g} bits are too coarse for {wanted.role}": (
+            any(row.bits < floor - 0.1 for row in rows)
+        ),
+        "its KV cache is at most so large: some of its layers are not known here": (
+            bool(shape.family) and not shape.exact_caches
+        ),
+        f"trained for {shape.context_limit} tokens, fewer than {load.context_tokens}": (
+            0 < (shape.context_limit or 0) < load.context_tokens
+        ),
+    }
+    return [note for note, holds in said.items() if holds]
+
+
+def _has_one_head(wanted: Wanted) -> bool:
+    return any(cache.heads == 1 for cache in wanted.shape.caches)
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else digits(value)
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "?"
+    if value == float("inf"):
+        return "endless"
+    return f"{1000 * value:,.0f} ms" if value < 1 else f"{digits(value)} s"
+
+
+# --- what follows ---------------------------------------------------------------------------------
+
+
+def missed_line(place: Place, device: DeviceSpec, tables: Tables) -> str:
+    """That no layout of a model meets the targets, and why."""
+    wanted = place.wanted
+    name = wanted.shape.title if wanted.role == ONLY else wanted.role
+    if place.layouts:
+        best = min(place.layouts, key=_distance)
+        why = "; ".join(map(missed, best.misses))
+        nearest = f"{best.precision}{_divided(best)}"
+        return f"No layout of {name} meets the targets. The nearest, {nearest}: {why}."
+    if place.models > 1:
+        turns = "They can take turns, each loaded when it is called: see harness models plan."
+        return f"{name} does not fit beside the other models. {turns}"
+    least = min(precisions(wanted, device, tables), key=lambda one: one.weight_bytes)
+    return (
+        f"{name} does not fit with one sequence: in {least.quantization} its weights alone take "
+        f"{format_bytes(least.weight_bytes)}."
+    )
+
+
+def _distance(row: Layout) -> tuple[int, float]:
+    return len(row.misses), max(miss.factor for miss in row.misses)
+
+
+def remedy_line(places: Sequence[Place], device: DeviceSpec, tables: Tables) -> str:
+    """What would meet all targets: 8 bits in the cache, or devices."""
+    wanted = [one.wanted for one in places]
+    remedies = []
+    packed_caches = [replace(one, kv_bits=8) for one in wanted]
+    if any(one.kv_bits == 16 for one in wanted) and all(
+        one.marked for one in packed(packed_caches, device, tables)
+    ):
+        remedies.append("a KV cache of 8 bits (--kv-bits 8)")
+    for one in enough_devices(wanted, device, tables)[:4]:
+        cost = "" if one.usd_per_hour is None else f", ${one.usd_per_hour:.2f}/h"
+        rows = [(place.wanted.role, place.marked) for place in one.places]
+        ways = "; ".join(
+            f"{'' if role == ONLY else role + ' '}{row.precision}{_divided(row)}"
+            for role, row in rows
+            if row
+        )
+        remedies.append(f"{one.count} x {one.device} ({ways}{cost})")
+    if remedies:
+        return f"What would meet the targets: {', or '.join(remedies)}."
+    most = 8 if len(places) > 1 else 16
+    return f"None of these meets the targets: 1 to {most} of each GPU of the table."
+
+
+def cost_lines(
+    place: Place, row: Layout, device: DeviceSpec, tables: Tables, *, price: float | None
+) -> list[str]:
+    """What a million tokens cost at the load, and from when on that is less than by the token."""
+    load, speed = place.wanted.load, row.tokens_per_s
+    hour = price if price is not None else device_price(device, tables)
+    if hour is None or not speed:
+        return []
+    hour *= row.devices / place.models
+    asked = load.rate_per_s * load.output_tokens if load.rate_per_s else speed
+    busy = min(asked / speed, 1.0)
+    cost = usd_per_million_tokens(hour, tokens_per_s=speed, busy=busy)
+    when = f"{busy:.0%} busy, idle time included" if load.rate_per_s else "always as busy as this"
+    share = "" if place.models == 1 else f", its part of {place.models},"
+    said = f"${hour:.2f} an hour{share} is ${dollars(cost)} a million output tokens ({when})"
+    managed = managed_price(place.wanted, tables)
+    if managed is not None and place.models == 1:
+        needed = 24e6 * hour / managed[1]
+        if needed <= speed * 86_400:
+            day = f"{needed / 1e6:,.1f} M output tokens a day"
+            said += f"; less than {managed[0]} at ${dollars(managed[1])} from {day} on"
+    return [said + "."]
+
+
+def ports_of(places: Sequence[Place]) -> list[int | None]:
+    """The first port of each model's servers; None, the servers' usual one, for a model alone."""
+    return [_FIRST_PORT + 100 * n for n in range(len(places))] if len(places) > 1 else [None]
+
+
+def launches(
+    place: Place, row: Layout, device: DeviceSpec, *, port: int | None
+) -> dict[BackendName, Launch]:
+    """By backend, how the servers that take a layout are started."""
+    wanted = place.wanted
+    is_whole = row.precision in {"BF16", "F16"}
+    is_given = wanted.shape.family and row.precision == wanted.shape.quantization
+    made: dict[BackendName, Launch] = {}
+    for backend, provider in PROVIDERS.items():
+        # A model that is given by its size comes in either packing.
+        either = is_whole and not wanted.shape.family and row.tensor_parallel == 1
+        takes = provider.serves and (provider.serves == row.packing or either)
+        if provider.launch is None or not takes:
+            continue
+        if not device.is_gpu and provider.serves == "safetensors":
+            continue
+        model, online = wanted.model, None
+        if provider.serves == "gguf":
+            if not is_given:
+                model = f"{model.removesuffix('.gguf')}-{row.precision}.gguf"
+        elif row.precision == "FP8" and wanted.shape.quantization in {"BF16", "F16"}:
+            online = "fp8"
+        elif not is_given and not is_whole and row.precision != wanted.shape.quantization:
+            model = f"{model}-{row.precision}"
+        share = row.device_bytes / device.memory_bytes + 0.01
+        serving = Serving(
+            model=model,
+            context_tokens=wanted.load.context_tokens,
+            sequences=max(min(-(-wanted.load.users // row.copies), row.sequences // row.copies), 1),
+            kv_bits=row.kv_bits,
+            quantization=online,
+            on_gpu=device.is_gpu,
+            tensor_parallel=row.tensor_parallel,
+            stages=row.stages,
+            copies=row.copies,
+            gpu_share=round(share, 2) if place.models > 1 else None,
+            port=port,
+            first_gpu=place.first if device.count > row.devices or row.copies > 1 else None,
+        )
+        made[backend] = provider.launch(serving)
+    return made
+
+
+def _key(role: str) -> str:
+    return role if _BARE.fullmatch(role) else toml(role)
+
+
+_FORMULAS: Final = {
+    "weights": "parameters x bits / 8; tables and routers stay in 16 bits",
+    "KV/sequence": "keys and values of its tokens in each layer, by heads, windows and states, on "
+    "all GPUs of a copy",
+    "sequences": "on each device, (92 % of a GPU's memory or 80 % of a machine's - weights - "
+    "buffers) / KV of a sequence",
+    "decode <=": "bandwidth / (weights that a token passes + its KV cache), on each GPU of TP",
+    "prefill <=": "operations of the GPUs of TP / (2 x active parameters + attention)",
+    "TTFT": "prompts before it and its own / prefill + a step; without a place a round more",
+    "ITL": "a step of all sequences + the prompts of others that are read meanwhile",
+    "tokens/s": "output tokens / (reading a prompt + steps / sequences at once) x copies",
+}
+
+
+def _print_explanation(made: Mapping[BackendName, Launch], console: Console) -> None:
+    """The columns with their formulas, and the flags with their reasons."""
+    settings = (setting for launch in made.values() for setting in launch.command)
+    reasons = _FORMULAS | {one.text: one.reason for one in settings}
+    for name, reason in reasons.items():
+        print_line(f"  {name}: {reason}", console, "dim")
