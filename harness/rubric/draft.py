@@ -17,6 +17,7 @@ from harness.compress import Section, sections_of, sentences_of
 from harness.compress.markdown import Block, blocks_of, lines_of
 from harness.inference import as_texts
 from harness.memory.terms import analyzer, spaced
+from harness.rubric.numbers import Value, numbers
 
 if TYPE_CHECKING:
     from tantivy import TextAnalyzer
@@ -231,16 +232,9 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
-Value = Decimal | str
-"""A number to compare by; a version such as 3.11.2 stays a text."""
-
 # One mark between letters or digits does not part a word: `don't`, `1,024`, `e.g`, `and/or`, `a_b`.
 _WORD = re.compile(r"[^\W_]+(?:[-'\u2019.,/_][^\W_]+)*")
 _TERM = re.compile(r"[^\W_]+")
-# Digits with commas, and what may follow the last of them; `_parted` says what the commas are.
-_DIGITS = re.compile(r"(\d+(?:,\d+)*)((?:\.\d+)*)")
-# `1.` before an item of a list, `[1]` and `[^1]` for a reference.
-_MARK = re.compile(r"(?m)^[^\S\n]*\d+[.)]\s|\[\^?\d+\]")
 _SPELT = (
     *("zero", "one", "two", "three", "four", "five", "six"),
     *("seven", "eight", "nine", "ten", "eleven", "twelve"),
@@ -280,37 +274,11 @@ def _stemmer(language: Language) -> TextAnalyzer:
     return analyzer(_STEMMERS[language])
 
 
-def numbers(text: str) -> list[str]:
-    """The numbers that claim something: not the marks of list items and references."""
-    return [
-        number
-        for digits, decimals in _DIGITS.findall(_MARK.sub(" ", text))
-        for number in _parted(digits, decimals)
-    ]
-
-
-def value(number: str) -> Value:
-    """What a number amounts to: 1,024 and 1024 are the same, and so are 0.50 and 0.5."""
-    return number if number.count(".") > 1 else Decimal(number.replace(",", ""))
-
-
-def values_named(text: str) -> set[Value]:
+def values_named(text: str) -> frozenset[Value]:
     """The numbers a text names, in digits or, up to twelve, in words."""
     in_words = set(terms(text))
     spelt = {Decimal(number) for number, word in enumerate(_SPELT) if word in in_words}
-    return spelt | {value(number) for number in numbers(text)}
-
-
-def _parted(digits: str, decimals: str) -> list[str]:
-    """A comma parts a number's thousands, and nothing else: `1,024` is one number, `1,2` are two.
-
-    Not left to the pattern: it would try each comma of a long list again, to the list's end.
-    """
-    parts = digits.split(",")
-    first = len(parts) - 1
-    while first and len(parts[first]) == 3 and len(parts[first - 1]) <= 3:
-        first -= 1
-    return [*parts[:first], ",".join(parts[first:]) + decimals]
+    return frozenset(spelt).union(*(number.values for number in numbers(text)))
 
 
 @cache

@@ -14,8 +14,9 @@ from harness.compress import Section, sentences_of
 from harness.compress.markdown import ends_sentence
 from harness.errors import Notice
 from harness.rubric.checks.base import NO_TEXT, Check, Grade, Phrase, quoted, share_without
-from harness.rubric.draft import Draft, Finding, Value, numbers, phrase_pattern, stems, terms, value
+from harness.rubric.draft import Draft, Finding, phrase_pattern, stems, terms
 from harness.rubric.draft import Language as DraftLanguage
+from harness.rubric.numbers import Value, values_in
 
 
 class _Phrases(Check):
@@ -231,12 +232,12 @@ def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> list[Finding]:
         if block.kind == "paragraph"
     ]
     count = Counter(word for _, _, words in paragraphs for word in words)
-    known: dict[str, list[tuple[frozenset[str], set[Value]]]] = {}
+    known: dict[str, list[tuple[frozenset[str], frozenset[Value]]]] = {}
     findings = []
     for index, text, words in paragraphs:
         if len(words) < _PARAGRAPH_WORDS:
             continue
-        values = {value(number) for number in numbers(text)}
+        values = values_in(text)
         # One of its rarest words must be shared: see `_Seen`.
         rarest = sorted(words, key=lambda word: (count[word], word))
         rarest = rarest[: len(words) - math.ceil(_PARAGRAPH_SHARE * len(words)) + 1]
@@ -294,7 +295,7 @@ class _Seen:
 
 def _said(sentence: str) -> _Said:
     words = frozenset(term for term in terms(sentence) if not term.isdecimal())
-    return words, frozenset(value(number) for number in numbers(sentence))
+    return words, values_in(sentence)
 
 
 def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:

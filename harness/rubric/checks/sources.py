@@ -18,7 +18,8 @@ from pydantic import Field
 
 from harness.compress import sentences_of
 from harness.rubric.checks.base import Check, Grade, Phrase, quoted, share_without
-from harness.rubric.draft import Draft, numbers, stems, terms, value, values_named
+from harness.rubric.draft import Draft, stems, terms, values_named
+from harness.rubric.numbers import numbers
 
 _CAPITAL_NOUNS = frozenset({"de"})
 _NO_SOURCES = Grade(1.0, unjudged="there are no sources")
@@ -27,8 +28,9 @@ _NO_SOURCES = Grade(1.0, unjudged="there are no sources")
 class GroundedNumbers(Check):
     """Every number stands in the sources or in the task, in digits or, up to twelve, in words.
 
-    If sources belong to a section, it must be in these. 1,024 is 1024 and 0.50 is 0.5. The marks of
-    lists (`1.`) and references (`[1]`) do not count.
+    If sources belong to a section, it must be in these. 1,024 is 1024, 0.50 is 0.5 and 2,5 is 2.5;
+    1.200 may be 1200. A minus must be there, too. The marks of lists (`1.`) and references (`[1]`)
+    do not count.
     """
 
     check: Literal["grounded_numbers"] = "grounded_numbers"
@@ -50,12 +52,12 @@ class GroundedNumbers(Check):
             total += len(found)
             findings += [
                 draft.finding(
-                    f"the number {number} is not in the sources",
+                    f"the number {number.text} is not in the sources",
                     index,
                     code="check.number-not-in-sources",
                 )
                 for number in found
-                if value(number) not in known
+                if not number.is_among(known)
             ]
         return Grade(share_without(findings, total), tuple(findings))
 

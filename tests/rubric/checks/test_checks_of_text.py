@@ -22,7 +22,8 @@ from harness.rubric.checks import (
     SectionWords,
     Words,
 )
-from harness.rubric.draft import numbers, terms, value
+from harness.rubric.draft import terms
+from harness.rubric.numbers import values_in
 
 WORDS = {
     "nothing": ("", 0),
@@ -329,7 +330,7 @@ def repeated_one_by_one(check: NoRepetition, graded) -> list[int]:
     seen, repeated = [], []
     for place, (_, _, sentence) in enumerate(graded.sentences):
         said = {term for term in terms(sentence) if not term.isdecimal()}
-        values = {value(number) for number in numbers(sentence)}
+        values = values_in(sentence)
         if len(said) > 2 and any(
             values == before and len(said & other) / len(said | other or {""}) >= check.similarity
             for other, before in seen
