@@ -22,6 +22,7 @@ from harness.errors import (
     ReplyEmpty,
     ServerError,
     did_you_mean,
+    errors_of,
 )
 from harness.inference.answer import check_text, lacks_text, reminded, with_text
 from harness.inference.backend import Backend
@@ -343,7 +344,7 @@ class Client:
             if place.is_probe and isinstance(sent, ChatRequest):
                 sent = with_piece(sent, partial(line.gate.is_back, place))
             # 5. Provider
-            with self.tracer.calling(), call.caller.sending():
+            with errors_of(line.endpoint.tag), self.tracer.calling(), call.caller.sending():
                 if sending is not None:
                     sending.has_left = True
                 backend = (line.backend, *line.others)[place.replica]

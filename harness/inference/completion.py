@@ -310,30 +310,28 @@ def _at_most(count: int | None, most: int) -> int | None:
     return None if count is None or not 0 <= count <= most else count
 
 
-def as_vectors(rows: Sequence[object], *, endpoint: str, count: int) -> NDArray[np.float32]:
+def as_vectors(rows: Sequence[object], *, count: int) -> NDArray[np.float32]:
     """The rows as `(count, d) float32`, with `d` at least 1 and nothing in it but finite numbers.
 
     Raises:
         ServerError: They are something else.
     """
     if len(rows) != count:
-        raise no_embeddings(f"{len(rows)} embeddings of {count} texts", endpoint)
+        raise no_embeddings(f"{len(rows)} embeddings of {count} texts")
     lists = [row for row in rows if isinstance(row, list)]
     lengths = sorted({len(row) for row in lists})
     if len(lengths) > 1:
-        raise no_embeddings(
-            f"embeddings of different lengths ({lengths[0]} to {lengths[-1]})", endpoint
-        )
+        raise no_embeddings(f"embeddings of different lengths ({lengths[0]} to {lengths[-1]})")
     are_numbers = {type(one) for row in lists for one in row} <= {int, float}
     if not all(lengths) or len(lists) != count or not are_numbers:
-        raise no_embeddings("embeddings that are no lists of numbers", endpoint)
+        raise no_embeddings("embeddings that are no lists of numbers")
     with np.errstate(over="ignore"):  # what float32 has no room for is found below
         vectors = np.array(rows, dtype=np.float32)
     if not np.isfinite(vectors).all():
-        raise no_embeddings("embeddings with numbers that are not finite in float32", endpoint)
+        raise no_embeddings("embeddings with numbers that are not finite in float32")
     return vectors
 
 
-def no_embeddings(came: str, endpoint: str) -> ServerError:
+def no_embeddings(came: str) -> ServerError:
     """The error of a server that was asked for embeddings, and of what came."""
-    return ServerError(f"the server was asked for embeddings and sent {came}", endpoint=endpoint)
+    return ServerError(f"the server was asked for embeddings and sent {came}")

@@ -106,13 +106,11 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     if status in {401, 403}:
         return AuthenticationFailed(
             f"the server refused the credentials ({said}); set the endpoint's api_key_env to the "
-            "name of the variable that holds the key",
-            endpoint=endpoint,
+            "name of the variable that holds the key"
         )
     if status == 402 or "insufficient_quota" in everything:
         return AuthenticationFailed(
             f"the account has nothing left to spend ({said}); top it up, or use another endpoint",
-            endpoint=endpoint,
             code="call.quota-spent",
         )
     # Before the model's absence: Triton says that it does not know a model that it is loading.
@@ -122,24 +120,20 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     later = status in {503, 529} or (status > 500 and wait_s is not None)
     if later or _FULL.search(said):
         return Overloaded(
-            f"the server is loading or full ({said}); try again later{wait}",
-            endpoint=endpoint,
-            retry_after_s=wait_s,
+            f"the server is loading or full ({said}); try again later{wait}", retry_after_s=wait_s
         )
     unknown = status in _OF_THE_REQUEST and _NO_MODEL.search(said)
     if unknown or (status == 404 and "model" in everything.lower()):
         return ModelNotFound(
             f"the server does not serve '{model_id}' ({said}); set the endpoint's model_id to a "
-            f"name that it does: harness endpoints check {endpoint} lists them",
-            endpoint=endpoint,
+            f"name that it does: harness endpoints check {endpoint} lists them"
         )
     if status == 429:
         return RateLimited(
             f"the account is at its limit ({said}); make fewer calls at once (max_parallel){wait}",
-            endpoint=endpoint,
             retry_after_s=wait_s,
         )
-    return _server_error(status, said, endpoint=endpoint)
+    return _server_error(status, said)
 
 
 def words_of(body: bytes) -> str:
@@ -157,25 +151,21 @@ def context_overflow(
     """The error of a message that tells of an overflow; lengths not given are read from it."""
     return ContextOverflow(
         f"{said}. {shorten(endpoint)}",
-        endpoint=endpoint,
         prompt_tokens=prompt_tokens or _number(_PROMPT_TOKENS, said),
         context_tokens=context_tokens or _number(_CONTEXT_TOKENS, said),
     )
 
 
-def _server_error(status: int, said: str, *, endpoint: str) -> InferenceError:
+def _server_error(status: int, said: str) -> InferenceError:
     if _BLIND.search(said):
         return NotOffered(
-            f"the model takes no images as it is served ({said}); use one trained on images",
-            endpoint=endpoint,
+            f"the model takes no images as it is served ({said}); use one trained on images"
         )
     if status == 200:
-        return ServerError(
-            (f"the server sent an error in place of a reply: {said}"), endpoint=endpoint
-        )
+        return ServerError(f"the server sent an error in place of a reply: {said}")
     if status == 404:
         said += "; is the endpoint's url right? That of an OpenAI-compatible server ends in /v1"
-    return ServerError(f"HTTP {status}: {said}", endpoint=endpoint, status=status)
+    return ServerError(f"HTTP {status}: {said}", status=status)
 
 
 def _read(body: bytes) -> Mapping[str, Any]:

@@ -88,9 +88,8 @@ class OllamaWire(HttpBackend):
                 server=f"Ollama's '{self._endpoint.model_id}'",
                 remedy="pull an embedding model",
             )
-        tag, count = self._endpoint.tag, len(request.texts)
         return Embeddings(
-            vectors=as_vectors(rows(at(reply, "embeddings")), endpoint=tag, count=count),
+            vectors=as_vectors(rows(at(reply, "embeddings")), count=len(request.texts)),
             input_tokens=as_count(at(reply, "prompt_eval_count")),
             model_id=text_at(reply, "model") or self._endpoint.model_id,
         )
@@ -204,9 +203,7 @@ def _messages(messages: Sequence[Message], endpoint: Endpoint) -> list[dict[str,
         one = {**message.extra, "role": message.role, "content": message.content}
         if message.images:
             if any(image.url for image in message.images):
-                raise NotOffered(
-                    "Ollama takes no addresses of images; give bytes", endpoint=endpoint.tag
-                )
+                raise NotOffered("Ollama takes no addresses of images; give bytes")
             one["images"] = [image.encoded for image in message.images]
         if message.tool_calls:
             one["tool_calls"] = [
@@ -390,7 +387,6 @@ class OllamaHost(ServerHost):
                 f"'{self.endpoint.model_id}' does not chat ({page.said}); if it is an embedding "
                 "model, set embeddings = true",
                 code="endpoint.only-embeds",
-                endpoint=self.endpoint.tag,
             )
         error = self.failure(page, doing="load")
         return self._never_pulled(page) if isinstance(error, ModelNotFound) else error
@@ -404,9 +400,7 @@ class OllamaHost(ServerHost):
         page = await self.ask("POST", "/api/generate", fields)
         if page.status != 200:
             raise LoadFailed(
-                f"Ollama keeps '{self.endpoint.model_id}': {page.said}",
-                code="model.not-unloaded",
-                endpoint=self.endpoint.tag,
+                f"Ollama keeps '{self.endpoint.model_id}': {page.said}", code="model.not-unloaded"
             )
         return False
 
@@ -436,8 +430,7 @@ class OllamaHost(ServerHost):
     def _never_pulled(self, answer: Answer) -> ModelNotFound:
         model_id = self.endpoint.model_id
         return ModelNotFound(
-            f"Ollama does not have '{model_id}' ({answer.said}); get it: ollama pull {model_id}",
-            endpoint=self.endpoint.tag,
+            f"Ollama does not have '{model_id}' ({answer.said}); get it: ollama pull {model_id}"
         )
 
 

@@ -120,7 +120,7 @@ class OpenAIWire(HttpBackend):
 
     def _completion(self, reply: WireReply, headers: Mapping[str, str]) -> Completion:
         if reply.usage is None and self._provider.counts_usage and not reply.came_whole:
-            raise StreamCut("the reply came without its usage", endpoint=self._endpoint.tag)
+            raise StreamCut("the reply came without its usage")
         usage, metrics = reply.usage or {}, reply.metrics
         extras = Extras(timings=reply.timings, metrics=metrics, usage=usage, headers=headers)
         times = self._provider.times
@@ -139,7 +139,7 @@ class OpenAIWire(HttpBackend):
         )
         count = len(rows(at(reply, "data")))
         if count != len(texts):
-            raise no_embeddings(f"{count} of {len(texts)}", self._endpoint.tag)
+            raise no_embeddings(f"{count} of {len(texts)}")
         return reply
 
 
@@ -211,7 +211,6 @@ class WireReply:
         if self._is_over or (self._has_others and replies == 1):
             raise InferenceError(
                 "it sends several replies at once, and gives all the index 0; have it make one",
-                endpoint=self._endpoint.tag,
                 code="call.several-replies",
             )
         self._has_others |= replies > 1
@@ -225,12 +224,11 @@ class WireReply:
             StreamCut: Its finish reason is missing, or is not one of a reply that came to its end.
         """
         if self.finish_word is None:
-            raise StreamCut("the reply came without its finish reason", endpoint=self._endpoint.tag)
+            raise StreamCut("the reply came without its finish reason")
         ended = finish_reason(self.finish_word)
         if ended is None:
             raise StreamCut(
-                f"the server broke the generation off (finish reason '{self.finish_word}')",
-                endpoint=self._endpoint.tag,
+                f"the server broke the generation off (finish reason '{self.finish_word}')"
             )
         completion = self._progress.completion(
             finish_reason="content_filter" if self._is_refusal else ended,
@@ -252,7 +250,7 @@ def wire_embeddings(replies: Sequence[object], *, endpoint: Endpoint, count: int
     counts = [as_count(at(reply, "usage", "prompt_tokens")) for reply in replies]
     read = [count for count in counts if count is not None]
     return Embeddings(
-        vectors=as_vectors(vectors, endpoint=endpoint.tag, count=count),
+        vectors=as_vectors(vectors, count=count),
         input_tokens=sum(read) if len(read) == len(replies) else None,
         model_id=text_at(replies[0], "model") or endpoint.model_id,
     )

@@ -275,14 +275,12 @@ def check_offers(request: ChatRequest, provider: Provider) -> None:
     if request.tools and provider.tools is NEVER:
         raise NotOffered(
             f"{provider.title} does not support tools; remove tools from the endpoint, and "
-            "harness offers them as a typed reply",
-            endpoint=request.model,
+            "harness offers them as a typed reply"
         )
     if request.images and provider.images is NEVER:
         raise NotOffered(
             f"{provider.title} takes no images; ask an endpoint of another backend, such as a "
-            "llama-server that was started with --mmproj",
-            endpoint=request.model,
+            "llama-server that was started with --mmproj"
         )
 
 
