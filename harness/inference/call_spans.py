@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 from harness.inference.completion import Completion, Embeddings, Usage
@@ -97,17 +97,9 @@ def record_answer(
 
 def token_counts(usage: Usage) -> dict[str, int | None]:
     """Usage as the attributes of a span; rarely reported figures are left out if missing."""
-    counts = {
-        "input_tokens": usage.input_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "output_tokens": usage.output_tokens,
-    }
-    more = {
-        "reasoning_tokens": usage.reasoning_tokens,
-        "draft_tokens": usage.draft_tokens,
-        "accepted_tokens": usage.accepted_tokens,
-    }
-    return counts | {name: count for name, count in more.items() if count is not None}
+    rare = {"reasoning_tokens", "draft_tokens", "accepted_tokens"}
+    counts = asdict(usage).items()
+    return {name: count for name, count in counts if count is not None or name not in rare}
 
 
 def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Iterator[Record]:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
@@ -476,17 +476,15 @@ _FIELDS: Mapping[str, tuple[Any, ...]] = {
 are in range, and the code of the error of others."""
 _PARTS: Mapping[str, type] = {"messages": Message, "texts": str, "stop": str, "tools": ToolSpec}
 """What the items of sequences are; a text alone is not a sequence."""
-_NEVER_NONE = frozenset(
-    {"model", "messages", "texts", "temperature", "frequency_penalty", "stop", "tools", "priority"}
-)
 
 
 def _check(request: Request) -> None:
     """Raises `InvalidInput` for another type or range: else the error would come from below."""
-    for name, (kind, said, *in_range) in _FIELDS.items():
-        value: Any = getattr(request, name, None)
-        if value is None and not (name in _NEVER_NONE and hasattr(request, name)):
+    for name, default in ((one.name, one.default) for one in fields(request)):
+        value: Any = getattr(request, name)
+        if name not in _FIELDS or value is default is None:
             continue
+        kind, said, *in_range = _FIELDS[name]
         is_right = isinstance(value, kind) and not isinstance(value, bool)
         if is_right and name in _PARTS:
             of_parts = all(isinstance(part, _PARTS[name]) for part in value)

@@ -291,11 +291,5 @@ def _unusable(python_type: object, why: str) -> ConfigurationInvalid:
     )
 
 
-def json_in(text: str) -> str:
-    """The one object in a text; all of the text if there is none, or another."""
-    objects = objects_in(text)
-    return objects[0] if len(objects) == 1 else text
-
-
 def _path(location: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in location) + ": " if location else ""

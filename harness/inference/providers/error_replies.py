@@ -67,15 +67,6 @@ _OF_THE_REQUEST = frozenset({200, 400, 403, 404, 422})
 a library may be "not found" that the server's model needs."""
 
 
-def shorten(endpoint: str) -> str:
-    """The remedy for an overflow of an endpoint's context."""
-    return (
-        "Shorten the prompt, lower max_output_tokens, or serve a longer context: context_tokens "
-        f"under [endpoints.{endpoint}] where it is loaded by harness or Ollama, else the server's "
-        "own setting"
-    )
-
-
 def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     status: int, body: bytes, *, headers: Mapping[str, str], endpoint: str, model_id: str
 ) -> InferenceError:
@@ -150,7 +141,9 @@ def context_overflow(
 ) -> ContextOverflow:
     """The error of a message that tells of an overflow; lengths not given are read from it."""
     return ContextOverflow(
-        f"{said}. {shorten(endpoint)}",
+        f"{said}. Shorten the prompt, lower max_output_tokens, or serve a longer context: "
+        f"context_tokens under [endpoints.{endpoint}] where it is loaded by harness or Ollama, "
+        "else the server's own setting",
         prompt_tokens=prompt_tokens or _number(_PROMPT_TOKENS, said),
         context_tokens=context_tokens or _number(_CONTEXT_TOKENS, said),
     )

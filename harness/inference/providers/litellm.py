@@ -156,7 +156,8 @@ class LiteLLMBackend:
                 counted = await self._read(said, reply)
         except self._litellm.openai.OpenAIError as error:
             raise self._meaning(error) from error
-        reply.finish_word = call.finish_word.or_else(reply.finish_word)
+        if call.tells_end:  # in other formats, litellm's translation
+            reply.finish_word = call.finish_word
         cost_usd = self._cost_usd(counted) if reply.usage else None
         completion = reply.completion(cost_usd=cost_usd)
         if cost_usd is None:

@@ -21,9 +21,9 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +45,8 @@ from harness.inference.completion import (
     TokenLogprob,
     Usage,
 )
-from harness.inference.endpoint import Endpoint
-from harness.inference.providers.error_replies import shorten
+from harness.inference.endpoint import Endpoint, SamplingField
+from harness.inference.providers.error_replies import context_overflow
 from harness.inference.providers.model_files import (
     Engine,
     engine_host,
@@ -66,14 +66,9 @@ from harness.inference.to_its_end import to_its_end
 from harness.trace import Clock, monotonic
 
 _LEFT_OUT: Mapping[str, Any] = {
-    "temperature": 0.8,
-    "top_p": None,
-    "top_k": None,
-    "min_p": None,
-    "frequency_penalty": 0.0,
-    "presence_penalty": None,
-    "seed": None,
-    "top_logprobs": None,
+    one.name: 0.8 if one.name == "temperature" else one.default
+    for one in fields(ChatRequest)
+    if one.name in get_args(SamplingField)
 }
 """What llama.cpp takes for a field that is not sent."""
 
@@ -374,9 +369,9 @@ class LlamaCppEngine:
         )
 
     def _overflow(self, what: str, tokens: int, *, context_tokens: int) -> ContextOverflow:
-        return ContextOverflow(
-            f"the {what} has {tokens} tokens, the context {context_tokens}. "
-            + shorten(self._endpoint.tag),
+        return context_overflow(
+            f"the {what} has {tokens} tokens, the context {context_tokens}",
+            endpoint=self._endpoint.tag,
             prompt_tokens=tokens,
             context_tokens=context_tokens,
         )

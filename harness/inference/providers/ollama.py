@@ -95,7 +95,17 @@ class OllamaWire(HttpBackend):
         )
 
     def _body(self, fields: dict[str, object], request: ChatRequest) -> dict[str, object]:
-        return _chat_fields(fields, request, self._endpoint)
+        options = {name: fields[said] for said, name in _OPTIONS.items() if said in fields}
+        body = _model_fields(self._endpoint, options) | {
+            "stream": self._endpoint.stream,
+            # Ollama silently cuts a text that is too long unless it is told not to: `truncate` is
+            # for the prompt, `shift` for a context that fills up while the reply is written.
+            "truncate": False,
+            "shift": False,
+            "messages": _messages(request.conversation, self._endpoint),
+        }
+        body |= {name: fields[name] for name in _BESIDE_OPTIONS if name in fields}
+        return body if request.reply_schema is None else body | {"format": request.reply_schema}
 
     async def _read(
         self, values: AsyncIterator[Any], progress: ReplyInProgress, _headers: Mapping[str, str]
@@ -172,25 +182,6 @@ _THINK: Mapping[str, str | bool] = {
     "max": "high",
 }
 """Efforts as Ollama spells them, where it has another word."""
-
-
-def _chat_fields(
-    allowed: Mapping[str, object], request: ChatRequest, endpoint: Endpoint
-) -> dict[str, object]:
-    """The fields of a chat call, from those of OpenAI's protocol that may be sent."""
-    options = {name: allowed[said] for said, name in _OPTIONS.items() if said in allowed}
-    fields = _model_fields(endpoint, options) | {
-        "stream": endpoint.stream,
-        # Ollama silently cuts a text that is too long unless it is told not to: `truncate` is for
-        # the prompt, `shift` for a context that fills up while the reply is written.
-        "truncate": False,
-        "shift": False,
-        "messages": _messages(request.conversation, endpoint),
-    }
-    fields |= {name: allowed[name] for name in _BESIDE_OPTIONS if name in allowed}
-    if request.reply_schema is not None:
-        fields["format"] = request.reply_schema
-    return fields
 
 
 def _messages(messages: Sequence[Message], endpoint: Endpoint) -> list[dict[str, object]]:
