@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 
-from harness.inference.completion import Completion, Embeddings, Usage
-from harness.inference.request import ChatRequest, Message, Request
+from harness.inference.completion import Completion, Embeddings, Ranking, Usage
+from harness.inference.request import ChatRequest, Message, Request, RerankRequest
 from harness.trace import UNRELIABLE, Instant, Interval, Record, Span, SpanRecord, Tracer, events
 
 
@@ -18,9 +18,8 @@ def call_span(request: Request, tracer: Tracer) -> Span:
     """
     model, role, track = request.model, request.role, f"model {request.model}"
     if not isinstance(request, ChatRequest):
-        return tracer.span(
-            events.Embed(track=track, model=model, role=role, texts=len(request.texts))
-        )
+        kind = events.Rerank if isinstance(request, RerankRequest) else events.Embed
+        return tracer.span(kind(track=track, model=model, role=role, texts=len(request.texts)))
     chat = events.Chat(
         track=track,
         model=model,
@@ -86,7 +85,7 @@ def _extra(extra: Mapping[str, object]) -> Iterator[str]:
 
 
 def record_answer(
-    answer: Completion | Embeddings, span: Span, *, kv_bytes: KvBytes | None = None
+    answer: Completion | Embeddings | Ranking, span: Span, *, kv_bytes: KvBytes | None = None
 ) -> None:
     """Adds the outcome of a call to its span; for a chat when the trace is written."""
     if isinstance(answer, Completion):

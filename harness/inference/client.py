@@ -19,22 +19,30 @@ from harness.errors import (
     HarnessError,
     LimitReached,
     Notice,
+    NotOffered,
     ReplyEmpty,
     ServerError,
     did_you_mean,
     errors_of,
 )
 from harness.inference.answer import check_text, lacks_text, reminded, with_text
-from harness.inference.backend import Backend
+from harness.inference.backend import Backend, Reranker
 from harness.inference.call_spans import KvBytes, call_span, heard, record_answer
-from harness.inference.completion import Completion, Embeddings, doubts, possible
+from harness.inference.completion import Completion, Embeddings, Ranking, doubts, possible
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate
 from harness.inference.health import another_may_answer, retry_delay_s
 from harness.inference.meter import Admission, Meter
 from harness.inference.reply_in_progress import Listener
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot, call_key
-from harness.inference.request import ChatRequest, EmbedRequest, Request, merged, with_piece
+from harness.inference.request import (
+    ChatRequest,
+    EmbedRequest,
+    Request,
+    RerankRequest,
+    merged,
+    with_piece,
+)
 from harness.inference.structured import SchemaKnowledge, read_fitted
 from harness.inference.time_limits import Deadline, timed_out
 from harness.inference.tool_offers import ToolKnowledge, check_typed, read_offered
@@ -132,8 +140,14 @@ class Client:
         """One vector per text; raises as `chat` does, and `NotOffered`."""
         return self.call(request, caller=caller)
 
+    def rerank(
+        self, request: RerankRequest, *, caller: Caller = ANY_CALLER
+    ) -> Coroutine[Any, Any, Ranking]:
+        """One score per text; raises as `embed` does."""
+        return self.call(request, caller=caller)
+
     async def call(self, request: Request, *, caller: Caller = ANY_CALLER) -> Any:  # noqa: ANN401
-        """The answer to one call: a `Completion`, or `Embeddings`.
+        """The answer to one call: a `Completion`, `Embeddings` or a `Ranking`.
 
         1. Replay: a reply that an earlier part of the run got to the same call of the same node.
         2. Limits: the meter reserves what the call may take, or refuses it.
@@ -350,6 +364,13 @@ class Client:
                 backend = (line.backend, *line.others)[place.replica]
                 if isinstance(sent, ChatRequest):
                     answer: Any = await backend.chat(sent)
+                elif isinstance(sent, RerankRequest):
+                    if not isinstance(backend, Reranker):
+                        raise NotOffered(
+                            "harness knows no reranking of this backend; serve the model by "
+                            "llama-server, vLLM or Text Embeddings Inference"
+                        )
+                    answer = await backend.rerank(sent)
                 else:
                     answer = await backend.embed(sent)
             answer = self._counted(answer, request)

@@ -26,7 +26,7 @@ from harness.inference.request import (
     most_tokens_in,
 )
 
-A = TypeVar("A", "Completion", "Embeddings")
+A = TypeVar("A", "Completion", "Embeddings", "Ranking")
 
 PhaseName = Literal["overhead", "queue", "load", "prefill", "decode"]
 """Around the engine (client, network, the server's front end), waiting for a place, loading the
@@ -220,6 +220,18 @@ class Embeddings:
     """The model's name as the server gave it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """Texts by how well they answer a question."""
+
+    scores: tuple[float, ...]
+    """One per text, in their order, on the model's own scale; the highest is the best."""
+    input_tokens: int | None
+    """Of all texts together; None if the server does not report it."""
+    model_id: str
+    """The model's name as the server gave it."""
+
+
 _MOST_BEYOND = 1_000_000
 """Tokens of a call beyond its texts: images, instructions of the server's own, hidden reasoning."""
 _MOST_TIMES = 100
@@ -237,7 +249,7 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
     else:
         asked = sum(map(most_tokens_in, request.texts))
     most, wrong = _MOST_BEYOND + _MOST_TIMES * asked, ""
-    if isinstance(answer, Embeddings):
+    if not isinstance(answer, Completion):
         count = _at_most(answer.input_tokens, most)
         wrong = "" if count == answer.input_tokens else f"{answer.input_tokens!s:.20} tokens in"
         return replace(answer, input_tokens=count), wrong

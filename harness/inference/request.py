@@ -437,6 +437,13 @@ class EmbedRequest:
         _check(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankRequest(EmbedRequest):
+    """A request for how well each of the texts answers a question."""
+
+    query: str
+
+
 Request = ChatRequest | EmbedRequest
 
 
@@ -445,6 +452,7 @@ _FIELDS: Mapping[str, tuple[Any, ...]] = {
     "model": (str, "the tag of an endpoint, as text"),
     "messages": (Sequence, "a sequence of messages, one or more", len, "request.no-messages"),
     "texts": (Sequence, "a sequence of texts, one or more", len, "request.no-texts"),
+    "query": (str, "a question, as text"),
     "max_output_tokens": (
         Integral, "a whole number, 1 or more", lambda n: n >= 1, "request.no-room"
     ),

@@ -9,6 +9,7 @@ paid for. A `Provider` says what sets its server apart.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,23 +17,24 @@ from typing import Any
 
 import orjson
 
-from harness.errors import InferenceError, StreamCut
+from harness.errors import InferenceError, NotOffered, ServerError, StreamCut
 from harness.inference.completion import (
     Completion,
     Embeddings,
     FinishReason,
+    Ranking,
     TokenLogprob,
     Usage,
     as_vectors,
     no_embeddings,
 )
 from harness.inference.endpoint import Endpoint
-from harness.inference.json_text import at, rows, text_at, whole
-from harness.inference.providers.http import Access, HttpBackend, is_end_mark
+from harness.inference.json_text import at, parsed, rows, text_at, whole
+from harness.inference.providers.http import Access, Exchange, HttpBackend, is_end_mark
 from harness.inference.providers.provider import Extras, Fields, Provider, check_offers
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import CallPiece, ReplyInProgress, ServerTimings, as_count
-from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message
+from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message, RerankRequest
 from harness.inference.strict_schema import strict_schema
 from harness.inference.time_limits import TimeLimits
 
@@ -40,6 +42,8 @@ ONLY_TOP_P = frozenset({"top_k", "min_p"})
 """Fields that a server refuses, or accepts and ignores, if it has no more than OpenAI's own."""
 _END_TIMEOUT_S = 1.0
 """How long a reply that is whole is waited on for its end mark."""
+_ANOTHER_WAY = {400, 404, 405, 422, 501}
+"""Statuses after which texts to rank are sent in another way."""
 _WAY_OF_COUNTING = "stream_options"
 """The field that asks for the usage of a streamed reply."""
 
@@ -54,6 +58,11 @@ class OpenAIWire(HttpBackend):
         known = {*provider.refuses, *endpoint.drop, *lacks}
         super().__init__(endpoint, access, RefusedFields(known, droppable=("ignore_eos", *counts)))
         self._url = f"{self._connection.base}/chat/completions"
+        # Text Embeddings Inference has it beside its /v1, and another name for the texts.
+        urls = dict.fromkeys(
+            f"{at}/rerank" for at in (self._connection.base, self._connection.root)
+        )
+        self._rankings = tuple((url, name) for url in urls for name in ("documents", "texts"))
 
     def _fields(self, request: ChatRequest) -> dict[str, object]:
         check_offers(request, self._provider)
@@ -84,6 +93,31 @@ class OpenAIWire(HttpBackend):
             else:
                 replies = [await self._embed(request.texts)]
         return wire_embeddings(replies, endpoint=self._endpoint, count=len(request.texts))
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """A score per text; see `Reranker`. The first call finds out how the server takes it."""
+        asked = {"model": self._endpoint.model_id, "query": request.query}
+        refusal: ServerError | None = None
+        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
+            for url, name in self._rankings:
+                try:
+                    async with Exchange(self._connection) as exchange:
+                        said = await exchange.post(url, {**asked, name: list(request.texts)})
+                        reply = parsed(await self._connection.read(said))
+                except ServerError as error:
+                    refusal = refusal or error
+                    if error.status not in _ANOTHER_WAY:
+                        raise
+                else:
+                    self._rankings = ((url, name),)
+                    return _ranking(reply, request, self._endpoint)
+        assert refusal is not None
+        if refusal.status in {400, 422}:
+            raise refusal
+        raise NotOffered(
+            f"the server does not rank ({refusal}); serve a model that does, such as "
+            "bge-reranker-v2-m3, by llama-server --reranking, vLLM or Text Embeddings Inference"
+        ) from refusal
 
     async def _read(
         self, values: AsyncIterator[Any], progress: ReplyInProgress, headers: Mapping[str, str]
@@ -253,6 +287,25 @@ def wire_embeddings(replies: Sequence[object], *, endpoint: Endpoint, count: int
         vectors=as_vectors(vectors, count=count),
         input_tokens=sum(read) if len(read) == len(replies) else None,
         model_id=text_at(replies[0], "model") or endpoint.model_id,
+    )
+
+
+def _ranking(reply: object, request: RerankRequest, endpoint: Endpoint) -> Ranking:
+    """Scores by the index of their text: a list, or one under `results` (Cohere), or `data`."""
+    said = rows(reply) or rows(at(reply, "results")) or rows(at(reply, "data"))
+    listed = [row for row in said if isinstance(row, Mapping)]
+    scores = {at(row, "index"): row.get("relevance_score", row.get("score")) for row in listed}
+    found: list[Any] = [scores.get(number) for number in range(len(request.texts))]
+    if not all(isinstance(one, int | float) and math.isfinite(one) for one in found):
+        raise ServerError(
+            f"the server was asked to rank {len(found)} texts, and its reply has no score for each"
+        )
+    usage = at(reply, "usage")
+    read = at(usage, "prompt_tokens") or at(usage, "total_tokens")
+    return Ranking(
+        scores=tuple(map(float, found)),
+        input_tokens=as_count(read),
+        model_id=text_at(reply, "model") or endpoint.model_id,
     )
 
 
