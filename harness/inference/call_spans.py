@@ -73,7 +73,6 @@ def conversation_text(messages: Iterable[Message]) -> str:
 
 
 def _beside(message: Message) -> Iterator[str]:
-    """What a turn has beside its text."""
     for call in message.tool_calls:
         yield "\n".join([f"[calls {call.name}, {call.id}]\n{call.arguments}", *_extra(call.extra)])
     yield from (image.shown for image in message.images)

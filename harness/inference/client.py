@@ -65,7 +65,6 @@ class Line:
     tools: ToolKnowledge | None = None
     """How its server treats tools; None if they are simply passed on."""
     turns: TurnKnowledge = field(default_factory=TurnKnowledge)
-    """Which conversations its server refuses."""
     identity: str | None = None
     """The key of its cached replies; None for no cache."""
     kv_bytes: KvBytes | None = None
@@ -455,7 +454,6 @@ class _Call:
     may_wait: bool
     """Whether it waits for the end of an outage: no other endpoint is asked in its place."""
     tried: set[int] = field(default_factory=set)
-    """The endpoint's replicas that have failed it."""
     attempt: int = 1
     answers: int | None = None
     """How many the endpoint had given when it last failed."""

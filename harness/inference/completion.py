@@ -74,7 +74,6 @@ class Usage:
     draft_tokens: int | None = None
     """Tokens that a draft model proposed (speculative decoding); None if not reported."""
     accepted_tokens: int | None = None
-    """Proposed tokens that the model accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

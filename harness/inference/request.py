@@ -315,7 +315,6 @@ class ChatRequest:
     reply_schema: JsonSchema | None = None
     """JSON Schema that the reply must match, enforced by servers that can."""
     tools: tuple[ToolSpec, ...] = ()
-    """What the model may call."""
     tool_choice: Literal["auto", "required"] = "auto"
     """Whether the model decides if it calls a tool, or has to call one."""
     top_logprobs: int | None = None

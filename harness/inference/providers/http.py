@@ -201,6 +201,11 @@ class Connection:
         said = f"the reply was cut off: {how}"
         return StreamCut(said, has_begun=has_begun)
 
+    async def ask(self, url: str, fields: Mapping[str, object]) -> object:
+        """The JSON of one reply, None for none; raises as `Exchange.post` and `read`."""
+        async with Exchange(self) as exchange:
+            return parsed(await self.read(await exchange.post(url, fields)))
+
     async def ask_to_embed(
         self, url: str, fields: Mapping[str, object], *, server: str, remedy: str
     ) -> object:
@@ -211,8 +216,7 @@ class Connection:
             InferenceError: As `Exchange.post`.
         """
         try:
-            async with Exchange(self) as exchange:
-                return parsed(await self.read(await exchange.post(url, fields)))
+            return await self.ask(url, fields)
         except ServerError as error:
             if error.status not in {404, 405, 501}:
                 raise

@@ -278,7 +278,6 @@ class LiteLLMBackend:
         return http_call(self._connection, check_address=self._check_address)
 
     def _means(self) -> dict[str, object]:
-        """How litellm should send the request."""
         endpoint = self._endpoint
         return {
             "api_base": endpoint.url and base_of(endpoint.url),

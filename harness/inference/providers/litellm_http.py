@@ -46,7 +46,6 @@ class HttpCall:
     check_address: Callable[[str], None]
     """Raises `NotTrusted` for an address that nothing may be sent to."""
     refusal: NotTrusted | None = None
-    """The error that it raised."""
     responses: list[httpx.Response] = field(default_factory=list)
     """What was answered; closed when the call is over, however it ends."""
     tells_end: bool = False

@@ -170,7 +170,6 @@ class RouterHost(ServerHost):
         return await self.ask("POST", "/models/load", {"model": self.endpoint.model_id})
 
     def _check_taken(self, page: Answer) -> None:
-        """Raises what keeps the router from loading it."""
         if page.status == 200 or _says(page, _ALREADY):
             return
         model_id = self.endpoint.model_id

@@ -372,7 +372,6 @@ class OllamaHost(ServerHost):
             raise self.misread(page)
 
     def _failure(self, page: Answer) -> InferenceError:
-        """Why it is not loaded."""
         if b"does not support chat" in page.body:
             return LoadFailed(
                 f"'{self.endpoint.model_id}' does not chat ({page.said}); if it is an embedding "
@@ -396,14 +395,12 @@ class OllamaHost(ServerHost):
         return False
 
     async def _take_back(self) -> None:
-        """Undoes an abandoned load."""
         await until(self._is_gone)
         # Ollama aborts a load whose client has gone, and lists it only after its first steps.
         await asyncio.sleep(_FIRST_STEPS_S)
         await until(self._is_gone)
 
     async def _find(self) -> Any:  # noqa: ANN401 - JSON
-        """The model's entry in the list of loaded models."""
         return self._listed(await self.ask("GET", "/api/ps"))
 
     def _listed(self, answer: Answer) -> Any:  # noqa: ANN401 - JSON

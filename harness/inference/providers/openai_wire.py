@@ -29,8 +29,8 @@ from harness.inference.completion import (
     no_embeddings,
 )
 from harness.inference.endpoint import Endpoint
-from harness.inference.json_text import at, parsed, rows, text_at, whole
-from harness.inference.providers.http import Access, Exchange, HttpBackend, is_end_mark
+from harness.inference.json_text import at, rows, text_at, whole
+from harness.inference.providers.http import Access, HttpBackend, is_end_mark
 from harness.inference.providers.provider import Extras, Fields, Provider, check_offers
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import CallPiece, ReplyInProgress, ServerTimings, as_count
@@ -101,9 +101,7 @@ class OpenAIWire(HttpBackend):
         async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
             for url, name in self._rankings:
                 try:
-                    async with Exchange(self._connection) as exchange:
-                        said = await exchange.post(url, {**asked, name: list(request.texts)})
-                        reply = parsed(await self._connection.read(said))
+                    reply = await self._connection.ask(url, {**asked, name: list(request.texts)})
                 except ServerError as error:
                     refusal = refusal or error
                     if error.status not in _ANOTHER_WAY:

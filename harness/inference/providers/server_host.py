@@ -64,7 +64,6 @@ class ServerFacts:
     reachable: bool | None = None
     """Whether anything answers at its address; None if it was not asked."""
     ready: bool | None = None
-    """Whether it reports that it is ready."""
     models: tuple[str, ...] | None = None
     """The names it serves, or could load."""
     context_tokens: int | None = None
