@@ -87,6 +87,7 @@ class RefusedFields:
 
 
 def _refuses(message: str, name: str) -> bool:
+    name = name.replace("_", "[._]")  # `reasoning.effort`, by OpenAI's newer protocol
     named = rf"(?:{_NAMED.format(name=name)})"
     ways = (
         rf"{named}{_BESIDE}{_REFUSED}",

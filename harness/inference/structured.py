@@ -25,7 +25,7 @@ from pydantic_core import SchemaError
 from harness.errors import ConfigurationInvalid, InferenceError, ReplyInvalid, ServerError
 from harness.inference.call_spans import token_counts
 from harness.inference.completion import Completion, StructuredMode, is_visible, why_no_text
-from harness.inference.json_text import objects_in
+from harness.inference.json_text import DECODER, objects_in
 from harness.inference.request import ChatRequest, JsonSchema, Message
 from harness.inference.strict_schema import plain, strict_schema
 from harness.trace import Span, Tracer, events
@@ -106,8 +106,12 @@ class ReplyType(Generic[T]):
                 parsed = fitting[0]
             else:
                 parsed = self._adapter.validate_json(objects[0] if len(objects) == 1 else text)
-        except ValidationError as error:
-            why = "; ".join(f"{_path(e['loc'])}{e['msg']}" for e in error.errors()[:3])
+                if not objects:  # pydantic takes the last of two equal keys
+                    DECODER.decode(text)
+        except ValueError as error:
+            why = str(error)
+            if isinstance(error, ValidationError):
+                why = "; ".join(f"{_path(e['loc'])}{e['msg']}" for e in error.errors()[:3])
             if fitting:
                 why = f"it holds {len(fitting)} different values of the type"
             elif completion.finish_reason == "length":

@@ -21,7 +21,7 @@ import httpx
 import orjson
 
 from harness.errors import NotTrusted
-from harness.inference.json_text import parsed
+from harness.inference.json_text import at, parsed
 from harness.inference.providers.http import (
     PACKED_AS,
     Connection,
@@ -121,7 +121,9 @@ class CarefulClient(httpx.AsyncClient):
             # By any other name, litellm does not send it again.
             raise httpx.NetworkError(str(error), request=request) from error
         is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-        if is_stream and not response.is_closed:
+        # Some servers take no notice of `stream`, and answer with one document.
+        is_asked = response.is_success and at(parsed(request.content), "stream") is True
+        if (is_stream or is_asked) and not response.is_closed:
             assert isinstance(response.stream, httpx.AsyncByteStream)
             response.stream = _EventStream(response.stream, call)
         if response.is_closed:
