@@ -10,6 +10,8 @@ from harness.inference.completion import Completion, Embeddings, Ranking, Usage
 from harness.inference.request import ChatRequest, Message, Request, RerankRequest
 from harness.trace import UNRELIABLE, Instant, Interval, Record, Span, SpanRecord, Tracer, events
 
+_SETTINGS = ("top_p", "top_k", "min_p", "presence_penalty", "reasoning_effort", "seed")
+
 
 def call_span(request: Request, tracer: Tracer) -> Span:
     """The span of one attempt, on the model's own track.
@@ -26,14 +28,9 @@ def call_span(request: Request, tracer: Tracer) -> Span:
         role=role,
         label=" · ".join(filter(None, (tracer.current_node, request.role))) or "chat",
         temperature=request.temperature,
-        top_p=request.top_p,
-        top_k=request.top_k,
-        min_p=request.min_p,
-        presence_penalty=request.presence_penalty,
-        reasoning_effort=request.reasoning_effort,
-        extra_body=dict(request.extra_body or {}) or None,
-        seed=request.seed,
+        **{name: getattr(request, name) for name in _SETTINGS},
         max_output_tokens=request.max_output_tokens,
+        extra_body=dict(request.extra_body or {}) or None,
         structured=request.reply_schema is not None,
         tools_offered=len(request.tools) or None,
         prompt_chars=sum(len(message.content) for message in request.messages),

@@ -124,7 +124,15 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
             f"the account is at its limit ({said}); make fewer calls at once (max_parallel){wait}",
             retry_after_s=wait_s,
         )
-    return _server_error(status, said)
+    if _BLIND.search(said):
+        return NotOffered(
+            f"the model takes no images as it is served ({said}); use one trained on images"
+        )
+    if status == 200:
+        return ServerError(f"the server sent an error in place of a reply: {said}")
+    if status == 404:
+        said += "; is the endpoint's url right? That of an OpenAI-compatible server ends in /v1"
+    return ServerError(f"HTTP {status}: {said}", status=status)
 
 
 def words_of(body: bytes) -> str:
@@ -147,18 +155,6 @@ def context_overflow(
         prompt_tokens=prompt_tokens or _number(_PROMPT_TOKENS, said),
         context_tokens=context_tokens or _number(_CONTEXT_TOKENS, said),
     )
-
-
-def _server_error(status: int, said: str) -> InferenceError:
-    if _BLIND.search(said):
-        return NotOffered(
-            f"the model takes no images as it is served ({said}); use one trained on images"
-        )
-    if status == 200:
-        return ServerError(f"the server sent an error in place of a reply: {said}")
-    if status == 404:
-        said += "; is the endpoint's url right? That of an OpenAI-compatible server ends in /v1"
-    return ServerError(f"HTTP {status}: {said}", status=status)
 
 
 def _read(body: bytes) -> Mapping[str, Any]:

@@ -141,7 +141,8 @@ class RouterHost(ServerHost):
             if before["value"] == "sleeping":
                 # Its process is there without its weights, and only a call would wake it.
                 await self._let_go()
-            asking = asyncio.ensure_future(self._ask_to_load())
+            fields = {"model": self.endpoint.model_id}
+            asking = asyncio.ensure_future(self.ask("POST", "/models/load", fields))
             try:
                 async with self.or_else(partial(self._take_back, asking)):
                     # Not to be broken off: the router would load the model all the same, a moment
@@ -165,9 +166,6 @@ class RouterHost(ServerHost):
         One that sleeps has given its memory back, and is loaded again by its next call.
         """
         return HostReport(resident=(await self._status())["value"] == "loaded")
-
-    async def _ask_to_load(self) -> Answer:
-        return await self.ask("POST", "/models/load", {"model": self.endpoint.model_id})
 
     def _check_taken(self, page: Answer) -> None:
         if page.status == 200 or _says(page, _ALREADY):

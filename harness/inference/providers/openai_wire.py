@@ -112,10 +112,10 @@ class OpenAIWire(HttpBackend):
         assert refusal is not None
         if refusal.status in {400, 422}:
             raise refusal
-        raise NotOffered(
-            f"the server does not rank ({refusal}); serve a model that does, such as "
-            "bge-reranker-v2-m3, by llama-server --reranking, vLLM or Text Embeddings Inference"
-        ) from refusal
+        said = (
+            f"the server does not rank ({refusal}); serve a model that does, such as bge-reranker"
+        )
+        raise NotOffered(said) from refusal
 
     async def _read(
         self, values: AsyncIterator[Any], progress: ReplyInProgress, headers: Mapping[str, str]

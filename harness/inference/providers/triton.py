@@ -264,9 +264,6 @@ class TritonOpenAIHost(TritonHost):
     async def _let_go(self) -> None:
         await self._do("unload", None)
 
-    async def _is_gone(self) -> bool:
-        return not await self._is_there()
-
     async def _states(self) -> frozenset[str]:
         answer = await self.ask("GET", "/v1/models")
         match self.fields(answer):
