@@ -365,10 +365,7 @@ class Client:
                     answer: Any = await backend.chat(sent)
                 elif isinstance(sent, RerankRequest):
                     if not isinstance(backend, Reranker):
-                        raise NotOffered(
-                            "harness knows no reranking of this backend; serve the model by "
-                            "llama-server, vLLM or Text Embeddings Inference"
-                        )
+                        raise NotOffered("its backend cannot rank; use llamacpp, vllm or openai")
                     answer = await backend.rerank(sent)
                 else:
                     answer = await backend.embed(sent)

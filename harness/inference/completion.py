@@ -42,7 +42,6 @@ StructuredMode = Literal["enforced", "advisory", "ignored"]
 """How a reply's schema was treated: the server enforced it; the model was told of it, in the prompt
 or by a server that enforces only JSON; or the server ignored it."""
 
-
 ToolMode = Literal["native", "typed"]
 """How a model was offered tools: by the server's own support, or as a type of its reply."""
 
@@ -221,14 +220,12 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """Texts by how well they answer a question."""
+    """Texts by how well they answer a question; all but the scores as in `Embeddings`."""
 
     scores: tuple[float, ...]
     """One per text, in their order, on the model's own scale; the highest is the best."""
     input_tokens: int | None
-    """Of all texts together; None if the server does not report it."""
     model_id: str
-    """The model's name as the server gave it."""
 
 
 _MOST_BEYOND = 1_000_000

@@ -264,7 +264,6 @@ def _no_message(given: object) -> InvalidInput:
 
 JsonSchema = Mapping[str, object]
 
-
 _SHOWN = "The images of the results above, in their order:"
 GO_ON = (
     "Your answer was cut off there. Write the rest of it, beginning with the very next word: no "
@@ -445,7 +444,6 @@ class RerankRequest(EmbedRequest):
 
 Request = ChatRequest | EmbedRequest
 
-
 _CUTOFF, _PENALTY = "request.cutoff-out-of-range", "request.penalty-out-of-range"
 _FIELDS: Mapping[str, tuple[Any, ...]] = {
     "model": (str, "the tag of an endpoint, as text"),
@@ -506,8 +504,6 @@ def _check(request: Request) -> None:
 _BYTES_PER_TOKEN = 3
 """Low, so that it is an upper bound: in English there are about four, and a letter of Chinese,
 which has three bytes, is a token or less."""
-
-
 _PER_MESSAGE = 8
 """What a chat template puts around a message: five or six."""
 _PER_CALL = 64

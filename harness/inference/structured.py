@@ -38,7 +38,6 @@ _UNENFORCED: dict[StructuredMode | None, str] = {
     "ignored": ". The server took no notice of the schema; the model was only told of it",
 }
 
-
 _WORD = "owl-7f3a"
 _PROBE_SCHEMA: JsonSchema = {
     "type": "object",
@@ -131,11 +130,7 @@ class ReplyType(Generic[T]):
 
 
 class FoundOnce(Generic[T]):
-    """What is found out when it is first needed, by one for all.
-
-    Attributes:
-        known: None until it is.
-    """
+    """Caches the result of the first call in `known`; later calls wait for it."""
 
     def __init__(self, known: T | None = None) -> None:
         self.known = known

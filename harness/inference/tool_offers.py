@@ -50,8 +50,7 @@ _REFUSED = re.compile(
 class ToolKnowledge:
     """What one model's server does with tools; its tags share it.
 
-    Where the server cannot make the model call a tool (not `requires_calls`), the typed way
-    does.
+    Where the server cannot make the model call a tool (not `requires_calls`), the typed way does.
     """
 
     def __init__(self, mode: ToolMode | None = None, *, requires_calls: bool = True) -> None:

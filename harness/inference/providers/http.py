@@ -296,7 +296,12 @@ class Exchange(AsyncExitStack):
         response = await self._send(url, fields, on_sent)
         self.push_async_callback(response.aclose)
         if response.status_code != 200:
-            raise self._no_reply(response, await self._connection.read(response))
+            body = await self._connection.read(response)
+            if response.has_redirect_location:
+                raise redirected(response)
+            # Triton refuses a streamed call in the form of an event.
+            data, status = body.removeprefix(b"data:"), response.status_code
+            raise self._connection.refusal(data, status=status, headers=response.headers)
         content_type = response.headers.get("content-type", "")
         if not _READABLE.search(content_type):
             raise ServerError(
@@ -344,14 +349,6 @@ class Exchange(AsyncExitStack):
             raise timed_out("connect_timeout_s", endpoint) from error
         except httpx.RequestError as error:
             raise not_connected(error, url) from error
-
-    def _no_reply(self, response: httpx.Response, body: bytes) -> InferenceError:
-        status = response.status_code
-        if response.has_redirect_location:
-            return redirected(response)
-        # Triton refuses a streamed call in the form of an event.
-        data = body.removeprefix(b"data:")
-        return self._connection.refusal(data, status=status, headers=response.headers)
 
 
 class HttpBackend(ABC):

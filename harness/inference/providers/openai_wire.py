@@ -137,7 +137,12 @@ class OpenAIWire(HttpBackend):
         if reply.finish_word is None and not is_end_mark(said):
             last = f", after {said!r:.80}" if isinstance(said, str) else ""
             raise self._connection.cut(f"the stream ended before its finish reason came{last}")
-        return self._completion(reply, headers)
+        if reply.usage is None and self._provider.counts_usage and not reply.came_whole:
+            raise StreamCut("the reply came without its usage")
+        usage, metrics = reply.usage or {}, reply.metrics
+        extras = Extras(timings=reply.timings, metrics=metrics, usage=usage, headers=headers)
+        times = self._provider.times
+        return reply.completion(reported=times(extras) if times else None)
 
     def _take(self, said: object, reply: WireReply) -> bool:
         """Adds a part of a reply; whether that was all of it. Pings and the like are nothing."""
@@ -149,14 +154,6 @@ class OpenAIWire(HttpBackend):
         if isinstance(said, list):
             raise self._connection.odd(said)
         return isinstance(said, Mapping) and reply.add(said)
-
-    def _completion(self, reply: WireReply, headers: Mapping[str, str]) -> Completion:
-        if reply.usage is None and self._provider.counts_usage and not reply.came_whole:
-            raise StreamCut("the reply came without its usage")
-        usage, metrics = reply.usage or {}, reply.metrics
-        extras = Extras(timings=reply.timings, metrics=metrics, usage=usage, headers=headers)
-        times = self._provider.times
-        return reply.completion(reported=times(extras) if times else None)
 
     async def _embed(self, texts: tuple[str, ...]) -> object:
         # A single text goes alone: Triton's front end takes no list, and every server takes a text.
@@ -299,10 +296,9 @@ def _ranking(reply: object, request: RerankRequest, endpoint: Endpoint) -> Ranki
             f"the server was asked to rank {len(found)} texts, and its reply has no score for each"
         )
     usage = at(reply, "usage")
-    read = at(usage, "prompt_tokens") or at(usage, "total_tokens")
     return Ranking(
         scores=tuple(map(float, found)),
-        input_tokens=as_count(read),
+        input_tokens=as_count(at(usage, "prompt_tokens") or at(usage, "total_tokens")),
         model_id=text_at(reply, "model") or endpoint.model_id,
     )
 
