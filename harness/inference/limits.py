@@ -37,7 +37,7 @@ class Spent:
 
     def __add__(self, other: Spent) -> Spent:
         costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
-        counts = (name for name in self.__slots__ if name != "cost_usd")
+        counts = (name for name in Spent.__slots__ if name != "cost_usd")
         sums = {name: getattr(self, name) + getattr(other, name) for name in counts}
         return Spent(cost_usd=sum(costs) if costs else None, **sums)
 
