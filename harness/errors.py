@@ -50,7 +50,8 @@ that was not accepted is a result, not an error.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -235,14 +236,25 @@ class InferenceError(HarnessError):
     """A call to a model did not give a completion.
 
     Attributes:
-        endpoint: Its tag.
+        endpoint: Its tag; empty until `errors_of` has named it.
     """
 
     code = "call.failed"
 
-    def __init__(self, message: str, *, endpoint: str, code: str | None = None) -> None:
-        super().__init__(message, code=code, place=f"{endpoint}: ")
+    def __init__(self, message: str, *, endpoint: str = "", code: str | None = None) -> None:
+        super().__init__(message, code=code, place=f"{endpoint}: " if endpoint else "")
         self.endpoint = endpoint
+
+
+@contextmanager
+def errors_of(endpoint: str) -> Iterator[None]:
+    """Has the errors of calls in the block name their endpoint, unless they do."""
+    try:
+        yield
+    except InferenceError as error:
+        if not error.endpoint:
+            error.endpoint, error.args = endpoint, (f"{endpoint}: {error}",)
+        raise
 
 
 class EndpointUnreachable(InferenceError):
@@ -281,7 +293,7 @@ class ContextOverflow(InferenceError):
         self,
         message: str,
         *,
-        endpoint: str,
+        endpoint: str = "",
         prompt_tokens: int | None = None,
         context_tokens: int | None = None,
     ) -> None:
@@ -299,7 +311,9 @@ class Overloaded(InferenceError):
 
     code = "call.overloaded"
 
-    def __init__(self, message: str, *, endpoint: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, endpoint: str = "", retry_after_s: float | None = None
+    ) -> None:
         super().__init__(message, endpoint=endpoint)
         self.retry_after_s = retry_after_s
 
@@ -331,7 +345,7 @@ class CallTimeout(InferenceError):
 
     code = "call.timeout"
 
-    def __init__(self, message: str, *, endpoint: str, limit: TimeLimit = "timeout_s") -> None:
+    def __init__(self, message: str, *, endpoint: str = "", limit: TimeLimit = "timeout_s") -> None:
         super().__init__(message, endpoint=endpoint)
         self.limit = limit
 
@@ -346,7 +360,7 @@ class StreamCut(InferenceError):
     code = "call.stream-cut"
 
     def __init__(
-        self, message: str, *, endpoint: str, code: str | None = None, has_begun: bool = True
+        self, message: str, *, endpoint: str = "", code: str | None = None, has_begun: bool = True
     ) -> None:
         super().__init__(message, endpoint=endpoint, code=code)
         self.has_begun = has_begun
@@ -361,7 +375,7 @@ class ReplyTooLarge(InferenceError):
 
     code = "call.reply-too-large"
 
-    def __init__(self, message: str, *, endpoint: str, max_reply_bytes: int) -> None:
+    def __init__(self, message: str, *, endpoint: str = "", max_reply_bytes: int) -> None:
         super().__init__(message, endpoint=endpoint)
         self.max_reply_bytes = max_reply_bytes
 
@@ -381,7 +395,7 @@ class ReplyInvalid(InferenceError):
         self,
         message: str,
         *,
-        endpoint: str,
+        endpoint: str = "",
         text: str,
         problem: str = "",
         from_cache: bool = False,
@@ -408,7 +422,7 @@ class ReplyCut(InferenceError):
         self,
         message: str,
         *,
-        endpoint: str,
+        endpoint: str = "",
         text: str,
         finish_reason: str,
         usage: Any = None,  # noqa: ANN401 - its class stands in a layer above
@@ -448,7 +462,7 @@ class ServerError(InferenceError):
 
     code = "call.server-error"
 
-    def __init__(self, message: str, *, endpoint: str, status: int | None = None) -> None:
+    def __init__(self, message: str, *, endpoint: str = "", status: int | None = None) -> None:
         super().__init__(message, endpoint=endpoint)
         self.status = status
 
@@ -466,7 +480,7 @@ class LoadFailed(InferenceError):
         self,
         message: str,
         *,
-        endpoint: str,
+        endpoint: str = "",
         out_of_memory: bool = False,
         code: str | None = None,
     ) -> None:

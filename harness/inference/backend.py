@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from harness.errors import InferenceError, NotOffered
-from harness.inference.completion import Completion, Embeddings, FinishReason, Usage
+from harness.inference.completion import Completion, Embeddings, FinishReason, Ranking, Usage
 from harness.inference.reply_in_progress import call_phases
-from harness.inference.request import ChatRequest, EmbedRequest, ToolCall
+from harness.inference.request import ChatRequest, EmbedRequest, RerankRequest, ToolCall
 from harness.trace import Clock, monotonic
 
 
@@ -36,6 +36,15 @@ class Backend(Protocol):
 
     async def aclose(self) -> None:
         """Releases the backend's resources; no call may be under way."""
+        ...
+
+
+@runtime_checkable
+class Reranker(Protocol):
+    """A backend whose server can rank texts."""
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """A score per text; raises as `Backend.embed` does."""
         ...
 
 

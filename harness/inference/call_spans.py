@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
-from harness.inference.completion import Completion, Embeddings, Usage
-from harness.inference.request import ChatRequest, Message, Request
+from harness.inference.completion import Completion, Embeddings, Ranking, Usage
+from harness.inference.request import ChatRequest, Message, Request, RerankRequest
 from harness.trace import UNRELIABLE, Instant, Interval, Record, Span, SpanRecord, Tracer, events
+
+_SETTINGS = ("top_p", "top_k", "min_p", "presence_penalty", "reasoning_effort", "seed")
 
 
 def call_span(request: Request, tracer: Tracer) -> Span:
@@ -18,23 +20,17 @@ def call_span(request: Request, tracer: Tracer) -> Span:
     """
     model, role, track = request.model, request.role, f"model {request.model}"
     if not isinstance(request, ChatRequest):
-        return tracer.span(
-            events.Embed(track=track, model=model, role=role, texts=len(request.texts))
-        )
+        kind = events.Rerank if isinstance(request, RerankRequest) else events.Embed
+        return tracer.span(kind(track=track, model=model, role=role, texts=len(request.texts)))
     chat = events.Chat(
         track=track,
         model=model,
         role=role,
         label=" · ".join(filter(None, (tracer.current_node, request.role))) or "chat",
         temperature=request.temperature,
-        top_p=request.top_p,
-        top_k=request.top_k,
-        min_p=request.min_p,
-        presence_penalty=request.presence_penalty,
-        reasoning_effort=request.reasoning_effort,
-        extra_body=dict(request.extra_body or {}) or None,
-        seed=request.seed,
+        **{name: getattr(request, name) for name in _SETTINGS},
         max_output_tokens=request.max_output_tokens,
+        extra_body=dict(request.extra_body or {}) or None,
         structured=request.reply_schema is not None,
         tools_offered=len(request.tools) or None,
         prompt_chars=sum(len(message.content) for message in request.messages),
@@ -74,7 +70,6 @@ def conversation_text(messages: Iterable[Message]) -> str:
 
 
 def _beside(message: Message) -> Iterator[str]:
-    """What a turn has beside its text."""
     for call in message.tool_calls:
         yield "\n".join([f"[calls {call.name}, {call.id}]\n{call.arguments}", *_extra(call.extra)])
     yield from (image.shown for image in message.images)
@@ -86,7 +81,7 @@ def _extra(extra: Mapping[str, object]) -> Iterator[str]:
 
 
 def record_answer(
-    answer: Completion | Embeddings, span: Span, *, kv_bytes: KvBytes | None = None
+    answer: Completion | Embeddings | Ranking, span: Span, *, kv_bytes: KvBytes | None = None
 ) -> None:
     """Adds the outcome of a call to its span; for a chat when the trace is written."""
     if isinstance(answer, Completion):
@@ -97,17 +92,9 @@ def record_answer(
 
 def token_counts(usage: Usage) -> dict[str, int | None]:
     """Usage as the attributes of a span; rarely reported figures are left out if missing."""
-    counts = {
-        "input_tokens": usage.input_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "output_tokens": usage.output_tokens,
-    }
-    more = {
-        "reasoning_tokens": usage.reasoning_tokens,
-        "draft_tokens": usage.draft_tokens,
-        "accepted_tokens": usage.accepted_tokens,
-    }
-    return counts | {name: count for name, count in more.items() if count is not None}
+    rare = {"reasoning_tokens", "draft_tokens", "accepted_tokens"}
+    counts = asdict(usage).items()
+    return {name: count for name, count in counts if count is not None or name not in rare}
 
 
 def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Iterator[Record]:

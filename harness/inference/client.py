@@ -19,21 +19,30 @@ from harness.errors import (
     HarnessError,
     LimitReached,
     Notice,
+    NotOffered,
     ReplyEmpty,
     ServerError,
     did_you_mean,
+    errors_of,
 )
 from harness.inference.answer import check_text, lacks_text, reminded, with_text
-from harness.inference.backend import Backend
+from harness.inference.backend import Backend, Reranker
 from harness.inference.call_spans import KvBytes, call_span, heard, record_answer
-from harness.inference.completion import Completion, Embeddings, doubts, possible
+from harness.inference.completion import Completion, Embeddings, Ranking, doubts, possible
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate
 from harness.inference.health import another_may_answer, retry_delay_s
 from harness.inference.meter import Admission, Meter
 from harness.inference.reply_in_progress import Listener
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot, call_key
-from harness.inference.request import ChatRequest, EmbedRequest, Request, merged, with_piece
+from harness.inference.request import (
+    ChatRequest,
+    EmbedRequest,
+    Request,
+    RerankRequest,
+    merged,
+    with_piece,
+)
 from harness.inference.structured import SchemaKnowledge, read_fitted
 from harness.inference.time_limits import Deadline, timed_out
 from harness.inference.tool_offers import ToolKnowledge, check_typed, read_offered
@@ -56,7 +65,6 @@ class Line:
     tools: ToolKnowledge | None = None
     """How its server treats tools; None if they are simply passed on."""
     turns: TurnKnowledge = field(default_factory=TurnKnowledge)
-    """Which conversations its server refuses."""
     identity: str | None = None
     """The key of its cached replies; None for no cache."""
     kv_bytes: KvBytes | None = None
@@ -131,8 +139,14 @@ class Client:
         """One vector per text; raises as `chat` does, and `NotOffered`."""
         return self.call(request, caller=caller)
 
+    def rerank(
+        self, request: RerankRequest, *, caller: Caller = ANY_CALLER
+    ) -> Coroutine[Any, Any, Ranking]:
+        """One score per text; raises as `embed` does."""
+        return self.call(request, caller=caller)
+
     async def call(self, request: Request, *, caller: Caller = ANY_CALLER) -> Any:  # noqa: ANN401
-        """The answer to one call: a `Completion`, or `Embeddings`.
+        """The answer to one call: a `Completion`, `Embeddings` or a `Ranking`.
 
         1. Replay: a reply that an earlier part of the run got to the same call of the same node.
         2. Limits: the meter reserves what the call may take, or refuses it.
@@ -343,12 +357,16 @@ class Client:
             if place.is_probe and isinstance(sent, ChatRequest):
                 sent = with_piece(sent, partial(line.gate.is_back, place))
             # 5. Provider
-            with self.tracer.calling(), call.caller.sending():
+            with errors_of(line.endpoint.tag), self.tracer.calling(), call.caller.sending():
                 if sending is not None:
                     sending.has_left = True
                 backend = (line.backend, *line.others)[place.replica]
                 if isinstance(sent, ChatRequest):
                     answer: Any = await backend.chat(sent)
+                elif isinstance(sent, RerankRequest):
+                    if not isinstance(backend, Reranker):
+                        raise NotOffered("its backend cannot rank; use llamacpp, vllm or openai")
+                    answer = await backend.rerank(sent)
                 else:
                     answer = await backend.embed(sent)
             answer = self._counted(answer, request)
@@ -433,7 +451,6 @@ class _Call:
     may_wait: bool
     """Whether it waits for the end of an outage: no other endpoint is asked in its place."""
     tried: set[int] = field(default_factory=set)
-    """The endpoint's replicas that have failed it."""
     attempt: int = 1
     answers: int | None = None
     """How many the endpoint had given when it last failed."""

@@ -26,7 +26,7 @@ from harness.inference.request import (
     most_tokens_in,
 )
 
-A = TypeVar("A", "Completion", "Embeddings")
+A = TypeVar("A", "Completion", "Embeddings", "Ranking")
 
 PhaseName = Literal["overhead", "queue", "load", "prefill", "decode"]
 """Around the engine (client, network, the server's front end), waiting for a place, loading the
@@ -41,7 +41,6 @@ FinishReason = Literal["stop", "length", "content_filter", "tool_calls"]
 StructuredMode = Literal["enforced", "advisory", "ignored"]
 """How a reply's schema was treated: the server enforced it; the model was told of it, in the prompt
 or by a server that enforces only JSON; or the server ignored it."""
-
 
 ToolMode = Literal["native", "typed"]
 """How a model was offered tools: by the server's own support, or as a type of its reply."""
@@ -74,7 +73,6 @@ class Usage:
     draft_tokens: int | None = None
     """Tokens that a draft model proposed (speculative decoding); None if not reported."""
     accepted_tokens: int | None = None
-    """Proposed tokens that the model accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +218,16 @@ class Embeddings:
     """The model's name as the server gave it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """Texts by how well they answer a question; all but the scores as in `Embeddings`."""
+
+    scores: tuple[float, ...]
+    """One per text, in their order, on the model's own scale; the highest is the best."""
+    input_tokens: int | None
+    model_id: str
+
+
 _MOST_BEYOND = 1_000_000
 """Tokens of a call beyond its texts: images, instructions of the server's own, hidden reasoning."""
 _MOST_TIMES = 100
@@ -237,7 +245,7 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
     else:
         asked = sum(map(most_tokens_in, request.texts))
     most, wrong = _MOST_BEYOND + _MOST_TIMES * asked, ""
-    if isinstance(answer, Embeddings):
+    if not isinstance(answer, Completion):
         count = _at_most(answer.input_tokens, most)
         wrong = "" if count == answer.input_tokens else f"{answer.input_tokens!s:.20} tokens in"
         return replace(answer, input_tokens=count), wrong
@@ -310,30 +318,28 @@ def _at_most(count: int | None, most: int) -> int | None:
     return None if count is None or not 0 <= count <= most else count
 
 
-def as_vectors(rows: Sequence[object], *, endpoint: str, count: int) -> NDArray[np.float32]:
+def as_vectors(rows: Sequence[object], *, count: int) -> NDArray[np.float32]:
     """The rows as `(count, d) float32`, with `d` at least 1 and nothing in it but finite numbers.
 
     Raises:
         ServerError: They are something else.
     """
     if len(rows) != count:
-        raise no_embeddings(f"{len(rows)} embeddings of {count} texts", endpoint)
+        raise no_embeddings(f"{len(rows)} embeddings of {count} texts")
     lists = [row for row in rows if isinstance(row, list)]
     lengths = sorted({len(row) for row in lists})
     if len(lengths) > 1:
-        raise no_embeddings(
-            f"embeddings of different lengths ({lengths[0]} to {lengths[-1]})", endpoint
-        )
+        raise no_embeddings(f"embeddings of different lengths ({lengths[0]} to {lengths[-1]})")
     are_numbers = {type(one) for row in lists for one in row} <= {int, float}
     if not all(lengths) or len(lists) != count or not are_numbers:
-        raise no_embeddings("embeddings that are no lists of numbers", endpoint)
+        raise no_embeddings("embeddings that are no lists of numbers")
     with np.errstate(over="ignore"):  # what float32 has no room for is found below
         vectors = np.array(rows, dtype=np.float32)
     if not np.isfinite(vectors).all():
-        raise no_embeddings("embeddings with numbers that are not finite in float32", endpoint)
+        raise no_embeddings("embeddings with numbers that are not finite in float32")
     return vectors
 
 
-def no_embeddings(came: str, endpoint: str) -> ServerError:
+def no_embeddings(came: str) -> ServerError:
     """The error of a server that was asked for embeddings, and of what came."""
-    return ServerError(f"the server was asked for embeddings and sent {came}", endpoint=endpoint)
+    return ServerError(f"the server was asked for embeddings and sent {came}")

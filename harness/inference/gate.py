@@ -229,7 +229,6 @@ class Gate:
         self._serve()
 
     async def _place(self, request: Request, tried: set[int], *, may_wait: bool) -> Place:
-        """A place, at once or after a wait."""
         names = [replica.name for replica in self._replicas]
         order = (0,) if len(names) == 1 else preference(stable_prefix(request), names)
         priority = request.priority if isinstance(request, ChatRequest) else 0
@@ -267,7 +266,6 @@ class Gate:
         self._serve()
 
     def _serve(self) -> None:
-        """Gives places to calls that wait for one."""
         states, refused = self._states(), set[tuple[int, ...]]()
         for waiter in self._waiting:
             if not any(state.has_place and not state.is_down for state in states):

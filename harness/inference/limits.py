@@ -37,15 +37,9 @@ class Spent:
 
     def __add__(self, other: Spent) -> Spent:
         costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
-        return Spent(
-            calls=self.calls + other.calls,
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cost_usd=sum(costs) if costs else None,
-            time_ns=self.time_ns + other.time_ns,
-            estimated_calls=self.estimated_calls + other.estimated_calls,
-            unpriced_calls=self.unpriced_calls + other.unpriced_calls,
-        )
+        counts = (name for name in Spent.__slots__ if name != "cost_usd")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in counts}
+        return Spent(cost_usd=sum(costs) if costs else None, **sums)
 
     def __neg__(self) -> Spent:
         return Spent(**{name: value and -value for name, value in asdict(self).items()})

@@ -22,7 +22,7 @@ from harness.errors import (
     LimitReached,
     RunLimitReached,
 )
-from harness.inference.completion import Completion, Embeddings
+from harness.inference.completion import Completion, Embeddings, Ranking
 from harness.inference.endpoint import Endpoint
 from harness.inference.limits import FIELD_OF, LEAST_S, NOTHING, LimitName, Limits, Spent, refusal
 from harness.inference.request import (
@@ -420,7 +420,7 @@ class Sending:
     def __init__(self, request: Request) -> None:
         self.request: Request = request
         self.has_left = False
-        self.answer: Completion | Embeddings | None = None
+        self.answer: Completion | Embeddings | Ranking | None = None
         self.pieces = 0
         if isinstance(request, ChatRequest):
             self.request = with_piece(request, self._arrived)
@@ -515,7 +515,7 @@ class _Charges:
         self._contexts[request.model] = context_tokens
         return max(1, context_tokens - self._most_asked(request))
 
-    def taken(self, request: Request, answer: Completion | Embeddings) -> Spent:
+    def taken(self, request: Request, answer: Completion | Embeddings | Ranking) -> Spent:
         """The use of an answered call."""
         estimated = _most_input_tokens(request)
         if isinstance(answer, Completion):
@@ -562,7 +562,9 @@ class _Charges:
 def _most_input_tokens(request: Request) -> int:
     if isinstance(request, ChatRequest):
         return most_prompt_tokens(request)
-    return sum(most_tokens_in(text) + _PER_TEXT for text in request.texts)
+    # A model that ranks reads the question with each text.
+    each = _PER_TEXT + most_tokens_in(getattr(request, "query", ""))
+    return sum(most_tokens_in(text) + each for text in request.texts)
 
 
 def token_prices(endpoints: Mapping[str, Endpoint]) -> dict[str, TokenPrice]:

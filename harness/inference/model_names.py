@@ -76,7 +76,6 @@ class ModelName:
     """A name, taken apart."""
 
     text: str
-    """As it was given."""
     words: tuple[str, ...]
     """The words that tell the weights, in the order of the name, each once: `qwen`, `2.5`, `7b`.
     Empty for a name such as `default`."""

@@ -32,8 +32,6 @@ _ABOUT_A_SCHEMA = re.compile(r"schema|\bproperties\b", re.IGNORECASE)
 _ROOM, _OTHER_ROOM = "max_tokens", "max_completion_tokens"
 """A field, and what OpenAI's reasoning models call it, and nothing else does."""
 _RENAMED = re.compile(rf"use '?{_OTHER_ROOM}'? instead", re.IGNORECASE)
-
-
 _THINKING = ("think", "thinking", "enable_thinking", "reasoning", "chat_template_kwargs")
 """Fields by which servers take how much a model thinks."""
 
@@ -87,6 +85,7 @@ class RefusedFields:
 
 
 def _refuses(message: str, name: str) -> bool:
+    name = name.replace("_", "[._]")  # `reasoning.effort`, by OpenAI's newer protocol
     named = rf"(?:{_NAMED.format(name=name)})"
     ways = (
         rf"{named}{_BESIDE}{_REFUSED}",

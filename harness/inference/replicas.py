@@ -32,7 +32,6 @@ class ReplicaState:
     """A replica at the moment of a choice."""
 
     under_way: int = 0
-    """Our calls that it has been sent."""
     waiting: int = 0
     """Our calls that wait and would go to it first."""
     has_place: bool = True

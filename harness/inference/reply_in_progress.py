@@ -235,13 +235,11 @@ class ServerTimings:
     """What a server says of a call's time; None for what it does not say."""
 
     queue_ns: int | None = None
-    """How long it waited for a place."""
     load_ns: int | None = None
     """How long the model took to load for it."""
     prefill_ns: int | None = None
     """How long the prompt took, as far as it was computed."""
     decode_ns: int | None = None
-    """How long the reply took."""
 
     def within(self, call_ns: int) -> ServerTimings:
         """Without durations that a call of this length cannot have; clocks may differ by a half."""

@@ -251,7 +251,6 @@ class Slot:
     known: Completion | None = None
     """The reply of an earlier part of the run; None if the model has to be asked."""
     reply: Completion | None = None
-    """The model's reply, to be kept."""
 
 
 class StoredOutputs:

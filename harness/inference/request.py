@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
@@ -264,7 +264,6 @@ def _no_message(given: object) -> InvalidInput:
 
 JsonSchema = Mapping[str, object]
 
-
 _SHOWN = "The images of the results above, in their order:"
 GO_ON = (
     "Your answer was cut off there. Write the rest of it, beginning with the very next word: no "
@@ -315,7 +314,6 @@ class ChatRequest:
     reply_schema: JsonSchema | None = None
     """JSON Schema that the reply must match, enforced by servers that can."""
     tools: tuple[ToolSpec, ...] = ()
-    """What the model may call."""
     tool_choice: Literal["auto", "required"] = "auto"
     """Whether the model decides if it calls a tool, or has to call one."""
     top_logprobs: int | None = None
@@ -437,14 +435,21 @@ class EmbedRequest:
         _check(self)
 
 
-Request = ChatRequest | EmbedRequest
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankRequest(EmbedRequest):
+    """A request for how well each of the texts answers a question."""
 
+    query: str
+
+
+Request = ChatRequest | EmbedRequest
 
 _CUTOFF, _PENALTY = "request.cutoff-out-of-range", "request.penalty-out-of-range"
 _FIELDS: Mapping[str, tuple[Any, ...]] = {
     "model": (str, "the tag of an endpoint, as text"),
     "messages": (Sequence, "a sequence of messages, one or more", len, "request.no-messages"),
     "texts": (Sequence, "a sequence of texts, one or more", len, "request.no-texts"),
+    "query": (str, "a question, as text"),
     "max_output_tokens": (
         Integral, "a whole number, 1 or more", lambda n: n >= 1, "request.no-room"
     ),
@@ -476,17 +481,15 @@ _FIELDS: Mapping[str, tuple[Any, ...]] = {
 are in range, and the code of the error of others."""
 _PARTS: Mapping[str, type] = {"messages": Message, "texts": str, "stop": str, "tools": ToolSpec}
 """What the items of sequences are; a text alone is not a sequence."""
-_NEVER_NONE = frozenset(
-    {"model", "messages", "texts", "temperature", "frequency_penalty", "stop", "tools", "priority"}
-)
 
 
 def _check(request: Request) -> None:
     """Raises `InvalidInput` for another type or range: else the error would come from below."""
-    for name, (kind, said, *in_range) in _FIELDS.items():
-        value: Any = getattr(request, name, None)
-        if value is None and not (name in _NEVER_NONE and hasattr(request, name)):
+    for name, default in ((one.name, one.default) for one in fields(request)):
+        value: Any = getattr(request, name)
+        if name not in _FIELDS or value is default is None:
             continue
+        kind, said, *in_range = _FIELDS[name]
         is_right = isinstance(value, kind) and not isinstance(value, bool)
         if is_right and name in _PARTS:
             of_parts = all(isinstance(part, _PARTS[name]) for part in value)
@@ -501,8 +504,6 @@ def _check(request: Request) -> None:
 _BYTES_PER_TOKEN = 3
 """Low, so that it is an upper bound: in English there are about four, and a letter of Chinese,
 which has three bytes, is a token or less."""
-
-
 _PER_MESSAGE = 8
 """What a chat template puts around a message: five or six."""
 _PER_CALL = 64

@@ -25,7 +25,7 @@ from pydantic_core import SchemaError
 from harness.errors import ConfigurationInvalid, InferenceError, ReplyInvalid, ServerError
 from harness.inference.call_spans import token_counts
 from harness.inference.completion import Completion, StructuredMode, is_visible, why_no_text
-from harness.inference.json_text import objects_in
+from harness.inference.json_text import DECODER, objects_in
 from harness.inference.request import ChatRequest, JsonSchema, Message
 from harness.inference.strict_schema import plain, strict_schema
 from harness.trace import Span, Tracer, events
@@ -37,7 +37,6 @@ _UNENFORCED: dict[StructuredMode | None, str] = {
     "advisory": ". The server does not enforce schemas; the model was only told of it",
     "ignored": ". The server took no notice of the schema; the model was only told of it",
 }
-
 
 _WORD = "owl-7f3a"
 _PROBE_SCHEMA: JsonSchema = {
@@ -106,8 +105,12 @@ class ReplyType(Generic[T]):
                 parsed = fitting[0]
             else:
                 parsed = self._adapter.validate_json(objects[0] if len(objects) == 1 else text)
-        except ValidationError as error:
-            why = "; ".join(f"{_path(e['loc'])}{e['msg']}" for e in error.errors()[:3])
+                if not objects:  # pydantic takes the last of two equal keys
+                    DECODER.decode(text)
+        except ValueError as error:
+            why = str(error)
+            if isinstance(error, ValidationError):
+                why = "; ".join(f"{_path(e['loc'])}{e['msg']}" for e in error.errors()[:3])
             if fitting:
                 why = f"it holds {len(fitting)} different values of the type"
             elif completion.finish_reason == "length":
@@ -127,11 +130,7 @@ class ReplyType(Generic[T]):
 
 
 class FoundOnce(Generic[T]):
-    """What is found out when it is first needed, by one for all.
-
-    Attributes:
-        known: None until it is.
-    """
+    """Caches the result of the first call in `known`; later calls wait for it."""
 
     def __init__(self, known: T | None = None) -> None:
         self.known = known
@@ -289,12 +288,6 @@ def _unusable(python_type: object, why: str) -> ConfigurationInvalid:
         "list[str], or any of these annotated",
         code="reply.type-unusable",
     )
-
-
-def json_in(text: str) -> str:
-    """The one object in a text; all of the text if there is none, or another."""
-    objects = objects_in(text)
-    return objects[0] if len(objects) == 1 else text
 
 
 def _path(location: tuple[int | str, ...]) -> str:

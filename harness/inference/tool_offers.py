@@ -19,6 +19,7 @@ import orjson
 
 from harness.errors import ReplyInvalid, ServerError
 from harness.inference.completion import Completion, ToolMode
+from harness.inference.json_text import objects_in
 from harness.inference.reply_in_progress import CallPiece, tool_calls
 from harness.inference.request import (
     ChatRequest,
@@ -28,7 +29,7 @@ from harness.inference.request import (
     called_names,
     one_turn,
 )
-from harness.inference.structured import Ask, FoundOnce, json_in, probed
+from harness.inference.structured import Ask, FoundOnce, probed
 from harness.trace import Tracer, events
 
 _MALFORMED = re.compile(r'\s*(?:```(?:json)?\s*)?\{\s*"(?:next|call|answer)"')
@@ -49,8 +50,7 @@ _REFUSED = re.compile(
 class ToolKnowledge:
     """What one model's server does with tools; its tags share it.
 
-    Where the server cannot make the model call a tool (not `requires_calls`), the typed way
-    does.
+    Where the server cannot make the model call a tool (not `requires_calls`), the typed way does.
     """
 
     def __init__(self, mode: ToolMode | None = None, *, requires_calls: bool = True) -> None:
@@ -236,8 +236,9 @@ def check_typed(request: ChatRequest, reply: Completion) -> None:
 
 def _parsed(text: str) -> object:
     """What a typed reply holds, with its wrapper or without; None if it is no JSON."""
+    objects = objects_in(text)
     try:
-        said = orjson.loads(json_in(text))
+        said = orjson.loads(objects[0] if len(objects) == 1 else text)
     except orjson.JSONDecodeError:
         return None
     return said.get("next", said) if isinstance(said, dict) else None

@@ -242,6 +242,8 @@ class Hit:
     """BM25 score; None if the lexical index was not asked or did not find the passage."""
     vector: float | None
     """Cosine to the query, -1 to 1; None if the vector index was not asked or had no answer."""
+    reranked: float | None = None
+    """The reranker's score, by which hits are then ranked; None without one."""
 
     @property
     def id(self) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from harness.errors import EndpointUnreachable, LoadFailed
+from harness.errors import EndpointUnreachable, LoadFailed, errors_of
 from harness.inference import MACHINE, Host, HostReport
 from harness.log import log_debug, log_warning
 from harness.residency.ledger import Device, Load, Need, Resident, State, Tenant, Unload
@@ -219,7 +219,7 @@ class Residents:
         self._tracer.instant(events.Evict(model=model, reason=reason, room_for=room_for))
         try:
             unload = events.Unload(track=f"model {model}", model=model, reason=reason)
-            with self._tracer.span(unload):
+            with self._tracer.span(unload), errors_of(model):
                 async with asyncio.timeout(tenant.load_timeout_s):
                     await self._hosts[model].unload()
         except Exception as error:  # noqa: BLE001 - whatever it is, the ledger must know
@@ -248,7 +248,7 @@ class Residents:
                 prefetch=move.is_prefetch,
                 source="measured",
             )
-            with self._tracer.span(load) as span:
+            with self._tracer.span(load) as span, errors_of(model):
                 self._load = model, span.id
                 self._load_began(model)
                 async with asyncio.timeout(tenant.load_timeout_s):

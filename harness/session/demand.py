@@ -31,8 +31,8 @@ class Players:
     """The models behind the roles of a run. Fallbacks are left out."""
 
     roles: Roles
-    embedder: str | None = None
-    """Tag of the endpoint that makes the vectors of passages."""
+    memory: tuple[str, ...] = ()
+    """Tags of the endpoints that embed passages and rank them."""
 
     def of(self, role: str) -> tuple[str, ...]:
         """The tags of a role's models: several for a panel of evaluators; empty if it has none."""
@@ -40,7 +40,7 @@ class Players:
             case "evaluator":
                 return self.roles.evaluators
             case "memory":
-                return (self.embedder,) if self.embedder else ()
+                return self.memory
         try:
             return (self.roles.model(role),)
         except ConfigurationInvalid:
@@ -186,7 +186,7 @@ class Forecaster:
         self._left = len(graph.nodes)
         self._under_way: dict[str, CallDemand] = {}
         # Passages are also embedded in the background.
-        self._asks_unseen = players.embedder is not None
+        self._asks_unseen = bool(players.memory)
         self._told = NOTHING_KNOWN
         self._has_begun = False
         self._is_to_tell = False

@@ -20,7 +20,7 @@ from harness.session.casting import Casting
 from harness.session.demand import MEMORY, Players, ancestors, demand_of, judges
 from harness.session.models import known_endpoints, opened_host
 from harness.session.roles import EVALUATOR
-from harness.session.settings import WORDLLAMA, BudgetSettings, Settings
+from harness.session.settings import BudgetSettings, Settings
 from harness.session.tenancy import (
     check_managed,
     devices_of,
@@ -128,11 +128,7 @@ async def plan_models(
         casting.check()
         await casting.ask_servers(Tracer(), environment=environment)
         casting.choose_evaluators(Tracer(), task="", run_id="")
-    embedder = settings.memory.embedder
-    players = Players(
-        roles=casting.roles,
-        embedder=None if embedder == WORDLLAMA else embedder,
-    )
+    players = Players(roles=casting.roles, memory=settings.memory.models)
     demand = demand_of(graph)
     unknown = [name for name, roles in demand.items() if roles is None]
     declared = {name: roles for name, roles in demand.items() if roles is not None}

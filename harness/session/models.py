@@ -15,6 +15,7 @@ from harness.errors import (
     ModelFileInvalid,
     Notice,
     did_you_mean,
+    errors_of,
 )
 from harness.inference import (
     Access,
@@ -479,7 +480,8 @@ async def opened_host(endpoint: Endpoint, environment: Mapping[str, str]) -> Asy
     opened = open_endpoint(endpoint, environment=environment, cached=False, clock=monotonic)
     assert opened.host is not None
     try:
-        yield opened.host
+        with errors_of(endpoint.tag):
+            yield opened.host
     finally:
         await opened.host.aclose()
         await opened.backend.aclose()

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ import numpy as np
 
 from harness.compress import passages_of
 from harness.errors import ConfigurationInvalid, InferenceError, InvalidInput, Notice, ServerError
-from harness.inference import Embeddings, EmbedRequest
+from harness.inference import Embeddings, EmbedRequest, Ranking, RerankRequest
 from harness.memory import (
     Filter,
     Hit,
@@ -53,6 +54,8 @@ Ask = Callable[[EmbedRequest], Awaitable[Embeddings]]
 
 _BATCH = 64
 """Texts in one call: servers rarely compute more at once, and some accept at most 100."""
+_RANKED_PER_HIT, _MOST_RANKED = 4, 100
+"""How many hits of a search are ranked again for each that is asked for, and at most."""
 
 
 class PassageLibrary:
@@ -68,11 +71,13 @@ class PassageLibrary:
         *,
         tracer: RunTrace,
         ask: Ask,
+        rank: Callable[[RerankRequest], Awaitable[Ranking]],
         warn: Callable[[Notice], None],
     ) -> None:
         self._settings = settings
         self._tracer = tracer
         self._ask = ask
+        self._rank = rank
         self._warn = warn
         self._store: MemoryStore | None = None
         self._opening = asyncio.Lock()
@@ -82,9 +87,9 @@ class PassageLibrary:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="memory")
 
     @property
-    def model(self) -> str | None:
-        """Tag of the endpoint that makes the vectors; None if this process does."""
-        return None if self._settings.embedder == WORDLLAMA else self._settings.embedder
+    def models(self) -> tuple[str, ...]:
+        """Tags of the endpoints that make the vectors and rank hits."""
+        return self._settings.models
 
     @property
     def is_kept(self) -> bool:
@@ -166,8 +171,12 @@ class PassageLibrary:
         )
         with self._tracer.span(recall) as span:
             store = await self._open()
-            search = partial(store.search, query, limit=limit, mode=mode, where=where)
+            most = limit
+            if self._settings.rerank is not None and isinstance(limit, int):
+                most = max(limit, min(_RANKED_PER_HIT * limit, _MOST_RANKED))
+            search = partial(store.search, query, limit=most, mode=mode, where=where)
             hits, behind = await self._in_thread(lambda: (search(), store.behind))
+            hits = await self._reranked(query, hits, limit=limit)
             titles = [self._tracer.excerpt(hit.title) for hit in hits]
             span.set(
                 fallback=hits.fallback,
@@ -177,6 +186,32 @@ class PassageLibrary:
                     for hit, title in zip(hits, titles, strict=True)
                 ],
             )
+        return hits
+
+    async def _reranked(self, query: str, hits: Hits, *, limit: int) -> Hits:
+        """The best `limit` by the reranker; by the search, without one or where it fails."""
+        tag = self._settings.rerank
+        if tag is not None and hits:
+            request = RerankRequest(
+                model=tag, role="memory", query=query, texts=tuple(hit.text for hit in hits)
+            )
+            try:
+                scores = (await self._rank(request)).scores
+            except InferenceError as error:
+                self._warn(
+                    Notice(
+                        code="memory.not-reranked",
+                        message=f"hits stay in the order of the search: {error}",
+                    )
+                )
+            else:
+                # Of equal ones, the search's order.
+                scored = sorted(zip(hits, scores, strict=True), key=lambda pair: -pair[1])
+                hits[:] = [
+                    replace(hit, rank=rank, reranked=score)
+                    for rank, (hit, score) in enumerate(scored, start=1)
+                ]
+        del hits[limit:]
         return hits
 
     async def novelty(self, texts: Sequence[str]) -> float:
@@ -257,6 +292,7 @@ def _hit_as_json(hit: Hit) -> dict[str, object]:
         "fused": hit.fused,
         "lexical": hit.lexical,
         "vector": hit.vector,
+        "reranked": hit.reranked,
     }
 
 

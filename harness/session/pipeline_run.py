@@ -280,7 +280,7 @@ class PipelineRun:
         budget = session.budget
         if budget is None:
             return None
-        players = Players(roles=session.roles, embedder=session.passages.model)
+        players = Players(roles=session.roles, memory=session.passages.models)
         return Forecaster(self.graph, demand_of(self.graph), players=players, expect=budget.expect)
 
     def _result(

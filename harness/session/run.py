@@ -652,11 +652,12 @@ class Run:
         return int.from_bytes(sha256(repr(said).encode()).digest()[:3])
 
     def _passages(self) -> PassageLibrary:
-        """The memory, for a call that embeds."""
+        """The memory, for a call that may ask models."""
         passages = self._session.passages
-        self._asks(passages.model)
-        if passages.model is not None:
-            self._call.use(self._session.surroundings.noted("embedder"))
+        for model in passages.models:
+            self._asks(model)
+        if passages.models:
+            self._call.use(self._session.surroundings.noted("embedder", "reranker"))
         return passages
 
     def _asks(self, model: str | None) -> None:

@@ -157,7 +157,7 @@ async def open_session(
     memory = settings.memory
     check_store(memory.path, written_in=memory.written_in, environment=environment)
     needed = casting.required | _models_for(needed_roles or {}, casting.roles)
-    needed |= _embedder_of(settings.memory, endpoints)
+    needed |= _asked_by(settings.memory, endpoints)
     early: list[tuple[str, Mapping[str, object]]] = []
 
     def keep(message: str, details: Mapping[str, object]) -> Mapping[str, object]:
@@ -228,6 +228,7 @@ async def open_session(
                 settings.memory,
                 tracer=trace,
                 ask=client.embed,
+                rank=client.rerank,
                 warn=partial(casting.warn, tracer=trace),
             )
             stack.push_async_callback(passages.aclose)
@@ -275,21 +276,25 @@ def _models_for(needed_roles: Mapping[str, str], roles: Roles) -> set[str]:
     return tags
 
 
-def _embedder_of(memory: MemorySettings, endpoints: Mapping[str, Endpoint]) -> set[str]:
-    """The tag of the endpoint that embeds passages, if one does.
+def _asked_by(memory: MemorySettings, endpoints: Mapping[str, Endpoint]) -> set[str]:
+    """The tags of the endpoints that embed and rank passages.
 
     Raises:
         ConfigurationInvalid: There is no such endpoint.
     """
-    if memory.embedder == WORDLLAMA:
-        return set()
-    if memory.embedder not in endpoints:
+    if (unknown := next((tag for tag in memory.models if tag not in endpoints), None)) is None:
+        return set(memory.models)
+    if unknown == memory.rerank:
         raise ConfigurationInvalid(
-            f"[memory] embedder is '{memory.embedder}', which is not an endpoint; "
-            + did_you_mean(memory.embedder, [WORDLLAMA, *endpoints]),
-            code="memory.embedder-unknown",
+            f"[memory] rerank is '{unknown}', which is not an endpoint; "
+            + did_you_mean(unknown, endpoints),
+            code="memory.reranker-unknown",
         )
-    return {memory.embedder}
+    raise ConfigurationInvalid(
+        f"[memory] embedder is '{unknown}', which is not an endpoint; "
+        + did_you_mean(unknown, [WORDLLAMA, *endpoints]),
+        code="memory.embedder-unknown",
+    )
 
 
 @asynccontextmanager

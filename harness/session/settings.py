@@ -145,11 +145,19 @@ class MemorySettings(BaseModel):
     """The folder whose settings these are; None if they are the user's own."""
     embedder: str = Field(default=WORDLLAMA, min_length=1)
     """What makes vectors of passages: `wordllama`, which is included, or an endpoint's tag."""
+    rerank: str | None = Field(default=None, min_length=1)
+    """The tag of an endpoint whose model ranks again what a search of a run found."""
     language: str | None = Field(default=None, min_length=1)
     """The language for stemming, such as `german`, or `none`. When left out: the directory's own,
     and English for a new one."""
     merge: bool = True
     """Whether passages with equal title and text become one."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The tags of its endpoints."""
+        embedder = () if self.embedder == WORDLLAMA else (self.embedder,)
+        return (*embedder, *filter(None, [self.rerank]))
 
 
 class TraceSettings(BaseModel):

@@ -3,7 +3,7 @@
 Each has a name in the record of a call: `model:ROLE` what plays a role, `fallback:ROLE:TAG` an
 endpoint that answered in its place, `place:ROLE:TAG` the addresses of an endpoint's servers,
 `reply:ROLE:TAG` the model that a server named, `rubric:NAME`, `prompts:NAME` (of that rubric),
-`templates:FILE`, `seed`, `candidates` and `embedder`.
+`templates:FILE`, `seed`, `candidates`, `embedder` and `reranker`.
 
 A role is compared by the settings that change replies, not by its endpoint's name. A pool counts as
 a whole, whichever member was drawn. Another address is no change if the server there reports the
@@ -143,6 +143,7 @@ class Surroundings:
             "seed": "the seed of the run",
             "candidates": "candidates or finalists under [evaluation]",
             "embedder": "the model that embeds passages",
+            "reranker": "the model that ranks passages",
         }.get(kind, f"'{name}'")
         if now is None:
             return f"{said} is not known now"
@@ -236,6 +237,9 @@ class Surroundings:
             case "embedder":
                 embedder = self._settings.memory.embedder
                 return Use(WORDLLAMA) if embedder == WORDLLAMA else self._of(embedder)
+            case "reranker":
+                reranker = self._settings.memory.rerank
+                return Use(_NONE) if reranker is None else self._of(reranker)
             case _:
                 return None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
-from harness.errors import ConfigurationInvalid, HarnessError, InferenceError
+from harness.errors import ConfigurationInvalid, HarnessError, InferenceError, errors_of
 from harness.hardware import (
     Footprint,
     first_gpu_layer,
@@ -146,7 +146,9 @@ async def _need_of(endpoint: Endpoint, host: Host) -> Need:
     if (need := _need_written(endpoint)) is not None:
         return need
     ask = provider_of(endpoint).footprint
-    if ask is None or (footprint := await ask(endpoint, host)) is None:
+    with errors_of(endpoint.tag):
+        footprint = None if ask is None else await ask(endpoint, host)
+    if footprint is None:
         raise ConfigurationInvalid(
             f"endpoint '{endpoint.tag}' is managed, and its server does not say how much memory "
             'its model takes; give it need = "6 GiB"',

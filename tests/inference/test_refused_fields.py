@@ -9,6 +9,7 @@ SENT = {
     "messages": [],
     "max_tokens": 64,
     "temperature": 0.0,
+    "reasoning_effort": "low",
     "top_p": 0.9,
     "frequency_penalty": 0.5,
     "seed": 7,
@@ -42,6 +43,10 @@ def forbidden(*names):
         ("temperature", "Unsupported value: 'temperature' does not support 0 with this model."),
         ("seed", "Unrecognized request argument supplied: seed"),
         ("logprobs top_logprobs", "logprobs are not supported with reasoning models."),
+        (
+            "reasoning_effort",
+            "Unsupported parameter: 'reasoning.effort' is not supported with this model.",
+        ),
         # One of two whose names are alike.
         ("top_logprobs", "Unsupported parameter: 'top_logprobs' is not supported."),
         # vLLM; Mistral; vLLM without seeds of calls; Groq; Triton's OpenAI front end; Fireworks.

@@ -220,3 +220,16 @@ def test_who_has_heard_a_part_of_an_answer_does_not_hear_another(pieces, attempt
     with pytest.raises(StreamCut):
         asyncio.run(retrying(Breaking()).chat(replace(REQUEST, on_text=heard.append)))
     assert (len(asked), heard) == (attempts, list(pieces))
+
+
+def test_the_client_names_the_endpoint_of_an_error_that_does_not():
+    backend = ScriptedBackend([ServerError("boom", status=400)])
+
+    with pytest.raises(ServerError) as caught:
+        asyncio.run(client_of(backend).chat(REQUEST))
+
+    assert (caught.value.endpoint, str(caught.value), caught.value.statement) == (
+        "m",
+        "m: boom",
+        "boom",
+    )

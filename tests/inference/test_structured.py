@@ -134,6 +134,9 @@ LIST_CUT = '{"answer": ["a", "b'
         (str | None, "{}", "answer: "),
         (int, '{"answer": 1, "why": "…"}', "why: "),
         (list[str], LIST_CUT, "max_output_tokens"),
+        (Finding, '{"line": 3, "text": "a",}', "trailing comma"),
+        (Finding, '{"line": 3, "text": "a", "line": 4}', "a key that stands twice"),
+        (float, '{"answer": NaN}', "NaN is no JSON"),
     ],
     ids=str,
 )

@@ -11,6 +11,7 @@ from session_runs import codes, fail, instants_of, pipeline_of, refused, run, se
 
 from harness import Run, ScriptedBackend, load_run
 from harness.errors import EndpointUnreachable, InferenceError, ServerError
+from harness.inference import Ranking
 from harness.session.passages import EndpointEmbedder
 
 TEA = "# Tea\n\nSteep green tea for three minutes.\n\n# Bread\n\nLet the dough rise twice.\n"
@@ -159,6 +160,81 @@ def test_calls_to_embed_count_towards_the_limits_and_fail_their_node(tmp_path):
     words = EmbeddingBackend()
     words.error = EndpointUnreachable("nobody answers", endpoint="words")
     assert embedding(tmp_path, words, many, failing=True).__cause__.code == "call.unreachable"
+
+
+# --- an endpoint that ranks ----------------------------------------------------------------------
+
+CITIES = "\n\n".join(f"# Tea in {city}\n\nGreen tea, as in {city}." for city in "ABCDEFGHIJ")
+
+
+class Ranker(ScriptedBackend):
+    """Ranks texts that speak of a city by its letter; the last is the best."""
+
+    def __init__(self, error=None):
+        super().__init__([])
+        self.asked = []
+        self.error = error
+
+    async def rerank(self, request):
+        self.asked.append(request)
+        if self.error is not None:
+            raise self.error
+        scores = tuple(float(ord(text.rstrip(".")[-1])) for text in request.texts)
+        return Ranking(scores=scores, input_tokens=7, model_id="bge")
+
+
+def reranked(tmp_path, ranker, node, **tables):
+    settings = settings_of(tmp_path, memory={"rerank": "ranker"}, **tables)
+    backends = {"producer": ScriptedBackend([]), "ranker": ranker}
+    return run(pipeline_of(node), settings, backends=backends)
+
+
+async def of_tea(run: Run) -> list[tuple[str, int, bool]]:
+    await run.remember(CITIES)
+    hits = await run.recall("green tea", limit=2)
+    return [(hit.title, hit.rank, hit.reranked is None) for hit in hits]
+
+
+def test_what_a_search_found_is_ranked_again_by_an_endpoint(tmp_path):
+    ranker = Ranker()
+    result = reranked(tmp_path, ranker, of_tea)
+
+    (asked,) = ranker.asked
+    assert (asked.query, len(asked.texts)) == ("green tea", 8), "four for each that is wanted"
+    best = sorted((text.rstrip(".")[-1] for text in asked.texts), reverse=True)[:2]
+    assert result.result == [(f"Tea in {best[0]}", 1, False), (f"Tea in {best[1]}", 2, False)]
+    (span,) = spans_of(result, "rerank")
+    assert (span["model"], span["role"], span["texts"], span["input_tokens"]) == (
+        *("ranker", "memory"),
+        *(8, 7),
+    )
+    (recall,) = spans_of(result, "recall")
+    assert [hit["reranked"] for hit in recall["hits"]] == [float(ord(city)) for city in best]
+    assert (result.spent.calls, result.spent.input_tokens) == (1, 7)
+
+
+@pytest.mark.parametrize(
+    "error", [ServerError("too long", status=400), None], ids=["refused", "cannot rank"]
+)
+def test_where_nothing_ranks_the_order_of_the_search_stays_with_a_warning(tmp_path, error):
+    ranker = ScriptedBackend([]) if error is None else Ranker(error)
+    result = reranked(tmp_path, ranker, of_tea)
+
+    assert [row[1:] for row in result.result] == [(1, True), (2, True)]
+    assert codes(result.warnings) == ["memory.not-reranked"]
+
+
+def test_at_most_a_hundred_are_ranked_again_and_none_where_nothing_was_found(tmp_path):
+    ranker = Ranker()
+
+    async def often(run: Run) -> int:
+        assert await run.recall("green tea") == []
+        await run.remember("\n\n".join(f"# Tea {n}\n\nGreen tea in A{n}." for n in range(150)))
+        await run.recall("green tea", limit=30)
+        return len(await run.recall("green tea", limit=120))
+
+    assert reranked(tmp_path, ranker, often).result == 120
+    assert [len(one.texts) for one in ranker.asked] == [100, 120]
 
 
 def embedded(backend, texts, *, then=lambda: None):

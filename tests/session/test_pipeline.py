@@ -230,6 +230,7 @@ MISTAKES = {
     "a missing key": (idle(), {"endpoints": {"a": KEYLESS}}, "endpoint.key-not-set"),
     "a missing file": (idle(), {"endpoints": {"a": FILELESS}}, "model.file-invalid"),
     "an unknown embedder": (idle(), {"memory": {"embedder": "w"}}, "memory.embedder-unknown"),
+    "an unknown reranker": (idle(), {"memory": {"rerank": "w"}}, "memory.reranker-unknown"),
 }
 
 

@@ -210,5 +210,5 @@ ASKED = {
 
 @pytest.mark.parametrize(("roles", "asked", "tags"), ASKED.values(), ids=ASKED)
 def test_roles_are_asked_of_the_models_that_play_them(roles, asked, tags):
-    players = Players(roles=roles, embedder="v")
+    players = Players(roles=roles, memory=("v",))
     assert players.of_all(asked) == tuple(tags)

@@ -226,10 +226,7 @@ class RunTotals:
         return replace(reading, value=self._grown[name])
 
     def _hits(self) -> tuple[Reading, ...]:
-        prompt, cached = (
-            self._grown.get(METRICS["prompt"].name),
-            self._grown.get(METRICS["cached"].name),
-        )
+        prompt, cached = (self._grown.get(METRICS[key].name) for key in ("prompt", "cached"))
         if not prompt or cached is None:
             return ()
         return (Reading(name="prefix cache hits", unit="share", value=cached / prompt),)

@@ -135,7 +135,6 @@ class EmbeddedLlamaCpp(Engine):
             raise LoadFailed(
                 f"the engine ended while it loaded the model: {child.end_seen()}",
                 code="model.engine-died",
-                endpoint=self._endpoint.tag,
             )
         if url := answer.get("url"):
             return cast("str", url)
@@ -144,8 +143,7 @@ class EmbeddedLlamaCpp(Engine):
             raise LoadFailed(
                 f"its device is '{', '.join(self._endpoint.shares)}', and llama.cpp sees these "
                 f"GPUs: {gpus or 'none'}; install the xllamacpp that is built for yours, or set "
-                "device to 'machine'",
-                endpoint=self._endpoint.tag,
+                "device to 'machine'"
             )
         said = child.first_error() or str(answer["error"])
         lacks_memory = NO_ROOM.search(said) is not None
@@ -155,7 +153,7 @@ class EmbeddedLlamaCpp(Engine):
     async def _alive(self) -> AsyncIterator[OpenAIWire]:
         child, wire = self._child, self._wire
         if child is None or wire is None:
-            raise ServerError("the model is not loaded; load it first", endpoint=self._endpoint.tag)
+            raise ServerError("the model is not loaded; load it first")
         try:
             yield wire
         except (StreamCut, EndpointUnreachable) as error:
@@ -165,7 +163,6 @@ class EmbeddedLlamaCpp(Engine):
                 f"the engine ended during the call: {child.end_seen()}; the next call loads it "
                 "again",
                 code="model.engine-died",
-                endpoint=self._endpoint.tag,
             ) from error
 
 

@@ -67,15 +67,6 @@ _OF_THE_REQUEST = frozenset({200, 400, 403, 404, 422})
 a library may be "not found" that the server's model needs."""
 
 
-def shorten(endpoint: str) -> str:
-    """The remedy for an overflow of an endpoint's context."""
-    return (
-        "Shorten the prompt, lower max_output_tokens, or serve a longer context: context_tokens "
-        f"under [endpoints.{endpoint}] where it is loaded by harness or Ollama, else the server's "
-        "own setting"
-    )
-
-
 def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     status: int, body: bytes, *, headers: Mapping[str, str], endpoint: str, model_id: str
 ) -> InferenceError:
@@ -106,13 +97,11 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     if status in {401, 403}:
         return AuthenticationFailed(
             f"the server refused the credentials ({said}); set the endpoint's api_key_env to the "
-            "name of the variable that holds the key",
-            endpoint=endpoint,
+            "name of the variable that holds the key"
         )
     if status == 402 or "insufficient_quota" in everything:
         return AuthenticationFailed(
             f"the account has nothing left to spend ({said}); top it up, or use another endpoint",
-            endpoint=endpoint,
             code="call.quota-spent",
         )
     # Before the model's absence: Triton says that it does not know a model that it is loading.
@@ -122,24 +111,28 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     later = status in {503, 529} or (status > 500 and wait_s is not None)
     if later or _FULL.search(said):
         return Overloaded(
-            f"the server is loading or full ({said}); try again later{wait}",
-            endpoint=endpoint,
-            retry_after_s=wait_s,
+            f"the server is loading or full ({said}); try again later{wait}", retry_after_s=wait_s
         )
     unknown = status in _OF_THE_REQUEST and _NO_MODEL.search(said)
     if unknown or (status == 404 and "model" in everything.lower()):
         return ModelNotFound(
             f"the server does not serve '{model_id}' ({said}); set the endpoint's model_id to a "
-            f"name that it does: harness endpoints check {endpoint} lists them",
-            endpoint=endpoint,
+            f"name that it does: harness endpoints check {endpoint} lists them"
         )
     if status == 429:
         return RateLimited(
             f"the account is at its limit ({said}); make fewer calls at once (max_parallel){wait}",
-            endpoint=endpoint,
             retry_after_s=wait_s,
         )
-    return _server_error(status, said, endpoint=endpoint)
+    if _BLIND.search(said):
+        return NotOffered(
+            f"the model takes no images as it is served ({said}); use one trained on images"
+        )
+    if status == 200:
+        return ServerError(f"the server sent an error in place of a reply: {said}")
+    if status == 404:
+        said += "; is the endpoint's url right? That of an OpenAI-compatible server ends in /v1"
+    return ServerError(f"HTTP {status}: {said}", status=status)
 
 
 def words_of(body: bytes) -> str:
@@ -156,26 +149,12 @@ def context_overflow(
 ) -> ContextOverflow:
     """The error of a message that tells of an overflow; lengths not given are read from it."""
     return ContextOverflow(
-        f"{said}. {shorten(endpoint)}",
-        endpoint=endpoint,
+        f"{said}. Shorten the prompt, lower max_output_tokens, or serve a longer context: "
+        f"context_tokens under [endpoints.{endpoint}] where it is loaded by harness or Ollama, "
+        "else the server's own setting",
         prompt_tokens=prompt_tokens or _number(_PROMPT_TOKENS, said),
         context_tokens=context_tokens or _number(_CONTEXT_TOKENS, said),
     )
-
-
-def _server_error(status: int, said: str, *, endpoint: str) -> InferenceError:
-    if _BLIND.search(said):
-        return NotOffered(
-            f"the model takes no images as it is served ({said}); use one trained on images",
-            endpoint=endpoint,
-        )
-    if status == 200:
-        return ServerError(
-            (f"the server sent an error in place of a reply: {said}"), endpoint=endpoint
-        )
-    if status == 404:
-        said += "; is the endpoint's url right? That of an OpenAI-compatible server ends in /v1"
-    return ServerError(f"HTTP {status}: {said}", endpoint=endpoint, status=status)
 
 
 def _read(body: bytes) -> Mapping[str, Any]:

@@ -173,7 +173,7 @@ class Connection:
         kind = StreamCut if isinstance(said, str) else ServerError
         # Without the key, which would not be found once it is cut in two.
         part = self._redactor.clean(said if isinstance(said, str) else repr(said))[:200]
-        return kind(f"the reply has an unexpected part: {part!r}", endpoint=self.endpoint.tag)
+        return kind(f"the reply has an unexpected part: {part!r}")
 
     async def read(self, reply: httpx.Response) -> bytes:
         """All of a reply; raises `StreamCut` if it breaks, `ReplyTooLarge` if it is too long."""
@@ -193,13 +193,18 @@ class Connection:
     def broken(self, error: httpx.RequestError) -> InferenceError:
         """The error of a reply whose rest could not be read."""
         if isinstance(error, BodyTooLong):
-            return too_large(error, endpoint=self.endpoint)
+            return too_large(error)
         return self.cut(f"the connection broke: {str(error) or type(error).__name__}")
 
     def cut(self, how: str, *, has_begun: bool = True) -> StreamCut:
         """The error of a reply that did not come to its end."""
         said = f"the reply was cut off: {how}"
-        return StreamCut(said, endpoint=self.endpoint.tag, has_begun=has_begun)
+        return StreamCut(said, has_begun=has_begun)
+
+    async def ask(self, url: str, fields: Mapping[str, object]) -> object:
+        """The JSON of one reply, None for none; raises as `Exchange.post` and `read`."""
+        async with Exchange(self) as exchange:
+            return parsed(await self.read(await exchange.post(url, fields)))
 
     async def ask_to_embed(
         self, url: str, fields: Mapping[str, object], *, server: str, remedy: str
@@ -211,34 +216,30 @@ class Connection:
             InferenceError: As `Exchange.post`.
         """
         try:
-            async with Exchange(self) as exchange:
-                return parsed(await self.read(await exchange.post(url, fields)))
+            return await self.ask(url, fields)
         except ServerError as error:
             if error.status not in {404, 405, 501}:
                 raise
-            raise NotOffered(
-                f"{server} does not embed ({error}); {remedy}", endpoint=self.endpoint.tag
-            ) from error
+            raise NotOffered(f"{server} does not embed ({error}); {remedy}") from error
 
 
-def too_large(error: BodyTooLong, *, endpoint: Endpoint) -> ReplyTooLarge:
+def too_large(error: BodyTooLong) -> ReplyTooLarge:
     """The error of a body that is too long."""
     return ReplyTooLarge(
         f"the reply is longer than max_reply_bytes = {error.most_bytes}; raise it if you expect "
         "replies this long",
-        endpoint=endpoint.tag,
         max_reply_bytes=error.most_bytes,
     )
 
 
-def redirected(response: httpx.Response, *, endpoint: Endpoint) -> ServerError:
+def redirected(response: httpx.Response) -> ServerError:
     """The error of a server that names another address."""
     status, location = response.status_code, response.headers["location"]
     message = f"HTTP {status}: it redirects to {location}; is the endpoint's url right?"
-    return ServerError(message, endpoint=endpoint.tag, status=status)
+    return ServerError(message, status=status)
 
 
-def not_connected(error: Exception, url: str, *, endpoint: Endpoint) -> EndpointUnreachable:
+def not_connected(error: Exception, url: str) -> EndpointUnreachable:
     """The error of a connection that was not made: nothing answers, or TLS refuses what does."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLError):
@@ -247,7 +248,6 @@ def not_connected(error: Exception, url: str, *, endpoint: Endpoint) -> Endpoint
         return EndpointUnreachable(
             f"the certificate of {url} is refused ({cause.verify_message}); name a file with its "
             "issuer's certificate in SSL_CERT_FILE",
-            endpoint=endpoint.tag,
             code="call.certificate-refused",
         )
     # A server that ends closes a connection in the midst of TLS, too.
@@ -255,13 +255,11 @@ def not_connected(error: Exception, url: str, *, endpoint: Endpoint) -> Endpoint
         return EndpointUnreachable(
             f"the server at {url} speaks no TLS that is understood here ({error}); does it want "
             "http:// in place of https://?",
-            endpoint=endpoint.tag,
             code="call.no-tls",
         )
     return EndpointUnreachable(
         f"nothing answers at {url} ({str(error) or type(error).__name__}); is the server running, "
-        "and is the endpoint's url right?",
-        endpoint=endpoint.tag,
+        "and is the endpoint's url right?"
     )
 
 
@@ -298,13 +296,17 @@ class Exchange(AsyncExitStack):
         response = await self._send(url, fields, on_sent)
         self.push_async_callback(response.aclose)
         if response.status_code != 200:
-            raise self._no_reply(response, await self._connection.read(response))
+            body = await self._connection.read(response)
+            if response.has_redirect_location:
+                raise redirected(response)
+            # Triton refuses a streamed call in the form of an event.
+            data, status = body.removeprefix(b"data:"), response.status_code
+            raise self._connection.refusal(data, status=status, headers=response.headers)
         content_type = response.headers.get("content-type", "")
         if not _READABLE.search(content_type):
             raise ServerError(
                 f"{url} answers with {content_type}, as no model server does; is the endpoint's "
-                "url right?",
-                endpoint=self._connection.endpoint.tag,
+                "url right?"
             )
         return response
 
@@ -346,15 +348,7 @@ class Exchange(AsyncExitStack):
         except httpx.ConnectTimeout as error:
             raise timed_out("connect_timeout_s", endpoint) from error
         except httpx.RequestError as error:
-            raise not_connected(error, url, endpoint=endpoint) from error
-
-    def _no_reply(self, response: httpx.Response, body: bytes) -> InferenceError:
-        status = response.status_code
-        if response.has_redirect_location:
-            return redirected(response, endpoint=self._connection.endpoint)
-        # Triton refuses a streamed call in the form of an event.
-        data = body.removeprefix(b"data:")
-        return self._connection.refusal(data, status=status, headers=response.headers)
+            raise not_connected(error, url) from error
 
 
 class HttpBackend(ABC):

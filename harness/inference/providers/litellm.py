@@ -156,7 +156,8 @@ class LiteLLMBackend:
                 counted = await self._read(said, reply)
         except self._litellm.openai.OpenAIError as error:
             raise self._meaning(error) from error
-        reply.finish_word = call.finish_word.or_else(reply.finish_word)
+        if call.tells_end:  # in other formats, litellm's translation
+            reply.finish_word = call.finish_word
         cost_usd = self._cost_usd(counted) if reply.usage else None
         completion = reply.completion(cost_usd=cost_usd)
         if cost_usd is None:
@@ -210,8 +211,8 @@ class LiteLLMBackend:
         endpoint, kinds = self._endpoint, self._litellm.exceptions
         too_long = next((one for one in _causes(error) if isinstance(one, BodyTooLong)), None)
         if too_long or isinstance(error, kinds.MidStreamFallbackError):
-            cut = StreamCut(f"the reply was cut off: {error}", endpoint=endpoint.tag)
-            return too_large(too_long, endpoint=endpoint) if too_long else cut
+            cut = StreamCut(f"the reply was cut off: {error}")
+            return too_large(too_long) if too_long else cut
         for cause in _causes(error):
             match cause:
                 case httpx.HTTPStatusError():
@@ -219,34 +220,32 @@ class LiteLLMBackend:
                 case httpx.ConnectTimeout():
                     return timed_out("connect_timeout_s", endpoint)
                 case httpx.ConnectError() | httpx.ProxyError():
-                    return not_connected(cause, endpoint.url or "the provider", endpoint=endpoint)
+                    return not_connected(cause, endpoint.url or "the provider")
                 case httpx.RemoteProtocolError() | httpx.ReadError() | httpx.WriteError():
                     return StreamCut(
                         "the reply was cut off: the connection broke before it began: "
                         f"{str(cause) or type(cause).__name__}",
-                        endpoint=endpoint.tag,
                         has_begun=False,
                     )
         # What litellm raised by itself.
         if "Unmapped LLM provider for this endpoint" in str(error):
             return NotOffered(
-                f"litellm knows no embeddings of this provider ('{endpoint.model_id}')",
-                endpoint=endpoint.tag,
+                f"litellm knows no embeddings of this provider ('{endpoint.model_id}')"
             )
         if isinstance(error, kinds.Timeout):
-            return CallTimeout(str(error), endpoint=endpoint.tag)
+            return CallTimeout(str(error))
         # Before it has sent anything, it reports that it has no key as a failure of the server or
         # of the connection; and as the latter whatever it could not read.
         no_key = _NO_KEY.search(str(error))
         if isinstance(error, kinds.APIConnectionError) and not no_key:
-            return ServerError(f"litellm could not read the reply: {error}", endpoint=endpoint.tag)
+            return ServerError(f"litellm could not read the reply: {error}")
         status = 401 if no_key else getattr(error, "status_code", 500)
         return self._refusal(error, httpx.Response(status, text=str(error)))
 
     def _refusal(self, error: Exception, response: httpx.Response) -> InferenceError:
         endpoint = self._endpoint
         if response.has_redirect_location:
-            return redirected(response, endpoint=endpoint)
+            return redirected(response)
         try:
             body = response.content
         except httpx.ResponseNotRead:
@@ -279,7 +278,6 @@ class LiteLLMBackend:
         return http_call(self._connection, check_address=self._check_address)
 
     def _means(self) -> dict[str, object]:
-        """How litellm should send the request."""
         endpoint = self._endpoint
         return {
             "api_base": endpoint.url and base_of(endpoint.url),

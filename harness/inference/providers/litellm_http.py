@@ -21,7 +21,7 @@ import httpx
 import orjson
 
 from harness.errors import NotTrusted
-from harness.inference.json_text import parsed
+from harness.inference.json_text import at, parsed
 from harness.inference.providers.http import (
     PACKED_AS,
     Connection,
@@ -37,12 +37,21 @@ _LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\x
 """In UTF-8, and as JSON escapes them. All others it has to escape anyway."""
 
 
-class FinishWord:
-    """The finish reason as it came over the wire, in OpenAI's format or in Anthropic's."""
+@dataclass(slots=True, kw_only=True)
+class HttpCall:
+    """One call: what the HTTP client and litellm's caller tell each other past litellm."""
 
-    def __init__(self) -> None:
-        self._has_place = False
-        self._word: str | None = None
+    connection: Connection
+    """To the provider. litellm does not get the query of its address: it would add paths to it."""
+    check_address: Callable[[str], None]
+    """Raises `NotTrusted` for an address that nothing may be sent to."""
+    refusal: NotTrusted | None = None
+    responses: list[httpx.Response] = field(default_factory=list)
+    """What was answered; closed when the call is over, however it ends."""
+    tells_end: bool = False
+    """Whether the reply has a place for a finish reason, in OpenAI's format or in Anthropic's."""
+    finish_word: str | None = None
+    """How the reply ended, by the provider's word there."""
 
     def look_in(self, value: object) -> None:
         """Looks in a reply, or in one event of a stream; what is no reply, litellm refuses."""
@@ -54,30 +63,10 @@ class FinishWord:
                 | {"type": "message", "stop_reason": str(word)}
                 | {"type": "message_delta", "delta": {"stop_reason": str(word)}}
             ):
-                self._has_place = True
-                self._word = word or self._word
+                self.tells_end = True
+                self.finish_word = word or self.finish_word
             case {"choices": [{}, *_]}:
-                self._has_place = True
-
-    def or_else(self, translated: str | None) -> str | None:
-        """The provider's word; for other formats, the one that litellm translated."""
-        return self._word if self._has_place else translated
-
-
-@dataclass(slots=True, kw_only=True)
-class HttpCall:
-    """One call: what the HTTP client and litellm's caller tell each other past litellm."""
-
-    connection: Connection
-    """To the provider. litellm does not get the query of its address: it would add paths to it."""
-    check_address: Callable[[str], None]
-    """Raises `NotTrusted` for an address that nothing may be sent to."""
-    refusal: NotTrusted | None = None
-    """The error that it raised."""
-    responses: list[httpx.Response] = field(default_factory=list)
-    """What was answered; closed when the call is over, however it ends."""
-    finish_word: FinishWord = field(default_factory=FinishWord)
-    """How the reply ended, by the provider's word."""
+                self.tells_end = True
 
 
 HTTP_CALL: ContextVar[HttpCall | None] = ContextVar("HTTP_CALL", default=None)
@@ -132,11 +121,13 @@ class CarefulClient(httpx.AsyncClient):
             # By any other name, litellm does not send it again.
             raise httpx.NetworkError(str(error), request=request) from error
         is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-        if is_stream and not response.is_closed:
+        # Some servers take no notice of `stream`, and answer with one document.
+        is_asked = response.is_success and at(parsed(request.content), "stream") is True
+        if (is_stream or is_asked) and not response.is_closed:
             assert isinstance(response.stream, httpx.AsyncByteStream)
             response.stream = _EventStream(response.stream, call)
         if response.is_closed:
-            call.finish_word.look_in(parsed(response.content))
+            call.look_in(parsed(response.content))
         call.responses.append(response)
         return response
 
@@ -212,7 +203,7 @@ class _EventStream(httpx.AsyncByteStream):
             data = _DONE if self._done else orjson.dumps(_in_text(value))
             for end, escaped in _LINE_ENDS.items():
                 data = data.replace(end, escaped)
-            self._call.finish_word.look_in(value)
+            self._call.look_in(value)
             yield b"data: " + data + b"\n\n"
 
     async def aclose(self) -> None:

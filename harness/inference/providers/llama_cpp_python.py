@@ -21,9 +21,9 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +45,8 @@ from harness.inference.completion import (
     TokenLogprob,
     Usage,
 )
-from harness.inference.endpoint import Endpoint
-from harness.inference.providers.error_replies import shorten
+from harness.inference.endpoint import Endpoint, SamplingField
+from harness.inference.providers.error_replies import context_overflow
 from harness.inference.providers.model_files import (
     Engine,
     engine_host,
@@ -66,14 +66,9 @@ from harness.inference.to_its_end import to_its_end
 from harness.trace import Clock, monotonic
 
 _LEFT_OUT: Mapping[str, Any] = {
-    "temperature": 0.8,
-    "top_p": None,
-    "top_k": None,
-    "min_p": None,
-    "frequency_penalty": 0.0,
-    "presence_penalty": None,
-    "seed": None,
-    "top_logprobs": None,
+    one.name: 0.8 if one.name == "temperature" else one.default
+    for one in fields(ChatRequest)
+    if one.name in get_args(SamplingField)
 }
 """What llama.cpp takes for a field that is not sent."""
 
@@ -113,8 +108,7 @@ class LlamaCppPython(Engine):
         """One reply, whole; see `Backend.chat`."""
         if self._endpoint.embeddings:
             raise NotOffered(
-                "a model that is loaded to embed does not chat; unset the endpoint's embeddings",
-                endpoint=self._endpoint.tag,
+                "a model that is loaded to embed does not chat; unset the endpoint's embeddings"
             )
         check_offers(request, PROVIDER)
         _, dropped = self._refused.without(wire_fields(request, self._endpoint.model_id))
@@ -150,10 +144,7 @@ class LlamaCppPython(Engine):
         Of a model that names no pooling it is the mean over the text's tokens.
         """
         if not self._endpoint.embeddings:
-            raise NotOffered(
-                "the model is loaded to chat; set the endpoint's embeddings to true",
-                endpoint=self._endpoint.tag,
-            )
+            raise NotOffered("the model is loaded to chat; set the endpoint's embeddings to true")
         async with self._in_turn(request) as (engine, _):
             vectors, input_tokens = await engine.compute(partial(engine.embed, request.texts))
         return Embeddings(
@@ -164,9 +155,7 @@ class LlamaCppPython(Engine):
     async def _in_turn(self, request: Request) -> AsyncIterator[tuple[LlamaCppEngine, TimeLimits]]:
         async with TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits, self._turn:
             if self._engine is None:
-                raise ServerError(
-                    "the model is not loaded; load it first", endpoint=self._endpoint.tag
-                )
+                raise ServerError("the model is not loaded; load it first")
             yield self._engine, limits
 
     def _start(self) -> None:
@@ -258,12 +247,9 @@ class LlamaCppEngine:
                 raise cancelled
             return running.result()
         except RuntimeError as error:
-            tag = self._endpoint.tag
             if self._closing:
-                raise StreamCut(
-                    "the reply was cut off: the model was unloaded", endpoint=tag
-                ) from error
-            raise ServerError(f"llama.cpp failed: {error}", endpoint=tag) from error
+                raise StreamCut("the reply was cut off: the model was unloaded") from error
+            raise ServerError(f"llama.cpp failed: {error}") from error
 
     def close(self) -> None:
         """Frees the model, once what is under way has been stopped."""
@@ -281,9 +267,7 @@ class LlamaCppEngine:
             text = self._format(messages=said).prompt
         except Exception as error:  # a template may raise anything
             raise ServerError(
-                f"the model's chat template refuses the conversation: {error}",
-                endpoint=self._endpoint.tag,
-                status=400,
+                f"the model's chat template refuses the conversation: {error}", status=400
             ) from error
         tokens: list[int] = self._llama.tokenize(text.encode(), add_bos=True, special=True)
         # A template may begin with the token that the tokenizer puts there anyway.
@@ -359,11 +343,7 @@ class LlamaCppEngine:
             raise self._overflow("text", max(lengths), context_tokens=room)
         if min(lengths) == 0:
             # The package would write to memory that is not its own.
-            raise ServerError(
-                "an empty text has no vector; leave it out",
-                endpoint=self._endpoint.tag,
-                status=400,
-            )
+            raise ServerError("an empty text has no vector; leave it out", status=400)
         # One at a time: of several together, the package mixes up those of models without pooling.
         rows = [np.array(self._llama.embed(text, truncate=False), np.float32) for text in texts]
         vectors = np.stack([row.mean(axis=0) if row.ndim == 2 else row for row in rows])
@@ -385,14 +365,12 @@ class LlamaCppEngine:
     def _not_a_grammar(self, why: str) -> ServerError:
         return ServerError(
             f"llama-cpp-python cannot make a grammar of the reply's schema ({why}); simplify it",
-            endpoint=self._endpoint.tag,
             status=400,
         )
 
     def _overflow(self, what: str, tokens: int, *, context_tokens: int) -> ContextOverflow:
-        return ContextOverflow(
-            f"the {what} has {tokens} tokens, the context {context_tokens}. "
-            + shorten(self._endpoint.tag),
+        return context_overflow(
+            f"the {what} has {tokens} tokens, the context {context_tokens}",
             endpoint=self._endpoint.tag,
             prompt_tokens=tokens,
             context_tokens=context_tokens,
@@ -515,8 +493,7 @@ def _placement(library: Any, endpoint: Endpoint) -> dict[str, Any]:  # noqa: ANN
         raise LoadFailed(
             f"its device is '{', '.join(endpoint.shares)}', and llama-cpp-python was built without "
             "support for GPUs; build it with (CMAKE_ARGS=-DGGML_CUDA=on for NVIDIA's), or set "
-            "device to 'machine'",
-            endpoint=endpoint.tag,
+            "device to 'machine'"
         )
     if gpus:
         gpus["split_mode"] = getattr(library, gpus["split_mode"])

@@ -141,7 +141,8 @@ class RouterHost(ServerHost):
             if before["value"] == "sleeping":
                 # Its process is there without its weights, and only a call would wake it.
                 await self._let_go()
-            asking = asyncio.ensure_future(self._ask_to_load())
+            fields = {"model": self.endpoint.model_id}
+            asking = asyncio.ensure_future(self.ask("POST", "/models/load", fields))
             try:
                 async with self.or_else(partial(self._take_back, asking)):
                     # Not to be broken off: the router would load the model all the same, a moment
@@ -166,19 +167,14 @@ class RouterHost(ServerHost):
         """
         return HostReport(resident=(await self._status())["value"] == "loaded")
 
-    async def _ask_to_load(self) -> Answer:
-        return await self.ask("POST", "/models/load", {"model": self.endpoint.model_id})
-
     def _check_taken(self, page: Answer) -> None:
-        """Raises what keeps the router from loading it."""
         if page.status == 200 or _says(page, _ALREADY):
             return
-        tag, model_id = self.endpoint.tag, self.endpoint.model_id
+        model_id = self.endpoint.model_id
         if page.status == 404:
             raise ModelNotFound(
                 f"the router does not know '{model_id}'; set the endpoint's model_id to a name "
-                f"that GET {self.root}/models lists",
-                endpoint=tag,
+                f"that GET {self.root}/models lists"
             )
         if _FULL.search(page.said):
             raise LoadFailed(
@@ -186,14 +182,11 @@ class RouterHost(ServerHost):
                 f"({page.said}); start it with a higher --models-max, since the budget decides "
                 "what fits",
                 code="server.model-limit",
-                endpoint=tag,
                 out_of_memory=True,
             )
         error = self.refusal(page)
         if isinstance(error, ServerError):
-            raise LoadFailed(
-                f"the router could not load '{model_id}': {page.said}", endpoint=tag
-            ) from error
+            raise LoadFailed(f"the router could not load '{model_id}': {page.said}") from error
         raise error
 
     async def _is_loaded(self) -> bool:
@@ -208,14 +201,12 @@ class RouterHost(ServerHost):
             raise LoadFailed(
                 f"the llama-server of '{self.endpoint.model_id}' ended while it loaded, with exit "
                 f"code {code}; the router's log says why. The commonest reason is that "
-                "there is not enough memory for the model and its context",
-                endpoint=self.endpoint.tag,
+                "there is not enough memory for the model and its context"
             )
         raise LoadFailed(
             f"the router was asked to load '{self.endpoint.model_id}', and has it "
             f"{status['value']}: another client had it unloaded, or GET /models lists another name",
             code="model.unloaded-meanwhile",
-            endpoint=self.endpoint.tag,
         )
 
     async def _take_back(self, asking: asyncio.Future[Answer]) -> None:
@@ -231,7 +222,6 @@ class RouterHost(ServerHost):
             raise LoadFailed(
                 f"the router keeps '{self.endpoint.model_id}': {page.said}",
                 code="model.not-unloaded",
-                endpoint=self.endpoint.tag,
             )
         await until(self._is_gone)
 
@@ -255,7 +245,6 @@ class RouterHost(ServerHost):
                 "load and unload: start it without a model (--models-dir DIR, not -m), or leave "
                 f"`manage` out of endpoint '{self.endpoint.tag}'",
                 code="server.not-manageable",
-                endpoint=self.endpoint.tag,
             )
         names = ((one, [at(one, "id"), *rows(at(one, "aliases"))]) for one in models)
         statuses = (one["status"] for one, said in names if self.endpoint.model_id in said)

@@ -88,7 +88,6 @@ def load_error(
     return LoadFailed(
         f"there is no room for {path.name}: it needs {gguf_footprint(header, loading)} ({said}); "
         f"lower {less}, or use a smaller quantization",
-        endpoint=endpoint.tag,
         out_of_memory=True,
     )
 

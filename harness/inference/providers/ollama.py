@@ -88,15 +88,24 @@ class OllamaWire(HttpBackend):
                 server=f"Ollama's '{self._endpoint.model_id}'",
                 remedy="pull an embedding model",
             )
-        tag, count = self._endpoint.tag, len(request.texts)
         return Embeddings(
-            vectors=as_vectors(rows(at(reply, "embeddings")), endpoint=tag, count=count),
+            vectors=as_vectors(rows(at(reply, "embeddings")), count=len(request.texts)),
             input_tokens=as_count(at(reply, "prompt_eval_count")),
             model_id=text_at(reply, "model") or self._endpoint.model_id,
         )
 
     def _body(self, fields: dict[str, object], request: ChatRequest) -> dict[str, object]:
-        return _chat_fields(fields, request, self._endpoint)
+        options = {name: fields[said] for said, name in _OPTIONS.items() if said in fields}
+        body = _model_fields(self._endpoint, options) | {
+            "stream": self._endpoint.stream,
+            # Ollama silently cuts a text that is too long unless it is told not to: `truncate` is
+            # for the prompt, `shift` for a context that fills up while the reply is written.
+            "truncate": False,
+            "shift": False,
+            "messages": _messages(request.conversation, self._endpoint),
+        }
+        body |= {name: fields[name] for name in _BESIDE_OPTIONS if name in fields}
+        return body if request.reply_schema is None else body | {"format": request.reply_schema}
 
     async def _read(
         self, values: AsyncIterator[Any], progress: ReplyInProgress, _headers: Mapping[str, str]
@@ -175,25 +184,6 @@ _THINK: Mapping[str, str | bool] = {
 """Efforts as Ollama spells them, where it has another word."""
 
 
-def _chat_fields(
-    allowed: Mapping[str, object], request: ChatRequest, endpoint: Endpoint
-) -> dict[str, object]:
-    """The fields of a chat call, from those of OpenAI's protocol that may be sent."""
-    options = {name: allowed[said] for said, name in _OPTIONS.items() if said in allowed}
-    fields = _model_fields(endpoint, options) | {
-        "stream": endpoint.stream,
-        # Ollama silently cuts a text that is too long unless it is told not to: `truncate` is for
-        # the prompt, `shift` for a context that fills up while the reply is written.
-        "truncate": False,
-        "shift": False,
-        "messages": _messages(request.conversation, endpoint),
-    }
-    fields |= {name: allowed[name] for name in _BESIDE_OPTIONS if name in allowed}
-    if request.reply_schema is not None:
-        fields["format"] = request.reply_schema
-    return fields
-
-
 def _messages(messages: Sequence[Message], endpoint: Endpoint) -> list[dict[str, object]]:
     """A conversation: calls have no ids here, and their arguments are objects."""
     names = called_names(messages)
@@ -204,9 +194,7 @@ def _messages(messages: Sequence[Message], endpoint: Endpoint) -> list[dict[str,
         one = {**message.extra, "role": message.role, "content": message.content}
         if message.images:
             if any(image.url for image in message.images):
-                raise NotOffered(
-                    "Ollama takes no addresses of images; give bytes", endpoint=endpoint.tag
-                )
+                raise NotOffered("Ollama takes no addresses of images; give bytes")
             one["images"] = [image.encoded for image in message.images]
         if message.tool_calls:
             one["tool_calls"] = [
@@ -384,13 +372,11 @@ class OllamaHost(ServerHost):
             raise self.misread(page)
 
     def _failure(self, page: Answer) -> InferenceError:
-        """Why it is not loaded."""
         if b"does not support chat" in page.body:
             return LoadFailed(
                 f"'{self.endpoint.model_id}' does not chat ({page.said}); if it is an embedding "
                 "model, set embeddings = true",
                 code="endpoint.only-embeds",
-                endpoint=self.endpoint.tag,
             )
         error = self.failure(page, doing="load")
         return self._never_pulled(page) if isinstance(error, ModelNotFound) else error
@@ -404,21 +390,17 @@ class OllamaHost(ServerHost):
         page = await self.ask("POST", "/api/generate", fields)
         if page.status != 200:
             raise LoadFailed(
-                f"Ollama keeps '{self.endpoint.model_id}': {page.said}",
-                code="model.not-unloaded",
-                endpoint=self.endpoint.tag,
+                f"Ollama keeps '{self.endpoint.model_id}': {page.said}", code="model.not-unloaded"
             )
         return False
 
     async def _take_back(self) -> None:
-        """Undoes an abandoned load."""
         await until(self._is_gone)
         # Ollama aborts a load whose client has gone, and lists it only after its first steps.
         await asyncio.sleep(_FIRST_STEPS_S)
         await until(self._is_gone)
 
     async def _find(self) -> Any:  # noqa: ANN401 - JSON
-        """The model's entry in the list of loaded models."""
         return self._listed(await self.ask("GET", "/api/ps"))
 
     def _listed(self, answer: Answer) -> Any:  # noqa: ANN401 - JSON
@@ -436,8 +418,7 @@ class OllamaHost(ServerHost):
     def _never_pulled(self, answer: Answer) -> ModelNotFound:
         model_id = self.endpoint.model_id
         return ModelNotFound(
-            f"Ollama does not have '{model_id}' ({answer.said}); get it: ollama pull {model_id}",
-            endpoint=self.endpoint.tag,
+            f"Ollama does not have '{model_id}' ({answer.said}); get it: ollama pull {model_id}"
         )
 
 

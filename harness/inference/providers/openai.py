@@ -37,12 +37,6 @@ def _times(extras: Extras) -> ServerTimings | None:
     return next((told for reader in readers if (told := reader(extras))), None)
 
 
-REMEDIES = remedies(
-    "",
-    enforce_schemas="say what server it is, with backend under [endpoints.{tag}]: some take a "
-    "schema elsewhere",
-)
-
 _OFF_BY_TYPE = re.compile(
     r"(^|\.)(deepseek\.com|z\.ai|bigmodel\.cn|moonshot\.(ai|cn)|volces\.com|anthropic\.com)$"
 )
@@ -69,7 +63,11 @@ def _thinking(endpoint: Endpoint, effort: Effort) -> Fields:
 
 PROVIDER = Provider(
     title="any OpenAI-compatible server",
-    remedies=REMEDIES,
+    remedies=remedies(
+        "",
+        enforce_schemas="say what server it is, with backend under [endpoints.{tag}]: some take a "
+        "schema elsewhere",
+    ),
     schema=openai_schema,
     strict_schemas=True,
     thinking=_thinking,

@@ -9,6 +9,7 @@ paid for. A `Provider` says what sets its server apart.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,11 +17,12 @@ from typing import Any
 
 import orjson
 
-from harness.errors import InferenceError, StreamCut
+from harness.errors import InferenceError, NotOffered, ServerError, StreamCut
 from harness.inference.completion import (
     Completion,
     Embeddings,
     FinishReason,
+    Ranking,
     TokenLogprob,
     Usage,
     as_vectors,
@@ -32,7 +34,7 @@ from harness.inference.providers.http import Access, HttpBackend, is_end_mark
 from harness.inference.providers.provider import Extras, Fields, Provider, check_offers
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import CallPiece, ReplyInProgress, ServerTimings, as_count
-from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message
+from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message, RerankRequest
 from harness.inference.strict_schema import strict_schema
 from harness.inference.time_limits import TimeLimits
 
@@ -40,6 +42,8 @@ ONLY_TOP_P = frozenset({"top_k", "min_p"})
 """Fields that a server refuses, or accepts and ignores, if it has no more than OpenAI's own."""
 _END_TIMEOUT_S = 1.0
 """How long a reply that is whole is waited on for its end mark."""
+_ANOTHER_WAY = {400, 404, 405, 422, 501}
+"""Statuses after which texts to rank are sent in another way."""
 _WAY_OF_COUNTING = "stream_options"
 """The field that asks for the usage of a streamed reply."""
 
@@ -54,6 +58,11 @@ class OpenAIWire(HttpBackend):
         known = {*provider.refuses, *endpoint.drop, *lacks}
         super().__init__(endpoint, access, RefusedFields(known, droppable=("ignore_eos", *counts)))
         self._url = f"{self._connection.base}/chat/completions"
+        # Text Embeddings Inference has it beside its /v1, and another name for the texts.
+        urls = dict.fromkeys(
+            f"{at}/rerank" for at in (self._connection.base, self._connection.root)
+        )
+        self._rankings = tuple((url, name) for url in urls for name in ("documents", "texts"))
 
     def _fields(self, request: ChatRequest) -> dict[str, object]:
         check_offers(request, self._provider)
@@ -85,6 +94,29 @@ class OpenAIWire(HttpBackend):
                 replies = [await self._embed(request.texts)]
         return wire_embeddings(replies, endpoint=self._endpoint, count=len(request.texts))
 
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """A score per text; see `Reranker`. The first call finds out how the server takes it."""
+        asked = {"model": self._endpoint.model_id, "query": request.query}
+        refusal: ServerError | None = None
+        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
+            for url, name in self._rankings:
+                try:
+                    reply = await self._connection.ask(url, {**asked, name: list(request.texts)})
+                except ServerError as error:
+                    refusal = refusal or error
+                    if error.status not in _ANOTHER_WAY:
+                        raise
+                else:
+                    self._rankings = ((url, name),)
+                    return _ranking(reply, request, self._endpoint)
+        assert refusal is not None
+        if refusal.status in {400, 422}:
+            raise refusal
+        said = (
+            f"the server does not rank ({refusal}); serve a model that does, such as bge-reranker"
+        )
+        raise NotOffered(said) from refusal
+
     async def _read(
         self, values: AsyncIterator[Any], progress: ReplyInProgress, headers: Mapping[str, str]
     ) -> Completion:
@@ -105,7 +137,12 @@ class OpenAIWire(HttpBackend):
         if reply.finish_word is None and not is_end_mark(said):
             last = f", after {said!r:.80}" if isinstance(said, str) else ""
             raise self._connection.cut(f"the stream ended before its finish reason came{last}")
-        return self._completion(reply, headers)
+        if reply.usage is None and self._provider.counts_usage and not reply.came_whole:
+            raise StreamCut("the reply came without its usage")
+        usage, metrics = reply.usage or {}, reply.metrics
+        extras = Extras(timings=reply.timings, metrics=metrics, usage=usage, headers=headers)
+        times = self._provider.times
+        return reply.completion(reported=times(extras) if times else None)
 
     def _take(self, said: object, reply: WireReply) -> bool:
         """Adds a part of a reply; whether that was all of it. Pings and the like are nothing."""
@@ -117,14 +154,6 @@ class OpenAIWire(HttpBackend):
         if isinstance(said, list):
             raise self._connection.odd(said)
         return isinstance(said, Mapping) and reply.add(said)
-
-    def _completion(self, reply: WireReply, headers: Mapping[str, str]) -> Completion:
-        if reply.usage is None and self._provider.counts_usage and not reply.came_whole:
-            raise StreamCut("the reply came without its usage", endpoint=self._endpoint.tag)
-        usage, metrics = reply.usage or {}, reply.metrics
-        extras = Extras(timings=reply.timings, metrics=metrics, usage=usage, headers=headers)
-        times = self._provider.times
-        return reply.completion(reported=times(extras) if times else None)
 
     async def _embed(self, texts: tuple[str, ...]) -> object:
         # A single text goes alone: Triton's front end takes no list, and every server takes a text.
@@ -139,7 +168,7 @@ class OpenAIWire(HttpBackend):
         )
         count = len(rows(at(reply, "data")))
         if count != len(texts):
-            raise no_embeddings(f"{count} of {len(texts)}", self._endpoint.tag)
+            raise no_embeddings(f"{count} of {len(texts)}")
         return reply
 
 
@@ -211,7 +240,6 @@ class WireReply:
         if self._is_over or (self._has_others and replies == 1):
             raise InferenceError(
                 "it sends several replies at once, and gives all the index 0; have it make one",
-                endpoint=self._endpoint.tag,
                 code="call.several-replies",
             )
         self._has_others |= replies > 1
@@ -225,12 +253,11 @@ class WireReply:
             StreamCut: Its finish reason is missing, or is not one of a reply that came to its end.
         """
         if self.finish_word is None:
-            raise StreamCut("the reply came without its finish reason", endpoint=self._endpoint.tag)
+            raise StreamCut("the reply came without its finish reason")
         ended = finish_reason(self.finish_word)
         if ended is None:
             raise StreamCut(
-                f"the server broke the generation off (finish reason '{self.finish_word}')",
-                endpoint=self._endpoint.tag,
+                f"the server broke the generation off (finish reason '{self.finish_word}')"
             )
         completion = self._progress.completion(
             finish_reason="content_filter" if self._is_refusal else ended,
@@ -252,9 +279,27 @@ def wire_embeddings(replies: Sequence[object], *, endpoint: Endpoint, count: int
     counts = [as_count(at(reply, "usage", "prompt_tokens")) for reply in replies]
     read = [count for count in counts if count is not None]
     return Embeddings(
-        vectors=as_vectors(vectors, endpoint=endpoint.tag, count=count),
+        vectors=as_vectors(vectors, count=count),
         input_tokens=sum(read) if len(read) == len(replies) else None,
         model_id=text_at(replies[0], "model") or endpoint.model_id,
+    )
+
+
+def _ranking(reply: object, request: RerankRequest, endpoint: Endpoint) -> Ranking:
+    """Scores by the index of their text: a list, or one under `results` (Cohere), or `data`."""
+    said = rows(reply) or rows(at(reply, "results")) or rows(at(reply, "data"))
+    listed = [row for row in said if isinstance(row, Mapping)]
+    scores = {at(row, "index"): row.get("relevance_score", row.get("score")) for row in listed}
+    found: list[Any] = [scores.get(number) for number in range(len(request.texts))]
+    if not all(isinstance(one, int | float) and math.isfinite(one) for one in found):
+        raise ServerError(
+            f"the server was asked to rank {len(found)} texts, and its reply has no score for each"
+        )
+    usage = at(reply, "usage")
+    return Ranking(
+        scores=tuple(map(float, found)),
+        input_tokens=as_count(at(usage, "prompt_tokens") or at(usage, "total_tokens")),
+        model_id=text_at(reply, "model") or endpoint.model_id,
     )
 
 

@@ -103,7 +103,6 @@ class Counters:
     """Raises ValueError for a page of another kind."""
     switch: Switch = ALWAYS
     pause_s: float = 0.0
-    """The least time between two requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +180,6 @@ class Provider:
     """
 
     title: str
-    """Its name for display."""
     telemetry_name: str = ""
     """Its name in OpenTelemetry, if not its backend's."""
     remedies: Remedies = field(default_factory=dict)
@@ -227,7 +225,6 @@ class Provider:
     batches also notices there that its client has gone."""
     embeds: Switch = NEVER
     embeds_one_by_one: bool = False
-    """Whether it takes one text at a time."""
     tools: Switch = ALWAYS
     """How to make it support tools itself; without that, they become a type of the reply."""
     refuses_tools: bool = False
@@ -243,7 +240,6 @@ class Provider:
     times: Callable[[Extras], ServerTimings | None] | None = None
     """Reads how long the call waited, or its prompt took."""
     timings: Switch = NEVER
-    """How to make it report those times."""
     cached_tokens: Switch = NEVER
     """How to make it report the cached part of prompts."""
     logprobs: Switch = ALWAYS
@@ -264,7 +260,6 @@ class Provider:
 
     # How the budget treats its models.
     holds_one_model: bool = False
-    """Whether loading a model replaces the one before."""
     slots: Callable[[Endpoint], int | None] = lambda endpoint: endpoint.max_parallel
     """How many calls a model answers at once, by the endpoint's settings."""
     takes_context: bool = False
@@ -277,14 +272,12 @@ def check_offers(request: ChatRequest, provider: Provider) -> None:
     if request.tools and provider.tools is NEVER:
         raise NotOffered(
             f"{provider.title} does not support tools; remove tools from the endpoint, and "
-            "harness offers them as a typed reply",
-            endpoint=request.model,
+            "harness offers them as a typed reply"
         )
     if request.images and provider.images is NEVER:
         raise NotOffered(
             f"{provider.title} takes no images; ask an endpoint of another backend, such as a "
-            "llama-server that was started with --mmproj",
-            endpoint=request.model,
+            "llama-server that was started with --mmproj"
         )
 
 

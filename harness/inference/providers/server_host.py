@@ -64,7 +64,6 @@ class ServerFacts:
     reachable: bool | None = None
     """Whether anything answers at its address; None if it was not asked."""
     ready: bool | None = None
-    """Whether it reports that it is ready."""
     models: tuple[str, ...] | None = None
     """The names it serves, or could load."""
     context_tokens: int | None = None
@@ -130,8 +129,7 @@ class ServerPages:
         except httpx.RequestError as error:
             raise EndpointUnreachable(
                 f"the server at {self.root} does not answer {method} {path}: "
-                f"{type(error).__name__} {error}".rstrip(),
-                endpoint=self.endpoint.tag,
+                f"{type(error).__name__} {error}".rstrip()
             ) from error
         self.answered = True
         return Answer(status=response.status_code, body=response.content)
@@ -215,14 +213,12 @@ class ServerHost(ServerPages):
         if isinstance(error, AuthenticationFailed):
             return AuthenticationFailed(
                 f"the server refused the key to load models and let them go ({answer.said}); set "
-                "the endpoint's api_key_env to the name of the variable that holds it",
-                endpoint=self.endpoint.tag,
+                "the endpoint's api_key_env to the name of the variable that holds it"
             )
         if isinstance(error, ModelNotFound):
             return error
         return LoadFailed(
             f"the server could not {doing} '{self.endpoint.model_id}': {answer.said}",
-            endpoint=self.endpoint.tag,
             out_of_memory=NO_ROOM.search(answer.body.decode("utf-8", "replace")) is not None,
         )
 
@@ -232,7 +228,6 @@ class ServerHost(ServerPages):
             f"{title} at {self.root} was started without the means to unload its model: start it "
             f"with {needs}, or set manage to false",
             code="server.not-manageable",
-            endpoint=self.endpoint.tag,
         )
 
     def misread(self, answer: Answer) -> LoadFailed:
@@ -241,7 +236,6 @@ class ServerHost(ServerPages):
             f"the server at {self.root} does not answer as its backend should: "
             f"{answer.body[:200]!r}; is the endpoint's backend right?",
             code="server.misread",
-            endpoint=self.endpoint.tag,
         )
 
 
@@ -262,7 +256,6 @@ async def in_time(endpoint: Endpoint, doing: str) -> AsyncIterator[None]:
             f"'{endpoint.tag}' could not {doing} its model in {endpoint.load_timeout_s:g} s; "
             "raise load_timeout_s if it needs longer",
             code="model.load-timeout",
-            endpoint=endpoint.tag,
         ) from error
 
 

@@ -76,10 +76,19 @@ class TritonWire(HttpBackend):
         )
 
     def _body(self, fields: dict[str, object], request: ChatRequest) -> dict[str, object]:
-        return {
-            "text_input": prompt_text(self._turns, request.conversation),
-            "parameters": _parameters(fields, stream=self._endpoint.stream),
+        parameters = {
+            # Without it, even a stream is one piece.
+            "stream": self._endpoint.stream,
+            "exclude_input_in_output": True,
+            "return_finish_reason": True,
+            "return_num_input_tokens": True,
+            "return_num_output_tokens": True,
+            "return_logprobs": "logprobs" in fields,
+            # As one text, since a parameter of its own cannot be a list, as the stop texts are.
+            "sampling_parameters": orjson.dumps(fields).decode(),
         }
+        text = prompt_text(self._turns, request.conversation)
+        return {"text_input": text, "parameters": parameters}
 
     async def _read(
         self, values: AsyncIterator[Any], progress: ReplyInProgress, _headers: Mapping[str, str]
@@ -125,20 +134,6 @@ class TritonWire(HttpBackend):
 
 def _room(request: ChatRequest) -> int:
     return request.max_output_tokens or UNSTATED_ROOM_TOKENS
-
-
-def _parameters(sampling: dict[str, object], *, stream: bool) -> dict[str, object]:
-    return {
-        # Without it, even a stream is one piece.
-        "stream": stream,
-        "exclude_input_in_output": True,
-        "return_finish_reason": True,
-        "return_num_input_tokens": True,
-        "return_num_output_tokens": True,
-        "return_logprobs": "logprobs" in sampling,
-        # As one text, since a parameter of its own cannot be a list, as the stop texts are.
-        "sampling_parameters": orjson.dumps(sampling).decode(),
-    }
 
 
 def _token_logprob(tokens: object, request: ChatRequest) -> TokenLogprob | None:
@@ -268,9 +263,6 @@ class TritonOpenAIHost(TritonHost):
 
     async def _let_go(self) -> None:
         await self._do("unload", None)
-
-    async def _is_gone(self) -> bool:
-        return not await self._is_there()
 
     async def _states(self) -> frozenset[str]:
         answer = await self.ask("GET", "/v1/models")

@@ -244,9 +244,8 @@ def test_a_model_that_is_not_loaded_says_so_and_can_be_loaded_again(backend):
         model = connect(small_endpoint(backend))
 
         async def is_not_there():
-            with pytest.raises(ServerError) as caught:
+            with pytest.raises(ServerError):
                 await model.chat(HELLO)
-            assert caught.value.endpoint == "smollm2-135m"
             return not model.is_loaded
 
         assert await is_not_there()

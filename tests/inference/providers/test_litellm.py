@@ -26,7 +26,7 @@ from loopback import (
     usage,
 )
 from servers.anthropic import FRESH, READ, WRITTEN, Anthropic
-from servers.emulated import JSON_TEXT, TEXT
+from servers.emulated import JSON_TEXT, TEXT, event
 from servers.openai_api import OpenAIAPI
 
 from harness.errors import (
@@ -280,6 +280,104 @@ def test_a_schema_goes_where_the_provider_enforces_it(server, model_id, place, s
         assert json.loads(completion.text) == json.loads("".join(JSON_TEXT))
         assert '"city"' in str(server.asked[0].body[place]).replace("'", '"')
         assert completion.dropped == ()
+
+
+WHOLE_JSON = {
+    "id": "1",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "served-name",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Hello."},
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": usage(),
+}
+
+
+@pytest.mark.parametrize("kind", [(("content-type", "application/json"),), ()], ids=["json", ""])
+@pytest.mark.parametrize("model_id", [OPENAI, VLLM, TOGETHER])
+def test_a_whole_reply_in_place_of_a_stream_is_a_reply(model_id, kind):
+    whole = Reply(headers=kind, steps=(json.dumps(WHOLE_JSON).encode(),))
+
+    completion, server = ask(whole, **of(model_id))
+
+    assert (completion.text, completion.usage.output_tokens) == ("Hello.", 3)
+    assert (server.asked[0].body["stream"], len(server.asked)) == (True, 1)
+
+
+# OpenAI's Responses protocol, 2026-02: no field of ours, but litellm's prefix.
+ITEM = {
+    "type": "message",
+    "id": "msg_1",
+    "status": "completed",
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": '{"a":"Oslo"}', "annotations": []}],
+}
+RESPONSE = {
+    "id": "resp_1",
+    "object": "response",
+    "created_at": 1,
+    "status": "completed",
+    "error": None,
+    "incomplete_details": None,
+    "instructions": None,
+    "model": "gpt-5-mini-2025-08-07",
+    "output": [ITEM],
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [],
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "usage": {
+        "input_tokens": 31,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 3,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 34,
+    },
+}
+PLACE = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+EVENTS = (
+    {"type": "response.created", "response": {**RESPONSE, "status": "in_progress", "output": []}},
+    {"type": "response.output_item.added", "output_index": 0, "item": {**ITEM, "content": []}},
+    {"type": "response.output_text.delta", **PLACE, "delta": '{"a":'},
+    {"type": "response.output_text.delta", **PLACE, "delta": '"Oslo"}'},
+    {"type": "response.output_text.done", **PLACE, "text": '{"a":"Oslo"}'},
+    {"type": "response.output_item.done", "output_index": 0, "item": ITEM},
+    {"type": "response.completed", "response": RESPONSE},
+)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+def test_a_model_of_openais_newer_protocol_is_reached_by_a_prefix(stream):
+    steps = [event({"sequence_number": n, **one}) for n, one in enumerate(EVENTS)]
+    played = Reply(steps=tuple(steps))
+    if not stream:
+        kind = ("content-type", "application/json")
+        played = Reply(headers=(kind,), steps=(json.dumps(RESPONSE).encode(),))
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    request = replace(REQUEST, max_output_tokens=90, reasoning_effort="low", reply_schema=schema)
+
+    completion, server = ask(
+        played, request=request, **of("openai/responses/gpt-5-mini", stream=stream)
+    )
+
+    assert (completion.text, completion.finish_reason) == ('{"a":"Oslo"}', "stop")
+    assert (completion.usage.input_tokens, completion.usage.output_tokens) == (31, 3)
+    (asked,) = server.asked
+    assert (asked.path, asked.body["model"]) == ("/v1/responses", "gpt-5-mini")
+    assert (asked.body["max_output_tokens"], asked.body["reasoning"]["effort"]) == (90, "low")
+    form = asked.body["text"]["format"]
+    assert (form["type"], form["schema"], form["strict"]) == ("json_schema", schema, True)
 
 
 # --- refused fields --------------------------------------------------------------------------
