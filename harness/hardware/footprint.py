@@ -40,12 +40,6 @@ def format_bytes(count: int) -> str:
     return f"{size:.1f} {_BINARY_UNITS[power - 1]}" if power else f"{count} B"
 
 
-def format_count(number: float) -> str:
-    """With three digits and the letter of a power of 1000: `70 G`."""
-    power = next((p for p in (12, 9, 6) if number >= 10**p), 0)
-    return f"{number / 10**power:.3g} {'TGM'[(12 - power) // 3]}" if power else f"{number:.3g} "
-
-
 def parse_bytes(size: int | str) -> int:
     """The byte count that a person wrote: `8589934592`, `8 GiB`, `8GB`; case does not matter.
 

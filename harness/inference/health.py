@@ -98,9 +98,7 @@ def outage_of(error: HarnessError) -> OutageReason | None:
             return "unreachable"
         case StreamCut(has_begun=False):
             return "cut"
-        case ServerError(status=502 | 504):
-            return "unavailable"
-        case Overloaded():
+        case ServerError(status=502 | 504) | Overloaded():
             return "unavailable"
     return None
 

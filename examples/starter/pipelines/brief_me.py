@@ -28,6 +28,6 @@ async def text(run: Run, task: str = TASK, document: str = DOCUMENT) -> str:
         "producer", f"Repeat this text exactly:\n\n{document}", max_output_tokens=150, on_cut="keep"
     )
     result = await run.wiggum(
-        task, draft=quoted, sources=[document], rubric="brief_me", max_output_tokens=150
+        task, draft=quoted, sources=[document], rubric="brief_me", max_rounds=3
     )
     return result.text

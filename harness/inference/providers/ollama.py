@@ -175,12 +175,7 @@ _OPTIONS = {
 }
 """Fields of OpenAI's protocol that are options here, and their names."""
 _BESIDE_OPTIONS = ("logprobs", "top_logprobs", "tools", "think")
-_THINK: Mapping[str, str | bool] = {
-    "none": False,
-    "minimal": "low",
-    "xhigh": "high",
-    "max": "high",
-}
+_THINK: Mapping[str, str | bool] = {"none": False, "minimal": "low", "xhigh": "high", "max": "high"}
 """Efforts as Ollama spells them, where it has another word."""
 
 

@@ -59,9 +59,8 @@ class OpenAIWire(HttpBackend):
         super().__init__(endpoint, access, RefusedFields(known, droppable=("ignore_eos", *counts)))
         self._url = f"{self._connection.base}/chat/completions"
         # Text Embeddings Inference has it beside its /v1, and another name for the texts.
-        urls = dict.fromkeys(
-            f"{at}/rerank" for at in (self._connection.base, self._connection.root)
-        )
+        at = self._connection
+        urls = dict.fromkeys((f"{at.base}/rerank", f"{at.root}/rerank"))
         self._rankings = tuple((url, name) for url in urls for name in ("documents", "texts"))
 
     def _fields(self, request: ChatRequest) -> dict[str, object]:
@@ -70,10 +69,8 @@ class OpenAIWire(HttpBackend):
         stream, source = endpoint.stream, endpoint.source
         wanted = wire_fields(request, endpoint.model_id, stream=stream, source=source)
         if request.goes_on and self._provider.continues is not None:
-            wanted |= {
-                "messages": wire_messages(request.messages, source),
-                **self._provider.continues,
-            }
+            messages = wire_messages(request.messages, source)
+            wanted |= {"messages": messages, **self._provider.continues}
         if request.max_output_tokens is None and self._provider.room_tokens:
             wanted["max_tokens"] = self._provider.room_tokens
         if request.reply_schema is not None and self._provider.schema:
@@ -97,25 +94,22 @@ class OpenAIWire(HttpBackend):
     async def rerank(self, request: RerankRequest) -> Ranking:
         """A score per text; see `Reranker`. The first call finds out how the server takes it."""
         asked = {"model": self._endpoint.model_id, "query": request.query}
-        refusal: ServerError | None = None
+        refusals = []
         async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
             for url, name in self._rankings:
                 try:
                     reply = await self._connection.ask(url, {**asked, name: list(request.texts)})
                 except ServerError as error:
-                    refusal = refusal or error
                     if error.status not in _ANOTHER_WAY:
                         raise
+                    refusals.append(error)
                 else:
                     self._rankings = ((url, name),)
                     return _ranking(reply, request, self._endpoint)
-        assert refusal is not None
-        if refusal.status in {400, 422}:
-            raise refusal
-        said = (
-            f"the server does not rank ({refusal}); serve a model that does, such as bge-reranker"
-        )
-        raise NotOffered(said) from refusal
+        if refusals[0].status in {400, 422}:
+            raise refusals[0]
+        advice = "serve a model that does, such as bge-reranker"
+        raise NotOffered(f"the server does not rank ({refusals[0]}); {advice}") from refusals[0]
 
     async def _read(
         self, values: AsyncIterator[Any], progress: ReplyInProgress, headers: Mapping[str, str]
@@ -356,11 +350,7 @@ def wire_message(message: Message, source: str | None = None) -> dict[str, objec
     """One message as JSON: its content is a text, or parts if it has images."""
     if message.source not in {None, source}:
         message = message.without_extras
-    said: dict[str, object] = {
-        **message.extra,
-        "role": message.role,
-        "content": message.content,
-    }
+    said: dict[str, object] = {**message.extra, "role": message.role, "content": message.content}
     if message.images:
         shown = [{"type": "image_url", "image_url": {"url": one.address}} for one in message.images]
         text = [{"type": "text", "text": message.content}] if message.content else []
