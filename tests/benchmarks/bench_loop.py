@@ -1,4 +1,4 @@
-"""Does the loop help? Four arms from the same first drafts, scored by measures that steered none.
+"""Does the loop help? Arms from the same first drafts, scored by measures that steered none.
 
     python tests/benchmarks/bench_loop.py [--json] [--seeds 5] [--documents FOLDER] [--rows FILE]
 
@@ -10,7 +10,8 @@ draft:
   and with four;
 - `best draft` makes as many calls as `loop 4` did for further first drafts, and takes the whole
   draft that the rubric's checks rank highest;
-- `best sections` takes the best of the same drafts section by section, as the loop does.
+- `best sections` takes the best of the same drafts section by section, as the loop does;
+- `choose 4` takes the best sections of the first two drafts, and then revises as `loop 4` does.
 
 The composite is the rubric's, by its checks, and every arm was chosen by it. These were not:
 
@@ -56,7 +57,7 @@ from harness.wiggum import Candidate, LoopPolicy, Reviser, best_of, revise_until
 
 DOCUMENTS = Path(__file__).parents[3] / "shared" / "data" / "longdocs"
 RUBRICS = Path(__file__).parents[2] / "rubrics"
-ARMS = ("first draft", "loop 1", "loop 4", "best draft", "best sections")
+ARMS = ("first draft", "loop 1", "loop 4", "best draft", "best sections", "choose 4")
 MEASURES = ("composite", "terms", "entailed", "answers")
 TASK = "What should an engineer know before using this?"
 SECTIONS = 3
@@ -232,6 +233,12 @@ async def _rows_of(source: Source, seed: int, *, threads: int) -> list[Row]:
             rows.append(
                 row_of(source, seed, arm, text, rubric=rubric, spent=added(spent, counted_drafts))
             )
+        counted = Counted(client.chat)
+        second = await sections_drafted(counted.ask, demo.tag, source, seed=seed + 1_000)
+        text = best_sections(draft, source, [written, second], rubric)
+        text = await revised(counted.ask, demo.tag, replace(draft, text=text), rubric, 4, seed=seed)
+        spent = added(spent, counted)
+        rows.append(row_of(source, seed, "choose 4", text, rubric=rubric, spent=spent))
     return rows
 
 
@@ -289,24 +296,18 @@ async def revised(
 
 
 def best_draft(draft: Draft, source: Source, more: Sequence[list[str]], rubric: Rubric) -> str:
+    check = Evaluator(rubric, ask=_nobody).checked
+    texts = [assembled(source, sections) for sections in more]
+    return max(texts, key=lambda text: check(replace(draft, text=text)).rank)
+
+
+def best_sections(draft: Draft, source: Source, more: Sequence[list[str]], rubric: Rubric) -> str:
     candidates = [
         Candidate(number=number, text=assembled(source, sections))
         for number, sections in enumerate(more, start=1)
     ]
     check = Evaluator(rubric, ask=_nobody).checked
     return best_of(candidates, base=draft, check=check, finalists=1).finalists[0].text
-
-
-def best_sections(draft: Draft, source: Source, more: Sequence[list[str]], rubric: Rubric) -> str:
-    """Section after section, whichever the checks rank highest; of equals, the first draft's."""
-    check = Evaluator(rubric, ask=_nobody).checked
-    chosen = list(more[0])
-    for index in range(len(chosen)):
-        trials = [[*chosen[:index], other[index], *chosen[index + 1 :]] for other in more]
-        drafts = [replace(draft, text=assembled(source, trial)) for trial in trials]
-        ranks = [check(trial).rank for trial in drafts]
-        chosen = trials[ranks.index(max(ranks))]
-    return assembled(source, chosen)
 
 
 async def _nobody(_request: ChatRequest) -> Completion:
@@ -377,6 +378,7 @@ def report(rows: Sequence[Row], *, as_json: bool) -> None:
             ("loop 4", "loop 1"),
             ("loop 4", "best draft"),
             ("loop 4", "best sections"),
+            ("choose 4", "best sections"),
         )
         for name in MEASURES
     ]
