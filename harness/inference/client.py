@@ -365,7 +365,9 @@ class Client:
                     answer: Any = await backend.chat(sent)
                 elif isinstance(sent, RerankRequest):
                     if not isinstance(backend, Reranker):
-                        raise NotOffered("its backend cannot rank; use llamacpp, vllm or openai")
+                        raise NotOffered(
+                            "its backend cannot rank; name an endpoint whose server does"
+                        )
                     answer = await backend.rerank(sent)
                 else:
                     answer = await backend.embed(sent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, cached_property
@@ -97,8 +97,13 @@ class Draft:
             for index, section in enumerate(self.sections)
             for block in section.blocks
             if block.kind in _PROSE
-            for sentence in sentences_of(block.text)
+            for sentence in sentences_of(shown((block,)))
         )
+
+    @cached_property
+    def shown(self) -> str:
+        """The text as a reader sees it: see `shown`."""
+        return shown(blocks_of(self.text))
 
     @cached_property
     def fences(self) -> tuple[tuple[int, Section, Fence], ...]:
@@ -235,6 +240,7 @@ def _indent(line: str) -> int:
 # One mark between letters or digits does not part a word: `don't`, `1,024`, `e.g`, `and/or`, `a_b`.
 _WORD = re.compile(r"[^\W_]+(?:[-'\u2019.,/_][^\W_]+)*")
 _TERM = re.compile(r"[^\W_]+")
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _SPELT = (
     *("zero", "one", "two", "three", "four", "five", "six"),
     *("seven", "eight", "nine", "ten", "eleven", "twelve"),
@@ -252,6 +258,15 @@ def by_section(sources: Sources) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return as_texts(sources), ()
     pairs = [(text, title) for title, texts in sources.items() for text in as_texts(texts)]
     return tuple(text for text, _ in pairs), tuple(title for _, title in pairs)
+
+
+def shown(blocks: Iterable[Block]) -> str:
+    """Blocks as a reader sees them: without front matter, and without comments but in code."""
+    return "".join(
+        block.text if block.kind == "code" else _COMMENT.sub("", block.text)
+        for block in blocks
+        if block.kind != "metadata"
+    )
 
 
 def words(text: str) -> list[str]:

@@ -32,6 +32,7 @@ from harness.rubric.templates import (
     shared_chars,
     shipped_prompts,
 )
+from harness.rubric.word_forms import WITHOUT_DICTIONARY, is_installed
 
 _MODEL = ConfigDict(
     frozen=True,
@@ -329,9 +330,9 @@ class Rubric(BaseModel):
     purpose: str = ""
     """What kind of text it is for."""
     language: Language | None = None
-    """The language of drafts, by ISO 639-1, such as `de`; checks of phrases and names then
-    recognize inflected words. By default the checks assume English, and look for words as
-    written."""
+    """The language of drafts, by ISO 639-1, such as `de`; `grounded_names` then knows inflected
+    names, and phrases with `forms: true` other forms of their words. By default the checks assume
+    English."""
     scale: Scale = Scale()
     """Shared by all dimensions."""
     pass_at: float = Field(default_factory=lambda data: data["scale"].at(0.8))
@@ -398,6 +399,10 @@ class Rubric(BaseModel):
             for number, cap in enumerate(dimension.caps):
                 label = f"a cap of dimension '{dimension.name}'"
                 yield from self._off_scale(label, cap.at_most, *place, "caps", number, "at_most")
+            for number, check in enumerate(dimension.checks):
+                if getattr(check, "forms", False) and (reason := self._no_forms()):
+                    where = *place, "checks", number, "forms"
+                    yield _mistake(reason, *where, code="rubric.no-forms")
         if self.judge == "logprob" and not self.scale.in_one_token:
             yield _mistake(
                 "judge: logprob reads a score from one token, so the scale must be whole numbers "
@@ -405,6 +410,16 @@ class Rubric(BaseModel):
                 "scale" if "scale" in self.model_fields_set else "judge",
                 code="rubric.logprob-scale",
             )
+
+    def _no_forms(self) -> str | None:
+        """Why forms of words are not known; None if they are."""
+        if self.language is None:
+            return "forms: true needs the rubric's `language`, whose dictionary it looks into"
+        if self.language in WITHOUT_DICTIONARY:
+            return f"there is no dictionary of forms for '{self.language}'; list the forms instead"
+        if not is_installed():
+            return "forms: true needs dictionaries: pip install 'wiggum-harness[forms]'"
+        return None
 
     def _off_scale(self, label: str, score: float, *place: str | int) -> Iterator[InitErrorDetails]:
         if not self.scale.min <= score <= self.scale.max:

@@ -315,7 +315,8 @@ def test_an_endpoint_may_embed(tmp_path: Path) -> None:
     assert (stats["passages"], stats["dimensions"], stats["unembedded"]) == (3, 2, 0)
     (tmp_path / "harness.toml").write_text(EMBEDDER.format(f"{NOBODY}/v1"))
     done = memory("add", "-", "--json", cwd=tmp_path, stdin=HIDDEN)
-    assert (done.exit_code, done.code) == (1, "call.unreachable")
+    assert done.exit_code == 1
+    assert done.code in {"call.unreachable", "call.timeout"}  # which, a busy machine decides
 
 
 # --- values --------------------------------------------------------------------------------------

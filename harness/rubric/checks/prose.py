@@ -14,15 +14,16 @@ from harness.compress import Section, sentences_of
 from harness.compress.markdown import ends_sentence
 from harness.errors import Notice
 from harness.rubric.checks.base import NO_TEXT, Check, Grade, Phrase, quoted, share_without
-from harness.rubric.draft import Draft, Finding, phrase_pattern, stems, terms
-from harness.rubric.draft import Language as DraftLanguage
+from harness.rubric.draft import Draft, Finding, phrase_pattern, shown, terms
 from harness.rubric.numbers import Value, values_in
+from harness.rubric.word_forms import has_form_of
 
 
 class _Phrases(Check):
     phrases: tuple[Phrase, ...] = Field(min_length=1)
-    """Looked for as whole words, without regard to case and line breaks, in headings too; in
-    inflected forms if the rubric names its language."""
+    """Looked for as whole words, without regard to case and line breaks, in headings too."""
+    forms: bool = False
+    """Whether other forms of the words count, by a dictionary of the rubric's `language`."""
 
     @property
     def _listed(self) -> str:
@@ -30,18 +31,10 @@ class _Phrases(Check):
 
     def _found_in(self, text: str, draft: Draft) -> list[str]:
         found = [phrase for phrase in self.phrases if phrase_pattern(phrase).search(text)]
-        if draft.language is None:
+        if draft.language is None or not self.forms:
             return found
-        said = _in_a_row(text, draft.language)
-        return [
-            phrase
-            for phrase in self.phrases
-            if phrase in found or (terms(phrase) and _in_a_row(phrase, draft.language) in said)
-        ]
-
-
-def _in_a_row(text: str, language: DraftLanguage) -> str:
-    return f" {' '.join(stems(text, language))} "
+        language = draft.language
+        return [one for one in self.phrases if one in found or has_form_of(one, text, language)]
 
 
 class Excludes(_Phrases):
@@ -55,7 +48,7 @@ class Excludes(_Phrases):
         """The share of sections without any of the phrases."""
         findings = []
         for index, section in enumerate(draft.sections):
-            if found := self._found_in(section.body, draft):
+            if found := self._found_in(shown(section.blocks), draft):
                 message = f"remove {_quoted(found)}"
                 findings.append(draft.finding(message, index, code="check.phrase-excluded"))
             elif found := self._found_in(section.title, draft):
@@ -74,7 +67,7 @@ class ContainsAll(_Phrases):
 
     def grade(self, draft: Draft) -> Grade:
         """The share of phrases that occur."""
-        found = self._found_in(draft.text, draft)
+        found = self._found_in(draft.shown, draft)
         findings = tuple(
             Finding(f'say "{phrase}" where it belongs', code="check.phrase-missing")
             for phrase in self.phrases
@@ -92,7 +85,7 @@ class ContainsAny(_Phrases):
 
     def grade(self, draft: Draft) -> Grade:
         """All or nothing."""
-        if self._found_in(draft.text, draft):
+        if self._found_in(draft.shown, draft):
             return Grade(1.0)
         message = f"say one of these: {_quoted(self.phrases)}"
         return Grade(0.0, (Finding(message, code="check.phrase-missing"),))

@@ -22,7 +22,7 @@ from harness.rubric.checks import (
     SectionWords,
     Words,
 )
-from harness.rubric.draft import terms
+from harness.rubric.draft import Draft, terms
 from harness.rubric.numbers import values_in
 
 WORDS = {
@@ -232,6 +232,32 @@ def test_findings_name_what_is_to_be_changed():
     assert '"cost"' in say(ContainsAll(phrases=("cost",)), "It is.")
     assert '"(1999)", "(2001)"' in say(year(max=3), YEARS)
     assert say(Regex(pattern="a", max=3), "a" * 5_000).startswith("1000 ")
+
+
+FORMS = {
+    "plurals": ("de", "Haus", "Zwei Häuser.", True),
+    "verbs": ("de", "lohnen", "Das lohnt sich.", True),
+    "an adjective is no noun": ("de", "Sicherheit", "Das ist sicher.", False),
+    "sorry is no suffering": ("de", "Leid", "Leider ja.", False),
+    "several is not severe": ("en", "severe", "There are several.", False),
+    "negative is no negation": ("en", "negation", "It is negative.", False),
+    "two words in a row": ("en", "high risk", "The higher risks.", True),
+    "two words apart": ("en", "high risk", "High and some risk.", False),
+}
+
+
+@pytest.mark.parametrize(("language", "phrase", "text", "is_there"), FORMS.values(), ids=FORMS)
+def test_forms_of_a_word_are_those_of_a_dictionary(language, phrase, text, is_there):
+    check = ContainsAll(phrases=(phrase,), forms=True)
+    assert check.grade(Draft(text=text, task="", language=language)).share == is_there
+
+
+def test_what_no_reader_sees_does_not_count():
+    hidden = draft("---\ntitle: cost\n---\nIt is.<!-- cost -->\n\n<!--\ncost\n-->\n")
+    assert ContainsAll(phrases=("cost",)).grade(hidden).share == 0
+    assert Excludes(phrases=("cost",)).grade(hidden).share == 1
+    assert Words(min=2, max=2).grade(hidden).share == 1
+    assert ContainsAll(phrases=("cost",)).grade(draft("```\n<!-- cost -->\n```\n")).share == 1
 
 
 # --- texts that break off ------------------------------------------------------------------------
