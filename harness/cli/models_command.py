@@ -60,11 +60,11 @@ def models() -> None:
 @role_option
 @json_option
 def plan(*, target: str, config: Path | None, roles: tuple[str, ...], as_json: bool) -> None:
-    """Show what each model of the pipeline in FILE.py takes, and how often it will be loaded.
+    """Show what each model of the pipeline in FILE.py takes, and whether all fit at once.
 
     FILE.py:NAME picks one of several in a file; a shipped pattern goes by its name. Nothing is
     loaded. A server is asked how large its model is only if the endpoint has manage = true and no
-    need. The order of calls is from the models=[…] of nodes; without them loads are not predicted.
+    need.
 
     Exit codes: 0 shown, with or without warnings; 2 a run would be refused, since a model that it
     needs can never fit or is no model, or the input is invalid.
@@ -175,7 +175,7 @@ def _taken(report: HostReport | None) -> str:
 
 
 def print_plan(plan: ModelPlan, console: Console) -> None:
-    """Prints a column for each model; below, the memory, the prediction and the warnings."""
+    """Prints a column for each model; below, the memory and the warnings."""
     rows: dict[str, Callable[[PlannedModel], Text]] = {
         "roles": lambda model: cell(", ".join(model.roles)),
         "backend": lambda model: cell(model.backend),
@@ -188,14 +188,10 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
         "takes in all": _need,
         "fits": _fits,
         "pinned": lambda model: cell("yes" if model.pin else None),
-        "loads": lambda model: _count(model.loads),
     }
     print_columns({model.tag: model for model in plan.models}, rows, console)
     for device in plan.devices:
         print_line(_of_device(device), console)
-    print_line(_predicted(plan), console)
-    for note in plan.notes:
-        print_line(note, console, style="dim")
     _print_problems(plan.models, console)
     for refusal in plan.refusals:
         console.print(Text.assemble(("refused", "bold red"), f": {refusal}"), soft_wrap=True)
@@ -298,9 +294,3 @@ def _of_device(device: PlannedDevice) -> str:
         f"together take {format_bytes(device.wanted_bytes)}"
         + ("" if device.has_room else ", and so they take turns")
     )
-
-
-def _predicted(plan: ModelPlan) -> str:
-    if plan.loads is None:
-        return "loads: not predicted"
-    return f"predicted: {plan.loads} load{'' if plan.loads == 1 else 's'}"

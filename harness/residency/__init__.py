@@ -11,7 +11,6 @@ from harness.residency.ledger import (
     Tenant,
     check_fits,
 )
-from harness.residency.load_policy import planned_loads
 
 __all__ = [
     "MAX_WAIT_S",
@@ -25,5 +24,4 @@ __all__ = [
     "Strand",
     "Tenant",
     "check_fits",
-    "planned_loads",
 ]

@@ -9,17 +9,13 @@ there is room.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from harness.residency.ledger import (
     Decision,
-    Device,
-    Forecast,
     Grant,
-    Ledger,
     Load,
     Resident,
     State,
@@ -56,33 +52,6 @@ def decide(state: State) -> Decision:
     if isinstance(switch, Load):
         return switch
     return _pinned(state) or _prefetch(state) or _release(state) or switch
-
-
-def planned_loads(
-    strands: Iterable[Strand], *, devices: Mapping[str, Device], tenants: Mapping[str, Tenant]
-) -> Counter[str]:
-    """How often each model is loaded if these strands run and no call waits too long.
-
-    Nothing is in memory at first; pinned models are loaded once. Each of the models fits.
-    """
-    pinned = [model for model, tenant in tenants.items() if tenant.pin]
-    loads = Counter(pinned)
-    ledger = Ledger(devices=devices)
-    for model in pinned:
-        ledger = ledger.with_resident(Resident(model=model, need=tenants[model].need))
-    left = tuple(strands)
-    while True:
-        forecast = Forecast(strands=left, is_complete=True)
-        choice = Choice(State(now_ns=0, ledger=ledger, tenants=tenants, forecast=forecast))
-        wanted = dict.fromkeys(choice.wanted_next, "it is used next")
-        load = choice.best(_of_highest_rank(wanted, tenants)) if wanted else None
-        if load is None:
-            return loads
-        loads[load.model] += 1
-        for model in load.evict:
-            ledger = ledger.without(model)
-        ledger = ledger.with_resident(Resident(model=load.model, need=tenants[load.model].need))
-        left = choice.left
 
 
 def why_it_waits(call: WaitingCall, state: State) -> tuple[PlaceOf, str]:

@@ -1,23 +1,19 @@
-"""The plan of a pipeline's models: the size of each, where it fits, how often it will be loaded.
-
-Planning loads nothing. The loads follow from the budget's policy, and from the models that the
-nodes declare.
-"""
+"""The plan of a pipeline's models: the size of each, and where it fits. Planning loads nothing."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from harness.errors import ConfigurationInvalid, DoesNotFit, HarnessError, ModelFileInvalid, Notice
 from harness.graph import Graph
 from harness.hardware import Footprint
 from harness.inference import FILE_BACKENDS, Endpoint, provider_of
-from harness.residency import Device, Strand, Tenant, check_fits, planned_loads
+from harness.residency import Device, Tenant, check_fits
 from harness.session.casting import Casting
-from harness.session.demand import MEMORY, Players, ancestors, demand_of, judges
+from harness.session.demand import MEMORY, Players, demand_of, judges
 from harness.session.models import known_endpoints, opened_host
 from harness.session.roles import EVALUATOR
 from harness.session.settings import BudgetSettings, Settings
@@ -30,9 +26,6 @@ from harness.session.tenancy import (
     tenant_of,
 )
 from harness.trace import Tracer
-
-TURNS: Final = 4
-"""How often a node is assumed to alternate between its declared roles."""
 
 Fit = Literal["whole", "split", "never", "unknown", "not counted"]
 """It fits on one device; over several; on none; its size is unknown; or its server alone decides
@@ -61,8 +54,6 @@ class PlannedModel:
     """Whether the budget loads and unloads it."""
     fit: Fit
     pin: bool
-    loads: int | None
-    """None if not predicted."""
     problem: str | None
     """Why its size is unknown."""
 
@@ -89,10 +80,6 @@ class ModelPlan:
     """`machine` is the first."""
     models: tuple[PlannedModel, ...]
     """Models that the pipeline asks come first."""
-    loads: int | None
-    """How often models will be loaded; None if not predicted."""
-    notes: tuple[str, ...]
-    """The basis of the prediction, or why there is none."""
     refusals: tuple[Notice, ...]
     """Why a run would be refused; usually empty."""
 
@@ -107,9 +94,6 @@ async def plan_models(
 
     Servers are asked for the size of a managed model if its endpoint does not give it, and for the
     models they serve, as at the beginning of a run. The row of a silent server says so.
-
-    The plan assumes that no model is in memory yet, that all items of a mapped node run at once,
-    and that no call waits longer than `max_wait_s`.
 
     Raises:
         PipelineInvalid: The pipeline has a mistake.
@@ -130,9 +114,9 @@ async def plan_models(
         casting.choose_evaluators(Tracer(), task="", run_id="")
     players = Players(roles=casting.roles, memory=settings.memory.models)
     demand = demand_of(graph)
-    unknown = [name for name, roles in demand.items() if roles is None]
     declared = {name: roles for name, roles in demand.items() if roles is not None}
-    roles = _roles(_asked(declared, players), casting, endpoints, all_of_them=bool(unknown))
+    is_unknown = len(declared) < len(demand)
+    roles = _roles(_asked(declared, players), casting, endpoints, all_of_them=is_unknown)
 
     # 2. How large they are, and what there is room for.
     sizes = await asyncio.gather(*(_size_up(endpoints[tag], environment) for tag in roles))
@@ -142,21 +126,8 @@ async def plan_models(
         Notice(code=error.code, message=str(error)) for error in _refusals(needed, memory)
     )
 
-    # 3. How often they are loaded.
-    uses = {name: _uses(asked, players, memory) for name, asked in declared.items()}
-    loads: Mapping[str, int] | None = None
-    if not refusals and not unknown:
-        strands = [
-            Strand(name=name, uses=used, after=frozenset(ancestors(graph, name)))
-            for name, used in uses.items()
-        ]
-        counted = planned_loads(strands, devices=memory.devices, tenants=memory.tenants)
-        loads = {tag: counted[tag] for tag in memory.tenants}
-
-    # 4. All of it side by side.
-    models = tuple(
-        _planned_model(endpoints[tag], played, memory, loads=loads) for tag, played in roles.items()
-    )
+    # 3. All of it side by side.
+    models = tuple(_planned_model(endpoints[tag], played, memory) for tag, played in roles.items())
     return ModelPlan(
         pipeline=graph.name,
         devices=tuple(
@@ -167,15 +138,11 @@ async def plan_models(
             for device in memory.devices.values()
         ),
         models=models,
-        loads=None if loads is None else sum(loads.values()),
-        notes=tuple(_notes(uses, unknown, casting)),
         refusals=refusals,
     )
 
 
-def _planned_model(
-    endpoint: Endpoint, roles: Sequence[str], memory: _Memory, *, loads: Mapping[str, int] | None
-) -> PlannedModel:
+def _planned_model(endpoint: Endpoint, roles: Sequence[str], memory: _Memory) -> PlannedModel:
     tag = endpoint.tag
     size, tenant = memory.sizes[tag], memory.tenants.get(tag)
     says_context = endpoint.backend in FILE_BACKENDS or (
@@ -193,7 +160,6 @@ def _planned_model(
         is_managed=is_managed(endpoint),
         fit=memory.fit(tag),
         pin=endpoint.pin,
-        loads=None if loads is None else loads.get(tag),
         problem=None if size.error is None else size.error.statement,
     )
 
@@ -317,35 +283,3 @@ def _refusals(needed: Collection[str], memory: _Memory) -> Iterator[HarnessError
             yield never
         if isinstance(size.error, ModelFileInvalid) and tag in needed:
             yield size.error
-
-
-# --- how often they are loaded --------------------------------------------------------------------
-
-
-def _uses(roles: Sequence[str], players: Players, memory: _Memory) -> tuple[str, ...]:
-    """The models that one call of a node asks, if their loads can be predicted."""
-    uses = players.of_all(roles)
-    fitting = tuple(tag for tag in uses if tag in memory.tenants and memory.never(tag) is None)
-    return fitting * TURNS if len(set(uses)) > 1 else fitting
-
-
-def _notes(
-    uses: Mapping[str, Sequence[str]],
-    unknown: Sequence[str],
-    casting: Casting,
-) -> Iterator[str]:
-    if unknown:
-        nodes = ", ".join(f"'{node}'" for node in unknown)
-        yield (
-            f"the order of calls is unknown: declare the roles that {nodes} asks with models=[…]"
-        )
-    for node, asked in uses.items():
-        tags = dict.fromkeys(asked)
-        if len(tags) > 1:
-            listed = " and ".join(f"'{tag}'" for tag in tags)
-            yield (
-                f"node '{node}' alternates between {listed} an unknown number of times; "
-                f"assuming {TURNS}"
-            )
-    if casting.draw is not None:
-        yield f"each run draws its evaluator from the pool; counted with '{casting.draw.evaluator}'"

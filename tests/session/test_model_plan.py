@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from session_runs import pipeline_of, run
+from session_runs import pipeline_of
 
-from harness import Pipeline, Run, ScriptedBackend, Settings, load_settings
+from harness import Pipeline, Run, load_settings
 from harness.cli.project_files import load_pipeline
 from harness.hardware import Loading, format_bytes, gguf_footprint, read_gguf_header
 from harness.hardware.gpus import Gpu
@@ -18,7 +18,7 @@ from harness.session import tenancy
 from harness.session.model_plan import plan_models
 from harness.session.models import describe_endpoints, known_endpoints
 from harness.session.settings import demo_endpoint
-from harness.trace import Journal, Tracer
+from harness.trace import Tracer
 
 ROOT = Path(__file__).parents[2]
 NOBODY = "http://127.0.0.1:9"
@@ -58,33 +58,11 @@ async def draft(run: Run, task: str = "Tea.") -> str:
     return (await run.wiggum(task, rubric="brief")).text
 
 
-def topics() -> list[str]:
-    return ["a", "b"]
-
-
-async def plans(run: Run, topic: str) -> str:
-    return await run.chat("planner", topic)
-
-
-async def texts(run: Run, plan: str) -> str:
-    return await run.chat("producer", plan)
-
-
-async def many(run: Run, task: str = "Tea.") -> str:
-    for _ in range(9):
-        task = await run.chat("planner", task)
-        task = await run.chat("producer", task)
-    return task
-
-
-TURNS, FAN = Pipeline("one"), pipeline_of(topics)
+TURNS = Pipeline("one")
 TURNS.node(models=["planner"])(plan)
 TURNS.node(models=["producer"])(text)
 LOOP = pipeline_of(draft, name="loop", models=["producer", "evaluator"])
-MANY = pipeline_of(many, models=["planner", "producer"])
 UNSAID = pipeline_of(plan, text)
-FAN.node(each={"topic": "topics"}, models=["planner"])(plans)
-FAN.node(each={"plan": "plans"}, models=["producer"])(texts)
 
 
 def settings_of(directory, *, capacity="8 GiB", roles=None, head="", **endpoints):
@@ -123,10 +101,6 @@ def rows(plan):
     return {model.tag: model for model in plan.models}
 
 
-def loads(plan):
-    return {model.tag: model.loads for model in plan.models}
-
-
 def need_of(*, context_tokens=1024, slots=1):
     """Bytes, as the embedded engine loads it."""
     loading = Loading(context_tokens=context_tokens, slots=slots, micro_batch_tokens=128)
@@ -155,7 +129,7 @@ def test_a_row_says_what_a_file_takes_with_its_context_and_slots(plan_of):
 
 def test_what_is_pinned_is_counted_though_nobody_asks_it(plan_of):
     plan = plan_of(TURNS, producer=SMALL, planner=JUDGE, kept={**SPARE, "need": "100 MiB"})
-    assert (rows(plan)["kept"].roles, loads(plan)["kept"]) == ((), 1)
+    assert (rows(plan)["kept"].roles, rows(plan)["kept"].fit) == ((), "whole")
 
 
 UNCOUNTED = {
@@ -171,7 +145,7 @@ UNCOUNTED = {
 def test_a_model_of_which_no_size_is_known_is_not_counted(plan_of, endpoint, fit):
     plan = plan_of(TURNS, producer=SMALL, planner=endpoint)
     row = rows(plan)["planner"]
-    assert (row.fit, row.need, row.loads, plan.loads) == (fit, {}, None, 1)
+    assert (row.fit, row.need) == (fit, {})
     assert (row.problem is not None) == (fit == "unknown")
     assert plan.refusals == ()
 
@@ -252,66 +226,21 @@ def test_gpus_of_the_driver_need_no_table(tmp_path, gpus):
     assert [one.device for one in found.values()] == ["gpu1", "machine"]
 
 
-# --- how often what is loaded ---------------------------------------------------------------------
+# --- who is asked --------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_the_predicted_loads_are_those_of_the_run(tmp_path):
-    settings = settings_of(tmp_path, capacity=TIGHT, producer=SMALL, planner=WIDE)
-    before = planned(TURNS, settings)
-    result = asyncio.run(TURNS.run_async({}, settings=settings))
-    spans = Journal(result.files.journal).spans()
-    made = [one for one in spans if one.name == "load" and "waits_for" not in one.attributes]
-    assert before.loads == len(made) == 2
-    assert {model.loads for model in before.models} == {1}
-
-
-POOL = {"roles": {"producer": "small", "evaluator": ["judge", "larger"]}}
-POOLED = {"small": SMALL, "judge": JUDGE, "larger": LARGER}
-APART = {"capacity": TIGHT, "producer": SMALL, "planner": WIDE}
-LOADS = {
-    "a node's many items": (FAN, APART, {"planner": 1, "producer": 1}, None),
-    "a loop without room for both": (
-        LOOP,
-        {"capacity": TIGHT, "producer": SMALL, "evaluator": JUDGE},
-        {"producer": 4, "evaluator": 4},
-        "assuming 4",
-    ),
-    "a loop with room for both": (
-        LOOP,
-        {"producer": SMALL, "evaluator": JUDGE},
-        {"producer": 1, "evaluator": 1},
-        "assuming 4",
-    ),
-    "a node's own loop": (MANY, APART, {"planner": 4, "producer": 4}, "assuming 4"),
-    "a pool, by one of it": (
-        LOOP,
-        {"capacity": TIGHT, **POOL, **POOLED},
-        {"small": 4, "judge": 4, "larger": 0},
-        "counted with 'judge'",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", LOADS)
-def test_loads_are_predicted(tmp_path, case):
-    graph, how, expected, noted = LOADS[case]
-    plan = planned(graph, settings_of(tmp_path, **how))
-    assert loads(plan) == expected
-    assert plan.loads == sum(expected.values())
-    assert any(noted in note for note in plan.notes) if noted else plan.notes == ()
-
-
-def test_without_a_declaration_no_loads_are_predicted_after_a_run_either(tmp_path):
+def test_of_nodes_that_do_not_say_whom_they_ask_any_endpoint_may_be(tmp_path):
     settings = settings_of(tmp_path, producer=SMALL, planner=WIDE, spare=JUDGE)
     before = planned(UNSAID, settings)
-    assert (before.loads, list(loads(before))) == (None, ["producer", "planner", "spare"])
+    assert list(rows(before)) == ["producer", "planner", "spare"]
     assert rows(before)["producer"].need == {"machine": need_of()}
-    assert any("order of calls is unknown" in note for note in before.notes)
 
-    replies = {tag: ScriptedBackend(["a"]) for tag in ("planner", "producer")}
-    run(UNSAID, Settings(traces=settings.traces), backends=replies)
-    assert planned(UNSAID, settings) == before
+
+def test_a_loop_asks_the_whole_pool(tmp_path):
+    roles = {"producer": "small", "evaluator": ["judge", "larger"]}
+    endpoints = {"small": SMALL, "judge": JUDGE, "larger": LARGER}
+    plan = planned(LOOP, settings_of(tmp_path, roles=roles, **endpoints))
+    assert {tag: one.fit for tag, one in rows(plan).items()} == dict.fromkeys(endpoints, "whole")
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -338,13 +267,12 @@ def test_what_can_never_fit_is_refused_with_the_sum(tmp_path, how, model, facts)
     said = [one.message for one in plan.refusals if one.code == "budget.does-not-fit"]
     assert any(model in one and all(fact in one for fact in facts) for one in said)
     assert rows(plan)[model.strip("'")].fit == "never"
-    assert plan.loads is None
 
 
 def test_what_only_stands_in_may_never_fit(plan_of):
     small, huge = {**SMALL, "fallback": ["huge"]}, {**JUDGE, "need": "1 GiB"}
     plan = plan_of(TURNS, **SMALL_IS_ALL, small=small, huge=huge)
-    assert (plan.refusals, rows(plan)["huge"].fit, plan.loads) == ((), "never", 1)
+    assert (plan.refusals, rows(plan)["huge"].fit) == ((), "never")
 
 
 def test_a_plan_leaves_nothing_behind(plan_of, tmp_path):
