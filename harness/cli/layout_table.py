@@ -96,7 +96,7 @@ def device_line(device: DeviceSpec, *, explain: bool) -> str:
         eight = device.fp8_flops_per_s
         also = f", {eight / 1e12:,.0f} with FP8" if eight else ""
         speeds.append(f"{device.flops_per_s / 1e12:,.3g} TFLOP/s{also}")
-    source = f" ({device.source})" if explain or device.source.startswith("otherwise") else ""
+    source = f" ({device.source})" if explain else ""
     return f"{count}{device.name}: {format_bytes(device.memory_bytes)}, {', '.join(speeds)}{source}"
 
 

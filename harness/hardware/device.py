@@ -113,10 +113,10 @@ def device_by_hand(
     speed = parse_bytes(bandwidth.removesuffix("/s")) if bandwidth else found.memory_bytes_per_s
     return replace(
         found,
-        name=memory,
+        name=f"{memory}, otherwise as {like.name}" if like else memory,
         memory_bytes=parse_bytes(memory),
         memory_bytes_per_s=speed,
         flops_per_s=tflops * 1e12 if tflops else found.flops_per_s,
         fp8_flops_per_s=None if tflops else found.fp8_flops_per_s,
-        source=f"otherwise as {like.name}" if like else "by hand",
+        source="by hand",
     )
