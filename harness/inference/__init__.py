@@ -3,16 +3,7 @@
 from harness.inference.answer import ChatOptions, OnCut, answer, chat_request, check_whole, varied
 from harness.inference.backend import Backend, ScriptedBackend, ScriptedReply
 from harness.inference.client import Caller, Client, Line
-from harness.inference.completion import (
-    Completion,
-    Embeddings,
-    Phase,
-    Ranking,
-    StructuredMode,
-    TokenLogprob,
-    Usage,
-    why_no_text,
-)
+from harness.inference.completion import Completion, Embeddings, Phase, Ranking, TokenLogprob, Usage
 from harness.inference.endpoint import FILE_BACKENDS, MACHINE, Endpoint
 from harness.inference.gate import Gate, Replica
 from harness.inference.images import Image
@@ -21,11 +12,9 @@ from harness.inference.meter import Meter, token_prices
 from harness.inference.model_identity import (
     ModelIdentity,
     ModelMetadata,
-    Relation,
     metadata_from,
     model_identity,
     relation_of,
-    serve_alike,
     served_identity,
     server_address,
 )
@@ -42,14 +31,12 @@ from harness.inference.providers.registry import (
     served_metadata,
     server_facts,
     slots_source,
-    tells_model,
 )
 from harness.inference.providers.server_host import ServerFacts
-from harness.inference.reply_store import KeptReplies, ReplyCache, TextStore, reply_identity
+from harness.inference.reply_store import ReplyCache, TextStore
 from harness.inference.request import (
     ChatRequest,
     EmbedRequest,
-    JsonSchema,
     Message,
     Prompt,
     Request,
@@ -59,9 +46,7 @@ from harness.inference.request import (
     as_messages,
     as_texts,
     most_prompt_tokens,
-    most_tokens_in,
     most_tokens_of,
-    most_tokens_of_messages,
 )
 from harness.inference.stream import TextStream
 from harness.inference.structured import SchemaKnowledge
@@ -86,8 +71,6 @@ __all__ = [
     "Host",
     "HostReport",
     "Image",
-    "JsonSchema",
-    "KeptReplies",
     "Limits",
     "Line",
     "Message",
@@ -99,7 +82,6 @@ __all__ = [
     "Prompt",
     "Ranking",
     "Reading",
-    "Relation",
     "Replica",
     "ReplyCache",
     "Request",
@@ -109,7 +91,6 @@ __all__ = [
     "ScriptedReply",
     "ServerFacts",
     "Spent",
-    "StructuredMode",
     "TextStore",
     "TextStream",
     "TokenLogprob",
@@ -131,21 +112,15 @@ __all__ = [
     "metrics_source",
     "model_identity",
     "most_prompt_tokens",
-    "most_tokens_in",
     "most_tokens_of",
-    "most_tokens_of_messages",
     "provider_of",
     "relation_of",
-    "reply_identity",
-    "serve_alike",
     "served_identity",
     "served_metadata",
     "server_address",
     "server_facts",
     "slots_source",
-    "tells_model",
     "to_its_end",
     "token_prices",
     "varied",
-    "why_no_text",
 ]

@@ -64,13 +64,14 @@ class ToolCall:
 
 
 def read_arguments(written: str) -> object:
-    """The JSON of a call's arguments, which some models encode twice; an empty text is `{}`.
+    """The JSON of a call's arguments, which some models encode twice; nothing, or `null`, is `{}`.
 
     Raises:
         orjson.JSONDecodeError: It is not JSON.
     """
     value = orjson.loads(written.strip() or "{}")
-    return orjson.loads(value) if isinstance(value, str) else value
+    value = orjson.loads(value) if isinstance(value, str) else value
+    return {} if value is None else value
 
 
 @dataclass(frozen=True, slots=True)

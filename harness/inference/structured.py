@@ -63,7 +63,7 @@ class ReplyType(Generic[T]):
     """A type that replies are asked for in.
 
     Servers enforce objects, not every one enforces a bare list or number. So a type whose schema is
-    not an object travels as `{"answer": …}` and is unwrapped again.
+    not an object travels as `{"answer": …}` and is unwrapped again; without it, it counts as well.
 
     Raises:
         ConfigurationInvalid: It is no type, or one without a JSON Schema.
@@ -74,6 +74,7 @@ class ReplyType(Generic[T]):
             raise _unusable(python_type, "it is no type")
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(python_type)
+            self._bare = self._adapter
             self._wrapped = self._adapter.json_schema().get("type") != "object"
             if self._wrapped:
                 fields: Any = {"answer": (python_type, ...)}
@@ -108,6 +109,11 @@ class ReplyType(Generic[T]):
                 if not objects:  # pydantic takes the last of two equal keys
                     DECODER.decode(text)
         except ValueError as error:
+            if self._wrapped and completion.finish_reason == "stop":
+                with suppress(ValueError):
+                    DECODER.decode(text)
+                    bare: T = self._bare.validate_json(text)
+                    return bare
             why = str(error)
             if isinstance(error, ValidationError):
                 why = "; ".join(f"{_path(e['loc'])}{e['msg']}" for e in error.errors()[:3])

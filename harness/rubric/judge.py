@@ -18,7 +18,8 @@ from harness.errors import (
     LimitReached,
     ReplyEmpty,
 )
-from harness.inference import ChatRequest, Completion, why_no_text
+from harness.inference import ChatRequest, Completion
+from harness.inference.completion import why_no_text
 from harness.rubric.draft import Draft
 from harness.rubric.prompt import Shown, judge_messages, repair_messages, reply_schema, rule_keys
 from harness.rubric.reply import read_reply

@@ -20,7 +20,8 @@ from fractions import Fraction
 from functools import cache
 
 from harness.compress import Condensed, condense, condense_toward
-from harness.inference import JsonSchema, Message
+from harness.inference import Message
+from harness.inference.request import JsonSchema
 from harness.rubric.draft import Draft
 from harness.rubric.rubric import Dimension, Rubric, Scale
 from harness.rubric.templates import OF_JUDGING

@@ -120,11 +120,7 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> tuple[Written, tuple[Pro
         raise refusal("the values are nested too deeply", 1, code="rubric.too-deep") from error
     if not isinstance(root.value, dict):
         holds = "nothing, or comments only" if root.value is None else "no fields"
-        raise refusal(
-            f"it holds {holds}; {begin}",
-            1,
-            code="rubric.no-fields",
-        )
+        raise refusal(f"it holds {holds}; {begin}", 1, code="rubric.no-fields")
     return root, tuple(reading.problems)
 
 

@@ -16,11 +16,11 @@ from harness.inference import (
     ModelIdentity,
     ModelMetadata,
     relation_of,
-    serve_alike,
     served_identity,
     served_metadata,
-    tells_model,
 )
+from harness.inference.model_identity import serve_alike
+from harness.inference.providers.registry import tells_model
 from harness.log import log_notice, warnings_heard_by
 from harness.session.roles import EVALUATOR, PRODUCER, Roles
 from harness.session.separation import (

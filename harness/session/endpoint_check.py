@@ -24,9 +24,9 @@ from harness.inference import (
     Endpoint,
     Message,
     ServerFacts,
-    StructuredMode,
     provider_of,
 )
+from harness.inference.completion import StructuredMode
 from harness.inference.providers.provider import NEVER, Switch
 from harness.session.models import check_tags, open_models
 from harness.session.settings import Settings
@@ -227,10 +227,7 @@ class _Trial:
         if reply := await self._reply(replace(self._chat, reply_schema=_SCHEMA)):
             check = replace(check, structured=reply.structured)
         self._progress("embeddings")
-        return replace(
-            check,
-            embeds=await _can(self._client.embed(self._embed)),
-        )
+        return replace(check, embeds=await _can(self._client.embed(self._embed)))
 
     async def _reply(self, ask: ChatRequest) -> Completion | None:
         try:

@@ -37,12 +37,12 @@ from harness.inference import (
     knowledge_of,
     metrics_source,
     provider_of,
-    reply_identity,
     served_metadata,
     server_address,
     slots_source,
 )
 from harness.inference.gate import Lease
+from harness.inference.reply_store import reply_identity
 from harness.log import log_warning
 from harness.residency import KeepAliveBudget, Tenant, check_fits
 from harness.session.heartbeat import heartbeat

@@ -21,8 +21,9 @@ from harness.graph import (
     Skipped,
 )
 from harness.graph.graph import ResultT
-from harness.inference import NOTHING, Spent, most_tokens_of_messages
+from harness.inference import NOTHING, Spent
 from harness.inference.limits import LimitName
+from harness.inference.request import most_tokens_of_messages
 from harness.session.separation import EvaluatorDraw, EvaluatorPanel, Separation
 from harness.trace import CallGroup, Instant, Journal, SpanRecord, calls_of, events
 from harness.trace.calls import charges_of, cost_of, priced_asides

@@ -28,11 +28,11 @@ from harness.inference import (
     Endpoint,
     ModelIdentity,
     ModelMetadata,
-    Relation,
     metadata_from,
     model_identity,
     relation_of,
 )
+from harness.inference.model_identity import Relation
 from harness.rubric.verdict import Combine
 from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.settings import SameFamilyRule

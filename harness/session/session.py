@@ -14,7 +14,6 @@ from harness.inference import (
     Backend,
     Client,
     Endpoint,
-    KeptReplies,
     Limits,
     Meter,
     Spent,
@@ -22,6 +21,7 @@ from harness.inference import (
     to_its_end,
     token_prices,
 )
+from harness.inference.reply_store import KeptReplies
 from harness.log import log_warning, warnings_heard_by
 from harness.residency import KeepAliveBudget
 from harness.rubric import Noise

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
+from enum import Enum
 from typing import Annotated, Any
 
 import pytest
@@ -40,6 +41,10 @@ def reply(text, *, finish_reason="stop", reasoning=""):
     )
 
 
+class Colour(Enum):
+    RED = "red"
+
+
 def parse(python_type, text, **how):
     return ReplyType(python_type).parse(reply(text, **how), endpoint="judge")
 
@@ -63,6 +68,8 @@ def parse(python_type, text, **how):
         ),
         pytest.param(set[int], '{"answer": [1, 1]}', {1}, id="set"),
         pytest.param(str | None, '{"answer": null}', None, id="optional"),
+        pytest.param(list[str], '["a"]', ["a"], id="a list without the object around it"),
+        pytest.param(Colour, '"red"', Colour.RED, id="a value of an enumeration alone"),
         pytest.param(
             list[Annotated[date, Strict()]],
             '{"answer": ["2026-11-20"]}',
@@ -129,7 +136,8 @@ LIST_CUT = '{"answer": ["a", "b'
     [
         (Finding, "Sure! Here it is:", "Invalid JSON"),
         (Finding, '{"line": 3}', "text: "),
-        (list[str], '["a"]', "object"),
+        (list[str], '["a"', "Invalid JSON"),
+        (Colour, '"green"', "object"),
         (list[Finding], '{"answer": [{"line": 1, "text": ""}, {"line": 2}]}', "answer.1.text: "),
         (str | None, "{}", "answer: "),
         (int, '{"answer": 1, "why": "…"}', "why: "),

@@ -158,6 +158,15 @@ def test_arguments_are_read(written: str, read: Mapping[str, object]) -> None:
     assert usable_tool(search).read(written) == read
 
 
+@pytest.mark.parametrize("written", ["", " ", "null", "{}", '"{}"'])
+def test_no_arguments_are_written_in_many_ways(written: str) -> None:
+    def now() -> str:
+        """The time."""
+        return "noon"
+
+    assert usable_tool(now).read(written) == {}
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -97,6 +97,7 @@ def divided(*pieces):
         ("<think>a</think>\n<think>b</think>c", "ab", "c"),
         ("[THINK]a[/THINK]b", "a", "b"),
         ("<thinking>a</thinking>\nb", "a", "b"),
+        ("<reasoning>a</reasoning>b", "a", "b"),
         ("<thought>a</thought>b", "a", "b"),
         ("<|channel>thought\na<channel|>b", "a", "b"),
         ("<seed:think>a</seed:think>b", "a", "b"),
