@@ -88,8 +88,8 @@ class Layout:
     copies: int
     weight_bytes: int
     """Of a copy."""
-    kv_bytes: int
-    """Of a sequence, on all GPUs of a copy together."""
+    sequence_bytes: int
+    """Of the cache of a sequence, on all GPUs of a copy together."""
     device_bytes: int
     """On each device, with the sequences of the load that have a place."""
     sequences: int
@@ -285,7 +285,7 @@ def _layout(
         stages=stages,
         copies=copies,
         weight_bytes=shape.weight_bytes,
-        kv_bytes=needs.copy_sequence,
+        sequence_bytes=needs.copy_sequence,
         device_bytes=needs.fixed + n * needs.sequence,
         sequences=places * copies,
         decode_limit=1 / limits.step_s(tokens=load.middle_tokens) if is_known else None,

@@ -161,7 +161,7 @@ def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str,
         "first_device": place.first,
         "devices": place.count,
         "layouts": place.layouts,
-        "marked": row,
+        "chosen": row,
         "commands": {name: " ".join(one.text for one in by.command) for name, by in made.items()},
         "endpoints": {name: [one.text for one in by.endpoint] for name, by in made.items()},
     }

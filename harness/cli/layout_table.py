@@ -150,7 +150,7 @@ def _cells(row: Layout, mark: str) -> tuple[str, ...]:
         f"{row.precision}{cache}",
         division(row),
         format_bytes(row.weight_bytes),
-        format_bytes(row.kv_bytes),
+        format_bytes(row.sequence_bytes),
         f"{row.sequences:,}",
         _number(row.decode_limit),
         _number(row.prefill_limit),

@@ -88,10 +88,10 @@ def test_a_precision_of_its_own_is_replaced_only_if_another_is_asked_for():
 def test_a_latent_is_repeated_on_each_gpu_and_grouped_heads_are_divided():
     rows = layouts(wanted("DeepSeek-V3"), device("h200", 8), TABLES)
     of = {(row.tensor_parallel, row.stages): row for row in rows}
-    assert of[8, 1].kv_bytes == 8 * of[1, 8].kv_bytes
+    assert of[8, 1].sequence_bytes == 8 * of[1, 8].sequence_bytes
     # The heads of Llama are eight: four GPUs have two each.
     rows = layouts(wanted("70B"), device("h200", 4), TABLES)
-    caches = {row.kv_bytes for row in rows if row.tensor_parallel <= 4}
+    caches = {row.sequence_bytes for row in rows if row.tensor_parallel <= 4}
     assert caches == {2560 * 327_680}
 
 

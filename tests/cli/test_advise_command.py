@@ -100,13 +100,13 @@ def test_only_the_quantization_that_is_asked_for_is_considered(project: Path) ->
 def test_json_has_the_layouts_and_what_the_marked_one_is_started_with(project: Path) -> None:
     found = json.loads(advise(project, *TWO, "--json").stdout)
     producer, judge = found["models"]
-    assert producer["marked"]["precision"] == "Q4_1"
+    assert producer["chosen"]["precision"] == "Q4_1"
     assert producer["commands"].keys() == {"llamacpp", "ollama"}
     assert producer["commands"]["llamacpp"].startswith("llama-server --model small.gguf")
-    assert judge["layouts"][0] == judge["marked"]
+    assert judge["layouts"][0] == judge["chosen"]
     assert judge["commands"]["vllm"].endswith("--port 8180")
     missed = json.loads(advise(project, "70B", "--device", "l4", "--json").stdout)
-    assert missed["models"][0]["marked"] is None
+    assert missed["models"][0]["chosen"] is None
     assert missed["enough"][0]["device"] == "l4"
 
 
