@@ -2,10 +2,10 @@
 
     python tests/benchmarks/bench_demo.py [--json] [--seeds 20] [--candidates 1 4]
 
-Runs `examples/brief.py` with seeds from 0. A seed decides which topics are chosen, so that loops with
-different numbers of candidates begin with the same drafts. A run counts as won if it passed, or if its
-best draft scored 0.3 or more above the first. The rubric's checks steer the loop and score it here:
-what they do not see is not measured.
+Runs `examples/brief.py` with seeds from 0. A seed decides which topics are chosen, so that loops
+with different numbers of candidates begin with the same drafts. A run counts as won if it passed,
+or if its best draft scored 0.3 or more above the first. The rubric's checks steer the loop and
+score it here: what they do not see is not measured.
 """
 
 from __future__ import annotations
