@@ -117,7 +117,7 @@ except LoadFailed as error:
     run = [sys.executable, "-c", script]
     output = subprocess.run(run, capture_output=True, text=True, check=True).stdout
 
-    assert output.startswith("True False small: ")
+    assert output.startswith("True False there is no room for")
     assert "KV cache 214.6 GiB" in output
 
 
