@@ -39,8 +39,11 @@ def address(opened: subprocess.Popen[str]) -> str:
 @pytest.mark.slow
 def test_a_run_is_shown_until_its_tab_is_closed(tmp_path: Path) -> None:
     command = [COMMAND, "trace", "open", RECORDED, "--no-browser"]
-    opened = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    with opened, Chromium(tmp_path / "profile", width=1600, height=1700) as browser:
+    # The browser first: without one the test is skipped, and what it began would go on.
+    with (
+        Chromium(tmp_path / "profile", width=1600, height=1700) as browser,
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as opened,
+    ):
         browser.open(address(opened))
         tracks = ["run brief", "node topics", "node sections (3)", "node text", "composite points"]
         tracks += ["model smollm2-135m", "server keep-alive budget", "server smollm2-135m"]
@@ -96,8 +99,11 @@ def test_it_serves_until_it_is_told_to_end_which_is_no_failure(
 @pytest.mark.slow
 def test_a_span_that_is_named_is_selected_and_zoomed_to(tmp_path: Path) -> None:
     command = [COMMAND, "trace", "open", RECORDED, "--span", "8", "--no-browser"]
-    opened = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    with opened, Chromium(tmp_path / "profile", width=1600, height=1700) as browser:
+    # The browser first: without one the test is skipped, and what it began would go on.
+    with (
+        Chromium(tmp_path / "profile", width=1600, height=1700) as browser,
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as opened,
+    ):
         browser.open(address(opened))
         selection = "window.app?.trace?.selection.selection"
         browser.wait_for(f"{selection}?.kind === 'track_event'")
