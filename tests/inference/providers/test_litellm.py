@@ -660,6 +660,9 @@ def test_closing_one_endpoint_leaves_the_connections_of_another():
 
 @pytest.mark.slow
 def test_nothing_stays_open_that_would_complain_when_the_process_ends():
+    with warnings.catch_warnings():  # of what other tests left
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
     refusal = anthropic_error(529, "overloaded_error", "Overloaded")[1]
     for _ in range(2):
         fail(Overloaded, Provider([refusal]), **of(CLAUDE))
