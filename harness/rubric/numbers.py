@@ -7,6 +7,7 @@ which, each reading counts.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -55,6 +56,8 @@ def numbers(text: str) -> list[Number]:
             continue
         readings = _readings(written)
         parts = _parts(written) if " " in written or not readings else frozenset[Value]()
+        if not readings and not parts:  # marks that no place writes like this
+            readings = frozenset([written])
         if sign:
             readings = frozenset(-one if isinstance(one, Decimal) else one for one in readings)
         found.append(Number(sign + written, readings, parts))
@@ -98,7 +101,7 @@ def _readings(written: str) -> frozenset[Value]:
     return frozenset(readings)
 
 
-def _are_thousands(groups: list[str] | tuple[str, ...]) -> bool:
+def _are_thousands(groups: Sequence[str]) -> bool:
     """Whether marks part them as thousands, or as in India: 1,00,000."""
     first, *others = groups
     return (

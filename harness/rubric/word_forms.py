@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 
@@ -24,18 +25,23 @@ def is_installed() -> bool:
     return find_spec("simplemma") is not None
 
 
-def has_form_of(phrase: str, text: str, language: Language) -> bool:
-    """Whether forms of the words of a phrase stand in a row in a text."""
-    wanted = [_lemmas(word, language) for word in _words(phrase)]
-    said = [_lemmas(word, language) for word in _words(text)]
-    starts = range(len(said) - len(wanted) + 1) if wanted else ()
-    return any(
-        all(not one.isdisjoint(said[start + n]) for n, one in enumerate(wanted)) for start in starts
+def phrases_in(text: str, phrases: Iterable[str], language: Language) -> set[str]:
+    """The phrases of which forms of all words stand in a row in a text."""
+    words = _lemmas_of(text, language)
+    return {phrase for phrase in phrases if _stands_in(_lemmas_of(phrase, language), words)}
+
+
+def _stands_in(phrase: Sequence[frozenset[str]], words: Sequence[frozenset[str]]) -> bool:
+    rows = (words[start : start + len(phrase)] for start in range(len(words) - len(phrase) + 1))
+    return bool(phrase) and any(
+        all(not word.isdisjoint(forms) for word, forms in zip(phrase, row, strict=True))
+        for row in rows
     )
 
 
-def _words(text: str) -> list[str]:
-    return _WORD.findall(unicodedata.normalize("NFC", text))
+def _lemmas_of(text: str, language: Language) -> list[frozenset[str]]:
+    words = _WORD.findall(unicodedata.normalize("NFC", text))
+    return [_lemmas(word, language) for word in words]
 
 
 @lru_cache(maxsize=50_000)

@@ -165,12 +165,12 @@ async def run_loop(
     # 2. The first draft: of an earlier part of the run, given, chosen from several, or written now.
     texts, headings = by_section(sources)
     told = reviser.prompts.told
-    is_given = drafts is not None and len(drafts) == 1
-    text = drafts[0] if drafts and is_given else rounds[0].draft if rounds else ""
+    written_before = rounds[0].draft if rounds else ""
+    text = drafts[0] if drafts and len(drafts) == 1 else written_before
     first = Draft(text=text, task=task, sources=texts, source_sections=headings, told=told)
     draft_span, selection = None, None
     if drafts is not None and not rounds:
-        if not is_given:
+        if len(drafts) != 1:
             given = [Candidate(number=n, text=text) for n, text in enumerate(drafts, start=1)]
             selection = best_of(given, base=first, check=evaluator.checked, finalists=offered)
             first = replace(first, text=next((one.text for one in selection.finalists), ""))

@@ -144,9 +144,8 @@ def best_of(
             check=check,
         )
         tried = mixed.tried
-        found[:1] = [
-            replace(one, taken=(ranked[0], *one.taken)) for one in mixed.finalists
-        ] or found[:1]
+        for better in mixed.finalists:
+            found[0] = replace(better, taken=(ranked[0], *better.taken))
 
     def outcome(one: Candidate) -> Outcome:
         if not one.text:

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from scripted_loops import PARTED, TIMEOUT, World, completion, journal_of, run_loop, scores
@@ -290,6 +291,13 @@ def test_an_endpoint_that_the_next_call_would_not_reach_is_asked_once():
     assert len(asked) == 1
 
 
+def revised_once(draft, focus, **how):
+    """The revision of a first draft for one low score."""
+    reviser = Reviser(model="m", requirements=(), max_output_tokens=50, at_once=1, **how)
+    first = Round(number=1, draft=draft.text, verdict=reach_verdict(RUBRIC, [DULL]))
+    return asyncio.run(reviser.revise(draft, (focus,), rounds=(first,)))
+
+
 DULL = DimensionScore(name="clear", score=3, source="checked", reason="", findings=())
 
 
@@ -317,17 +325,8 @@ def test_a_candidate_is_enough_if_nothing_is_left_to_gain_in_its_section(reply, 
         return completion(reply)
 
     focus = replace(DULL, findings=(Finding("mend it", "One", 0),))
-    reviser = Reviser(
-        ask=ask,
-        model="m",
-        requirements=(),
-        max_output_tokens=50,
-        candidates=3,
-        at_once=1,
-        check=lambda draft: replace(check(draft), short=tuple(scores)),
-    )
-    first = Round(number=1, draft=BASE.text, verdict=reach_verdict(RUBRIC, [DULL]))
-    asyncio.run(reviser.revise(BASE, (focus,), rounds=(first,)))
+    checked = partial(replace, short=tuple(scores))
+    revised_once(BASE, focus, ask=ask, candidates=3, check=lambda draft: checked(check(draft)))
 
     assert len(requests) == asked
 
@@ -356,18 +355,13 @@ def test_a_section_without_its_criticized_sentences_is_tried_before_anything_is_
 
     draft = replace(BASE, text=f"# One\n\n{POOR}\n\n# Two\n\nbad\n")
     focus = replace(DULL, source=source, findings=(Finding(finding, "One", 0),))
-    reviser = Reviser(
+    revision = revised_once(
+        draft,
+        focus,
         ask=ask,
-        model="m",
-        requirements=(),
-        max_output_tokens=50,
         candidates=2,
-        at_once=1,
         check=lambda one: Checked(rank=(False, True, float("Bakers" not in one.text))),
     )
-    first = Round(number=1, draft=draft.text, verdict=reach_verdict(RUBRIC, [DULL]))
-
-    revision = asyncio.run(reviser.revise(draft, (focus,), rounds=(first,)))
 
     assert (requests == []) is (left is not None)
     if left:

@@ -119,6 +119,7 @@ TABLE = "It is.\n\n| a | b |\n|---|---|\n| 1 | 2 |"
     [
         pytest.param("It has two parts. The first", "It has two parts.", id="mid-sentence"),
         pytest.param("It has two parts. So it is.", "It has two parts. So it is.", id="at an end"),
+        pytest.param("So it is. See https://exa", "So it is.", id="in an address"),
         pytest.param("One.\n\n- Two.\n- Thr", "One.\n\n- Two.", id="in a list"),
         pytest.param("It has two", "It has two", id="the only sentence"),
         pytest.param("So:\n\n```sh\nls\ncd /tm", "So:\n\n```sh\nls\n```", id="in code"),

@@ -16,7 +16,7 @@ from harness.errors import Notice
 from harness.rubric.checks.base import NO_TEXT, Check, Grade, Phrase, quoted, share_without
 from harness.rubric.draft import Draft, Finding, phrase_pattern, shown, terms
 from harness.rubric.numbers import Value, values_in
-from harness.rubric.word_forms import has_form_of
+from harness.rubric.word_forms import phrases_in
 
 
 class _Phrases(Check):
@@ -33,8 +33,8 @@ class _Phrases(Check):
         found = [phrase for phrase in self.phrases if phrase_pattern(phrase).search(text)]
         if draft.language is None or not self.forms:
             return found
-        language = draft.language
-        return [one for one in self.phrases if one in found or has_form_of(one, text, language)]
+        by_form = phrases_in(text, self.phrases, draft.language)
+        return [phrase for phrase in self.phrases if phrase in found or phrase in by_form]
 
 
 class Excludes(_Phrases):
@@ -125,6 +125,11 @@ class Finished(Check):
         return Grade(share_without(findings, len(draft.parts)), findings)
 
 
+# An address, a face of signs or of pictures; and Thai and Lao, which have no stops.
+_ENDS_WITHOUT_STOP = re.compile(
+    r"(?:\b(?:https?://|www\.)\S+|\S+@\S+\.\w+|\s[:;][-']?[)(DPp3]|[\u0e00-\u0eff]"
+    r"|[\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff][\u200d\ufe0f\U0001f3fb-\U0001f3ff]*)\s*\Z"
+)
 _FOOTNOTE = re.compile(r"\[\^[^\]\n]+\]:")
 _SIGNATURE_LINES = range(2, 5)
 _SIGNATURE_WORDS = 5
@@ -148,17 +153,22 @@ def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
     last = written[-1]
     if last.kind in {"item", "quote"} and last.text.rstrip().endswith(("```", "~~~")):
         return None
-    if ends_sentence(last.text) or (leads_over and last.text.rstrip().endswith(":")):
+    if _ends(last.text) or (leads_over and last.text.rstrip().endswith(":")):
         return None
     # The items of a list need no full stop, unless the one before has one.
     before = written[-2] if len(written) > 1 else last
-    is_after_whole = ends_sentence(before.text)
+    is_after_whole = _ends(before.text)
     if last.kind == "item":
         is_whole = not (before.kind == "item" and is_after_whole)
     else:
         is_whole = is_after_whole and _is_signature(last.text)
     breaks_off = Notice(code="check.breaks-off", message="the last sentence breaks off; finish it")
     return None if is_whole else breaks_off
+
+
+def _ends(text: str) -> bool:
+    tail = text[-200:]
+    return ends_sentence(tail) or _ENDS_WITHOUT_STOP.search(tail) is not None
 
 
 def _is_signature(text: str) -> bool:

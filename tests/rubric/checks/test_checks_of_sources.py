@@ -161,7 +161,7 @@ def test_numbers_are_compared_by_what_they_may_amount_to(said, source, same):
     assert GroundedNumbers().grade(draft(f"It is {said} then.", f"It was {source}.")).share == same
 
 
-@given(st.text(alphabet="0123,,,. -'\u202f", max_size=40))
+@given(st.text(alphabet="0123,,,. -'\u202f\u066b", max_size=40))
 def test_a_number_is_known_where_it_stands(text):
     assert all(one.is_among(values_named(f"x{text}")) for one in numbers(f"x{text}"))
 
