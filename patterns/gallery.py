@@ -46,9 +46,9 @@ from harness import (
     load_settings,
 )
 from harness.cli.project_files import load_pipeline
+from harness.cli.viewer import TraceViewer
 from harness.session.settings import BudgetSettings, EvaluationSettings, demo_endpoint
 from harness.session.tenancy import file_footprint
-from harness.trace.viewer import TraceViewer
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

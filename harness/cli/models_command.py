@@ -1,4 +1,4 @@
-"""`harness models`: plans a run's models; lists, loads and unloads models."""
+"""`harness models`: lists, loads and unloads models."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from harness.cli.arguments import config_option, json_option, read_pairs, role_option
+from harness.cli.arguments import config_option, json_option
 from harness.cli.consoles import (
     Shown,
     exit_code_of,
@@ -24,9 +24,9 @@ from harness.cli.consoles import (
     say,
     write_json,
 )
-from harness.cli.process import FAILED, UNUSABLE
-from harness.cli.project_files import endpoints_of, load_pipeline_to_read, settings_for_calls
-from harness.cli.tables import cell, print_columns, print_line
+from harness.cli.process import FAILED, LazyGroup
+from harness.cli.project_files import endpoints_of, settings_for_calls
+from harness.cli.tables import cell, print_columns
 from harness.errors import HarnessError
 from harness.hardware import format_bytes
 from harness.inference import Endpoint
@@ -40,11 +40,12 @@ from harness.session.model_control import (
     load_model,
     unload_model,
 )
-from harness.session.model_plan import ModelPlan, PlannedDevice, PlannedModel, plan_models
 from harness.session.settings import Settings
 
+_PLAN = "harness.advise.plan_command:plan", "Show what a run would do with its models."
 
-@click.group()
+
+@click.group(cls=LazyGroup, lazy={"plan": _PLAN})
 def models() -> None:
     """Models in memory: plan a run's, list, load and unload them.
 
@@ -52,35 +53,6 @@ def models() -> None:
     server's model if its endpoint has manage = true.
     """
     log_to_stderr()
-
-
-@models.command(short_help="Show what a run would do with its models.")
-@click.argument("target", metavar="FILE.py")
-@config_option
-@role_option
-@json_option
-def plan(*, target: str, config: Path | None, roles: tuple[str, ...], as_json: bool) -> None:
-    """Show what each model of the pipeline in FILE.py takes, and whether all fit at once.
-
-    FILE.py:NAME picks one of several in a file; a shipped pattern goes by its name. Nothing is
-    loaded. A server is asked how large its model is only if the endpoint has manage = true and no
-    need.
-
-    Exit codes: 0 shown, with or without warnings; 2 a run would be refused, since a model that it
-    needs can never fit or is no model, or the input is invalid.
-    """
-    with failures_told(as_json=as_json):
-        given_roles = read_pairs(roles, option="--role", form="role=tag")
-        settings = settings_for_calls(config, roles=given_roles)
-        pipeline = load_pipeline_to_read(target)
-        with Shown(stderr=True).status("finding out what the models take"):
-            made = run_to_its_end(plan_models(pipeline, settings, environment=os.environ))
-    if as_json:
-        write_json(json_object(made))
-    else:
-        print_plan(made, results())
-    if made.refusals:
-        sys.exit(UNUSABLE)
 
 
 @models.command("list", short_help="List the models in memory now.")
@@ -174,29 +146,6 @@ def _taken(report: HostReport | None) -> str:
     return f" ({format_bytes(report.total_bytes)}{on_gpu})"
 
 
-def print_plan(plan: ModelPlan, console: Console) -> None:
-    """Prints a column for each model; below, the memory and the warnings."""
-    rows: dict[str, Callable[[PlannedModel], Text]] = {
-        "roles": lambda model: cell(", ".join(model.roles)),
-        "backend": lambda model: cell(model.backend),
-        "model": lambda model: cell(model.model),
-        "context, tokens": lambda model: _count(model.context_tokens),
-        "slots": lambda model: _count(model.slots),
-        "weights": lambda model: _part(model, "weights_bytes"),
-        "KV cache": _kv_cache,
-        "compute": lambda model: _part(model, "compute_bytes"),
-        "takes in all": _need,
-        "fits": _fits,
-        "pinned": lambda model: cell("yes" if model.pin else None),
-    }
-    print_columns({model.tag: model for model in plan.models}, rows, console)
-    for device in plan.devices:
-        print_line(_of_device(device), console)
-    _print_problems(plan.models, console)
-    for refusal in plan.refusals:
-        console.print(Text.assemble(("refused", "bold red"), f": {refusal}"), soft_wrap=True)
-
-
 def print_models(models: Sequence[ModelSeen], console: Console) -> None:
     """Prints a column for each model, and below the problems of some."""
     rows: dict[str, Callable[[ModelSeen], Text]] = {
@@ -212,10 +161,6 @@ def print_models(models: Sequence[ModelSeen], console: Console) -> None:
         "of it on GPUs": lambda model: _size(model.gpu_bytes),
     }
     print_columns({model.tag: model for model in models}, rows, console)
-    _print_problems(models, console)
-
-
-def _print_problems(models: Sequence[PlannedModel] | Sequence[ModelSeen], console: Console) -> None:
     for model in models:
         if model.problem is not None:
             said = Text.assemble((model.tag, "bold red"), f": {model.problem}")
@@ -232,65 +177,15 @@ _CONTROL: Mapping[Control, str] = {
 # --- cells ----------------------------------------------------------------------------------------
 
 
-def _count(value: int | None) -> Text:
-    return cell(None if value is None else f"{value:,}")
-
-
 def _size(value: int | None) -> Text:
     return cell(None if value is None else format_bytes(value))
-
-
-def _part(model: PlannedModel, part: Literal["weights_bytes", "kv_bytes", "compute_bytes"]) -> Text:
-    return _size(None if model.footprint is None else getattr(model.footprint, part))
-
-
-def _kv_cache(model: PlannedModel) -> Text:
-    size = _part(model, "kv_bytes")
-    if model.footprint is not None and not model.footprint.kv_is_exact:
-        size = Text.assemble("at most ", size)
-    return size
 
 
 def _yes_or_no(value: bool | None) -> Text:  # noqa: FBT001 - a value to show
     return cell(None) if value is None else cell(*(("yes",) if value else ("no", "yellow")))
 
 
-def _need(model: PlannedModel) -> Text:
-    if not model.need:
-        return cell("?" if model.is_managed else None, "yellow")
-    on = (f"{format_bytes(size)} on {device}" for device, size in model.need.items())
-    return cell("\n".join(on))
-
-
-def _fits(model: PlannedModel) -> Text:
-    match model.fit:
-        case "whole":
-            return cell("whole")
-        case "split":
-            return cell("split over devices")
-        case "never":
-            return cell("never", "red")
-        case "unknown":
-            return cell("?", "yellow")
-        case "not counted":
-            return cell("as its server likes", "dim")
-
-
 def _in_memory(model: ModelSeen) -> Text:
     if model.resident is None:
         return cell("in runs alone" if model.control == "run" else None, "dim")
     return cell("yes" if model.resident else "no")
-
-
-# --- lines ----------------------------------------------------------------------------------------
-
-
-def _of_device(device: PlannedDevice) -> str:
-    reserve = (
-        f", less {format_bytes(device.reserve_bytes)} in reserve" if device.reserve_bytes else ""
-    )
-    return (
-        f"{device.name}: {format_bytes(device.capacity_bytes)}{reserve}; all of these models "
-        f"together take {format_bytes(device.wanted_bytes)}"
-        + ("" if device.has_room else ", and so they take turns")
-    )

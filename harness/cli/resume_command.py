@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from harness.analysis.damage import salvage_run
 from harness.cli.arguments import find_journal, read_inputs, read_pairs, role_option, traces_option
 from harness.cli.consoles import LogFormat, failures_told, json_object, log_to_stderr
 from harness.cli.made_again import confirm_again, is_costly, listed_again
@@ -38,7 +39,6 @@ from harness.session import (
 )
 from harness.session.settings import Engine
 from harness.session.trust import check_store
-from harness.trace.damage import salvage_run
 
 
 @click.command()

@@ -45,8 +45,8 @@ from harness.trace import TIMELINES, Journal, TimelineFormat
 from harness.trace.run_list import journals_in
 
 if TYPE_CHECKING:
-    from harness.trace.damage import FileCheck, JournalCheck
-    from harness.trace.viewer import LoopbackServer
+    from harness.analysis.damage import FileCheck, JournalCheck
+    from harness.cli.viewer import LoopbackServer
 
 _RUN = click.argument("run", default=LATEST)
 
@@ -253,7 +253,7 @@ def check(run: str, traces: Path | None, *, as_json: bool) -> None:
 
     Exit codes: 0 it is whole, 1 it is not, 2 there is no such run.
     """
-    from harness.trace.damage import check_journal  # noqa: PLC0415
+    from harness.analysis.damage import check_journal  # noqa: PLC0415
 
     with complaints(as_json=as_json):
         found = check_journal(find_journal(run, traces))

@@ -13,10 +13,10 @@ from harness.cli.consoles import Shown, say
 from harness.cli.trace import complaints, no_browser_option, port_option, show_served
 from harness.cli.trace_show import span_shown
 from harness.cli.view import serve_page
+from harness.cli.viewer import TraceViewer, perfetto_ui
 from harness.errors import InvalidInput
 from harness.trace import TIMELINES, Journal
 from harness.trace.journal_reader import JOURNAL_SUFFIX
-from harness.trace.viewer import TraceViewer, perfetto_ui
 
 
 @click.command("open")

@@ -20,10 +20,10 @@ from harness.cli.arguments import LATEST, find_journal, traces_option
 from harness.cli.consoles import Shown, clean_json, failures_told, log_to_stderr, say
 from harness.cli.run_result import open_command
 from harness.cli.trace import no_browser_option, port_option, show_served
+from harness.cli.viewer import LoopbackServer, Site, perfetto_site
 from harness.errors import InvalidInput
 from harness.files import write_whole
 from harness.trace import TIMELINES, Journal, dump_json
-from harness.trace.viewer import LoopbackServer, Site, perfetto_site
 
 
 @click.command()

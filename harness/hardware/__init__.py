@@ -1,7 +1,7 @@
-"""Arithmetic of what models need from a machine: sizes, KV caches, footprints, speed limits.
+"""Arithmetic of what models need from a machine: sizes, KV caches, footprints.
 
-Pure but for reading a model file's header, and for `gpus`, `processes` and `memory_speed`, which
-ask or measure this machine.
+Pure but for reading a model file's header, and for `gpus`, `processes` and `machine`, which ask or
+measure this machine.
 """
 
 from harness.hardware.footprint import (
@@ -15,7 +15,6 @@ from harness.hardware.footprint import (
 from harness.hardware.gguf import GgufHeader, gguf_header_from_values, read_gguf_header
 from harness.hardware.offload import first_gpu_layer, split_footprint
 from harness.hardware.quantization import CacheType, file_type_name, is_below_evaluator_floor
-from harness.hardware.rates import load_limit_s
 
 __all__ = [
     "CacheType",
@@ -28,7 +27,6 @@ __all__ = [
     "gguf_footprint",
     "gguf_header_from_values",
     "is_below_evaluator_floor",
-    "load_limit_s",
     "parse_bytes",
     "prompt_kv_bytes",
     "read_gguf_header",

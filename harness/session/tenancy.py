@@ -12,13 +12,12 @@ from harness.hardware import (
     Footprint,
     first_gpu_layer,
     gguf_footprint,
-    load_limit_s,
     prompt_kv_bytes,
     read_gguf_header,
     split_footprint,
 )
-from harness.hardware.device import MACHINE_SHARE, machine_memory_bytes
 from harness.hardware.gpus import read_gpus
+from harness.hardware.machine import MACHINE_SHARE, machine_memory_bytes
 from harness.hardware.offload import dealt_footprints
 from harness.inference import (
     FILE_BACKENDS,
@@ -130,9 +129,7 @@ async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
     return Tenant(
         model=endpoint.tag,
         need=need,
-        load_s=max(
-            load_limit_s(sum(need.values()), bytes_per_s=(_DISK_BYTES_PER_S,)), _SHORTEST_LOAD_S
-        ),
+        load_s=max(sum(need.values()) / _DISK_BYTES_PER_S, _SHORTEST_LOAD_S),
         is_split=is_split(endpoint),
         slots=slots,
         kv_tokens=slots * endpoint.context_tokens if slots and endpoint.path else None,

@@ -34,10 +34,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "hardware"))
 
 from logged_memory import MIB, logged_memory
 
-from harness.analysis.measured_speed import Burst, MeasuredBurst, learn, measure_speed, predicted_of
-from harness.hardware.device import DeviceSpec, this_machine
-from harness.hardware.model_shape import ModelShape, read_model_shape
-from harness.hardware.rates import Rates
+from harness.advise.device import DeviceSpec, this_machine
+from harness.advise.measured_speed import Burst, MeasuredBurst, learn, measure_speed, predicted_of
+from harness.advise.model_shape import ModelShape, read_model_shape
+from harness.advise.rates import Rates
 from harness.inference import Endpoint
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.session import Settings

@@ -10,12 +10,12 @@ import pytest
 from session_runs import pipeline_of
 
 from harness import Pipeline, Run, load_settings
+from harness.advise.model_plan import plan_models
 from harness.cli.project_files import load_pipeline
 from harness.hardware import Loading, format_bytes, gguf_footprint, read_gguf_header
 from harness.hardware.gpus import Gpu
 from harness.hardware.offload import GPU_CONTEXT_BYTES
 from harness.session import tenancy
-from harness.session.model_plan import plan_models
 from harness.session.models import describe_endpoints, known_endpoints
 from harness.session.settings import demo_endpoint
 from harness.trace import Tracer

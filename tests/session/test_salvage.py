@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from session_runs import BAD, GOOD, codes, fail, refused, run, settings_of
 
 from harness import Pipeline, Run, ScriptedBackend
+from harness.analysis.damage import check_journal, salvage_run
 from harness.errors import InvalidInput, JournalInvalid
-from harness.trace.damage import check_journal, salvage_run
 
 INPUTS = {"task": "two words", "times": 4}
 

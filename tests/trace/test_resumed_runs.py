@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from sample_runs import journal_lines, sealed
 
 from harness.analysis import diagnose, report_of
+from harness.analysis.damage import check_journal
 from harness.analysis.otlp_spans import otlp_spans
 from harness.errors import InvalidInput, JournalInvalid
 from harness.trace import (
@@ -27,7 +28,6 @@ from harness.trace import (
     TraceOptions,
     load_run,
 )
-from harness.trace.damage import check_journal
 
 SECOND_NS = 1_000_000_000
 HOUR_NS = 3600 * SECOND_NS

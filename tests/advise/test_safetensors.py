@@ -5,13 +5,13 @@ import struct
 
 import pytest
 
-from harness.errors import InvalidInput, ModelFileInvalid
-from harness.hardware.gguf_caches import LayerCache
-from harness.hardware.safetensors import (
+from harness.advise.safetensors import (
     CACHE_FORMATS,
     read_safetensors_model,
     safetensors_footprint,
 )
+from harness.errors import InvalidInput, ModelFileInvalid
+from harness.hardware.gguf_caches import LayerCache
 
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],

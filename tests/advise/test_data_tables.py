@@ -2,8 +2,8 @@
 
 import pytest
 
+from harness.advise.data_tables import read_tables
 from harness.errors import InvalidInput
-from harness.hardware.data_tables import read_tables
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ import pytest
 from loopback import DONE, Loopback, Reply, delta, error_reply, llama_server_stream
 from structlog.testing import capture_logs
 
-from harness.analysis.measured_speed import (
+from harness.advise.device import DeviceSpec
+from harness.advise.measured_speed import (
     Burst,
     MeasuredBurst,
     keep_factors,
@@ -19,10 +20,9 @@ from harness.analysis.measured_speed import (
     measured_burst,
     predicted_of,
 )
+from harness.advise.model_shape import shape_by_hand
+from harness.advise.rates import Factors, Rates
 from harness.errors import InferenceError
-from harness.hardware.device import DeviceSpec
-from harness.hardware.model_shape import shape_by_hand
-from harness.hardware.rates import Factors, Rates
 from harness.inference import Completion, Endpoint, Phase, Usage
 from harness.session import Settings
 from harness.trace.journal_reader import Journal

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Final
 
-from harness.errors import InvalidInput
-from harness.hardware.device import DeviceSpec
-from harness.hardware.model_shape import ModelShape
+from harness.advise.device import DeviceSpec
+from harness.advise.model_shape import ModelShape
 from harness.hardware.quantization import KvBits
 
 
@@ -155,19 +154,6 @@ def mixed_itl_s(step_s: float, prefill_s: float, *, sequences: int, output_token
     return step_s + (sequences - 1) * prefill_s / output_tokens
 
 
-def load_limit_s(file_bytes: int, *, bytes_per_s: tuple[float, ...]) -> float:
-    """Seconds to load a model, at least: file / the slowest on the way, such as disk and PCIe."""
-    return file_bytes / _positive(min(bytes_per_s), "a bandwidth")
-
-
 def usd_per_million_tokens(usd_per_hour: float, *, tokens_per_s: float, busy: float = 1.0) -> float:
     """$/hour / (tokens/s * 3600) * 10**6; an hour that is only partly busy costs as much."""
-    return usd_per_hour / _positive(tokens_per_s * busy * 3600, "tokens of an hour") * 10**6
-
-
-def _positive(number: float, what: str) -> float:
-    if number <= 0:
-        raise InvalidInput(
-            f"{what} of {number:g} says nothing; give more than 0", code="model.not-positive"
-        )
-    return number
+    return usd_per_hour / (tokens_per_s * busy * 3600) * 10**6

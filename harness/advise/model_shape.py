@@ -7,6 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from harness.advise.safetensors import (
+    CACHE_FORMATS,
+    SafetensorsModel,
+    configured_model,
+    read_safetensors_model,
+    safetensors_footprint,
+)
 from harness.errors import InvalidInput
 from harness.hardware.footprint import Footprint, Loading, gguf_footprint
 from harness.hardware.gguf import GgufHeader, read_gguf_header
@@ -17,13 +24,6 @@ from harness.hardware.quantization import (
     KvBits,
     cache_format,
     file_type_name,
-)
-from harness.hardware.safetensors import (
-    CACHE_FORMATS,
-    SafetensorsModel,
-    configured_model,
-    read_safetensors_model,
-    safetensors_footprint,
 )
 
 Packing = Literal["gguf", "safetensors"]

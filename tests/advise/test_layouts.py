@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.layouts import Layout, Wanted, divisions, enough_devices, layouts, packed
-from harness.analysis.serving_load import Load, loads_of
-from harness.hardware.data_tables import read_tables
-from harness.hardware.device import DeviceSpec, device_by_hand
-from harness.hardware.model_shape import shape_by_hand
-from harness.hardware.rates import Factors
+from harness.advise.data_tables import read_tables
+from harness.advise.device import DeviceSpec, device_by_hand
+from harness.advise.layouts import Layout, Wanted, divisions, enough_devices, layouts, packed
+from harness.advise.model_shape import shape_by_hand
+from harness.advise.rates import Factors
+from harness.advise.serving_load import Load, loads_of
 from harness.trace.calls import calls_of
 from harness.trace.journal_reader import Journal
 from harness.trace.records import SpanRecord

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from harness.advise.model_shape import read_model_shape, shape_by_hand
 from harness.errors import InvalidInput
 from harness.hardware import Loading, gguf_footprint, read_gguf_header
-from harness.hardware.model_shape import read_model_shape, shape_by_hand
 
 LLAMA_8B = {
     "model_type": "llama",

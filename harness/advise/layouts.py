@@ -13,14 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, Literal
 
-from harness.analysis.serving_load import Load
-from harness.errors import InvalidInput
-from harness.hardware.data_tables import Tables
-from harness.hardware.device import MACHINE_SHARE, DeviceSpec
-from harness.hardware.model_shape import ModelShape, Packing, parse_parameters
-from harness.hardware.offload import GPU_CONTEXT_BYTES
-from harness.hardware.quantization import KvBits, role_floor
-from harness.hardware.rates import (
+from harness.advise.data_tables import Tables
+from harness.advise.device import DeviceSpec
+from harness.advise.model_shape import ModelShape, Packing, parse_parameters
+from harness.advise.rates import (
     CEILING,
     USUAL,
     Factors,
@@ -30,6 +26,11 @@ from harness.hardware.rates import (
     requests_per_s,
     ttft_s,
 )
+from harness.advise.serving_load import Load
+from harness.errors import InvalidInput
+from harness.hardware.machine import MACHINE_SHARE
+from harness.hardware.offload import GPU_CONTEXT_BYTES
+from harness.hardware.quantization import KvBits, role_floor
 
 Target = Literal["places", "TTFT", "ITL", "rate"]
 

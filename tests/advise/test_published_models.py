@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from harness.hardware.model_shape import read_model_shape
+from harness.advise.model_shape import read_model_shape
 
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
 MXFP4 = {

@@ -11,10 +11,10 @@ from threading import Thread
 import pytest
 from sample_runs import span, write_journal
 
+from harness.cli.viewer import TraceViewer
 from harness.trace import TIMELINES, Journal
 from harness.trace.calls import PHASES
 from harness.trace.perfetto import write_perfetto_trace
-from harness.trace.viewer import TraceViewer
 from tests.chromium import Chromium, open_trace
 
 pytestmark = pytest.mark.slow

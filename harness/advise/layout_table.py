@@ -9,7 +9,9 @@ from typing import Final
 
 from rich.console import Console
 
-from harness.analysis.layouts import (
+from harness.advise.data_tables import Tables
+from harness.advise.device import DeviceSpec
+from harness.advise.layouts import (
     Layout,
     Miss,
     Place,
@@ -20,12 +22,10 @@ from harness.analysis.layouts import (
     packed,
     precisions,
 )
+from harness.advise.rates import USUAL, usd_per_million_tokens
 from harness.cli.tables import digits, dollars, print_line
 from harness.hardware import format_bytes
-from harness.hardware.data_tables import Tables
-from harness.hardware.device import DeviceSpec
 from harness.hardware.quantization import role_floor
-from harness.hardware.rates import USUAL, usd_per_million_tokens
 from harness.inference.endpoint import BackendName
 from harness.inference.providers import PROVIDERS
 from harness.inference.providers.serving import Launch, Serving, toml

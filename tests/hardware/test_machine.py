@@ -1,4 +1,4 @@
-from harness.hardware.memory_speed import core_count, memory_bytes_per_s
+from harness.hardware.machine import core_count, memory_bytes_per_s
 
 
 def test_memory_is_quicker_than_a_disk_and_slower_than_a_gpu() -> None:

@@ -12,11 +12,11 @@ from typing import Annotated, Final, NamedTuple
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from harness.advise.device import DeviceSpec
+from harness.advise.model_shape import ModelShape
+from harness.advise.rates import Factors, Rates, prompt_flops, ttft_s
 from harness.errors import ServerError
 from harness.files import cache_folder, write_whole
-from harness.hardware.device import DeviceSpec
-from harness.hardware.model_shape import ModelShape
-from harness.hardware.rates import Factors, Rates, prompt_flops, ttft_s
 from harness.inference import ChatRequest, Completion, Endpoint, Message, Usage
 from harness.inference.completion import PhaseSource
 from harness.log import log_warning

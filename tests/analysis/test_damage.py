@@ -1,9 +1,9 @@
 import pytest
 from sample_runs import STARTED, sealed, write_journal
 
+from harness.analysis.damage import check_journal
 from harness.errors import JournalInvalid
 from harness.trace import Flow, Instant, Journal, RunEnded, SpanEnded, SpanRecord, SpanStarted
-from harness.trace.damage import check_journal
 from harness.trace.journal_line import decode, encode, seal
 
 RUN = SpanStarted(1, None, "run", 10, {"label": "tea"})

@@ -13,9 +13,14 @@ import click
 from pydantic import ValidationError
 from rich.table import Table
 
-from harness.analysis import measured_speed as speed
-from harness.analysis.layouts import Place, Wanted, enough_devices, packed
-from harness.analysis.serving_load import Load, loads_of
+from harness.advise import measured_speed as speed
+from harness.advise.data_tables import Tables, read_tables
+from harness.advise.device import DeviceSpec, device_by_hand, this_gpu, this_machine
+from harness.advise.layout_table import ONLY, launches, ports_of, print_places
+from harness.advise.layouts import Place, Wanted, enough_devices, packed
+from harness.advise.model_shape import read_model_shape
+from harness.advise.rates import Rates
+from harness.advise.serving_load import Load, loads_of
 from harness.cli.arguments import config_option, find_journal, json_option
 from harness.cli.consoles import (
     Shown,
@@ -25,17 +30,12 @@ from harness.cli.consoles import (
     results,
     write_json,
 )
-from harness.cli.layout_table import ONLY, launches, ports_of, print_places
 from harness.cli.process import FAILED
 from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import digits, print_line
 from harness.errors import CallTimeout, InvalidInput, did_you_mean, fault_of
-from harness.hardware.data_tables import Tables, read_tables
-from harness.hardware.device import DeviceSpec, device_by_hand, this_gpu, this_machine
 from harness.hardware.gpus import read_gpus
-from harness.hardware.model_shape import read_model_shape
 from harness.hardware.quantization import ROLE_FLOORS, KvBits
-from harness.hardware.rates import Rates
 from harness.inference import Endpoint
 from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
 from harness.inference.model_identity import is_here

@@ -5,18 +5,13 @@ A device's figures come from a table, from this machine, or from a person.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
 
 from harness.errors import InvalidInput
 from harness.hardware.footprint import parse_bytes
 from harness.hardware.gpus import read_gpus
-from harness.hardware.memory_speed import memory_bytes_per_s, products_per_s
-
-MACHINE_SHARE: Final = 0.8
-"""Of the machine's memory, what models may take unless told otherwise."""
+from harness.hardware.machine import machine_memory_bytes, memory_bytes_per_s, products_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +54,6 @@ def this_machine() -> DeviceSpec:
         is_gpu=False,
         source="measured",
     )
-
-
-def machine_memory_bytes() -> int:
-    """All the memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def this_gpu(name: str, *, known: Callable[[str], DeviceSpec | None]) -> DeviceSpec:

@@ -15,9 +15,9 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
+from harness.advise.device import DeviceSpec
+from harness.advise.model_shape import ModelShape, Packing, parse_parameters, shape_by_hand
 from harness.errors import InvalidInput, did_you_mean
-from harness.hardware.device import DeviceSpec
-from harness.hardware.model_shape import ModelShape, Packing, parse_parameters, shape_by_hand
 
 
 class Row(BaseModel):
@@ -188,7 +188,7 @@ _R = TypeVar("_R", bound=Row)
 
 
 def _rows(name: str, kind: type[_R]) -> dict[str, _R]:
-    text = files("harness.hardware").joinpath("tables", f"{name}.csv").read_text(encoding="utf-8")
+    text = files("harness.advise").joinpath("tables", f"{name}.csv").read_text(encoding="utf-8")
     cells = csv.DictReader(io.StringIO(text))
     rows = [kind.model_validate({key: one for key, one in row.items() if one}) for row in cells]
     return {row.name: row for row in rows}

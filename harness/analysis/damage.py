@@ -16,6 +16,7 @@ from pathlib import Path
 
 from harness.errors import JournalInvalid, Problem
 from harness.files import whole_file
+from harness.trace.events import NodeAttempt, Pipeline, Salvaged
 from harness.trace.journal_line import decode, encode, kind_of, seal, sealed_number
 from harness.trace.journal_reader import (
     beginning_of,
@@ -33,7 +34,6 @@ from harness.trace.records import (
     RunEnded,
     RunStarted,
     SpanEnded,
-    SpanRecord,
     SpanStarted,
     label_of,
     last_moment,
@@ -42,9 +42,6 @@ from harness.trace.records import (
 from harness.trace.run_trace import RunLock
 
 _SHOWN = 20
-
-SALVAGED = "salvaged"
-"""The instant in a repaired file that lists its losses."""
 
 DAMAGED = ".damaged"
 """The ending of a kept damaged file's name."""
@@ -344,7 +341,7 @@ def _trusted(path: Path) -> tuple[dict[int, Record], list[range]]:
         records[number] = record
     if is_lost:
         lost.append(range(last + 1, last + 2))
-    if lost and not any(_begins(one) for one in records.values()):
+    if lost and not any(map(Pipeline.of, records.values())):
         raise JournalInvalid(
             "the first line of this part of the run is lost; begin a new run, or, if it is not "
             "the first part, move the file away to resume from the part before it",
@@ -368,18 +365,13 @@ def _lines(path: Path) -> Iterator[tuple[int, Record | None]]:
                 yield 0, None
 
 
-def _begins(record: Record) -> bool:
-    return isinstance(record, Instant) and record.name == "pipeline"
-
-
 def _uncertain(records: Mapping[int, Record], lost: Sequence[range]) -> dict[int, str]:
     """The calls whose outputs may be incomplete, by the line of the output."""
     found = {}
     begins: dict[object, int] = {}
     for number, record in records.items():
-        if isinstance(record, SpanStarted | SpanRecord) and record.name == "node":
-            said = record.attributes
-            begins.setdefault((said.get("node"), said.get("item")), number)
+        if call := NodeAttempt.of(record):
+            begins.setdefault((call.node, call.item), number)
         elif isinstance(record, NodeOutput):
             # What a call generates item by item has the call's own span.
             began = begins.get((record.node, record.item), begins.get((record.node, None), 0))
@@ -406,4 +398,4 @@ def _without(records: Mapping[int, Record], loss: Loss) -> Iterator[Record]:
             continue
         yield record
         if isinstance(record, RunStarted):
-            yield Instant(None, SALVAGED, record.time_ns, {"detail": str(loss)})
+            yield Instant(None, Salvaged.NAME, record.time_ns, {"detail": str(loss)})

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from harness.cli.viewer import LoopbackServer, TraceViewer
 from harness.errors import InvalidInput
 from harness.trace import ManualClock
-from harness.trace.viewer import LoopbackServer, TraceViewer
 
 SHOW = """\
 import sys

@@ -1,6 +1,6 @@
-"""How fast this machine reads its memory, and multiplies: measured, not looked up.
+"""This machine: its memory, and how fast it reads that and multiplies, which is measured.
 
-The first limits decoding, the second the reading of prompts.
+Reading limits decoding; multiplying, the reading of prompts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Final
 
 import numpy as np
 
+MACHINE_SHARE: Final = 0.8
+"""Of the machine's memory, what models may take unless told otherwise."""
+
 _BYTES: Final = 128 << 20
 """Far more than a processor's caches hold, and little beside a model."""
 _ROUNDS: Final = 3
@@ -23,6 +26,11 @@ _WIDTH: Final = 1024
 def core_count() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def machine_memory_bytes() -> int:
+    """All the memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @cache
