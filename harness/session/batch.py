@@ -163,7 +163,7 @@ class Batch:
             observers=observers,
             asker=None,
             origin=origin,
-            keeps_replies=True,
+            is_batch=True,
             produces=rows.pipeline is not None,
             scored=self._outcomes,
         )

@@ -89,8 +89,8 @@ class PipelineRun:
     observers: Sequence[Sink]
     asker: Asker | None
     origin: Origin | None
-    keeps_replies: bool = False
-    """Whether replies are kept after a finished run, for when its nodes are changed."""
+    is_batch: bool = False
+    """Whether its nodes are the rows of a table: replies are kept, for when some are changed."""
     produces: bool = True
     """Whether drafts are also written, not only judged."""
     scored: Callable[[], Iterable[bool]] = tuple
@@ -183,7 +183,7 @@ class PipelineRun:
                     record_outcome(session.trace, ended)
                     for notice in result_notices(self.graph, ended):
                         session.casting.warn(notice, session.trace)
-                    if ended.status == "finished" and not self.keeps_replies:
+                    if ended.status == "finished" and not self.is_batch:
                         session.replies.drop()
                     if ended.failures:
                         raise _failure(ended)
@@ -208,7 +208,10 @@ class PipelineRun:
             self.graph,
             {name: part.inputs[name] for name in part.inputs if name in part.given},
             beginning=Beginning(
-                origin=part.origin, limits=part.limits, content=self.settings.trace.content
+                origin=part.origin,
+                limits=part.limits,
+                content=self.settings.trace.content,
+                is_batch=self.is_batch,
             ),
         )
         known = part.earlier.answers if part.earlier else {}

@@ -153,6 +153,7 @@ def record_beginning(
             engine=origin.engine if origin else None,
             inputs=tuple(inputs),
             limits=limits,
+            is_batch=beginning.is_batch,
         )
     )
     known = graph_inputs(graph)

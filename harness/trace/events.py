@@ -75,9 +75,6 @@ _NONE: Attributes = {}
 _KEPT: set[str] = set()
 """The names of events that `Events` keeps."""
 
-_BATCHES = {"batch", "score", "noise"}
-"""The first words of the names of batches."""
-
 _ONE_OF = "one of "
 """So does the form of a question begin that only some texts answer."""
 
@@ -274,11 +271,8 @@ class Pipeline(InstantEvent):
     engine: str | None
     inputs: tuple[str, ...]
     limits: Mapping[str, Any]
-
-    @property
-    def is_batch(self) -> bool:
-        """Whether it is one of rows, begun by a command of its own."""
-        return self.inputs == ("digests",) and self.pipeline.partition(" ")[0] in _BATCHES
+    is_batch: bool = False
+    """Whether its nodes are the rows of a table."""
 
 
 class Input(InstantEvent):
