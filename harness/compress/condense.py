@@ -12,7 +12,7 @@ import heapq
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
@@ -55,7 +55,7 @@ def condense(
     for their length: characteristic words of their section, numbers, quotations, and words of
     `focus`. Sentences of paragraphs are kept one by one; list items, quotes, tables and code whole
     or not at all, except code in which the tail begins. A mark stands for what is left out: `[…]`,
-    or a line with the size of the code or table.
+    or a line with the size of the code or table where the budget has room for that.
 
     Headings and marks are kept even if they alone are longer than the budget. Only over `cap_chars`
     they are cut: 85 % of that is their beginning, the rest the end of the document.
@@ -71,6 +71,8 @@ def condense(
     sections = sections_of(markdown)
     cut = len(markdown) - keep_tail_chars
     parts = parts_of(sections, cut=cut)
+    if 2 * sum(map(len, _shown_all(sections, parts, {}))) > budget_chars:
+        parts = parts_of(sections, cut=cut, plain=True)
 
     # 1. Put the tail back, from its end.
     kept: dict[int, str] = {}
@@ -152,17 +154,19 @@ def _shown_all(sections: Sequence[Section], parts: Sequence[SectionParts], kept:
     ]
 
 
-# How many words of a section are characteristic of it, and the weight of the others beside them.
+# So many words of a section, the most characteristic ones, weigh 1 on average.
 _CHARACTERISTIC = 20
-_OTHER_WORD = 0.1
 # The weight of a word of the focus: numbers must not outweigh it.
 _WANTED = 2.0
-# The weight of numbers and quotations, recognized by their first character.
-_NO_WORD = {'"': 3.0} | dict.fromkeys("0123456789", 2.0)
+# The weight of a number, and of a quotation; those of a section together weigh no more than its
+# characteristic words, since dialogue is no evidence.
+_NO_WORD = frozenset('"0123456789')
+_NUMBER = 2.0
+_QUOTATION = 3.0
 # Spare room is filled with repetitions.
 _NOTHING_NEW = 0.01
 # The share of a mark that a part costs beside its own characters, on average.
-_MARK_CHARS = 15
+_MARK_CHARS = 30
 
 _WORD = re.compile(r"[^\W\d]\w{2,}|[0-9]+(?:[.,][0-9]+)*")
 # The words of a focus that matter: not `the`, but `API`.
@@ -184,11 +188,12 @@ class _Candidate:
 class BestFirst:
     """Hands out the parts of a document, the most valuable for their length first.
 
-    A part's words count if its section does not have them yet: the section's twenty most
-    characteristic words (by tf-idf over the sections) 1 each, others little, a number or a word of
-    the focus 2, a quotation 3, and a paragraph that breaks off at the end of its section 3, so that
-    it is seen. The sum counts up to three times at the beginning and the end of a section, and up
-    to four times in a part that shares words with the focus.
+    A part's words count if its section does not have them yet: by tf-idf over all parts, those of
+    the section's twenty most characteristic words being 1 on average, a number or a word of the
+    focus 2, a quotation 3, but less where a section is full of them, and a paragraph that breaks
+    off at the end of its section 3, so that it is seen. The sum counts up to three times at the
+    beginning and the end of a section, and up to four times in a part that shares words with the
+    focus.
     """
 
     def __init__(self, parts: Sequence[Sequence[Part]], *, focus: str, kept: Kept) -> None:
@@ -255,23 +260,25 @@ def _candidate(part: Part, said: Sequence[str], wanted: frozenset[str]) -> _Cand
     return _Candidate(part=part, says=says, factor=factor)
 
 
-def _weights(said: Iterable[Iterable[Iterable[str]]], wanted: Set[str]) -> list[dict[str, float]]:
-    """For each section, the weights of its words."""
-    known = dict.fromkeys(wanted, _WANTED)
-    counts = [Counter(chain.from_iterable(section)) for section in said]
-    sections_with = Counter(chain.from_iterable(counts))
-    idf = {word: math.log(1 + len(counts) / n) for word, n in sections_with.items()}
+def _weights(said: Sequence[Sequence[Sequence[str]]], wanted: Set[str]) -> list[dict[str, float]]:
+    """For each section, the weights of its words: log(1 + n) * log(1 + parts / parts with it)."""
+    parts = [part for section in said for part in section]
+    parts_with = Counter(chain.from_iterable(map(set, parts)))
     weights = []
-    for count in counts:
-        by_tf_idf = sorted((-n * idf[word], word) for word, n in count.items())
-        best = frozenset(word for _, word in by_tf_idf[:_CHARACTERISTIC])
+    for section in said:
+        count = Counter(chain.from_iterable(section))
+        tf_idf = {
+            word: math.log1p(n) * math.log1p(len(parts) / parts_with[word])
+            for word, n in count.items()
+            if word[0] not in _NO_WORD
+        }
+        best = heapq.nlargest(_CHARACTERISTIC, tf_idf.values())
+        scale = len(best) / math.fsum(best) if best else 0.0
+        quotation = min(_QUOTATION, _CHARACTERISTIC / max(1, sum(w[0] == '"' for w in count)))
         weights.append(
-            {
-                word: _NO_WORD.get(word[0])
-                or known.get(word)
-                or (1.0 if word in best else _OTHER_WORD)
-                for word in count
-            }
+            {word: quotation if word[0] == '"' else _NUMBER for word in count}
+            | {word: score * scale for word, score in tf_idf.items()}
+            | dict.fromkeys(wanted & tf_idf.keys(), _WANTED)
         )
     return weights
 
@@ -336,8 +343,11 @@ Kept = Mapping[int, str]
 """The text of each kept part, by offset."""
 
 
-def parts_of(sections: Sequence[Section], *, cut: int) -> list[SectionParts]:
-    """The parts of each section. A sentence at offset `cut` becomes two, at a word."""
+def parts_of(sections: Sequence[Section], *, cut: int, plain: bool = False) -> list[SectionParts]:
+    """The parts of each section. A sentence at offset `cut` becomes two, at a word.
+
+    With `plain`, the marks of code and tables do not say what they stand for.
+    """
     found: list[SectionParts] = []
     start = 0
     for number, section in enumerate(sections):
@@ -350,7 +360,7 @@ def parts_of(sections: Sequence[Section], *, cut: int) -> list[SectionParts]:
         before, after = 0, sum(map(len, pieces))
         parts: list[list[Part]] = []
         for block, texts in zip(section.blocks, pieces, strict=True):
-            mark = _mark(block)
+            mark = LEFT_OUT if plain else _mark(block)
             parts.append([])
             for text in texts:
                 after -= 1
@@ -391,24 +401,20 @@ def added_chars(part: Part, text: str, kept: Kept) -> int:
 
 def shown(section: Section, parts: SectionParts, kept: Kept) -> str:
     """The section with its heading, the kept parts, and marks for the rest."""
-    text = section.heading
     body = ""
-    last = ""
     for block_parts in parts:
         texts = [kept.get(part.start, "") for part in block_parts]
-        if any(texts):
-            last = _elided(texts)
-            body += last
-            continue
         mark = block_parts[0].mark
-        if last == mark == LEFT_OUT:  # one mark for a run of blocks
-            continue
-        # A paragraph of its own: otherwise a list or a quote would continue with it.
-        if body and not body.endswith(("\n\n", "\r\n\r\n")):
-            body += "\n"
-        body += f"{mark}\n\n"
-        last = mark
-    return text + body
+        is_marked = body.rstrip(BLANK).endswith(LEFT_OUT)  # one mark for a run of parts
+        if any(texts):
+            text = _elided(texts)
+            body += text.removeprefix(f"{LEFT_OUT} ") if is_marked else text
+        elif not (is_marked and mark == LEFT_OUT):
+            # A paragraph of its own: otherwise a list or a quote would continue with it.
+            if body and not body.endswith(("\n\n", "\r\n\r\n")):
+                body += "\n"
+            body += f"{mark}\n\n"
+    return section.heading + body
 
 
 def _part_texts(block: Block, *, cut: int) -> list[str]:

@@ -95,7 +95,7 @@ SHORT = "# A\n\na\n\n# B\n\nb\n"
 RESULTS = {
     "whole sentences in order, with a mark for what is missing": (
         CATS, 100, {"focus": "cats hunt mice"},
-        "# Cats\n\nCats sleep a lot. […] Cats hunt mice. […]\n\n[…]\n\n# Dogs\n\nDogs bark.\n",
+        "# Cats\n\n[…] They eat fish now and then. […] Cats hunt mice. […]\n\n# Dogs\n\n[…]\n\n",
     ),
     "a mark is a paragraph of its own": (
         ITEMS, 60, {"focus": "ants dogs"}, "# A\n\n- ants\n- bees\n\n[…]\n\n- dogs\n",
@@ -116,9 +116,9 @@ def test_what_is_left_out_leaves_a_mark(document, budget, options, text):
 
 
 BLOCKS = {
-    "python": ("```python\n" + "a = 1\n\n" * 6 + "```", "[python code left out, lines: 12]"),
-    "table": ("| a | b |\n|---|---|\n| 1 | 2 |\n| 3 | 4 |", "[table left out, rows: 2]"),
-    "quote": ("> A quotation. Of two sentences.", "[…]"),
+    "python": ("```python\n" + "a = 1\n\n" * 20 + "```", "[python code left out, lines: 40]"),
+    "table": ("| a | b |\n|---|---|" + "\n| 1 | 2 |" * 15, "[table left out, rows: 15]"),
+    "quote": ("> A quotation. Of two sentences, and " + "more " * 25 + "words.", "[…]"),
 }
 
 
@@ -126,10 +126,11 @@ BLOCKS = {
 def test_a_block_is_kept_whole_or_replaced_by_a_mark(block, mark):
     document = f"# A\n\n{block}\n\n# B\n\n{'Some text. ' * 20}\n"
 
-    assert condensed(document, 60).startswith(f"# A\n\n{mark}\n\n# B\n")
-    kept = condensed(document, 170)
+    assert condensed(document, 120).startswith(f"# A\n\n{mark}\n\n# B\n")
+    assert condensed(document, 60).startswith("# A\n\n[…]\n\n# B\n")  # no room to say more
+    kept = condensed(document, 300)
     assert kept.startswith(f"# A\n\n{block}\n\n# B\n")
-    assert len(kept) <= 170
+    assert len(kept) <= 300
 
 
 def test_the_focus_is_followed_among_many_numbers_as_well():
@@ -137,11 +138,16 @@ def test_the_focus_is_followed_among_many_numbers_as_well():
         f"In run {n} the median was {n * 37 % 991} ms, the 99th percentile {n * 91 % 983}. "
         for n in range(60)
     ]
-    wanted = "Cassettes wear out when their spring is wound against the ratchet. "
-    document = "".join([*figures[:30], wanted, *figures[30:]])
+    wanted = "In each run the median was of those that wear out the spring by the ratchet. "
+    others = [
+        "Marzipan sprouts whiskers behind gondolas full of drowsy chandlers. ",
+        "Bishops juggle turnips while hedgehogs applaud from velvet balconies. ",
+        "Lighthouses borrow umbrellas whenever geese rehearse slow tangos. ",
+    ]
+    document = "".join([*figures[:30], *others, wanted, *figures[30:]])
 
-    assert wanted in condensed(document, 1_000, focus="Why does a ratchet wear out its spring?")
-    assert wanted not in condensed(document, 1_000)
+    assert wanted in condensed(document, 500, focus="Why does a ratchet wear out its spring?")
+    assert wanted not in condensed(document, 500)
 
 
 PREFERRED = {
