@@ -47,7 +47,6 @@ from harness.session.settings import load_settings
 _SHOWN_STEPS = 10
 _SHOWN_IDS = 5
 _EXCERPT_CHARS = 80
-_LUCK = 0.5
 _LENGTH_BIAS = 0.3
 _SHOWN = ("pearson", "spearman", "kappa", "offset", "slope")
 _METHODS = {
@@ -345,13 +344,11 @@ def _about_own(tuning: Tuning, before: Calibration | None) -> Iterator[str]:
 def _about_claim(tuning: Tuning) -> Iterator[str]:
     aim, named = tuning.aim, tuning.named
     claim = f"at most {percent(aim.target)} {_RATES[aim.risk]}, {percent(aim.confidence)} sure"
-    power = f"  Of label sets like this one, {percent(tuning.power)} name a threshold"
     if named is not None:
-        luck = ": this one is more likely luck" if tuning.power < _LUCK else ""
         yield f"Threshold {_rate(named, aim)}."
         yield f"  Claim: {claim} ({_METHODS[aim.risk]})."
-        yield f"{power}{luck}."
         return
+    power = f"  Of label sets like this one, {percent(tuning.power or 0)} name a threshold"
     yield f"No threshold allows the claim: {claim}."
     if tuning.stopped_at is not None:
         at, ids = tuning.stopped_at

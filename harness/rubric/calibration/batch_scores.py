@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.rubric.calibration.agreement import Resamples, estimate
+from harness.rubric.calibration.agreement import Resamples
 from harness.rubric.rubric import Rubric
 
 
@@ -39,7 +39,8 @@ def batch_scores(rubric: Rubric, scores: Sequence[Mapping[str, Any]]) -> BatchSc
     composites = np.array([one["composite"] for one in scores], dtype=float)
     passed = sum(one["passed"] for one in scores)
     resamples = Resamples([str(n) for n in range(len(scores))], np.random.default_rng(0))
-    mean = estimate(resamples.sums(composites[:, None])[:, 0] / len(scores), confidence=0.95)
+    means = resamples.sums(composites[:, None])[:, 0] / len(scores)
+    mean = resamples.estimate(means, confidence=0.95)
     by_name = {
         dimension.name: [o["scores"][n] for o in scores if (n := dimension.name) in o["scores"]]
         for dimension in rubric.dimensions

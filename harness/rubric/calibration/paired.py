@@ -17,7 +17,6 @@ from harness.rubric.calibration.agreement import (
     Resamples,
     Values,
     auc,
-    estimate,
     linear,
     mean_of,
 )
@@ -119,7 +118,7 @@ def compare(
 
     def told(draws: Sequence[Values]) -> Difference:
         first, second = draws
-        apart = estimate(second - first, confidence=aim.confidence)
+        apart = resamples.estimate(second - first, confidence=aim.confidence)
         return Difference(first=float(first[0]), second=float(second[0]), difference=apart)
 
     # 1. Agreement, on the same drafts and resamples.

@@ -17,7 +17,6 @@ from harness.rubric.calibration.agreement import (
     Resamples,
     agreement,
     auc,
-    estimate,
     reliability,
 )
 from harness.rubric.calibration.bounds import (
@@ -92,8 +91,9 @@ class Tuning:
     """The rate there is at most this, if `pass_at` was chosen before the labels were seen."""
     named: AtThreshold | None
     """The lowest threshold that keeps the aim; None if none does."""
-    power: float
-    """The share of label sets of this size in which a threshold would be named."""
+    power: float | None
+    """If none is named: the share of label sets of this size in which one would be. Of labels that
+    name one it would be too high: they may be lucky."""
     missing: tuple[int, float] | None
     """If none is named: how many more drafts that count could name one at least, with no more wrong
     ones, and at which threshold. Which drafts count depends on the risk."""
@@ -210,7 +210,7 @@ def tune(
         own=own,
         own_bound=upper_bound(own.wrong, own.trials(aim.risk), error=own_aim.error),
         named=rows[index] if index >= 0 else None,
-        power=power(steps, aim, drafts=len(counted), generator=generator) if rows else 0.0,
+        power=None if index >= 0 else _power(steps, aim, generator),
         missing=_missing(rows, aim) if index < 0 else None,
         needed=drafts_needed(steps, aim, generator=generator) if rows and index < 0 else None,
         stopped_at=_stopped_at(rows, counted, steps, aim) if index < 0 else None,
@@ -223,7 +223,7 @@ def tune(
         grouped=len(held) - len(counted),
         dropped=dropped,
         agreements=tuple(_agreements(scored, rubric, resamples, aim.confidence)),
-        discrimination=estimate(
+        discrimination=resamples.estimate(
             auc(
                 np.array([one.composite for one in scored]),
                 np.array([one.accept for one in scored]),
@@ -244,6 +244,11 @@ def tune(
         ),
         samples=tuple(sorted({len(s) for one in counted for s in _judged(one, rubric).values()})),
     )
+
+
+def _power(steps: Steps, aim: Aim, generator: np.random.Generator) -> float:
+    has_steps = bool(len(steps.thresholds))
+    return power(steps, aim, drafts=steps.drafts, generator=generator) if has_steps else 0.0
 
 
 def unscored(drafts: Sequence[Labeled], rubric: Rubric) -> dict[str, Draft]:

@@ -1,5 +1,7 @@
 """Agreement of an evaluator with people, as other libraries and plain definitions have it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from harness.rubric.calibration.agreement import (
     agreement,
     auc,
     cohen_kappa,
-    estimate,
+    linear,
     pair_agreement,
     reliability,
 )
@@ -129,7 +131,7 @@ def test_discrimination_is_the_share_of_pairs_in_order():
     scores = generator.integers(0, 8, 80).astype(float)
     accepted = generator.random(80) < scores / 8
     resamples = Resamples([str(n) for n in range(80)], generator)
-    found = estimate(auc(scores, accepted, resamples=resamples), confidence=0.9)
+    found = resamples.estimate(auc(scores, accepted, resamples=resamples), confidence=0.9)
     good, bad = scores[accepted], scores[~accepted]
     pairs = np.sign(np.subtract.outer(good, bad)) / 2 + 0.5
 
@@ -180,3 +182,28 @@ def test_kappa_is_agreement_beyond_chance():
 
     assert cohen_kappa(one, other) == pytest.approx(0.4)
     assert np.isnan(cohen_kappa(np.array(["a", "a"]), np.array(["a", "a"])))
+
+
+def test_intervals_of_few_groups_hold_the_truth_as_often_as_they_say():
+    """Of 15 sources with four drafts each; plain percentiles hold it in 80 to 85 of 100."""
+    generator = np.random.default_rng(3)
+
+    def drawn(groups):
+        quality, taste = generator.normal(size=(2, groups, 1))
+        noise = generator.normal(size=(2, groups, 4)) * 0.8
+        people = quality + noise[0]
+        return people.ravel(), (0.3 + 0.7 * people + 0.6 * taste + noise[1]).ravel()
+
+    def figures(people, evaluator, resamples):
+        return linear(resamples, np.ones(len(people), dtype=bool), people, evaluator)
+
+    many = drawn(50_000)
+    truth = figures(*many, SimpleNamespace(sums=lambda features: features.sum(0)[None, :]))
+    held = dict.fromkeys(truth, 0)
+    for _ in range(300):
+        resamples = Resamples(np.repeat(np.arange(15), 4).astype(str), generator)
+        for name, values in figures(*drawn(15), resamples).items():
+            found = resamples.estimate(values, confidence=0.9)
+            held[name] += found.low <= truth[name][0] <= found.high
+
+    assert all(0.86 <= count / 300 <= 0.96 for count in held.values()), held
