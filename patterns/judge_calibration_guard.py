@@ -16,7 +16,7 @@ near the threshold. Without one, no call.
 
 **When not.** As a proof: four anchors find a broken judge, not a slightly wrong one. A threshold
 with an error rate takes thirty labels (`harness rubric tune`). `harness rubric noise` measures
-scatter, `harness rubric drift` compares with earlier scores.
+scatter, `harness rubric compare` two evaluators.
 
 **In Perfetto.** `node judged` has an `evaluate` for each anchor. If the guard refuses, an instant
 `skip` takes the place of `node verdict`. On `evaluate`, `borderline` says whether noise may have

@@ -17,12 +17,10 @@ from harness.cli.consoles import failures_told, json_object, log_to_stderr, resu
 from harness.cli.process import FAILED
 from harness.cli.rubric_batch import Given, name_of, not_judged, of_drafts, score_drafts
 from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput
-from harness.rubric import Noise, Rubric, Scatter, Verdict, measured_noise, scatter_of, write_noise
+from harness.rubric import Noise, Rubric, Verdict, measured_noise, write_noise
 from harness.session import RowFailure
 from harness.session.models import known_endpoints
 from harness.session.roles import Roles
-
-_UNSURE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +32,6 @@ class _Measured:
     """Why drafts were not judged."""
     verdicts: Mapping[str, Verdict]
     noise: Noise
-    scatter: Scatter
     file: Path
     """Where the noise is kept."""
 
@@ -89,18 +86,11 @@ def _measure(given: Given, repeats: int) -> _Measured:
         raise HarnessError(failures[0].reason, code=failures[0].code)
     _refuse_unasked(rubric, verdicts)
     found = measured_noise(scored.evaluator, [*map(_composites, verdicts.values())])
-    panel = scored.result.run.evaluator_panel
     return _Measured(
         run_id=scored.result.run.run_id,
         journal=scored.result.run.files.journal,
         rubric=rubric,
         noise=found,
-        scatter=scatter_of(
-            found,
-            rubric,
-            judges=1 if panel is None else len(panel.members),
-            combine="mean" if panel is None else panel.combine,
-        ),
         file=write_noise(found, rubric, directory=given.chosen.directory),
         verdicts=verdicts,
         failures=failures,
@@ -149,13 +139,13 @@ def _print_measured(measured: _Measured, console: Console) -> None:
     console.print(table)
     for line in not_judged(measured.failures):
         console.print(line, style="yellow")
-    for line in meaning(measured.noise, measured.scatter, measured.rubric):
+    for line in meaning(measured.noise, measured.rubric):
         console.print(line)
     console.print(f"Kept in {measured.file}, for runs with this rubric and evaluator.")
     console.print(f"The run's journal: {measured.journal}", style="dim", soft_wrap=True)
 
 
-def meaning(found: Noise, scatter: Scatter, rubric: Rubric) -> Iterator[str]:
+def meaning(found: Noise, rubric: Rubric) -> Iterator[str]:
     """What the measured noise means for a reader of scores, in sentences."""
     deviation, pass_at, repeats = found.deviation, rubric.pass_at, rubric.repeats
     yield (
@@ -177,29 +167,20 @@ def meaning(found: Noise, scatter: Scatter, rubric: Rubric) -> Iterator[str]:
     if deviation == 0:
         yield "All judgements of a draft were equal: one is enough."
         return
-    apart = scatter.repeatability()
     yield (
-        f"Two composites of one draft lie up to {apart:.3g} apart in "
-        f"{100 * scatter.share_within(apart):.0f} of 100 cases: a smaller difference between "
-        "drafts, or between rounds, means nothing."
+        f"Two composites of one draft lie up to {found.repeatability:.2g} apart in 95 of 100 cases: "
+        "a smaller difference between drafts, or between rounds, means nothing."
     )
-    above, safe = pass_at + rubric.scale.step, scatter.safe_above(pass_at, share=_UNSURE)
-    at_threshold, a_step_above = (
-        f"{scatter.share_below(pass_at, mean=mean):.0%}" for mean in (pass_at, above)
-    )
-    needed = f"it must be at {max(safe, pass_at):.3g}"
+    safe = found.safe_above(pass_at)
+    needed = f"must have a mean of {safe:.3g}"
     if safe > rubric.scale.max:
-        needed = f"the scale ends at {rubric.scale.max:g}, which is too low for that"
-    yield (
-        f"A draft whose composites have the mean {pass_at:g}, which passes, is failed by "
-        f"{at_threshold} of the judgements, and one at {above:g} by {a_step_above}. To be failed "
-        f"less than once in 20 times, {needed}."
-    )
-    repeated = scatter.of_mean(repeats).safe_above(pass_at, share=_UNSURE)
+        needed = f"would need a mean of {safe:.3g}, and the scale ends at {rubric.scale.max:g}"
+    yield f"To be failed less than once in 20 times, a draft {needed}."
+    repeated = found.safe_above(pass_at, times=repeats)
     if repeats > 1 and repeated <= rubric.scale.max:
         yield (
             f"Near the threshold a draft is judged up to {repeats} times (repeats): then "
-            f"{max(repeated, pass_at):.3g} is enough for that."
+            f"{repeated:.3g} is enough for that."
         )
 
 
@@ -218,7 +199,7 @@ def _noise_as_json(measured: _Measured) -> dict[str, object]:
         "rubric": measured.rubric.id,
         "rubric_sha256": measured.rubric.sha256,
         **found.model_dump(),
-        "repeatability": measured.scatter.repeatability(),
+        "repeatability": found.repeatability,
         "is_frozen": found.is_frozen,
         "drafts": drafts,
         "file": str(measured.file),

@@ -16,7 +16,7 @@ from harness.rubric.load import (
     read_rubric,
     with_prompts,
 )
-from harness.rubric.noise import Noise, Scatter, load_noise, measured_noise, scatter_of, write_noise
+from harness.rubric.noise import Noise, load_noise, measured_noise, write_noise
 from harness.rubric.rubric import Dimension, Prompts, Rubric, rubric_schema
 from harness.rubric.verdict import Checked, DimensionScore, Scored, Verdict, reach_verdict
 
@@ -35,7 +35,6 @@ __all__ = [
     "Refuse",
     "Rubric",
     "RubricFile",
-    "Scatter",
     "Scored",
     "Sources",
     "Verdict",
@@ -51,7 +50,6 @@ __all__ = [
     "reach_verdict",
     "read_rubric",
     "rubric_schema",
-    "scatter_of",
     "with_prompts",
     "write_noise",
 ]

@@ -9,16 +9,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
 from pathlib import Path
+from statistics import NormalDist
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import InvalidInput
 from harness.files import write_whole
 from harness.rubric.rubric import Rubric
-from harness.rubric.verdict import Combine
 
 _MODEL = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
@@ -44,97 +42,17 @@ class Noise(BaseModel):
         """Whether all drafts got the same composite every time, so that nothing was judged."""
         return self.deviation == 0 and self.between == 0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scatter:
-    """How the composites of one draft lie about their mean.
-
-    A normal distribution, seen through the grid of the composites that there can be: without the
-    grid, a judge that gives whole numbers would seem to fail every second draft at the threshold.
-    """
-
-    deviation: float
-    """Standard deviation, as measured."""
-    grid: float
-    """The distance between two neighboring composites."""
-    begins: float | None
-    """A composite that there can be, from which the grid counts; None if the checked dimensions of
-    a draft shift it: then it may lie anywhere."""
-    rounded_to: float
-    """What composites are rounded to in the end."""
-
-    def of_mean(self, times: int) -> Scatter:
-        """How the means of several judgements lie."""
-        deviation = self.deviation / math.sqrt(times)
-        return replace(self, deviation=deviation, grid=max(self.grid / times, _FINEST))
-
-    def share_below(self, limit: float, *, mean: float) -> float:
-        """The share of composites under a limit, of a draft whose composites have this mean."""
-        edge, deviation = self._edge(limit)
-        return statistics.NormalDist(mean, deviation).cdf(edge)
-
-    def safe_above(self, limit: float, *, share: float) -> float:
-        """The mean from which at most this share of the composites is under a limit."""
-        edge, deviation = self._edge(limit)
-        return edge + statistics.NormalDist().inv_cdf(1 - share) * deviation
-
-    def _edge(self, limit: float) -> tuple[float, float]:
-        """What lies under it becomes a composite under the limit; and the deviation without grid.
-
-        A grid that may lie anywhere only widens the distribution, as Sheppard's correction has it.
-        """
-        lowest = limit - self.rounded_to / 2
-        if self.begins is None:
-            return lowest, self.deviation
-        steps = math.ceil(round((lowest - self.begins) / self.grid, 6))
-        edge = self.begins + (steps - 0.5) * self.grid
-        return edge, _without_grid(self.deviation, self.grid)
-
-    def share_within(self, distance: float) -> float:
-        """The share of pairs of composites that lie so far apart at most."""
-        steps = math.floor(distance / self.grid + 1e-9)
-        difference = _without_grid(self.deviation * math.sqrt(2), self.grid)
-        return 2 * statistics.NormalDist(0, difference).cdf((steps + 0.5) * self.grid) - 1
-
+    @property
     def repeatability(self) -> float:
-        """How far apart two composites lie at most, in 95 % of the cases or more.
+        """How far apart two composites of one draft lie at most, in 95 % of the cases.
 
-        The repeatability limit of ISO 5725-6, 2.8 standard deviations, on the grid.
+        The repeatability limit of ISO 5725-6, 2.8 standard deviations.
         """
-        if self.deviation == 0:
-            return 0.0
-        limit = statistics.NormalDist().inv_cdf(0.975)
-        exact = limit * _without_grid(self.deviation * math.sqrt(2), self.grid)
-        return max(0, math.ceil(round(exact / self.grid - 0.5, 9))) * self.grid
+        return NormalDist().inv_cdf(0.975) * math.sqrt(2) * self.deviation
 
-
-_FINEST = 0.01
-
-
-def _without_grid(deviation: float, grid: float) -> float:
-    """Sheppard's correction; its limit is where it holds no more, at half a step."""
-    return math.sqrt(deviation**2 - min(grid**2 / 12, deviation**2 / 3))
-
-
-def scatter_of(
-    noise: Noise, rubric: Rubric, *, judges: int = 1, combine: Combine = "mean"
-) -> Scatter:
-    """What a measured noise says of the composites by a rubric."""
-    total = sum(Fraction(str(d.weight)) for d in rubric.dimensions)
-    moves = [Fraction(str(d.weight)) * Fraction(str(rubric.scale.step)) for d in rubric.judged]
-    # The greatest common divisor of fractions.
-    grid = Fraction(
-        math.gcd(*(move.numerator for move in moves)),
-        math.lcm(*(move.denominator for move in moves)),
-    )
-    parts = judges if combine == "mean" else 2 - judges % 2  # a median lies on a score, or between
-    exact = 0.0 if rubric.judge == "logprob" else float(grid / total) / parts
-    return Scatter(
-        deviation=noise.deviation,
-        grid=max(exact, rubric.scale.composite_step),
-        begins=None if rubric.checked else rubric.scale.min,
-        rounded_to=rubric.scale.composite_step,
-    )
+    def safe_above(self, pass_at: float, *, times: int = 1) -> float:
+        """The mean from which a draft, judged so many times, fails in at most 5 % of the cases."""
+        return pass_at + NormalDist().inv_cdf(0.95) * self.deviation / math.sqrt(times)
 
 
 class _File(BaseModel):

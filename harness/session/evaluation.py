@@ -24,7 +24,6 @@ from harness.rubric import (
     load_noise,
     load_rubric,
     load_rubric_file,
-    scatter_of,
     with_prompts,
 )
 from harness.rubric.calibration.calibration_files import Calibration
@@ -208,7 +207,7 @@ async def run_loop(
         policy=replace(
             policy,
             focus_below=rubric.focus_below,
-            noise=0.0 if noise is None else _repeatability(session, noise, rubric),
+            noise=0.0 if noise is None else noise.repeatability,
         ),
         tracer=session.trace,
         draft_span=draft_span,
@@ -278,15 +277,3 @@ def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
         )
     session.noises[key] = noise
     return noise
-
-
-def _repeatability(session: Session, noise: Noise, rubric: Rubric) -> float:
-    """How far two composites that this run's evaluators give one draft may lie apart."""
-    panel = session.casting.panel
-    scatter = scatter_of(
-        noise,
-        rubric,
-        judges=len(session.roles.evaluators),
-        combine="mean" if panel is None else panel.combine,
-    )
-    return scatter.repeatability()

@@ -13,7 +13,7 @@ import pytest
 from judging import DRAFTS, RUBRIC, alone, judged
 
 from harness.cli.rubric_noise import meaning
-from harness.rubric import Noise, Rubric, scatter_of
+from harness.rubric import Noise, Rubric
 
 GOOD = (5.0, 7.0, 6.0, 8.0, 9.0)
 """What the judge gives to the good draft, one judgement after another."""
@@ -45,8 +45,7 @@ def test_what_scatters_is_measured_told_and_kept_beside_the_rubric(drafts: Path)
     # Pooled by degrees of freedom: four of the first draft, four of the second.
     pooled = math.sqrt(4 * statistics.variance(COMPOSITES) / 8)
     assert result["deviation"] == pytest.approx(pooled)
-    # 2.8 times that are 2.3; composites go in steps of 0.5 * 3 / 4.
-    assert result["repeatability"] == pytest.approx(6 * 0.375)
+    assert result["repeatability"] == pytest.approx(1.96 * math.sqrt(2) * pooled, rel=1e-4)
     kept = json.loads((drafts / "notes.noise.json").read_text())
     assert kept["rubric_sha256"] == result["rubric_sha256"]
     assert [one["evaluator"] for one in kept["measured"]] == ["evaluator"]
@@ -101,25 +100,20 @@ def measured(deviation: float, between: float | None = 1.0) -> Noise:
 
 def told(noise: Noise, **more: object) -> str:
     by = rubric(**more)
-    return " ".join(meaning(noise, scatter_of(noise, by), by))
+    return " ".join(meaning(noise, by))
 
 
-def test_the_figures_are_those_of_a_normal_distribution_on_the_grid_of_the_scores() -> None:
+def test_the_figures_are_those_of_a_normal_distribution() -> None:
     said = told(measured(0.5), repeats=4)
-    # Of composites in halves, those up to 7.5 fail: in a normal distribution, those under 7.75. Its
-    # deviation is 0.48, since rounding adds 0.5 ** 2 / 12 to the variance.
-    assert "the mean 8, which passes, is failed by 30% of the judgements" in said
-    assert "one at 8.5 by 6%." in said
-    assert "up to 1.5 apart in 99 of 100 cases" in said
-    assert "it must be at 8.54." in said
-    assert "judged up to 4 times (repeats): then 8.34 is enough" in said
+    assert "up to 1.4 apart in 95 of 100 cases" in said
+    assert "a draft must have a mean of 8.82." in said
+    assert "judged up to 4 times (repeats): then 8.41 is enough" in said
 
 
 def test_a_score_that_no_draft_can_have_is_not_asked_for() -> None:
-    # 1.645 standard deviations above 7.75 is 11; of the mean of four judgements, 9.6.
     said = told(measured(2.0), repeats=4)
-    assert "less than once in 20 times, the scale ends at 10, which is too low for that." in said
-    assert "then 9.58 is enough" in said
+    assert "would need a mean of 11.3, and the scale ends at 10." in said
+    assert "then 9.64 is enough" in said
     assert "is enough" not in told(measured(4.0), repeats=4)
 
 
