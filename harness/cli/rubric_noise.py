@@ -168,8 +168,8 @@ def meaning(found: Noise, rubric: Rubric) -> Iterator[str]:
         yield "All judgements of a draft were equal: one is enough."
         return
     yield (
-        f"Two composites of one draft lie up to {found.repeatability:.2g} apart in 95 of 100 cases: "
-        "a smaller difference between drafts, or between rounds, means nothing."
+        f"Two composites of one draft lie up to {found.repeatability:.2g} apart in 95 of 100 "
+        "cases: a smaller difference between drafts, or between rounds, means nothing."
     )
     safe = found.safe_above(pass_at)
     needed = f"must have a mean of {safe:.3g}"
