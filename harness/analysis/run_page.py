@@ -153,6 +153,8 @@ class RunPage:
     """The command that shows the run in Perfetto, without `--span N`."""
     columns: tuple[tuple[PageNode, ...], ...]
     """The nodes by the number of nodes above them, along the longest way."""
+    result: TextIndex
+    """What the last node returned."""
     loops: tuple[PageLoop, ...]
     calls: tuple[PageCall, ...]
     events: tuple[PageEvent, ...]
@@ -207,6 +209,8 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
     for sha256, text in seen.contents.items():
         if sha256 in wanted:
             _index(text, texts)
+    columns = _columns(journal, seen, report, texts)
+    last = columns[-1][-1].items if columns else ()
     is_running = report.status == "unfinished" and version.endswith("running")
     return RunPage(
         version=version,
@@ -215,7 +219,8 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
         wall_ns=journal.started.wall_ns,
         has_texts=bool(seen.contents),
         open_command=open_command,
-        columns=_columns(journal, seen, report, texts),
+        columns=columns,
+        result=last[0].gave if len(last) == 1 else None,
         loops=tuple(_loops(journal, report.loops)),
         calls=tuple(_calls(calls, journal, seen, texts)),
         events=tuple(_events(journal, seen)),

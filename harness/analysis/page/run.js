@@ -95,8 +95,7 @@ function drawHead() {
     report.parts > 1 ? `, in ${report.parts} parts` : "", h("span", {id: "live"}));
   const sums = [["Time", time(report.duration_ns)], ["Calls", many(page.calls.length)],
     ["Tokens in", many(sum("input_tokens"))], ["Tokens out", many(sum("output_tokens"))],
-    report.cost.usd !== null && ["Cost", usd(report.cost.usd)],
-    report.loops.length && ["Scores", report.loops.at(-1).composites.join(" → ") || "–"]];
+    report.cost.usd !== null && ["Cost", usd(report.cost.usd)]];
   $("sums").replaceChildren(...sums.filter(Boolean).map(([what, said]) =>
     h("div", null, h("dt", null, what), h("dd", null, said))));
   const items = page.columns.flat().flatMap((node) => node.items);
@@ -107,6 +106,23 @@ function drawHead() {
       .map((item) => bad(`${item.label} failed: `, item.error)),
     lost.length && bad(`${counted(lost.length, "call")} failed: `, lost.slice(0, 20).map((call) =>
       [h("a", {href: `#call-${call.id}`}, `call ${call.id}`), " "]))].filter(Boolean));
+}
+
+// The verdict on the last text, who answered, and the text itself.
+function drawResult() {
+  const {report, events} = page, loop = report.loops.at(-1);
+  const answers = (one) => one.calls - one.failed - one.cancelled - one.unfinished - one.from_cache;
+  const answered = report.models.filter((one) => answers(one) > 0)
+    .map((one) => `${one.name} (${many(answers(one))})`).join(", ");
+  const fallbacks = events.filter((one) => one.kind === "fallback").length;
+  $("verdict").replaceChildren(...[
+    loop?.composites.length && [h("b", null, loop.composites.join(" → ")), ` by rubric ${loop.rubric}`,
+      state(loop.passed ? "passed" : loop.passed === null ? "unfinished" : "not passed"), " "],
+    answered && quiet(`Answered by ${answered}.`),
+    fallbacks > 0 && h("a", {href: "#events"}, ` ${counted(fallbacks, "fallback")}`)]
+    .flat().filter(Boolean));
+  const text = textOf(page.result);
+  $("result").replaceChildren(...text?.trim() ? [h("div", {class: look(text)}, headed(text))] : []);
 }
 
 // --- graph ------------------------------------------------------------------------------------
@@ -523,6 +539,7 @@ function draw() {
   const before = anchor?.getBoundingClientRect().top;
   const focused = document.activeElement.closest(".stop, .node")?.id;
   drawHead();
+  drawResult();
   for (const [name, from, make] of [["graph", page.columns, drawGraph],
     ["loops", [page.loops, report.loops], drawLoops], ["events", page.events, drawEvents],
     ["plots", [page.calls, report.models, report.loops, report.duration_ns], drawPlots]]) {
