@@ -118,7 +118,8 @@ class GroundedSentences(Check):
     """The share of a sentence's longer words that must occur in one source."""
     verbatim: float = Field(default=0, ge=0, le=1)
     """The share of its pairs of neighbouring words that must be neighbours in one sentence of that
-    source, for texts that quote: other words between them are another claim."""
+    source, for texts that quote: other words between them are another claim. It must also end where
+    a sentence or a part of one ends there."""
 
     asks: ClassVar[str] = "Every sentence rests on the sources and uses their words."
     by_sources = True
@@ -147,17 +148,26 @@ class GroundedSentences(Check):
         matter = [term for term in said if len(term) >= 4]
         pairs = [*pairwise(said)] if self.verbatim else []
         return _share_in(matter, basis.words) >= self.overlap and (
-            not pairs or max(_share_in(pairs, one) for one in basis.pairs) >= self.verbatim
+            not pairs
+            or (
+                said[-1] in basis.ends
+                and max(_share_in(pairs, one) for one in basis.pairs) >= self.verbatim
+            )
         )
 
 
 class _Basis:
-    """The words of a source and, if asked for, the pairs of neighbouring words by sentence."""
+    """The words of a source; if asked for, the pairs of neighbouring ones, and those at an end."""
 
     def __init__(self, source: str, *, by_sentence: bool) -> None:
         self.words = frozenset(terms(source))
         sentences = sentences_of(source) if by_sentence else ()
         self.pairs = [frozenset(pairwise(terms(one))) for one in sentences] or [frozenset()]
+        clauses = (terms(clause) for one in sentences for clause in _MARKS.split(one))
+        self.ends = frozenset(clause[-1] for clause in clauses if clause)
+
+
+_MARKS = re.compile(r"[^\w\s'\u2019/-]+")
 
 
 def _share_in(said: Sequence[object], source: Set[object]) -> float:
