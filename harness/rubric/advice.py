@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.rubric.checks.base import InRange
 from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.written import Place, Written
 
@@ -67,8 +68,11 @@ def _remark(place: Place, *, code: str, what: str, remedy: str) -> _Remark:
 def _remarks(rubric: Rubric) -> Iterator[_Remark]:
     yield from _on_threshold(rubric)
     yield from _on_settings(rubric)
+    yield from _on_contradictions(rubric)
     for index, dimension in enumerate(rubric.dimensions):
         place = ("dimensions", index)
+        yield from _on_caps(rubric, dimension, place)
+        yield from _on_must_not(rubric, dimension, place)
         if dimension.judge is None:
             yield from _on_unread(dimension, place)
         else:
@@ -87,6 +91,65 @@ def _on_threshold(rubric: Rubric) -> Iterator[_Remark]:
             what="only a draft with the full score in every dimension reaches "
             f"{rubric.pass_at:g}, and models rarely give it",
             remedy="lower pass_at; 9 of 10 is strict",
+        )
+
+
+def _on_caps(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
+    for number, cap in enumerate(dimension.caps):
+        if cap.at_most == rubric.scale.max:
+            yield _remark(
+                (*place, "caps", number, "at_most"),
+                code="rubric.cap-at-maximum",
+                what=f"a cap at {cap.at_most:g} holds nothing down: it is the highest score",
+                remedy="lower at_most",
+            )
+
+
+def _on_must_not(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
+    """Whether a draft with a phrase that must not occur passes when all else is good."""
+    kinds = [check.check for check in dimension.checks]
+    if "excludes" not in kinds or dimension.floor is not None:
+        return
+    total = sum(one.weight for one in rubric.dimensions)
+    lost = (rubric.scale.max - rubric.scale.min) * dimension.weight / (total * len(kinds))
+    if rubric.scale.max - lost >= rubric.pass_at:
+        yield _remark(
+            (*place, "checks", kinds.index("excludes")),
+            code="rubric.must-not-outvoted",
+            what=f"with these phrases, a draft that is good otherwise passes with "
+            f"{rubric.scale.max - lost:.3g}",
+            remedy=f"give '{dimension.name}' a floor of {rubric.scale.max:g}, alone or with 'gate'",
+        )
+
+
+def _on_contradictions(rubric: Rubric) -> Iterator[_Remark]:
+    """Checks of which no draft meets both."""
+    placed = [
+        (("dimensions", index, "checks", number), check)
+        for index, dimension in enumerate(rubric.dimensions)
+        for number, check in enumerate(dimension.checks)
+    ]
+    wanted = {_folded(p) for _, one in placed if one.check == "contains_all" for p in one.phrases}
+    for place, check in placed:
+        if check.check == "excludes" and (both := wanted.intersection(map(_folded, check.phrases))):
+            yield _remark(
+                place,
+                code="rubric.required-and-excluded",
+                what=f"'{min(both)}' must occur, by contains_all, and must not, here",
+                remedy="take it out of one of them",
+            )
+    limits = {one.check: one for _, one in placed if isinstance(one, InRange)}
+    whole, each, count = (limits.get(n) for n in ("words", "section_words", "sections"))
+    if whole is None or each is None or count is None:
+        return
+    least, most = each.min * count.min, (each.max or 0) * (count.max or 0)
+    if (whole.max is not None and least > whole.max) or (0 < most < whole.min):
+        where = next(place for place, one in placed if one is whole)
+        yield _remark(
+            where,
+            code="rubric.lengths-contradict",
+            what=f"{count.requirement} {each.requirement} That is not: {whole.requirement}",
+            remedy="change the range of words, section_words or sections",
         )
 
 
@@ -124,6 +187,15 @@ def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[
             "to everything",
             remedy="say what a good, a middling and a poor text look like: { 9: …, 6: …, 3: … }",
         )
+    top = max(anchors, default=scale.max)
+    if len(anchors) > 1 and top <= scale.at(0.6):
+        yield _remark(
+            (*place, "anchors"),
+            code="rubric.anchors-of-another-scale",
+            what=f"the anchors of '{dimension.name}' end at {top:g}, and the scale at "
+            f"{scale.max:g}: an evaluator that goes by them never gives more",
+            remedy=f"spread them over {scale.min:g} to {scale.max:g}, or set the scale they are of",
+        )
     told: dict[str, float] = {}
     for score, text in anchors.items():
         first = told.setdefault(" ".join(text.casefold().split()), score)
@@ -155,3 +227,7 @@ def _on_sources(dimension: Dimension, place: Place) -> Iterator[_Remark]:
             what=f"'{dimension.name}' is also judged where there are no sources to judge it by",
             remedy="add 'needs_sources: true'",
         )
+
+
+def _folded(phrase: str) -> str:
+    return " ".join(phrase.casefold().split())

@@ -55,6 +55,36 @@ NUMBERS = {
         {"6: Most": "6.25: Most"}, {"6: Most": "6.5: Most"}, (14, "anchor-between-scores", "6.25")
     ),
 }
+EXCLUDING = (
+    "title: T\ndimensions:\n- name: a\n  weight: 9\n  checks: [{ check: finished }]\n- name: b\n"
+    "  checks:\n  - { check: excludes, phrases: [as an AI] }\n"
+)
+SECTIONS = (
+    "- name: a\n  checks:\n  - { check: sections, min: 3 }\n  - { check: section_words, min: 50 }\n"
+)
+CONTRADICTIONS = {
+    "a cap that caps nothing": case(
+        {"at_most: 5": "at_most: 10"}, {"at_most: 5": "at_most: 9.5"}, (17, "cap-at-maximum", "10")
+    ),
+    "a phrase that must not occur, and may": case(
+        EXCLUDING, f"{EXCLUDING}  floor: 10\n", (8, "must-not-outvoted", "9")
+    ),
+    "a word that must occur and must not": case(
+        f"{EXCLUDING}  - {{ check: contains_all, phrases: [AS AN  ai] }}\n  floor: 10\n",
+        f"{EXCLUDING}  - {{ check: contains_all, phrases: [an AI] }}\n  floor: 10\n",
+        (8, "required-and-excluded", "as an ai"),
+    ),
+    "sections that are longer than the whole": case(
+        f"title: T\ndimensions:\n{SECTIONS}  - {{ check: words, max: 149 }}\n",
+        f"title: T\ndimensions:\n{SECTIONS}  - {{ check: words, max: 150 }}\n",
+        (7, "lengths-contradict", "149"),
+    ),
+    "anchors from 1 to 5 on a scale from 0 to 10": case(
+        {"9: All": "5: All", "6: Most": "3: Most", "3: Little": "1: Little"},
+        {"9: All": "8: All"},
+        (12, "anchors-of-another-scale", "5"),
+    ),
+}
 JUDGING = {
     "nothing without sources": case(
         SOURCED, f"{SOURCED}- name: b\n{JUDGE}{ANCHORS}", (2, "all-need-sources")
@@ -76,7 +106,7 @@ JUDGING = {
         (10, "sources-not-needed", "'groundedness'"),
     ),
 }
-CASES = NUMBERS | JUDGING
+CASES = CONTRADICTIONS | NUMBERS | JUDGING
 
 
 @pytest.fixture

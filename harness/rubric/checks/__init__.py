@@ -21,10 +21,18 @@ from harness.rubric.checks.prose import (
     NoRepetition,
 )
 from harness.rubric.checks.sources import GroundedNames, GroundedNumbers, GroundedSentences
-from harness.rubric.checks.structure import Headings, Items, Sections, SectionWords, Words
+from harness.rubric.checks.structure import (
+    Characters,
+    Headings,
+    Items,
+    Sections,
+    SectionWords,
+    Words,
+)
 
 AnyCheck = Annotated[
     Words
+    | Characters
     | Sections
     | SectionWords
     | Items
@@ -55,6 +63,7 @@ CHECKS: dict[str, type[Check]] = {
 __all__ = [
     "CHECKS",
     "AnyCheck",
+    "Characters",
     "Check",
     "ContainsAll",
     "ContainsAny",

@@ -35,6 +35,18 @@ class Words(InRange):
         return self._grade(len(words(draft.shown)), "words in all")
 
 
+class Characters(InRange):
+    """The number of characters that a reader sees, with single blanks between words."""
+
+    check: Literal["characters"] = "characters"
+
+    asks: ClassVar[str] = "The whole text has {self._range} characters."
+
+    def grade(self, draft: Draft) -> Grade:
+        """Falls off with the distance from the range."""
+        return self._grade(len(" ".join(draft.shown.split())), "characters in all")
+
+
 class Sections(InRange):
     """The number of headings, without titles, which only stand above deeper headings."""
 

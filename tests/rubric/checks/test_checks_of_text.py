@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from harness.errors import EvaluationFailed
 from harness.rubric.checks import (
+    Characters,
     ContainsAll,
     ContainsAny,
     Excludes,
@@ -88,6 +89,8 @@ IN_RANGE = {
     "half of it": row(Words(min=8), FOUR, 0.5, ["too-few"]),
     "as many as needed": row(Words(min=4), FOUR, 1, []),
     "one more": row(Words(max=3), FOUR, 2 / 3, ["too-many"]),
+    "characters, a line break as a blank": row(Characters(min=9, max=9), "Ab  cd\nefg", 1, []),
+    "a character too many": row(Characters(max=3), "Abcd", 2 / 3, ["too-many"]),
     "far too many": row(Words(max=1), FOUR, 0, ["too-many"]),
     "a list that one section alone has is mended there": row(
         Items(min=3), "# A\n\nText.\n\n# B\n\n- a\n- b\n", 2 / 3, ["too-few@1"]
