@@ -14,6 +14,7 @@ from harness.compress import sections_of
 from harness.rubric import Finding
 from harness.rubric.checks import (
     CHECKS,
+    Characters,
     Check,
     ContainsAll,
     ContainsAny,
@@ -51,6 +52,7 @@ def every_check(tmp_path_factory) -> tuple[Check, ...]:
     own.write_text(OWN, encoding="utf-8")
     return (
         Words(min=3, max=9),
+        Characters(max=900),
         Sections(min=1, max=2),
         SectionWords(min=2, max=5),
         Items(min=1, max=2, kind="numbered"),
