@@ -58,9 +58,7 @@ CHECKS = {
         "6 unknown-check",
         "'words'",
     ),
-    "no name": row(
-        checked("checks:", "- min: 3"), "5 check-unnamed", "known: characters, contains_all"
-    ),
+    "no name": row(checked("checks:", "- min: 3"), "5 check-unnamed", "characters, contains_all"),
     "only a name": row(checked("checks:", "- words"), "5 name-for-fields", "{ check: words }"),
     "and a judge": row(judged("checks: [{ check: finished }]"), "3 checks-or-judge", "has both"),
     "min above max": row(
