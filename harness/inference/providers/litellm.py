@@ -28,14 +28,18 @@ from harness.inference.providers.error_replies import context_overflow
 from harness.inference.providers.http import (
     Access,
     BodyTooLong,
-    Connection,
     base_of,
     bearer,
     not_connected,
     redirected,
     too_large,
 )
-from harness.inference.providers.litellm_http import HttpCall, http_call, make_careful
+from harness.inference.providers.litellm_http import (
+    HttpCall,
+    HttpxConnection,
+    http_call,
+    make_careful,
+)
 from harness.inference.providers.openai_wire import (
     WireReply,
     openai_schema,
@@ -96,7 +100,7 @@ class LiteLLMBackend:
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
         self._endpoint = endpoint
         self._api_key = bearer(access.api_key, endpoint=endpoint.tag)
-        self._connection = Connection(endpoint, api_key=access.api_key)
+        self._connection = HttpxConnection(endpoint, api_key=access.api_key)
         self._clock = access.clock
         self._check_address = access.check_address
         self._litellm: Any = None
@@ -245,7 +249,7 @@ class LiteLLMBackend:
     def _refusal(self, error: Exception, response: httpx.Response) -> InferenceError:
         endpoint = self._endpoint
         if response.has_redirect_location:
-            return redirected(response)
+            return redirected(response.status_code, response.headers["location"])
         try:
             body = response.content
         except httpx.ResponseNotRead:
