@@ -14,9 +14,10 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import orjson
 from pydantic import TypeAdapter
@@ -137,6 +138,7 @@ class KeptReplies:
         self.used_again = 0
         self._path = trace.journal_path.with_suffix(_REPLIES_ENDING)
         self._endpoints = endpoints
+        self._identities: dict[str, str] = {}
         self._is_finished = False
         self._resumed = resumed
         self._trace = trace
@@ -230,11 +232,14 @@ class KeptReplies:
             raise
 
     def _identity(self, model: str) -> str:
-        endpoint = self._endpoints.get(model)
-        try:
-            return model if endpoint is None else reply_identity(endpoint)
-        except ModelFileInvalid:
-            return model  # its file is gone: the call will say so
+        if model not in self._identities:
+            endpoint = self._endpoints.get(model)
+            try:
+                identity = model if endpoint is None else reply_identity(endpoint)
+            except ModelFileInvalid:
+                return model  # its file is gone: the call will say so
+            self._identities[model] = identity
+        return self._identities[model]
 
     def _holds_a_secret(self, completion: Completion) -> bool:
         calls = completion.tool_calls
@@ -378,7 +383,11 @@ def reply_identity(endpoint: Endpoint) -> str:
 
 
 def _completion_as_text(completion: Completion) -> str:
-    return json.dumps(asdict(completion))
+    return json.dumps(completion, default=_fields_of)
+
+
+def _fields_of(part: Any) -> dict[str, object]:  # noqa: ANN401 - of a completion
+    return {one.name: getattr(part, one.name) for one in fields(part)}
 
 
 def _read_completion(text: str | None) -> Completion | None:

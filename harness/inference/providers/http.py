@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, cast
 
 import httpx2
@@ -386,7 +387,7 @@ class Exchange(AsyncExitStack):
         sending = _Sending(on_sent)
         request = client.build_request(
             "POST",
-            url,
+            _address(url),
             content=orjson.dumps(fields),
             headers=_JSON | trace_headers(),
             extensions={"trace": sending},
@@ -416,6 +417,10 @@ class Exchange(AsyncExitStack):
             raise not_connected(error, url) from error
 
 
+_address = lru_cache(maxsize=64)(httpx2.URL)
+"""Of all that is done for a request, reading its address takes longest."""
+
+
 class HttpBackend(ABC):
     """What all backends over HTTP share. The endpoint's `url` must be set.
 
@@ -431,6 +436,7 @@ class HttpBackend(ABC):
         self._clock = access.clock
         self._connection = Connection(endpoint, api_key=access.api_key)
         self._refused = refused or RefusedFields(endpoint.drop)
+        self._source = endpoint.source
         self._url = self._connection.base
         """Where calls are sent."""
 
@@ -456,7 +462,12 @@ class HttpBackend(ABC):
                         raise
                 else:
                     exchange.came_to_its_end(values)
-                    return replace(completion, dropped=dropped, attempts=exchange.requests)
+                    return replace(
+                        completion,
+                        source=self._source,
+                        dropped=dropped,
+                        attempts=exchange.requests,
+                    )
 
     async def aclose(self) -> None:
         """Closes the connections; a call that is under way is cut off."""

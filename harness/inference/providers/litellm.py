@@ -127,7 +127,7 @@ class LiteLLMBackend:
                 fields, dropped = self._refused.without(wanted)
                 try:
                     completion = await self._chat(request, fields, limits)
-                    return replace(completion, dropped=dropped, attempts=attempt)
+                    return replace(completion, dropped=dropped, attempts=attempt, source=source)
                 except ServerError as error:
                     if not self._refused.learn(error, fields):
                         raise
@@ -152,7 +152,7 @@ class LiteLLMBackend:
         self, request: ChatRequest, fields: Mapping[str, object], limits: TimeLimits
     ) -> Completion:
         progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
-        reply = WireReply(progress, endpoint=self._endpoint)
+        reply = WireReply(progress, model_id=self._endpoint.model_id)
         try:
             async with self._http_call() as call:
                 more = {"extra_body": request.extra_body} if request.extra_body else {}

@@ -12,7 +12,6 @@ import asyncio
 import math
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -66,7 +65,7 @@ class OpenAIWire(HttpBackend):
     def _fields(self, request: ChatRequest) -> dict[str, object]:
         check_offers(request, self._provider)
         endpoint = self._endpoint
-        stream, source = endpoint.stream, endpoint.source
+        stream, source = endpoint.stream, self._source
         wanted = wire_fields(request, endpoint.model_id, stream=stream, source=source)
         if request.goes_on and self._provider.continues is not None:
             messages = wire_messages(request.messages, source)
@@ -114,7 +113,7 @@ class OpenAIWire(HttpBackend):
     async def _read(
         self, values: AsyncIterator[Any], progress: ReplyInProgress, headers: Mapping[str, str]
     ) -> Completion:
-        reply = WireReply(progress, endpoint=self._endpoint)
+        reply = WireReply(progress, model_id=self._endpoint.model_id)
         said: object = None
         try:
             async with asyncio.timeout(None) as end:
@@ -169,10 +168,9 @@ class OpenAIWire(HttpBackend):
 class WireReply:
     """One reply of this wire: its text goes into `progress`, all else is kept for its end."""
 
-    def __init__(self, progress: ReplyInProgress, *, endpoint: Endpoint) -> None:
+    def __init__(self, progress: ReplyInProgress, *, model_id: str) -> None:
         self._progress = progress
-        self._endpoint = endpoint
-        self._model_id = endpoint.model_id
+        self._model_id = model_id
         self._is_refusal = False
         self.finish_word: str | None = None
         """The server's own word for how it ended."""
@@ -253,14 +251,14 @@ class WireReply:
             raise StreamCut(
                 f"the server broke the generation off (finish reason '{self.finish_word}')"
             )
-        completion = self._progress.completion(
+        return self._progress.completion(
             finish_reason="content_filter" if self._is_refusal else ended,
             usage=_usage_of(self.usage, self.timings),
             model_id=self._model_id,
             reported=reported,
             cost_usd=cost_usd,
+            extra=self._extra,
         )
-        return replace(completion, extra=self._extra, source=self._endpoint.source)
 
 
 def wire_embeddings(replies: Sequence[object], *, endpoint: Endpoint, count: int) -> Embeddings:
