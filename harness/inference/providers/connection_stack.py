@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextvars import Context
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ import httpx2
 
 KEEPALIVE_S = 3.0
 """llama-server and vLLM close a connection after 5 s idle: close it before they do."""
-_ONE = httpx2.Limits(max_connections=1, keepalive_expiry=KEEPALIVE_S)
+_LIMITS = {"limits": httpx2.Limits(keepalive_expiry=KEEPALIVE_S)}
 
 
 class StackingClient(httpx2.AsyncClient):
@@ -26,39 +26,49 @@ class StackingClient(httpx2.AsyncClient):
     Its connections live in one event loop, and share `verify`, an SSL context.
     """
 
-    # These two are not public. If they are renamed, httpx2 uses its own pools again, which a test
-    # notices; with a `transport` of ours it would not look for proxies in the environment.
+    # With a `transport` of ours it would not look for proxies in the environment. The two methods
+    # and the attribute are not public: if one is renamed, httpx2's own pool is used, which a test
+    # notices.
     def _init_transport(self, **settings: Any) -> httpx2.AsyncBaseTransport:  # type: ignore[override]  # noqa: ANN401
-        return _Stack(partial(super()._init_transport, **settings | {"limits": _ONE}))
+        return _stacked(super()._init_transport(**settings | _LIMITS))
 
     def _init_proxy_transport(self, *proxy: Any, **settings: Any) -> httpx2.AsyncBaseTransport:  # noqa: ANN401
-        connect = super()._init_proxy_transport
-        return _Stack(partial(connect, *proxy, **settings | {"limits": _ONE}))
+        return _stacked(super()._init_proxy_transport(*proxy, **settings | _LIMITS))
 
 
-class _Stack(httpx2.AsyncBaseTransport):
-    """Transports of one connection each, which `connect` makes: the one used last goes next."""
+def _stacked(transport: httpx2.AsyncBaseTransport) -> httpx2.AsyncBaseTransport:
+    if (pool := getattr(transport, "_pool", None)) is not None:
+        setattr(transport, "_pool", _Stack(pool))  # noqa: B010 - for the type checker
+    return transport
 
-    def __init__(self, connect: Callable[[], httpx2.AsyncBaseTransport]) -> None:
-        self._connect = connect
+
+class _Stack:
+    """Connections, of which the one used last goes next; `pool` only makes them."""
+
+    def __init__(self, pool: Any) -> None:  # noqa: ANN401 - httpcore's, for a proxy or for none
+        self._pool = pool
         # By origin: the idle ones, and since when in the loop's seconds; the longest idle first.
-        self._idle = defaultdict[object, deque[tuple[float, httpx2.AsyncBaseTransport]]](deque)
-        self._busy = set[httpx2.AsyncBaseTransport]()
+        self._idle = defaultdict[str, deque[tuple[float, Any]]](deque)
+        self._busy = set[Any]()
         self._sweeping: asyncio.Task[None] | None = None
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Sends a request over the connection that was used last, or a new one."""
-        origin = request.url.scheme, request.url.host, request.url.port
-        idle = self._idle[origin]
-        transport = idle.pop()[1] if idle else self._connect()
-        self._busy.add(transport)
-        release = partial(self._release, transport, origin)
+    async def handle_async_request(self, request: Any) -> Any:  # noqa: ANN401 - httpcore's
+        origin = request.url.origin
+        idle = self._idle[str(origin)]
+        while idle:
+            _, connection = idle.pop()
+            if not connection.has_expired():  # or was closed by the server
+                break
+            await connection.aclose()
+        else:
+            connection = self._pool.create_connection(origin)
+        self._busy.add(connection)
+        release = partial(self._release, connection, idle)
         try:
-            response = await transport.handle_async_request(request)
+            response = await connection.handle_async_request(request)
         except BaseException:
-            await release(can_go_on=False)
+            await release()
             raise
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = _Body(response.stream, release)
         return response
 
@@ -69,19 +79,18 @@ class _Stack(httpx2.AsyncBaseTransport):
         every = [one for idle in self._idle.values() for _, one in idle] + [*self._busy]
         self._idle.clear()
         self._busy.clear()
-        await _close(every)
+        for connection in every:
+            await connection.aclose()
 
-    async def _release(
-        self, transport: httpx2.AsyncBaseTransport, origin: object, *, can_go_on: bool
-    ) -> None:
-        if transport not in self._busy:
+    async def _release(self, connection: Any, idle: deque[tuple[float, Any]]) -> None:  # noqa: ANN401
+        if connection not in self._busy:
             return  # everything was closed meanwhile
-        self._busy.remove(transport)
-        if not can_go_on:
-            await transport.aclose()
+        self._busy.remove(connection)
+        if connection.is_closed() or not connection.is_idle():
+            await connection.aclose()
             return
         loop = asyncio.get_running_loop()
-        self._idle[origin].append((loop.time(), transport))
+        idle.append((loop.time(), connection))
         if self._sweeping is None or self._sweeping.done():
             # In a context of its own: the caller's would keep its span and its texts alive.
             self._sweeping = loop.create_task(self._sweep(), context=Context())
@@ -94,37 +103,25 @@ class _Stack(httpx2.AsyncBaseTransport):
         while any(self._idle.values()):
             await asyncio.sleep(KEEPALIVE_S)
             before = asyncio.get_running_loop().time() - KEEPALIVE_S
-            unused = []
-            for idle in self._idle.values():
+            for idle in [*self._idle.values()]:
                 while idle and idle[0][0] <= before:
-                    unused.append(idle.popleft()[1])
-            await _close(unused)
+                    await idle.popleft()[1].aclose()
 
 
-async def _close(transports: list[httpx2.AsyncBaseTransport]) -> None:
-    for transport in transports:
-        await transport.aclose()
-
-
-class _Body(httpx2.AsyncByteStream):
-    """The body of a response, at whose end its connection is released."""
+class _Body:
+    """The body of a response, with whose end its connection is released."""
 
     def __init__(
-        self, stream: httpx2.AsyncByteStream, release: Callable[..., Awaitable[None]]
+        self, stream: AsyncIterable[bytes], release: Callable[[], Awaitable[None]]
     ) -> None:
-        self._stream = stream
+        self._stream: Any = stream
         self._release = release
-        self._is_whole = False
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for data in self._stream:
-            yield data
-        self._is_whole = True
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return aiter(self._stream)
 
     async def aclose(self) -> None:
-        can_go_on = False
         try:
             await self._stream.aclose()
-            can_go_on = self._is_whole
         finally:
-            await self._release(can_go_on=can_go_on)
+            await self._release()

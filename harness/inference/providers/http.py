@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, cast
 
 import httpx2
@@ -50,6 +50,8 @@ _REFUSAL_BYTES = 64 << 10
 the event loop meanwhile."""
 _BROKEN = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
 _GONE = "disconnected without sending a response"
+_TRUSTS_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Shared where it does not matter: to load certificates takes 40 ms."""
 _JSON = {"content-type": "application/json"}
 _READABLE = re.compile(r"^$|json|text/event-stream|text/plain|octet-stream", re.IGNORECASE)
 """Content types of replies, as servers and the proxies before them send them."""
@@ -199,8 +201,7 @@ class Connection:
             params=url.params.merge(query),
             event_hooks={"response": [self._bounded]},
             timeout=(endpoint.connect_timeout_s, None, None, None),
-            # Loading certificates takes 40 ms that plain HTTP does not need.
-            verify=self.new_tls() if url.scheme == "https" else _trusting_nobody(),
+            verify=self.new_tls() if url.scheme == "https" else _TRUSTS_NOBODY,
             # A proxy from the environment must not stand between us and this machine.
             trust_env=url.host not in _LOOPBACK,
         )
@@ -328,11 +329,6 @@ def not_connected(error: Exception, url: str) -> EndpointUnreachable:
     )
 
 
-@cache
-def _trusting_nobody() -> ssl.SSLContext:
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-
-
 # --- one call -------------------------------------------------------------------------------
 
 
@@ -380,21 +376,24 @@ class Exchange(AsyncExitStack):
             )
         return response
 
-    def came_to_its_end(self, rest: AsyncIterator[bytes]) -> None:
-        """The reply is whole; the rest of the body is read on leaving, and dropped."""
-        self.push_async_callback(read_to_end, rest)
-
     async def _send(
         self, url: str, fields: Mapping[str, object], on_sent: Callable[[], None] | None
     ) -> httpx2.Response:
         client, endpoint = self._connection.client, self._connection.endpoint
-        sending = _Sending(on_sent)
+        is_new = False
+
+        async def watch(event: str, _details: Mapping[str, object]) -> None:
+            nonlocal is_new
+            is_new = is_new or event.endswith("connect_tcp.started")
+            if on_sent and event.endswith("send_request_body.complete"):
+                on_sent()
+
         request = client.build_request(
             "POST",
             _address(url),
             content=orjson.dumps(fields),
             headers=_JSON | trace_headers(),
-            extensions={"trace": sending},
+            extensions={"trace": watch},
         )
         try:
             self.requests += 1
@@ -404,7 +403,7 @@ class Exchange(AsyncExitStack):
                 if client.is_closed:
                     how = "the connections were closed on this side"
                     raise self._connection.cut(how) from error
-                if sending.connected:
+                if is_new:
                     raise  # Of a new connection, it is the server's answer to this request.
                 if isinstance(error, httpx2.RemoteProtocolError) and _GONE not in str(error):
                     raise  # Something did come, and was no HTTP.
@@ -465,12 +464,10 @@ class HttpBackend(ABC):
                     if listener.told or not self._refused.learn(error, fields):
                         raise
                 else:
-                    exchange.came_to_its_end(values)
+                    exchange.push_async_callback(read_to_end, values)
+                    attempts = exchange.requests
                     return replace(
-                        completion,
-                        source=self._source,
-                        dropped=dropped,
-                        attempts=exchange.requests,
+                        completion, source=self._source, dropped=dropped, attempts=attempts
                     )
 
     async def aclose(self) -> None:
@@ -501,19 +498,6 @@ async def read_to_end(rest: AsyncIterator[bytes]) -> None:
         async with asyncio.timeout(_END_TIMEOUT_S):
             async for _ in rest:
                 pass
-
-
-class _Sending:
-    """As httpcore's `trace`, notices that a connection was opened for a request, and its end."""
-
-    def __init__(self, on_sent: Callable[[], None] | None) -> None:
-        self._on_sent = on_sent
-        self.connected = False
-
-    async def __call__(self, event: str, _details: Mapping[str, object]) -> None:
-        self.connected = self.connected or event.endswith("connect_tcp.started")
-        if self._on_sent and event.endswith("send_request_body.complete"):
-            self._on_sent()
 
 
 # --- what a body says -------------------------------------------------------------------------
