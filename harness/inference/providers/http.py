@@ -564,7 +564,7 @@ async def json_values(chunks: AsyncIterator[bytes]) -> AsyncIterator[Any]:
 
 def _values(pieces: list[bytes]) -> Iterator[Any]:
     """What these lines of one event say, together or, if that is no JSON, each."""
-    together = _value(b"\n".join(pieces))
+    together = _value(b"\n".join(pieces)) if pieces else ""
     if not isinstance(together, str):
         yield together
     else:

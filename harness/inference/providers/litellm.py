@@ -42,6 +42,7 @@ from harness.inference.providers.litellm_http import (
 )
 from harness.inference.providers.openai_wire import (
     WireReply,
+    first_choices,
     openai_schema,
     wire_embeddings,
     wire_fields,
@@ -171,12 +172,13 @@ class LiteLLMBackend:
     async def _read(self, said: Any, reply: WireReply) -> Any:  # noqa: ANN401 - litellm's own types
         """Reads what litellm returned; returns the part of it that has the usage."""
         if not self._endpoint.stream:
-            reply.add(_as_told(said.model_dump()))
+            told = _as_told(said.model_dump())
+            reply.add(told, first_choices(told))
             return said
         counted = None
         async for piece in said:
             chunk = _as_told(piece.model_dump())
-            reply.add(chunk)
+            reply.add(chunk, first_choices(chunk))
             counted = piece if chunk["usage"] else counted
         # The last piece says "stop", whether or not the provider did; and where the provider did
         # not count tokens, it has litellm's estimate.
