@@ -14,7 +14,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from demo import ROOT
 from scripted_judge import judge, judge_by
@@ -149,7 +149,7 @@ def test_what_needs_a_judge_says_what_to_configure(name: str, tmp_path: Path) ->
 def test_judges_judge_what_a_model_of_a_real_vllm_wrote(name: str, tmp_path: Path) -> None:
     # The other way round it takes minutes: so small a judge fills its reply with white space.
     (one,) = [one for one in CATALOGUE if one.file == name]
-    served = httpx.get(f"{VLLM_URL}/v1/models").json()["data"][0]["id"]
+    served = httpx2.get(f"{VLLM_URL}/v1/models").json()["data"][0]["id"]
     writer = Endpoint(tag="producer", backend="vllm", url=f"{VLLM_URL}/v1", model_id=served)
     settings = Settings(traces=tmp_path, endpoints={"producer": writer})
     judges = {tag: judge(9) for tag in ("judge-a", "judge-b")}

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
-import httpx
+import httpx2
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -83,11 +83,11 @@ def send_otlp(
     redactor = Redactor([part for v in headers.values() for part in (v, *v.split())])
     sent = rejected = 0
     complaint = ""
-    with httpx.Client(
+    with httpx2.Client(
         headers=_all_headers(headers),
-        timeout=httpx.Timeout(30.0, connect=5.0),
+        timeout=httpx2.Timeout(30.0, connect=5.0),
         # Servers drop a connection after 5 s idle: let it go before they do.
-        limits=httpx.Limits(keepalive_expiry=3.0),
+        limits=httpx2.Limits(keepalive_expiry=3.0),
         # As for models: no proxy of the environment's between us and this machine.
         verify=url.scheme == "https",
         trust_env=url.host not in _LOOPBACK,
@@ -151,8 +151,8 @@ def _request(spans: Iterable[Span]) -> bytes:
 
 
 def _post(
-    client: httpx.Client, url: httpx.URL, body: bytes, *, sleep: Callable[[float], None]
-) -> httpx.Response:
+    client: httpx2.Client, url: httpx2.URL, body: bytes, *, sleep: Callable[[float], None]
+) -> httpx2.Response:
     """The collector's answer to a request, which a busy one gets a few times.
 
     Raises:
@@ -162,7 +162,7 @@ def _post(
     while True:
         try:
             response = client.post(url, content=body)
-        except httpx.RequestError as error:
+        except httpx2.RequestError as error:
             hint = "is it running, and is the address right?"
             if url.port == 4317:
                 hint = "port 4317 is usually OTLP over gRPC; over HTTP it is 4318"
@@ -180,7 +180,7 @@ def _post(
         attempt += 1
 
 
-def _refusal(response: httpx.Response, shown: str, redactor: Redactor) -> ExportFailed:
+def _refusal(response: httpx2.Response, shown: str, redactor: Redactor) -> ExportFailed:
     status = response.status_code
     if response.is_success:
         message = f"{shown} is a web page and no collector; {_WRONG_ADDRESS}"
@@ -199,19 +199,19 @@ def _refusal(response: httpx.Response, shown: str, redactor: Redactor) -> Export
     )
 
 
-def _protobuf_in(response: httpx.Response) -> bytes:
+def _protobuf_in(response: httpx2.Response) -> bytes:
     is_protobuf = response.headers.get("content-type", "").startswith(_PROTOBUF)
     return response.content if is_protobuf else b""
 
 
-def _address(endpoint: str) -> httpx.URL:
+def _address(endpoint: str) -> httpx2.URL:
     wrong = InvalidInput(
         f"'{_shown(endpoint)}' is not an address; one is such as http://127.0.0.1:6006",
         code="export.address-invalid",
     )
     try:
-        url = httpx.URL(endpoint)
-    except httpx.InvalidURL as error:
+        url = httpx2.URL(endpoint)
+    except httpx2.InvalidURL as error:
         raise wrong from error
     if url.scheme not in {"http", "https"} or not url.host or (url.port or 0) > 65535:
         raise wrong
@@ -219,9 +219,9 @@ def _address(endpoint: str) -> httpx.URL:
     return url.copy_with(path=path if path.endswith(_PATH) else path + _PATH)
 
 
-def _all_headers(given: Mapping[str, str]) -> httpx.Headers:
-    """The given headers and OTLP's; httpx would check them too, and quote a bad one."""
-    headers = httpx.Headers({"user-agent": f"harness/{__version__}"})
+def _all_headers(given: Mapping[str, str]) -> httpx2.Headers:
+    """The given headers and OTLP's; httpx2 would check them too, and quote a bad one."""
+    headers = httpx2.Headers({"user-agent": f"harness/{__version__}"})
     for name, value in given.items():
         if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
             raise InvalidInput(

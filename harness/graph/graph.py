@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, Unpack, ge
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from harness.errors import Notice, PipelineInvalid, did_you_mean
-from harness.graph.annotations import described, fits, item_of
+from harness.graph.annotations import described, fits, item_of, remembered
 from harness.graph.node import EMPTY, Combine, Node, Parameter, read_node
 from harness.graph.policies import (
     Cache,
@@ -525,6 +525,7 @@ def _checked(item: Input, value: object) -> object:
         ) from error
 
 
+@remembered
 def _adapter(annotation: Any) -> TypeAdapter[object]:  # noqa: ANN401 - as above
     try:
         return TypeAdapter(annotation)

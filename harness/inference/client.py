@@ -41,7 +41,6 @@ from harness.inference.request import (
     Request,
     RerankRequest,
     merged,
-    with_piece,
 )
 from harness.inference.structured import SchemaKnowledge, read_fitted
 from harness.inference.time_limits import Deadline, timed_out
@@ -349,13 +348,22 @@ class Client:
                 span.set(replica=place.name, replica_reason=place.reason)
             sent = request if sending is None else sending.request
             deadline.begin(again=place.was_held)
-            left_s = deadline.left_s
-            if left_s <= 0:
+            if (left_s := deadline.left_s) <= 0:
                 raise timed_out("timeout_s", line.endpoint)
-            if left_s < math.inf:
-                sent = replace(sent, timeout_s=left_s)
-            if place.is_probe and isinstance(sent, ChatRequest):
-                sent = with_piece(sent, partial(line.gate.is_back, place))
+            on_piece = request.on_piece if isinstance(request, ChatRequest) else None
+
+            def piece_came() -> None:
+                if place.is_probe:
+                    line.gate.is_back(place)
+                if sending is not None:
+                    sending.pieces += 1
+                if on_piece is not None:
+                    on_piece()
+
+            changes: dict[str, Any] = {"timeout_s": left_s if left_s < math.inf else None}
+            if isinstance(request, ChatRequest):
+                changes["on_piece"] = piece_came
+            sent = replace(sent, **changes)
             # 5. Provider
             with errors_of(line.endpoint.tag), self.tracer.calling(), call.caller.sending():
                 if sending is not None:

@@ -257,8 +257,8 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
             wrong, usage = f"{read!s:.20} tokens in, {written!s:.20} out", None
         else:
             thought = _at_most(usage.reasoning_tokens, most)
-            usage = replace(
-                usage,
+            usage = Usage(
+                input_tokens=read,
                 output_tokens=written + (thought if thought and thought > written else 0),
                 cached_tokens=_at_most(usage.cached_tokens, read),
                 reasoning_tokens=thought,
@@ -269,18 +269,24 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
         wrong = f"{usd} dollars"
     if wrong:
         usd = saved = None
+    if not wrong and usage == answer.usage:
+        return answer, ""
     return replace(answer, usage=usage, cost_usd=usd, cache_saved_usd=saved), wrong
 
 
-_WORD = re.compile(r"[^\W_]+")
-_ROW = re.compile(r"(\w)\1{7,}")
-"""Of one letter, which are few tokens however long it is."""
-_LETTERS_A_TOKEN = 16
-"""More than most tokens have, also in a script without blanks between words."""
 _LEAST_SHARE = 0.7
 """Of the words of a text, as tokens: some tokenizers join two common words to one."""
 _FEWEST_TO_JUDGE = 500
 """Words of a prompt: hardly a server has so short a context that it cuts a shorter one."""
+_AS_WORDS = bytes(ord("a" if byte > 127 or chr(byte).isalnum() else " ") for byte in range(256))
+"""For UTF-8: `a` for the bytes of letters and digits, a blank for those of other ASCII."""
+
+
+def _fewest_tokens(text: str) -> int:
+    data = text.encode("utf-8", "replace")
+    words = (b" " + data.translate(_AS_WORDS)).count(b" a")
+    # Scripts without blanks between words: more than 16 letters are hardly a token in any.
+    return words + (len(data) - len(text)) // 32
 
 
 def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:
@@ -290,8 +296,7 @@ def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:
     """
     tag, read = request.model, reply.usage.input_tokens if reply.usage else None
     prompt = "\n".join(message.content for message in request.messages)
-    words = _WORD.findall(_ROW.sub(r"\1", prompt))
-    fewest = sum(1 + len(word) // _LETTERS_A_TOKEN for word in words)
+    fewest = _fewest_tokens(prompt)
     if read is not None and fewest > _FEWEST_TO_JUDGE and read < _LEAST_SHARE * fewest:
         yield Notice(
             code="call.prompt-cut",

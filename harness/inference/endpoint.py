@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import httpx
+import httpx2
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.types import PositiveFloat
 
@@ -421,14 +421,14 @@ class Endpoint(BaseModel):
 
 def _name(url: str) -> str:
     """The server's name in traces: no credentials, no `/v1`."""
-    address = httpx.URL(url)
+    address = httpx2.URL(url)
     return address.netloc.decode("ascii") + address.path.rstrip("/").removesuffix("/v1")
 
 
 def _check_address(url: str) -> None:
     try:
-        address = httpx.URL(url)
-    except httpx.InvalidURL as error:
+        address = httpx2.URL(url)
+    except httpx2.InvalidURL as error:
         raise Mistake(
             f"url '{url}' is not an address: {error}", code="endpoint.url-invalid"
         ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.errors import InvalidInput
@@ -36,13 +36,24 @@ class Spent:
         return self.time_ns / 1e9
 
     def __add__(self, other: Spent) -> Spent:
-        costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
-        counts = (name for name in Spent.__slots__ if name != "cost_usd")
-        sums = {name: getattr(self, name) + getattr(other, name) for name in counts}
-        return Spent(cost_usd=sum(costs) if costs else None, **sums)
+        if other is NOTHING:  # most that is added
+            return self
+        cost_usd = self.cost_usd
+        if other.cost_usd is not None:
+            cost_usd = other.cost_usd + (cost_usd or 0.0)
+        return Spent(
+            calls=self.calls + other.calls,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cost_usd=cost_usd,
+            time_ns=self.time_ns + other.time_ns,
+            estimated_calls=self.estimated_calls + other.estimated_calls,
+            unpriced_calls=self.unpriced_calls + other.unpriced_calls,
+        )
 
     def __neg__(self) -> Spent:
-        return Spent(**{name: value and -value for name, value in asdict(self).items()})
+        names = Spent.__slots__
+        return Spent(**{name: (n := getattr(self, name)) and -n for name in names})
 
 
 NOTHING = Spent()

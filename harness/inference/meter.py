@@ -31,7 +31,6 @@ from harness.inference.request import (
     Request,
     most_prompt_tokens,
     most_tokens_in,
-    with_piece,
 )
 from harness.trace import Clock, Tracer, events
 
@@ -75,6 +74,7 @@ class Meter:
         around: Meter | None = None,
     ) -> None:
         self.limits = limits
+        self._is_limited = limits != Limits()
         self.whose = whose
         self.chain: tuple[Meter, ...] = (self, *(around.chain if around else ()))
         """This scope, and those around it."""
@@ -240,7 +240,7 @@ class Meter:
     def left(self, limit: LimitName) -> Rest | None:
         """The least that this scope and those around it have left of a limit; None without one."""
         rests = list[Rest]()
-        for scope, kept in self._kept_by_scope():
+        for scope, kept in self._limited():
             left = scope.limits.left(limit, scope.spent + kept)
             if left is not None:
                 whose = "" if scope is self else f"the {scope.whose}'s "
@@ -281,6 +281,8 @@ class Meter:
         sized, need = self._sized(request, call)
         turns = [one._turn if call is None else one._turn_to_send for one in self.chain]
         is_late = any(turn.locked() for turn in turns) or not self._fits(sized, need, call)
+        if not is_late and not self._is_shared(request):
+            return sized, need
         async with AsyncExitStack() as stack:
             if is_late:
                 stack.enter_context(self._tracer.span(events.WaitForRoom()))
@@ -305,7 +307,7 @@ class Meter:
             LimitReached: There would not be even if nothing were under way.
         """
         fits = True
-        for scope, kept in self._kept_by_scope()[:among]:
+        for scope, kept in self._limited(among):
             used = scope.spent + kept
             for taken in (used + scope._held(call), used):
                 refused = refusal(scope.limits, model=request.model, need=need, used=taken)
@@ -322,7 +324,7 @@ class Meter:
         charges, given = self._charges, None if call is None else call.room
         if isinstance(request, ChatRequest) and request.max_output_tokens in (None, given):
             rooms = [] if given is None else [given]
-            for scope, kept in self._kept_by_scope():
+            for scope, kept in self._limited():
                 room = charges.room(
                     request,
                     tokens=scope.limits.left("tokens", scope.spent + kept),
@@ -334,22 +336,32 @@ class Meter:
             request = charges.within_context(request, min(rooms, default=None))
         return request, charges.most(request)
 
+    def _is_shared(self, request: Request) -> bool:
+        """Whether the room for a call's reply is a share of what is left of a limit."""
+        if isinstance(request, EmbedRequest) or request.max_output_tokens:
+            return False
+        return bool(self.left("tokens") or self.left("cost"))
+
     async def _gathered(self, request: Request) -> None:
         """Returns when all imminent calls wait here, if they share the rest of a limit.
 
         Nodes that begin together ask within a few turns of the event loop.
         """
-        is_shared = self.left("tokens") or self.left("cost")
-        if isinstance(request, EmbedRequest) or request.max_output_tokens or not is_shared:
+        if not self._is_shared(request):
             return
         ready, quiet = self._ready, 0
         while quiet < _QUIET_TURNS:
             await asyncio.sleep(0)
             ready, quiet = self._ready, quiet + 1 if ready == self._ready else 0
 
-    def _kept_by_scope(self) -> list[tuple[Meter, Spent]]:
-        """The scopes from here outwards, with what a call here has to leave in each."""
-        return [*zip(self.chain, accumulate(scope._kept for scope in self.chain), strict=True)]
+    def _limited(self, among: int | None = None) -> list[tuple[Meter, Spent]]:
+        """The scopes from here outwards that have limits, and what a call must leave in each.
+
+        `among` is how many are looked at.
+        """
+        kept = accumulate(scope._kept for scope in self.chain)
+        scopes = zip(self.chain[:among], kept, strict=False)
+        return [(scope, kept) for scope, kept in scopes if scope._is_limited]
 
     def _held(self, call: Admission | None) -> Spent:
         """What calls take at most that this one waits for."""
@@ -415,18 +427,13 @@ class Admission:
 
 
 class Sending:
-    """One request; its sender says when it has left, and sets the answer."""
+    """One request; its sender says when it has left, counts pieces, and sets the answer."""
 
     def __init__(self, request: Request) -> None:
         self.request: Request = request
         self.has_left = False
         self.answer: Completion | Embeddings | Ranking | None = None
         self.pieces = 0
-        if isinstance(request, ChatRequest):
-            self.request = with_piece(request, self._arrived)
-
-    def _arrived(self) -> None:
-        self.pieces += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Literal
 
-import httpx
+import httpx2
 
 from harness.errors import ModelFileInvalid
 from harness.hardware import is_below_evaluator_floor
@@ -269,7 +269,7 @@ _OWN_PORT = {"http": 80, "https": 443}
 
 def is_here(url: str) -> bool:
     """Whether an address is one of this machine's that no other machine has."""
-    return httpx.URL(url).host in _THIS_MACHINE
+    return httpx2.URL(url).host in _THIS_MACHINE
 
 
 def server_address(url: str) -> str:
@@ -278,7 +278,7 @@ def server_address(url: str) -> str:
     Scheme and host are in lower case and this machine has one name. The scheme's default port and
     the `/v1` of OpenAI's protocol are left out.
     """
-    address = httpx.URL(url)  # scheme and host in lower case
+    address = httpx2.URL(url)  # scheme and host in lower case
     host = "localhost" if is_here(url) else address.host
     port = "" if address.port in (None, _OWN_PORT.get(address.scheme)) else f":{address.port}"
     path = address.path.rstrip("/").removesuffix("/v1").rstrip("/")

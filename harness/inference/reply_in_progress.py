@@ -107,6 +107,7 @@ class ReplyInProgress:
         model_id: str,
         reported: ServerTimings | None = None,
         cost_usd: float | None = None,
+        extra: Mapping[str, object] | None = None,
     ) -> Completion:
         """The completion, now that the reply has ended as it should."""
         if not self._comes_apart:
@@ -149,6 +150,7 @@ class ReplyInProgress:
             itl=inter_token_latency(self._token_ns),
             cost_usd=cost_usd,
             logprobs=tuple(self._logprobs),
+            extra=extra or {},
         )
 
     def _take_in(self, text: str, reasoning: str) -> None:

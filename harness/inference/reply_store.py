@@ -12,11 +12,12 @@ import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import count
 from pathlib import Path
+from typing import Any, TypeVar
 
 import orjson
 from pydantic import TypeAdapter
@@ -30,6 +31,8 @@ from harness.inference.request import ChatRequest, Message
 from harness.inference.to_its_end import to_its_end
 from harness.log import log_warning
 from harness.trace import Clock, RunTrace
+
+T = TypeVar("T")
 
 _FORMAT = 1
 """Of keys and of stored completions: raise it with any change to either."""
@@ -137,6 +140,7 @@ class KeptReplies:
         self.used_again = 0
         self._path = trace.journal_path.with_suffix(_REPLIES_ENDING)
         self._endpoints = endpoints
+        self._identities: dict[str, str] = {}
         self._is_finished = False
         self._resumed = resumed
         self._trace = trace
@@ -159,9 +163,6 @@ class KeptReplies:
     async def slot(self, request: ChatRequest, *, label: str) -> AsyncIterator[Slot]:
         """The place of one call's reply, which an earlier part of the run may have filled."""
         slot = Slot()
-        if not self._store.is_usable:
-            yield slot
-            return
         call = label, call_key(request, identity=self._identity(request.model))
         # Before anything is awaited: calls that are made together differ only by their order.
         taken = self._taken[call]
@@ -230,11 +231,14 @@ class KeptReplies:
             raise
 
     def _identity(self, model: str) -> str:
-        endpoint = self._endpoints.get(model)
-        try:
-            return model if endpoint is None else reply_identity(endpoint)
-        except ModelFileInvalid:
-            return model  # its file is gone: the call will say so
+        if model not in self._identities:
+            endpoint = self._endpoints.get(model)
+            try:
+                identity = model if endpoint is None else reply_identity(endpoint)
+            except ModelFileInvalid:
+                return model  # its file is gone: the call will say so
+            self._identities[model] = identity
+        return self._identities[model]
 
     def _holds_a_secret(self, completion: Completion) -> bool:
         calls = completion.tool_calls
@@ -378,7 +382,11 @@ def reply_identity(endpoint: Endpoint) -> str:
 
 
 def _completion_as_text(completion: Completion) -> str:
-    return json.dumps(asdict(completion))
+    return json.dumps(completion, default=_fields_of)
+
+
+def _fields_of(part: Any) -> dict[str, object]:  # noqa: ANN401 - of a completion
+    return {one.name: getattr(part, one.name) for one in fields(part)}
 
 
 def _read_completion(text: str | None) -> Completion | None:
@@ -444,46 +452,49 @@ class TextStore:
         self._clean = clean
         self._unusable = unusable
         self._db = _open(path) if unusable is None else None
-        self._was_opened = unusable is None
+        self._is_used = unusable is None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="text store")
         self._has_warned = False
 
-    @property
-    def is_usable(self) -> bool:
-        """Whether texts can be kept; opens the file."""
-        if not self._was_opened:
-            self._was_opened = True
-            try:
-                self._db = _open(self._path)
-            except ConfigurationInvalid as error:
-                assert self._unusable is not None
-                self._unusable(error)
-        return self._db is not None
-
     async def find(self, key: str) -> str | None:
         """The text of this key; None when there is none."""
-        if not self.is_usable:
-            return None
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._find, key)
+        return await asyncio.wrap_future(self._soon(self._find, key))
 
     def keep(self, key: str, text: str) -> None:
         """Stores a text, soon: found from now on, written at the latest on closing."""
-        if self.is_usable:
-            self._thread.submit(self._keep, key, text)
+        self._soon(self._keep, key, text)
 
     async def keep_now(self, key: str, text: str) -> None:
         """Stores a text; returns when a killed process would not lose it."""
-        if self.is_usable:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._keep, key, text)
+        await asyncio.wrap_future(self._soon(self._keep, key, text))
 
     async def aclose(self) -> None:
         """Writes what is still to be written, and closes the file."""
+        if self._is_used:
+            await to_its_end(self._close, thread=self._thread)
+        self._thread.shutdown(wait=False)
+
+    def _soon(self, work: Callable[..., T], *arguments: str) -> Future[T]:
+        """Does it in the store's thread, which first opens the file."""
+        if not self._is_used:
+            self._is_used = True
+            self._thread.submit(self._open)
+        return self._thread.submit(work, *arguments)
+
+    def _open(self) -> None:
+        try:
+            self._db = _open(self._path)
+        except ConfigurationInvalid as error:
+            assert self._unusable is not None
+            self._unusable(error)
+
+    def _close(self) -> None:
         if self._db is not None:
-            self._thread.submit(self._db.close)
-            await to_its_end(self._thread.shutdown)
+            self._db.close()
 
     def _find(self, key: str) -> str | None:
-        assert self._db is not None
+        if self._db is None:
+            return None
         try:
             row = self._db.execute("SELECT text FROM reply WHERE key = ?", (key,)).fetchone()
         except sqlite3.Error as error:
@@ -494,8 +505,7 @@ class TextStore:
         return row[0] if row else None
 
     def _keep(self, key: str, text: str) -> None:
-        assert self._db is not None
-        if self._clean(text) != text:
+        if self._db is None or self._clean(text) != text:
             return
         try:
             self._db.execute("INSERT OR REPLACE INTO reply VALUES (?, ?)", (key, text))

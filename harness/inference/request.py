@@ -368,18 +368,6 @@ def merged(fields: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]
     return {**fields, **more, **both}
 
 
-def with_piece(request: ChatRequest, heard: Callable[[], None]) -> ChatRequest:
-    """The request, with something more to do at each piece of its reply."""
-    on_piece = request.on_piece
-
-    def both() -> None:
-        heard()
-        if on_piece is not None:
-            on_piece()
-
-    return replace(request, on_piece=both)
-
-
 def with_images_shown(messages: Iterable[Message]) -> tuple[Message, ...]:
     """A conversation whose images of tools stand in a user's turn behind the results.
 
@@ -484,11 +472,18 @@ _PARTS: Mapping[str, type] = {"messages": Message, "texts": str, "stop": str, "t
 """What the items of sequences are; a text alone is not a sequence."""
 
 
+_CHECKED = {
+    kind: [(one.name, one.default) for one in fields(kind) if one.name in _FIELDS]
+    for kind in (ChatRequest, EmbedRequest, RerankRequest)
+}
+"""The fields of requests that are checked, with their defaults."""
+
+
 def _check(request: Request) -> None:
     """Raises `InvalidInput` for another type or range: else the error would come from below."""
-    for name, default in ((one.name, one.default) for one in fields(request)):
+    for name, default in _CHECKED[type(request)]:
         value: Any = getattr(request, name)
-        if name not in _FIELDS or value is default is None:
+        if value is default:
             continue
         kind, said, *in_range = _FIELDS[name]
         is_right = isinstance(value, kind) and not isinstance(value, bool)

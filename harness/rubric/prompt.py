@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -209,7 +210,10 @@ class Shown:
 
 def shown(rubric: Rubric, draft: Draft) -> Shown:
     """The draft and its sources; if they are too long, without what says least."""
-    room, over, focus = _room(rubric, draft), rubric.shorten.evaluate_over, focus_of(rubric, draft)
+    over, cap = rubric.shorten.evaluate_over, rubric.shorten.cap or math.inf
+    if len(draft.text) <= min(_LEAST_ROOM_CHARS, over, cap) and not draft.sources:
+        return Shown(draft.text)
+    room, focus = _room(rubric, draft), focus_of(rubric, draft)
     condensed = condense(draft.text, budget_chars=over, cap_chars=room.draft_chars, focus=focus)
     return _with_sources(condensed, rubric, draft, room)
 

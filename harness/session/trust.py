@@ -29,7 +29,7 @@ from itertools import product
 from pathlib import Path
 from urllib.parse import unquote, unquote_plus, urlsplit
 
-import httpx
+import httpx2
 
 from harness.errors import ConfigurationInvalid, Notice, NotTrusted
 from harness.files import shipped_directory
@@ -157,7 +157,7 @@ def _provider(endpoint: Endpoint) -> str:
 
 def _spellings(url: str) -> list[str]:
     """A host as the user may write it; the first is the one to print."""
-    address = httpx.URL(url)  # the parser that also sends the call
+    address = httpx2.URL(url)  # the parser that also sends the call
     host = address.raw_host.decode("ascii").lower()
     host = f"[{host}]" if ":" in host else host
     own = _OWN_PORT.get(address.scheme)
@@ -172,7 +172,7 @@ def _is_usual(
     chosen = _provider(endpoint) if provider_of(endpoint).finds_keys else ""
     host = ""
     if url is not None:
-        address = httpx.URL(url)
+        address = httpx2.URL(url)
         host = address.host if address.scheme == "https" and address.port is None else "-"
     for provider, (hosts, variables) in MANAGED_APIS.items():
         carried = variables.split() + [_ANY] * (endpoint.url is None or chosen == provider)

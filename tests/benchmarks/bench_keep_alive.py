@@ -35,7 +35,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
+import httpx2
 import structlog
 
 for place in ("residency", "inference"):
@@ -219,8 +219,8 @@ def running_router(llama_server: str) -> Iterator[tuple[str, Path]]:
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/models").is_success
-    except httpx.ConnectError:
+        return httpx2.get(f"{url}/models").is_success
+    except httpx2.ConnectError:
         return False
 
 

@@ -204,7 +204,7 @@ def test_help_answers_without_importing_the_engine() -> None:
         "import sys\nfrom click.testing import CliRunner\nfrom harness.cli.main import command\n"
         "result = CliRunner().invoke(command, ['--help'])\n"
         "assert result.exit_code == 0 and 'Run a pipeline file.' in result.output, result.output\n"
-        "print([m for m in ('pydantic', 'httpx', 'numpy', 'rich') if m in sys.modules])"
+        "print([m for m in ('pydantic', 'httpx', 'httpx2', 'numpy', 'rich') if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

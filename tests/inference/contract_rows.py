@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-import httpx
+import httpx2
 from calls import backend_at
 from servers.anthropic import Anthropic
 from servers.emulated import SCENARIOS, TEXT, Emulated
@@ -219,7 +219,7 @@ VLLM_URL = os.environ.get("HARNESS_TEST_VLLM_URL", "")
 
 @asynccontextmanager
 async def _vllm(trial: str, _engines: Engines, settings: Settings) -> AsyncIterator[Opened]:
-    async with httpx.AsyncClient() as client:
+    async with httpx2.AsyncClient() as client:
         models = (await client.get(f"{VLLM_URL}/v1/models")).json()
     name = "nobody" if trial == "unknown model" else models["data"][0]["id"]
     async with backend_at(f"{VLLM_URL}/v1", backend="vllm", model_id=name, **settings) as backend:

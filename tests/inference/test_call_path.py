@@ -1,11 +1,11 @@
-"""How long the way of a call is, from a node's `run.chat` to httpx."""
+"""How long the way of a call is, from a node's `run.chat` to httpx2."""
 
 import asyncio
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from servers.openai_dialects import DIALECTS
 from servers.openai_server import OpenAIServer
@@ -18,7 +18,7 @@ MOST_FRAMES = 12
 
 
 def ours_below(frame):
-    """Functions of the package between httpx and `Run.chat`, both ends of ours included."""
+    """Functions of the package between httpx2 and `Run.chat`, both ends of ours included."""
     found = []
     while frame is not None:
         code = frame.f_code
@@ -37,11 +37,11 @@ class City:
 
 
 @pytest.mark.parametrize("returns", [None, City], ids=["text", "typed"])
-def test_at_most_twelve_frames_stand_between_a_nodes_chat_and_httpx(tmp_path, returns):
+def test_at_most_twelve_frames_stand_between_a_nodes_chat_and_httpx2(tmp_path, returns):
     seen = []
 
     def watch(frame, event, _argument):
-        if event == "call" and frame.f_code is httpx.AsyncClient.send.__code__:
+        if event == "call" and frame.f_code is httpx2.AsyncClient.send.__code__:
             seen.append(ours_below(frame))
 
     one = Pipeline("one")

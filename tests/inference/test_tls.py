@@ -8,6 +8,7 @@ import subprocess
 import pytest
 from calls import REQUEST, backend_at
 from clients import AT_ONCE, client_of
+from loopback import llama_server_stream
 
 from harness.errors import EndpointUnreachable
 
@@ -69,3 +70,25 @@ def test_a_server_whose_tls_is_refused_is_asked_once_and_not_held(
         asyncio.run(main())
     assert caught.value.code == code
     assert connections == ([] if speaks_tls else [b"\x16"])
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="no openssl to sign with")
+def test_a_certificate_that_ssl_cert_file_names_is_trusted(tmp_path, monkeypatch):
+    body = b"".join(llama_server_stream("Hello"))
+
+    async def serve(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().split(b"content-length:")[1].split()[0]))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n")
+        writer.write(b"content-length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+    async def main():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=self_signed(tmp_path))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        async with server, backend_at(url) as wire:
+            return (await wire.chat(REQUEST)).text
+
+    assert asyncio.run(main()) == "Hello"

@@ -100,7 +100,7 @@ def test_a_key_that_a_server_echoes_reaches_no_file(tmp_path, monkeypatch):
                 await pipeline_of(answer).run_async(inputs, settings=settings)
 
     asyncio.run(main())
-    assert len(list((tmp_path / "traces").iterdir())) == 5
+    assert len(list((tmp_path / "traces").iterdir())) == 4
     assert files_with(SECRET, tmp_path) == []
     assert "runs.jsonl" in files_with("[redacted]", tmp_path)
 

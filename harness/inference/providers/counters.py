@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Literal
 
-import httpx
+import httpx2
 
 from harness.inference.endpoint import Endpoint
 from harness.inference.providers.http import BodyTooLong, Connection
@@ -160,7 +160,7 @@ class MetricsSource:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 answers = [await self._ask(address, path) for path in tuple(self._paths)]
-        except (httpx.HTTPError, TimeoutError):
+        except (httpx2.HTTPError, TimeoutError):
             pause_s = max(_SHORTEST_RETRY_S, self._usual_pause_s, 2 * self.pause_s)
             self.pause_s = min(_LONGEST_RETRY_S, pause_s)
             return ()

@@ -12,9 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
 
-import httpx
+import httpx2
 import orjson
 
 from harness.errors import (
@@ -29,6 +30,7 @@ from harness.errors import (
 from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import parsed
+from harness.inference.providers.connection_stack import StackingClient
 from harness.inference.providers.error_replies import error_from_reply
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import Listener, ReplyInProgress
@@ -38,8 +40,6 @@ from harness.trace import Clock, monotonic
 from harness.trace.secrets import Redactor
 from harness.trace.tracer import traceparent
 
-KEEPALIVE_S = 3.0
-"""llama-server and vLLM close a connection after 5 s idle: close it before they do."""
 PACKED_AS = "gzip"
 """The encoding that servers may use."""
 _END_TIMEOUT_S = 0.05
@@ -48,8 +48,10 @@ _STEP_BYTES = 64 << 10
 _REFUSAL_BYTES = 64 << 10
 """How much of an error's body is read. litellm searches all of it, 4 seconds a megabyte, and blocks
 the event loop meanwhile."""
-_BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
+_BROKEN = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
 _GONE = "disconnected without sending a response"
+_TRUSTS_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Shared where it does not matter: to load certificates takes 40 ms."""
 _JSON = {"content-type": "application/json"}
 _READABLE = re.compile(r"^$|json|text/event-stream|text/plain|octet-stream", re.IGNORECASE)
 """Content types of replies, as servers and the proxies before them send them."""
@@ -59,7 +61,7 @@ _READABLE = re.compile(r"^$|json|text/event-stream|text/plain|octet-stream", re.
 
 def base_of(url: str) -> str:
     """An endpoint's address without its query, which an `http_client` adds to every request."""
-    return str(httpx.URL(url).copy_with(query=None, fragment=None)).rstrip("/")
+    return str(httpx2.URL(url).copy_with(query=None, fragment=None)).rstrip("/")
 
 
 def root_of(url: str) -> str:
@@ -91,6 +93,61 @@ def trace_headers() -> dict[str, str]:
     return {} if context is None else {"traceparent": context}
 
 
+# --- bodies ---------------------------------------------------------------------------------
+
+
+class BodyTooLong(httpx2.DecodingError):
+    """A body is longer than `most_bytes`."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(f"the body is longer than {most_bytes} bytes")
+        self.most_bytes = most_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedBody(httpx2.AsyncByteStream):
+    """A body that is unpacked step by step, and raises `BodyTooLong` beyond `most_bytes`.
+
+    Of an error's, only the beginning is read.
+    """
+
+    stream: httpx2.AsyncByteStream
+    packed_as: str
+    most_bytes: int
+    is_refusal: bool
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        length = 0
+        async for data in self._unpacked():
+            length += len(data)
+            if length > self.most_bytes:
+                raise BodyTooLong(self.most_bytes)
+            yield data
+            if self.is_refusal and length >= _REFUSAL_BYTES:
+                return
+
+    async def aclose(self) -> None:
+        """Closes the stream."""
+        await self.stream.aclose()
+
+    async def _unpacked(self) -> AsyncIterator[bytes]:
+        if self.packed_as in {"", "identity"}:
+            async for data in self.stream:
+                yield data
+            return
+        if self.packed_as not in {PACKED_AS, "deflate"}:
+            raise httpx2.DecodingError(f"its encoding is {self.packed_as}, which was not asked for")
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # which tells the two apart
+        try:
+            async for packed in self.stream:
+                while data := unpacker.decompress(packed, _STEP_BYTES):
+                    yield data
+                    packed = unpacker.unconsumed_tail  # noqa: PLW2901 - what is left of it
+                    await asyncio.sleep(0)
+        except zlib.error as error:
+            raise httpx2.DecodingError(str(error)) from error
+
+
 # --- one endpoint ---------------------------------------------------------------------------
 
 
@@ -119,9 +176,15 @@ class Connection:
         ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
 
+    # Of httpx2. litellm takes httpx's, which have the same arguments and methods.
+    new_client: Callable[..., Any] = StackingClient
+    new_body: type[BoundedBody] = BoundedBody
+    new_tls = staticmethod(httpx2.create_ssl_context)
+    client: httpx2.AsyncClient
+
     def __init__(self, endpoint: Endpoint, *, api_key: str | None = None) -> None:
         self.endpoint = endpoint
-        url = httpx.URL(endpoint.url or "https://")  # a client that picks it itself knows it later
+        url = httpx2.URL(endpoint.url or "https://")  # a client that picks it itself knows it later
         self.base, self.root = base_of(str(url)), root_of(str(url))
         key = bearer(api_key, endpoint=endpoint.tag)
         # What still has a variable is left out: pages that are asked for without credentials.
@@ -133,20 +196,24 @@ class Connection:
         }
         self._redactor = Redactor([key or "", *headers.values(), *query.values()])
         own = {"accept-encoding": PACKED_AS} | ({"authorization": f"Bearer {key}"} if key else {})
-        self.client = httpx.AsyncClient(
+        self.client = self.new_client(
             headers=own | headers,
             params=url.params.merge(query),
             event_hooks={"response": [self._bounded]},
-            timeout=httpx.Timeout(None, connect=endpoint.connect_timeout_s),
-            limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S),
-            # Loading certificates takes 20 ms that plain HTTP does not need; a proxy from the
-            # environment must not stand between us and this machine.
-            verify=httpx.create_ssl_context() if url.scheme == "https" else False,
+            timeout=(endpoint.connect_timeout_s, None, None, None),
+            verify=self.new_tls() if url.scheme == "https" else _TRUSTS_NOBODY,
+            # A proxy from the environment must not stand between us and this machine.
             trust_env=url.host not in _LOOPBACK,
         )
 
-    async def _bounded(self, response: httpx.Response) -> None:
-        bound(response, most_bytes=self.endpoint.max_reply_bytes)
+    async def _bounded(self, response: httpx2.Response) -> None:
+        # httpx2 unpacks up to a megabyte at once, in however many a few kilobytes become.
+        response.stream = self.new_body(
+            stream=cast("httpx2.AsyncByteStream", response.stream),
+            packed_as=response.headers.pop("content-encoding", "").strip().lower(),
+            most_bytes=self.endpoint.max_reply_bytes,
+            is_refusal=response.is_error,
+        )
 
     def refusal(
         self, said: object, *, status: int = 200, headers: Mapping[str, str] | None = None
@@ -175,22 +242,22 @@ class Connection:
         part = self._redactor.clean(said if isinstance(said, str) else repr(said))[:200]
         return kind(f"the reply has an unexpected part: {part!r}")
 
-    async def read(self, reply: httpx.Response) -> bytes:
+    async def read(self, reply: httpx2.Response) -> bytes:
         """All of a reply; raises `StreamCut` if it breaks, `ReplyTooLarge` if it is too long."""
         try:
             return (await reply.aread()).removeprefix(codecs.BOM_UTF8)
-        except httpx.RequestError as error:
+        except httpx2.RequestError as error:
             raise self.broken(error) from error
 
-    async def chunks(self, reply: httpx.Response) -> AsyncIterator[bytes]:
+    async def chunks(self, reply: httpx2.Response) -> AsyncIterator[bytes]:
         """A reply's bytes as they come; raises as `read`."""
         try:
-            async for chunk in reply.aiter_bytes():
+            async for chunk in reply.aiter_raw():
                 yield chunk
-        except httpx.RequestError as error:
+        except httpx2.RequestError as error:
             raise self.broken(error) from error
 
-    def broken(self, error: httpx.RequestError) -> InferenceError:
+    def broken(self, error: httpx2.RequestError) -> InferenceError:
         """The error of a reply whose rest could not be read."""
         if isinstance(error, BodyTooLong):
             return too_large(error)
@@ -232,9 +299,8 @@ def too_large(error: BodyTooLong) -> ReplyTooLarge:
     )
 
 
-def redirected(response: httpx.Response) -> ServerError:
+def redirected(status: int, location: str) -> ServerError:
     """The error of a server that names another address."""
-    status, location = response.status_code, response.headers["location"]
     message = f"HTTP {status}: it redirects to {location}; is the endpoint's url right?"
     return ServerError(message, status=status)
 
@@ -281,7 +347,7 @@ class Exchange(AsyncExitStack):
 
     async def post(
         self, url: str, fields: Mapping[str, object], *, on_sent: Callable[[], None] | None = None
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         """Sends fields as JSON; the reply is then read as long as the block lasts.
 
         `on_sent` is called when all of it has been handed to the system; again if it is sent again.
@@ -298,7 +364,7 @@ class Exchange(AsyncExitStack):
         if response.status_code != 200:
             body = await self._connection.read(response)
             if response.has_redirect_location:
-                raise redirected(response)
+                raise redirected(response.status_code, response.headers["location"])
             # Triton refuses a streamed call in the form of an event.
             data, status = body.removeprefix(b"data:"), response.status_code
             raise self._connection.refusal(data, status=status, headers=response.headers)
@@ -310,21 +376,24 @@ class Exchange(AsyncExitStack):
             )
         return response
 
-    def came_to_its_end(self, rest: AsyncIterator[bytes]) -> None:
-        """The reply is whole; the rest of the body is read on leaving, and dropped."""
-        self.push_async_callback(read_to_end, rest)
-
     async def _send(
         self, url: str, fields: Mapping[str, object], on_sent: Callable[[], None] | None
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         client, endpoint = self._connection.client, self._connection.endpoint
-        sending = _Sending(on_sent)
+        is_new = False
+
+        async def watch(event: str, _details: Mapping[str, object]) -> None:
+            nonlocal is_new
+            is_new = is_new or event.endswith("connect_tcp.started")
+            if on_sent and event.endswith("send_request_body.complete"):
+                on_sent()
+
         request = client.build_request(
             "POST",
-            url,
+            _address(url),
             content=orjson.dumps(fields),
             headers=_JSON | trace_headers(),
-            extensions={"trace": sending},
+            extensions={"trace": watch},
         )
         try:
             self.requests += 1
@@ -334,9 +403,9 @@ class Exchange(AsyncExitStack):
                 if client.is_closed:
                     how = "the connections were closed on this side"
                     raise self._connection.cut(how) from error
-                if sending.connected:
+                if is_new:
                     raise  # Of a new connection, it is the server's answer to this request.
-                if isinstance(error, httpx.RemoteProtocolError) and _GONE not in str(error):
+                if isinstance(error, httpx2.RemoteProtocolError) and _GONE not in str(error):
                     raise  # Something did come, and was no HTTP.
                 # The server had closed the pooled connection that we chose. No reply has begun, so
                 # sending again cannot repeat any of it.
@@ -345,10 +414,14 @@ class Exchange(AsyncExitStack):
         except _BROKEN as error:
             how = f"the connection broke before it began: {str(error) or type(error).__name__}"
             raise self._connection.cut(how, has_begun=False) from error
-        except httpx.ConnectTimeout as error:
+        except httpx2.ConnectTimeout as error:
             raise timed_out("connect_timeout_s", endpoint) from error
-        except httpx.RequestError as error:
+        except httpx2.RequestError as error:
             raise not_connected(error, url) from error
+
+
+_address = lru_cache(maxsize=64)(httpx2.URL)
+"""Of all that is done for a request, reading its address takes longest."""
 
 
 class HttpBackend(ABC):
@@ -366,6 +439,7 @@ class HttpBackend(ABC):
         self._clock = access.clock
         self._connection = Connection(endpoint, api_key=access.api_key)
         self._refused = refused or RefusedFields(endpoint.drop)
+        self._source = endpoint.source
         self._url = self._connection.base
         """Where calls are sent."""
 
@@ -390,8 +464,11 @@ class HttpBackend(ABC):
                     if listener.told or not self._refused.learn(error, fields):
                         raise
                 else:
-                    exchange.came_to_its_end(values)
-                    return replace(completion, dropped=dropped, attempts=exchange.requests)
+                    exchange.push_async_callback(read_to_end, values)
+                    attempts = exchange.requests
+                    return replace(
+                        completion, source=self._source, dropped=dropped, attempts=attempts
+                    )
 
     async def aclose(self) -> None:
         """Closes the connections; a call that is under way is cut off."""
@@ -417,87 +494,10 @@ async def read_to_end(rest: AsyncIterator[bytes]) -> None:
 
     A new connection costs less than waiting for a slow server.
     """
-    with suppress(TimeoutError, httpx.RequestError, InferenceError):
+    with suppress(TimeoutError, httpx2.RequestError, InferenceError):
         async with asyncio.timeout(_END_TIMEOUT_S):
             async for _ in rest:
                 pass
-
-
-class _Sending:
-    """As httpcore's `trace`, notices that a connection was opened for a request, and its end."""
-
-    def __init__(self, on_sent: Callable[[], None] | None) -> None:
-        self._on_sent = on_sent
-        self.connected = False
-
-    async def __call__(self, event: str, _details: Mapping[str, object]) -> None:
-        self.connected = self.connected or event.endswith("connect_tcp.started")
-        if self._on_sent and event.endswith("send_request_body.complete"):
-            self._on_sent()
-
-
-# --- bodies -------------------
-
-
-class BodyTooLong(httpx.DecodingError):
-    """A body is longer than `most_bytes`; one of httpx's errors, which litellm passes on."""
-
-    def __init__(self, most_bytes: int) -> None:
-        super().__init__(f"the body is longer than {most_bytes} bytes")
-        self.most_bytes = most_bytes
-
-
-def bound(response: httpx.Response, *, most_bytes: int) -> None:
-    """Limits a body that was not read yet: it raises `BodyTooLong` beyond `most_bytes`.
-
-    httpx unpacks whatever a server sends at once, and a few kilobytes can become all of the memory;
-    this unpacks step by step. Reads only the beginning of an error's body.
-    """
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    response.stream = _Body(
-        stream=response.stream,
-        packed_as=response.headers.pop("content-encoding", "").strip().lower(),
-        most_bytes=most_bytes,
-        is_refusal=response.is_error,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Body(httpx.AsyncByteStream):
-    stream: httpx.AsyncByteStream
-    packed_as: str
-    most_bytes: int
-    is_refusal: bool
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        length = 0
-        async for data in self._unpacked():
-            length += len(data)
-            if length > self.most_bytes:
-                raise BodyTooLong(self.most_bytes)
-            yield data
-            if self.is_refusal and length >= _REFUSAL_BYTES:
-                return
-
-    async def aclose(self) -> None:
-        await self.stream.aclose()
-
-    async def _unpacked(self) -> AsyncIterator[bytes]:
-        if self.packed_as in {"", "identity"}:
-            async for data in self.stream:
-                yield data
-            return
-        if self.packed_as not in {PACKED_AS, "deflate"}:
-            raise httpx.DecodingError(f"its encoding is {self.packed_as}, which was not asked for")
-        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # which tells the two apart
-        try:
-            async for packed in self.stream:
-                while data := unpacker.decompress(packed, _STEP_BYTES):
-                    yield data
-                    packed = unpacker.unconsumed_tail  # noqa: PLW2901 - what is left of it
-                    await asyncio.sleep(0)
-        except zlib.error as error:
-            raise httpx.DecodingError(str(error)) from error
 
 
 # --- what a body says -------------------------------------------------------------------------
@@ -564,7 +564,7 @@ async def json_values(chunks: AsyncIterator[bytes]) -> AsyncIterator[Any]:
 
 def _values(pieces: list[bytes]) -> Iterator[Any]:
     """What these lines of one event say, together or, if that is no JSON, each."""
-    together = _value(b"\n".join(pieces))
+    together = _value(b"\n".join(pieces)) if pieces else ""
     if not isinstance(together, str):
         yield together
     else:

@@ -28,16 +28,21 @@ from harness.inference.providers.error_replies import context_overflow
 from harness.inference.providers.http import (
     Access,
     BodyTooLong,
-    Connection,
     base_of,
     bearer,
     not_connected,
     redirected,
     too_large,
 )
-from harness.inference.providers.litellm_http import HttpCall, http_call, make_careful
+from harness.inference.providers.litellm_http import (
+    HttpCall,
+    HttpxConnection,
+    http_call,
+    make_careful,
+)
 from harness.inference.providers.openai_wire import (
     WireReply,
+    first_choices,
     openai_schema,
     wire_embeddings,
     wire_fields,
@@ -96,7 +101,7 @@ class LiteLLMBackend:
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
         self._endpoint = endpoint
         self._api_key = bearer(access.api_key, endpoint=endpoint.tag)
-        self._connection = Connection(endpoint, api_key=access.api_key)
+        self._connection = HttpxConnection(endpoint, api_key=access.api_key)
         self._clock = access.clock
         self._check_address = access.check_address
         self._litellm: Any = None
@@ -123,7 +128,7 @@ class LiteLLMBackend:
                 fields, dropped = self._refused.without(wanted)
                 try:
                     completion = await self._chat(request, fields, limits)
-                    return replace(completion, dropped=dropped, attempts=attempt)
+                    return replace(completion, dropped=dropped, attempts=attempt, source=source)
                 except ServerError as error:
                     if not self._refused.learn(error, fields):
                         raise
@@ -148,7 +153,7 @@ class LiteLLMBackend:
         self, request: ChatRequest, fields: Mapping[str, object], limits: TimeLimits
     ) -> Completion:
         progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
-        reply = WireReply(progress, endpoint=self._endpoint)
+        reply = WireReply(progress, model_id=self._endpoint.model_id)
         try:
             async with self._http_call() as call:
                 more = {"extra_body": request.extra_body} if request.extra_body else {}
@@ -167,12 +172,13 @@ class LiteLLMBackend:
     async def _read(self, said: Any, reply: WireReply) -> Any:  # noqa: ANN401 - litellm's own types
         """Reads what litellm returned; returns the part of it that has the usage."""
         if not self._endpoint.stream:
-            reply.add(_as_told(said.model_dump()))
+            told = _as_told(said.model_dump())
+            reply.add(told, first_choices(told))
             return said
         counted = None
         async for piece in said:
             chunk = _as_told(piece.model_dump())
-            reply.add(chunk)
+            reply.add(chunk, first_choices(chunk))
             counted = piece if chunk["usage"] else counted
         # The last piece says "stop", whether or not the provider did; and where the provider did
         # not count tokens, it has litellm's estimate.
@@ -245,7 +251,7 @@ class LiteLLMBackend:
     def _refusal(self, error: Exception, response: httpx.Response) -> InferenceError:
         endpoint = self._endpoint
         if response.has_redirect_location:
-            return redirected(response)
+            return redirected(response.status_code, response.headers["location"])
         try:
             body = response.content
         except httpx.ResponseNotRead:

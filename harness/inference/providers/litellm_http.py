@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx
@@ -22,8 +23,10 @@ import orjson
 
 from harness.errors import NotTrusted
 from harness.inference.json_text import at, parsed
+from harness.inference.providers.connection_stack import KEEPALIVE_S
 from harness.inference.providers.http import (
     PACKED_AS,
+    BoundedBody,
     Connection,
     is_end_mark,
     json_values,
@@ -37,11 +40,27 @@ _LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\x
 """In UTF-8, and as JSON escapes them. All others it has to escape anyway."""
 
 
+class _HttpxBody(BoundedBody, httpx.AsyncByteStream):
+    pass
+
+
+class HttpxConnection(Connection):
+    """Connections of httpx: litellm takes no others."""
+
+    new_client = partial(
+        httpx.AsyncClient,
+        limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S),
+    )
+    new_body = _HttpxBody
+    new_tls = staticmethod(httpx.create_ssl_context)
+    client: httpx.AsyncClient  # type: ignore[assignment]
+
+
 @dataclass(slots=True, kw_only=True)
 class HttpCall:
     """One call: what the HTTP client and litellm's caller tell each other past litellm."""
 
-    connection: Connection
+    connection: HttpxConnection
     """To the provider. litellm does not get the query of its address: it would add paths to it."""
     check_address: Callable[[str], None]
     """Raises `NotTrusted` for an address that nothing may be sent to."""
@@ -75,7 +94,7 @@ HTTP_CALL: ContextVar[HttpCall | None] = ContextVar("HTTP_CALL", default=None)
 
 @asynccontextmanager
 async def http_call(
-    connection: Connection, *, check_address: Callable[[str], None]
+    connection: HttpxConnection, *, check_address: Callable[[str], None]
 ) -> AsyncIterator[HttpCall]:
     """The block in which litellm makes a call.
 

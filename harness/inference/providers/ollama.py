@@ -163,7 +163,7 @@ class OllamaWire(HttpBackend):
         )
         # Templates of models that think between their calls have a place for it.
         thought = {"thinking": completion.reasoning} if completion.reasoning else {}
-        return replace(completion, extra=thought, source=self._endpoint.source)
+        return replace(completion, extra=thought)
 
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-import httpx
+import httpx2
 import orjson
 
 from harness.inference.endpoint import Endpoint
@@ -48,7 +48,7 @@ def _thinking(endpoint: Endpoint, effort: Effort) -> Fields:
 
     A server without a domain is somebody's own, and its template decides.
     """
-    host = httpx.URL(endpoint.url or "").host
+    host = httpx2.URL(endpoint.url or "").host
     if _OFF_BY_TYPE.search(host):
         off = {"thinking": {"type": "disabled"}}
         return off if effort == "none" else {"reasoning_effort": effort}

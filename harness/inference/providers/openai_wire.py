@@ -12,7 +12,6 @@ import asyncio
 import math
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -66,7 +65,7 @@ class OpenAIWire(HttpBackend):
     def _fields(self, request: ChatRequest) -> dict[str, object]:
         check_offers(request, self._provider)
         endpoint = self._endpoint
-        stream, source = endpoint.stream, endpoint.source
+        stream, source = endpoint.stream, self._source
         wanted = wire_fields(request, endpoint.model_id, stream=stream, source=source)
         if request.goes_on and self._provider.continues is not None:
             messages = wire_messages(request.messages, source)
@@ -114,7 +113,7 @@ class OpenAIWire(HttpBackend):
     async def _read(
         self, values: AsyncIterator[Any], progress: ReplyInProgress, headers: Mapping[str, str]
     ) -> Completion:
-        reply = WireReply(progress, endpoint=self._endpoint)
+        reply = WireReply(progress, model_id=self._endpoint.model_id)
         said: object = None
         try:
             async with asyncio.timeout(None) as end:
@@ -142,12 +141,13 @@ class OpenAIWire(HttpBackend):
         """Adds a part of a reply; whether that was all of it. Pings and the like are nothing."""
         if isinstance(said, str) and said.startswith("{"):
             raise self._connection.odd(said)
-        inner = at(next(iter(first_choices(said)), None), "error")
+        choices = first_choices(said)
+        inner = at(choices[0], "error") if choices else None
         if inner or at(said, "error") is not None or at(said, "object") == "error":
             raise self._connection.refusal(inner or said)
         if isinstance(said, list):
             raise self._connection.odd(said)
-        return isinstance(said, Mapping) and reply.add(said)
+        return isinstance(said, dict) and reply.add(said, choices)
 
     async def _embed(self, texts: tuple[str, ...]) -> object:
         # A single text goes alone: Triton's front end takes no list, and every server takes a text.
@@ -169,10 +169,9 @@ class OpenAIWire(HttpBackend):
 class WireReply:
     """One reply of this wire: its text goes into `progress`, all else is kept for its end."""
 
-    def __init__(self, progress: ReplyInProgress, *, endpoint: Endpoint) -> None:
+    def __init__(self, progress: ReplyInProgress, *, model_id: str) -> None:
         self._progress = progress
-        self._endpoint = endpoint
-        self._model_id = endpoint.model_id
+        self._model_id = model_id
         self._is_refusal = False
         self.finish_word: str | None = None
         """The server's own word for how it ended."""
@@ -192,19 +191,21 @@ class WireReply:
         is_counted = self.usage is not None and self.usage.get("prompt_tokens") is not None
         return is_counted and finish_reason(self.finish_word or "") is not None
 
-    def add(self, said: Mapping[str, Any]) -> bool:
-        """Takes in a chunk, or a reply that was not streamed; whether it was the latter."""
+    def add(self, said: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]) -> bool:
+        """Takes in a chunk, or a reply that was not streamed; whether it was the latter.
+
+        `choices` are its `first_choices`.
+        """
         model, usage = said.get("model"), said.get("usage")
         self._model_id = model if isinstance(model, str) and model else self._model_id
-        self.usage = usage if isinstance(usage, Mapping) and usage else self.usage
+        self.usage = _mapping(usage) or self.usage
         self.timings = _mapping(said.get("timings")) or self.timings
         self.metrics = _mapping(said.get("metrics")) or self.metrics
-        choices = first_choices(said)
         if not choices:
             return False
         choice = choices[0]
         message, delta = choice.get("message"), _mapping(choice.get("delta"))
-        self.came_whole = isinstance(message, Mapping) and not delta and not self.has_begun
+        self.came_whole = isinstance(message, dict) and not delta and not self.has_begun
         self.has_begun = True
         part = _mapping(message) if self.came_whole else delta
         text, thought = divided(part.get("content"))
@@ -225,7 +226,8 @@ class WireReply:
             self._progress.add_whole(text + refusal, reasoning=thought, calls=calls)
         else:
             self._progress.add(text + refusal, reasoning=thought, logprobs=logprobs, calls=calls)
-        self._extra = joined(self._extra, extra_of(part))
+        if more := extra_of(part):
+            self._extra = joined(self._extra, more)
         self.finish_word = word or self.finish_word
         return self.came_whole
 
@@ -253,14 +255,14 @@ class WireReply:
             raise StreamCut(
                 f"the server broke the generation off (finish reason '{self.finish_word}')"
             )
-        completion = self._progress.completion(
+        return self._progress.completion(
             finish_reason="content_filter" if self._is_refusal else ended,
             usage=_usage_of(self.usage, self.timings),
             model_id=self._model_id,
             reported=reported,
             cost_usd=cost_usd,
+            extra=self._extra,
         )
-        return replace(completion, extra=self._extra, source=self._endpoint.source)
 
 
 def wire_embeddings(replies: Sequence[object], *, endpoint: Endpoint, count: int) -> Embeddings:
@@ -445,13 +447,15 @@ def text_in(said: object) -> str:
             return said
         case list():
             return "".join(map(text_in, said))
-        case Mapping():
+        case dict():
             return next(filter(None, (text_in(said.get(name)) for name in _TEXTS)), "")
     return ""
 
 
 def divided(content: object) -> tuple[str, str]:
     """The answer and the reasoning of a content. Mistral and Databricks put both into parts."""
+    if isinstance(content, str):
+        return content, ""
     parts = content if isinstance(content, list) else [content]
     thoughts = [part for part in parts if _THOUGHT.search(str(at(part, "type")))]
     return text_in([part for part in parts if part not in thoughts]), text_in(thoughts)
@@ -481,7 +485,7 @@ _READ |= {"function"}
 
 def first_choices(said: object) -> list[Mapping[str, Any]]:
     """The replies of a chunk with the first one's index: a second one was not asked for."""
-    choices = (one for one in rows(at(said, "choices")) if isinstance(one, Mapping))
+    choices = (one for one in rows(at(said, "choices")) if isinstance(one, dict))
     return [one for one in choices if str(one.get("index") or 0) == "0"]
 
 
@@ -537,4 +541,4 @@ def _usage_of(said: Mapping[str, Any] | None, timings: Mapping[str, Any]) -> Usa
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-import httpx
+import httpx2
 import orjson
 
 from harness.errors import (
@@ -126,7 +126,7 @@ class ServerPages:
             )
         except BodyTooLong as error:
             raise self._connection.broken(error) from error
-        except httpx.RequestError as error:
+        except httpx2.RequestError as error:
             raise EndpointUnreachable(
                 f"the server at {self.root} does not answer {method} {path}: "
                 f"{type(error).__name__} {error}".rstrip()

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import xllamacpp
 from real_engines import HELLO, children, loaded, request, small_endpoint
@@ -41,7 +41,7 @@ def test_only_who_has_the_key_may_ask_and_the_key_is_shown_nowhere():
         async with loaded() as model:
             [pid] = children() - before
             page = {"origin": "http://localhost"}
-            async with httpx.AsyncClient(base_url=model.address, headers=page) as stranger:
+            async with httpx2.AsyncClient(base_url=model.address, headers=page) as stranger:
                 answers = [
                     await stranger.get(path) for path in ("/slots", "/metrics", "/props", "/health")
                 ]

@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-import httpx
+import httpx2
 import pytest
 from calls import REQUEST, ask, backend_at, cut_at, fail, phase
 from loopback import (
@@ -480,9 +480,9 @@ def test_a_server_that_is_there_and_cannot_be_trusted_is_not_said_to_be_away(
 
 def test_an_error_of_whoever_listens_stays_theirs():
     def listen(_text):
-        raise httpx.ConnectError("my own webhook is down")
+        raise httpx2.ConnectError("my own webhook is down")
 
-    with pytest.raises(httpx.ConnectError, match="my own webhook"):
+    with pytest.raises(httpx2.ConnectError, match="my own webhook"):
         ask(WHOLE, request=replace(REQUEST, on_text=listen))
 
 

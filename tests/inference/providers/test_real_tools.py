@@ -10,7 +10,7 @@ import subprocess
 import sys
 from contextlib import asynccontextmanager, contextmanager
 
-import httpx
+import httpx2
 import pytest
 from calls import backend_at
 from clients import client_of
@@ -149,7 +149,7 @@ def test_a_vllm_without_its_flags_refuses_once_and_has_them_typed():
     records = []
 
     async def main():
-        async with httpx.AsyncClient() as http:
+        async with httpx2.AsyncClient() as http:
             model = (await http.get(f"{VLLM_URL}/v1/models")).json()["data"][0]["id"]
         async with (
             backend_at(f"{VLLM_URL}/v1", backend="vllm", model_id=model) as backend,
