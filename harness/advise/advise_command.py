@@ -20,6 +20,7 @@ from harness.advise.layout_table import ONLY, launches, ports_of, print_places
 from harness.advise.layouts import Place, Wanted, enough_devices, packed
 from harness.advise.model_shape import read_model_shape
 from harness.advise.rates import Rates
+from harness.advise.serving import name_of
 from harness.advise.serving_load import Load, loads_of
 from harness.cli.arguments import config_option, find_journal, json_option
 from harness.cli.consoles import (
@@ -39,7 +40,6 @@ from harness.hardware.quantization import ROLE_FLOORS, KvBits
 from harness.inference import Endpoint
 from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
 from harness.inference.model_identity import is_here
-from harness.inference.providers.serving import name_of
 from harness.session import Settings, load_settings, run_to_its_end
 from harness.session.roles import KNOWN_ROLES, meant_role
 from harness.trace.calls import calls_of

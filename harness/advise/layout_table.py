@@ -23,12 +23,12 @@ from harness.advise.layouts import (
     precisions,
 )
 from harness.advise.rates import USUAL, usd_per_million_tokens
+from harness.advise.serving import LAUNCHES, Launch, Serving, toml
 from harness.cli.tables import digits, dollars, print_line
 from harness.hardware import format_bytes
 from harness.hardware.quantization import role_floor
 from harness.inference.endpoint import BackendName
 from harness.inference.providers import PROVIDERS
-from harness.inference.providers.serving import Launch, Serving, toml
 
 ONLY: Final = "model"
 """The role of a model that has none."""
@@ -343,16 +343,15 @@ def launches(
     is_whole = row.precision in {"BF16", "F16"}
     is_given = wanted.shape.family and row.precision == wanted.shape.quantization
     made: dict[BackendName, Launch] = {}
-    for backend, provider in PROVIDERS.items():
+    for backend, (packing, launch) in LAUNCHES.items():
         # A model that is given by its size comes in either packing.
         either = is_whole and not wanted.shape.family and row.tensor_parallel == 1
-        takes = provider.serves and (provider.serves == row.packing or either)
-        if provider.launch is None or not takes:
+        if not (packing == row.packing or either):
             continue
-        if not device.is_gpu and provider.serves == "safetensors":
+        if not device.is_gpu and packing == "safetensors":
             continue
         model, online = wanted.model, None
-        if provider.serves == "gguf":
+        if packing == "gguf":
             if not is_given:
                 model = f"{model.removesuffix('.gguf')}-{row.precision}.gguf"
         elif row.precision == "FP8" and wanted.shape.quantization in {"BF16", "F16"}:
@@ -374,7 +373,7 @@ def launches(
             port=port,
             first_gpu=place.first if device.count > row.devices or row.copies > 1 else None,
         )
-        made[backend] = provider.launch(serving)
+        made[backend] = launch(serving)
     return made
 
 

@@ -15,7 +15,6 @@ from harness.analysis.speed_limits import SpeedLimit, speed_limits_of
 from harness.analysis.time_budget import TimeShare, TimeSpent
 from harness.hardware.footprint import padded_tokens
 from harness.inference.providers import PROVIDERS, Aim, Provider
-from harness.inference.providers.serving import Serving
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
 from harness.trace.intervals import depths, length_ns, parts_within, union
@@ -66,32 +65,6 @@ class Server(events.Endpoint, name=events.Endpoint.NAME):
         # Threads that are not set are as many as there should be.
         useful = (c for c in changes if self.threads is not None or "{threads}" not in c)
         return tuple(map(self.filled, useful))
-
-    def restart(self, name: str, value: int, *, at_once: float | None, longest: int) -> str | None:
-        """What its provider starts it with for this value of a field of `Serving`; None for none.
-
-        `at_once` and `longest` are what the run shows of a server whose settings it does not know.
-        """
-        provider = provider_named(self.backend)
-        if provider.launch is None:
-            return None
-        if self.is_in_process:
-            at_once, longest = self.places, self.context_tokens
-        serving = Serving(model=self.model, context_tokens=longest)
-        values: list[dict[str, Any]] = [{name: value}, {name: 2 * value}]
-        to_be, other = (provider.launch(replace(serving, **one)) for one in values)
-        where, settings = f"restart {provider.title} with ", to_be.command
-        if not settings:
-            where = self.filled("under [endpoints.{tag}] in harness.toml, with path ({file}): ")
-            settings = to_be.endpoint
-        # Some servers have a setting that grows with another.
-        changed = [one.text for one in settings if one not in {*other.command, *other.endpoint}]
-        if not changed:
-            return None
-        notes = [f"now {at_once:.0f}"] if name == "sequences" and at_once else []
-        if not self.is_in_process and (name == "context_tokens" or len(changed) > 1):
-            notes.append(f"for calls of {value if name == 'context_tokens' else longest} tokens")
-        return where + " ".join(changed) + (f" ({'; '.join(notes)})" if notes else "")
 
     def filled(self, change: str) -> str:
         """A change's text, with what it names of the endpoint filled in."""

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from harness.analysis.speed_limits import SpeedLimit
 from harness.analysis.time_budget import TimeShare
 from harness.errors import Notice
+from harness.inference.providers import Aim
 from harness.trace.records import RunState
 
 Severity = Literal["error", "warning", "hint"]
@@ -96,8 +97,8 @@ class Found:
     case: str = ""
     first: tuple[str, ...] = ()
     """Changes that were computed from this run; they come before the others."""
-    wanted: tuple[str, int] | None = None
-    """The setting to start the server with: a field of `Serving`, and its value."""
+    wanted: tuple[Aim, str] | None = None
+    """What to change at the server, and what the run shows of how far; often nothing."""
     expected: Expected | None = None
     """Of what is wanted; if that is nothing, of the first change."""
 

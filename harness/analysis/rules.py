@@ -93,7 +93,7 @@ class Rule:
         usual = Advice(self.meaning, self.layer, self.moves)
         advice = self.cases.get(found.case, usual)
         server = observed.server(found.server or found.model or "")
-        move, expected = _moves(found, advice.moves, server, observed)
+        move, expected = _moves(found, advice.moves, server)
         return Finding(
             rule=code,
             severity=found.severity,
@@ -108,31 +108,21 @@ class Rule:
         )
 
 
-_AIMS = {
-    "sequences": Aim.ANSWER_MORE_AT_ONCE,
-    "kv_bits": Aim.MORE_KV_ROOM,
-    "context_tokens": Aim.LONGER_CONTEXT,
-}
-"""The purpose of a new value of a field of `Serving`."""
-
-
 def _moves(
-    found: Found, moves: tuple[str | Aim, ...], server: Server, observed: Observed
+    found: Found, moves: tuple[str | Aim, ...], server: Server
 ) -> tuple[tuple[str, ...], Expected | None]:
     """What to change, and what the change that the rule has computed is expected to do."""
-    restart = None
-    if found.wanted:
-        at_once = found.evidence.figures.get("answered_at_once")
-        longest = observed.longest_call(server.model)
-        restart = server.restart(*found.wanted, at_once=at_once, longest=longest)
     said = list(found.first)
+    subject = said[0] if said else None
     for move in moves:
         changes = server.remedies(move) if isinstance(move, Aim) else (server.filled(move),)
-        if restart and found.wanted and move == _AIMS[found.wanted[0]]:
-            changes = (restart, *changes[1:])
+        if found.wanted and changes and move == found.wanted[0]:
+            shown = f", for {found.wanted[1]}" if found.wanted[1] else ""
+            subject = f"{changes[0]}{shown}"
+            changes = (subject, *changes[1:])
         said += changes
-    subject = restart if found.wanted else said[0]
-    if subject not in said or found.expected is None:
+    subject = subject or (said[0] if said and not found.wanted else None)
+    if subject is None or found.expected is None:
         return tuple(said), None
     said[said.index(subject)] += f": {found.expected}"
     return tuple(said), found.expected

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from harness.analysis.facts import Observed, decoding, per_model
 from harness.analysis.finding import Evidence, Expected, Found, counted, said_ns
 from harness.analysis.speed_limits import SpeedLimit
+from harness.inference.providers import Aim
 from harness.trace.calls import Call
 from harness.trace.intervals import common, depths, length_ns, mean_depths
 
@@ -98,7 +99,7 @@ def kv_pressure(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
             replies_many=with_more,
             replies_few=with_fewer,
         ),
-        wanted=("kv_bits", 8),
+        wanted=(Aim.MORE_KV_ROOM, ""),
         # The same tokens in elements of half the size.
         expected=Expected("use of a 16-bit KV cache", 100 * highest, 50 * highest, "%"),
         lost_ns=lost_ns,
@@ -245,7 +246,7 @@ def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
         "of the KV cache unfinished and computed again. The server does not report how much time "
         "that took.",
         evidence=Evidence(figures={"preemptions": count, "calls": len(calls)}),
-        wanted=("kv_bits", 8),
+        wanted=(Aim.MORE_KV_ROOM, ""),
         expected=Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls"),
     )
 

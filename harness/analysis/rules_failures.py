@@ -9,6 +9,7 @@ from collections.abc import Container, Sequence
 from harness.analysis.facts import Observed, per_model
 from harness.analysis.finding import MOST_SPANS, Evidence, Expected, Found, counted, named, said_ns
 from harness.errors import NodeTimedOut
+from harness.inference.providers import Aim
 from harness.inference.providers.error_replies import context_overflow
 from harness.trace import events
 from harness.trace.calls import Call
@@ -127,7 +128,7 @@ def failed_calls(observed: Observed) -> Found | None:
     )
 
 
-def _context_for(calls: Sequence[Call]) -> tuple[str, int] | None:
+def _context_for(calls: Sequence[Call]) -> tuple[Aim, str] | None:
     """For each prompt and the reply that was allowed; None where they are unsaid.
 
     A server that refuses a prompt says how long it is.
@@ -140,7 +141,7 @@ def _context_for(calls: Sequence[Call]) -> tuple[str, int] | None:
         if asked is None or room is None:
             return None
         needed.append(asked + room)
-    return "context_tokens", -(-max(needed) // 256) * 256
+    return Aim.LONGER_CONTEXT, f"{max(needed):,} tokens"
 
 
 def failed_run(observed: Observed) -> Found | None:

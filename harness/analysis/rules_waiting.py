@@ -310,11 +310,12 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
     computes_all_it_can = any(
         one.model == model and one.bound == "compute" for one in observed.limits
     )
-    wanted, expected = ("sequences", _most_at_once(calls)), _with_places(calls, queues, queued)
+    wanted = Aim.ANSWER_MORE_AT_ONCE, f"{_most_at_once(calls)} calls at once"
+    expected = _with_places(calls, queues, queued)
     case = "places gain nothing" if expected.after >= expected.before else ""
     case = "at its limit" if computes_all_it_can else case
     if kv_is_full:  # in elements of half the size, twice as many fit
-        wanted = ("kv_bits", 8)
+        wanted = Aim.MORE_KV_ROOM, ""
         expected = Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls")
     return Found(
         severity="warning" if certain else "hint",

@@ -26,15 +26,16 @@ import tomllib
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
 from harness import Endpoint, Pipeline, Run, Settings
+from harness.advise.serving import LAUNCHES, Launch, Serving
 from harness.analysis import diagnose
 from harness.inference.providers import PROVIDERS
-from harness.inference.providers.serving import Launch, Serving
 from harness.session.settings import demo_endpoint
 from harness.trace import Journal, calls_of
 
@@ -74,13 +75,14 @@ def main() -> None:
 def measure(server: str, directory: Path) -> Row:
     model = str(VLLM / "smollm2") if server == "vllm" else str(demo_endpoint().path)
     serving = Serving(model=model, context_tokens=CONTEXT_TOKENS, on_gpu=False, port=free_port())
-    launch = PROVIDERS[server].launch(serving)
-    with started(server, launch, ""):
+    launch = LAUNCHES[server][1](serving)
+    with started(server, launch):
         queued = run(server, endpoint_of(launch), directory)
     finding = next(one for one in diagnose(queued).findings if one.rule == "queueing")
     remedy, _, _ = finding.move[0].partition(": time to")
-    changed = re.sub(r"^restart \S+ with|\(now.*", "", remedy)
-    with started(server, launch, changed):
+    places = int(re.search(r", for (\d+) calls at once", remedy)[1])
+    launch = LAUNCHES[server][1](replace(serving, sequences=places))
+    with started(server, launch):
         after = run(server, endpoint_of(launch), directory)
     waited = set(finding.evidence.spans)
     numbers = [number for number, call in enumerate(chats(queued)) if call.id in waited]
@@ -121,14 +123,14 @@ def endpoint_of(launch: Launch) -> Endpoint:
 
 
 @contextmanager
-def started(server: str, launch: Launch, changed: str) -> Iterator[None]:
-    """A server with that command; of a flag that is there twice, the later one counts."""
+def started(server: str, launch: Launch) -> Iterator[None]:
+    """A server with that command."""
     where = VLLM / "venv/bin" if server == "vllm" else Path(str(LLAMA_SERVER)).parent
     environment = os.environ | {"PATH": f"{where}{os.pathsep}{os.environ['PATH']}"}
     environment |= {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
     environment |= {"OMP_NUM_THREADS": "1", "LLAMA_ARG_THREADS": "1"}
     environment.pop("PYTHONPATH", None)
-    command = " ".join(one.text for one in launch.command) + f" {changed}"
+    command = " ".join(one.text for one in launch.command)
     provider = PROVIDERS[server]  # with the switches by which it tells how long calls queue
     command += f" --enforce-eager {provider.timings}" if server == "vllm" else " --metrics"
     with tempfile.TemporaryFile() as said:

@@ -39,7 +39,6 @@ from harness.inference.providers.model_files import (
 from harness.inference.providers.openai_wire import OpenAIWire
 from harness.inference.providers.provider import ALWAYS, NEVER, Fields, Provider, remedies
 from harness.inference.providers.server_host import NO_ROOM, in_time
-from harness.inference.providers.serving import configured
 from harness.inference.request import ChatRequest, EmbedRequest
 from harness.trace import Clock, monotonic
 
@@ -344,7 +343,10 @@ PROVIDER = Provider(
             answer_more_at_once="more slots ({slots}); each takes room for {context_tokens} tokens",
             read_prompts_faster="no threads ({threads}): left out, all cores read prompts",
             keep_prefixes="more slots ({slots}): each keeps the prefix of its last prompt",
-            more_kv_room="a lower context_tokens ({context_tokens}) or slots ({slots})",
+            more_kv_room=(
+                'cache_type_k and cache_type_v = "q8_0", which halve the cache',
+                "a lower context_tokens ({context_tokens}) or slots ({slots})",
+            ),
             compute_faster="threads one less than there are cores ({threads}), for they wait "
             "spinning, and with a core too few are ten times slower",
             fit_at_start="a lower context_tokens ({context_tokens}) or slots ({slots})",
@@ -360,7 +362,6 @@ PROVIDER = Provider(
             keep_loaded='backend = "llamacpp", and the url of a llama-server: it outlives the run',
         )
     ),
-    launch=lambda serving: configured(serving, backend="embedded", slots=True),
     telemetry_name="llamacpp",
     connect=lambda endpoint, access: EmbeddedLlamaCpp(endpoint, clock=access.clock),
     host=engine_host,

@@ -57,7 +57,6 @@ from harness.inference.providers.model_files import (
 )
 from harness.inference.providers.openai_wire import wire_fields
 from harness.inference.providers.provider import NEVER, Provider, check_offers, remedies
-from harness.inference.providers.serving import configured
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
 from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message, Request
@@ -540,7 +539,6 @@ PROVIDER = Provider(
         fit_later="a lower context_tokens ({context_tokens})",
         longer_context="a higher context_tokens ({context_tokens})",
     ),
-    launch=lambda serving: configured(serving, backend="llama-cpp-python", slots=False),
     telemetry_name="llamacpp",
     connect=lambda endpoint, access: LlamaCppPython(endpoint, clock=access.clock),
     host=engine_host,

@@ -30,7 +30,6 @@ from harness.inference.providers.provider import (
     remedies,
 )
 from harness.inference.providers.server_host import Answer, ServerHost, ServerPages, until
-from harness.inference.providers.serving import Launch, Serving, program
 from harness.inference.reply_in_progress import ServerTimings
 
 _METRICS_SWITCH: Final = "--metrics"
@@ -255,20 +254,6 @@ def _says(page: Answer, words: str) -> bool:
     return page.status == 400 and words in page.said
 
 
-def _launch(serving: Serving) -> Launch:
-    made = program(
-        "llama-server --model {model}" + (" --gpu-layers all" if serving.on_gpu else ""),
-        backend="llamacpp",
-        usual_port=8080,
-        context_tokens="--ctx-size {all_tokens}",
-        sequences="--parallel {sequences}",
-        kv_bits="--cache-type-k {cache_type} --cache-type-v {cache_type} --flash-attn on",
-        on_gpu="--gpu-layers 0",
-        port="--port {port}",
-    )
-    return made(serving)
-
-
 PROVIDER = Provider(
     title="llama-server",
     remedies=remedies(
@@ -290,8 +275,6 @@ PROVIDER = Provider(
             "a --spec-draft-p-min above 0 (the default): less likely tokens are not drafted",
         ),
     ),
-    launch=_launch,
-    serves="gguf",
     host=lambda endpoint, access, _: RouterHost(endpoint, access),
     served=_served,
     schema=nested_schema,

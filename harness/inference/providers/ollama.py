@@ -43,7 +43,6 @@ from harness.inference.providers.server_host import (
     ServerPages,
     until,
 )
-from harness.inference.providers.serving import Launch, Serving, Setting, program
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message, called_names
 from harness.inference.time_limits import TimeLimits
@@ -422,24 +421,6 @@ async def _footprint(_endpoint: Endpoint, host: Host) -> Footprint | None:
     return await host.footprint()
 
 
-_LAUNCH = program(
-    "ollama serve",
-    backend="ollama",
-    usual_port=11434,
-    path="",
-    context_tokens="OLLAMA_CONTEXT_LENGTH={context_tokens}",
-    sequences="OLLAMA_NUM_PARALLEL={sequences}",
-    kv_bits="OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0",
-    port="OLLAMA_HOST=127.0.0.1:{port}",
-)
-
-
-def _launch(serving: Serving) -> Launch:
-    made = _LAUNCH(serving)
-    context = Setting(f"context_tokens = {serving.context_tokens}", "with another, it loads anew")
-    return replace(made, endpoint=(*made.endpoint, context))
-
-
 PROVIDER = Provider(
     title="Ollama",
     remedies=remedies(
@@ -462,8 +443,6 @@ PROVIDER = Provider(
         enforce_schemas="use a newer Ollama, or a model that does not think aloud: some that do "
         "ignore a schema",
     ),
-    launch=_launch,
-    serves="gguf",
     connect=OllamaWire,
     host=lambda endpoint, access, _: OllamaHost(endpoint, access),
     footprint=_footprint,

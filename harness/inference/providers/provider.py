@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 from harness.errors import NotOffered
 from harness.hardware import Footprint, GgufHeader, Loading
@@ -15,7 +15,6 @@ from harness.inference.model_identity import ModelMetadata
 from harness.inference.providers.counters import MetricsSource, Reading
 from harness.inference.providers.http import Access
 from harness.inference.providers.server_host import ServerFacts, ServerPages
-from harness.inference.providers.serving import Launch, Serving
 from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.request import ChatRequest, Effort, JsonSchema
 
@@ -183,10 +182,6 @@ class Provider:
     telemetry_name: str = ""
     """Its name in OpenTelemetry, if not its backend's."""
     remedies: Remedies = field(default_factory=dict)
-    launch: Callable[[Serving], Launch] | None = None
-    """How it is started; None if that is not ours to decide."""
-    serves: Literal["gguf", "safetensors", ""] = ""
-    """The packing of the models that its command starts it with; empty if it has no command."""
 
     # Ways to it.
     connect: Callable[[Endpoint, Access], Backend] | None = None

@@ -11,7 +11,6 @@ from harness.inference.providers.counters import prometheus
 from harness.inference.providers.openai_wire import nested_schema
 from harness.inference.providers.provider import ContextReport, Counters, Provider, remedies
 from harness.inference.providers.server_host import ServerPages
-from harness.inference.providers.serving import program
 
 
 async def _served(pages: ServerPages) -> ModelMetadata | None:
@@ -40,21 +39,6 @@ PROVIDER = Provider(
         fit_at_start="a lower --mem-fraction-static, or --tp-size",
         fit_later="a lower --mem-fraction-static",
         draft_better="a smaller --speculative-num-draft-tokens, or EAGLE3 and a head for it",
-    ),
-    serves="safetensors",
-    launch=program(
-        "python -m sglang.launch_server --model-path {model}",
-        backend="sglang",
-        usual_port=30000,
-        context_tokens="--context-length {context_tokens}",
-        sequences="--max-running-requests {sequences}",
-        kv_bits="--kv-cache-dtype fp8_e4m3",
-        quantization="--quantization {quantization}",
-        on_gpu="--device cpu",
-        tensor_parallel="--tp-size {tensor_parallel}",
-        stages="--pp-size {stages}",
-        gpu_share="--mem-fraction-static {gpu_share}",
-        port="--port {port}",
     ),
     served=_served,
     schema=nested_schema,

@@ -20,7 +20,6 @@ from harness.inference.providers.provider import (
     remedies,
 )
 from harness.inference.providers.server_host import ServerHost, ServerPages, until
-from harness.inference.providers.serving import program
 from harness.inference.reply_in_progress import ServerTimings
 
 TIMES_SWITCH = "--enable-per-request-metrics"
@@ -139,20 +138,6 @@ PROVIDER = Provider(
         fit_later="a smaller --max-model-len or --max-num-seqs",
         longer_context="a larger --max-model-len",
         draft_better="a smaller --spec-tokens, or --spec-method eagle3 with a head for this model",
-    ),
-    serves="safetensors",
-    launch=program(
-        "vllm serve {model} --host 127.0.0.1",  # its default lets other machines in
-        backend="vllm",
-        usual_port=8000,
-        context_tokens="--max-model-len {context_tokens}",
-        sequences="--max-num-seqs {sequences}",
-        kv_bits="--kv-cache-dtype fp8",
-        quantization="--quantization {quantization}",
-        tensor_parallel="--tensor-parallel-size {tensor_parallel}",
-        stages="--pipeline-parallel-size {stages}",
-        gpu_share="--gpu-memory-utilization {gpu_share}",
-        port="--port {port}",
     ),
     host=lambda endpoint, access, _: VllmHost(endpoint, access),
     served=_served,

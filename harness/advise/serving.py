@@ -1,4 +1,7 @@
-"""How to serve a model, independent of the server; providers turn it into their command lines."""
+"""How to serve a model, and the command lines that start servers so.
+
+Servers whose commands were never run here have none.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Final
 
+from harness.advise.model_shape import Packing
 from harness.hardware.quantization import CACHE_TYPES, KvBits
+from harness.inference.endpoint import BackendName
 
 _MEANINGS: Final[Mapping[str, str]] = {
     "context_tokens": "{context_tokens} tokens for a prompt and its reply",
@@ -141,23 +146,6 @@ def _command(
     return [*variables, started, *(one for one in settings if one not in variables)]
 
 
-def configured(serving: Serving, *, backend: str, slots: bool) -> Launch:
-    """The endpoint of a model that harness loads from a file; nothing is started by hand."""
-    kind = toml(CACHE_TYPES[serving.kv_bits])
-    lines = {
-        f"backend = {toml(backend)}": "the engine that harness loads it with",
-        f"path = {toml(serving.model)}": "the model's file",
-        f"context_tokens = {serving.context_tokens}": _MEANINGS["context_tokens"],
-    }
-    if serving.kv_bits != 16:
-        lines[f"cache_type_k = {kind}\ncache_type_v = {kind}"] = _MEANINGS["kv_bits"]
-    if slots:
-        lines[f"slots = {serving.sequences}"] = _MEANINGS["sequences"]
-    values = {name: getattr(serving, name) for name in _MEANINGS}
-    settings = (Setting(text, _filled(reason, values)) for text, reason in lines.items())
-    return Launch(command=(), endpoint=tuple(settings))
-
-
 def _filled(text: str, values: Mapping[str, object]) -> str:
     return re.sub(r"\{(\w+)\}", lambda found: str(values[found[1]]), text)
 
@@ -176,3 +164,76 @@ def name_of(model: str) -> str:
     """The last part of a path on this machine; any other name as it is."""
     is_path = model.startswith(("/", ".", "~")) or model.endswith(".gguf")
     return PurePath(model).name.removesuffix(".gguf") if is_path else model
+
+
+# --- servers --------------------------------------------------------------------------------------
+
+
+def _llama_server(serving: Serving) -> Launch:
+    made = program(
+        "llama-server --model {model}" + (" --gpu-layers all" if serving.on_gpu else ""),
+        backend="llamacpp",
+        usual_port=8080,
+        context_tokens="--ctx-size {all_tokens}",
+        sequences="--parallel {sequences}",
+        kv_bits="--cache-type-k {cache_type} --cache-type-v {cache_type} --flash-attn on",
+        on_gpu="--gpu-layers 0",
+        port="--port {port}",
+    )
+    return made(serving)
+
+
+_OLLAMA: Final = program(
+    "ollama serve",
+    backend="ollama",
+    usual_port=11434,
+    path="",
+    context_tokens="OLLAMA_CONTEXT_LENGTH={context_tokens}",
+    sequences="OLLAMA_NUM_PARALLEL={sequences}",
+    kv_bits="OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0",
+    port="OLLAMA_HOST=127.0.0.1:{port}",
+)
+
+
+def _ollama(serving: Serving) -> Launch:
+    made = _OLLAMA(serving)
+    context = Setting(f"context_tokens = {serving.context_tokens}", "with another, it loads anew")
+    return replace(made, endpoint=(*made.endpoint, context))
+
+
+_VLLM: Final = program(
+    "vllm serve {model} --host 127.0.0.1",  # its default lets other machines in
+    backend="vllm",
+    usual_port=8000,
+    context_tokens="--max-model-len {context_tokens}",
+    sequences="--max-num-seqs {sequences}",
+    kv_bits="--kv-cache-dtype fp8",
+    quantization="--quantization {quantization}",
+    tensor_parallel="--tensor-parallel-size {tensor_parallel}",
+    stages="--pipeline-parallel-size {stages}",
+    gpu_share="--gpu-memory-utilization {gpu_share}",
+    port="--port {port}",
+)
+
+_SGLANG: Final = program(
+    "python -m sglang.launch_server --model-path {model}",
+    backend="sglang",
+    usual_port=30000,
+    context_tokens="--context-length {context_tokens}",
+    sequences="--max-running-requests {sequences}",
+    kv_bits="--kv-cache-dtype fp8_e4m3",
+    quantization="--quantization {quantization}",
+    on_gpu="--device cpu",
+    tensor_parallel="--tp-size {tensor_parallel}",
+    stages="--pp-size {stages}",
+    gpu_share="--mem-fraction-static {gpu_share}",
+    port="--port {port}",
+)
+
+LAUNCHES: Final[Mapping[BackendName, tuple[Packing, Callable[[Serving], Launch]]]] = {
+    "llamacpp": ("gguf", _llama_server),
+    "vllm": ("safetensors", _VLLM),
+    "sglang": ("safetensors", _SGLANG),
+    "ollama": ("gguf", _ollama),
+}
+"""By backend, the packing of the models that its server takes, and how it is started."""

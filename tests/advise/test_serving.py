@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.advise.serving import LAUNCHES, Serving
 from harness.errors import HarnessError
 from harness.inference import ChatRequest, Endpoint, as_messages, connect
 from harness.inference.providers import PROVIDERS
-from harness.inference.providers.serving import Serving
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 PLAIN = Serving(model=MODEL, context_tokens=4096, sequences=4)
@@ -34,25 +34,22 @@ ALL = Serving(
     port=9001,
     first_gpu=4,
 )
-LAUNCHED = {name: provider for name, provider in PROVIDERS.items() if provider.launch}
 COMMANDS = {
     "llamacpp": "llama-server --model MODEL --gpu-layers all --ctx-size 16384 --parallel 4",
     "vllm": "vllm serve MODEL --host 127.0.0.1 --max-model-len 4096 --max-num-seqs 4",
     "sglang": "python -m sglang.launch_server --model-path MODEL --context-length 4096 "
     "--max-running-requests 4",
     "ollama": "OLLAMA_CONTEXT_LENGTH=4096 OLLAMA_NUM_PARALLEL=4 ollama serve",
-    "embedded": "",
-    "llama-cpp-python": "",
 }
-each_server = pytest.mark.parametrize("name", LAUNCHED)
+each_server = pytest.mark.parametrize("name", LAUNCHES)
 
 
 def command_of(name, serving):
-    return " ".join(one.text for one in PROVIDERS[name].launch(serving).command)
+    return " ".join(one.text for one in LAUNCHES[name][1](serving).command)
 
 
 def endpoint_of(name, serving):
-    lines = [one.text for one in PROVIDERS[name].launch(serving).endpoint]
+    lines = [one.text for one in LAUNCHES[name][1](serving).endpoint]
     return Endpoint.model_validate({"tag": "small"} | tomllib.loads("\n".join(lines)))
 
 
@@ -61,13 +58,13 @@ def test_the_command_says_what_is_asked_for_and_the_endpoint_calls_it(name):
     assert command_of(name, PLAIN) == COMMANDS[name].replace("MODEL", MODEL)
     endpoint = endpoint_of(name, PLAIN)
     assert endpoint.backend == name
-    assert COMMANDS[name] == "" or (endpoint.model_id, endpoint.max_parallel) == (MODEL, 4)
-    made = LAUNCHED[name].launch(PLAIN)
+    assert (endpoint.model_id, endpoint.max_parallel) == (MODEL, 4)
+    made = LAUNCHES[name][1](PLAIN)
     assert all(one.reason for one in (*made.command, *made.endpoint))
 
 
 def test_a_command_has_only_what_differs_and_quotes_a_model():
-    assert set(COMMANDS) == set(LAUNCHED)
+    assert set(COMMANDS) == set(LAUNCHES)
     first, second = command_of("vllm", ALL).split(" & ")
     assert shlex.split(first) == [
         "CUDA_VISIBLE_DEVICES=4,5,6,7", "vllm", "serve", ALL.model,
