@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Literal, NamedTuple
 
 from harness.errors import ConfigurationInvalid, DoesNotFit, HarnessError, ModelFileInvalid, Notice
 from harness.graph import Graph
@@ -16,7 +16,7 @@ from harness.session.casting import Casting
 from harness.session.demand import MEMORY, Players, demand_of, judges
 from harness.session.models import known_endpoints, opened_host
 from harness.session.roles import EVALUATOR
-from harness.session.settings import BudgetSettings, Settings
+from harness.session.settings import Settings
 from harness.session.tenancy import (
     check_managed,
     devices_of,
@@ -119,15 +119,28 @@ async def plan_models(
     roles = _roles(_asked(declared, players), casting, endpoints, all_of_them=is_unknown)
 
     # 2. How large they are, and what there is room for.
-    sizes = await asyncio.gather(*(_size_up(endpoints[tag], environment) for tag in roles))
-    memory = _Memory(dict(zip(roles, sizes, strict=True)), settings.budget)
-    needed = casting.required | {tag for tag, played in roles.items() if played}
-    refusals = tuple(
-        Notice(code=error.code, message=str(error)) for error in _refusals(needed, memory)
+    sizes = await asyncio.gather(
+        *(_sized(endpoints[tag], played, environment) for tag, played in roles.items())
     )
+    tenants = {model.tag: tenant for model, tenant, _ in sizes if tenant is not None}
+    named = [device for tenant in tenants.values() for device in tenant.need]
+    devices = {device.name: device for device in devices_of(settings.budget, named=named)}
+    needed = casting.required | {tag for tag, played in roles.items() if played}
+    models, refusals = [], list[HarnessError]()
+    for model, tenant, error in sizes:
+        fit = model.fit
+        if tenant is not None:
+            fit = "split" if tenant.is_split else "whole"
+            try:
+                check_fits(model.tag, tenants, devices)
+            except DoesNotFit as never:
+                fit = "never"
+                refusals += [never] if model.tag in needed or tenant.pin else []
+        if isinstance(error, ModelFileInvalid) and model.tag in needed:
+            refusals.append(error)
+        models.append(replace(model, fit=fit))
 
     # 3. All of it side by side.
-    models = tuple(_planned_model(endpoints[tag], played, memory) for tag, played in roles.items())
     return ModelPlan(
         pipeline=graph.name,
         devices=tuple(
@@ -135,32 +148,10 @@ async def plan_models(
                 **asdict(device),
                 wanted_bytes=sum(model.need.get(device.name, 0) for model in models),
             )
-            for device in memory.devices.values()
+            for device in devices.values()
         ),
-        models=models,
-        refusals=refusals,
-    )
-
-
-def _planned_model(endpoint: Endpoint, roles: Sequence[str], memory: _Memory) -> PlannedModel:
-    tag = endpoint.tag
-    size, tenant = memory.sizes[tag], memory.tenants.get(tag)
-    says_context = endpoint.backend in FILE_BACKENDS or (
-        provider_of(endpoint).takes_context and "context_tokens" in endpoint.model_fields_set
-    )
-    return PlannedModel(
-        tag=tag,
-        roles=tuple(roles),
-        backend=endpoint.backend,
-        model=endpoint.model_id if endpoint.path is None else endpoint.path.name,
-        context_tokens=endpoint.context_tokens if says_context else None,
-        slots=slots_of(endpoint),
-        footprint=size.footprint,
-        need={} if tenant is None else tenant.need,
-        is_managed=is_managed(endpoint),
-        fit=memory.fit(tag),
-        pin=endpoint.pin,
-        problem=None if size.error is None else size.error.statement,
+        models=tuple(models),
+        refusals=tuple(Notice(code=one.code, message=str(one)) for one in refusals),
     )
 
 
@@ -217,69 +208,43 @@ def _roles(
 # --- how large they are ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Size:
-    """The known facts about a model's size; empty if the budget does not count it."""
-
-    tenant: Tenant | None = None
-    footprint: Footprint | None = None
-    error: HarnessError | None = None
-    """Why no more is known."""
-
-
-async def _size_up(endpoint: Endpoint, environment: Mapping[str, str]) -> _Size:
-    """The size of an endpoint's model, found without loading it."""
-    if not is_managed(endpoint):
-        return _Size()
-    footprint = None
-    try:
-        footprint = file_footprint(endpoint)
-        async with opened_host(endpoint, environment) as host:
-            return _Size(tenant=await tenant_of(endpoint, host), footprint=footprint)
-    except HarnessError as error:
-        return _Size(footprint=footprint, error=error)
-
-
-class _Memory:
-    """Devices, and the models that the budget would put there.
-
-    Raises:
-        ConfigurationInvalid: The capacity of a device is unknown.
-    """
-
-    def __init__(self, sizes: Mapping[str, _Size], settings: BudgetSettings) -> None:
-        self.sizes = sizes
-        self.tenants = {tag: one.tenant for tag, one in sizes.items() if one.tenant is not None}
-        named = [device for tenant in self.tenants.values() for device in tenant.need]
-        self.devices = {device.name: device for device in devices_of(settings, named=named)}
-        self.pinned = frozenset(tag for tag, tenant in self.tenants.items() if tenant.pin)
-
-    def fit(self, tag: str) -> Fit:
-        """Whether there is room for a model."""
-        if self.sizes[tag].error is not None:
-            return "unknown"
-        if tag not in self.tenants:
-            return "not counted"
-        if self.never(tag) is not None:
-            return "never"
-        return "split" if self.tenants[tag].is_split else "whole"
-
-    def never(self, tag: str) -> DoesNotFit | None:
-        """The sum that shows that a model never fits; None for one that fits, or may fit."""
-        if tag not in self.tenants:
-            return None
+async def _sized(
+    endpoint: Endpoint, roles: Sequence[str], environment: Mapping[str, str]
+) -> _Sized:
+    """An endpoint's model and its size, found without loading it."""
+    says_context = endpoint.backend in FILE_BACKENDS or (
+        provider_of(endpoint).takes_context and "context_tokens" in endpoint.model_fields_set
+    )
+    tenant, footprint, error = None, None, None
+    if is_managed(endpoint):
         try:
-            check_fits(tag, self.tenants, self.devices)
-        except DoesNotFit as error:
-            return error
-        return None
+            footprint = file_footprint(endpoint)
+            async with opened_host(endpoint, environment) as host:
+                tenant = await tenant_of(endpoint, host)
+        except HarnessError as failed:
+            error = failed
+    model = PlannedModel(
+        tag=endpoint.tag,
+        roles=tuple(roles),
+        backend=endpoint.backend,
+        model=endpoint.model_id if endpoint.path is None else endpoint.path.name,
+        context_tokens=endpoint.context_tokens if says_context else None,
+        slots=slots_of(endpoint),
+        footprint=footprint,
+        need={} if tenant is None else tenant.need,
+        is_managed=is_managed(endpoint),
+        fit="unknown" if error else "not counted" if tenant is None else "whole",
+        pin=endpoint.pin,
+        problem=None if error is None else error.statement,
+    )
+    return _Sized(model, tenant, error)
 
 
-def _refusals(needed: Collection[str], memory: _Memory) -> Iterator[HarnessError]:
-    """Why a run would be refused: a needed model never fits, or its file is no model."""
-    for tag, size in memory.sizes.items():
-        never = memory.never(tag)
-        if never is not None and (tag in needed or tag in memory.pinned):
-            yield never
-        if isinstance(size.error, ModelFileInvalid) and tag in needed:
-            yield size.error
+class _Sized(NamedTuple):
+    """A model of the plan, and what the budget would know of it."""
+
+    model: PlannedModel
+    tenant: Tenant | None
+    """None if the budget does not count it, or its size is unknown."""
+    error: HarnessError | None
+    """Why no more is known."""
