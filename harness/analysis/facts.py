@@ -13,7 +13,6 @@ from harness.analysis.finding import Found, said_ns
 from harness.analysis.slack import lost_to_places_ns
 from harness.analysis.speed_limits import SpeedLimit, speed_limits_of
 from harness.analysis.time_budget import TimeShare, TimeSpent
-from harness.hardware.footprint import padded_tokens
 from harness.inference.providers import PROVIDERS, Aim, Provider
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
@@ -137,12 +136,6 @@ class Observed:
     def server(self, tag: str) -> Server:
         """An endpoint; of one that the run does not describe, the tag alone is known."""
         return self.servers.get(tag) or Server(model=tag)
-
-    def longest_call(self, model: str) -> int:
-        """Tokens of its longest prompt and reply together, in whole blocks of 256."""
-        calls = self.by_model().get(model, ())
-        longest = ((c.input_tokens or 0) + (c.output_tokens or 0) for c in calls)
-        return padded_tokens(max(longest, default=0))
 
     def outlived(self, time_ns: int) -> bool:
         """Whether the run was resumed later, which repeated all that had failed or was cut off."""

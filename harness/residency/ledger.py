@@ -107,10 +107,6 @@ class Ledger:
         """Below 0 if too much is taken."""
         return self.devices[device].room_bytes - self.taken_bytes(device)
 
-    def with_resident(self, resident: Resident) -> Ledger:
-        """A ledger with this entry in place of the model's earlier one."""
-        return replace(self, residents={**self.residents, resident.model: resident})
-
     def without(self, model: str) -> Ledger:
         """A ledger without this model."""
         rest = {name: one for name, one in self.residents.items() if name != model}
