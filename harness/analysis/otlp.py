@@ -139,12 +139,16 @@ def _batches(spans: Iterable[Span], most: int) -> Iterator[list[Span]]:
         yield batch
 
 
+_SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
+"""Of the conventions whose names spans have: the last ones before generative AI's moved."""
+
+
 def _request(spans: Iterable[Span]) -> bytes:
     resource = {"service.name": "harness", "service.version": __version__}
     scope = InstrumentationScope(name="harness", version=__version__)
     of_run = ResourceSpans(
         resource=Resource(attributes=key_values(resource)),
-        scope_spans=[ScopeSpans(scope=scope, spans=spans)],
+        scope_spans=[ScopeSpans(scope=scope, spans=spans, schema_url=_SCHEMA_URL)],
     )
     request: bytes = ExportTraceServiceRequest(resource_spans=[of_run]).SerializeToString()
     return request

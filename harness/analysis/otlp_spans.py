@@ -189,7 +189,10 @@ class _Run:
                 if ours.get(name) is not None
             }
         if run := events.Run.of(record):
-            found["gen_ai.workflow.name"] = run.label
+            # Of a workflow the later conventions, of a repository of their own, have the second.
+            found["gen_ai.workflow.name"] = found["gen_ai.agent.name"] = run.label
+        elif record.name == events.name_of(events.Agent):
+            found["gen_ai.agent.name"] = title(record)
         elif tool := events.Tool.of(record):
             found["gen_ai.tool.name"] = tool.tool
         if self._content:

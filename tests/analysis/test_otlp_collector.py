@@ -131,6 +131,8 @@ def test_a_request_says_what_it_holds_and_who_sends_it(journal, given, posted_to
         "service.name": "harness",
         "service.version": __version__,
     }
+    (of_scope,) = posted.resource_spans.scope_spans
+    assert of_scope.schema_url == "https://opentelemetry.io/schemas/1.41.0"
 
 
 @pytest.mark.parametrize(
