@@ -290,9 +290,12 @@ def test_what_else_models_are_asked_has_its_names_too(tmp_path):
 
 
 def test_a_workflow_and_an_agent_have_their_names(tmp_path):
-    with new_run(tmp_path) as trace, trace.span("run", label="essay"):
-        with trace.span("agent", label="search (producer)", role="producer"):
-            pass
+    with (
+        new_run(tmp_path) as trace,
+        trace.span("run", label="essay"),
+        trace.span("agent", label="search (producer)", role="producer"),
+    ):
+        pass
 
     said = {span.name: values(span.attributes) for span in spans_of(Journal(trace.journal_path))}
     assert [one["gen_ai.agent.name"] for one in said.values()] == ["essay", "search (producer)"]
