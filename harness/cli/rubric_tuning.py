@@ -48,7 +48,7 @@ _SHOWN_STEPS = 10
 _SHOWN_IDS = 5
 _EXCERPT_CHARS = 80
 _LENGTH_BIAS = 0.3
-_SHOWN = ("pearson", "spearman", "kappa", "offset", "slope")
+_SHOWN = ("pearson", "spearman", "kendall", "kappa", "offset", "slope")
 _METHODS = {
     "accepted": "fixed sequence from the strictest threshold on",
     "rejected": "nested exact bounds",
@@ -416,9 +416,12 @@ def _thresholds(tuning: Tuning) -> Table:
 
 
 def _agreements(tuning: Tuning) -> Table:
-    table = _table("Evaluator and people", "dimension", "drafts", *_SHOWN, "one person")
+    # Only groups of several drafts have it.
+    has_groups = any(not math.isnan(o.estimates["kendall"].value) for o in tuning.agreements)
+    shown = [name for name in _SHOWN if has_groups or name != "kendall"]
+    table = _table("Evaluator and people", "dimension", "drafts", *shown, "one person")
     for one in tuning.agreements:
-        found = (_estimate(one.estimates[name]) for name in _SHOWN)
+        found = (_estimate(one.estimates[name]) for name in shown)
         table.add_row(one.name, str(one.drafts), *found, _number(one.ceiling[0]))
     return table
 

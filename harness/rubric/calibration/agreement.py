@@ -46,7 +46,8 @@ class Agreement:
     name: str
     drafts: int
     estimates: Mapping[str, Estimate]
-    """`pearson`, `spearman`; `kappa`, Cohen's with quadratic weights; `offset`, the mean of
+    """`pearson`, `spearman`; `kendall`, tau-b among the drafts of a group, the mean over groups;
+    `kappa`, Cohen's with quadratic weights; `offset`, the mean of
     evaluator minus people; `slope`, by how much the evaluator's score rises with a point of
     people's."""
     top: tuple[float, float]
@@ -124,6 +125,7 @@ def agreement(
     found = linear(resamples, both, x, y)
     # A resample keeps the ranks that its drafts have among all.
     found["spearman"] = linear(resamples, both, rank(x), rank(y))["pearson"]
+    found["kendall"] = _within_groups(resamples, both, x, y)
     return Agreement(
         name=name,
         drafts=len(x),
@@ -169,6 +171,20 @@ def linear(
             "offset": my - mx,
             "slope": np.where(vx > 0, cov / vx, np.nan),
         }
+
+
+def _within_groups(resamples: Resamples, both: NDArray[np.bool_], x: Values, y: Values) -> Values:
+    """`(1 + draws,)`: as `linear`, the mean of Kendall's tau over groups of several drafts."""
+    tau = library("scipy.stats").kendalltau
+    places, codes = np.flatnonzero(both), resamples.codes[both]
+    features = np.zeros((len(both), 2))
+    for code in np.unique(codes):
+        own = codes == code
+        if own.sum() > 1 and not np.isnan(found := tau(x[own], y[own]).statistic):
+            features[places[own][0]] = found, 1
+    sums = resamples.sums(features)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(sums[:, 0] / sums[:, 1])
 
 
 def _pearson(x: Values, y: Values) -> float:
