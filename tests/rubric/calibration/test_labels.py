@@ -70,6 +70,20 @@ def test_a_draft_is_the_same_in_every_form(tmp_path, name, text):
     assert draft.model_dump(include=EXPECTED.keys()) == EXPECTED
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "id,human.clear\n1,3 1 1\n"),
+        ("a.jsonl", '{"id": "1", "human.clear": [3, 1, 1]}\n'),
+        ("a.jsonl", '{"id": "1", "human": {"clear": [3, 1, null, 1]}}\n'),
+    ],
+)
+def test_scores_of_several_raters_without_names_stand_in_one_cell(tmp_path, name, text):
+    (draft,) = read(tmp_path, text, name).drafts
+
+    assert [*draft.people["clear"].values()] == [3, 1, 1]
+
+
 def test_parquet_holds_labels_as_any_table_does(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
