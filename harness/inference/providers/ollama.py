@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from harness.errors import InferenceError, LoadFailed, ModelNotFound, NotOffered
 from harness.hardware import Footprint, Loading, gguf_footprint, gguf_header_from_values
@@ -31,7 +31,6 @@ from harness.inference.providers.openai_wire import (
 from harness.inference.providers.provider import (
     ALWAYS,
     Counters,
-    Host,
     HostReport,
     Provider,
     remedies,
@@ -417,11 +416,6 @@ class OllamaHost(ServerHost):
         )
 
 
-async def _footprint(_endpoint: Endpoint, host: Host) -> Footprint | None:
-    assert isinstance(host, OllamaHost)
-    return await host.footprint()
-
-
 _LAUNCH = program(
     "ollama serve",
     backend="ollama",
@@ -466,7 +460,7 @@ PROVIDER = Provider(
     serves="gguf",
     connect=OllamaWire,
     host=lambda endpoint, access, _: OllamaHost(endpoint, access),
-    footprint=_footprint,
+    footprint=lambda _, host: cast("OllamaHost", host).footprint(),
     facts=_facts,
     served=_served,
     refuses_tools=True,
