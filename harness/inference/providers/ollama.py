@@ -28,13 +28,7 @@ from harness.inference.providers.openai_wire import (
     token_logprobs,
     wire_fields,
 )
-from harness.inference.providers.provider import (
-    ALWAYS,
-    Counters,
-    HostReport,
-    Provider,
-    remedies,
-)
+from harness.inference.providers.provider import ALWAYS, Counters, HostReport, Provider, remedies
 from harness.inference.providers.server_host import (
     Answer,
     ServerFacts,
