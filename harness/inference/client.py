@@ -35,13 +35,7 @@ from harness.inference.health import another_may_answer, retry_delay_s
 from harness.inference.meter import Admission, Meter
 from harness.inference.reply_in_progress import Listener
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot, call_key
-from harness.inference.request import (
-    ChatRequest,
-    EmbedRequest,
-    Request,
-    RerankRequest,
-    merged,
-)
+from harness.inference.request import ChatRequest, EmbedRequest, Request, RerankRequest, merged
 from harness.inference.structured import SchemaKnowledge, read_fitted
 from harness.inference.time_limits import Deadline, timed_out
 from harness.inference.tool_offers import ToolKnowledge, check_typed, read_offered

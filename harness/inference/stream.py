@@ -123,8 +123,7 @@ class Stream(Generic[T, R]):
         """
         if self._task is None or not self._task.done() or self._task.cancelled():
             raise InvalidInput(
-                "the stream has not ended; read it to the end first",
-                code="stream.not-ended",
+                "the stream has not ended; read it to the end first", code="stream.not-ended"
             )
         return self._task.result()
 

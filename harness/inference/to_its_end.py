@@ -7,6 +7,9 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @cache
@@ -19,12 +22,16 @@ def _threads(_process_id: int) -> ThreadPoolExecutor:
 
 
 async def to_its_end(
-    function: Callable[[], object], *, thread: ThreadPoolExecutor | None = None
-) -> None:
+    function: Callable[[], T],
+    *,
+    thread: ThreadPoolExecutor | None = None,
+    stop: Callable[[], None] = lambda: None,
+) -> T:
     """Runs a function in a thread; a cancellation waits until it has ended or failed.
 
     The threads that a loop shares may all be busy with plain functions that cannot be stopped, and
     an interrupted run is closed this way too: so it is the given `thread`, or one of our own.
+    `stop` is called when it is cancelled.
     """
     running = asyncio.get_running_loop().run_in_executor(thread or _threads(os.getpid()), function)
     cancelled = None
@@ -33,6 +40,7 @@ async def to_its_end(
             await asyncio.wait([running])
         except asyncio.CancelledError as error:
             cancelled = error
+            stop()
     if cancelled is not None:
         raise cancelled from running.exception()
-    running.result()
+    return running.result()

@@ -7,6 +7,7 @@ go to the tracer (`Stalls`) and to a track of the timeline.
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import sysconfig
 import threading
@@ -23,6 +24,7 @@ from harness.trace.stalls import BEAT_NS
 _LOOK_S = 0.05
 """A stall of this length is inspected, and again after the same time."""
 
+_LOOKING = threading.Lock()
 _LONGEST_NS = 1_000_000_000
 """Successive stalls are recorded together, up to this length."""
 
@@ -91,7 +93,7 @@ class _Heart:
         """In a thread: checks regularly whether the loop runs and, if not, where it is."""
         while not ended.wait(_LOOK_S):
             if self._tracer.stalls.overdue_ns >= _LOOK_S * 1e9:
-                frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - documented
+                frame = _frame_of(self._thread)
                 # The thread runs on: behind a frame that has ended stands none, or anything.
                 if frame is not None:
                     with suppress(AttributeError):
@@ -107,6 +109,19 @@ class _Heart:
         lag = events.ClientLag(track="client lag", longest_ns=longest_ns, at=at, function=function)
         start_ns = stalls[0].start_ns + BEAT_NS
         self._tracer.completed_span(lag, start_ns=start_ns, end_ns=stalls[-1].end_ns)
+
+
+def _frame_of(thread: int) -> FrameType | None:
+    # Were garbage collected meanwhile, its callbacks would let other threads run, and one that
+    # starts waits for a lock that is held here: the process stands still (CPython gh-106883).
+    with _LOOKING:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames().get(thread)  # noqa: SLF001 - documented
+        finally:
+            if collects:
+                gc.enable()
 
 
 def _place(innermost: FrameType) -> tuple[str, str]:

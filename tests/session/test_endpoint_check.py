@@ -197,6 +197,7 @@ class Crashing(OpenAIServer):
 
 
 UNKNOWN = OpenAIServer(dialect=DIALECTS["vllm"], scenario="unknown model")
+AT_ONCE = {"retry": {"max_attempts": 2, "base_s": 0}}
 NO_FILE = {"url": None, "backend": "embedded", "path": "none.gguf"}
 UNUSABLE = {
     "a wrong name": (UNKNOWN, {"model_id": "served-nome"}, "call.model-not-found", True, MODEL),
@@ -205,7 +206,7 @@ UNUSABLE = {
         guarded(chat=400, embeds="nothing"), {}, "call.server-error", True, "not here",
     ),
     "goes down": (
-        Crashing(dialect=DIALECTS["vllm"]), {"timeout_s": 1}, "call.unreachable", False, "",
+        Crashing(dialect=DIALECTS["vllm"]), AT_ONCE, "call.unreachable", False, "",
     ),
     "no key set": (dialect("vllm"), {"api_key_env": "NO"}, "endpoint.key-not-set", None, "NO"),
     "no file": (dialect("vllm"), NO_FILE, "model.file-invalid", None, "none.gguf"),

@@ -1,4 +1,6 @@
 import asyncio
+import gc
+import sys
 import time
 
 from harness.session.heartbeat import heartbeat
@@ -42,6 +44,24 @@ def test_a_stall_is_recorded_with_the_function_that_made_it():
     assert lag.attributes["function"] == "block"
     assert lag.attributes["at"].startswith("test_heartbeat.py:")
     assert lag.attributes["track"] == "client lag"
+
+
+def test_no_garbage_is_collected_while_a_stall_is_looked_at(monkeypatch):
+    # CPython gh-106883: a thread that starts meanwhile would wait for ever, and all others with it.
+    collects, look = [], sys._current_frames
+
+    def frames():
+        collects.append(gc.isenabled())
+        return look()
+
+    monkeypatch.setattr(sys, "_current_frames", frames)
+
+    async def work() -> None:
+        block(0.4)
+
+    lags_of(work)
+    assert set(collects) == {False}
+    assert gc.isenabled()
 
 
 def test_stalls_one_after_the_other_are_one_record():

@@ -141,11 +141,7 @@ def words_of(body: bytes) -> str:
 
 
 def context_overflow(
-    said: str,
-    *,
-    endpoint: str,
-    prompt_tokens: int | None = None,
-    context_tokens: int | None = None,
+    said: str, *, endpoint: str, prompt_tokens: int | None = None, context_tokens: int | None = None
 ) -> ContextOverflow:
     """The error of a message that tells of an overflow; lengths not given are read from it."""
     return ContextOverflow(

@@ -48,8 +48,7 @@ class HttpxConnection(Connection):
     """Connections of httpx: litellm takes no others."""
 
     new_client = partial(
-        httpx.AsyncClient,
-        limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S),
+        httpx.AsyncClient, limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S)
     )
     new_body = _HttpxBody
     new_tls = staticmethod(httpx.create_ssl_context)

@@ -231,20 +231,9 @@ class LlamaCppEngine:
             StreamCut: The engine was closed meanwhile.
             ServerError: llama.cpp failed.
         """
-        cancelled = None
         self._stop.value = b""
         try:
-            running = asyncio.get_running_loop().run_in_executor(self._thread, function)
-            while not running.done():
-                try:
-                    await asyncio.wait([running])
-                except asyncio.CancelledError as error:
-                    cancelled = error
-                    self._stop.value = b"!"
-            if cancelled is not None:
-                running.exception()  # that it was stopped
-                raise cancelled
-            return running.result()
+            return await to_its_end(function, thread=self._thread, stop=self._end_computation)
         except RuntimeError as error:
             if self._closing:
                 raise StreamCut("the reply was cut off: the model was unloaded") from error
@@ -255,9 +244,12 @@ class LlamaCppEngine:
         self._closing = True
         # In this order, since a new computation would take the stop back: it is refused first.
         self._thread.shutdown(wait=False)
-        self._stop.value = b"!"
+        self._end_computation()
         self._thread.shutdown(wait=True)
         self._llama.close()
+
+    def _end_computation(self) -> None:
+        self._stop.value = b"!"
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """A conversation as the model reads it, in tokens."""

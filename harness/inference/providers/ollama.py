@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from harness.errors import InferenceError, LoadFailed, ModelNotFound, NotOffered
 from harness.hardware import Footprint, Loading, gguf_footprint, gguf_header_from_values
@@ -28,14 +28,7 @@ from harness.inference.providers.openai_wire import (
     token_logprobs,
     wire_fields,
 )
-from harness.inference.providers.provider import (
-    ALWAYS,
-    Counters,
-    Host,
-    HostReport,
-    Provider,
-    remedies,
-)
+from harness.inference.providers.provider import ALWAYS, Counters, HostReport, Provider, remedies
 from harness.inference.providers.server_host import (
     Answer,
     ServerFacts,
@@ -416,11 +409,6 @@ class OllamaHost(ServerHost):
         )
 
 
-async def _footprint(_endpoint: Endpoint, host: Host) -> Footprint | None:
-    assert isinstance(host, OllamaHost)
-    return await host.footprint()
-
-
 PROVIDER = Provider(
     title="Ollama",
     remedies=remedies(
@@ -445,7 +433,7 @@ PROVIDER = Provider(
     ),
     connect=OllamaWire,
     host=lambda endpoint, access, _: OllamaHost(endpoint, access),
-    footprint=_footprint,
+    footprint=lambda _, host: cast("OllamaHost", host).footprint(),
     facts=_facts,
     served=_served,
     refuses_tools=True,
