@@ -17,6 +17,7 @@ from harness.errors import (
     ConfigurationInvalid,
     ContextOverflow,
     HarnessError,
+    InferenceError,
     LimitReached,
     Notice,
     NotOffered,
@@ -31,7 +32,7 @@ from harness.inference.call_spans import KvBytes, call_span, heard, record_answe
 from harness.inference.completion import Completion, Embeddings, Ranking, doubts, possible
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate
-from harness.inference.health import another_may_answer, retry_delay_s
+from harness.inference.health import another_may_answer, retry_delay_s, was_connected
 from harness.inference.meter import Admission, Meter
 from harness.inference.reply_in_progress import Listener
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot, call_key
@@ -359,20 +360,25 @@ class Client:
                 changes["on_piece"] = piece_came
             sent = replace(sent, **changes)
             # 5. Provider
-            with errors_of(line.endpoint.tag), self.tracer.calling(), call.caller.sending():
-                if sending is not None:
-                    sending.has_left = True
-                backend = (line.backend, *line.others)[place.replica]
-                if isinstance(sent, ChatRequest):
-                    answer: Any = await backend.chat(sent)
-                elif isinstance(sent, RerankRequest):
-                    if not isinstance(backend, Reranker):
-                        raise NotOffered(
-                            "its backend cannot rank; name an endpoint whose server does"
-                        )
-                    answer = await backend.rerank(sent)
-                else:
-                    answer = await backend.embed(sent)
+            try:
+                with errors_of(line.endpoint.tag), self.tracer.calling(), call.caller.sending():
+                    if sending is not None:
+                        sending.has_left = True
+                    backend = (line.backend, *line.others)[place.replica]
+                    if isinstance(sent, ChatRequest):
+                        answer: Any = await backend.chat(sent)
+                    elif isinstance(sent, RerankRequest):
+                        if not isinstance(backend, Reranker):
+                            raise NotOffered(
+                                "its backend cannot rank; name an endpoint whose server does"
+                            )
+                        answer = await backend.rerank(sent)
+                    else:
+                        answer = await backend.embed(sent)
+            except InferenceError as error:
+                if not was_connected(error):
+                    span.set(was_connected=False)
+                raise
             answer = self._counted(answer, request)
             if sending is not None:
                 sending.answer = answer

@@ -85,6 +85,12 @@ def is_replicas_fault(error: HarnessError) -> bool:
     return another_may_answer(error) and not used_up
 
 
+def was_connected(error: BaseException) -> bool:
+    """Whether a server can have read the request that failed so."""
+    timed_out = isinstance(error, CallTimeout) and error.limit == "connect_timeout_s"
+    return not (timed_out or isinstance(error, EndpointUnreachable))
+
+
 def outage_of(error: HarnessError) -> OutageReason | None:
     """How an error looks like a server that is down; None if it is about the call alone.
 

@@ -18,12 +18,12 @@ from typing import Literal, NamedTuple
 from harness.errors import (
     CallTimeout,
     ContextOverflow,
-    EndpointUnreachable,
     LimitReached,
     RunLimitReached,
 )
 from harness.inference.completion import Completion, Embeddings, Ranking
 from harness.inference.endpoint import Endpoint
+from harness.inference.health import was_connected
 from harness.inference.limits import FIELD_OF, LEAST_S, NOTHING, LimitName, Limits, Spent, refusal
 from harness.inference.request import (
     ChatRequest,
@@ -185,11 +185,7 @@ class Meter:
             if sending.answer is not None:
                 scope._add(taken=self._charges.taken(request, sending.answer))
         except BaseException as error:
-            # No server can have read it; `Call.was_sent` reads the same of a journal.
-            not_connected = isinstance(error, EndpointUnreachable) or (
-                isinstance(error, CallTimeout) and error.limit == "connect_timeout_s"
-            )
-            if sending.has_left and not not_connected:
+            if sending.has_left and was_connected(error):
                 scope._add(taken=self._charges.lost(request, pieces=sending.pieces))
             raise
         finally:

@@ -383,6 +383,8 @@ class Request(SpanEvent):
     output_tokens: int | None = None
     from_cache: bool = False
     """Whether an earlier call's reply answered it; then there are no figures of a model."""
+    was_connected: bool = True
+    """Whether its server was reached, as far as is known."""
 
     @property
     def was_refused(self) -> bool:
@@ -392,8 +394,8 @@ class Request(SpanEvent):
     @property
     def was_sent(self) -> bool:
         """Whether a server can have read it: no limit refused it, and its connection was made."""
-        is_timeout = self.error_class == "CallTimeout" and "connect_timeout_s" in (self.error or "")
-        return not (self.was_refused or is_timeout or self.error_class == "EndpointUnreachable")
+        unreached = self.error_class == "EndpointUnreachable" or not self.was_connected
+        return not (unreached or self.was_refused)
 
 
 class OtherRequest(Request):

@@ -94,6 +94,25 @@ def test_what_counts_as_spelled(source: str) -> None:
     assert spelled(source) == [1]
 
 
+@pytest.mark.parametrize(
+    ("error", "attributes", "was_sent"),
+    [
+        (None, {}, True),
+        ("CallTimeout: no reply within timeout_s", {}, True),
+        ("CallTimeout: in whatever words", {"was_connected": False}, False),
+        ("EndpointUnreachable: in whatever words", {}, False),
+        ("RunLimitReached: in whatever words", {}, False),
+    ],
+)
+def test_whether_a_call_was_sent_is_no_matter_of_words(
+    error: str | None, attributes: dict[str, object], was_sent: bool
+) -> None:
+    call = events.Chat.of(SpanRecord(1, None, "chat", 0, 9, "error", error, attributes))
+
+    assert call is not None
+    assert call.was_sent is was_sent
+
+
 def test_an_event_is_read_as_it_was_written() -> None:
     records: list[object] = []
     tracer = Tracer(records.append)
