@@ -105,7 +105,7 @@ def test_what_counts_as_spelled(source: str) -> None:
     ],
 )
 def test_whether_a_call_was_sent_is_no_matter_of_words(
-    error: str | None, attributes: dict[str, object], was_sent: bool
+    error: str | None, attributes: dict[str, object], *, was_sent: bool
 ) -> None:
     call = events.Chat.of(SpanRecord(1, None, "chat", 0, 9, "error", error, attributes))
 
