@@ -4,7 +4,7 @@ Knows nothing of models or rubrics.
 """
 
 from harness.trace.calls import UNRELIABLE, Call, CallGroup, calls_of, group_calls
-from harness.trace.clock import Clock, ManualClock, monotonic
+from harness.trace.clock import Clock, monotonic
 from harness.trace.journal import Durability, OnFailure
 from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal, load_run
@@ -50,7 +50,6 @@ __all__ = [
     "Interval",
     "JoinedTrace",
     "Journal",
-    "ManualClock",
     "NodeOutput",
     "OnFailure",
     "Record",

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from manual_clock import ManualClock
+
 from harness.analysis import report_of_runs
-from harness.trace import Journal, ManualClock, RunTrace
+from harness.trace import Journal, RunTrace
 
 MS = 1_000_000
 

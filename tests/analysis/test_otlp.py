@@ -6,11 +6,12 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from manual_clock import ManualClock
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 import harness
 from harness.analysis.otlp_spans import QUOTING, key_values, model_attributes, otlp_spans
-from harness.trace import Instant, Journal, ManualClock, RunTrace, TraceOptions
+from harness.trace import Instant, Journal, RunTrace, TraceOptions
 from harness.trace.events import Endpoint
 
 NEW_YEAR_NS = 1_767_225_600_000_000_000  # 2026-01-01T00:00:00Z

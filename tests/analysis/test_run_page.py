@@ -10,13 +10,13 @@ import pytest
 from demo import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
+from manual_clock import ManualClock
 
 from harness.analysis.run_page import RunPage, html_of, run_page_of, word_changes
 from harness.trace import (
     Content,
     Flow,
     Instant,
-    ManualClock,
     NodeOutput,
     Record,
     RunEnded,

@@ -7,6 +7,7 @@ from itertools import groupby
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from manual_clock import ManualClock
 from sample_runs import STARTED, span, write_journal
 
 from harness.analysis import report_of
@@ -15,7 +16,6 @@ from harness.trace import (
     Flow,
     Instant,
     Journal,
-    ManualClock,
     RunEnded,
     RunTrace,
     SpanRecord,

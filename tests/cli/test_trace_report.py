@@ -8,11 +8,12 @@ from pathlib import Path
 import orjson
 import pytest
 from golden import assert_shown, printed
+from manual_clock import ManualClock
 
 from harness.analysis import RunReport, report_of
 from harness.cli.consoles import json_object
 from harness.cli.trace_report import print_report
-from harness.trace import Journal, ManualClock, RunTrace
+from harness.trace import Journal, RunTrace
 
 MS = 1_000_000
 LONG_TAG = "a-model-with-[bold]a-very-long-name[/bold]-of-70b-parameters-at-q8_0"

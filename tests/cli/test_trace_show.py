@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from golden import printed
+from manual_clock import ManualClock
 
 from harness.cli.trace_show import SpanShown, print_span, span_shown
 from harness.errors import InvalidInput
-from harness.trace import Journal, ManualClock, RunTrace, TraceOptions
+from harness.trace import Journal, RunTrace, TraceOptions
 
 MS = 1_000_000
 

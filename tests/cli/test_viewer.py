@@ -10,10 +10,10 @@ from threading import Thread
 from urllib.parse import urlsplit
 
 import pytest
+from manual_clock import ManualClock
 
 from harness.cli.viewer import LoopbackServer, TraceViewer
 from harness.errors import InvalidInput
-from harness.trace import ManualClock
 
 SHOW = """\
 import sys

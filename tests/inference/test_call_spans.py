@@ -6,6 +6,7 @@ import pytest
 from calls import backend_at, phase
 from clients import client_of
 from loopback import GONE_BEFORE_A_BYTE, Loopback, Reply, error_reply, llama_server_stream
+from manual_clock import ManualClock
 
 from harness.errors import StreamCut
 from harness.inference import (
@@ -19,7 +20,7 @@ from harness.inference import (
     Usage,
 )
 from harness.inference.completion import InterTokenLatency
-from harness.trace import Journal, ManualClock, RunTrace, TraceOptions, Tracer, calls_of
+from harness.trace import Journal, RunTrace, TraceOptions, Tracer, calls_of
 from harness.trace.calls import call_group
 from harness.trace.records import Content, Instant, SpanEnded, SpanRecord, SpanStarted
 from harness.trace.tracer import span_id, trace_id

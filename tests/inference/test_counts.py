@@ -10,13 +10,13 @@ import pytest
 from calls import REQUEST, backend_at
 from clients import client_of, meter_of
 from loopback import DONE, Loopback, Reply, chunk, delta
+from manual_clock import ManualClock
 from metered import reply
 
 from harness.inference import Limits
 from harness.inference.completion import Embeddings, possible
 from harness.inference.meter import TokenPrice
 from harness.inference.request import EmbedRequest, most_prompt_tokens
-from harness.trace import ManualClock
 
 HUGE = 10**400
 TEXT = "Tea is a drink."

@@ -2,12 +2,13 @@ import asyncio
 
 import pytest
 from clients import client_of
+from manual_clock import ManualClock
 
 from harness.errors import StreamCut
 from harness.graph.executor import leave_behind
 from harness.graph.outcome import Log
 from harness.inference import ChatRequest, Replica, ScriptedBackend, as_messages
-from harness.trace import ManualClock, SpanEnded, SpanStarted, Tracer
+from harness.trace import SpanEnded, SpanStarted, Tracer
 
 
 def request(text):

@@ -10,6 +10,7 @@ import pytest
 from clients import AT_ONCE
 from hypothesis import given
 from hypothesis import strategies as st
+from manual_clock import ManualClock
 from metered import client_on, reply, request
 
 from harness import ScriptedBackend
@@ -27,7 +28,6 @@ from harness.inference import (
     most_tokens_of,
 )
 from harness.inference.meter import TokenPrice
-from harness.trace import ManualClock
 
 PART = {
     "tokens": (Limits(max_tokens=60), Spent(input_tokens=31), "29 left"),

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from clients import ONCE, client_of
+from manual_clock import ManualClock
 from structlog.testing import capture_logs
 from test_gate import until_idle
 
@@ -19,7 +20,7 @@ from harness.errors import (
 )
 from harness.inference import ChatRequest, Replica, ScriptedBackend, as_messages
 from harness.inference.health import outage_of
-from harness.trace import ManualClock, SpanStarted, Tracer
+from harness.trace import SpanStarted, Tracer
 
 REFUSED = EndpointUnreachable("nothing answers", endpoint="m")
 LOADING = Overloaded("HTTP 503: Loading model", endpoint="m")

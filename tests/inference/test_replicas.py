@@ -4,6 +4,7 @@ import pytest
 from clients import AT_ONCE, client_of
 from hypothesis import given
 from hypothesis import strategies as st
+from manual_clock import ManualClock
 from test_gate import Held, until_idle
 
 from harness.errors import CallTimeout, EndpointUnreachable, QueueFull, ServerError, StreamCut
@@ -17,7 +18,7 @@ from harness.inference import (
 )
 from harness.inference.health import is_replicas_fault, pause_s
 from harness.inference.replicas import ReplicaState, choice, most_for_one, preference, stable_prefix
-from harness.trace import ManualClock, SpanEnded, Tracer
+from harness.trace import SpanEnded, Tracer
 
 NAMES = ("a:1", "b:1", "c:1")
 

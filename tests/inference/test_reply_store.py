@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 
 import pytest
 from clients import client_of
+from manual_clock import ManualClock
 from structlog.testing import capture_logs
 
 from harness.errors import ConfigurationInvalid, ModelFileInvalid, StreamCut
@@ -28,7 +29,7 @@ from harness.inference import (
 )
 from harness.inference.completion import InterTokenLatency
 from harness.inference.reply_store import ReplyCache, TextStore, reply_identity
-from harness.trace import ManualClock, SpanEnded, SpanRecord, Tracer
+from harness.trace import SpanEnded, SpanRecord, Tracer
 
 REQUEST = ChatRequest(model="m", messages=as_messages("Write."))
 

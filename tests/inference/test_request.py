@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from manual_clock import ManualClock
 
 from harness.errors import InvalidInput, ServerError, StreamCut
 from harness.inference import (
@@ -23,7 +24,6 @@ from harness.inference import (
 )
 from harness.inference.completion import as_vectors
 from harness.inference.request import most_prompt_tokens, most_tokens_in
-from harness.trace import ManualClock
 
 SOUND = {"type": "input_audio", "input_audio": {"data": "…"}}
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from clients import client_of
+from manual_clock import ManualClock
 
 from harness.errors import (
     AuthenticationFailed,
@@ -18,7 +19,7 @@ from harness.errors import (
 )
 from harness.inference import ChatRequest, ScriptedBackend, as_messages
 from harness.inference.health import RetryPolicy, another_may_answer, retry_delay_s
-from harness.trace import Instant, ManualClock, Tracer
+from harness.trace import Instant, Tracer
 
 REQUEST = ChatRequest(model="m", messages=as_messages("Write."))
 POLICY = RetryPolicy(max_attempts=4, base_s=0.5, cap_s=1.5)

@@ -4,11 +4,12 @@ from dataclasses import replace
 import orjson
 import pytest
 from clients import client_of
+from manual_clock import ManualClock
 
 from harness.errors import ServerError
 from harness.inference import ChatRequest, Message, ScriptedBackend
 from harness.inference.structured import SchemaKnowledge, mode_of
-from harness.trace import ManualClock, Tracer
+from harness.trace import Tracer
 from harness.trace.records import SpanEnded
 
 SCHEMA = {"type": "object", "properties": {"owls": {"type": "integer"}}, "required": ["owls"]}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from clients import client_of
+from manual_clock import ManualClock
 
 from harness.errors import ReplyInvalid, ServerError
 from harness.inference import (
@@ -22,7 +23,7 @@ from harness.inference import (
     knowledge_of,
 )
 from harness.inference.reply_in_progress import CallPiece, tool_calls
-from harness.trace import ManualClock, Tracer
+from harness.trace import Tracer
 from harness.trace.records import SpanEnded
 
 WEATHER = ToolSpec(

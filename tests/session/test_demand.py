@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 
 import pytest
+from manual_clock import ManualClock
 from scripted_judge import judge
 from session_runs import fail, pipeline_of, run, settings_of
 
@@ -15,7 +16,7 @@ from harness.graph import execute
 from harness.residency import Device, HostReport, KeepAliveBudget, Tenant
 from harness.session import open_session, read_earlier_run
 from harness.session.demand import Forecaster, Players, demand_of
-from harness.trace import ManualClock, Tracer, monotonic
+from harness.trace import Tracer, monotonic
 
 ROLES = ("planner", "producer", "critic", "editor", "evaluator")
 

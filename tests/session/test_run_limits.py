@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from manual_clock import ManualClock
 from scripted_judge import verdict
 from session_runs import BAD, GOOD, ONE_QUESTION, Calls, Charging, codes, fail, pipeline_of, run
 from session_runs import settings_of as plain_settings_of
@@ -20,7 +21,6 @@ from harness.errors import HarnessError, RunLimitReached, ServerError
 from harness.inference import ChatRequest, Limits, Spent, most_prompt_tokens
 from harness.session.result import run_spent
 from harness.session.session import open_session
-from harness.trace import ManualClock
 
 PROMPT = "x" * 30
 """82 tokens at most with what a template may add, and one by the scripted backend's count."""

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping
 
 import pytest
+from manual_clock import ManualClock
 from sample_runs import STARTED, journal_lines, whole_lines
 from structlog.testing import capture_logs
 
@@ -16,7 +17,6 @@ from harness.trace import (
     Content,
     Instant,
     JoinedTrace,
-    ManualClock,
     NodeOutput,
     Redactor,
     RunEnded,

@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from manual_clock import ManualClock
 from sample_runs import journal_lines, sealed
 
 from harness.analysis import diagnose, report_of
@@ -17,7 +18,6 @@ from harness.trace import (
     Instant,
     JoinedTrace,
     Journal,
-    ManualClock,
     NodeOutput,
     RunEnded,
     RunStarted,

@@ -1,6 +1,7 @@
 import pytest
+from manual_clock import ManualClock
 
-from harness.trace import Interval, ManualClock
+from harness.trace import Interval
 from harness.trace.stalls import Stalls
 
 MS = 1_000_000

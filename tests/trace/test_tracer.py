@@ -3,6 +3,7 @@ import hashlib
 
 import numpy as np
 import pytest
+from manual_clock import ManualClock
 
 from harness.trace import (
     Content,
@@ -10,7 +11,6 @@ from harness.trace import (
     Flow,
     Flows,
     Instant,
-    ManualClock,
     NodeOutput,
     SpanEnded,
     SpanRecord,

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clients import in_a_loop
+from manual_clock import ManualClock
 
 from harness.errors import CallTimeout, EvaluatorAbstained, InferenceError, StreamCut
 from harness.inference import ChatRequest, Completion, Limits, Message, Usage
 from harness.inference.meter import TokenPrice
 from harness.rubric import Checked, Dimension, DimensionScore, Draft, Finding, Rubric, reach_verdict
-from harness.trace import Journal, ManualClock, Record, RunStarted, Tracer
+from harness.trace import Journal, Record, RunStarted, Tracer
 from harness.trace.journal_line import encode, seal
 from harness.trace.records import SCHEMA_VERSION
 from harness.wiggum import LoopPolicy, Reviser, Round, WiggumResult, revise_until_met

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from clients import in_a_loop
+from manual_clock import ManualClock
 
 from harness.errors import (
     CallTimeout,
@@ -19,7 +20,6 @@ from harness.errors import (
 from harness.inference import ChatRequest, Completion, Limits, Message, Meter, Spent, Usage, merged
 from harness.inference.limits import refusal
 from harness.inference.meter import TokenPrice
-from harness.trace import ManualClock
 from harness.wiggum import LoopPolicy
 
 # --- what they are -------------------------------------------------------------------------------

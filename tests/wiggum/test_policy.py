@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 from clients import in_a_loop
+from manual_clock import ManualClock
 
 from harness.inference import Limits, Spent
 from harness.inference.limits import NOTHING
 from harness.rubric import DimensionScore, Verdict
-from harness.trace import ManualClock
 from harness.wiggum import LoopPolicy, Round
 from harness.wiggum.policy import Revise, Stop, decide, decide_on_draft, next_revision
 

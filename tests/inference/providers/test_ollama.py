@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 from calls import REQUEST, ask, backend_at, cut_at, fail, phase, streamed_or_whole
 from loopback import Loopback, Reply, error_reply
+from manual_clock import ManualClock
 from servers.emulated import TEXT
 from servers.ollama import DECODE_NS, OVERFLOW, OllamaServer
 
 from harness.errors import CallTimeout, ContextOverflow, NotOffered, ServerError, StreamCut
 from harness.inference import ChatRequest, EmbedRequest, Image, Message, ToolCall, ToolSpec
-from harness.trace import ManualClock
 
 SCHEMA = {"type": "object", "properties": {"owls": {"type": "integer"}}}
 OLLAMA = {"backend": "ollama", "model_id": "m:1b"}

@@ -22,6 +22,7 @@ from loopback import (
     usage,
     vllm_stream,
 )
+from manual_clock import ManualClock
 
 from harness.errors import (
     ConfigurationInvalid,
@@ -32,7 +33,6 @@ from harness.errors import (
     StreamCut,
 )
 from harness.inference import Access, ChatRequest, Endpoint, Message, connect
-from harness.trace import ManualClock
 
 # For other.example, signed by itself, until 2126.
 OWN_CERTIFICATE = """\
