@@ -83,7 +83,6 @@ class Row:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--json", action="store_true")
     arguments.add_argument("--seeds", type=int, default=3)
     arguments.add_argument("--cases", type=int, default=20, help="the first so many")
     arguments.add_argument("--references", type=Path, default=DOCUMENTS)
@@ -102,7 +101,7 @@ def main() -> None:
     if not cases:
         raise SystemExit(f"{options.references} has no cases; see loop_cases.py")
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    report(asyncio.run(rows_of(cases, options, endpoint)), as_json=options.json)
+    report(asyncio.run(rows_of(cases, options, endpoint)))
 
 
 async def rows_of(
@@ -281,8 +280,6 @@ def rubric_of(case: Case) -> Rubric:
 def task_of(case: Case) -> str:
     if case.is_whole:
         return "Summarize this conversation in two sentences."
-    if case.parts[0].references:
-        return "What do customers say about this product?"
     return "What should an engineer know before using this?"
 
 
@@ -299,7 +296,7 @@ def prompts_of(case: Case) -> list[str]:
 
 
 def measured(text: str, case: Case) -> dict[str, float]:
-    """The measures that steer nothing: the mean of the parts, for support of the sentences."""
+    """The measures that steered nothing: means of the parts, and of all sentences."""
     bodies = {section.title: section.body for section in sections_of(text)} if text.strip() else {}
     texts = [bodies.get(part.title, "") if part.title else text for part in case.parts]
     pairs = list(zip(texts, case.parts, strict=True))
@@ -333,7 +330,7 @@ def share(wanted: Sequence[str] | frozenset[str], text: str) -> float:
 # --- the report ---------------------------------------------------------------------------------
 
 
-def report(rows: Sequence[Row], *, as_json: bool) -> None:
+def report(rows: Sequence[Row]) -> None:
     arms = [arm for arm in ARMS if any(row.arm == arm for row in rows)]
     measures = [name for name in MEASURES if name in rows[0].measures]
     means = {
@@ -344,35 +341,23 @@ def report(rows: Sequence[Row], *, as_json: bool) -> None:
     compared += [(arms[-1], arm) for arm in arms[1:-1]]
     if "best sections" in arms:
         compared.append(("best sections", "best whole"))
-    differences = [
-        {"arm": arm, "against": other, "measure": name, **interval(rows, arm, other, name)}
-        for arm, other in compared
-        for name in measures
-    ]
-    fallen = [
-        {"arm": arm, "measure": name, **fell(rows, arm, name)}
-        for arm in arms[1:]
-        for name in measures
-    ]
     cases, pairs = len({row.case for row in rows}), sum(row.arm == arms[0] for row in rows)
-    if as_json:
-        values = {"cases": cases, "pairs": pairs, "means": means}
-        print(json.dumps({**values, "differences": differences, "fallen": fallen}, indent=2))
-        return
     print(f"{cases} cases, {pairs} with their seeds\n")
-    print(f"{'mean of':<15}" + "".join(f"{name:>11}" for name in means[arms[0]]))
+    print(f"{'mean of':<31}" + "".join(f"{name:>11}" for name in means[arms[0]]))
     for arm, values in means.items():
         cells = (f"{v:>11.0f}" if v > 15 else f"{v:>11.3f}" for v in values.values())
-        print(f"{arm:<15}" + "".join(cells))
-    print(f"\n{'difference':<32}" + "".join(f"{name:>25}" for name in measures))
-    for start in range(0, len(differences), len(measures)):
-        group = differences[start : start + len(measures)]
-        label = f"{group[0]['arm']} - {group[0]['against']}"
-        cells = (f"{d['mean']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}]" for d in group)
-        print(f"{label:<32}" + "".join(f"{cell:>25}" for cell in cells))
+        print(f"{arm:<31}" + "".join(cells))
+    print(f"\n{'difference':<31}" + "".join(f"{name:>25}" for name in measures))
+    for arm, other in compared:
+        cells = (
+            "{:+.3f} [{:+.3f}, {:+.3f}]".format(*interval(rows, arm, other, name))
+            for name in measures
+        )
+        print(f"{f'{arm} - {other}':<31}" + "".join(f"{cell:>25}" for cell in cells))
     print(f"\nlower than its first draft, of {pairs}")
-    for row in fallen:
-        print(f"  {row['arm']:<16}{row['measure']:<10}{row['pairs']:>4}  {row['where']}")
+    for arm in arms[1:]:
+        for name in measures:
+            print(f"  {arm:<16}{name:<10}{fell(rows, arm, name)}")
 
 
 def value(row: Row, name: str) -> float:
@@ -393,19 +378,20 @@ def paired(rows: Sequence[Row], arm: str, against: str, name: str) -> dict[str, 
     return differences
 
 
-def interval(rows: Sequence[Row], arm: str, against: str, name: str) -> dict[str, float]:
+def interval(rows: Sequence[Row], arm: str, against: str, name: str) -> tuple[float, float, float]:
     """The mean difference of the cases, with the 95 % interval of a bootstrap over them."""
     means = np.array([statistics.fmean(of) for of in paired(rows, arm, against, name).values()])
     drawn = np.random.default_rng(1).choice(means, size=(BOOTSTRAPS, len(means))).mean(axis=1)
     low, high = np.quantile(drawn, [0.025, 0.975])
-    return {"mean": float(means.mean()), "low": float(low), "high": float(high)}
+    return float(means.mean()), float(low), float(high)
 
 
-def fell(rows: Sequence[Row], arm: str, name: str) -> dict[str, object]:
+def fell(rows: Sequence[Row], arm: str, name: str) -> str:
+    """How many fell in all, then in each case."""
     differences = paired(rows, arm, "first draft", name)
     lower = {case: sum(d < -1e-9 for d in of) for case, of in differences.items()}
-    where = ", ".join(f"{case} {n}" for case, n in lower.items() if n)
-    return {"pairs": sum(lower.values()), "where": where}
+    where = ", ".join(f"{case.split('__')[-1]} {n}" for case, n in lower.items() if n)
+    return f"{sum(lower.values()):>4}  {where}"
 
 
 if __name__ == "__main__":

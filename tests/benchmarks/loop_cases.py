@@ -1,20 +1,18 @@
-"""What `bench_loop.py` has drafted: documents with sections, and public sets with references.
+"""What `bench_loop.py` has drafted, and how near it comes to what people wrote.
 
-- A folder of `.md` files: three sections of prose of each, without references.
-- Opinosis, unpacked (`topics/`, `summaries-gold/`): what reviews say of a product, three topics
-  each. People wrote four or five summaries of each topic.
-- A folder with `dialogsum.test.jsonl`: dialogues, without sections. People wrote three summaries of
-  each.
+- A folder of `.md` files: three sections of prose of each document, without references.
+- A folder with the `dialogsum.test.jsonl` of DialogSum (Chen et al., 2021): dialogues, without
+  sections. People wrote three summaries of each.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from harness.compress import passages_of, sections_of
@@ -25,10 +23,6 @@ SECTIONS = 3
 SOURCE_CHARS = (250, 1_200)
 CHARACTERISTIC = 30
 LEAST_LETTERS = 4
-PRODUCTS = (
-    *("bestwestern_hotel_sfo", "holiday_inn_london", "swissotel", "amazon_kindle", "ipod_nano"),
-    *("netbook_1005ha", "garmin_nuvi", "honda_accord", "toyota_camry"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +52,7 @@ class Case:
 
 
 def cases_in(folder: Path) -> list[Case]:
-    """The cases of a folder, whichever of the three kinds it is."""
-    if (folder / "summaries-gold").is_dir():
-        return _opinosis(folder)
+    """The cases of a folder, whichever of the two kinds it is."""
     if (path := folder / "dialogsum.test.jsonl").exists():
         return _dialogues(path)
     return _documents(folder)
@@ -105,30 +97,6 @@ def _prose_of(markdown: str) -> str:
     return "".join(kept).strip()
 
 
-def _opinosis(folder: Path) -> list[Case]:
-    """Of each product, as many texts of three topics as its topics suffice for."""
-    cases = []
-    for product in PRODUCTS:
-        paths = sorted((folder / "topics").glob(f"*{product}*"))
-        for first in range(0, len(paths) - SECTIONS + 1, SECTIONS):
-            parts = [_topic(path, folder) for path in paths[first : first + SECTIONS]]
-            cases.append(Case(name=f"{product} {first // SECTIONS + 1}", parts=tuple(parts)))
-    return cases
-
-
-def _topic(path: Path, folder: Path) -> Part:
-    topic = path.name.removesuffix(".txt.data")
-    golds = sorted((folder / "summaries-gold" / topic).glob("*.gold"))
-    references = tuple(_tidy(gold.read_text(encoding="utf-8", errors="replace")) for gold in golds)
-    source = ""
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        sentence = _tidy(line)
-        if len(sentence.split()) >= 5 and len(source) + len(sentence) < SOURCE_CHARS[1]:
-            source += f"{sentence}\n"
-    title = topic.partition("_")[0].replace("-", " ").capitalize()
-    return Part(title=title, source=source, references=references, wanted=_shared(references))
-
-
 def _dialogues(path: Path) -> list[Case]:
     cases = []
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -140,11 +108,6 @@ def _dialogues(path: Path) -> list[Case]:
         part = Part(title="", source=dialogue, references=references, wanted=_shared(references))
         cases.append(Case(name=row["fname"], parts=(part,)))
     return cases
-
-
-def _tidy(text: str) -> str:
-    """Opinosis sets spaces before full stops."""
-    return re.sub(r"\s+([.,!?])", r"\1", " ".join(text.replace("\ufffd", " ").split()))
 
 
 def _shared(references: Iterable[str]) -> frozenset[str]:
@@ -174,8 +137,7 @@ def rouge_l(text: str, references: Sequence[str]) -> float:
 
 
 def _pairs(text: str) -> Counter[tuple[str, str]]:
-    words = terms(text)
-    return Counter(zip(words, words[1:], strict=False))
+    return Counter(pairwise(terms(text)))
 
 
 def _common(ours: Sequence[str], theirs: Sequence[str]) -> int:
