@@ -14,7 +14,7 @@ The demo's model writes, or that of `--model`. The arms share their first drafts
 - `best sections`: the best of the same drafts, section by section;
 - `revise 4`: the first draft, then at most three revisions with four candidates: one more, in place
   of three drafts;
-- `revise 1`: the same with a single candidate.
+- `revise 1`: the same with a single candidate, from the drafts of the first seed alone.
 
 Texts without sections are chosen and revised as a whole, and have no `best sections`.
 
@@ -190,8 +190,8 @@ class Arms:
         if not self._case.is_whole:
             text = self._best_sections(self._drafts)
             rows.append(self._row("best sections", text, drafts=number))
-        # 3. Revisions of the first draft.
-        for candidates in (CANDIDATES, 1):
+        # 3. Revisions of the first draft; with one candidate in the first seed alone.
+        for candidates in (CANDIDATES, 1) if self._seed == 0 else (CANDIDATES,):
             arm = f"revise {candidates}"
             rows.append(
                 await self._revised(arm, first, drafts=1, max_rounds=4, candidates=candidates)
@@ -373,7 +373,7 @@ def paired(rows: Sequence[Row], arm: str, against: str, name: str) -> dict[str, 
     values = {(row.case, row.seed, row.arm): value(row, name) for row in rows}
     differences: dict[str, list[float]] = {}
     for (case, seed, row_arm), ours in values.items():
-        if row_arm == arm:
+        if row_arm == arm and (case, seed, against) in values:
             differences.setdefault(case, []).append(ours - values[case, seed, against])
     return differences
 
