@@ -65,7 +65,7 @@ class TrainingRows:
 
     def of_run(self, journal: Journal) -> list[Row]:
         """The rows of a run; none of one whose journal is damaged, which raises JournalInvalid."""
-        loops = recorded_loops(journal.items())
+        loops = recorded_loops(journal)
         texts = texts_of(loops, journal)
         models = models_by_role(calls_of(journal.spans()))
         rows: list[Row] = []

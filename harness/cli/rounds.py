@@ -120,7 +120,7 @@ def changes(before: str, after: str) -> list[Change]:
 
 
 def _loops(journal: Journal) -> list[tuple[RecordedLoop, tuple[Round, ...]]]:
-    loops = recorded_loops(journal.items())
+    loops = recorded_loops(journal)
     return [(loop, rounds_from(journal, loop=index)) for index, loop in enumerate(loops)]
 
 

@@ -146,7 +146,7 @@ def _with_scores(
 
 def _of_run(journal: Journal, rubric: Rubric) -> Iterator[tuple[str, _Item]]:
     """The drafts of a run's loops that this rubric scored as they are."""
-    loops = recorded_loops(journal.items())
+    loops = recorded_loops(journal)
     texts = texts_of(loops, journal)
     for number, loop in enumerate(loops, start=1):
         try:

@@ -97,13 +97,13 @@ class Draft:
             for index, section in enumerate(self.sections)
             for block in section.blocks
             if block.kind in _PROSE
-            for sentence in sentences_of(shown((block,)))
+            for sentence in sentences_of(visible_text((block,)))
         )
 
     @cached_property
-    def shown(self) -> str:
-        """The text as a reader sees it: see `shown`."""
-        return shown(blocks_of(self.text))
+    def visible(self) -> str:
+        """The text as a reader sees it: see `visible_text`."""
+        return visible_text(blocks_of(self.text))
 
     @cached_property
     def fences(self) -> tuple[tuple[int, Section, Fence], ...]:
@@ -260,7 +260,7 @@ def by_section(sources: Sources) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(text for text, _ in pairs), tuple(title for _, title in pairs)
 
 
-def shown(blocks: Iterable[Block]) -> str:
+def visible_text(blocks: Iterable[Block]) -> str:
     """Blocks as a reader sees them: without front matter, and without comments but in code."""
     return "".join(
         block.text if block.kind == "code" else _COMMENT.sub("", block.text)

@@ -172,7 +172,7 @@ async def run_loop(
         if len(drafts) != 1:
             given = [Candidate(number=n, text=text) for n, text in enumerate(drafts, start=1)]
             selection = best_of(given, base=first, check=evaluator.checked, finalists=offered)
-            first = replace(first, text=next((one.text for one in selection.finalists), ""))
+            first = replace(first, text=selection.best.text)
         meter.check_room(evaluator.most_tokens(first), what="the evaluation of the draft")
     elif not rounds:
         request = ChatRequest(
@@ -181,7 +181,7 @@ async def run_loop(
             messages=as_messages(reviser.prompts.first(first)),
             max_output_tokens=max_output_tokens,
         )
-        written = await write_first_draft(
+        selection, draft_span = await write_first_draft(
             first,
             request,
             ask=ask,
@@ -194,7 +194,7 @@ async def run_loop(
             at_once=at_once,
             base_seed=seed + 1,
         )
-        first, draft_span, selection = written.draft, written.span, written.selection
+        first = replace(first, text=selection.best.text, cut=selection.best.cut)
     if not first.text.strip():
         raise ReplyInvalid("the first draft is empty", endpoint=producer, text=first.text)
 

@@ -30,11 +30,10 @@ from harness.wiggum.policy import (
     decide,
     decide_on_draft,
     greatest,
-    next_revision,
 )
 from harness.wiggum.ratchet import Finalist, Selection, Tried, with_winner
 from harness.wiggum.record import reasons_in, record_round, verdict_attributes
-from harness.wiggum.reviser import Reviser, Revision
+from harness.wiggum.reviser import Reviser
 
 _MOST_CHARS_PER_TOKEN = 6
 """High, so that no draft is longer than expected: English has about four."""
@@ -49,9 +48,6 @@ class WiggumResult:
     """The draft of the best round."""
     rounds: tuple[Round, ...]
     """Every evaluated draft, in order; at least one."""
-    revisions: tuple[Revise, ...]
-    """The revision after each round but the last. The last revision has no round if its draft could
-    not be written, could not be evaluated, or repeated an earlier draft."""
     best: Round
     stop_reason: StopReason
     stop_detail: str = ""
@@ -124,7 +120,6 @@ async def revise_until_met(
         rubric=rubric,
         text=best.draft,
         rounds=tuple(loop.rounds),
-        revisions=tuple(loop.revisions),
         best=best,
         stop_reason=stop.reason,
         stop_detail=stop.detail,
@@ -201,7 +196,6 @@ class _Loop:
     policy: LoopPolicy
     finalists: int
     rounds: list[Round] = field(default_factory=list)
-    revisions: list[Revise] = field(default_factory=list)
     judged_in: dict[int, int] = field(default_factory=dict)
     """The span of each round's evaluation, for arrows from there to its revision."""
 
@@ -214,9 +208,9 @@ class _Loop:
         for one in earlier:
             self._take_over(one)
         if not self.rounds:
-            first = self.first_draft
-            revision = Revision(text=first.text, how="whole", cut=first.cut, selection=first_drafts)
-            await self._evaluate(revision, None, written_in=draft_span)
+            first = Finalist(text=self.first_draft.text, cut=self.first_draft.cut)
+            first_drafts = first_drafts or Selection(finalists=(first,))
+            await self._evaluate(first_drafts, None, written_in=draft_span)
         while True:
             # 2. Decide, from the rounds and the limits alone.
             step = decide(
@@ -228,12 +222,11 @@ class _Loop:
             if isinstance(step, Stop):
                 return step
             # 3. Revise.
-            self.revisions.append(step)
             try:
                 revision, written_in = await self._revise(step)
             except HarnessError as error:
                 return _stop_for(error, otherwise="producer_failed")
-            if stop := decide_on_draft(revision.text, self.rounds, tried=revision.tried):
+            if stop := decide_on_draft(revision.best.text, self.rounds, tried=revision.tried):
                 self._record_tried(revision.tried)
                 return stop
             # 4. Evaluate. After an error the rounds so far are the result.
@@ -253,8 +246,6 @@ class _Loop:
 
     def _take_over(self, one: Round) -> None:
         """Adds a round that was evaluated before, and writes it into this run's journal too."""
-        if self.rounds:
-            self.revisions.append(next_revision(self.rounds, self.policy))
         self.meter.go_on_from(one.drafting)
         self.meter.go_on_from(one.judging)
         self.rounds.append(one)
@@ -277,7 +268,7 @@ class _Loop:
         told = (*self.reviser.prompts.told, *dict.fromkeys(findings))
         return replace(self.first_draft, text=text, cut=cut, told=told)
 
-    async def _revise(self, step: Revise) -> tuple[Revision, int]:
+    async def _revise(self, step: Revise) -> tuple[Selection, int]:
         """The next draft, and the id of the span that it was written in."""
         number = self.rounds[-1].number + 1
         focus = [score.name for score in step.focus]
@@ -292,14 +283,14 @@ class _Loop:
             with self.meter.holding(room):
                 revision = await self.reviser.revise(base, step.focus, rounds=self.rounds)
             span.set(
-                draft_sha256=self.tracer.content(revision.text),
+                draft_sha256=self.tracer.content(revision.best.text),
                 how=revision.how,
                 candidates=len(revision.tried) or None,
             )
         return revision, span.id
 
     async def _evaluate(
-        self, revision: Revision, step: Revise | None, *, written_in: int | None
+        self, revision: Selection, step: Revise | None, *, written_in: int | None
     ) -> None:
         """Adds the round of a draft: of several finalists, of the one with the highest verdict.
 

@@ -30,20 +30,8 @@ StopReason = Literal[
     "evaluator_failed",
     "cancelled",
 ]
-"""Why a loop ended.
-
-- `passed`: the best draft meets the rubric.
-- `max_rounds`: it does not, and no round is left.
-- `plateau`: the last revisions gained no more than the noise, or no candidate for one did.
-- `regression`: the last revisions all lost more than the noise.
-- `cycle`: a revision is an earlier draft again, or it has the same score in every dimension as the
-  round before or the draft it was made from.
-- `budget`: too few tokens, dollars or seconds are left for a revision and its evaluation.
-- `abstained`: no score could be read from the evaluator's reply.
-- `producer_empty`: a revision without text.
-- `producer_failed`, `evaluator_failed`: the call for a revision or a verdict failed.
-- `cancelled`: from outside.
-"""
+"""Why a loop ended; `STOPPED_SINCE` says it in words. A `cycle` is an earlier draft again, or one
+with the same score in every dimension as the round before or the draft that was revised."""
 
 STOPPED_SINCE: Mapping[str, str] = {
     "passed": "the draft meets the rubric",
@@ -58,7 +46,7 @@ STOPPED_SINCE: Mapping[str, str] = {
     "evaluator_failed": "no verdict could be had",
     "cancelled": "it was ended from outside",
 }
-"""The same in words, as the end of a sentence."""
+"""Why a loop ended, as the end of a sentence."""
 
 
 _PATIENCE = 2

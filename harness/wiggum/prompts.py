@@ -6,7 +6,7 @@ them: sources, task, requirements; then the draft; then its findings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -67,13 +67,7 @@ class RevisionPrompts:
         outline = ""
         if findings and len(draft.text) > self.shorten_over:
             # Around all of them at once: then the calls begin alike.
-            view = condense_around(
-                draft.text,
-                sections=findings.keys(),
-                budget_chars=self.shorten_over,
-                focus=draft.task,
-            )
-            outline = view.text.strip()
+            outline = self._outline(draft, findings).strip()
         return {
             index: self._section(draft, index, messages, rounds, outline=outline)
             for index, messages in findings.items()
@@ -128,17 +122,20 @@ class RevisionPrompts:
     ) -> tuple[Message, tuple[int, ...]]:
         """A prompt that asks for sections of the draft, and which of them it shows in full."""
         sections = draft.sections
-        shown = tuple(range(len(sections)))
+        in_full = tuple(range(len(sections)))
         text, titles = draft.text, ""
         if len(text) > self.shorten_over:
-            shown = _nearest_sections(draft, focus, room=round(self.shorten_over * _SHOWN_SHARE))
-            view = condense_around(
-                text, sections=shown, budget_chars=self.shorten_over, focus=draft.task
-            )
-            text = view.text
-            titles = ", ".join(f"'{sections[i].title}'" for i in shown if sections[i].level)
+            in_full = _nearest_sections(draft, focus, room=round(self.shorten_over * _SHOWN_SHARE))
+            text = self._outline(draft, in_full)
+            titles = ", ".join(f"'{sections[i].title}'" for i in in_full if sections[i].level)
         fields = self._again(draft, text, focus, rounds)
-        return self.prompts.message("edits", shown=titles, **fields), shown
+        return self.prompts.message("edits", shown=titles, **fields), in_full
+
+    def _outline(self, draft: Draft, in_full: Collection[int]) -> str:
+        """A long draft with these sections in full, and of the others what fits."""
+        return condense_around(
+            draft.text, sections=in_full, budget_chars=self.shorten_over, focus=draft.task
+        ).text
 
     def whole(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
@@ -245,7 +242,7 @@ def located(
             if index is None:
                 return None
             told.setdefault(index, {}).setdefault(finding.message, score)
-    return {index: tuple(_shown(messages)) for index, messages in sorted(told.items())}
+    return {index: _first_of(messages) for index, messages in sorted(told.items())}
 
 
 def listed(focus: Sequence[DimensionScore]) -> tuple[str, ...]:
@@ -294,9 +291,9 @@ def place_of(finding: Finding, sections: Sequence[Section]) -> int | None:
     return namesakes[0] if len(namesakes) == 1 else None
 
 
-def _shown(messages: dict[str, DimensionScore]) -> list[str]:
+def _first_of(messages: Mapping[str, DimensionScore]) -> tuple[str, ...]:
     checked = [text for text, score in messages.items() if score.source == "checked"]
-    return [text for text in messages if text not in checked[_CHECKED_SHOWN:]]
+    return tuple(text for text in messages if text not in checked[_CHECKED_SHOWN:])
 
 
 _PASSAGE_CHARS = 600

@@ -74,14 +74,25 @@ class Finalist:
     """Whether one of the replies in it was cut."""
 
 
+How = Literal["sections", "edits", "whole"]
+"""Made by calls for single sections, by one call that returned sections, or as a whole."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The checks' choice among the candidates."""
+    """A round's draft: the candidate that there was, or the checks' choice among several."""
 
     finalists: tuple[Finalist, ...]
-    """Best first; empty if no candidate is taken."""
-    tried: tuple[Tried, ...]
-    """All candidates, with the outcomes as if the first finalist is the round's draft."""
+    """The drafts to evaluate, best first; none, or one without text, if no reply is taken."""
+    tried: tuple[Tried, ...] = ()
+    """All candidates, with the outcomes as if the first finalist is the round's draft; empty for a
+    single candidate, which is always taken."""
+    how: How = "whole"
+
+    @property
+    def best(self) -> Finalist:
+        """The first finalist; one without text if there is none."""
+        return self.finalists[0] if self.finalists else Finalist(text="")
 
 
 Put = Callable[[Mapping[int | None, str]], str]
@@ -96,6 +107,7 @@ def select(
     check: Callable[[Draft], Checked],
     undecided: Collection[int | None] = (),
     finalists: int = 1,
+    how: How = "whole",
 ) -> Selection:
     """Takes, section by section, the candidate that the checks rank highest.
 
@@ -113,7 +125,13 @@ def select(
     return Selection(
         finalists=tuple(reversed(drafts.values())),
         tried=tuple(_tried(base, one, first) for one in candidates),
+        how=how,
     )
+
+
+def gains(checked: Checked, *, over: tuple[bool, bool, float], undecided: bool) -> bool:
+    """Whether a candidate may be taken: see `select`."""
+    return checked.rank > over or (undecided and checked.rank == over)
 
 
 def best_of(
@@ -124,17 +142,23 @@ def best_of(
     In the best one, a section of another draft takes the place of its namesake where that raises
     the rank. The text of `base` does not count.
     """
-    usable = [one for one in drafts if one.text]
     scores = {
         one.number: check(replace(base, text=one.text, cut=one.cut)) for one in drafts if one.text
     }
     ranked = sorted(
-        usable, key=lambda one: (not one.cut, scores[one.number].rank, -one.number), reverse=True
+        (one for one in drafts if one.text),
+        key=lambda one: (not one.cut, scores[one.number].rank, -one.number),
+        reverse=True,
     )
     chosen = {one.text: one for one in reversed(ranked[:finalists])}
     found = [_finalist(one.text, [one]) for one in reversed(chosen.values())]
-    first = ranked[0].number if ranked else None
-    tried: tuple[Tried, ...] = ()
+    tried: list[Tried] = []
+    for one in drafts:
+        outcome: Outcome = "taken" if one in ranked[:1] else "outdone"
+        if not one.text:
+            outcome = "failed" if one.error else "unusable"
+        mean = scores[one.number].mean if one.text else None
+        tried.append(_record(one, outcome=outcome, section=None, checked=mean))
     if ranked:
         best = replace(base, text=ranked[0].text, cut=ranked[0].cut)
         mixed = select(
@@ -143,30 +167,10 @@ def best_of(
             put=partial(put_sections, best.text),
             check=check,
         )
-        tried = mixed.tried
+        tried += mixed.tried
         for better in mixed.finalists:
             found[0] = replace(better, taken=(ranked[0], *better.taken))
-
-    def outcome(one: Candidate) -> Outcome:
-        if not one.text:
-            return "failed" if one.error else "unusable"
-        return "taken" if one.number == first else "outdone"
-
-    return Selection(
-        finalists=tuple(found),
-        tried=(
-            *(
-                _record(
-                    one,
-                    outcome=outcome(one),
-                    section=None,
-                    checked=scores[one.number].mean if one.text else None,
-                )
-                for one in drafts
-            ),
-            *tried,
-        ),
-    )
+    return Selection(finalists=tuple(found), tried=tuple(tried))
 
 
 def put_sections(markdown: str, texts: Mapping[int | None, str]) -> str:
@@ -249,8 +253,7 @@ def _climb(
                 continue
             checked = check(replace(base, text=trial, cut=one.cut))
             means[section, one.number] = checked.mean
-            may_differ = checked.rank == rank and section in undecided and trial != text
-            if checked.rank > rank or may_differ:
+            if gains(checked, over=rank, undecided=section in undecided and trial != text):
                 gained.append((section, one.number))
                 better.append((checked.rank, -one.number, one, trial))
         if better:

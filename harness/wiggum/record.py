@@ -19,7 +19,6 @@ from pydantic_core import from_json
 from harness.errors import InvalidInput
 from harness.rubric import Rubric, Verdict
 from harness.trace import (
-    Attributes,
     Instant,
     Journal,
     NodeOutput,
@@ -57,7 +56,7 @@ def reasons_in(verdict: Verdict) -> list[str]:
 
 
 def record_round(one: Round, tracer: Tracer) -> None:
-    """Writes a round so that `restored_rounds` can read it back."""
+    """Writes a round so that `rounds_in` can read it back."""
     spent = one.spent
     as_json = partial(_as_json().dump_json, one, exclude={"draft"})
     tracer.instant(
@@ -110,8 +109,8 @@ class RecordedLoop:
     prompt_sha256: events.Sha256 = None
     """Digest of the prompt for a first draft, as `conversation_text` makes it; also if a draft was
     given."""
-    rounds: tuple[Attributes, ...] = ()
-    """The record of each round; `restored_rounds` makes rounds of it."""
+    rounds: tuple[events.Round, ...] = ()
+    """The record of each round; `rounds_in` makes rounds of it."""
 
     @property
     def has_ended(self) -> bool:
@@ -124,16 +123,13 @@ class RecordedLoop:
         return (self.key or "").rpartition("#")[0]
 
 
-def recorded_loops(records: Iterable[object]) -> tuple[RecordedLoop, ...]:
-    """The loops among the records of a journal, in the order in which they began.
-
-    Records of other kinds are skipped. Without the `round` instants, loops have no `rounds`;
-    without the `node` spans, no `node`.
+def recorded_loops(journal: Journal) -> tuple[RecordedLoop, ...]:
+    """The loops of a journal, in the order in which they began.
 
     Raises:
         JournalInvalid: The journal is damaged.
     """
-    return loops_in(events.Events(records))
+    return loops_in(events.Events(journal.items(SpanRecord, Instant)))
 
 
 def loops_in(seen: events.Events) -> tuple[RecordedLoop, ...]:
@@ -190,7 +186,7 @@ def _loop(
         prompts_sha256=loop.prompts_sha256,
         task_sha256=loop.task_sha256,
         prompt_sha256=loop.prompt_sha256,
-        rounds=tuple(one.attributes for one in rounds[most]),
+        rounds=rounds[most],
     )
 
 
@@ -206,7 +202,7 @@ def rounds_from(journal: Journal, *, loop: int = 0) -> tuple[Round, ...]:
             secret, which the journal leaves out.
         JournalInvalid: The journal is damaged.
     """
-    loops = recorded_loops(journal.items(SpanRecord, Instant))
+    loops = recorded_loops(journal)
     if not 0 <= loop < len(loops):
         raise InvalidInput(
             f"there is no loop {loop} in {journal.path}; it has {len(loops)}, counted from 0",
@@ -253,14 +249,21 @@ def earlier_loops(
     Raises:
         JournalInvalid: The journal is damaged.
     """
-    loops = [loop for loop in recorded_loops(journal.items(SpanRecord, Instant)) if loop.key]
+    loops = [loop for loop in recorded_loops(journal) if loop.key]
     done = {label_of(one.node, one.item) for one in outputs}
     left = [loop for loop in loops if loop.call not in done]
-    why = "the journal was damaged, and may not have all of it"
-    return EarlierLoops(
-        ended=tuple(loop for loop in loops if loop.has_ended),
-        rounds={str(one.key): why for one in left} if lost else restored_rounds(left, journal),
-    )
+    texts = {} if lost else texts_of(left, journal)
+    rounds: dict[str, tuple[Round, ...] | str] = {}
+    for loop in left:
+        try:
+            rounds[str(loop.key)] = (
+                "the journal was damaged, and may not have all of it"
+                if lost
+                else rounds_in(loop, texts, journal)
+            )
+        except InvalidInput as error:
+            rounds[str(loop.key)] = str(error)
+    return EarlierLoops(ended=tuple(loop for loop in loops if loop.has_ended), rounds=rounds)
 
 
 def _around(label: str) -> Iterator[str]:
@@ -269,25 +272,6 @@ def _around(label: str) -> Iterator[str]:
         yield label
         # `answer[3]/brief/findings`: the call around it is `answer[3]`.
         label = label.rpartition("/")[0]
-
-
-def restored_rounds(
-    loops: Iterable[RecordedLoop], journal: Journal
-) -> dict[str, tuple[Round, ...] | str]:
-    """The rounds of loops by their keys; if they cannot be restored, the reason.
-
-    Raises:
-        JournalInvalid: The journal is damaged.
-    """
-    chosen = list(loops)
-    texts = texts_of(chosen, journal)
-    found: dict[str, tuple[Round, ...] | str] = {}
-    for loop in chosen:
-        try:
-            found[str(loop.key)] = rounds_in(loop, texts, journal)
-        except InvalidInput as error:
-            found[str(loop.key)] = str(error)
-    return found
 
 
 def texts_of(loops: Iterable[RecordedLoop], journal: Journal) -> dict[object, str]:
@@ -299,7 +283,7 @@ def texts_of(loops: Iterable[RecordedLoop], journal: Journal) -> dict[object, st
     wanted: set[object] = set()
     for loop in loops:
         wanted |= {loop.task_sha256, loop.prompt_sha256}
-        wanted |= {text for one in _rounds(loop) for text in (one.draft_sha256, one.round_sha256)}
+        wanted |= {text for one in loop.rounds for text in (one.draft_sha256, one.round_sha256)}
     return journal.texts(wanted - {None})
 
 
@@ -311,12 +295,7 @@ def rounds_in(
     Raises:
         InvalidInput: They cannot be restored, as in `rounds_from`.
     """
-    return tuple(_round(one, texts, journal) for one in _rounds(loop))
-
-
-def _rounds(loop: RecordedLoop) -> Iterator[events.Round]:
-    for attributes in loop.rounds:
-        yield events.Round.read(Instant(None, events.Round.NAME, 0, attributes))
+    return tuple(_round(one, texts, journal) for one in loop.rounds)
 
 
 def _round(recorded: events.Round, texts: Mapping[object, str], journal: Journal) -> Round:

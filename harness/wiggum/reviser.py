@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -31,9 +31,10 @@ from harness.wiggum.prompts import RevisionPrompts, located, place_of, without_c
 from harness.wiggum.ratchet import (
     Candidate,
     Finalist,
+    How,
     Put,
     Selection,
-    Tried,
+    gains,
     put_sections,
     select,
 )
@@ -53,32 +54,6 @@ _TEMPERATURE = 0.3
 
 _FREQUENCY_PENALTY = 0.2
 """Small models that rewrite a text fall into repeating themselves."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Revision:
-    """The next draft."""
-
-    text: str
-    """Empty if no reply could be used."""
-    how: Literal["sections", "edits", "whole"]
-    """Made by calls for single sections, by one call that returned sections, or as a whole."""
-    cut: bool = False
-    """Whether a reply in it was cut, and had no whole sentence to be trimmed to."""
-    selection: Selection | None = None
-    """The fates of the candidates; None for a single one, which is always taken."""
-
-    @property
-    def finalists(self) -> tuple[Finalist, ...]:
-        """The drafts to evaluate, the best by the checks first."""
-        if self.selection is None:
-            return (Finalist(text=self.text, cut=self.cut),)
-        return self.selection.finalists
-
-    @property
-    def tried(self) -> tuple[Tried, ...]:
-        """The fate of each candidate; empty for a single one."""
-        return self.selection.tried if self.selection else ()
 
 
 class Reviser:
@@ -140,7 +115,7 @@ class Reviser:
 
     async def revise(
         self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
-    ) -> Revision:
+    ) -> Selection:
         """The next draft.
 
         `rounds` are all so far, at least one; their number seeds the sampling.
@@ -153,7 +128,7 @@ class Reviser:
             return await self._with_sections(draft, requests, focus, rounds)
         if self._has_sections(draft):
             edited = await self._edited(draft, focus, rounds)
-            if edited.text or any(one.outcome == "no_gain" for one in edited.tried):
+            if edited.best.text or any(one.outcome == "no_gain" for one in edited.tried):
                 return edited
         return await self._written_anew(draft, focus, rounds)
 
@@ -209,9 +184,9 @@ class Reviser:
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> tuple[ChatRequest, tuple[int, ...]]:
         """The request, and the sections that it shows in full: only these may be rewritten."""
-        prompt, shown = self.prompts.edits(draft, focus, rounds)
-        room = self._max_output_tokens or self._enough(*(draft.sections[i].text for i in shown))
-        return self._request(prompt, rounds, room=room), shown
+        prompt, in_full = self.prompts.edits(draft, focus, rounds)
+        room = self._max_output_tokens or self._enough(*(draft.sections[i].text for i in in_full))
+        return self._request(prompt, rounds, room=room), in_full
 
     def _whole_request(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
@@ -238,59 +213,35 @@ class Reviser:
         requests: Mapping[int, ChatRequest],
         focus: Sequence[DimensionScore],
         rounds: Sequence[Round],
-    ) -> Revision:
+    ) -> Selection:
         """The draft with these sections written again; empty when no call gave any text."""
-        undecided = _judged_sections(focus, draft)
-
-        put = partial(put_sections, draft.text)
-        settles = self._settling(draft, put=put, undecided=undecided)
+        bodies = {index: draft.sections[index].body for index in requests}
         findings = located(focus, draft.sections) or {}
-        parts: dict[int | None, tuple[str, Sequence[str]]] = {
-            index: (draft.sections[index].body, said) for index, said in findings.items()
-        }
-        cuts = self._cuts(parts, undecided)
-        settled = {one.section for one in cuts if settles(one)}
-        places = [
-            self._place(
-                request,
-                made=partial(_fitting, before=draft.sections[index].body),
-                section=index,
-                afresh=self.prompts.afresh(draft, index, rounds),
-                settles=settles,
-            )
-            for index, request in requests.items()
-            if index not in settled
-        ]
-        candidates = [*cuts, *(await self._sampled(places) if places else ())]
-        return self._chosen(draft, candidates, put, how="sections", undecided=undecided)
-
-    def _cuts(
-        self,
-        parts: Mapping[int | None, tuple[str, Sequence[str]]],
-        undecided: Collection[int | None],
-    ) -> list[Candidate]:
-        """Parts of a draft without the sentences that checks criticized: these cost no call.
-
-        `parts` has the text and the findings of each.
-        """
-        if self._candidates == 1:
-            return []
-        return [
-            Candidate(number=0, section=section, text=cut)
-            for section, (text, findings) in parts.items()
-            if section not in undecided
-            and (cut := without_criticized(text, findings))
-            and cut != text.strip()
-        ]
+        return await self._chosen(
+            draft,
+            [
+                self._place(
+                    request,
+                    made=partial(_fitting, before=bodies[index]),
+                    section=index,
+                    afresh=self.prompts.afresh(draft, index, rounds),
+                )
+                for index, request in requests.items()
+            ],
+            criticized={index: (bodies[index], findings[index]) for index in requests},
+            put=partial(put_sections, draft.text),
+            how="sections",
+            undecided=_judged_sections(focus, draft),
+        )
 
     async def _edited(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> Revision:
+    ) -> Selection:
         """The draft with the sections that the reply has; empty when it has none."""
-        request, shown = self._edit_request(draft, focus, rounds)
+        request, in_full = self._edit_request(draft, focus, rounds)
 
         def applied(reply: str) -> str:
-            edits = edits_in(reply, draft.text, allowed=shown)
+            edits = edits_in(reply, draft.text, allowed=in_full)
             try:
                 if not edits:
                     return ""
@@ -298,24 +249,93 @@ class Reviser:
             except InvalidInput as error:
                 raise self._misfit(error, [reply]) from error
 
-        undecided = _judged(focus)
-        settles = self._settling(draft, put=_whole, undecided=undecided)
-        candidates = await self._sampled([self._place(request, made=applied, settles=settles)])
-        return self._chosen(draft, candidates, _whole, how="edits", undecided=undecided)
+        places = [self._place(request, made=applied)]
+        return await self._chosen(draft, places, how="edits", undecided=_judged(focus))
 
     async def _written_anew(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> Revision:
+    ) -> Selection:
         request = self._whole_request(draft, focus, rounds)
-        fitting = partial(_fitting, before=draft.text)
-        undecided = _judged(focus)
-        settles = self._settling(draft, put=_whole, undecided=undecided)
         findings = [finding.message for score in focus for finding in score.findings]
-        cuts = self._cuts({None: (draft.text, findings)}, undecided)
-        is_settled = any(map(settles, cuts))
-        places = [] if is_settled else [self._place(request, made=fitting, settles=settles)]
-        candidates = [*cuts, *(await self._sampled(places) if places else ())]
-        return self._chosen(draft, candidates, _whole, how="whole", undecided=undecided)
+        return await self._chosen(
+            draft,
+            [self._place(request, made=partial(_fitting, before=draft.text))],
+            criticized={None: (draft.text, findings)},
+            how="whole",
+            undecided=_judged(focus),
+        )
+
+    def _place(
+        self,
+        request: ChatRequest,
+        *,
+        made: Callable[[str], str],
+        section: int | None = None,
+        afresh: str = "",
+    ) -> Place:
+        """What candidates are sampled for; `made` makes the text to put there of a whole reply."""
+
+        def read(completion: Completion) -> tuple[str, bool]:
+            text, cut = self._read(completion)
+            return made(text), cut
+
+        return Place(
+            request=request,
+            read=read,
+            base_seed=request.seed or 0,
+            section=section,
+            afresh=afresh,
+        )
+
+    async def _chosen(
+        self,
+        draft: Draft,
+        places: Sequence[Place],
+        *,
+        how: How,
+        undecided: Collection[int | None],
+        put: Put = lambda texts: texts[None],
+        criticized: Mapping[int | None, tuple[str, Sequence[str]]] | None = None,
+    ) -> Selection:
+        """The draft that the usable candidates for these places make.
+
+        Of a place in `criticized`, by its text and its findings, the text without the sentences
+        that checks criticized is a candidate too: it costs no call.
+        """
+        settles = self._settling(draft, put=put, undecided=undecided)
+        cuts = [
+            Candidate(number=0, section=section, text=cut)
+            for section, (text, findings) in (criticized or {}).items()
+            if self._candidates > 1
+            and section not in undecided
+            and (cut := without_criticized(text, findings))
+            and cut != text.strip()
+        ]
+        settled = {one.section for one in cuts if settles(one)}
+        sampled = await sample(
+            [replace(one, is_enough=settles) for one in places if one.section not in settled],
+            times=self._candidates,
+            at_once=self._at_once,
+            ask=self._ask,
+            tracer=self._tracer,
+        )
+        if self._candidates > 1:
+            return select(
+                draft,
+                [*cuts, *sampled],
+                put=put,
+                check=self._check,
+                undecided=undecided,
+                finalists=self._finalists,
+                how=how,
+            )
+        usable = [one for one in sampled if one.text]
+        try:
+            text = put({one.section: one.text for one in usable}) if usable else ""
+        except InvalidInput as error:
+            raise self._misfit(error, [one.text for one in usable]) from error
+        only = Finalist(text=text, cut=any(one.cut for one in usable))
+        return Selection(finalists=(only,), how=how)
 
     def _settling(
         self, draft: Draft, *, put: Put, undecided: Collection[int | None]
@@ -335,7 +355,7 @@ class Reviser:
             if trial.text == draft.text:
                 return False
             checked = self._check(trial)
-            if checked.rank < before or (checked.rank == before and one.section not in undecided):
+            if not gains(checked, over=before, undecided=one.section in undecided):
                 return False
             if one.section is None:
                 return not checked.short
@@ -349,72 +369,6 @@ class Reviser:
             )
 
         return settles
-
-    def _chosen(
-        self,
-        draft: Draft,
-        candidates: Sequence[Candidate],
-        put: Put,
-        *,
-        how: Literal["sections", "edits", "whole"],
-        undecided: Collection[int | None],
-    ) -> Revision:
-        """The draft that the usable candidates make."""
-        if self._candidates == 1:
-            usable = [one for one in candidates if one.text]
-            try:
-                text = put({one.section: one.text for one in usable}) if usable else ""
-            except InvalidInput as error:
-                raise self._misfit(error, [one.text for one in usable]) from error
-            return Revision(text=text, how=how, cut=any(one.cut for one in usable))
-        selection = select(
-            draft,
-            candidates,
-            put=put,
-            check=self._check,
-            undecided=undecided,
-            finalists=self._finalists,
-        )
-        first = next(iter(selection.finalists), None)
-        return Revision(
-            text=first.text if first else "",
-            how=how,
-            cut=first.cut if first else False,
-            selection=selection,
-        )
-
-    async def _sampled(self, places: Sequence[Place]) -> tuple[Candidate, ...]:
-        return await sample(
-            places,
-            times=self._candidates,
-            at_once=self._at_once,
-            ask=self._ask,
-            tracer=self._tracer,
-        )
-
-    def _place(
-        self,
-        request: ChatRequest,
-        *,
-        made: Callable[[str], str],
-        settles: Callable[[Candidate], bool],
-        section: int | None = None,
-        afresh: str = "",
-    ) -> Place:
-        """What candidates are sampled for; `made` makes the text to put there of a whole reply."""
-
-        def read(completion: Completion) -> tuple[str, bool]:
-            text, cut = self._read(completion)
-            return made(text), cut
-
-        return Place(
-            request=request,
-            read=read,
-            base_seed=request.seed or 0,
-            section=section,
-            afresh=afresh,
-            is_enough=settles,
-        )
 
     def _read(self, completion: Completion) -> tuple[str, bool]:
         """A reply, without its broken end if it was cut; and whether it is broken still."""
@@ -432,13 +386,9 @@ class Reviser:
         )
 
 
-def _whole(texts: Mapping[int | None, str]) -> str:
-    return texts[None]
-
-
 def _fitting(reply: str, *, before: str) -> str:
     """The reply as it is; empty if it copied the marks of a shortened text."""
-    return "" if _is_shortened(reply, before) else reply
+    return "" if MARK.search(reply) and not MARK.search(before) else reply
 
 
 def _judged(focus: Sequence[DimensionScore]) -> set[int | None]:
@@ -450,11 +400,6 @@ def _judged_sections(focus: Sequence[DimensionScore], draft: Draft) -> set[int |
     """The sections that a model criticized."""
     judged = (score for score in focus if score.source == "judged")
     return {place_of(finding, draft.sections) for score in judged for finding in score.findings}
-
-
-def _is_shortened(text: str, before: str) -> bool:
-    """Whether a reply copied the marks of a text that it was shown in part."""
-    return bool(MARK.search(text)) and not MARK.search(before)
 
 
 _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^\r\n]*)")

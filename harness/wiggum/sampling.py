@@ -93,7 +93,7 @@ async def sample(
         # One failed call ends the round; the first says why.
         raise _first_of(failed) from None
     candidates = tuple(one for task in tasks for one in task.result())
-    if len(met) == len(candidates):
+    if met and len(met) == len(candidates):
         raise met[0]
     return candidates
 

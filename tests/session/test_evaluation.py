@@ -156,7 +156,7 @@ def test_the_journal_has_a_loops_task_and_the_prompt_for_a_first_draft_once(judg
     result = judged(looping(rubric, prompts=prompts, draft=draft), BAD, GOOD, strict=judge(9))
 
     record = load_run(result.files.journal)
-    (loop,) = recorded_loops(Journal(result.files.journal).items())
+    (loop,) = recorded_loops(Journal(result.files.journal))
     prompt = f"{SOURCE}\n\nAufgabe: Cold starts?"
     assert record.contents[loop.task_sha256] == "Cold starts?"
     assert record.contents[loop.prompt_sha256] == f"[user]\n{prompt}"

@@ -99,7 +99,7 @@ def test_the_best_evaluated_draft_is_returned_with_the_reason(
     assert [one.number for one in result.rounds] == list(range(1, len(result.rounds) + 1))
     # Every reply was used: nothing was asked for in vain, and nothing was left out.
     assert len(models.judge.requests) == len(judged)
-    assert len(models.writer.requests) == len(result.revisions) == len(written)
+    assert len(models.writer.requests) == len(written)
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,9 @@ def test_a_revision_starts_from_the_best_draft_and_what_failed_in_it():
 
     result = asyncio.run(models.run())
 
-    assert [step.base.number for step in result.revisions] == [1, 1]
     assert [one.base_round for one in result.rounds] == [None, 1, 1]
-    assert [[s.name for s in step.focus] for step in result.revisions] == [["clear"]] * 2
     requests = models.writer.requests
+    assert all("useful: " not in request.messages[-1].content for request in requests)
     assert all("Draft number 1." in request.messages[-1].content for request in requests)
     # From the same draft, but not by the same chance.
     assert [request.seed for request in requests] == [2, 3]
@@ -205,7 +204,7 @@ def test_an_error_that_is_no_reply_is_not_taken_for_one(judged, written):
 def test_a_loop_ends_with_its_best_draft_when_the_tokens_do_not_suffice_for_more():
     result = revise([5], max_tokens=3_000)
 
-    assert (result.stop_reason, result.text, result.revisions) == ("budget", FIRST.text, ())
+    assert (result.stop_reason, result.text, len(result.rounds)) == ("budget", FIRST.text, 1)
     assert "max_tokens" in result.stop_detail
     assert result.spent.tokens == result.rounds[0].spent.tokens
 

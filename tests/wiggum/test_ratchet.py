@@ -365,5 +365,5 @@ def test_a_section_without_its_criticized_sentences_is_tried_before_anything_is_
 
     assert (requests == []) is (left is not None)
     if left:
-        assert revision.text == f"# One\n\n{left} eaten.\n\n# Two\n\nbad\n"
+        assert revision.best.text == f"# One\n\n{left} eaten.\n\n# Two\n\nbad\n"
         assert [(one.number, one.outcome) for one in revision.tried] == [(0, "taken")]

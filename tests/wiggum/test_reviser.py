@@ -12,7 +12,7 @@ from harness.errors import CallTimeout, ReplyInvalid
 from harness.inference import ScriptedBackend, most_prompt_tokens
 from harness.rubric import DimensionScore, Draft, Finding, Verdict
 from harness.wiggum import Reviser, Round
-from harness.wiggum.reviser import Revision
+from harness.wiggum.ratchet import Finalist, Selection
 
 TEXT = """\
 # Parts
@@ -65,7 +65,7 @@ def rounds_of(text: str, *vectors: dict[str, float]) -> list[Round]:
     ]
 
 
-def revision(ask, given_draft: Draft, *focus: DimensionScore, rounds=None, **fields) -> Revision:
+def revision(ask, given_draft: Draft, *focus: DimensionScore, rounds=None, **fields) -> Selection:
     reviser = Reviser(
         ask=ask,
         model="writer",
@@ -76,7 +76,7 @@ def revision(ask, given_draft: Draft, *focus: DimensionScore, rounds=None, **fie
 
 
 def revise(backend, given_draft: Draft, *focus: DimensionScore, **fields) -> str:
-    return revision(backend.chat, given_draft, *focus, **fields).text
+    return revision(backend.chat, given_draft, *focus, **fields).best.text
 
 
 def prompts(backend: ScriptedBackend) -> list[str]:
@@ -170,9 +170,8 @@ def test_what_concerns_the_whole_leads_to_one_call_for_the_sections_that_it_chan
 
     result = revision(backend.chat, draft(), *focus)
 
-    assert result == Revision(
-        text=TEXT.replace("It has two pa\n", "It has two parts.\n"), how="edits"
-    )
+    after = TEXT.replace("It has two pa\n", "It has two parts.\n")
+    assert result == Selection(finalists=(Finalist(text=after),), how="edits")
     (prompt,) = prompts(backend)
     assert TEXT.strip() in prompt
     assert "Say how the clock works." in prompt
@@ -200,7 +199,7 @@ def test_the_whole_is_written_again_where_sections_cannot_be(text, mode, replies
 
     result = revision(backend.chat, draft(text), failed(reason="dull"), mode=mode)
 
-    assert result == Revision(text="# All new\n\nIt has two parts.", how="whole")
+    assert result == Selection(finalists=(Finalist(text="# All new\n\nIt has two parts."),))
     assert all(text.strip() in prompt for prompt in prompts(backend))
 
 
@@ -330,7 +329,7 @@ def test_a_reply_that_the_token_limit_cut_loses_what_it_was_cut_in(focus):
     async def cut(request):
         return replace(await backend.chat(request), finish_reason="length")
 
-    text = revision(cut, draft(), focus).text
+    text = revision(cut, draft(), focus).best.text
 
     assert text == TEXT.replace("It has two pa\n", "It has two parts.\n")
 
@@ -387,7 +386,7 @@ def test_only_what_a_long_draft_was_shown_in_full_can_be_written_again():
     assert result.how == "edits"
     (prompt,) = prompts(backend)
     shown = [n for n, section in enumerate(sections) if section.text in prompt]
-    after = sections_of(result.text)
+    after = sections_of(result.best.text)
     assert [n for n in range(20) if after[n] != sections[n]] == shown
     assert 3 in shown
     assert 0 < len(shown) < 10

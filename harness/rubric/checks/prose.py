@@ -14,7 +14,7 @@ from harness.compress import Section, sentences_of
 from harness.compress.markdown import ends_sentence
 from harness.errors import Notice
 from harness.rubric.checks.base import NO_TEXT, Check, Grade, Phrase, quoted, share_without
-from harness.rubric.draft import Draft, Finding, phrase_pattern, shown, terms
+from harness.rubric.draft import Draft, Finding, phrase_pattern, terms, visible_text
 from harness.rubric.numbers import Value, values_in
 from harness.rubric.word_forms import phrases_in
 
@@ -48,7 +48,7 @@ class Excludes(_Phrases):
         """The share of sections without any of the phrases."""
         findings = []
         for index, section in enumerate(draft.sections):
-            if found := self._found_in(shown(section.blocks), draft):
+            if found := self._found_in(visible_text(section.blocks), draft):
                 message = f"remove {_quoted(found)}"
                 findings.append(draft.finding(message, index, code="check.phrase-excluded"))
             elif found := self._found_in(section.title, draft):
@@ -67,7 +67,7 @@ class ContainsAll(_Phrases):
 
     def grade(self, draft: Draft) -> Grade:
         """The share of phrases that occur."""
-        found = self._found_in(draft.shown, draft)
+        found = self._found_in(draft.visible, draft)
         findings = tuple(
             Finding(f'say "{phrase}" where it belongs', code="check.phrase-missing")
             for phrase in self.phrases
@@ -85,7 +85,7 @@ class ContainsAny(_Phrases):
 
     def grade(self, draft: Draft) -> Grade:
         """All or nothing."""
-        if self._found_in(draft.shown, draft):
+        if self._found_in(draft.visible, draft):
             return Grade(1.0)
         message = f"say one of these: {_quoted(self.phrases)}"
         return Grade(0.0, (Finding(message, code="check.phrase-missing"),))

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from harness.compress import sentences_of
 from harness.rubric.checks.base import Check, Grade, Phrase, quoted, share_without
-from harness.rubric.draft import Draft, shown, stems, terms, values_named
+from harness.rubric.draft import Draft, stems, terms, values_named, visible_text
 from harness.rubric.numbers import numbers
 
 _CAPITAL_NOUNS = frozenset({"de"})
@@ -48,7 +48,7 @@ class GroundedNumbers(Check):
         for index, section in enumerate(draft.sections):
             own = draft.own_sources(index)
             known = values_named("\n".join((draft.task, *own))) if own else every
-            found = numbers(shown(section.blocks))
+            found = numbers(visible_text(section.blocks))
             total += len(found)
             findings += [
                 draft.finding(

@@ -11,7 +11,7 @@ from pydantic import model_validator
 from harness.compress import Section
 from harness.errors import Mistake
 from harness.rubric.checks.base import Check, Grade, InRange, Phrase, mean_of
-from harness.rubric.draft import Draft, Finding, shown, terms, words
+from harness.rubric.draft import Draft, Finding, terms, visible_text, words
 
 _NUMBER_BEFORE_ITEM = re.compile(r"\s*\d{1,9}[.)]")
 
@@ -32,7 +32,7 @@ class Words(InRange):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
-        return self._grade(len(words(draft.shown)), "words in all")
+        return self._grade(len(words(draft.visible)), "words in all")
 
 
 class Characters(InRange):
@@ -69,7 +69,7 @@ class SectionWords(InRange):
     def grade(self, draft: Draft) -> Grade:
         """The mean over the sections; text above the first heading is not one."""
         return self._grade_each(
-            draft, lambda _, section: len(words(shown(section.blocks))), "words in this section"
+            draft, lambda _, part: len(words(visible_text(part.blocks))), "words in this section"
         )
 
 
