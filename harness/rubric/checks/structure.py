@@ -44,7 +44,7 @@ class Characters(InRange):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
-        return self._grade(len(" ".join(draft.shown.split())), "characters in all")
+        return self._grade(len(" ".join(draft.visible.split())), "characters in all")
 
 
 class Sections(InRange):
