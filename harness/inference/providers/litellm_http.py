@@ -35,6 +35,7 @@ from harness.inference.providers.http import (
 )
 from harness.inference.providers.openai_wire import divided, first_choices
 
+_LIMITS = httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S)
 _DONE = b"[DONE]"
 _LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\xa9": rb"\u2029"}
 """In UTF-8, and as JSON escapes them. All others it has to escape anyway."""
@@ -47,9 +48,7 @@ class _HttpxBody(BoundedBody, httpx.AsyncByteStream):
 class HttpxConnection(Connection):
     """Connections of httpx: litellm takes no others."""
 
-    new_client = partial(
-        httpx.AsyncClient, limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S)
-    )
+    new_client = staticmethod(partial(httpx.AsyncClient, limits=_LIMITS))
     new_body = _HttpxBody
     new_tls = staticmethod(httpx.create_ssl_context)
     client: httpx.AsyncClient  # type: ignore[assignment]
