@@ -346,9 +346,8 @@ def launches(
     for backend, (packing, launch) in LAUNCHES.items():
         # A model that is given by its size comes in either packing.
         either = is_whole and not wanted.shape.family and row.tensor_parallel == 1
-        if not (packing == row.packing or either):
-            continue
-        if not device.is_gpu and packing == "safetensors":
+        takes = packing == row.packing or either
+        if not takes or (packing == "safetensors" and not device.is_gpu):
             continue
         model, online = wanted.model, None
         if packing == "gguf":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, NamedTuple
 
-from harness.errors import ConfigurationInvalid, DoesNotFit, HarnessError, ModelFileInvalid, Notice
+from harness.errors import DoesNotFit, HarnessError, ModelFileInvalid, Notice
 from harness.graph import Graph
 from harness.hardware import Footprint
 from harness.inference import FILE_BACKENDS, Endpoint, provider_of
@@ -16,6 +16,7 @@ from harness.session.casting import Casting
 from harness.session.demand import MEMORY, Players, demand_of, judges
 from harness.session.models import known_endpoints, opened_host
 from harness.session.roles import EVALUATOR
+from harness.session.session import models_for
 from harness.session.settings import Settings
 from harness.session.tenancy import (
     check_managed,
@@ -64,11 +65,6 @@ class PlannedDevice(Device):
 
     wanted_bytes: int
     """The total size of the plan's models on the device."""
-
-    @property
-    def has_room(self) -> bool:
-        """Whether all of them can be in memory at once."""
-        return self.wanted_bytes <= self.room_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,17 +162,11 @@ def _asked(declared: Mapping[str, Sequence[str]], players: Players) -> dict[str,
     Raises:
         ConfigurationInvalid: Another role has no model.
     """
-    asked: dict[str, tuple[str, ...]] = {}
-    for node, roles in declared.items():
-        for role in roles:
-            asked[role] = players.of(role)
-            if not asked[role] and role not in {EVALUATOR, MEMORY}:
-                try:
-                    players.roles.model(role)
-                except ConfigurationInvalid as error:
-                    raise ConfigurationInvalid(
-                        f"node '{node}' needs '{role}': {error}", code=error.code
-                    ) from error
+    asking = {role: f"node '{node}'" for node, roles in declared.items() for role in roles}
+    asked = {role: players.of(role) for role in asking}
+    lacking = (role for role, tags in asked.items() if not tags)
+    needed = {role: asking[role] for role in lacking if role not in {EVALUATOR, MEMORY}}
+    models_for(needed, players.roles)
     return asked
 
 

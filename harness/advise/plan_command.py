@@ -114,5 +114,5 @@ def _device_line(device: PlannedDevice) -> str:
     return (
         f"{device.name}: {format_bytes(device.capacity_bytes)}{reserve}; all of these models "
         f"together take {format_bytes(device.wanted_bytes)}"
-        + ("" if device.has_room else ", and so they take turns")
+        + (", and so they take turns" if device.wanted_bytes > device.room_bytes else "")
     )

@@ -74,8 +74,7 @@ class Launch:
     """A server's command line, and the endpoint that calls it."""
 
     command: tuple[Setting, ...]
-    """Joined by spaces it is a shell command, with variables first, as `NAME=value`; empty if
-    nothing is started by hand."""
+    """Joined by spaces it is a shell command, with variables first, as `NAME=value`."""
     endpoint: tuple[Setting, ...]
     """Lines of `harness.toml` under the endpoint's head."""
 

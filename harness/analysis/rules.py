@@ -112,20 +112,18 @@ def _moves(
     found: Found, moves: tuple[str | Aim, ...], server: Server
 ) -> tuple[tuple[str, ...], Expected | None]:
     """What to change, and what the change that the rule has computed is expected to do."""
-    said = list(found.first)
-    subject = said[0] if said else None
+    aim, how_far = found.wanted or (None, "")
+    changes, computed = list(found.first), None if found.wanted else 0
     for move in moves:
-        changes = server.remedies(move) if isinstance(move, Aim) else (server.filled(move),)
-        if found.wanted and changes and move == found.wanted[0]:
-            shown = f", for {found.wanted[1]}" if found.wanted[1] else ""
-            subject = f"{changes[0]}{shown}"
-            changes = (subject, *changes[1:])
-        said += changes
-    subject = subject or (said[0] if said and not found.wanted else None)
-    if subject is None or found.expected is None:
-        return tuple(said), None
-    said[said.index(subject)] += f": {found.expected}"
-    return tuple(said), found.expected
+        offered = [*server.remedies(move)] if isinstance(move, Aim) else [server.filled(move)]
+        if move == aim and offered:
+            computed = len(changes)
+            offered[0] += f", for {how_far}" if how_far else ""
+        changes += offered
+    if computed is None or not changes or found.expected is None:
+        return tuple(changes), None
+    changes[computed] += f": {found.expected}"
+    return tuple(changes), found.expected
 
 
 _OTHER_ERROR = Advice(

@@ -71,12 +71,13 @@ def condense(
     sections = sections_of(markdown)
     cut = len(markdown) - keep_tail_chars
     parts = parts_of(sections, cut=cut)
-    if 2 * sum(map(len, _shown_all(sections, parts, {}))) > budget_chars:
+    kept: dict[int, str] = {}
+    if 2 * (bare := sum(map(len, _shown_all(sections, parts, kept)))) > budget_chars:
         parts = parts_of(sections, cut=cut, plain=True)
+        bare = sum(map(len, _shown_all(sections, parts, kept)))
 
     # 1. Put the tail back, from its end.
-    kept: dict[int, str] = {}
-    room = budget_chars - sum(map(len, _shown_all(sections, parts, kept)))
+    room = budget_chars - bare
     for part in (p for blocks in reversed(parts) for ps in reversed(blocks) for p in reversed(ps)):
         text = tail_of(part, cut)
         takes = added_chars(part, text, kept)
@@ -158,11 +159,10 @@ def _shown_all(sections: Sequence[Section], parts: Sequence[SectionParts], kept:
 _CHARACTERISTIC = 20
 # The weight of a word of the focus: numbers must not outweigh it.
 _WANTED = 2.0
-# The weight of a number, and of a quotation; those of a section together weigh no more than its
-# characteristic words, since dialogue is no evidence.
+# Numbers and quotations begin so. All quotations of a section together weigh no more than its
+# characteristic words: dialogue is no evidence.
 _NO_WORD = frozenset('"0123456789')
-_NUMBER = 2.0
-_QUOTATION = 3.0
+_NUMBER, _QUOTATION = 2.0, 3.0
 # Spare room is filled with repetitions.
 _NOTHING_NEW = 0.01
 # The share of a mark that a part costs beside its own characters, on average.

@@ -71,10 +71,7 @@ def condense_toward(
     document_of = [number for number, found in enumerate(by_document) for _ in found]
     sections = [_in_pieces(section) for found in by_document for section in found]
     # The sizes of code and tables in marks would take the room of evidence.
-    parts = [
-        [[replace(part, mark=LEFT_OUT) for part in block] for block in blocks]
-        for blocks in parts_of(sections, cut=sum(map(len, documents)))
-    ]
+    parts = parts_of(sections, cut=sum(map(len, documents)), plain=True)
     kept: dict[int, str] = {}
     seen: set[int] = set()
     room = budget_chars

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -364,17 +364,8 @@ class Client:
                 with errors_of(line.endpoint.tag), self.tracer.calling(), call.caller.sending():
                     if sending is not None:
                         sending.has_left = True
-                    backend = (line.backend, *line.others)[place.replica]
-                    if isinstance(sent, ChatRequest):
-                        answer: Any = await backend.chat(sent)
-                    elif isinstance(sent, RerankRequest):
-                        if not isinstance(backend, Reranker):
-                            raise NotOffered(
-                                "its backend cannot rank; name an endpoint whose server does"
-                            )
-                        answer = await backend.rerank(sent)
-                    else:
-                        answer = await backend.embed(sent)
+                    ask = _asker((line.backend, *line.others)[place.replica], sent)
+                    answer = await ask(sent)
             except InferenceError as error:
                 if not was_connected(error):
                     span.set(was_connected=False)
@@ -435,6 +426,17 @@ class Client:
         if self.cache is None or line.identity is None:
             return nullcontext(Slot())
         return self.cache.slot(request, identity=line.identity, clock=self.tracer.now_ns)
+
+
+def _asker(backend: Backend, request: Request) -> Callable[[Any], Awaitable[Any]]:
+    """What asks a backend for such a request."""
+    if isinstance(request, ChatRequest):
+        return backend.chat
+    if not isinstance(request, RerankRequest):
+        return backend.embed
+    if isinstance(backend, Reranker):
+        return backend.rerank
+    raise NotOffered("its backend cannot rank; name an endpoint whose server does")
 
 
 def with_defaults(request: ChatRequest, endpoint: Endpoint) -> ChatRequest:

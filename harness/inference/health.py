@@ -98,9 +98,10 @@ def outage_of(error: HarnessError) -> OutageReason | None:
     one: its calls would use up their attempts within seconds, and limits are often by the minute.
     """
     match error:
-        case EndpointUnreachable(code=EndpointUnreachable.code):
-            return "unreachable"
-        case CallTimeout(limit="connect_timeout_s"):
+        case (
+            EndpointUnreachable(code=EndpointUnreachable.code)
+            | CallTimeout(limit="connect_timeout_s")
+        ):
             return "unreachable"
         case StreamCut(has_begun=False):
             return "cut"

@@ -38,23 +38,16 @@ class Spent:
     def __add__(self, other: Spent) -> Spent:
         if other is NOTHING:  # most that is added
             return self
-        cost_usd = self.cost_usd
-        if other.cost_usd is not None:
-            cost_usd = other.cost_usd + (cost_usd or 0.0)
-        return Spent(
-            calls=self.calls + other.calls,
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cost_usd=cost_usd,
-            time_ns=self.time_ns + other.time_ns,
-            estimated_calls=self.estimated_calls + other.estimated_calls,
-            unpriced_calls=self.unpriced_calls + other.unpriced_calls,
-        )
+        costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
+        return Spent(cost_usd=sum(costs) if costs else None, **sums)
 
     def __neg__(self) -> Spent:
         names = Spent.__slots__
         return Spent(**{name: (n := getattr(self, name)) and -n for name in names})
 
+
+_COUNTS = [name for name in Spent.__slots__ if name != "cost_usd"]
 
 NOTHING = Spent()
 """The beginning of every sum."""

@@ -198,7 +198,7 @@ def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[
         )
     told: dict[str, float] = {}
     for score, text in anchors.items():
-        first = told.setdefault(" ".join(text.casefold().split()), score)
+        first = told.setdefault(_folded(text), score)
         if first != score:
             yield _remark(
                 (*place, "anchors", f"{score:g}"),

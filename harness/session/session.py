@@ -156,7 +156,7 @@ async def open_session(
         casting.check()
     memory = settings.memory
     check_store(memory.path, written_in=memory.written_in, environment=environment)
-    needed = casting.required | _models_for(needed_roles or {}, casting.roles)
+    needed = casting.required | models_for(needed_roles or {}, casting.roles)
     needed |= _asked_by(settings.memory, endpoints)
     early: list[tuple[str, Mapping[str, object]]] = []
 
@@ -259,7 +259,7 @@ async def open_session(
         )
 
 
-def _models_for(needed_roles: Mapping[str, str], roles: Roles) -> set[str]:
+def models_for(needed_roles: Mapping[str, str], roles: Roles) -> set[str]:
     """Tags of the models that play roles.
 
     Raises:

@@ -300,13 +300,12 @@ class _Reading:
         for name, column in wide(row).items():
             place = _place_of(name)
             value = texts.get(name, row.fields[column])
-            if place[0] == "people" and not place[2] and isinstance(value, str | list):
-                raters = _samples(value)
-                if len(raters) > 1:
-                    for number, one in enumerate(raters, start=1):
-                        if one is not None:
-                            cells[*place[:2], str(number)] = _Cell(row, column, one)
-                    continue
+            has_several = place[0] == "people" and not place[2] and isinstance(value, str | list)
+            if has_several and len(scores := _samples(value)) > 1:
+                for number, score in enumerate(scores, start=1):
+                    if score is not None:
+                        cells[*place[:2], str(number)] = _Cell(row, column, score)
+                continue
             cell = _Cell(row, column, value)
             before = cells.get(place)
             if place[0] == "scores" and before is not None:

@@ -200,6 +200,8 @@ def tune(
     rows = tuple(steps.at(float(threshold)) for threshold in steps.thresholds)
     own = steps.at(rubric.pass_at)
     index = int(named_step(steps, aim)) if rows else -1
+    undecided = bool(rows) and index < 0
+    chance = power(steps, aim, drafts=len(counted), generator=generator) if undecided else 0.0
 
     # 4. How well the evaluator agrees.
     versions = {"", rubric.sha256, *at_any_threshold(rubric)}
@@ -210,7 +212,7 @@ def tune(
         own=own,
         own_bound=upper_bound(own.wrong, own.trials(aim.risk), error=own_aim.error),
         named=rows[index] if index >= 0 else None,
-        power=None if index >= 0 else _power(steps, aim, generator),
+        power=chance if index < 0 else None,
         missing=_missing(rows, aim) if index < 0 else None,
         needed=drafts_needed(steps, aim, generator=generator) if rows and index < 0 else None,
         stopped_at=_stopped_at(rows, counted, steps, aim) if index < 0 else None,
@@ -244,11 +246,6 @@ def tune(
         ),
         samples=tuple(sorted({len(s) for one in counted for s in _judged(one, rubric).values()})),
     )
-
-
-def _power(steps: Steps, aim: Aim, generator: np.random.Generator) -> float:
-    has_steps = bool(len(steps.thresholds))
-    return power(steps, aim, drafts=steps.drafts, generator=generator) if has_steps else 0.0
 
 
 def unscored(drafts: Sequence[Labeled], rubric: Rubric) -> dict[str, Draft]:
