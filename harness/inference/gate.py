@@ -266,6 +266,8 @@ class Gate:
         self._serve()
 
     def _serve(self) -> None:
+        if not self._waiting:
+            return
         states, refused = self._states(), set[tuple[int, ...]]()
         for waiter in self._waiting:
             if not any(state.has_place and not state.is_down for state in states):

@@ -10,10 +10,10 @@ import hashlib
 import json
 import sqlite3
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from itertools import count
 from pathlib import Path
@@ -31,6 +31,7 @@ from harness.inference.request import ChatRequest, Message
 from harness.inference.to_its_end import to_its_end
 from harness.log import log_warning
 from harness.trace import Clock, RunTrace
+from harness.trace.journal import resolve
 
 T = TypeVar("T")
 
@@ -157,6 +158,9 @@ class KeptReplies:
                     message=f"replies are not kept, so a resumed run repeats its calls: {error}",
                 )
             ),
+            # The record of their cost first, so that the run knows the price of all that is kept;
+            # and at once, since a kill between the two has them asked and paid again.
+            before=trace.flush,
         )
 
     @asynccontextmanager
@@ -218,17 +222,10 @@ class KeptReplies:
         is_filtered = reply.finish_reason == "content_filter"
         if reply.cut_by is not None or is_filtered or self._holds_a_secret(reply):
             return
-        text = _completion_as_text(reply)
-        try:
-            # The record of its cost first, so that the run knows the price of all that is kept; and
-            # at once, since a kill between the two has it asked and paid again.
-            self._trace.flush()
-            if reply.endpoint is not None:
-                await self._store.keep_now(f"{key} by", self._identity(reply.endpoint))
-            await self._store.keep_now(key, text)
-        except asyncio.CancelledError:
-            self._store.keep(key, text)  # paid for, although the node's call was ended meanwhile
-            raise
+        texts = {key: _completion_as_text(reply)}
+        if reply.endpoint is not None:
+            texts[f"{key} by"] = self._identity(reply.endpoint)
+        await self._store.keep_now(texts)
 
     def _identity(self, model: str) -> str:
         if model not in self._identities:
@@ -447,9 +444,14 @@ class TextStore:
         *,
         clean: Callable[[str], str] = str,
         unusable: Callable[[ConfigurationInvalid], None] | None = None,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
         self._path = path
         self._clean = clean
+        self._before = before
+        # What `keep_now` was given and is not written yet, and who waits for it.
+        self._unwritten = deque[tuple[Mapping[str, str], asyncio.Future[None]]]()
+        self._is_writing = False
         self._unusable = unusable
         self._db = _open(path) if unusable is None else None
         self._is_used = unusable is None
@@ -462,11 +464,20 @@ class TextStore:
 
     def keep(self, key: str, text: str) -> None:
         """Stores a text, soon: found from now on, written at the latest on closing."""
-        self._soon(self._keep, key, text)
+        self._soon(self._keep, {key: text})
 
-    async def keep_now(self, key: str, text: str) -> None:
-        """Stores a text; returns when a killed process would not lose it."""
-        await asyncio.wrap_future(self._soon(self._keep, key, text))
+    async def keep_now(self, texts: Mapping[str, str]) -> None:
+        """Stores texts; returns when a killed process would not lose them.
+
+        Those of calls that end together are written together. Who is cancelled does not wait.
+        """
+        loop = asyncio.get_running_loop()
+        written = loop.create_future()
+        self._unwritten.append((texts, written))
+        if not self._is_writing:
+            self._is_writing = True
+            self._soon(self._write, loop)
+        await written
 
     async def aclose(self) -> None:
         """Writes what is still to be written, and closes the file."""
@@ -474,7 +485,7 @@ class TextStore:
             await to_its_end(self._close, thread=self._thread)
         self._thread.shutdown(wait=False)
 
-    def _soon(self, work: Callable[..., T], *arguments: str) -> Future[T]:
+    def _soon(self, work: Callable[..., T], *arguments: object) -> Future[T]:
         """Does it in the store's thread, which first opens the file."""
         if not self._is_used:
             self._is_used = True
@@ -504,12 +515,27 @@ class TextStore:
             return None
         return row[0] if row else None
 
-    def _keep(self, key: str, text: str) -> None:
-        if self._db is None or self._clean(text) != text:
+    def _write(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_writing = False  # before the rest: what comes from now on has its own turn
+        waiting = [self._unwritten.popleft() for _ in range(len(self._unwritten))]
+        try:
+            self._before()
+            self._keep({key: text for texts, _ in waiting for key, text in texts.items()})
+        finally:
+            with suppress(RuntimeError):  # the loop is closed by now
+                loop.call_soon_threadsafe(resolve, [future for _, future in waiting])
+
+    def _keep(self, texts: Mapping[str, str]) -> None:
+        rows = [(key, text) for key, text in texts.items() if self._clean(text) == text]
+        if self._db is None or not rows:
             return
         try:
-            self._db.execute("INSERT OR REPLACE INTO reply VALUES (?, ?)", (key, text))
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany("INSERT OR REPLACE INTO reply VALUES (?, ?)", rows)
+            self._db.execute("COMMIT")
         except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                self._db.rollback()
             self._warn("a reply cannot be kept in the call cache", error, code="cache.not-written")
 
     def _warn(self, what: str, error: sqlite3.Error, *, code: str) -> None:

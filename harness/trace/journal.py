@@ -166,7 +166,7 @@ class JournalWriter:
             for loop, futures in by_loop.items():
                 # The loop may be closed by now.
                 with suppress(RuntimeError):
-                    loop.call_soon_threadsafe(_resolve, futures)
+                    loop.call_soon_threadsafe(resolve, futures)
 
     def _append_durably(self, entry: Entry) -> None:
         self._entries.append(entry)
@@ -289,7 +289,8 @@ def _merged(records: Sequence[Record]) -> list[Record]:
     return merged
 
 
-def _resolve(futures: Iterable[asyncio.Future[None]]) -> None:
+def resolve(futures: Iterable[asyncio.Future[None]]) -> None:
+    """Ends their waits; to call in the futures' loop."""
     for future in futures:
         if not future.done():
             future.set_result(None)

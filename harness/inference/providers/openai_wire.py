@@ -12,6 +12,7 @@ import asyncio
 import math
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -501,7 +502,14 @@ def nested_schema(schema: JsonSchema, *, strict: bool = True) -> Fields:
 
 def openai_schema(schema: JsonSchema) -> Fields:
     """The same for servers that refuse what is not strict by OpenAI's rules, and says it is."""
-    return nested_schema(schema, strict=strict_schema(schema) == schema)
+    return nested_schema(schema, strict=_is_strict(orjson.dumps(schema)))
+
+
+@lru_cache(maxsize=256)
+def _is_strict(schema: bytes) -> bool:
+    """Kept by the schema's text: a judge's is made for each draft, and is the same."""
+    parsed: JsonSchema = orjson.loads(schema)
+    return strict_schema(parsed) == parsed
 
 
 def finish_reason(said: str) -> FinishReason | None:
