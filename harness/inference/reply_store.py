@@ -213,8 +213,8 @@ class KeptReplies:
         """Closes the file, and deletes it when there is nothing left to resume."""
         await self._store.aclose()
         if self._is_finished:
-            for path in self._path.parent.glob(f"{self._path.name}*"):
-                path.unlink(missing_ok=True)
+            for ending in ("", "-wal", "-shm", "-journal"):
+                self._path.with_name(self._path.name + ending).unlink(missing_ok=True)
 
     async def _keep(self, key: str, reply: Completion) -> None:
         # The resumed run asks again for what a limit cut: it may have a higher one.

@@ -186,5 +186,7 @@ def with_backends(
 
 def meant_role(role: str, known: Collection[str]) -> str | None:
     """The known role that a name is nearly, but not exactly."""
+    if role in known:
+        return None
     near = difflib.get_close_matches(role, sorted(known), n=1, cutoff=0.8)
-    return near[0] if near and role not in known else None
+    return near[0] if near else None

@@ -17,6 +17,7 @@ import json
 import re
 import string
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from urllib.parse import quote, quote_plus
 
 import orjson
@@ -209,6 +210,7 @@ def secrets_of(environment: Mapping[str, str], *, named: Iterable[str]) -> dict[
     return {n: one for n, one in environment.items() if n in names or _is_variable(n, one)}
 
 
+@lru_cache(maxsize=4096)
 def _is_variable(name: str, value: str) -> bool:
     """Whether a variable holds a secret, and not a number of tokens or the path of a key's file."""
     match = _VARIABLE.fullmatch(name)

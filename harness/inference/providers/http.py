@@ -59,6 +59,7 @@ _READABLE = re.compile(r"^$|json|text/event-stream|text/plain|octet-stream", re.
 # --- addresses, keys and clients ------------------------------------------------------------
 
 
+@lru_cache(maxsize=64)
 def base_of(url: str) -> str:
     """An endpoint's address without its query, which an `http_client` adds to every request."""
     return str(httpx2.URL(url).copy_with(query=None, fragment=None)).rstrip("/")
