@@ -18,6 +18,8 @@ LAYERS = [
     "rows",
     "page",
     "log",
+    "threads",
+    "text_store",
     "trace",
     "hardware",
     "inference",

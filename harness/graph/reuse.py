@@ -12,19 +12,23 @@ settings. `change_between` compares two, for resumed runs, batches, caches and r
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
 
+from harness.errors import Notice
 from harness.graph.executor import Executor
 from harness.graph.fingerprint import Code
 from harness.graph.outcome import Asker, Log, Rerun, Skipped
 from harness.graph.state import NO_DIGEST, Call, Given, Places, Use
 from harness.graph.values import ValueForm, digest
+from harness.text_store import TextStore
 from harness.trace import NodeOutput, Tracer, events
 from harness.trace.records import label_of
 
@@ -32,20 +36,56 @@ Found = tuple[object, str]
 """An output, or `Skipped`, and its digest."""
 
 
+OUTPUT_CACHE = "outputs.sqlite"
+"""The name of the file of an `OutputCache`, among the runs."""
 _MOST_KEPT = 16
 """Outputs of one code and the same inputs in a cache, of different models for example."""
 
 
-class OutputCache(Protocol):
-    """Outputs of nodes over many runs."""
+class OutputCache:
+    """Outputs of nodes over many runs, for nodes with a `Cache`.
+
+    The file is opened when a node first asks for an output. Where it cannot be, `warn` is told
+    once, and nodes are called as without it. An output that holds a secret is not kept.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        warn: Callable[[Notice], None],
+        clean: Callable[[str], str] = str,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = TextStore(
+            path,
+            unusable=lambda error: warn(
+                Notice(
+                    code="cache.outputs-not-kept",
+                    message=f"outputs are not kept for other runs: {error}",
+                )
+            ),
+            clean=clean,
+        )
+        self._wall_s = wall_s
 
     async def find(self, key: str, *, max_age_s: float | None) -> bytes | None:
-        """The output of this key, as JSON; None if there is none, or it is too old."""
-        ...
+        """The output of this key, if it is not older than that."""
+        text = await self._store.find(key)
+        if text is None:
+            return None
+        stored_s, _, value = text.partition("\n")
+        if max_age_s is not None and self._wall_s() - float(stored_s) > max_age_s:
+            return None
+        return value.encode()
 
     def keep(self, key: str, value: bytes) -> None:
-        """Stores an output, with a delay."""
-        ...
+        """Stores an output."""
+        self._store.keep(key, f"{self._wall_s()}\n{value.decode()}")
+
+    async def aclose(self) -> None:
+        """Writes what is still unwritten."""
+        await self._store.aclose()
 
 
 class Surroundings(Protocol):

@@ -33,7 +33,7 @@ from harness.inference.providers.registry import (
     slots_source,
 )
 from harness.inference.providers.server_host import ServerFacts
-from harness.inference.reply_store import ReplyCache, TextStore
+from harness.inference.reply_store import ReplyCache
 from harness.inference.request import (
     ChatRequest,
     EmbedRequest,
@@ -50,7 +50,6 @@ from harness.inference.request import (
 )
 from harness.inference.stream import TextStream
 from harness.inference.structured import SchemaKnowledge
-from harness.inference.to_its_end import to_its_end
 from harness.inference.tool_offers import ToolKnowledge
 
 __all__ = [
@@ -91,7 +90,6 @@ __all__ = [
     "ScriptedReply",
     "ServerFacts",
     "Spent",
-    "TextStore",
     "TextStream",
     "TokenLogprob",
     "ToolCall",
@@ -120,7 +118,6 @@ __all__ = [
     "server_address",
     "server_facts",
     "slots_source",
-    "to_its_end",
     "token_prices",
     "varied",
 ]

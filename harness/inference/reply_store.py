@@ -1,6 +1,6 @@
-"""Stored replies: the cache, a run's replies for its resume, and cached outputs of nodes.
+"""Stored replies: the cache, and a run's replies for its resume.
 
-All are texts by key in SQLite. A reply's key is derived from the request and the model.
+Both are texts by key. A reply's key is derived from the request and the model.
 """
 
 from __future__ import annotations
@@ -8,30 +8,23 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import sqlite3
-import time
-from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import count
-from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
 from pydantic import TypeAdapter
 
-from harness.errors import ConfigurationInvalid, ModelFileInvalid, Notice
-from harness.files import make_private
+from harness.errors import ModelFileInvalid, Notice
 from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
 from harness.inference.model_identity import file_fingerprint
 from harness.inference.request import ChatRequest, Message
-from harness.inference.to_its_end import to_its_end
-from harness.log import log_warning
+from harness.text_store import TextStore
 from harness.trace import Clock, RunTrace
-from harness.trace.journal import resolve
 
 T = TypeVar("T")
 
@@ -55,8 +48,6 @@ _DECIDES = {
 _REPLIES_ENDING = ".replies.sqlite"
 VARIATION = "~"
 """In the label of a call, before the number of its variation."""
-OUTPUT_CACHE = "outputs.sqlite"
-"""The name of the file of `StoredOutputs`, among the runs."""
 
 
 class ReplyCache:
@@ -254,52 +245,6 @@ class Slot:
     reply: Completion | None = None
 
 
-class StoredOutputs:
-    """Outputs of nodes over many runs, for nodes with a `Cache`; see `harness.graph.OutputCache`.
-
-    The file is opened when a node first asks for an output. Where it cannot be, `warn` is told
-    once, and nodes are called as without it. An output that holds a secret is not kept.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        warn: Callable[[Notice], None],
-        clean: Callable[[str], str] = str,
-        wall_s: Callable[[], float] = time.time,
-    ) -> None:
-        self._store = TextStore(
-            path,
-            unusable=lambda error: warn(
-                Notice(
-                    code="cache.outputs-not-kept",
-                    message=f"outputs are not kept for other runs: {error}",
-                )
-            ),
-            clean=clean,
-        )
-        self._wall_s = wall_s
-
-    async def find(self, key: str, *, max_age_s: float | None) -> bytes | None:
-        """The output of this key, if it is not older than that."""
-        text = await self._store.find(key)
-        if text is None:
-            return None
-        stored_s, _, value = text.partition("\n")
-        if max_age_s is not None and self._wall_s() - float(stored_s) > max_age_s:
-            return None
-        return value.encode()
-
-    def keep(self, key: str, value: bytes) -> None:
-        """Stores an output."""
-        self._store.keep(key, f"{self._wall_s()}\n{value.decode()}")
-
-    async def aclose(self) -> None:
-        """Writes what is still unwritten."""
-        await self._store.aclose()
-
-
 # --- keys, and replies as texts -------------------------------------------------------------------
 
 
@@ -412,206 +357,3 @@ def _answer_again(known: Completion, request: ChatRequest, *, asked_ns: int) -> 
         cache_saved_usd=None,
         from_cache=True,
     )
-
-
-# --- the file -------------------------------------------------------------------------------------
-
-_APPLICATION_ID = int.from_bytes(b"hrnc")
-"""Tells the file from other programs' databases; `file` shows it too."""
-_VERSION = 1
-_BUSY_S = 5.0
-"""Longest wait for another process that is writing."""
-
-
-class TextStore:
-    """Texts by key, in one SQLite file that several processes may share.
-
-    It grows until the file is deleted. Not for network drives, on which SQLite's write-ahead log
-    does not work. One thread reads and writes, so that no call waits for another. An error after
-    the file was opened fails no call: it is logged once, and the model is asked. Without a path
-    everything stays in memory. A text that `clean` takes a secret out of is not kept.
-
-    With `unusable`, the file is opened when it is first needed; where it cannot be, `unusable` is
-    told once, and nothing is kept.
-
-    Raises:
-        ConfigurationInvalid: The file cannot be opened, or is something else.
-    """
-
-    def __init__(
-        self,
-        path: Path | None,
-        *,
-        clean: Callable[[str], str] = str,
-        unusable: Callable[[ConfigurationInvalid], None] | None = None,
-        before: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._path = path
-        self._clean = clean
-        self._before = before
-        # What `keep_now` was given and is not written yet, and who waits for it.
-        self._unwritten = deque[tuple[Mapping[str, str], asyncio.Future[None]]]()
-        self._is_writing = False
-        self._unusable = unusable
-        self._db = _open(path) if unusable is None else None
-        self._is_used = unusable is None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="text store")
-        self._has_warned = False
-
-    async def find(self, key: str) -> str | None:
-        """The text of this key; None when there is none."""
-        return await asyncio.wrap_future(self._soon(self._find, key))
-
-    def keep(self, key: str, text: str) -> None:
-        """Stores a text, soon: found from now on, written at the latest on closing."""
-        self._soon(self._keep, {key: text})
-
-    async def keep_now(self, texts: Mapping[str, str]) -> None:
-        """Stores texts; returns when a killed process would not lose them.
-
-        Those of calls that end together are written together. Who is cancelled does not wait.
-        """
-        loop = asyncio.get_running_loop()
-        written = loop.create_future()
-        self._unwritten.append((texts, written))
-        if not self._is_writing:
-            self._is_writing = True
-            self._soon(self._write, loop)
-        await written
-
-    async def aclose(self) -> None:
-        """Writes what is still to be written, and closes the file."""
-        if self._is_used:
-            await to_its_end(self._close, thread=self._thread)
-        self._thread.shutdown(wait=False)
-
-    def _soon(self, work: Callable[..., T], *arguments: object) -> Future[T]:
-        """Does it in the store's thread, which first opens the file."""
-        if not self._is_used:
-            self._is_used = True
-            self._thread.submit(self._open)
-        return self._thread.submit(work, *arguments)
-
-    def _open(self) -> None:
-        try:
-            self._db = _open(self._path)
-        except ConfigurationInvalid as error:
-            assert self._unusable is not None
-            self._unusable(error)
-
-    def _close(self) -> None:
-        if self._db is not None:
-            self._db.close()
-
-    def _find(self, key: str) -> str | None:
-        if self._db is None:
-            return None
-        try:
-            row = self._db.execute("SELECT text FROM reply WHERE key = ?", (key,)).fetchone()
-        except sqlite3.Error as error:
-            self._warn(
-                "a reply cannot be looked up in the call cache", error, code="cache.not-read"
-            )
-            return None
-        return row[0] if row else None
-
-    def _write(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._is_writing = False  # before the rest: what comes from now on has its own turn
-        waiting = [self._unwritten.popleft() for _ in range(len(self._unwritten))]
-        try:
-            self._before()
-            self._keep({key: text for texts, _ in waiting for key, text in texts.items()})
-        finally:
-            with suppress(RuntimeError):  # the loop is closed by now
-                loop.call_soon_threadsafe(resolve, [future for _, future in waiting])
-
-    def _keep(self, texts: Mapping[str, str]) -> None:
-        rows = [(key, text) for key, text in texts.items() if self._clean(text) == text]
-        if self._db is None or not rows:
-            return
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany("INSERT OR REPLACE INTO reply VALUES (?, ?)", rows)
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            with suppress(sqlite3.Error):
-                self._db.rollback()
-            self._warn("a reply cannot be kept in the call cache", error, code="cache.not-written")
-
-    def _warn(self, what: str, error: sqlite3.Error, *, code: str) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            log_warning(what, code=code, path=str(self._path), error=str(error))
-
-
-def _open(path: Path | None) -> sqlite3.Connection:
-    with _translated(path):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            make_private(path)
-        db = sqlite3.connect(
-            path or ":memory:",
-            timeout=_BUSY_S,
-            isolation_level=None,  # every statement is its own transaction
-            check_same_thread=False,  # opened here, used in the cache's thread alone
-        )
-    try:
-        with _translated(path):
-            _prepare(db, path)
-    except BaseException:
-        db.close()
-        raise
-    return db
-
-
-def _prepare(db: sqlite3.Connection, path: Path | None) -> None:
-    # Another process may be making the same file at this moment.
-    db.execute("BEGIN IMMEDIATE")
-    application_id, version, tables = (
-        db.execute(query).fetchone()[0]
-        for query in (
-            "PRAGMA application_id",
-            "PRAGMA user_version",
-            "SELECT count(*) FROM sqlite_master",
-        )
-    )
-    if application_id == 0 and tables == 0:
-        db.execute("CREATE TABLE reply (key TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID")
-        db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        db.execute(f"PRAGMA user_version = {_VERSION}")
-    elif application_id != _APPLICATION_ID:
-        raise ConfigurationInvalid(
-            "is another program's database; name another file for the call cache",
-            code="cache.other-program",
-            path=path,
-        )
-    elif version > _VERSION:
-        raise ConfigurationInvalid(
-            f"was written by a newer harness (version {version}; this one reads up to {_VERSION}); "
-            "upgrade harness, or name another file for the call cache",
-            code="cache.newer-version",
-            path=path,
-        )
-    db.execute("COMMIT")
-    db.execute("PRAGMA journal_mode = WAL")
-    # The last replies may be lost when the power fails; nothing else.
-    db.execute("PRAGMA synchronous = NORMAL")
-
-
-@contextmanager
-def _translated(path: Path | None) -> Iterator[None]:
-    """What keeps the file from being opened, as this package's error."""
-    try:
-        yield
-    except (sqlite3.OperationalError, OSError) as error:
-        raise ConfigurationInvalid(
-            f"the call cache cannot be opened ({error}); name a file that can be written to",
-            code="cache.not-openable",
-            path=path,
-        ) from error
-    except sqlite3.Error as error:
-        raise ConfigurationInvalid(
-            f"is not a call cache, or is damaged ({error}); delete it, or name another file",
-            code="cache.damaged",
-            path=path,
-        ) from error

@@ -30,7 +30,6 @@ from harness.inference import (
     Request,
     SchemaKnowledge,
     ScriptedBackend,
-    TextStore,
     ToolKnowledge,
     connect,
     host_of,
@@ -60,6 +59,7 @@ from harness.session.tenancy import (
     tenant_of,
 )
 from harness.session.trust import api_key_of, known_secrets, not_allowed
+from harness.text_store import TextStore
 from harness.trace import Clock, Tracer, describe, events, monotonic
 from harness.trace.secrets import Redactor
 

@@ -23,10 +23,10 @@ from harness.graph import (
     execute,
 )
 from harness.graph.on_ray import on_ray
+from harness.graph.reuse import OUTPUT_CACHE, OutputCache
 from harness.graph.state import Places
 from harness.inference import NOTHING, Backend, Limits, Meter, merged
 from harness.inference.limits import FIELD_OF
-from harness.inference.reply_store import OUTPUT_CACHE, StoredOutputs
 from harness.session.demand import Forecaster, Players, demand_of, judges
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
@@ -240,7 +240,7 @@ class PipelineRun:
             )
 
         async with AsyncExitStack() as stack:
-            cache = StoredOutputs(
+            cache = OutputCache(
                 self.settings.traces / OUTPUT_CACHE,
                 warn=partial(session.casting.warn, tracer=trace),
                 clean=trace.redactor.clean,

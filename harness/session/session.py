@@ -18,7 +18,6 @@ from harness.inference import (
     Meter,
     Spent,
     merged,
-    to_its_end,
     token_prices,
 )
 from harness.inference.reply_store import KeptReplies
@@ -34,6 +33,7 @@ from harness.session.roles import EVALUATOR, Roles, with_backends
 from harness.session.settings import WORDLLAMA, EvaluationSettings, MemorySettings, Settings
 from harness.session.surroundings import Surroundings
 from harness.session.trust import check_store, known_secrets, secret_variables, warn_of_secrets
+from harness.threads import to_its_end
 from harness.trace import (
     AUDIT_LOG,
     CallGroup,

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from errno import ENOENT
 from pathlib import Path
@@ -21,6 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Literal
 
 from harness.log import log_warning
+from harness.threads import resolve
 from harness.trace.journal_line import encode, seal
 from harness.trace.records import Content, Piece, Record, SpanEnded, SpanStarted, describe, joined
 from harness.trace.secrets import Redactor
@@ -287,13 +288,6 @@ def _merged(records: Sequence[Record]) -> list[Record]:
             continue
         merged.append(record)
     return merged
-
-
-def resolve(futures: Iterable[asyncio.Future[None]]) -> None:
-    """Ends their waits; to call in the futures' loop."""
-    for future in futures:
-        if not future.done():
-            future.set_result(None)
 
 
 def sync_path(path: Path) -> None:

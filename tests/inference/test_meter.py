@@ -23,11 +23,11 @@ from harness.inference import (
     ReplyCache,
     SchemaKnowledge,
     Spent,
-    TextStore,
     most_prompt_tokens,
     most_tokens_of,
 )
 from harness.inference.meter import TokenPrice
+from harness.text_store import TextStore
 
 PART = {
     "tokens": (Limits(max_tokens=60), Spent(input_tokens=31), "29 left"),

@@ -28,7 +28,8 @@ from harness.inference import (
     as_messages,
 )
 from harness.inference.completion import InterTokenLatency
-from harness.inference.reply_store import ReplyCache, TextStore, reply_identity
+from harness.inference.reply_store import ReplyCache, reply_identity
+from harness.text_store import TextStore
 from harness.trace import SpanEnded, SpanRecord, Tracer
 
 REQUEST = ChatRequest(model="m", messages=as_messages("Write."))
@@ -386,7 +387,7 @@ def test_what_is_kept_is_found_at_once_and_the_last_word_counts(tmp_path):
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from harness.inference.reply_store import TextStore
+from harness.text_store import TextStore
 
 async def main(path, name):
     print("ready", flush=True)

@@ -20,10 +20,10 @@ from harness.inference import (
     ToolSpec,
     as_messages,
     as_texts,
-    to_its_end,
 )
 from harness.inference.completion import as_vectors
 from harness.inference.request import most_prompt_tokens, most_tokens_in
+from harness.threads import to_its_end
 
 SOUND = {"type": "input_audio", "input_audio": {"data": "…"}}
 

@@ -12,8 +12,8 @@ from session_runs import Calls, codes, fail, pipeline_of, run, settings_of
 from harness import Cache, Run, ScriptedBackend, ToolCall
 from harness.errors import ServerError
 from harness.graph import Retry
+from harness.graph.reuse import OUTPUT_CACHE, OutputCache
 from harness.inference import ScriptedReply
-from harness.inference.reply_store import OUTPUT_CACHE, StoredOutputs
 from harness.session.resume import remembered_in
 from harness.trace import Journal
 from harness.trace.secrets import REDACTED
@@ -355,7 +355,7 @@ def test_an_output_is_found_until_it_is_too_old(tmp_path, *, max_age_s, age_s, i
         now_s = [1_000.0]
 
         def opened():
-            return StoredOutputs(tmp_path / "o.sqlite", warn=print, wall_s=lambda: now_s[0])
+            return OutputCache(tmp_path / "o.sqlite", warn=print, wall_s=lambda: now_s[0])
 
         first = opened()
         first.keep("key", b'"line\\none"')

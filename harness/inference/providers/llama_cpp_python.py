@@ -61,7 +61,7 @@ from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
 from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message, Request
 from harness.inference.time_limits import TimeLimits
-from harness.inference.to_its_end import to_its_end
+from harness.threads import to_its_end
 from harness.trace import Clock, monotonic
 
 _LEFT_OUT: Mapping[str, Any] = {

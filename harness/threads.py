@@ -1,10 +1,10 @@
-"""Work that a cancellation must not leave half done."""
+"""Work in threads: what a cancellation must not leave half done, and who waits for a thread."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
@@ -44,3 +44,10 @@ async def to_its_end(
     if cancelled is not None:
         raise cancelled from running.exception()
     return running.result()
+
+
+def resolve(waiting: Iterable[asyncio.Future[None]]) -> None:
+    """Ends their waits; to call in the loop of the futures."""
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
