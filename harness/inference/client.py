@@ -35,7 +35,7 @@ from harness.inference.gate import Gate
 from harness.inference.health import another_may_answer, retry_delay_s, was_connected
 from harness.inference.meter import Admission, Meter
 from harness.inference.reply_in_progress import Listener
-from harness.inference.reply_store import KeptReplies, ReplyCache, Slot, call_key
+from harness.inference.reply_store import KeptReplies, ReplyCache, Slot
 from harness.inference.request import ChatRequest, EmbedRequest, Request, RerankRequest, merged
 from harness.inference.structured import SchemaKnowledge, read_fitted
 from harness.inference.time_limits import Deadline, timed_out
@@ -78,8 +78,6 @@ class Caller:
 
 
 ANY_CALLER = Caller()
-_MOST_SEEDED = 1_000
-"""Replies to requests with a seed that are remembered."""
 
 
 class Watch(Protocol):
@@ -110,8 +108,6 @@ class Client:
     """Hears once for each endpoint of what cannot be: counts, and requests taken no notice of."""
     noticed: set[tuple[str, str]] = field(default_factory=set)
     """What it has heard: tags and codes."""
-    seeded: dict[str, int] = field(default_factory=dict)
-    """Hashes of the replies to the first requests with a seed: the same should bring the same."""
     randomness: random.Random = field(default_factory=random.Random)
     """Draws the jitter of waits between attempts."""
 
@@ -388,14 +384,8 @@ class Client:
 
     def _doubt(self, request: ChatRequest, reply: Completion) -> None:
         """Warns of what the server seems not to have done; see `doubts`."""
-        tag, seed = request.model, request.seed
         for notice in doubts(request, reply):
-            self._notice(tag, notice)
-        if seed is not None and reply.finish_reason == "stop" and len(self.seeded) < _MOST_SEEDED:
-            key, text_hash = call_key(request, identity=tag), hash(reply.text)
-            if self.seeded.setdefault(key, text_hash) != text_hash:
-                message = f"'{tag}' gave two replies to one request with seed {seed}"
-                self._notice(tag, Notice(code="call.seed-ignored", message=message))
+            self._notice(request.model, notice)
 
     def _notice(self, tag: str, notice: Notice) -> None:
         if self.warn is not None and (tag, notice.code) not in self.noticed:

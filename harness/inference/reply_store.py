@@ -28,11 +28,10 @@ from harness.trace import Clock, RunTrace
 
 T = TypeVar("T")
 
-_FORMAT = 1
+_FORMAT = 2
 """Of keys and of stored completions: raise it with any change to either."""
 _COMPLETION = TypeAdapter(Completion)
-_OPTIONAL = ("reasoning_effort", "extra_body")
-_NEWER = ("top_k", "presence_penalty", "headers", "query", *_OPTIONAL)
+_NEWER = ("top_k", "presence_penalty", "headers", "query", "reasoning_effort", "extra_body")
 """Settings that keys have only where they are set."""
 _DECIDES = {
     "backend",
@@ -268,33 +267,25 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
         "messages": [_said(message) for message in request.messages],
         "max_output_tokens": request.max_output_tokens,
         "temperature": float(request.temperature),
-        # Left out when they are not set: keys from before there were such fields stay the same.
         **request.sampling,
         "frequency_penalty": float(request.frequency_penalty),
+        "reasoning_effort": request.reasoning_effort,
+        "extra_body": request.extra_body,
         "seed": request.seed,
         "stop": request.stop,
         # As written: the reply's fields follow its order.
         "reply_schema": None if schema is None else orjson.dumps(schema).decode(),
         "top_logprobs": request.top_logprobs,
-        **({"ignore_eos": True} if request.ignore_eos else {}),
-        **{name: value for name in _OPTIONAL if (value := getattr(request, name)) is not None},
-        **({"tools": request.tools, "tool_choice": request.tool_choice} if request.tools else {}),
+        "ignore_eos": request.ignore_eos,
+        "tools": request.tools,
+        "tool_choice": request.tool_choice,
     }
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def _said(message: Message) -> list[object]:
-    """What a message holds, without what it has not: its key is then as it was before tools."""
-    more: tuple[object, ...] = ()
-    if message.tool_calls or message.answers:
-        calls = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in message.tool_calls]
-        more = (calls, message.answers)
-    beside: dict[str, object] = {}
-    if message.images:
-        beside["images"] = [image.digest for image in message.images]
-    if message.extra_names:
-        beside["extra"] = [message.extra, *(call.extra for call in message.tool_calls)]
-    return [message.role, message.content, *more, *([beside] if beside else [])]
+def _said(m: Message) -> list[object]:
+    calls = [[call.id, call.name, call.arguments, call.extra] for call in m.tool_calls]
+    return [m.role, m.content, m.extra, calls, m.answers, [image.digest for image in m.images]]
 
 
 def reply_settings(endpoint: Endpoint) -> dict[str, object]:

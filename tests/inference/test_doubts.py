@@ -59,9 +59,3 @@ def read(tokens, text="Hello."):
 )
 def test_what_a_reply_gives_away_is_said(request_, reply, code):
     assert codes(request_, reply, reply) == ([code] if code else [])
-
-
-@pytest.mark.parametrize(("second", "code"), [("One.", []), ("Two.", ["call.seed-ignored"])])
-def test_two_replies_to_one_request_with_a_seed_are_said(second, code):
-    assert codes(asked(seed=3, temperature=1.0), "One.", second) == code
-    assert codes(asked(temperature=1.0), "One.", second) == []
