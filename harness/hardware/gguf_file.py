@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 import mmap
+import time
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final
@@ -113,7 +115,7 @@ class GgufFile:
 
 
 def read_gguf_file(path: Path) -> GgufFile:
-    """Reads one file's keys, and its tensors' sizes.
+    """Reads one file's keys, and its tensors' sizes; once, until the file changes.
 
     The file is mapped: if it is truncated at that moment, as when a download starts again, the
     process ends with SIGBUS.
@@ -124,17 +126,28 @@ def read_gguf_file(path: Path) -> GgufFile:
     try:
         if path.is_fifo():  # opening it would wait
             raise ModelFileInvalid("is a pipe; give the path of a .gguf file", path=path)
-        with path.open("rb") as file:
-            if not path.stat().st_size:  # it cannot be mapped
-                raise ModelFileInvalid(f"is empty; {_DAMAGED}", path=path, offset=0)
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _parse(_Cursor(data, path))
+        status = path.stat()
+        if not status.st_size:  # it cannot be mapped
+            raise ModelFileInvalid(f"is empty; {_DAMAGED}", path=path, offset=0)
+        # A file that was written just now may be written again within the same tick of its clock.
+        is_settled = time.time_ns() - status.st_mtime_ns > _SETTLED_NS
+        read = _read if is_settled else _read.__wrapped__
+        return read(path, status.st_ino, status.st_size, status.st_mtime_ns)
     except OSError as error:
         raise ModelFileInvalid(
             f"cannot be opened ({error.strerror}); give the path of a .gguf file, and keep all "
             "parts of a split model in one folder",
             path=path,
         ) from error
+
+
+_SETTLED_NS = 2_000_000_000
+
+
+@lru_cache(maxsize=16)  # a run asks some five times, at 16 ms each for a vocabulary of 50,000
+def _read(path: Path, *_state: int) -> GgufFile:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return _parse(_Cursor(data, path))
 
 
 class _Cursor:
