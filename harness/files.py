@@ -99,7 +99,13 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def read_bytes(path: Path, *, most: int = -1) -> bytes:
-    """What a file, or a pipe, holds: `most` bytes of it. A pipe that nobody writes to is empty.
+    """What a file holds, `most` bytes of it; as `opened`."""
+    with opened(path) as file:
+        return file.read(most)
+
+
+def opened(path: Path) -> BinaryIO:
+    """A file, or a pipe, to be read. A pipe that nobody writes to is empty.
 
     Raises:
         OSError: It cannot be read.
@@ -107,8 +113,7 @@ def read_bytes(path: Path, *, most: int = -1) -> bytes:
     # Opening such a pipe would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     os.set_blocking(descriptor, True)
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(most)
+    return os.fdopen(descriptor, "rb")
 
 
 def read_text(what: str, path: Path) -> str:

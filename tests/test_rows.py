@@ -124,6 +124,32 @@ def test_what_is_no_row_is_told_by_its_line_and_the_others_are_read(tmp_path, na
     assert sum(isinstance(one, Row) for one in found) == others
 
 
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_table_is_read_up_to_what_is_no_text_in_its_midst(tmp_path, ending):
+    path = tmp_path / f"a.{ending}"
+    line = "1\n" if ending == "csv" else '{"a": "1"}\n'
+    path.write_bytes(("a\n" * (ending == "csv") + line * 9000).encode() + b"\xff\n")
+
+    *rows, wrong = read_rows([str(path)])
+
+    assert (wrong.code, wrong.path) == ("file.not-utf8", path)
+    assert 8000 < len(rows) <= 9000
+    assert {row.fields["a"] for row in rows} == {"1"}
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_long_texts_are_as_they_were(tmp_path, text):
+    path = tmp_path / "a.jsonl"
+    long = f"{text}." * 3_000
+    path.write_text(json.dumps({"id": "a", "draft": long, "other": text}))
+
+    (row,) = read_rows([str(path)])
+
+    assert (row.id, row.draft) == ("a", long)
+    assert dict(row.fields) == {"id": "a", "draft": long, **({"other": text} if text else {})}
+
+
 @pytest.mark.parametrize(("name", "code"), [("no.csv", "missing"), (".", "none-in-directory")])
 def test_what_is_not_there_is_refused_at_once(tmp_path, monkeypatch, name, code):
     monkeypatch.chdir(tmp_path)

@@ -184,7 +184,7 @@ class BatchFiles:
             "id": row.id,
             "file": str(row.path),
             "line": row.line,
-            "inputs": dict(row.fields),
+            "inputs": row.fields,  # packed, until they are written
             "output": made[ROWS],
             "models": [
                 {"role": role, "endpoint": endpoint, "model": model}
@@ -223,7 +223,7 @@ class BatchFiles:
             self._failed.append(self._cleaned(asdict(failure)))
 
     def _cleaned(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        data = orjson.dumps(row, default=str)
+        data = orjson.dumps(row, default=lambda v: dict(v) if isinstance(v, Mapping) else str(v))
         read = orjson.loads(data)
         if self._redactor.finds_any(data):
             read = self._redactor.clean_values(read)
