@@ -227,6 +227,24 @@ def stats(*, as_json: bool, store: Place | None, config: Path | None) -> None:
 
 
 @memory.command()
+@json_option
+@_store_options
+def check(*, as_json: bool, store: Place | None, config: Path | None) -> None:
+    """Read all passages, and name those that are not as they were stored."""
+    with _existing(store, config, as_json=as_json) as opened:
+        damaged, count = opened.damaged(), len(opened)
+    if as_json:
+        _write_json({"passages": count, "damaged": damaged})
+    else:
+        for id_ in damaged:
+            results().print(Text(id_))
+        say(f"{len(damaged):,} of {count:,} passages are damaged", err=bool(damaged))
+    if damaged:
+        say("harness: remove them with 'harness memory delete', and add them again", err=True)
+        sys.exit(FAILED)
+
+
+@memory.command()
 @_store_options
 def rebuild(*, store: Place | None, config: Path | None) -> None:
     """Rebuild the index of words from the passages, and embed those without a vector.

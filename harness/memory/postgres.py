@@ -26,7 +26,14 @@ from psycopg.types.string import StrDumperUnknown
 
 from harness.errors import MemoryStoreFailed
 from harness.memory.place import PostgresUrl
-from harness.memory.sqlite import DEFAULT_LANGUAGE, SCHEMA_VERSION, TABLES, check_version, no_store
+from harness.memory.sqlite import (
+    DEFAULT_LANGUAGE,
+    SCHEMA_VERSION,
+    TABLES,
+    add_checksums,
+    check_version,
+    no_store,
+)
 
 Connection: TypeAlias = Any
 T = TypeVar("T")
@@ -274,6 +281,8 @@ class PostgresDatabase:
         if version == 0:
             self._make_tables()
         check_version(version, self.failed)
+        if 0 < version < SCHEMA_VERSION:
+            self._upgrade(version)
 
     def _version(self) -> int:
         """0 without tables."""
@@ -292,10 +301,7 @@ class PostgresDatabase:
         )
 
     def _make_tables(self) -> None:
-        with self.reading() as db:
-            db.execute("BEGIN")
-            # Others who make them at the same moment wait here.
-            db.execute("SELECT pg_advisory_xact_lock(hashtext(?))", (self._schema,))
+        with self._preparing() as db:
             db.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
             if self._version() == 0:
                 for statement in TABLES:
@@ -303,6 +309,20 @@ class PostgresDatabase:
                 db.execute(f"COMMENT ON TABLE state IS '{SCHEMA_VERSION}'")
                 values = (DEFAULT_LANGUAGE, uuid4().hex)
                 db.execute("INSERT INTO state VALUES (0, 0, ?, NULL, ?)", values)
+
+    def _upgrade(self, version: int) -> None:
+        with self._preparing() as db:
+            if self._version() == version:
+                add_checksums(db)
+                db.execute(f"COMMENT ON TABLE state IS '{SCHEMA_VERSION}'")
+
+    @contextmanager
+    def _preparing(self) -> Iterator[_Statements]:
+        """One transaction; others who prepare the schema at the same moment wait."""
+        with self.reading() as db:
+            db.execute("BEGIN")
+            db.execute("SELECT pg_advisory_xact_lock(hashtext(?))", (self._schema,))
+            yield db
             db.execute("COMMIT")
 
 

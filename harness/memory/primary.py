@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import ConfigurationInvalid, InvalidInput
+from harness.errors import ConfigurationInvalid, InvalidInput, MemoryStoreFailed
 from harness.files import cache_folder
 from harness.memory.embedder import Embedder, Vectors
 from harness.memory.passage import Added, Merge, Passage, WantedTags, tags_of
 from harness.memory.place import Place, PostgresUrl
-from harness.memory.sqlite import FILE_NAME, SqliteDatabase, no_store
+from harness.memory.sqlite import FILE_NAME, SqliteDatabase, checksum_of, no_store
 from harness.memory.terms import check_language
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ _ROWS_AT_A_TIME = 256
 # Passages with one number of words that are compared: adding many must not become quadratic.
 _COMPARED = 64
 
-_Row = tuple[int, str, str, str, str, float | None, str, str]
-_COLUMNS = "sequence, id, text, title, source, quality, created, metadata"
+_Row = tuple[int, str, str, str, str, float | None, str, str, int]
+_COLUMNS = "sequence, id, text, title, source, quality, created, metadata, checksum"
 _SELECT = f"SELECT {_COLUMNS} FROM passage"  # noqa: S608  # constants
-_VALUES = f"({_COLUMNS}, reading) VALUES (?{', ?' * 8})"
+_VALUES = f"({_COLUMNS}, reading) VALUES (?{', ?' * 9})"
 
 
 Statements = Any
@@ -68,6 +68,7 @@ class _Database(Protocol):
     def listed(self, values: Iterable[int] | Iterable[str]) -> object: ...
     def reading(self) -> AbstractContextManager[Statements]: ...
     def writing(self) -> AbstractContextManager[Statements]: ...
+    def failed(self, message: str, *, code: str) -> MemoryStoreFailed: ...
     def each(self, db: Any, query: str, rows: Sequence[Sequence[Any]]) -> list[list[Any]]: ...  # noqa: ANN401 - see above
     def seen(self) -> int | None: ...
     def follow(self, told: Callable[[], None]) -> None: ...
@@ -197,7 +198,7 @@ class PrimaryStore:
             for id_ in ids:
                 found = _find(changes.db, id_)
                 if found is not None:
-                    changes.remove(*found)
+                    changes.remove(found[0], _passage_of(found))
                 if _forget_merges(changes.db, id_) or found is not None:
                     deleted += 1
         return deleted
@@ -259,7 +260,7 @@ class PrimaryStore:
         numbers = list(dict.fromkeys(words_numbers))
         found = self._database.each(db, query, [(number,) for number in numbers])
         return {
-            number: [_passage_of(row) for row in rows]
+            number: [*filter(None, map(_passage_of, rows))]
             for number, rows in zip(numbers, found, strict=True)
         }
 
@@ -267,31 +268,52 @@ class PrimaryStore:
         """The passage with this id."""
         with self._database.reading() as db:
             found = _find(db, id)
-        return None if found is None else found[1]
+        # An index of the database may be damaged, and lead to another passage.
+        return None if found is None or found[1] != id else self._whole(found)
 
     def fetch(self, sequences: Iterable[int]) -> dict[int, Passage]:
-        """The passages with these numbers that still exist."""
+        """The passages with these numbers that still exist; raises if one is damaged."""
         query = f"{_SELECT} WHERE sequence {self._database.among}"
         with self._database.reading() as db:
             listed = self._database.listed(int(sequence) for sequence in sequences)
             rows = db.execute(query, (listed,)).fetchall()
-        return {row[0]: _passage_of(row) for row in rows}
+        return {row[0]: self._whole(row) for row in rows}
+
+    def _whole(self, row: _Row) -> Passage:
+        if (passage := _passage_of(row)) is None:
+            raise self._database.failed(
+                f"passage '{row[1]}' is damaged; the others are as they were: 'harness memory "
+                "check' names all that are damaged, and 'harness memory delete' removes them",
+                code="memory.passage-damaged",
+            )
+        return passage
+
+    def damaged(self) -> list[str]:
+        """The ids of all passages that are not as they were stored."""
+        ids: list[str] = []
+        last = -(1 << 63)  # the number may be what is damaged
+        while rows := self._rows_after(last):
+            ids += [row[1] for row in rows if _passage_of(row) is None]
+            last = rows[-1][0]
+        return ids
+
+    def _rows_after(self, last: int) -> list[_Row]:
+        query = f"{_SELECT} WHERE sequence > ? ORDER BY sequence LIMIT ?"
+        with self._database.reading() as db:
+            rows: list[_Row] = db.execute(query, (last, _ROWS_AT_A_TIME)).fetchall()
+        return rows
 
     def passages_between(self, low: int, high: int) -> Iterator[tuple[int, Passage]]:
         """Passages with low < sequence number <= high, in this order.
 
-        Read in parts. A passage that is removed meanwhile may be missing; what is
-        written meanwhile has a number beyond `high`, if that was the last.
+        Read in parts. A passage that is removed meanwhile may be missing, and a damaged one is;
+        what is written meanwhile has a number beyond `high`, if that was the last.
         """
-        query = f"{_SELECT} WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?"
-        while low < high:
-            # Not one long read: SQLite's log of new writes grows as long as a read lasts.
-            with self._database.reading() as db:
-                rows = db.execute(query, (low, high, _ROWS_AT_A_TIME)).fetchall()
-            if not rows:
-                return
+        # Not one long read: SQLite's log of new writes grows as long as a read lasts.
+        while low < high and (rows := self._rows_after(low)):
             for row in rows:
-                yield row[0], _passage_of(row)
+                if row[0] <= high and (passage := _passage_of(row)) is not None:
+                    yield row[0], passage
             low = rows[-1][0]
 
     def removed_between(self, low: int, high: int) -> list[int]:
@@ -338,7 +360,8 @@ class PrimaryStore:
             table = _table_of(db, embedder)
             lacking = f" AND sequence NOT IN (SELECT sequence FROM {table})" if table else ""  # noqa: S608  # constants
             query = f"{_SELECT} WHERE sequence > ?{lacking} ORDER BY sequence LIMIT ?"
-            return [(row[0], _passage_of(row)) for row in db.execute(query, (after, limit))]
+            rows = db.execute(query, (after, limit)).fetchall()
+        return [(row[0], found) for row in rows if (found := _passage_of(row)) is not None]
 
     def count_without_vector(self, embedder: Embedder) -> int:
         """How many passages have no vector of this embedder; every vector is a passage's."""
@@ -486,11 +509,15 @@ class _Changes:
         self.db.executemany(f"INSERT INTO passage {_VALUES}", self._rows)
         self.db.executemany("INSERT INTO tag VALUES (?, ?)", self._tags)
 
-    def remove(self, sequence: int, passage: Passage) -> None:
+    def remove(self, sequence: int, passage: Passage | None) -> None:
+        """Removes a passage; None for one that is damaged, whose tags are looked for."""
         self.db.execute("INSERT INTO removed VALUES (?, ?)", (self._next(), sequence))
         self.db.execute("DELETE FROM passage WHERE sequence = ?", (sequence,))
-        tags = [(tag, sequence) for tag in tags_of(passage)]
-        self.db.executemany("DELETE FROM tag WHERE tag = ? AND sequence = ?", tags)
+        if passage is None:
+            self.db.execute("DELETE FROM tag WHERE sequence = ?", (sequence,))
+        else:
+            tags = [(tag, sequence) for tag in tags_of(passage)]
+            self.db.executemany("DELETE FROM tag WHERE tag = ? AND sequence = ?", tags)
         for table in _vector_tables(self.db).values():
             self.db.execute(f"DELETE FROM {table} WHERE sequence = ?", (sequence,))  # noqa: S608  # constants
 
@@ -511,7 +538,7 @@ class _Changes:
 
 def _row_of(sequence: int, passage: Passage) -> _Row:
     assert passage.created is not None
-    return (
+    row = (
         sequence,
         passage.id,
         passage.text,
@@ -521,10 +548,14 @@ def _row_of(sequence: int, passage: Passage) -> _Row:
         passage.created.isoformat(),
         json.dumps(dict(passage.metadata)),
     )
+    return (*row, checksum_of(row))
 
 
-def _passage_of(row: _Row) -> Passage:
-    _, id_, text, title, source, quality, created, metadata = row
+def _passage_of(row: _Row) -> Passage | None:
+    """None for a damaged one: SQLite itself notices damage of its own pages alone."""
+    _, id_, text, title, source, quality, created, metadata, checksum = row
+    if checksum_of(row[:-1]) != checksum:
+        return None
     return Passage(
         id=id_,
         text=text,
@@ -536,9 +567,9 @@ def _passage_of(row: _Row) -> Passage:
     )
 
 
-def _find(db: Statements, id_: str) -> tuple[int, Passage] | None:
-    row = db.execute(f"{_SELECT} WHERE id = ?", (_storable(id_),)).fetchone()
-    return None if row is None else (row[0], _passage_of(row))
+def _find(db: Statements, id_: str) -> _Row | None:
+    row: _Row | None = db.execute(f"{_SELECT} WHERE id = ?", (_storable(id_),)).fetchone()
+    return row
 
 
 def _storable(id_: str) -> str | None:

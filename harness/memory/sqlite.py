@@ -6,6 +6,7 @@ Writers take turns, within this process by a lock and among processes by SQLite'
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sqlite3
@@ -13,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ from harness.memory.place import Place
 
 FILE_NAME = "passages.sqlite"
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+_OLDEST_VERSION = 3
 
 DEFAULT_LANGUAGE = "english"
 
@@ -205,12 +208,14 @@ class SqliteDatabase:
                 self._idle.pop().close()
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(
+        db = sqlite3.connect(
             self.path,
             timeout=self._wait_s,
             isolation_level=None,
             check_same_thread=False,
         )
+        db.text_factory = _text  # a damaged text must not cost the rows beside it
+        return db
 
     def _check_open(self) -> None:
         if self._closed:
@@ -221,14 +226,19 @@ class SqliteDatabase:
         """The one place where SQLite's errors become ours."""
         try:
             yield
-        except sqlite3.Error as error:
-            code, remedy = _REMEDIES.get(_kind(error), _OTHERWISE)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            # Python cannot read an error of SQLite that quotes a damaged name.
+            is_unread = isinstance(error, UnicodeDecodeError)
+            code, remedy = _DAMAGED if is_unread else _REMEDIES.get(_kind(error), _OTHERWISE)
             raise self.failed(f"{error} ({remedy})", code=code) from error
         except OSError as error:
             raise self.failed(
                 f"{error} (see that it is a directory, or can be made, or open another)",
                 code="memory.no-directory",
             ) from error
+
+
+_text = partial(str, encoding="utf-8", errors="replace")
 
 
 def _set_up(writer: sqlite3.Connection) -> None:
@@ -259,7 +269,7 @@ def _may_be_written(path: Path) -> bool:
     return os.access(path.parent, os.W_OK | os.X_OK) and os.access(path, os.W_OK)
 
 
-def _kind(error: sqlite3.Error) -> int:
+def _kind(error: Exception) -> int:
     """SQLite's primary result code; 0 for an error of Python's module."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
@@ -288,7 +298,7 @@ TABLES = (
     )""",
     # `reading`: `Passage.words_number`. Earlier versions left out more, so their passages have
     # other numbers, and no new one is merged into them.
-    f"CREATE TABLE passage ({_ROW}, reading INTEGER NOT NULL)",
+    f"CREATE TABLE passage ({_ROW}, reading INTEGER NOT NULL, checksum INTEGER NOT NULL)",
     # The write `at` left no passage with this sequence number.
     """CREATE TABLE removed (
         at       INTEGER PRIMARY KEY,
@@ -314,6 +324,28 @@ TABLES = (
 )
 
 
+def checksum_of(row: Sequence[Any]) -> int:
+    """64 bits of a passage's row: its columns up to `metadata`."""
+    # A quality may be written as 8 and is read as 8.0. What is damaged may be of any type.
+    values = [float(value) if type(value) is int else value for value in row[1:]]
+    digest = hashlib.blake2b(repr([row[0], *values]).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)
+
+
+def add_checksums(db: Any) -> None:  # noqa: ANN401 - a connection, with the methods of sqlite3's
+    """Gives the passages of version 3, which have none, their checksums."""
+    db.execute("ALTER TABLE passage ADD COLUMN checksum BIGINT NOT NULL DEFAULT 0")
+    query = (
+        "SELECT sequence, id, text, title, source, quality, created, metadata FROM passage "
+        "WHERE sequence > ? ORDER BY sequence LIMIT 1000"
+    )
+    last = -1
+    while rows := db.execute(query, (last,)).fetchall():
+        sums = [(checksum_of(row), row[0]) for row in rows]
+        db.executemany("UPDATE passage SET checksum = ? WHERE sequence = ?", sums)
+        last = rows[-1][0]
+
+
 def _prepare(database: SqliteDatabase) -> None:
     """Makes the tables, and checks them after a copy.
 
@@ -332,6 +364,11 @@ def _prepare(database: SqliteDatabase) -> None:
     check_version(version, database.failed)
     if version == 0:
         _make_tables(database)
+    elif version < SCHEMA_VERSION:
+        with database.writing() as writer:
+            if _version(writer) == version:  # no other process was quicker
+                add_checksums(writer)
+                writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     # 2. Is all of it there? Only a copy has to be checked.
     with database.reading() as db:
         state = db.execute("SELECT place FROM state").fetchone()
@@ -357,7 +394,7 @@ def check_version(version: int, failed: Callable[..., MemoryStoreFailed]) -> Non
             f"{SCHEMA_VERSION}); upgrade harness, or open another place",
             code="memory.schema-newer",
         )
-    if 0 < version < SCHEMA_VERSION:
+    if 0 < version < _OLDEST_VERSION:
         raise failed(
             f"written by a first draft of harness (schema {version}), which cannot be read any "
             "more; open another place",

@@ -168,6 +168,10 @@ class MemoryStore:
 
     # --- reading -----------------------------------------------------------------------------
 
+    def damaged(self) -> list[str]:
+        """The ids of passages that are not as they were stored: reads them all."""
+        return self._primary.damaged()
+
     def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
         """The passage with this id."""
         return self._primary.get(id)

@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import os
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import replace
@@ -25,6 +25,7 @@ import numpy as np
 from harness.compress import passages_of
 from harness.errors import ConfigurationInvalid, InferenceError, InvalidInput, Notice, ServerError
 from harness.inference import Embeddings, EmbedRequest, Ranking, RerankRequest
+from harness.inference.request import most_tokens_in
 from harness.memory import (
     Filter,
     Hit,
@@ -111,7 +112,14 @@ class PassageLibrary:
         Returns:
             The passages as kept, in order, without refused ones.
         """
-        created = created or datetime.now(UTC)
+        created, digest = created or datetime.now(UTC), sha256_of(document)
+        clean = self._tracer.redactor.clean
+        given = document, title, source, metadata or {}
+        document, title, source = map(clean, (document, title, source))
+        metadata = {k: clean(v) if isinstance(v, str) else v for k, v in given[-1].items()}
+        if (document, title, source, metadata) != given:
+            message = f"a secret in a document is replaced before it is remembered ('{source}')"
+            self._warn(Notice(code="memory.secret-replaced", message=message))
         passages = [
             Passage(
                 text=excerpt.text,
@@ -133,7 +141,7 @@ class PassageLibrary:
             # A resumed run needs the text again if its node is not called again.
             document_sha256=None if self.is_kept else self._tracer.content(document),
             # Of the text before secrets are taken out.
-            digest=None if self.is_kept else self._tracer.excerpt(sha256_of(document)),
+            digest=None if self.is_kept else self._tracer.excerpt(digest),
         )
         with self._tracer.span(remember) as span:
             store = await self._open()
@@ -160,9 +168,15 @@ class PassageLibrary:
         return tuple(passage for passage in kept if passage is not None)
 
     async def recall(
-        self, query: str, *, limit: int, mode: Mode = "hybrid", where: Filter | None = None
+        self,
+        query: str,
+        *,
+        limit: int,
+        mode: Mode = "hybrid",
+        where: Filter | None = None,
+        budget_tokens: int | None = None,
     ) -> Hits:
-        """The passages most relevant to a question, best first."""
+        """The passages most relevant to a question, best first; whole ones within the budget."""
         recall = events.Recall(
             query=self._tracer.excerpt(query),
             limit=limit,
@@ -177,6 +191,8 @@ class PassageLibrary:
             search = partial(store.search, query, limit=most, mode=mode, where=where)
             hits, behind = await self._in_thread(lambda: (search(), store.behind))
             hits = await self._reranked(query, hits, limit=limit)
+            if budget_tokens is not None:
+                hits[:] = _within(budget_tokens, hits)
             titles = [self._tracer.excerpt(hit.title) for hit in hits]
             span.set(
                 fallback=hits.fallback,
@@ -278,6 +294,14 @@ def _as_json(where: Filter | None) -> dict[str, object] | None:
         name: wanted if isinstance(wanted, str | int | float) else list(wanted)
         for name, wanted in where.items()
     }
+
+
+def _within(budget_tokens: int, hits: Iterable[Hit]) -> Iterator[Hit]:
+    for hit in hits:
+        tokens = most_tokens_in(hit.passage.searchable)
+        if tokens <= budget_tokens:
+            budget_tokens -= tokens
+            yield hit
 
 
 def _hit_as_json(hit: Hit) -> dict[str, object]:

@@ -433,8 +433,8 @@ class Run:
     ) -> tuple[Passage, ...]:
         """Splits a Markdown document into passages and keeps them for `recall`.
 
-        Each passage's metadata holds the `run` that remembered it first. Passages that look like
-        instructions to a model are refused, with a warning on the run.
+        Each passage's metadata holds the `run` that remembered it first. Passages with invisible
+        characters are refused, and secrets are replaced, each with a warning on the run.
 
         Args:
             document: The text.
@@ -468,6 +468,7 @@ class Run:
         limit: int = 4,
         mode: Mode = "hybrid",
         where: Filter | None = None,
+        budget_tokens: int | None = None,
     ) -> Hits:
         """Passages that answer a question, most relevant first; empty if nothing matches.
 
@@ -478,6 +479,8 @@ class Run:
                 and the result's `fallback` says why.
             where: Only passages whose metadata, `source` or `title` have these values, or one of
                 several values: `{"run": run.id}` for passages of this run.
+            budget_tokens: Room for the passages in a prompt: in order, each is taken whole that
+                has room beside those before it. Tokens are counted high, by length.
 
         Raises:
             InvalidInput: The mode, the limit or the filter is wrong.
@@ -485,7 +488,9 @@ class Run:
             InferenceError: The endpoint that embeds gave no vectors.
         """
         passages = self._passages()
-        return await passages.recall(query, limit=limit, mode=mode, where=where)
+        return await passages.recall(
+            query, limit=limit, mode=mode, where=where, budget_tokens=budget_tokens
+        )
 
     async def novelty(self, texts: Sequence[str]) -> float:
         """How new these texts are to the memory, 0 to 10.

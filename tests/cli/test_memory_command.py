@@ -6,6 +6,8 @@ import io
 import json
 import shutil
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -317,6 +319,20 @@ def test_an_endpoint_may_embed(tmp_path: Path) -> None:
     done = memory("add", "-", "--json", cwd=tmp_path, stdin=HIDDEN)
     assert done.exit_code == 1
     assert done.code in {"call.unreachable", "call.timeout"}  # which, a busy machine decides
+
+
+def test_check_names_what_is_damaged_and_delete_removes_it(tmp_path: Path) -> None:
+    lines = '{"_id": "a", "text": "Tea."}\n{"_id": "b", "text": "Bread."}\n'
+    memory("add", "-", "--jsonl", cwd=tmp_path, stdin=lines)
+    assert memory("check", cwd=tmp_path).exit_code == 0
+    with closing(sqlite3.connect(tmp_path / "kept/passages.sqlite")) as db, db:
+        db.execute("UPDATE passage SET text = 'Beer.' WHERE id = 'a'")
+
+    checked = memory("check", "--json", cwd=tmp_path)
+    assert (checked.exit_code, checked.json) == (1, {"passages": 2, "damaged": ["a"]})
+    assert "'a' is damaged" in memory("get", "a", cwd=tmp_path).stderr
+    assert memory("delete", "a", cwd=tmp_path).exit_code == 0
+    assert memory("check", cwd=tmp_path).exit_code == 0
 
 
 # --- values --------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What becomes of the primary when the disk, other processes or other versions are in its way."""
 
 import os
+import random
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -170,6 +171,67 @@ def test_pages_that_are_overwritten_are_said_by_whoever_reads_them(made):
 
     with failing(MemoryStoreFailed, "memory.store-damaged"):
         read_all()
+
+
+@pytest.mark.parametrize(
+    "flips", [pytest.param(80, id="80"), pytest.param(1000, id="1000", marks=pytest.mark.slow)]
+)
+def test_whatever_bit_is_flipped_no_text_is_another_and_what_is_gone_is_named(tmp_path, flips):
+    chance, file = random.Random(flips), tmp_path / FILE_NAME
+    stored(tmp_path, *(f"text {n}: " + chance.randbytes(80).hex() for n in range(60)))
+    primary = PrimaryStore.open(tmp_path)
+    before = {passage.id: passage for _, passage in primary.passages_between(0, 60)}
+    primary.close()
+    whole = file.read_bytes()
+    named = mended = unread = 0
+    for _ in range(flips):
+        flipped = bytearray(whole)
+        flipped[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        file.write_bytes(flipped)  # in place: a copy is looked through when it is opened
+        try:
+            primary = PrimaryStore.open(tmp_path)
+        except MemoryStoreFailed:
+            unread += 1
+        else:
+            read, errors = {}, set()
+            for id_ in before:
+                try:
+                    read[id_] = primary.get(id_)
+                except MemoryStoreFailed as error:
+                    errors.add(error.code)
+            assert all(found in (None, before[id_]) for id_, found in read.items())
+            try:
+                damaged = primary.damaged()
+                named += bool(damaged)
+                assert "memory.passage-damaged" not in errors or damaged
+                if primary.delete(damaged) == len(damaged):
+                    assert primary.damaged() == []
+                    mended += bool(damaged)
+            except MemoryStoreFailed:
+                unread += 1
+            primary.close()
+        for more in tmp_path.glob(f"{FILE_NAME}-*"):
+            more.unlink()
+    assert named > flips // 8
+    assert mended > named // 2
+    assert unread > 0
+
+
+def test_passages_of_the_version_before_get_their_checksums_when_the_store_is_opened(tmp_path):
+    stored(tmp_path, "one", "two")
+    change(tmp_path, "ALTER TABLE passage DROP COLUMN checksum; PRAGMA user_version = 3")
+    primary = PrimaryStore.open(tmp_path)
+    assert [passage.text for _, passage in primary.passages_between(0, 2)] == ["one", "two"]
+    assert primary.damaged() == []
+    primary.close()
+    change(tmp_path, "UPDATE passage SET source = 'another' WHERE text = 'one'")
+
+    primary = PrimaryStore.open(tmp_path)
+    (damaged,) = primary.damaged()
+    with failing(MemoryStoreFailed, "memory.passage-damaged"):
+        primary.get(damaged)
+    assert [passage.text for _, passage in primary.passages_between(0, 2)] == ["two"]
+    primary.close()
 
 
 # --- other versions, other languages -----------------------------------------------------------

@@ -74,6 +74,38 @@ def test_what_is_remembered_is_given_back_as_it_is_recalled_by_filter_and_mode(t
     assert recall["where"] == {"day": [2, 3], "run": result.run_id}
 
 
+def test_a_secret_is_replaced_before_it_is_remembered_and_a_warning_says_so(tmp_path, monkeypatch):
+    secret = "hunter2-and-more-0123"
+    monkeypatch.setenv("MY_KEYS", secret)
+
+    async def leaking(run: Run) -> list[str]:
+        kept = await run.remember(f"# Notes\n\nThe key is {secret}.", metadata={"of": secret})
+        (hit,) = await run.recall("the key", mode="lexical")
+        assert hit.passage in kept
+        return [hit.text, str(hit.passage.metadata["of"])]
+
+    result = run_node(leaking, kept_in(tmp_path))
+    assert result.result == ["The key is [redacted].", "[redacted]"]
+    assert "memory.secret-replaced" in codes(result.warnings)
+    files = [path for path in (tmp_path / "memory").rglob("*") if path.is_file()]
+    assert not any(secret.encode() in path.read_bytes() for path in files)
+
+
+def test_a_recall_gives_whole_passages_within_a_budget_in_order(tmp_path):
+    async def both(run: Run) -> list[list[str]]:
+        await run.remember("# Tea\n\nGreen tea.\n\n# Long\n\nTea. " + "Words of it. " * 200)
+        await run.remember("# Brief\n\nTea is late.")
+        budgets = [None, 100_000, 40, 0]
+        found = [await run.recall("tea", limit=9, mode="lexical", budget_tokens=b) for b in budgets]
+        return [[hit.title for hit in hits] for hits in found]
+
+    everything, ample, little, none = run_node(both, settings_of(tmp_path)).result
+    assert len(everything) == 3
+    assert ample == everything
+    assert little == [title for title in everything if title != "Long"]
+    assert none == []
+
+
 @pytest.mark.parametrize("merge", [True, False])
 def test_what_says_the_same_is_given_back_as_the_passage_that_it_became(tmp_path, merge):
     async def twice(run: Run) -> list[str]:
