@@ -43,8 +43,10 @@ def install_extras() -> None:
     else:
         print("llama-cpp-python is not built: there is no C++ compiler", flush=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    # Some virtual machines announce instructions (AMX) that end the process which uses them.
-    portable = {"CMAKE_ARGS": os.environ.get("CMAKE_ARGS", "-DGGML_NATIVE=OFF")}
+    # Some virtual machines announce instructions (AMX) that end the process which uses them. Images
+    # are not tested, and to build what reads them takes a minute or more.
+    how = "-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF"
+    portable = {"CMAKE_ARGS": os.environ.get("CMAKE_ARGS", how)}
     # Nor a wheel that an earlier build left in the cache, whatever its options were.
     install = [*pip, "install", "--no-cache-dir", "--editable", f".[{extras}]"]
     subprocess.run(install, env=os.environ | portable, check=True)
