@@ -78,7 +78,11 @@ class TextStore:
         self._unwritten.append((texts, written))
         if not self._is_writing:
             self._is_writing = True
-            self._soon(self._write, loop)
+            try:
+                self._soon(self._write, loop)
+            except RuntimeError:  # closed: whoever comes next must not wait for a thread
+                self._is_writing = False
+                raise
         await written
 
     async def aclose(self) -> None:
