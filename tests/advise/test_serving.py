@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -13,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from server_flags import flags
 
 from harness.advise.serving import LAUNCHES, Serving
 from harness.errors import HarnessError
@@ -83,32 +85,13 @@ def test_a_command_has_only_what_differs_and_quotes_a_model():
     assert "CUDA" not in on_cpu
 
 
-def flags_of(name):
-    given = (ALL, replace(ALL, on_gpu=False))
-    return {word for one in given for word in command_of(name, one).split() if word[:2] == "--"}
-
-
-def test_llama_server_has_every_flag_of_its_command():
-    """By the texts of its options in xllamacpp, which is built with its parser."""
-    binary = next(Path(find_spec("xllamacpp").origin).parent.glob("*.so")).read_bytes()
-    missing = [flag for flag in flags_of("llamacpp") if f"\0{flag}\0".encode() not in binary]
-    assert missing == []
-    assert b"either an exact number, 'auto', or 'all'" in binary
-
-
-# As added by vllm/engine/arg_utils.py and vllm/entrypoints/openai/cli_args.py (001999d2), and by
-# python/sglang/srt/server_args.py, by their names.
-OPTIONS = {
-    "vllm": "max-model-len max-num-seqs kv-cache-dtype quantization tensor-parallel-size "
-    "pipeline-parallel-size gpu-memory-utilization host port",
-    "sglang": "model-path context-length max-running-requests kv-cache-dtype quantization device "
-    "tp-size pp-size mem-fraction-static port",
-}
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_a_server_has_every_flag_of_its_command(name):
-    assert flags_of(name) == {f"--{option}" for option in OPTIONS[name].split()}
+@each_server
+def test_a_server_has_every_option_of_its_command(name):
+    """By the servers' own sources: see server_flags.py."""
+    commands = " ".join(command_of(name, one) for one in (ALL, replace(ALL, on_gpu=False)))
+    used = set(re.findall(r"(?<=\s)--[a-z-]+|OLLAMA_[A-Z_]+", commands))
+    assert len(used) > 4
+    assert used - flags(name) == set()
 
 
 # --- real servers ---------------------------------------------------------------------------------
