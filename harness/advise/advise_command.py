@@ -14,14 +14,20 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from harness.advise import measured_speed as speed
-from harness.advise.data_tables import Tables, read_tables
-from harness.advise.device import DeviceSpec, device_by_hand, this_gpu, this_machine
-from harness.advise.layout_table import ONLY, launches, ports_of, print_places
-from harness.advise.layouts import Place, Wanted, enough_devices, packed
+from harness.advise.data_tables import (
+    DeviceSpec,
+    device_by_hand,
+    known_device,
+    known_shape,
+    quantization_of,
+    this_gpu,
+    this_machine,
+)
+from harness.advise.layout_table import ONLY, ports_of, print_places, servings
+from harness.advise.layouts import Load, Place, Wanted, enough_devices, loads_of, packed
 from harness.advise.model_shape import read_model_shape
 from harness.advise.rates import Rates
-from harness.advise.serving import name_of
-from harness.advise.serving_load import Load, loads_of
+from harness.advise.serving import command_of, endpoint_of, name_of
 from harness.cli.arguments import config_option, find_journal, json_option
 from harness.cli.consoles import (
     Shown,
@@ -105,16 +111,16 @@ def advise(
     told: dict[str, object] = {}
     log_to_stderr()
     with failures_told(as_json=as_json, of_journals=True, more=told):
-        tables = read_tables()
         endpoint = None
         if measured is not None:
             settings = settings_for_calls(given["config"])
             endpoint = _measured(measured, settings, models)
             models = models or ([str(endpoint.path)] if endpoint.path else [])
             device = device or (_device_of(endpoint) if memory is None else None)
-        where = _device(tables, device, memory, bandwidth, tflops)
-        where = replace(where, count=gpus or where.count)
-        wanted, known = _wanted(models, tables, **given), {}
+        where = _device(device, memory, bandwidth, tflops)
+        price = price or where.usd_per_hour
+        where = replace(where, count=gpus or where.count, usd_per_hour=price)
+        wanted, known = _wanted(models, **given), {}
         only = endpoint.backend if endpoint else None
         for number, one in enumerate(wanted):
             learned = speed.learned_for(os.environ, where, one.shape, runtime=only)
@@ -131,14 +137,14 @@ def advise(
             rates = Rates(model=wanted[0].shape, device=where, factors=wanted[0].factors)
             _measure(endpoint, wanted[0].load, rates, settings, told, as_json=as_json)
             return
-        places = packed(wanted, where, tables, usd_per_hour=price)
+        places = packed(wanted, where)
     if as_json:
         met = all(one.marked for one in places)
         ported = zip(places, ports_of(places), strict=True)
         shown = {
             "device": where,
             "models": [_json_place(one, where, port) for one, port in ported],
-            "enough": [] if met else enough_devices(wanted, where, tables),
+            "enough": [] if met else enough_devices(wanted, where),
             "learned": {role: dict(by) for role, by in known.items()},
         }
         write_json(json_object(shown))
@@ -146,14 +152,14 @@ def advise(
         for role, by in known.items():
             said = f"{role}: as quick as {by.model} with {by.runtime} in run {by.run_id}"
             print_line(said, results())
-        print_places(places, where, tables, results(), price=price, explain=explain)
+        print_places(places, where, results(), explain=explain)
     if not all(one.marked for one in places):
         sys.exit(FAILED)
 
 
 def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str, object]:
     row, wanted = place.marked, place.wanted
-    made = launches(place, row, device, port=port) if row else {}
+    made = servings(place, row, device, port=port) if row else {}
     return {
         "role": wanted.role,
         "title": wanted.shape.title,
@@ -162,8 +168,10 @@ def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str,
         "devices": place.count,
         "layouts": place.layouts,
         "chosen": row,
-        "commands": {name: " ".join(one.text for one in by.command) for name, by in made.items()},
-        "endpoints": {name: [one.text for one in by.endpoint] for name, by in made.items()},
+        "commands": {
+            name: " ".join(one.text for one in command_of(name, by)) for name, by in made.items()
+        },
+        "endpoints": {name: endpoint_of(name, by) for name, by in made.items()},
     }
 
 
@@ -248,43 +256,35 @@ def _device_of(endpoint: Endpoint) -> str | None:
 
 
 def _device(
-    tables: Tables,
-    name: str | None,
-    memory: str | None,
-    bandwidth: str | None,
-    tflops: float | None,
+    name: str | None, memory: str | None, bandwidth: str | None, tflops: float | None
 ) -> DeviceSpec:
     if memory is not None:
-        like = tables.device(name) if name else None
         try:
-            found = device_by_hand(memory, bandwidth=bandwidth, tflops=tflops, like=like)
+            found = device_by_hand(memory, bandwidth=bandwidth, tflops=tflops, like=name)
         except ValueError as error:
             raise InvalidInput(str(error), code="advise.size-unreadable") from error
-    elif bandwidth is not None or tflops is not None:
+        speeds = [found.memory_bytes_per_s] if bandwidth else []
+        if min(found.memory_bytes, *speeds, _LEAST_BYTES) < _LEAST_BYTES:
+            raise InvalidInput(
+                f"'{found.name}' has no memory or no speed of its own; give both with their "
+                'units: --memory "24 GiB" --bandwidth "1008 GB"',
+                code="advise.no-memory",
+            )
+        return found
+    if bandwidth is not None or tflops is not None:
         raise InvalidInput(
             "--bandwidth and --tflops are those of a device by hand; give its memory too: "
             '--memory "24 GiB" --bandwidth "1008 GB"',
             code="advise.bandwidth-alone",
         )
-    else:
-        name = name or next((gpu.name for gpu in read_gpus()), MACHINE)
-        if name == MACHINE:
-            return this_machine()
-        ours = GPU_NAME.fullmatch(name)
-        found = this_gpu(name, known=tables.product) if ours else tables.device(name)
-    speeds = [found.memory_bytes_per_s] if bandwidth or found.memory_bytes_per_s else []
-    if min(found.memory_bytes, *speeds, _LEAST_BYTES) < _LEAST_BYTES:
-        raise InvalidInput(
-            f"'{found.name}' has no memory or no speed of its own; give both with their units: "
-            '--memory "24 GiB" --bandwidth "1008 GB"',
-            code="advise.no-memory",
-        )
-    return found
+    name = name or next((gpu.name for gpu in read_gpus()), MACHINE)
+    if name == MACHINE:
+        return this_machine()
+    return this_gpu(name) if GPU_NAME.fullmatch(name) else known_device(name)
 
 
 def _wanted(
     models: Sequence[str],
-    tables: Tables,
     *,
     run: str | None,
     config: Path | None,
@@ -304,7 +304,7 @@ def _wanted(
                 code="advise.role-twice",
             )
         named[role or ONLY] = model
-    packing = tables.quantization(quantization).name if quantization else None
+    packing = quantization_of(quantization).name if quantization else None
     bits: KvBits = 8 if kv_bits == "8" else 16
     found: list[Wanted] = []
     settings = load_settings(config, environment=os.environ) if run else Settings()
@@ -314,7 +314,7 @@ def _wanted(
     def add(role: str, model: str, load: Load) -> None:
         path = Path(model)
         is_path = path.exists() or path.suffix in {".gguf", ".json"}
-        shape = read_model_shape(path) if is_path else tables.shape(model)
+        shape = read_model_shape(path) if is_path else known_shape(model)
         if path.name == "config.json":  # servers take the folder
             model = str(path.parent)
         found.append(

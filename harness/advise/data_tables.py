@@ -1,194 +1,278 @@
-"""Tables of devices, models, prices and quantizations: CSV files in the folder `tables`.
+"""Devices, known models, precisions and prices.
 
-Each row has its source and date.
+They come from the packaged tables, whose rows have a source and a date, from this machine, or from
+a person.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from importlib.resources import files
-from typing import Literal, TypeVar
+from pathlib import Path
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
-
-from harness.advise.device import DeviceSpec
-from harness.advise.model_shape import ModelShape, Packing, parse_parameters, shape_by_hand
+from harness.advise.model_shape import ModelShape, Packing, configured_shape, parse_parameters
 from harness.errors import InvalidInput, did_you_mean
+from harness.hardware.footprint import parse_bytes
+from harness.hardware.gpus import read_gpus
+from harness.hardware.machine import machine_memory_bytes, memory_bytes_per_s, products_per_s
+from harness.inference.endpoint import MACHINE
 
-
-class Row(BaseModel):
-    """What every row has."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    name: str
-    source: str
-    date: str
-
-
-class DeviceRow(Row):
-    """A GPU, a processor's memory, or what joins them."""
-
-    kind: Literal["gpu", "cpu", "link"]
-    product: str = ""
-    """A part of the name that its driver gives it."""
-    memory_gib: PositiveFloat | None = None
-    bandwidth_gb_s: PositiveFloat
-    tflops: PositiveFloat | None = None
-    """Dense, of 16-bit factors summed in 32 bits."""
-    fp8_tflops: PositiveFloat | None = None
-    """Dense, of 8-bit factors; None if it has no such units."""
-
-    @property
-    def device(self) -> DeviceSpec:
-        """What it describes."""
-        return DeviceSpec(
-            name=self.name,
-            memory_bytes=round((self.memory_gib or 0) * 2**30),
-            memory_bytes_per_s=self.bandwidth_gb_s * 1e9,
-            flops_per_s=self.tflops and self.tflops * 1e12,
-            fp8_flops_per_s=self.fp8_tflops and self.fp8_tflops * 1e12,
-            is_gpu=self.kind == "gpu",
-            source=f"{self.source}, {self.date}",
-        )
-
-
-class ModelRow(Row):
-    """A known model, whose layers are usual for its size."""
-
-    parameters: str
-    active_parameters: str = ""
-    fine_parameters: str
-    """Those that stay in 16 bits whatever the quantization."""
-    layers: PositiveInt
-    width: PositiveInt
-    heads: PositiveInt
-    kv_heads: PositiveInt
-    head_dim: PositiveInt
-    quantization: str = ""
-    """The one that it comes in; empty for 16 bits."""
-
-
-class PriceRow(Row):
-    """A device's by the hour, or a managed model's by the tokens."""
-
-    kind: Literal["rented", "managed"]
-    parameters: str = ""
-    device: str = ""
-    usd_per_hour: PositiveFloat | None = None
-    usd_per_million_input: PositiveFloat | None = None
-    usd_per_million_output: PositiveFloat | None = None
-
-
-class QuantizationRow(Row):
-    """A packing of weights."""
-
-    packing: Packing
-    bits: PositiveFloat
-    """Of a weight in a file, scales and finer tensors included."""
-    nominal_bits: PositiveFloat
+_VARIANT: Final = re.compile(r"(-(instruct|chat|it|hf|base|v0\.\d|\d{4}))+$")
+"""What names of a model's variants end with, of the same size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tables:
-    """All of them, rows by name."""
+class DeviceSpec:
+    """One GPU, or the machine's own memory and processor."""
 
-    devices: Mapping[str, DeviceRow]
-    models: Mapping[str, ModelRow]
-    prices: Mapping[str, PriceRow]
-    quantizations: Mapping[str, QuantizationRow]
+    name: str
+    memory_bytes: int
+    memory_bytes_per_s: float = 0.0
+    """0 if unknown."""
+    flops_per_s: float | None = None
+    """Of matrix products with 16-bit factors, without sparsity; None if unknown."""
+    fp8_flops_per_s: float | None = None
+    """With 8-bit factors; None if unknown or if it has no units for them."""
+    usd_per_hour: float | None = None
+    """Rented; None if unknown."""
+    is_gpu: bool = True
+    count: int = 1
+    """Alike ones in the machine."""
+    source: str
+    """Where the figures are from: `measured`, `nominal`, `by hand`, or a data sheet."""
 
-    def device(self, name: str) -> DeviceSpec:
-        """One of the table.
+    def flops_with(self, quantization: str | None) -> float | None:
+        """What it computes a second with weights packed so.
 
-        Raises:
-            InvalidInput: There is none of that name.
+        Only FP8 has units of its own. Others, 4 bits included, are unpacked to 16.
         """
-        if name not in self.devices:
-            raise InvalidInput(
-                f"'{name}' is not in the table of devices; {did_you_mean(name, self.devices)}, "
-                "or give --memory and --bandwidth",
-                code="advise.device-unknown",
-            )
-        return self.devices[name].device
+        eight = self.fp8_flops_per_s if (quantization or "").upper().startswith("FP8") else None
+        return eight or self.flops_per_s
 
-    def quantization(self, name: str) -> QuantizationRow:
-        """One of the table, in any case.
 
-        Raises:
-            InvalidInput: There is none of that name.
-        """
-        row = next((one for one in self.quantizations.values() if one.name == name.upper()), None)
-        if row is None:
-            known = did_you_mean(name, self.quantizations)
-            raise InvalidInput(
-                f"'{name}' is not a quantization; {known}", code="advise.quantization-unknown"
-            )
-        return row
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization:
+    """A packing of weights."""
 
-    def product(self, name: str) -> DeviceSpec | None:
-        """The GPU that a driver calls so; None if it is not in the table."""
-        rows = self.devices.values()
-        found = (row for row in rows if row.product and f" {row.product} " in f" {name} ")
-        return next((row.device for row in found), None)
+    name: str
+    packing: Packing
+    bits: float
+    """Of a weight in a file, scales and finer tensors included."""
+    nominal_bits: float
 
-    def shape(self, size: str) -> ModelShape:
-        """A model of the table as it comes, or one like that of the nearest size, such as `7B`.
 
-        Raises:
-            InvalidInput: It is no size and no name.
-        """
-        by_name = {row.name.lower(): row for row in self.models.values()}
-        known = by_name.get(size.lower())
-        try:
-            count = parse_parameters(known.parameters if known else size)
-        except InvalidInput as error:
-            named = re.search(r"\d+(\.\d+)?[bm]\b", size.lower())
-            like = named[0].upper() if named else "8B"
-            raise InvalidInput(
-                f"'{size}' is no file or folder here, and no model that is known; give a GGUF "
-                "file, a folder of safetensors, a config.json, a name "
-                f"({did_you_mean(size, self.models)}), or a size: harness advise {like}",
-                code="advise.model-unknown",
-            ) from error
-        row = known or min(
-            (one for one in self.models.values() if not one.active_parameters),
-            key=lambda one: abs(parse_parameters(one.parameters) - count),
+def rows(table: str) -> list[dict[str, str]]:
+    """Of a packaged table, each with its source and its date."""
+    return list(csv.DictReader(io.StringIO(_text(f"{table}.csv"))))
+
+
+def _text(name: str) -> str:
+    return files("harness.advise").joinpath("tables", name).read_text(encoding="utf-8")
+
+
+# --- devices --------------------------------------------------------------------------------------
+
+
+@cache
+def known_devices() -> dict[str, DeviceSpec]:
+    """By name, those of the table."""
+    return {
+        row["name"]: DeviceSpec(
+            name=row["name"],
+            memory_bytes=round(float(row["memory_gib"]) * 2**30),
+            memory_bytes_per_s=float(row["bandwidth_gb_s"]) * 1e9,
+            flops_per_s=float(row["tflops"]) * 1e12,
+            fp8_flops_per_s=float(row["fp8_tflops"] or 0) * 1e12 or None,
+            usd_per_hour=float(row["usd_per_hour"] or 0) or None,
+            source=f"{row['source']}, {row['date']}",
         )
-        packed = self.quantization(row.quantization if known and row.quantization else "BF16")
-        return shape_by_hand(
-            row.parameters if known else size,
-            title=row.name if known else size,
-            layers=row.layers,
-            width=row.width,
-            fine=row.fine_parameters,
-            heads=row.heads if known else 0,
-            kv_heads=row.kv_heads,
-            head_dim=row.head_dim,
-            bits=packed.bits,
-            active=row.active_parameters,
-            quantization=packed.name,
+        for row in rows("devices")
+    }
+
+
+def known_device(name: str) -> DeviceSpec:
+    """One of the table.
+
+    Raises:
+        InvalidInput: There is none of that name.
+    """
+    known = known_devices()
+    if name not in known:
+        raise InvalidInput(
+            f"'{name}' is not in the table of devices; {did_you_mean(name, known)}, or give "
+            "--memory and --bandwidth",
+            code="advise.device-unknown",
         )
+    return known[name]
 
 
-def read_tables() -> Tables:
-    """The packaged tables."""
-    return Tables(
-        devices=_rows("devices", DeviceRow),
-        models=_rows("models", ModelRow),
-        prices=_rows("prices", PriceRow),
-        quantizations=_rows("quantizations", QuantizationRow),
+def product(name: str) -> DeviceSpec | None:
+    """The GPU that a driver calls so; None if it is not in the table."""
+    named = {row["product"]: row["name"] for row in rows("devices") if row["product"]}
+    found = (known for driver, known in named.items() if f" {driver} " in f" {name} ")
+    return next((known_device(known) for known in found), None)
+
+
+def this_machine() -> DeviceSpec:
+    """The machine's own memory and processor; measuring takes half a second, once a process.
+
+    Its operations are f32 products: what kernels for quantized weights reach is about as much.
+    """
+    return DeviceSpec(
+        name=MACHINE,
+        memory_bytes=machine_memory_bytes(),
+        memory_bytes_per_s=memory_bytes_per_s(),
+        flops_per_s=products_per_s(),
+        is_gpu=False,
+        source="measured",
     )
 
 
-_R = TypeVar("_R", bound=Row)
+def this_gpu(name: str) -> DeviceSpec:
+    """A GPU of this machine, by its driver, and by the table for what that does not tell.
+
+    Raises:
+        InvalidInput: There is no such GPU, or too little is known of it.
+    """
+    gpus = read_gpus()
+    gpu = next((one for one in gpus if one.name == name), None)
+    like = (product(gpu.product) if gpu else None) or DeviceSpec(
+        name=name, memory_bytes=0, source="nominal"
+    )
+    memory = (gpu and gpu.capacity_bytes) or like.memory_bytes
+    speed = (gpu and gpu.memory_bytes_per_s) or like.memory_bytes_per_s
+    if gpu is None or not memory or not speed:
+        found = ", ".join(one.name for one in gpus) or "none"
+        raise InvalidInput(
+            f"'{name}' is not seen by NVIDIA's driver here (found: {found}); install the extra "
+            "`nvidia`, or give --memory and --bandwidth",
+            code="advise.no-such-gpu",
+        )
+    count = sum(one.product == gpu.product for one in gpus)
+    return replace(
+        like, memory_bytes=memory, memory_bytes_per_s=speed, count=count, source="nominal"
+    )
 
 
-def _rows(name: str, kind: type[_R]) -> dict[str, _R]:
-    text = files("harness.advise").joinpath("tables", f"{name}.csv").read_text(encoding="utf-8")
-    cells = csv.DictReader(io.StringIO(text))
-    rows = [kind.model_validate({key: one for key, one in row.items() if one}) for row in cells]
-    return {row.name: row for row in rows}
+def device_by_hand(
+    memory: str,
+    *,
+    bandwidth: str | None = None,
+    tflops: float | None = None,
+    like: str | None = None,
+) -> DeviceSpec:
+    """A device of so much memory, `24 GiB`, and speed, `1008 GB`; the rest is as of `like`.
+
+    It is a GPU, or like `machine` a processor with the machine's memory.
+
+    Raises:
+        InvalidInput: There is none like it.
+        ValueError: A size has another form.
+    """
+    is_other = like not in {None, MACHINE}
+    found = known_device(str(like)) if is_other else DeviceSpec(name="", memory_bytes=0, source="")
+    speed = parse_bytes(bandwidth.removesuffix("/s")) if bandwidth else found.memory_bytes_per_s
+    return replace(
+        found,
+        name=f"{memory}, otherwise as {like}" if is_other else f"{like or 'GPU'} of {memory}",
+        memory_bytes=parse_bytes(memory),
+        memory_bytes_per_s=speed,
+        flops_per_s=tflops * 1e12 if tflops else found.flops_per_s,
+        fp8_flops_per_s=None if tflops else found.fp8_flops_per_s,
+        usd_per_hour=None,
+        is_gpu=like != MACHINE,
+        source="by hand",
+    )
+
+
+# --- models and precisions ------------------------------------------------------------------------
+
+
+@cache
+def quantizations() -> dict[str, Quantization]:
+    """By name, those of the table."""
+    return {
+        row["name"]: Quantization(
+            name=row["name"],
+            packing="gguf" if row["packing"] == "gguf" else "safetensors",
+            bits=float(row["bits"]),
+            nominal_bits=float(row["nominal_bits"]),
+        )
+        for row in rows("quantizations")
+    }
+
+
+def quantization_of(name: str) -> Quantization:
+    """One of the table, in any case.
+
+    Raises:
+        InvalidInput: There is none of that name.
+    """
+    known = quantizations()
+    if name.upper() not in known:
+        raise InvalidInput(
+            f"'{name}' is not a quantization; {did_you_mean(name.upper(), known)}",
+            code="advise.quantization-unknown",
+        )
+    return known[name.upper()]
+
+
+@cache
+def known_models() -> Mapping[str, Mapping[str, Any]]:
+    """By name, their published configurations and sizes."""
+    return {row["name"]: row for row in json.loads(_text("models.json"))}
+
+
+@cache
+def known_shape(model: str) -> ModelShape:
+    """A model of the table by its name, also as a hub has it; or one of a size, such as `7B`.
+
+    That has the layers of the usual one of the nearest size.
+
+    Raises:
+        InvalidInput: It is no size and no name.
+    """
+    by_name = {name.lower(): name for name in known_models()}
+    name = by_name.get(_VARIANT.sub("", model.lower().rpartition("/")[2]).removeprefix("meta-"))
+    if name is not None:
+        values = known_models()[name]["config"]
+        shape = configured_shape(values, path=Path(name), title=model)
+        return replace(shape, is_local=False)
+    try:
+        count = parse_parameters(model)
+    except InvalidInput as error:
+        named = re.search(r"\d+(\.\d+)?[bm]\b", model.lower())
+        like = named[0].upper() if named else "8B"
+        raise InvalidInput(
+            f"'{model}' is no file or folder here, and no model that is known; give a GGUF file, a "
+            f"folder of safetensors, a config.json, a name ({did_you_mean(model, by_name.values())}"
+            f"), or a size: harness advise {like}",
+            code="advise.model-unknown",
+        ) from error
+    usual = [known_shape(name) for name, row in known_models().items() if "usual" in row]
+    return min(usual, key=lambda one: abs(one.parameters - count)).scaled(model)
+
+
+def managed_price(
+    parameters: int, *, prompt_tokens: int, output_tokens: int
+) -> tuple[str, float] | None:
+    """Dollars for a million output tokens with their prompts, of a managed model like it.
+
+    That is the nearest in size, of half to twice the size; None if there is none.
+    """
+
+    def ratio(row: Mapping[str, str]) -> float:
+        size = parse_parameters(row["parameters"]) / parameters
+        return max(size, 1 / size)
+
+    row = min(rows("managed"), key=ratio)
+    asked = float(row["usd_per_million_input"]) * prompt_tokens / output_tokens
+    price = asked + float(row["usd_per_million_output"])
+    return (row["name"], price) if ratio(row) <= 2 else None

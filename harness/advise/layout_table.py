@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from rich.console import Console
 
-from harness.advise.data_tables import Tables
-from harness.advise.device import DeviceSpec
+from harness.advise.data_tables import DeviceSpec, managed_price
 from harness.advise.layouts import (
     Layout,
     Miss,
     Place,
     Wanted,
-    device_price,
     enough_devices,
-    managed_price,
     packed,
     precisions,
 )
 from harness.advise.rates import USUAL, usd_per_million_tokens
-from harness.advise.serving import LAUNCHES, Launch, Serving, toml
+from harness.advise.serving import SERVERS, Serving, Setting, command_of, endpoint_of, toml
 from harness.cli.tables import digits, dollars, print_line
 from harness.hardware import format_bytes
 from harness.hardware.quantization import role_floor
@@ -32,22 +29,21 @@ from harness.inference.providers import PROVIDERS
 
 ONLY: Final = "model"
 """The role of a model that has none."""
+COLUMNS: Final = (
+    "precision", "devices", "weights", "KV/sequence", "sequences", "decode <=", "prefill <=",
+    "TTFT", "ITL", "tokens/s", "$/h", "targets",
+)  # fmt: skip
 _ROWS: Final = 12
 """Of a table without --explain."""
 _FIRST_PORT: Final = 8080
-_SHORT_S: Final = 0.01
+_LEFT: Final = {"", "model", "roles", "precision", "devices", "takes", "fits", "targets"}
+"""Columns of words."""
 _BARE: Final = re.compile("[A-Za-z0-9_-]+")
 """A key of TOML that needs no quotes."""
 
 
 def print_places(
-    places: Sequence[Place],
-    device: DeviceSpec,
-    tables: Tables,
-    console: Console,
-    *,
-    price: float | None,
-    explain: bool,
+    places: Sequence[Place], device: DeviceSpec, console: Console, *, explain: bool
 ) -> None:
     """Prints each model's table, and what follows from it."""
     print_line(device_line(device, explain=explain), console)
@@ -58,25 +54,25 @@ def print_places(
         _print_table(place, device, console, explain=explain)
         row = place.marked
         if row is None:
-            print_line(missed_line(place, device, tables), console, "bold")
+            print_line(missed_line(place, device), console, "bold")
             continue
-        print_line(f"-> meets all targets{unknown_targets(row)}.", console)
-        for said in cost_lines(place, row, device, tables, price=price):
-            print_line(said, console)
-        made = launches(place, row, device, port=port)
-        for backend, launch in made.items():
-            title = PROVIDERS[backend].title
-            command = " ".join(one.text for one in launch.command)
-            print_line(f"{title}: {command}", console, "bold green")
+        print_line(f"-> meets all targets{_unknown_targets(row)}.", console)
+        if cost := cost_line(place, row):
+            print_line(cost, console)
+        settings = servings(place, row, device, port=port)
+        commands = {backend: command_of(backend, one) for backend, one in settings.items()}
+        for backend, command in commands.items():
+            said = f"{PROVIDERS[backend].title}: {' '.join(one.text for one in command)}"
+            print_line(said, console, "bold green")
         if explain:
-            _print_explanation(made, console)
-        if made:
-            key = _key(place.wanted.role)
-            endpoint = next(iter(made.values())).endpoint
-            roles += [f"{key} = {toml(place.wanted.role)}"] * (place.wanted.role != ONLY)
-            lines += ["", f"[endpoints.{key}]", *(one.text for one in endpoint)]
+            _print_explanation(commands, console)
+        for backend, one in [*settings.items()][:1]:
+            role = place.wanted.role
+            key = role if _BARE.fullmatch(role) else toml(role)
+            roles += [f"{key} = {toml(role)}"] * (role != ONLY)
+            lines += ["", f"[endpoints.{key}]", *endpoint_of(backend, one)]
     if not all(place.marked for place in places):
-        print_line("\n" + remedy_line(places, device, tables), console, "bold")
+        print_line("\n" + remedy_line(places, device), console, "bold")
     if lines:
         head = ["", "[roles]", *roles] if roles else []
         print_line("\nharness.toml:" + "\n".join([*head, *lines]), console, "cyan")
@@ -85,19 +81,17 @@ def print_places(
 def device_line(device: DeviceSpec, *, explain: bool) -> str:
     """What is known of the device."""
     count = f"{device.count} x " if device.count > 1 else ""
-    speeds = [
-        f"{device.memory_bytes_per_s / 1e9:,.0f} GB/s"
-        if device.memory_bytes_per_s
-        else "bandwidth unknown (--bandwidth)"
+    bandwidth = f"{device.memory_bytes_per_s / 1e9:,.0f} GB/s"
+    operations = f"{(device.flops_per_s or 0) / 1e12:,.3g} TFLOP/s"
+    if device.fp8_flops_per_s:
+        operations += f", {device.fp8_flops_per_s / 1e12:,.0f} with FP8"
+    said = [
+        format_bytes(device.memory_bytes),
+        bandwidth if device.memory_bytes_per_s else "bandwidth unknown (--bandwidth)",
+        operations if device.flops_per_s else "operations unknown (--tflops)",
     ]
-    if device.flops_per_s is None:
-        speeds.append("operations unknown (--tflops)")
-    else:
-        eight = device.fp8_flops_per_s
-        also = f", {eight / 1e12:,.0f} with FP8" if eight else ""
-        speeds.append(f"{device.flops_per_s / 1e12:,.3g} TFLOP/s{also}")
     source = f" ({device.source})" if explain else ""
-    return f"{count}{device.name}: {format_bytes(device.memory_bytes)}, {', '.join(speeds)}{source}"
+    return f"{count}{device.name}: {', '.join(said)}{source}"
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -116,55 +110,51 @@ def _print_table(place: Place, device: DeviceSpec, console: Console, *, explain:
         console,
         "bold",
     )
-    if place.count and (place.models > 1 or place.first):
+    if place.models > 1 or place.first:
         gpus = ", ".join(str(place.first + n) for n in range(place.count))
         beside = ", beside the other models there" if place.models > 1 else ""
         print_line(f"on device {gpus}{beside}", console)
-    chosen = place.marked
-    shown = place.layouts if explain else place.layouts[:_ROWS]
-    rows = [
-        ("", "precision", "devices", "weights", "KV/sequence", "sequences", "decode <=",
-         "prefill <=", "TTFT", "ITL", "tokens/s", "$/h", "targets"),
-        *(_cells(one, "->" if one == chosen else "") for one in shown),
-    ]  # fmt: skip
-    # A device of one's own has no price in the table.
-    hidden = {number for number in range(1, 12) if all(row[number] == "?" for row in rows[1:])}
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows if place.layouts else ():
-        cells = [
-            cell.ljust(width) if number in {0, 1, 2, 12} else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-            if number not in hidden
-        ]
-        print_line("  ".join(cells).rstrip(), console)
+    chosen, shown = place.marked, place.layouts if explain else place.layouts[:_ROWS]
+    rows = [("->" if one == chosen else "", *cells(one)) for one in shown]
+    print_rows([("", *COLUMNS), *rows] if rows else [], console)
     if len(shown) < len(place.layouts):
         print_line(f"and {len(place.layouts) - len(shown)} more: --explain", console)
     for note in notes(place, device):
         print_line(f"- {note}", console)
 
 
-def _cells(row: Layout, mark: str) -> tuple[str, ...]:
-    cache = "" if row.kv_bits == 16 else f" KV{row.kv_bits}"
+def print_rows(rows: Sequence[Sequence[str]], console: Console) -> None:
+    """Prints a table, its head first, without columns of which nothing is known."""
+    columns = [
+        (column, max(map(len, column)))
+        for column in zip(*rows, strict=True)
+        if not all(text == "?" for text in column[1:])
+    ]
+    for number in range(len(rows)):
+        texts = [
+            column[number].ljust(width) if column[0] in _LEFT else column[number].rjust(width)
+            for column, width in columns
+        ]
+        print_line("  ".join(texts).rstrip(), console)
+
+
+def cells(row: Layout) -> tuple[str, ...]:
+    """A layout's, by `COLUMNS`."""
+    least, most = (">= ", "<= ") if row.is_bound else ("", "")
     return (
-        mark,
-        f"{row.precision}{cache}",
-        division(row),
+        row.precision + ("" if row.kv_bits == 16 else f" KV{row.kv_bits}"),
+        f"{row.devices}{_divided(row).replace(',', ':')}",
         format_bytes(row.weight_bytes),
         format_bytes(row.sequence_bytes),
         f"{row.sequences:,}",
         _number(row.decode_limit),
         _number(row.prefill_limit),
-        _seconds(row.ttft_s),
-        _seconds(row.itl_s),
-        _number(row.tokens_per_s),
+        least * (row.ttft_s is not None) + _seconds(row.ttft_s),
+        least + _seconds(row.itl_s),
+        most + _number(row.tokens_per_s),
         "?" if row.usd_per_hour is None else f"{row.usd_per_hour:.2f}",
         "; ".join(map(missed, row.misses)) or ("met" if row.ttft_s is not None else "none missed"),
     )
-
-
-def division(row: Layout) -> str:
-    """How a layout divides the devices."""
-    return f"{row.devices}{_divided(row).replace(',', ':')}"
 
 
 def _divided(row: Layout) -> str:
@@ -183,8 +173,7 @@ def missed(miss: Miss) -> str:
     return f"{miss.target} {_seconds(miss.value)} of {_seconds(miss.limit)}"
 
 
-def unknown_targets(row: Layout) -> str:
-    """Those that could not be checked, in words."""
+def _unknown_targets(row: Layout) -> str:
     if row.itl_s is None:
         return " as far as known: it fits, and --bandwidth and --tflops would tell its speed"
     return "" if row.ttft_s is not None else "; TTFT unknown"
@@ -208,14 +197,13 @@ def notes(place: Place, device: DeviceSpec) -> list[str]:
         "tokens/s and ITL are without the reading of prompts, whose speed is unknown": (
             not is_timed and any(row.itl_s for row in rows)
         ),
-        "what GPUs send each other is in no figure: TP wants NVLink, and stays far below its "
-        "limits where a step is short": is_divided,
-        "steps under 10 ms take longer: what starting kernels takes is in no figure": any(
-            row.itl_s and row.itl_s < _SHORT_S for row in rows
+        "what GPUs send each other is in no figure: TP wants NVLink": is_divided,
+        ">= and <=: steps under 0.1 ms a layer take longer, for starting kernels and sending": any(
+            row.is_bound for row in rows
         ),
         "one head of its KV cache is for all (MLA, MQA), and every GPU of TP repeats it; attention "
         "by data parallel, which does not, is not in the table": (
-            is_divided and _has_one_head(wanted)
+            is_divided and any(cache.heads == 1 for cache in shape.caches)
         ),
         "FP8 is of the weights alone: this device multiplies in 16 bits": (
             not device.fp8_flops_per_s and any(row.precision == "FP8" for row in rows)
@@ -240,10 +228,6 @@ def notes(place: Place, device: DeviceSpec) -> list[str]:
     return [note for note, holds in said.items() if holds]
 
 
-def _has_one_head(wanted: Wanted) -> bool:
-    return any(cache.heads == 1 for cache in wanted.shape.caches)
-
-
 def _number(value: float | None) -> str:
     return "?" if value is None else digits(value)
 
@@ -259,44 +243,40 @@ def _seconds(value: float | None) -> str:
 # --- what follows ---------------------------------------------------------------------------------
 
 
-def missed_line(place: Place, device: DeviceSpec, tables: Tables) -> str:
+def missed_line(place: Place, device: DeviceSpec) -> str:
     """That no layout of a model meets the targets, and why."""
     wanted = place.wanted
     name = wanted.shape.title if wanted.role == ONLY else wanted.role
     if place.layouts:
-        best = min(place.layouts, key=_distance)
-        why = "; ".join(map(missed, best.misses))
-        nearest = f"{best.precision}{_divided(best)}"
-        return f"No layout of {name} meets the targets. The nearest, {nearest}: {why}."
+        best = min(
+            place.layouts,
+            key=lambda row: (len(row.misses), max(miss.factor for miss in row.misses)),
+        )
+        nearest = f"{best.precision}{_divided(best)}: {'; '.join(map(missed, best.misses))}"
+        return f"No layout of {name} meets the targets. The nearest, {nearest}."
     if place.models > 1:
         turns = "They can take turns, each loaded when it is called: see harness models plan."
         return f"{name} does not fit beside the other models. {turns}"
-    least = min(precisions(wanted, device, tables), key=lambda one: one.weight_bytes)
+    least = min(precisions(wanted, device), key=lambda one: one.weight_bytes)
     return (
         f"{name} does not fit with one sequence: in {least.quantization} its weights alone take "
         f"{format_bytes(least.weight_bytes)}."
     )
 
 
-def _distance(row: Layout) -> tuple[int, float]:
-    return len(row.misses), max(miss.factor for miss in row.misses)
-
-
-def remedy_line(places: Sequence[Place], device: DeviceSpec, tables: Tables) -> str:
+def remedy_line(places: Sequence[Place], device: DeviceSpec) -> str:
     """What would meet all targets: 8 bits in the cache, or devices."""
     wanted = [one.wanted for one in places]
     remedies = []
-    packed_caches = [replace(one, kv_bits=8) for one in wanted]
-    if any(one.kv_bits == 16 for one in wanted) and all(
-        one.marked for one in packed(packed_caches, device, tables)
-    ):
+    eight = [replace(one, kv_bits=8) for one in wanted]
+    if eight != wanted and all(one.marked for one in packed(eight, device)):
         remedies.append("a KV cache of 8 bits (--kv-bits 8)")
-    for one in enough_devices(wanted, device, tables)[:4]:
+    for one in enough_devices(wanted, device)[:4]:
         cost = "" if one.usd_per_hour is None else f", ${one.usd_per_hour:.2f}/h"
-        rows = [(place.wanted.role, place.marked) for place in one.places]
         ways = "; ".join(
-            f"{'' if role == ONLY else role + ' '}{row.precision}{_divided(row)}"
-            for role, row in rows
+            f"{_prefix(place.wanted)}{row.precision}{_divided(row)}"
+            for place in one.places
+            for row in [place.marked]
             if row
         )
         remedies.append(f"{one.count} x {one.device} ({ways}{cost})")
@@ -306,28 +286,36 @@ def remedy_line(places: Sequence[Place], device: DeviceSpec, tables: Tables) -> 
     return f"None of these meets the targets: 1 to {most} of each GPU of the table."
 
 
-def cost_lines(
-    place: Place, row: Layout, device: DeviceSpec, tables: Tables, *, price: float | None
-) -> list[str]:
-    """What a million tokens cost at the load, and from when on that is less than by the token."""
+def _prefix(wanted: Wanted) -> str:
+    return "" if wanted.role == ONLY else f"{wanted.role} "
+
+
+def cost_line(place: Place, row: Layout) -> str:
+    """What a million tokens cost at the load, and from when on that is less than by the token.
+
+    Empty if a price or the speed is unknown.
+    """
     load, speed = place.wanted.load, row.tokens_per_s
-    hour = price if price is not None else device_price(device, tables)
-    if hour is None or not speed:
-        return []
-    hour *= row.devices / place.models
-    asked = load.rate_per_s * load.output_tokens if load.rate_per_s else speed
-    busy = min(asked / speed, 1.0)
-    cost = usd_per_million_tokens(hour, tokens_per_s=speed, busy=busy)
+    if row.usd_per_hour is None or not speed:
+        return ""
+    hour = row.usd_per_hour / place.models
+    busy = min(load.rate_per_s * load.output_tokens / speed, 1.0) if load.rate_per_s else 1.0
+    cost = dollars(usd_per_million_tokens(hour, tokens_per_s=speed, busy=busy))
+    least = "at least " if row.is_bound and busy == 1 else ""
     when = f"{busy:.0%} busy, idle time included" if load.rate_per_s else "always as busy as this"
     share = "" if place.models == 1 else f", its part of {place.models},"
-    said = f"${hour:.2f} an hour{share} is ${dollars(cost)} a million output tokens ({when})"
-    managed = managed_price(place.wanted, tables)
-    if managed is not None and place.models == 1:
+    said = f"${hour:.2f} an hour{share} is {least}${cost} a million output tokens ({when})"
+    managed = managed_price(
+        place.wanted.shape.parameters,
+        prompt_tokens=load.prompt_tokens,
+        output_tokens=load.output_tokens,
+    )
+    if managed is not None and place.models == 1 and place.wanted.shape.expert_share == 1:
         needed = 24e6 * hour / managed[1]
         if needed <= speed * 86_400:
             day = f"{needed / 1e6:,.1f} M output tokens a day"
             said += f"; less than {managed[0]} at ${dollars(managed[1])} from {day} on"
-    return [said + "."]
+    return said + "."
 
 
 def ports_of(places: Sequence[Place]) -> list[int | None]:
@@ -335,30 +323,29 @@ def ports_of(places: Sequence[Place]) -> list[int | None]:
     return [_FIRST_PORT + 100 * n for n in range(len(places))] if len(places) > 1 else [None]
 
 
-def launches(
+def servings(
     place: Place, row: Layout, device: DeviceSpec, *, port: int | None
-) -> dict[BackendName, Launch]:
-    """By backend, how the servers that take a layout are started."""
-    wanted = place.wanted
+) -> dict[BackendName, Serving]:
+    """By backend, the settings of the servers that take a layout."""
+    wanted, shape = place.wanted, place.wanted.shape
     is_whole = row.precision in {"BF16", "F16"}
-    is_given = wanted.shape.family and row.precision == wanted.shape.quantization
-    made: dict[BackendName, Launch] = {}
-    for backend, (packing, launch) in LAUNCHES.items():
-        # A model that is given by its size comes in either packing.
-        either = is_whole and not wanted.shape.family and row.tensor_parallel == 1
-        takes = packing == row.packing or either
-        if not takes or (packing == "safetensors" and not device.is_gpu):
+    is_own = row.precision == shape.quantization
+    made: dict[BackendName, Serving] = {}
+    for backend, server in SERVERS.items():
+        # A model that is known by its name comes in either packing.
+        either = is_whole and not shape.is_local and row.tensor_parallel == 1
+        of_gguf = server.packing == "gguf"
+        if not (server.packing == row.packing or either) or not (of_gguf or device.is_gpu):
             continue
         model, online = wanted.model, None
-        if packing == "gguf":
-            if not is_given:
-                model = f"{model.removesuffix('.gguf')}-{row.precision}.gguf"
-        elif row.precision == "FP8" and wanted.shape.quantization in {"BF16", "F16"}:
-            online = "fp8"
-        elif not is_given and not is_whole and row.precision != wanted.shape.quantization:
-            model = f"{model}-{row.precision}"
-        share = row.device_bytes / device.memory_bytes + 0.01
-        serving = Serving(
+        if of_gguf and not (shape.is_local and is_own):
+            name = model if shape.is_local else model.rpartition("/")[2]
+            model = f"{name.removesuffix('.gguf')}-{row.precision}.gguf"
+        elif not of_gguf and not is_own and not is_whole:
+            online = "fp8" if row.precision == "FP8" else None
+            model = model if online else f"{model}-{row.precision}"
+        share = round(row.device_bytes / device.memory_bytes + 0.01, 2)
+        made[backend] = Serving(
             model=model,
             context_tokens=wanted.load.context_tokens,
             sequences=max(min(-(-wanted.load.users // row.copies), row.sequences // row.copies), 1),
@@ -368,16 +355,11 @@ def launches(
             tensor_parallel=row.tensor_parallel,
             stages=row.stages,
             copies=row.copies,
-            gpu_share=round(share, 2) if place.models > 1 else None,
+            gpu_share=share if place.models > 1 else None,
             port=port,
             first_gpu=place.first if device.count > row.devices or row.copies > 1 else None,
         )
-        made[backend] = launch(serving)
     return made
-
-
-def _key(role: str) -> str:
-    return role if _BARE.fullmatch(role) else toml(role)
 
 
 _FORMULAS: Final = {
@@ -394,9 +376,8 @@ _FORMULAS: Final = {
 }
 
 
-def _print_explanation(made: Mapping[BackendName, Launch], console: Console) -> None:
+def _print_explanation(commands: Mapping[BackendName, Iterable[Setting]], console: Console) -> None:
     """The columns with their formulas, and the flags with their reasons."""
-    settings = (setting for launch in made.values() for setting in launch.command)
-    reasons = _FORMULAS | {one.text: one.reason for one in settings}
-    for name, reason in reasons.items():
+    settings = (setting for command in commands.values() for setting in command)
+    for name, reason in (_FORMULAS | {one.text: one.reason for one in settings}).items():
         print_line(f"  {name}: {reason}", console, "dim")

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, Literal
 
-from harness.advise.data_tables import Tables
-from harness.advise.device import DeviceSpec
-from harness.advise.model_shape import ModelShape, Packing, parse_parameters
+from harness.advise.data_tables import DeviceSpec, known_devices, quantization_of, quantizations
+from harness.advise.model_shape import ModelShape, Packing
 from harness.advise.rates import (
     CEILING,
     USUAL,
@@ -26,11 +26,13 @@ from harness.advise.rates import (
     requests_per_s,
     ttft_s,
 )
-from harness.advise.serving_load import Load
 from harness.errors import InvalidInput
+from harness.hardware.footprint import padded_tokens
 from harness.hardware.machine import MACHINE_SHARE
 from harness.hardware.offload import GPU_CONTEXT_BYTES
-from harness.hardware.quantization import KvBits, role_floor
+from harness.hardware.quantization import ROLE_FLOORS, KvBits, role_floor
+from harness.trace.calls import Call, answered_by_model
+from harness.trace.intervals import depths
 
 Target = Literal["places", "TTFT", "ITL", "rate"]
 
@@ -38,9 +40,49 @@ _SHARES: Final = {True: 0.92, False: MACHINE_SHARE}
 """What models may take; of a GPU vLLM's default."""
 _WHOLE_BITS: Final = 15
 """A model with fewer for each weight comes in a precision of its own, and is served in that."""
+_SHORT_S: Final = 1e-4
+"""For each layer. In less, starting kernels and sending between GPUs take most of the time."""
 _MOST_DEVICES: Final = 16
 _MOST_RANKS: Final = 8
 """GPUs that divide a layer: those of one machine, as a rule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is asked of a model."""
+
+    users: int = 1
+    """Sequences at once."""
+    prompt_tokens: int = 2000
+    output_tokens: int = 500
+    rate_per_s: float | None = None
+    """Requests that come in a second, at random; None if all users ask at the same moment."""
+    shared: float = 0.0
+    """Of a prompt, the share that a prefix cache has of it."""
+    calls: int | None = None
+    """Of the run that the load is from."""
+    ttft_s: float = 2.0
+    itl_s: float = 0.05
+
+    @property
+    def context_tokens(self) -> int:
+        """Of one sequence, in whole blocks."""
+        return padded_tokens(self.prompt_tokens + self.output_tokens)
+
+    @property
+    def middle_tokens(self) -> int:
+        """Of one sequence, when half of its reply is written."""
+        return self.prompt_tokens + self.output_tokens // 2
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of a prompt."""
+        return round(self.shared * self.prompt_tokens)
+
+    def part(self, replicas: int) -> Load:
+        """What is asked of each of so many replicas."""
+        rate_per_s = self.rate_per_s and self.rate_per_s / replicas
+        return replace(self, users=-(-self.users // replicas), rate_per_s=rate_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +146,8 @@ class Layout:
     itl_s: float | None
     tokens_per_s: float | None
     """Of all replies together, while prompts are read; while none is, if that speed is unknown."""
+    is_bound: bool
+    """Whether a step is so short that most of it is in no figure: times are no less than told."""
     misses: tuple[Miss, ...]
     usd_per_hour: float | None
 
@@ -113,14 +157,7 @@ class Layout:
         return self.tensor_parallel * self.stages * self.copies
 
 
-def layouts(
-    wanted: Wanted,
-    device: DeviceSpec,
-    tables: Tables,
-    *,
-    usd_per_hour: float | None = None,
-    taken_bytes: int = 0,
-) -> list[Layout]:
+def layouts(wanted: Wanted, device: DeviceSpec, *, taken_bytes: int = 0) -> list[Layout]:
     """Those that fit: most targets met first, then the highest precision, then the least cost.
 
     Of each division of a precision it has the fewest copies that meet all targets, else the most.
@@ -128,13 +165,10 @@ def layouts(
     Args:
         wanted: The model and its load.
         device: One of `device.count` alike ones.
-        tables: Precisions and prices.
-        usd_per_hour: Of one device; by the table if None.
         taken_bytes: What other models take of each device.
     """
-    price = device_price(device, tables) if usd_per_hour is None else usd_per_hour
     found = []
-    for shape in precisions(wanted, device, tables):
+    for shape in precisions(wanted, device):
         for ranks, stages in divisions(shape, device.count):
             rates = Rates(
                 model=shape,
@@ -149,50 +183,47 @@ def layouts(
             except InvalidInput:  # heads too narrow for a packed cache
                 continue
             places = (_room(device) - taken_bytes - needs.fixed) // needs.sequence
-            most = device.count // (ranks * stages) if places > 0 else 0
-            fitting = []
-            for copies in range(1, most + 1):
-                fitting.append(
-                    _layout(wanted.load, rates, needs, places=places, copies=copies, price=price)
-                )
-                if not fitting[-1].misses:
+            row = None
+            for copies in range(1, device.count // (ranks * stages) + 1 if places > 0 else 1):
+                row = _layout(wanted.load, rates, needs, places=places, copies=copies)
+                if not row.misses:
                     break
-            if fitting:
-                found.append(fitting[-1])
+            found += [row] if row else []
     return sorted(
         found,
-        key=lambda one: (
-            len(one.misses),
-            -one.bits,
-            one.devices,
-            one.ttft_s or 0,
-            one.itl_s or 0,
+        key=lambda row: (
+            len(row.misses),
+            -row.bits,
+            row.devices,
+            row.ttft_s or 0,
+            row.itl_s or 0,
         ),
     )
 
 
-def precisions(wanted: Wanted, device: DeviceSpec, tables: Tables) -> list[ModelShape]:
+def precisions(wanted: Wanted, device: DeviceSpec) -> list[ModelShape]:
     """The model as it comes, and, if that is 16 bits, quantized down to its role's floor.
 
-    A model given by its size comes in both packings on one GPU; on several in safetensors, whose
-    servers divide a layer; on a processor in GGUF.
+    A model that is known by its name comes in both packings on one GPU; on several in safetensors,
+    whose servers divide a layer; on a processor in GGUF.
     """
     shape = wanted.shape
-    rows = [row for row in tables.quantizations.values() if row.name != "MXFP4"]
     if wanted.quantization:
-        row = tables.quantization(wanted.quantization)
+        row = quantization_of(wanted.quantization)
         is_so = shape.quantization == row.name
         return [shape if is_so else shape.quantized(row.name, packing=row.packing, bits=row.bits)]
     if 8 * shape.weight_bytes / shape.parameters < _WHOLE_BITS:
         return [shape]
     packings: set[Packing] = {shape.packing}
-    if not shape.family:
+    if not shape.is_local:
         packings = {"safetensors"} if device.is_gpu else {"gguf"}
         packings |= {"gguf"} if device.count == 1 else set()
+    floor = role_floor(wanted.role)
     coarser = [
         shape.quantized(row.name, packing=row.packing, bits=row.bits)
-        for row in rows
-        if row.packing in packings and role_floor(wanted.role) <= row.nominal_bits < _WHOLE_BITS
+        for row in quantizations().values()
+        if row.packing in packings and floor <= row.nominal_bits < _WHOLE_BITS
+        if row.name != "MXFP4"  # models come in it, or do not
     ]
     is_file = shape.packing in packings
     return [shape if is_file else shape.quantized("F16", packing="gguf", bits=16), *coarser]
@@ -211,26 +242,40 @@ def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
     return [(n, stages) for n, stages in pairs if n * stages <= count and stages <= shape.layers]
 
 
-def device_price(device: DeviceSpec, tables: Tables) -> float | None:
-    """Dollars an hour, rented; None if the table has none."""
-    rows = (row for row in tables.prices.values() if row.device == device.name)
-    return next((row.usd_per_hour for row in rows), None)
+# --- the load of a run ---------------------------------------------------------------------------
 
 
-def managed_price(wanted: Wanted, tables: Tables) -> tuple[str, float] | None:
-    """Dollars for a million output tokens with their prompts, of a managed model like it.
+def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
+    """By the tag of each model: its roles, the evaluator's first, and what the run asked of it.
 
-    That is the nearest in size, of half to twice the size; None if there is none.
+    Lengths are the 95th percentile's; users are the most calls under way, those that wait included.
     """
-    load, size = wanted.load, wanted.shape.parameters
-    found = []
-    for row in tables.prices.values():
-        if row.parameters and row.usd_per_million_input and row.usd_per_million_output:
-            asked = row.usd_per_million_input * load.prompt_tokens / load.output_tokens
-            far = abs(math.log2(parse_parameters(row.parameters) / size))
-            found.append((far, row.name, asked + row.usd_per_million_output))
-    far, name, price = min(found)
-    return (name, price) if far <= 1 else None
+    found = {}
+    for model, some in answered_by_model(calls).items():
+        asked, told, cached = (
+            [count or 0 for count in counts]
+            for counts in zip(
+                *((c.input_tokens, c.output_tokens, c.cached_tokens) for c in some), strict=True
+            )
+        )
+        took_ns = max(call.end_ns for call in some) - min(call.start_ns for call in some)
+        load = Load(
+            users=max(depth for _, depth in depths(some)),
+            prompt_tokens=max(_high(asked), 1),
+            output_tokens=max(_high(told), 1),
+            rate_per_s=len(some) * 1e9 / max(took_ns, 1),
+            shared=min(sum(cached) / max(sum(asked), 1), 1.0),
+            calls=len(some),
+        )
+        roles = sorted(
+            {call.role or model for call in some}, key=lambda one: one not in ROLE_FLOORS
+        )
+        found[model] = tuple(roles), load
+    return found
+
+
+def _high(values: list[int]) -> int:
+    return round(statistics.quantiles(values * 2, n=20, method="inclusive")[-1])
 
 
 # --- one layout -----------------------------------------------------------------------------------
@@ -267,13 +312,12 @@ def _room(device: DeviceSpec) -> int:
     return round(device.memory_bytes * _SHARES[device.is_gpu])
 
 
-def _layout(
-    load_of_all: Load, rates: Rates, needs: _Needs, *, places: int, copies: int, price: float | None
-) -> Layout:
+def _layout(load_of_all: Load, rates: Rates, needs: _Needs, *, places: int, copies: int) -> Layout:
     """With so many places in each copy."""
     shape, load = rates.model, load_of_all.part(copies)
     n = min(load.users, places)
     ranks, stages = rates.tensor_parallel, rates.stages
+    price = rates.device.usd_per_hour
     is_known = rates.device.memory_bytes_per_s > 0
     first_s, itl_s, requests = _speeds(rates, load, n) if is_known else (None, None, None)
     limits = replace(rates, factors=CEILING)
@@ -294,6 +338,7 @@ def _layout(
         ttft_s=first_s,
         itl_s=itl_s,
         tokens_per_s=requests and requests * copies * load.output_tokens,
+        is_bound=itl_s is not None and itl_s < _SHORT_S * shape.layers,
         misses=(),
         usd_per_hour=price and price * ranks * stages * copies,
     )
@@ -357,13 +402,7 @@ class Place:
         return next((one for one in self.layouts if not one.misses), None)
 
 
-def packed(
-    wanted: Sequence[Wanted],
-    device: DeviceSpec,
-    tables: Tables,
-    *,
-    usd_per_hour: float | None = None,
-) -> list[Place]:
+def packed(wanted: Sequence[Wanted], device: DeviceSpec) -> list[Place]:
     """Where several models stay at once, the one with the highest floor (a judge) first.
 
     With enough devices each model has some of its own, divided for the most targets met; the last
@@ -375,7 +414,7 @@ def packed(
 
     @cache
     def best_of(number: int, count: int) -> list[Layout]:
-        return layouts(order[number], replace(device, count=count), tables)[:1]
+        return layouts(order[number], replace(device, count=count))[:1]
 
     def score(counts: tuple[int, ...]) -> tuple[float, ...]:
         best = [best_of(number, count) for number, count in enumerate(counts)]
@@ -394,16 +433,10 @@ def packed(
     places: list[Place] = []
     for number, (group, n) in enumerate(zip(groups, counts, strict=True)):
         part, first = replace(device, count=n), sum(counts[:number])
-        for one, taken in _beside(group, part, tables):
-            fitting = layouts(one, part, tables, usd_per_hour=usd_per_hour, taken_bytes=taken)
+        for one, taken in _beside(group, part):
+            fitting = tuple(layouts(one, part, taken_bytes=taken))
             places.append(
-                Place(
-                    wanted=one,
-                    first=first,
-                    count=n,
-                    models=len(group),
-                    layouts=tuple(fitting),
-                )
+                Place(wanted=one, first=first, count=n, models=len(group), layouts=fitting)
             )
     return sorted(places, key=lambda one: wanted.index(one.wanted))
 
@@ -419,23 +452,21 @@ class Remedy:
     places: tuple[Place, ...]
 
 
-def enough_devices(wanted: Sequence[Wanted], device: DeviceSpec, tables: Tables) -> list[Remedy]:
+def enough_devices(wanted: Sequence[Wanted], device: DeviceSpec) -> list[Remedy]:
     """Which devices meet all targets of all models: this one first, then by cost.
 
     Devices are those of the table; one of which 16 are too few is left out, as is one by hand.
     """
     found = []
     counts = (1, 2, 4, 8) if len(wanted) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
-    known = (row.device for row in tables.devices.values() if row.kind == "gpu")
-    others = [one for one in known if one.name != device.name]
-    for kind in [device, *others] if device.name in tables.devices else others:
-        asked = wanted if kind is device else [replace(one, factors=USUAL) for one in wanted]
+    for kind in known_devices().values():
+        is_same = kind.name == device.name
+        asked = wanted if is_same else [replace(one, factors=USUAL) for one in wanted]
         for count in counts:
-            places = packed(asked, replace(kind, count=count), tables)
-            rows = [one.marked for one in places]
-            if all(rows):
+            places = packed(asked, replace(device if is_same else kind, count=count))
+            if all(one.marked for one in places):
                 used = max(one.first + one.marked.devices for one in places if one.marked)
-                price = device_price(kind, tables)
+                price = (device if is_same else kind).usd_per_hour
                 found.append(
                     Remedy(
                         device=kind.name,
@@ -456,9 +487,7 @@ def _compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
         yield tuple(b - a for a, b in itertools.pairwise((0, *cuts, total)))
 
 
-def _beside(
-    group: Sequence[Wanted], device: DeviceSpec, tables: Tables
-) -> list[tuple[Wanted, int]]:
+def _beside(group: Sequence[Wanted], device: DeviceSpec) -> list[tuple[Wanted, int]]:
     """What the other models of a device take of it, each at its best precision with a place.
 
     All users have a place if that is possible; else half of them, and so on. If none fits, each is
@@ -469,7 +498,7 @@ def _beside(
     ways = [
         [
             (8 * shape.weight_bytes / shape.parameters, _needs(rates, one.load))
-            for shape in precisions(one, device, tables)
+            for shape in precisions(one, device)
             for rates in [Rates(model=shape, device=device, kv_bits=one.kv_bits)]
         ]
         for one in group

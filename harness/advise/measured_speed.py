@@ -12,7 +12,7 @@ from typing import Annotated, Final, NamedTuple
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from harness.advise.device import DeviceSpec
+from harness.advise.data_tables import DeviceSpec
 from harness.advise.model_shape import ModelShape
 from harness.advise.rates import Factors, Rates, prompt_flops, ttft_s
 from harness.errors import ServerError

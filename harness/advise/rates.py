@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Final
 
-from harness.advise.device import DeviceSpec
+from harness.advise.data_tables import DeviceSpec
 from harness.advise.model_shape import ModelShape
 from harness.hardware.quantization import KvBits
 

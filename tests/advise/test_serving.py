@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 from server_flags import flags
 
-from harness.advise.serving import LAUNCHES, Serving
+from harness.advise.serving import SERVERS, Serving
+from harness.advise.serving import command_of as settings_of
+from harness.advise.serving import endpoint_of as lines_of
 from harness.errors import HarnessError
 from harness.inference import ChatRequest, Endpoint, as_messages, connect
 from harness.inference.providers import PROVIDERS
@@ -37,21 +39,21 @@ ALL = Serving(
     first_gpu=4,
 )
 COMMANDS = {
-    "llamacpp": "llama-server --model MODEL --gpu-layers all --ctx-size 16384 --parallel 4",
+    "llamacpp": "llama-server --model MODEL --ctx-size 16384 --parallel 4 --gpu-layers all",
     "vllm": "vllm serve MODEL --host 127.0.0.1 --max-model-len 4096 --max-num-seqs 4",
     "sglang": "python -m sglang.launch_server --model-path MODEL --context-length 4096 "
     "--max-running-requests 4",
     "ollama": "OLLAMA_CONTEXT_LENGTH=4096 OLLAMA_NUM_PARALLEL=4 ollama serve",
 }
-each_server = pytest.mark.parametrize("name", LAUNCHES)
+each_server = pytest.mark.parametrize("name", SERVERS)
 
 
 def command_of(name, serving):
-    return " ".join(one.text for one in LAUNCHES[name][1](serving).command)
+    return " ".join(one.text for one in settings_of(name, serving))
 
 
 def endpoint_of(name, serving):
-    lines = [one.text for one in LAUNCHES[name][1](serving).endpoint]
+    lines = lines_of(name, serving)
     return Endpoint.model_validate({"tag": "small"} | tomllib.loads("\n".join(lines)))
 
 
@@ -61,12 +63,11 @@ def test_the_command_says_what_is_asked_for_and_the_endpoint_calls_it(name):
     endpoint = endpoint_of(name, PLAIN)
     assert endpoint.backend == name
     assert (endpoint.model_id, endpoint.max_parallel) == (MODEL, 4)
-    made = LAUNCHES[name][1](PLAIN)
-    assert all(one.reason for one in (*made.command, *made.endpoint))
+    assert all(one.reason for one in settings_of(name, PLAIN))
 
 
 def test_a_command_has_only_what_differs_and_quotes_a_model():
-    assert set(COMMANDS) == set(LAUNCHES)
+    assert set(COMMANDS) == set(SERVERS)
     first, second = command_of("vllm", ALL).split(" & ")
     assert shlex.split(first) == [
         "CUDA_VISIBLE_DEVICES=4,5,6,7", "vllm", "serve", ALL.model,
