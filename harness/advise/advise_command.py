@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 from pydantic import ValidationError
-from rich.table import Table
 
 from harness.advise import measured_speed as speed
 from harness.advise.data_tables import (
@@ -23,7 +22,13 @@ from harness.advise.data_tables import (
     this_gpu,
     this_machine,
 )
-from harness.advise.layout_table import ONLY, ports_of, print_places, servings
+from harness.advise.layout_table import (
+    ONLY,
+    ports_of,
+    print_places,
+    print_rows,
+    servings,
+)
 from harness.advise.layouts import Load, Place, Wanted, enough_devices, loads_of, packed
 from harness.advise.model_shape import read_model_shape
 from harness.advise.rates import Rates
@@ -111,7 +116,7 @@ def advise(
     told: dict[str, object] = {}
     log_to_stderr()
     with failures_told(as_json=as_json, of_journals=True, more=told):
-        endpoint = None
+        endpoint, settings = None, Settings()
         if measured is not None:
             settings = settings_for_calls(given["config"])
             endpoint = _measured(measured, settings, models)
@@ -121,30 +126,23 @@ def advise(
         price = price or where.usd_per_hour
         where = replace(where, count=gpus or where.count, usd_per_hour=price)
         wanted, known = _wanted(models, **given), {}
-        only = endpoint.backend if endpoint else None
         for number, one in enumerate(wanted):
-            learned = speed.learned_for(os.environ, where, one.shape, runtime=only)
+            runtime = endpoint.backend if endpoint else None
+            learned = speed.learned_for(os.environ, where, one.shape, runtime=runtime)
             if learned is not None and where.memory_bytes_per_s:
                 known[one.role] = learned
                 wanted[number] = replace(one, factors=learned.factors_on(where))
-        if endpoint is not None and not where.memory_bytes_per_s:
-            raise InvalidInput(
-                f"what is measured is compared with the speed of '{where.name}', which is unknown; "
-                "give --bandwidth too",
-                code="advise.speed-unknown",
-            )
         if endpoint is not None:
-            rates = Rates(model=wanted[0].shape, device=where, factors=wanted[0].factors)
-            _measure(endpoint, wanted[0].load, rates, settings, told, as_json=as_json)
+            _measure(endpoint, wanted[0], where, settings, told, as_json=as_json)
             return
         places = packed(wanted, where)
+    is_met = all(one.marked for one in places)
     if as_json:
-        met = all(one.marked for one in places)
         ported = zip(places, ports_of(places), strict=True)
         shown = {
             "device": where,
             "models": [_json_place(one, where, port) for one, port in ported],
-            "enough": [] if met else enough_devices(wanted, where),
+            "enough": [] if is_met else enough_devices(wanted, where),
             "learned": {role: dict(by) for role, by in known.items()},
         }
         write_json(json_object(shown))
@@ -153,13 +151,14 @@ def advise(
             said = f"{role}: as quick as {by.model} with {by.runtime} in run {by.run_id}"
             print_line(said, results())
         print_places(places, where, results(), explain=explain)
-    if not all(one.marked for one in places):
+    if not is_met:
         sys.exit(FAILED)
 
 
 def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str, object]:
     row, wanted = place.marked, place.wanted
     made = servings(place, row, device, port=port) if row else {}
+    commands = {name: command_of(name, serving) for name, serving in made.items()}
     return {
         "role": wanted.role,
         "title": wanted.shape.title,
@@ -168,10 +167,8 @@ def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str,
         "devices": place.count,
         "layouts": place.layouts,
         "chosen": row,
-        "commands": {
-            name: " ".join(one.text for one in command_of(name, by)) for name, by in made.items()
-        },
-        "endpoints": {name: endpoint_of(name, by) for name, by in made.items()},
+        "commands": {name: " ".join(one.text for one in by) for name, by in commands.items()},
+        "endpoints": {name: endpoint_of(name, serving) for name, serving in made.items()},
     }
 
 
@@ -180,8 +177,8 @@ def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str,
 
 def _measure(
     endpoint: Endpoint,
-    load: Load,
-    rates: Rates,
+    wanted: Wanted,
+    device: DeviceSpec,
     settings: Settings,
     told: dict[str, object],
     *,
@@ -191,8 +188,15 @@ def _measure(
 
     `told` gets the comparison: an error has it too.
     """
-    together = speed.Burst(load.users, min(load.prompt_tokens, 512), 48)
-    bursts = [speed.Burst(1, 64, 48), together, speed.Burst(1, 512, 48)]
+    if not device.memory_bytes_per_s:
+        raise InvalidInput(
+            f"what is measured is compared with the speed of '{device.name}', which is unknown; "
+            "give --bandwidth too",
+            code="advise.speed-unknown",
+        )
+    rates, load = Rates(wanted.shape, device, factors=wanted.factors), wanted.load
+    together = speed.Burst(load.users, min(load.prompt_tokens, 512))
+    bursts = [speed.Burst(1, 64), together, speed.Burst(1, 512)]
     measuring = speed.measure_speed(
         settings, endpoint, bursts, environment=os.environ, limit_s=_MEASURING_S
     )
@@ -201,24 +205,24 @@ def _measure(
     if not found:
         said = f"no call ended within {_MEASURING_S:g} s; see harness trace open {run_id}"
         raise CallTimeout(said, endpoint=endpoint.tag, limit="timeout_s")
-    runtime, model = endpoint.backend, rates.model
-    learned = speed.learn(model, rates.device, found, runtime=runtime, run_id=run_id)
+    learned = speed.learn(wanted.shape, device, found, runtime=endpoint.backend, run_id=run_id)
     each = [{"measured": one, "predicted": speed.predicted_of(one, rates)} for one in found]
     told |= {"run_id": run_id, "bursts": each, "learned": dict(learned)}
-    if as_json:
-        speed.keep_factors(learned, os.environ)
-        write_json(json_object(told))
-        return
-    table = Table("", "predicted", "measured", "ratio", title=endpoint.tag)
+    rows: list[Sequence[str]] = [(endpoint.tag, "predicted", "measured", "ratio")]
     for one in found:
         said = f"{one.burst.sequences} at once, {one.prompt_tokens:.0f} tokens: "
         for figure, values in speed.predicted_of(one, rates).items():
             source = f" ({one.prefill_source})" if figure.startswith("prefill") else ""
-            table.add_row(said + figure + source, *map(digits, (*values, values[1] / values[0])))
+            compared = map(digits, (*values, values[1] / values[0]))
+            rows.append((said + figure + source, *compared))
         if one.at_once < one.burst.sequences / 2:
-            table.add_row(f"{said}only {one.at_once:.1f} were written together")
-    results().print(table)
+            rows.append((f"{said}only {one.at_once:.1f} were written together", "", "", ""))
+    if not as_json:
+        print_rows(rows, results())
     speed.keep_factors(learned, os.environ)
+    if as_json:
+        write_json(json_object(told))
+        return
     said = f"{len(found)} of {len(bursts)} bursts ended in {_MEASURING_S:g} s; advice goes by them."
     print_line(f"{said} harness trace open {run_id} shows the calls", results())
 
@@ -229,8 +233,8 @@ def _measure(
 def _measured(named: str, settings: Settings, models: Sequence[str]) -> Endpoint:
     """By its tag, or by the address of a server that speaks OpenAI's protocol."""
     if "://" in named:
-        name = name_of(models[0].rpartition("=")[2]) if models else ""
-        fields = {"tag": "measured", "backend": "openai", "url": named, "model_id": name}
+        model = name_of(models[0].rpartition("=")[2]) if models else ""
+        fields = {"tag": "measured", "backend": "openai", "url": named, "model_id": model}
         try:
             return Endpoint.model_validate(fields)
         except ValidationError as error:
@@ -246,13 +250,13 @@ def _device_of(endpoint: Endpoint) -> str | None:
     """That of a model from a file; None for the first GPU, as of a server on this machine."""
     if endpoint.path is not None:
         return None if endpoint.device == AUTO else next(iter(endpoint.shares))
-    if not all(one.url and is_here(one.url) for one in endpoint.replicas.values()):
-        raise InvalidInput(
-            f"endpoint '{endpoint.tag}' is not served by this machine; say by what: give --device, "
-            "or --memory and --bandwidth",
-            code="advise.device-of-endpoint",
-        )
-    return None
+    if all(one.url and is_here(one.url) for one in endpoint.replicas.values()):
+        return None
+    raise InvalidInput(
+        f"endpoint '{endpoint.tag}' is not served by this machine; say by what: give --device, or "
+        "--memory and --bandwidth",
+        code="advise.device-of-endpoint",
+    )
 
 
 def _device(
@@ -304,25 +308,10 @@ def _wanted(
                 code="advise.role-twice",
             )
         named[role or ONLY] = model
-    packing = quantization_of(quantization).name if quantization else None
-    bits: KvBits = 8 if kv_bits == "8" else 16
-    found: list[Wanted] = []
     settings = load_settings(config, environment=os.environ) if run else Settings()
-    asked = _asked(run, settings.traces) if run else []
+    asked = loads_of_run(run, settings) if run else []
     _check_roles(named, {name for tag, roles, _ in asked for name in (*roles, tag)})
-
-    def add(role: str, model: str, load: Load) -> None:
-        path = Path(model)
-        is_path = path.exists() or path.suffix in {".gguf", ".json"}
-        shape = read_model_shape(path) if is_path else known_shape(model)
-        if path.name == "config.json":  # servers take the folder
-            model = str(path.parent)
-        found.append(
-            Wanted(
-                role=role, shape=shape, model=model, load=load, quantization=packing, kv_bits=bits
-            )
-        )
-
+    pairs: dict[str, tuple[str, Load]] = {}
     for tag, roles, load in asked:
         role = next((one for one in (*roles, tag) if one in named), ONLY)
         file = settings.endpoints[tag].path if tag in settings.endpoints else None
@@ -333,14 +322,32 @@ def _wanted(
                 code="advise.size-unknown",
             )
         # Endpoints of a pool have one role.
-        known = {one.role for one in found}
-        add(f"{roles[0]}-{tag}" if roles[0] in known else roles[0], model, replace(load, **given))
-    for role, model in named.items():
-        add(role, model, Load(**given))
-    if not found:
+        role = f"{roles[0]}-{tag}" if roles[0] in pairs else roles[0]
+        pairs[role] = model, replace(load, **given)
+    pairs |= {role: (model, Load(**given)) for role, model in named.items()}
+    if not pairs:
         raise InvalidInput(
             "there is no model; name a GGUF file, a folder, a size such as 8B, or --run latest",
             code="advise.no-model",
+        )
+    packing = quantization_of(quantization).name if quantization else None
+    bits: KvBits = 8 if kv_bits == "8" else 16
+    found = []
+    for role, (model, load) in pairs.items():
+        path = Path(model)
+        is_path = path.exists() or path.suffix in {".gguf", ".json"}
+        shape = read_model_shape(path) if is_path else known_shape(model)
+        # Servers take the folder of a configuration.
+        server_model = str(path.parent) if path.name == "config.json" else model
+        found.append(
+            Wanted(
+                role=role,
+                shape=shape,
+                model=server_model,
+                load=load,
+                quantization=packing,
+                kv_bits=bits,
+            )
         )
     return found
 
@@ -358,7 +365,8 @@ def _check_roles(named: Collection[str], of_run: Collection[str]) -> None:
             )
 
 
-def _asked(run: str, traces: Path) -> list[tuple[str, tuple[str, ...], Load]]:
-    journal = Journal(find_journal(run, traces))
+def loads_of_run(run: str, settings: Settings) -> list[tuple[str, tuple[str, ...], Load]]:
+    """Each model's tag and roles, and what a run asked of it."""
+    journal = Journal(find_journal(run, settings.traces))
     calls = calls_of(one for one in journal.items(SpanRecord) if isinstance(one, SpanRecord))
     return [(tag, roles, load) for tag, (roles, load) in loads_of(calls).items()]

@@ -17,7 +17,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from harness.advise.model_shape import ModelShape, Packing, configured_shape, parse_parameters
+from harness.advise.model_shape import (
+    ModelShape,
+    Quantization,
+    configured_shape,
+    parse_parameters,
+)
 from harness.errors import InvalidInput, did_you_mean
 from harness.hardware.footprint import parse_bytes
 from harness.hardware.gpus import read_gpus
@@ -42,6 +47,8 @@ class DeviceSpec:
     """With 8-bit factors; None if unknown or if it has no units for them."""
     usd_per_hour: float | None = None
     """Rented; None if unknown."""
+    room_bytes: int | None = None
+    """Of the memory, what models may take; None for the usual share."""
     is_gpu: bool = True
     count: int = 1
     """Alike ones in the machine."""
@@ -55,17 +62,6 @@ class DeviceSpec:
         """
         eight = self.fp8_flops_per_s if (quantization or "").upper().startswith("FP8") else None
         return eight or self.flops_per_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantization:
-    """A packing of weights."""
-
-    name: str
-    packing: Packing
-    bits: float
-    """Of a weight in a file, scales and finer tensors included."""
-    nominal_bits: float
 
 
 def rows(table: str) -> list[dict[str, str]]:
@@ -200,10 +196,10 @@ def quantizations() -> dict[str, Quantization]:
     """By name, those of the table."""
     return {
         row["name"]: Quantization(
-            name=row["name"],
-            packing="gguf" if row["packing"] == "gguf" else "safetensors",
-            bits=float(row["bits"]),
-            nominal_bits=float(row["nominal_bits"]),
+            row["name"],
+            "gguf" if row["packing"] == "gguf" else "safetensors",
+            float(row["bits"]),
+            float(row["nominal_bits"]),
         )
         for row in rows("quantizations")
     }
@@ -260,12 +256,10 @@ def known_shape(model: str) -> ModelShape:
     return min(usual, key=lambda one: abs(one.parameters - count)).scaled(model)
 
 
-def managed_price(
-    parameters: int, *, prompt_tokens: int, output_tokens: int
-) -> tuple[str, float] | None:
-    """Dollars for a million output tokens with their prompts, of a managed model like it.
+def managed_price(parameters: int, prompts: float) -> tuple[str, float] | None:
+    """Dollars for a million output tokens with so many times as many of prompts, at a managed one.
 
-    That is the nearest in size, of half to twice the size; None if there is none.
+    That is the model nearest in size, of half to twice the size; None if there is none.
     """
 
     def ratio(row: Mapping[str, str]) -> float:
@@ -273,6 +267,5 @@ def managed_price(
         return max(size, 1 / size)
 
     row = min(rows("managed"), key=ratio)
-    asked = float(row["usd_per_million_input"]) * prompt_tokens / output_tokens
-    price = asked + float(row["usd_per_million_output"])
+    price = float(row["usd_per_million_input"]) * prompts + float(row["usd_per_million_output"])
     return (row["name"], price) if ratio(row) <= 2 else None

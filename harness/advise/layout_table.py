@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from rich.console import Console
 
-from harness.advise.data_tables import DeviceSpec, managed_price
+from harness.advise.data_tables import DeviceSpec, managed_price, rows
 from harness.advise.layouts import (
     Layout,
     Miss,
@@ -20,7 +20,7 @@ from harness.advise.layouts import (
     precisions,
 )
 from harness.advise.rates import USUAL, usd_per_million_tokens
-from harness.advise.serving import SERVERS, Serving, Setting, command_of, endpoint_of, toml
+from harness.advise.serving import SERVERS, Serving, command_of, endpoint_of, toml
 from harness.cli.tables import digits, dollars, print_line
 from harness.hardware import format_bytes
 from harness.hardware.quantization import role_floor
@@ -29,15 +29,11 @@ from harness.inference.providers import PROVIDERS
 
 ONLY: Final = "model"
 """The role of a model that has none."""
-COLUMNS: Final = (
-    "precision", "devices", "weights", "KV/sequence", "sequences", "decode <=", "prefill <=",
-    "TTFT", "ITL", "tokens/s", "$/h", "targets",
-)  # fmt: skip
+_LEFT: Final = {"", "model", "roles", "precision", "devices", "takes", "fits", "targets"}
+"""Columns of words."""
 _ROWS: Final = 12
 """Of a table without --explain."""
 _FIRST_PORT: Final = 8080
-_LEFT: Final = {"", "model", "roles", "precision", "devices", "takes", "fits", "targets"}
-"""Columns of words."""
 _BARE: Final = re.compile("[A-Za-z0-9_-]+")
 """A key of TOML that needs no quotes."""
 
@@ -50,27 +46,27 @@ def print_places(
     roles: list[str] = []
     lines: list[str] = []
     for place, port in zip(places, ports_of(places), strict=True):
-        print_line("", console)
         _print_table(place, device, console, explain=explain)
-        row = place.marked
+        row, role = place.marked, place.wanted.role
         if row is None:
             print_line(missed_line(place, device), console, "bold")
             continue
         print_line(f"-> meets all targets{_unknown_targets(row)}.", console)
-        if cost := cost_line(place, row):
-            print_line(cost, console)
+        for said in cost_lines(place, row):
+            print_line(said, console)
+        reasons = {one["name"]: one["formula"] for one in rows("columns") if one["formula"]}
         settings = servings(place, row, device, port=port)
-        commands = {backend: command_of(backend, one) for backend, one in settings.items()}
-        for backend, command in commands.items():
+        for backend, serving in settings.items():
+            command = command_of(backend, serving)
+            reasons |= {one.text: one.reason for one in command}
             said = f"{PROVIDERS[backend].title}: {' '.join(one.text for one in command)}"
             print_line(said, console, "bold green")
-        if explain:
-            _print_explanation(commands, console)
-        for backend, one in [*settings.items()][:1]:
-            role = place.wanted.role
+        for name, reason in reasons.items() if explain else ():
+            print_line(f"  {name}: {reason}", console, "dim")
+        for backend, serving in [*settings.items()][:1]:
             key = role if _BARE.fullmatch(role) else toml(role)
             roles += [f"{key} = {toml(role)}"] * (role != ONLY)
-            lines += ["", f"[endpoints.{key}]", *endpoint_of(backend, one)]
+            lines += ["", f"[endpoints.{key}]", *endpoint_of(backend, serving)]
     if not all(place.marked for place in places):
         print_line("\n" + remedy_line(places, device), console, "bold")
     if lines:
@@ -85,28 +81,25 @@ def device_line(device: DeviceSpec, *, explain: bool) -> str:
     operations = f"{(device.flops_per_s or 0) / 1e12:,.3g} TFLOP/s"
     if device.fp8_flops_per_s:
         operations += f", {device.fp8_flops_per_s / 1e12:,.0f} with FP8"
-    said = [
-        format_bytes(device.memory_bytes),
-        bandwidth if device.memory_bytes_per_s else "bandwidth unknown (--bandwidth)",
-        operations if device.flops_per_s else "operations unknown (--tflops)",
-    ]
+    bandwidth = bandwidth if device.memory_bytes_per_s else "bandwidth unknown (--bandwidth)"
+    operations = operations if device.flops_per_s else "operations unknown (--tflops)"
     source = f" ({device.source})" if explain else ""
-    return f"{count}{device.name}: {', '.join(said)}{source}"
+    size = format_bytes(device.memory_bytes)
+    return f"{count}{device.name}: {size}, {bandwidth}, {operations}{source}"
 
 
 # --- the table ------------------------------------------------------------------------------------
 
 
 def _print_table(place: Place, device: DeviceSpec, console: Console, *, explain: bool) -> None:
-    wanted = place.wanted
-    load, shape = wanted.load, wanted.shape
-    name = "" if wanted.role == ONLY else f"{wanted.role}: "
+    load = place.wanted.load
     asked = "1 user" if load.users == 1 else f"{load.users} users at once"
     if load.rate_per_s:
         asked += f", {load.rate_per_s:.3g} requests/s"
     print_line(
-        f"{name}{shape.title}, {asked}, {load.prompt_tokens:,} + {load.output_tokens:,} tokens "
-        f"each; targets: TTFT {load.ttft_s:g} s, ITL {1000 * load.itl_s:g} ms",
+        f"\n{_prefix(place.wanted, ': ')}{place.wanted.shape.title}, {asked}, "
+        f"{load.prompt_tokens:,} + {load.output_tokens:,} tokens each; targets: TTFT "
+        f"{load.ttft_s:g} s, ITL {1000 * load.itl_s:g} ms",
         console,
         "bold",
     )
@@ -114,32 +107,34 @@ def _print_table(place: Place, device: DeviceSpec, console: Console, *, explain:
         gpus = ", ".join(str(place.first + n) for n in range(place.count))
         beside = ", beside the other models there" if place.models > 1 else ""
         print_line(f"on device {gpus}{beside}", console)
-    chosen, shown = place.marked, place.layouts if explain else place.layouts[:_ROWS]
-    rows = [("->" if one == chosen else "", *cells(one)) for one in shown]
-    print_rows([("", *COLUMNS), *rows] if rows else [], console)
+    shown = place.layouts if explain else place.layouts[:_ROWS]
+    marked = [("->" if one == place.marked else "", *cells(one)) for one in shown]
+    print_rows([("", *columns()), *marked] if marked else [], console)
     if len(shown) < len(place.layouts):
         print_line(f"and {len(place.layouts) - len(shown)} more: --explain", console)
     for note in notes(place, device):
         print_line(f"- {note}", console)
 
 
-def print_rows(rows: Sequence[Sequence[str]], console: Console) -> None:
+def columns() -> list[str]:
+    """The titles of a layout's."""
+    return [row["name"] for row in rows("columns")]
+
+
+def print_rows(table: Sequence[Sequence[str]], console: Console) -> None:
     """Prints a table, its head first, without columns of which nothing is known."""
-    columns = [
-        (column, max(map(len, column)))
-        for column in zip(*rows, strict=True)
+    wide = [
+        (column, max(map(len, column)), str.ljust if column[0] in _LEFT else str.rjust)
+        for column in zip(*table, strict=True)
         if not all(text == "?" for text in column[1:])
     ]
-    for number in range(len(rows)):
-        texts = [
-            column[number].ljust(width) if column[0] in _LEFT else column[number].rjust(width)
-            for column, width in columns
-        ]
+    for number in range(len(table)):
+        texts = [justified(column[number], width) for column, width, justified in wide]
         print_line("  ".join(texts).rstrip(), console)
 
 
 def cells(row: Layout) -> tuple[str, ...]:
-    """A layout's, by `COLUMNS`."""
+    """A layout's, by `columns`."""
     least, most = (">= ", "<= ") if row.is_bound else ("", "")
     return (
         row.precision + ("" if row.kv_bits == 16 else f" KV{row.kv_bits}"),
@@ -149,8 +144,8 @@ def cells(row: Layout) -> tuple[str, ...]:
         f"{row.sequences:,}",
         _number(row.decode_limit),
         _number(row.prefill_limit),
-        least * (row.ttft_s is not None) + _seconds(row.ttft_s),
-        least + _seconds(row.itl_s),
+        "?" if row.ttft_s is None else least + _seconds(row.ttft_s),
+        "?" if row.itl_s is None else least + _seconds(row.itl_s),
         most + _number(row.tokens_per_s),
         "?" if row.usd_per_hour is None else f"{row.usd_per_hour:.2f}",
         "; ".join(map(missed, row.misses)) or ("met" if row.ttft_s is not None else "none missed"),
@@ -179,62 +174,53 @@ def _unknown_targets(row: Layout) -> str:
     return "" if row.ttft_s is not None else "; TTFT unknown"
 
 
-def notes(place: Place, device: DeviceSpec) -> list[str]:
+def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
     """What a reader of the table has to know, in one line each."""
-    wanted, rows = place.wanted, place.layouts
-    load, shape = wanted.load, wanted.shape
-    is_divided = any(row.tensor_parallel > 1 for row in rows)
-    is_timed = any(row.ttft_s is not None for row in rows)
-    floor = role_floor(wanted.role)
-    said = {
-        "TTFT is the last user's if all ask at one moment; with --rate, requests come at random": (
-            is_timed and load.users > 1 and load.rate_per_s is None
-        ),
-        f"TTFT, ITL and tokens/s are at {USUAL.bandwidth:.0%} of the bandwidth and "
-        f"{USUAL.compute:.0%} of the operations, until --measure has found better figures": (
-            is_timed and wanted.factors == USUAL
-        ),
-        "tokens/s and ITL are without the reading of prompts, whose speed is unknown": (
-            not is_timed and any(row.itl_s for row in rows)
-        ),
-        "what GPUs send each other is in no figure: TP wants NVLink": is_divided,
-        ">= and <=: steps under 0.1 ms a layer take longer, for starting kernels and sending": any(
-            row.is_bound for row in rows
-        ),
-        "one head of its KV cache is for all (MLA, MQA), and every GPU of TP repeats it; attention "
-        "by data parallel, which does not, is not in the table": (
-            is_divided and any(cache.heads == 1 for cache in shape.caches)
-        ),
-        "FP8 is of the weights alone: this device multiplies in 16 bits": (
-            not device.fp8_flops_per_s and any(row.precision == "FP8" for row in rows)
-        ),
-        f"experts: all {format_bytes(shape.weight_bytes)} are in memory; a token reads "
-        f"{format_bytes(shape.active_bytes)}, several sequences up to all of it": (
-            shape.expert_share < 1
-        ),
-        f"sizes in another precision than {shape.quantization} are estimates": (
-            any(row.precision not in {shape.quantization, "F16"} for row in rows)
-        ),
-        f"fewer than {floor:g} bits are too coarse for {wanted.role}": (
-            any(row.bits < floor - 0.1 for row in rows)
-        ),
-        "its KV cache is at most so large: some of its layers are not known here": (
-            bool(shape.family) and not shape.exact_caches
-        ),
-        f"trained for {shape.context_limit} tokens, fewer than {load.context_tokens}": (
-            0 < (shape.context_limit or 0) < load.context_tokens
-        ),
-    }
-    return [note for note, holds in said.items() if holds]
+    wanted, layouts = place.wanted, place.layouts
+    load, shape, floor = wanted.load, wanted.shape, role_floor(wanted.role)
+    is_divided = any(row.tensor_parallel > 1 for row in layouts)
+    is_timed = any(row.ttft_s is not None for row in layouts)
+    if is_timed and load.users > 1 and load.rate_per_s is None:
+        yield "TTFT is the last user's if all ask at once; with --rate, requests come at random"
+    if is_timed and wanted.factors == USUAL:
+        yield (
+            f"TTFT, ITL and tokens/s are at {USUAL.bandwidth:.0%} of the bandwidth and "
+            f"{USUAL.compute:.0%} of the operations, until --measure has found better figures"
+        )
+    if not is_timed and any(row.itl_s for row in layouts):
+        yield "tokens/s and ITL are without the reading of prompts, whose speed is unknown"
+    if is_divided:
+        yield "what GPUs send each other is in no figure: TP wants NVLink"
+    if any(row.is_bound for row in layouts):
+        yield ">= and <=: steps under 0.1 ms a layer take longer, for starting kernels and sending"
+    if is_divided and any(cache.heads == 1 for cache in shape.caches):
+        yield (
+            "one head of its KV cache is for all (MLA, MQA), and every GPU of TP repeats it; "
+            "attention by data parallel, which does not, is not in the table"
+        )
+    if not device.fp8_flops_per_s and any(row.precision == "FP8" for row in layouts):
+        yield "FP8 is of the weights alone: this device multiplies in 16 bits"
+    if shape.expert_share < 1:
+        sizes = [format_bytes(size) for size in (shape.weight_bytes, shape.active_bytes)]
+        yield (
+            f"experts: all {sizes[0]} are in memory; a token reads {sizes[1]}, several sequences "
+            "up to all of it"
+        )
+    if any(row.precision not in {shape.quantization, "F16"} for row in layouts):
+        yield f"sizes in another precision than {shape.quantization} are estimates"
+    if any(row.bits < floor - 0.1 for row in layouts):
+        yield f"fewer than {floor:g} bits are too coarse for {wanted.role}"
+    if shape.family and not shape.exact_caches:
+        yield "its KV cache is at most so large: some of its layers are not known here"
+    if 0 < (shape.context_limit or 0) < load.context_tokens:
+        yield f"trained for {shape.context_limit} tokens, fewer than {load.context_tokens}"
 
 
 def _number(value: float | None) -> str:
     return "?" if value is None else digits(value)
 
 
-def _seconds(value: float | None) -> str:
-    if value is None:
-        return "?"
+def _seconds(value: float) -> str:
     if value == float("inf"):
         return "endless"
     return f"{1000 * value:,.0f} ms" if value < 1 else f"{digits(value)} s"
@@ -249,8 +235,7 @@ def missed_line(place: Place, device: DeviceSpec) -> str:
     name = wanted.shape.title if wanted.role == ONLY else wanted.role
     if place.layouts:
         best = min(
-            place.layouts,
-            key=lambda row: (len(row.misses), max(miss.factor for miss in row.misses)),
+            place.layouts, key=lambda row: (len(row.misses), max(one.factor for one in row.misses))
         )
         nearest = f"{best.precision}{_divided(best)}: {'; '.join(map(missed, best.misses))}"
         return f"No layout of {name} meets the targets. The nearest, {nearest}."
@@ -258,46 +243,39 @@ def missed_line(place: Place, device: DeviceSpec) -> str:
         turns = "They can take turns, each loaded when it is called: see harness models plan."
         return f"{name} does not fit beside the other models. {turns}"
     least = min(precisions(wanted, device), key=lambda one: one.weight_bytes)
-    return (
-        f"{name} does not fit with one sequence: in {least.quantization} its weights alone take "
-        f"{format_bytes(least.weight_bytes)}."
-    )
+    size = f"{least.quantization} its weights alone take {format_bytes(least.weight_bytes)}"
+    return f"{name} does not fit with one sequence: in {size}."
 
 
 def remedy_line(places: Sequence[Place], device: DeviceSpec) -> str:
     """What would meet all targets: 8 bits in the cache, or devices."""
     wanted = [one.wanted for one in places]
-    remedies = []
     eight = [replace(one, kv_bits=8) for one in wanted]
-    if eight != wanted and all(one.marked for one in packed(eight, device)):
-        remedies.append("a KV cache of 8 bits (--kv-bits 8)")
+    is_enough = eight != wanted and all(one.marked for one in packed(eight, device))
+    remedies = ["a KV cache of 8 bits (--kv-bits 8)"] if is_enough else []
     for one in enough_devices(wanted, device)[:4]:
-        cost = "" if one.usd_per_hour is None else f", ${one.usd_per_hour:.2f}/h"
         ways = "; ".join(
-            f"{_prefix(place.wanted)}{row.precision}{_divided(row)}"
+            f"{_prefix(place.wanted, ' ')}{row.precision}{_divided(row)}"
             for place in one.places
-            for row in [place.marked]
-            if row
+            if (row := place.marked)
         )
+        cost = "" if one.usd_per_hour is None else f", ${one.usd_per_hour:.2f}/h"
         remedies.append(f"{one.count} x {one.device} ({ways}{cost})")
-    if remedies:
-        return f"What would meet the targets: {', or '.join(remedies)}."
     most = 8 if len(places) > 1 else 16
-    return f"None of these meets the targets: 1 to {most} of each GPU of the table."
+    if not remedies:
+        return f"None of these meets the targets: 1 to {most} of each GPU of the table."
+    return f"What would meet the targets: {', or '.join(remedies)}."
 
 
-def _prefix(wanted: Wanted) -> str:
-    return "" if wanted.role == ONLY else f"{wanted.role} "
+def _prefix(wanted: Wanted, after: str) -> str:
+    return "" if wanted.role == ONLY else f"{wanted.role}{after}"
 
 
-def cost_line(place: Place, row: Layout) -> str:
-    """What a million tokens cost at the load, and from when on that is less than by the token.
-
-    Empty if a price or the speed is unknown.
-    """
-    load, speed = place.wanted.load, row.tokens_per_s
+def cost_lines(place: Place, row: Layout) -> Iterable[str]:
+    """What a million tokens cost at the load, and from when on that is less than by the token."""
+    load, speed, shape = place.wanted.load, row.tokens_per_s, place.wanted.shape
     if row.usd_per_hour is None or not speed:
-        return ""
+        return
     hour = row.usd_per_hour / place.models
     busy = min(load.rate_per_s * load.output_tokens / speed, 1.0) if load.rate_per_s else 1.0
     cost = dollars(usd_per_million_tokens(hour, tokens_per_s=speed, busy=busy))
@@ -305,17 +283,13 @@ def cost_line(place: Place, row: Layout) -> str:
     when = f"{busy:.0%} busy, idle time included" if load.rate_per_s else "always as busy as this"
     share = "" if place.models == 1 else f", its part of {place.models},"
     said = f"${hour:.2f} an hour{share} is {least}${cost} a million output tokens ({when})"
-    managed = managed_price(
-        place.wanted.shape.parameters,
-        prompt_tokens=load.prompt_tokens,
-        output_tokens=load.output_tokens,
-    )
-    if managed is not None and place.models == 1 and place.wanted.shape.expert_share == 1:
+    managed = managed_price(shape.parameters, load.prompt_tokens / load.output_tokens)
+    if managed is not None and place.models == shape.expert_share == 1:
         needed = 24e6 * hour / managed[1]
         if needed <= speed * 86_400:
             day = f"{needed / 1e6:,.1f} M output tokens a day"
             said += f"; less than {managed[0]} at ${dollars(managed[1])} from {day} on"
-    return said + "."
+    yield said + "."
 
 
 def ports_of(places: Sequence[Place]) -> list[int | None]:
@@ -327,9 +301,8 @@ def servings(
     place: Place, row: Layout, device: DeviceSpec, *, port: int | None
 ) -> dict[BackendName, Serving]:
     """By backend, the settings of the servers that take a layout."""
-    wanted, shape = place.wanted, place.wanted.shape
-    is_whole = row.precision in {"BF16", "F16"}
-    is_own = row.precision == shape.quantization
+    load, shape = place.wanted.load, place.wanted.shape
+    is_whole, is_own = row.precision in {"BF16", "F16"}, row.precision == shape.quantization
     made: dict[BackendName, Serving] = {}
     for backend, server in SERVERS.items():
         # A model that is known by its name comes in either packing.
@@ -337,7 +310,7 @@ def servings(
         of_gguf = server.packing == "gguf"
         if not (server.packing == row.packing or either) or not (of_gguf or device.is_gpu):
             continue
-        model, online = wanted.model, None
+        model, online = place.wanted.model, None
         if of_gguf and not (shape.is_local and is_own):
             name = model if shape.is_local else model.rpartition("/")[2]
             model = f"{name.removesuffix('.gguf')}-{row.precision}.gguf"
@@ -347,8 +320,8 @@ def servings(
         share = round(row.device_bytes / device.memory_bytes + 0.01, 2)
         made[backend] = Serving(
             model=model,
-            context_tokens=wanted.load.context_tokens,
-            sequences=max(min(-(-wanted.load.users // row.copies), row.sequences // row.copies), 1),
+            context_tokens=load.context_tokens,
+            sequences=max(min(-(-load.users // row.copies), row.sequences // row.copies), 1),
             kv_bits=row.kv_bits,
             quantization=online,
             on_gpu=device.is_gpu,
@@ -360,24 +333,3 @@ def servings(
             first_gpu=place.first if device.count > row.devices or row.copies > 1 else None,
         )
     return made
-
-
-_FORMULAS: Final = {
-    "weights": "parameters x bits / 8; tables and routers stay in 16 bits",
-    "KV/sequence": "keys and values of its tokens in each layer, by heads, windows and states, on "
-    "all GPUs of a copy",
-    "sequences": "on each device, (92 % of a GPU's memory or 80 % of a machine's - weights - "
-    "buffers) / KV of a sequence",
-    "decode <=": "bandwidth / (weights that a token passes + its KV cache), on each GPU of TP",
-    "prefill <=": "operations of the GPUs of TP / (2 x active parameters + attention)",
-    "TTFT": "prompts before it and its own / prefill + a step; without a place a round more",
-    "ITL": "a step of all sequences + the prompts of others that are read meanwhile",
-    "tokens/s": "output tokens / (reading a prompt + steps / sequences at once) x copies",
-}
-
-
-def _print_explanation(commands: Mapping[BackendName, Iterable[Setting]], console: Console) -> None:
-    """The columns with their formulas, and the flags with their reasons."""
-    settings = (setting for command in commands.values() for setting in command)
-    for name, reason in (_FORMULAS | {one.text: one.reason for one in settings}).items():
-        print_line(f"  {name}: {reason}", console, "dim")

@@ -10,6 +10,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, Literal
@@ -24,13 +25,12 @@ from harness.advise.rates import (
     mean_queue,
     mixed_itl_s,
     requests_per_s,
-    ttft_s,
 )
 from harness.errors import InvalidInput
 from harness.hardware.footprint import padded_tokens
 from harness.hardware.machine import MACHINE_SHARE
 from harness.hardware.offload import GPU_CONTEXT_BYTES
-from harness.hardware.quantization import ROLE_FLOORS, KvBits, role_floor
+from harness.hardware.quantization import KvBits, role_floor
 from harness.trace.calls import Call, answered_by_model
 from harness.trace.intervals import depths
 
@@ -57,8 +57,8 @@ class Load:
     output_tokens: int = 500
     rate_per_s: float | None = None
     """Requests that come in a second, at random; None if all users ask at the same moment."""
-    shared: float = 0.0
-    """Of a prompt, the share that a prefix cache has of it."""
+    cached_tokens: int = 0
+    """Of a prompt, in a prefix cache."""
     calls: int | None = None
     """Of the run that the load is from."""
     ttft_s: float = 2.0
@@ -74,16 +74,6 @@ class Load:
         """Of one sequence, when half of its reply is written."""
         return self.prompt_tokens + self.output_tokens // 2
 
-    @property
-    def cached_tokens(self) -> int:
-        """Of a prompt."""
-        return round(self.shared * self.prompt_tokens)
-
-    def part(self, replicas: int) -> Load:
-        """What is asked of each of so many replicas."""
-        rate_per_s = self.rate_per_s and self.rate_per_s / replicas
-        return replace(self, users=-(-self.users // replicas), rate_per_s=rate_per_s)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -98,7 +88,6 @@ class Wanted:
     """The only precision to consider; None for the model's own, or all from 16 bits down."""
     kv_bits: KvBits = 16
     factors: Factors = USUAL
-    """What device and server reach of the limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +119,8 @@ class Layout:
     stages: int
     copies: int
     weight_bytes: int
-    """Of a copy."""
+    """Of a copy, as the next."""
     sequence_bytes: int
-    """Of the cache of a sequence, on all GPUs of a copy together."""
     device_bytes: int
     """On each device, with the sequences of the load that have a place."""
     sequences: int
@@ -148,8 +136,8 @@ class Layout:
     """Of all replies together, while prompts are read; while none is, if that speed is unknown."""
     is_bound: bool
     """Whether a step is so short that most of it is in no figure: times are no less than told."""
-    misses: tuple[Miss, ...]
     usd_per_hour: float | None
+    misses: tuple[Miss, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -161,43 +149,21 @@ def layouts(wanted: Wanted, device: DeviceSpec, *, taken_bytes: int = 0) -> list
     """Those that fit: most targets met first, then the highest precision, then the least cost.
 
     Of each division of a precision it has the fewest copies that meet all targets, else the most.
-
-    Args:
-        wanted: The model and its load.
-        device: One of `device.count` alike ones.
-        taken_bytes: What other models take of each device.
+    `taken_bytes` is what other models take of each device.
     """
-    found = []
+    found: list[Layout] = []
     for shape in precisions(wanted, device):
         for ranks, stages in divisions(shape, device.count):
-            rates = Rates(
-                model=shape,
-                device=device,
-                kv_bits=wanted.kv_bits,
-                tensor_parallel=ranks,
-                stages=stages,
-                factors=wanted.factors,
-            )
-            try:
-                needs = _needs(rates, wanted.load)
-            except InvalidInput:  # heads too narrow for a packed cache
-                continue
-            places = (_room(device) - taken_bytes - needs.fixed) // needs.sequence
-            row = None
-            for copies in range(1, device.count // (ranks * stages) + 1 if places > 0 else 1):
-                row = _layout(wanted.load, rates, needs, places=places, copies=copies)
-                if not row.misses:
-                    break
-            found += [row] if row else []
+            rates = Rates(shape, device, wanted.kv_bits, ranks, stages, wanted.factors)
+            with suppress(InvalidInput):  # heads too narrow for a packed cache
+                for copies in range(device.count // (ranks * stages)):
+                    row = _layout(wanted.load, rates, taken_bytes, copies + 1)
+                    if row is None or not row.misses:
+                        break
+                found += [row] if row else []
     return sorted(
         found,
-        key=lambda row: (
-            len(row.misses),
-            -row.bits,
-            row.devices,
-            row.ttft_s or 0,
-            row.itl_s or 0,
-        ),
+        key=lambda row: (len(row.misses), -row.bits, row.devices, row.ttft_s or 0, row.itl_s or 0),
     )
 
 
@@ -210,23 +176,21 @@ def precisions(wanted: Wanted, device: DeviceSpec) -> list[ModelShape]:
     shape = wanted.shape
     if wanted.quantization:
         row = quantization_of(wanted.quantization)
-        is_so = shape.quantization == row.name
-        return [shape if is_so else shape.quantized(row.name, packing=row.packing, bits=row.bits)]
+        return [shape if shape.quantization == row.name else shape.quantized(row)]
     if 8 * shape.weight_bytes / shape.parameters < _WHOLE_BITS:
         return [shape]
     packings: set[Packing] = {shape.packing}
     if not shape.is_local:
         packings = {"safetensors"} if device.is_gpu else {"gguf"}
         packings |= {"gguf"} if device.count == 1 else set()
-    floor = role_floor(wanted.role)
     coarser = [
-        shape.quantized(row.name, packing=row.packing, bits=row.bits)
+        shape.quantized(row)
         for row in quantizations().values()
-        if row.packing in packings and floor <= row.nominal_bits < _WHOLE_BITS
+        if row.packing in packings and role_floor(wanted.role) <= row.nominal_bits < _WHOLE_BITS
         if row.name != "MXFP4"  # models come in it, or do not
     ]
-    is_file = shape.packing in packings
-    return [shape if is_file else shape.quantized("F16", packing="gguf", bits=16), *coarser]
+    whole = shape if shape.packing in packings else shape.quantized(quantization_of("F16"))
+    return [whole, *coarser]
 
 
 def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
@@ -252,25 +216,22 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
     """
     found = {}
     for model, some in answered_by_model(calls).items():
-        asked, told, cached = (
-            [count or 0 for count in counts]
-            for counts in zip(
-                *((c.input_tokens, c.output_tokens, c.cached_tokens) for c in some), strict=True
-            )
+        read, written, cached = (
+            [getattr(call, f"{kind}_tokens") or 0 for call in some]
+            for kind in ("input", "output", "cached")
         )
         took_ns = max(call.end_ns for call in some) - min(call.start_ns for call in some)
+        prompt = max(_high(read), 1)
         load = Load(
             users=max(depth for _, depth in depths(some)),
-            prompt_tokens=max(_high(asked), 1),
-            output_tokens=max(_high(told), 1),
+            prompt_tokens=prompt,
+            output_tokens=max(_high(written), 1),
             rate_per_s=len(some) * 1e9 / max(took_ns, 1),
-            shared=min(sum(cached) / max(sum(asked), 1), 1.0),
+            cached_tokens=round(prompt * min(sum(cached) / max(sum(read), 1), 1.0)),
             calls=len(some),
         )
-        roles = sorted(
-            {call.role or model for call in some}, key=lambda one: one not in ROLE_FLOORS
-        )
-        found[model] = tuple(roles), load
+        roles = {call.role or model for call in some}
+        found[model] = tuple(sorted(roles, key=lambda one: (-role_floor(one), one))), load
     return found
 
 
@@ -281,57 +242,50 @@ def _high(values: list[int]) -> int:
 # --- one layout -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Needs:
-    """Bytes on each device of a copy."""
+def _needs(rates: Rates, load: Load) -> tuple[int, int, int]:
+    """Bytes on the device with the most layers: weights, buffers and process; of a sequence.
 
-    fixed: int
-    """Weights, buffers, and the process on a GPU."""
-    sequence: int
-    copy_sequence: int
-    """On all devices of a copy together."""
-
-
-def _needs(rates: Rates, load: Load) -> _Needs:
-    """Of the device with the most layers."""
+    Last those of a sequence on all devices of a copy.
+    """
     shape = rates.model
     taken = shape.on_rank(rates.tensor_parallel).footprint(
         context_tokens=load.context_tokens, kv_bits=rates.kv_bits
     )
     part = math.ceil(shape.layers / rates.stages) / shape.layers
-    weights = shape.weight_bytes * part / rates.tensor_parallel
-    overhead = taken.compute_bytes + GPU_CONTEXT_BYTES * rates.device.is_gpu
-    return _Needs(
-        fixed=round(weights) + overhead,
-        sequence=max(round(taken.kv_bytes * part), 1),
-        copy_sequence=taken.kv_bytes * rates.tensor_parallel,
-    )
+    weights = round(shape.weight_bytes * part / rates.tensor_parallel)
+    fixed = weights + taken.compute_bytes + GPU_CONTEXT_BYTES * rates.device.is_gpu
+    return fixed, max(round(taken.kv_bytes * part), 1), taken.kv_bytes * rates.tensor_parallel
 
 
 def _room(device: DeviceSpec) -> int:
-    return round(device.memory_bytes * _SHARES[device.is_gpu])
+    return device.room_bytes or round(device.memory_bytes * _SHARES[device.is_gpu])
 
 
-def _layout(load_of_all: Load, rates: Rates, needs: _Needs, *, places: int, copies: int) -> Layout:
-    """With so many places in each copy."""
-    shape, load = rates.model, load_of_all.part(copies)
-    n = min(load.users, places)
-    ranks, stages = rates.tensor_parallel, rates.stages
-    price = rates.device.usd_per_hour
-    is_known = rates.device.memory_bytes_per_s > 0
-    first_s, itl_s, requests = _speeds(rates, load, n) if is_known else (None, None, None)
+def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout | None:
+    """With so many copies; None if not a sequence fits."""
+    shape, device = rates.model, rates.device
+    fixed, sequence, whole = _needs(rates, load)
+    places = (_room(device) - taken_bytes - fixed) // sequence
+    if places < 1:
+        return None
+    rate_per_s = load.rate_per_s and load.rate_per_s / copies
+    part = replace(load, users=-(-load.users // copies), rate_per_s=rate_per_s)
+    n = min(part.users, places)
+    is_known = device.memory_bytes_per_s > 0
+    first_s, itl_s, requests = _speeds(rates, part, n) if is_known else (None, None, None)
     limits = replace(rates, factors=CEILING)
+    devices = rates.tensor_parallel * rates.stages * copies
     row = Layout(
         precision=shape.quantization or "as it is",
         packing=shape.packing,
         kv_bits=rates.kv_bits,
         bits=8 * shape.weight_bytes / shape.parameters,
-        tensor_parallel=ranks,
-        stages=stages,
+        tensor_parallel=rates.tensor_parallel,
+        stages=rates.stages,
         copies=copies,
         weight_bytes=shape.weight_bytes,
-        sequence_bytes=needs.copy_sequence,
-        device_bytes=needs.fixed + n * needs.sequence,
+        sequence_bytes=whole,
+        device_bytes=fixed + n * sequence,
         sequences=places * copies,
         decode_limit=1 / limits.step_s(tokens=load.middle_tokens) if is_known else None,
         prefill_limit=limits.prefill_tokens_per_s(load.prompt_tokens),
@@ -339,10 +293,9 @@ def _layout(load_of_all: Load, rates: Rates, needs: _Needs, *, places: int, copi
         itl_s=itl_s,
         tokens_per_s=requests and requests * copies * load.output_tokens,
         is_bound=itl_s is not None and itl_s < _SHORT_S * shape.layers,
-        misses=(),
-        usd_per_hour=price and price * ranks * stages * copies,
+        usd_per_hour=device.usd_per_hour and device.usd_per_hour * devices,
     )
-    return replace(row, misses=tuple(_misses(load_of_all, row)))
+    return replace(row, misses=tuple(_misses(load, row)))
 
 
 def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, float]:
@@ -364,7 +317,7 @@ def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, floa
         # Who finds no place waits until others' replies are written.
         rounds, before = divmod(load.users - 1, n)
         waiting_s = rounds * (n * between_s + load.output_tokens * step_s) + before * between_s
-    return ttft_s(first_s, step_s) + waiting_s, itl_s, requests
+    return waiting_s + first_s + step_s, itl_s, requests
 
 
 def _misses(load: Load, row: Layout) -> Iterator[Miss]:
@@ -417,27 +370,23 @@ def packed(wanted: Sequence[Wanted], device: DeviceSpec) -> list[Place]:
         return layouts(order[number], replace(device, count=count))[:1]
 
     def score(counts: tuple[int, ...]) -> tuple[float, ...]:
-        best = [best_of(number, count) for number, count in enumerate(counts)]
-        there = list(itertools.chain(*best))
-        return (
-            len(best) - len(there),
-            sum(len(one.misses) for one in there),
-            -sum(one.bits for one in there),
-            sum(one.devices for one in there),
-        )
+        there = [row for number, count in enumerate(counts) for row in best_of(number, count)]
+        misses = sum(len(row.misses) for row in there)
+        bits, devices = (sum(getattr(row, name) for row in there) for name in ("bits", "devices"))
+        return -len(there), misses, -bits, devices
 
     counts = (1,) * own
     if len(groups[-1]) == 1 and device.count > own:
-        ways = _compositions(device.count, own)
-        counts = (device.count,) if own == 1 else min(ways, key=score)
+        # All ways to divide so many devices among so many models, one each at least.
+        cuts = itertools.combinations(range(1, device.count), own - 1)
+        ways = [(0, *cut, device.count) for cut in cuts]
+        counts = min((tuple(b - a for a, b in itertools.pairwise(way)) for way in ways), key=score)
     places: list[Place] = []
     for number, (group, n) in enumerate(zip(groups, counts, strict=True)):
         part, first = replace(device, count=n), sum(counts[:number])
         for one, taken in _beside(group, part):
-            fitting = tuple(layouts(one, part, taken_bytes=taken))
-            places.append(
-                Place(wanted=one, first=first, count=n, models=len(group), layouts=fitting)
-            )
+            rows = tuple(layouts(one, part, taken_bytes=taken))
+            places.append(Place(wanted=one, first=first, count=n, models=len(group), layouts=rows))
     return sorted(places, key=lambda one: wanted.index(one.wanted))
 
 
@@ -459,32 +408,22 @@ def enough_devices(wanted: Sequence[Wanted], device: DeviceSpec) -> list[Remedy]
     """
     found = []
     counts = (1, 2, 4, 8) if len(wanted) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
-    for kind in known_devices().values():
+    for kind in (known_devices() | {device.name: device}).values():
         is_same = kind.name == device.name
         asked = wanted if is_same else [replace(one, factors=USUAL) for one in wanted]
-        for count in counts:
-            places = packed(asked, replace(device if is_same else kind, count=count))
-            if all(one.marked for one in places):
-                used = max(one.first + one.marked.devices for one in places if one.marked)
-                price = (device if is_same else kind).usd_per_hour
-                found.append(
-                    Remedy(
-                        device=kind.name,
-                        count=used,
-                        usd_per_hour=price and price * used,
-                        places=tuple(places),
-                    )
-                )
-                break
+        ways = (
+            packed(asked, replace(kind, count=n)) for n in counts if kind.name in known_devices()
+        )
+        places = next((way for way in ways if all(one.marked for one in way)), ())
+        if places:
+            used = max(one.first + one.marked.devices for one in places if one.marked)
+            price = kind.usd_per_hour and kind.usd_per_hour * used
+            found.append(
+                Remedy(device=kind.name, count=used, usd_per_hour=price, places=tuple(places))
+            )
     return sorted(
         found, key=lambda one: (one.device != device.name, one.usd_per_hour or math.inf, one.count)
     )
-
-
-def _compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """All ways to divide so many devices among so many models, one each at least."""
-    for cuts in itertools.combinations(range(1, total), parts - 1):
-        yield tuple(b - a for a, b in itertools.pairwise((0, *cuts, total)))
 
 
 def _beside(group: Sequence[Wanted], device: DeviceSpec) -> list[tuple[Wanted, int]]:
@@ -497,30 +436,26 @@ def _beside(group: Sequence[Wanted], device: DeviceSpec) -> list[tuple[Wanted, i
         return [(group[0], 0)]
     ways = [
         [
-            (8 * shape.weight_bytes / shape.parameters, _needs(rates, one.load))
+            (
+                shape.weight_bytes / shape.parameters,
+                _needs(Rates(shape, device, one.kv_bits), one.load),
+            )
             for shape in precisions(one, device)
-            for rates in [Rates(model=shape, device=device, kv_bits=one.kv_bits)]
         ]
         for one in group
     ]
     room = _room(device)
-    most = max(one.load.users for one in group)
-    for halved in range(most.bit_length()):
+    for halved in range(max(one.load.users for one in group).bit_length()):
         places = [max(one.load.users >> halved, 1) for one in group]
-        fitting = [
-            combination
-            for combination in itertools.product(*ways)
-            if sum(_bytes(combination, places)) <= room
-        ]
-        if not fitting:
-            continue
-        best = max(fitting, key=lambda one: [bits for bits, _ in one])  # the judge's first
-        taken = _bytes(best, places)
-        # Room that is left is for all to see only if nobody needs it.
-        whole = room if halved else sum(taken)
-        return [(one, whole - own) for one, own in zip(group, taken, strict=True)]
+        fitting = [way for way in itertools.product(*ways) if sum(_bytes(way, places)) <= room]
+        if fitting:
+            best = max(fitting, key=lambda way: [bits for bits, _ in way])  # the judge's first
+            taken = _bytes(best, places)
+            # Room that is left is for all to see only if nobody needs it.
+            whole = room if halved else sum(taken)
+            return [(one, whole - own) for one, own in zip(group, taken, strict=True)]
     return [(one, room) for one in group]
 
 
-def _bytes(models: Sequence[tuple[float, _Needs]], places: Sequence[int]) -> list[int]:
-    return [needs.fixed + n * needs.sequence for (_, needs), n in zip(models, places, strict=True)]
+def _bytes(way: Sequence[tuple[float, tuple[int, int, int]]], places: Sequence[int]) -> list[int]:
+    return [fixed + n * sequence for (_, (fixed, sequence, _)), n in zip(way, places, strict=True)]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
@@ -41,6 +41,16 @@ _BLOCK_TOKENS: Final = 16
 _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([BM])", re.IGNORECASE | re.ASCII)
 
 
+class Quantization(NamedTuple):
+    """A packing of weights."""
+
+    name: str
+    packing: Packing
+    bits: float
+    """Of a weight in a file, scales and finer tensors included."""
+    nominal_bits: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
     """A model's size and shape."""
@@ -52,7 +62,7 @@ class ModelShape:
     """Such as `Q4_K_M` or `AWQ-4BIT`; None if unknown."""
     packing: Packing
     is_local: bool = True
-    """Whether it was read from files; else it is a known name or a size, and comes in both."""
+    """Whether it was read from files; else it is known by name or size, and comes in both."""
     parameters: int
     """Of a configuration without norms and biases: within 2 %."""
     active_parameters: int
@@ -138,39 +148,26 @@ class ModelShape:
             compute_bytes=batch * 2 * self.compute_width + 4 * self.vocabulary_size,
         )
 
-    def quantized(self, name: str, *, packing: Packing, bits: float) -> ModelShape:
+    def quantized(self, to: Quantization) -> ModelShape:
         """The same with weights of so many bits each, scales included: an estimate."""
-        fine = self.fine_parameters if packing == "safetensors" else 0
-        size = round(((self.parameters - fine) * bits + fine * max(bits, 16)) / 8)
-        ratio = size / self.weight_bytes
-        return replace(
-            self,
-            quantization=name,
-            packing=packing,
-            weight_bytes=size,
-            passed_bytes=round(self.passed_bytes * ratio),
-            active_bytes=round(self.active_bytes * ratio),
-        )
+        fine = self.fine_parameters if to.packing == "safetensors" else 0
+        size = ((self.parameters - fine) * to.bits + fine * max(to.bits, 16)) / 8
+        shape = self._times(size / self.weight_bytes, "weight_bytes", "passed_bytes")
+        return replace(shape, quantization=to.name, packing=to.packing)
 
     def scaled(self, size: str) -> ModelShape:
-        """A dense model of so many parameters, such as `7B`, with the layers of this one.
+        """A model of so many parameters, such as `7B`, with the layers of this one.
 
         Raises:
             InvalidInput: The size has another form.
         """
-        count = parse_parameters(size)
-        ratio = count / self.parameters
-        return replace(
-            self,
-            title=size,
-            family="",
-            parameters=count,
-            active_parameters=round(self.active_parameters * ratio),
-            weight_bytes=round(self.weight_bytes * ratio),
-            passed_bytes=round(self.passed_bytes * ratio),
-            active_bytes=round(self.active_bytes * ratio),
-            exact_caches=False,
-        )
+        ratio = parse_parameters(size) / self.parameters
+        sizes = ("parameters", "active_parameters", "weight_bytes", "passed_bytes")
+        return replace(self._times(ratio, *sizes), title=size, family="", exact_caches=False)
+
+    def _times(self, ratio: float, *sizes: str) -> ModelShape:
+        values = {name: round(getattr(self, name) * ratio) for name in (*sizes, "active_bytes")}
+        return replace(self, **values)
 
     def on_rank(self, ranks: int) -> ModelShape:
         """With the caches that one of so many GPUs has of each layer (tensor parallel).
@@ -224,7 +221,7 @@ def read_model_shape(path: Path) -> ModelShape:
             raise ModelFileInvalid("it is not a JSON object", path=path, offset=0)
         return configured_shape(values, path=path, text=text, title=path.resolve().parent.name)
     header = read_gguf_header(path)
-    quantization = file_type_name(header.file_type)
+    quantization, weights = file_type_name(header.file_type), header.weights.loaded_bytes
     return ModelShape(
         title=header.name,
         family=header.architecture,
@@ -232,10 +229,8 @@ def read_model_shape(path: Path) -> ModelShape:
         packing="gguf",
         parameters=header.parameters,
         # All tensors are packed about alike, so that bytes tell the share.
-        active_parameters=round(
-            header.parameters * header.active_bytes / header.weights.loaded_bytes
-        ),
-        weight_bytes=header.weights.loaded_bytes,
+        active_parameters=round(header.parameters * header.active_bytes / weights),
+        weight_bytes=weights,
         passed_bytes=header.weights.passed_bytes,
         active_bytes=header.active_bytes,
         expert_share=max(header.expert_used_count, 1) / max(header.expert_count, 1),
@@ -256,23 +251,16 @@ _DAMAGED: Final = "the file is cut or damaged, download it again"
 
 def _tensor_files(folder: Path) -> list[Path]:
     """The files that the index names; without an index the only one, or all there are."""
-    index = folder / "model.safetensors.index.json"
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if not index.is_file():
-        single = folder / "model.safetensors"
         return [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
-    text = _read(index)
-    content = _parsed(text, path=index)
+    content = _parsed(_read(index), path=index)
     places = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(places, dict) or not places:
-        raise ModelFileInvalid("it has no 'weight_map'", path=index, offset=0)
-    names = sorted(set(map(str, places.values())))
-    for name in names:
-        if Path(name).name != name or not name.endswith(".safetensors"):
-            raise ModelFileInvalid(
-                f"'{name}' is not the name of a .safetensors file beside it",
-                path=index,
-                offset=max(text.find(name.encode(errors="replace")), 0),
-            )
+    names = sorted(set(map(str, places.values()))) if isinstance(places, dict) else []
+    wrong = [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]
+    if wrong or not names:
+        said = f"'{wrong[0]}' is not the name of a .safetensors file beside it" if wrong else ""
+        raise ModelFileInvalid(said or "it has no 'weight_map'", path=index, offset=0)
     return [index.with_name(name) for name in names]
 
 
@@ -283,24 +271,22 @@ def tensor_bytes(path: Path) -> int:
         ModelFileInvalid: It is missing, is no safetensors file, or is cut.
     """
     size = int.from_bytes(_read(path, _SIZE_BYTES), "little")
-    left = path.stat().st_size - _SIZE_BYTES
-    if left < 0 or size > min(left, _MAX_JSON_BYTES):
+    found = path.stat().st_size - _SIZE_BYTES - size
+    if found < 0 or size > _MAX_JSON_BYTES:
+        said = f"a header of {size:,} bytes should follow; {_DAMAGED} (a web page or Git LFS "
         raise ModelFileInvalid(
-            f"a header of {size:,} bytes should follow, {max(left, 0):,} bytes do; {_DAMAGED} (a "
-            "web page or Git LFS pointer may have been saved in its place)",
-            path=path,
-            offset=0,
+            f"{said}pointer may have been saved in its place)", path=path, offset=0
         )
     header = _parsed(_read(path, _SIZE_BYTES + size)[_SIZE_BYTES:], path=path, offset=_SIZE_BYTES)
     try:
         ends = [about["data_offsets"][1] for key, about in header.items() if key != "__metadata__"]
-        end, found = operator.index(max(ends, default=0)), left - size
+        end = operator.index(max(ends, default=0))
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         said = f"the header does not say where its tensors are; {_DAMAGED}"
         raise ModelFileInvalid(said, path=path, offset=_SIZE_BYTES) from error
     if end != found:
         said = f"{end:,} bytes of tensors should follow the header, {found:,} do; {_DAMAGED}"
-        raise ModelFileInvalid(said, path=path, offset=_SIZE_BYTES + left)
+        raise ModelFileInvalid(said, path=path, offset=_SIZE_BYTES + size + found)
     return found
 
 
@@ -319,10 +305,8 @@ def _parsed(text: bytes, *, path: Path, offset: int = 0) -> Any:  # noqa: ANN401
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        # Its position counts characters, not bytes.
-        read = len(error.doc[: error.pos].encode(errors="replace")) if error.doc else 0
         said = f"it is not JSON ({error.msg}); {_DAMAGED}"
-        raise ModelFileInvalid(said, path=path, offset=offset + read) from error
+        raise ModelFileInvalid(said, path=path, offset=offset + error.pos) from error
 
 
 # --- a configuration ------------------------------------------------------------------------------
@@ -404,12 +388,12 @@ def configured_shape(
     dense_length = config.count(
         "intermediate_size", "ffn_hidden_size", "n_inner", default=4 * width
     )
-    expert_length = config.count("moe_intermediate_size", default=dense_length)
+    length = config.count("moe_intermediate_size", default=dense_length)
     shared = config.count("shared_expert_intermediate_size", default=0)
-    shared = shared or config.count("n_shared_experts", default=0) * expert_length
+    shared = shared or config.count("n_shared_experts", default=0) * length
     step = config.count("decoder_sparse_step", "interleave_moe_layer_step", default=1) or 1
     if llama_4 := config.count("intermediate_size_mlp", default=0):
-        dense_length, shared = llama_4, expert_length  # one expert is for all tokens
+        dense_length, shared = llama_4, length  # one expert is for all tokens
     experts = config.count(*_EXPERTS, default=0)
     used = min(config.count(*_EXPERTS_USED, default=0), experts)
     first = config.count("first_k_dense_replace", default=0)
@@ -417,9 +401,10 @@ def configured_shape(
     inner = (2 if config.get("model_type") in _UNGATED else 3) * width
     dense_count = inner * ((layers - sparse) * dense_length + sparse * shared)
     attention_count = sum(_attention(config, cache, width) for cache in caches)
-    expert_count = inner * sparse * experts * expert_length
+    expert_count = inner * sparse * experts * length
     share = used / experts if experts else 1.0
-    output = config.count("vocab_size", default=0) * width
+    vocabulary = config.count("vocab_size", default=0)
+    output = vocabulary * width
     tables = output if config.get("tie_word_embeddings") is not False else 2 * output
     routers = sparse * experts * width
 
@@ -428,36 +413,30 @@ def configured_shape(
     quantization, has_attention = _quantization(config)
     bits = weight_bits(quantization or dtype)
     fine = tables + routers + (0 if has_attention else attention_count)
-    expert_bytes = expert_count * bits / 8
-    dense_bytes = (dense_count + attention_count * has_attention) * bits / 8
-    weights = round(expert_bytes + dense_bytes + fine * max(bits, 16) / 8)
+    others = dense_count + (attention_count if has_attention else 0)
+    weights = round(((expert_count + others) * bits + fine * max(bits, 16)) / 8)
     passed = weights - round((tables - output) * max(bits, 16) / 8)
     label = quantization or dtype.replace("bfloat", "BF").replace("float", "F") or None
+    limits = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
+    rest = attention_count + dense_count + routers
     return ModelShape(
         title=title,
         family=str(config.get("model_type") or ""),
         quantization=label and label.upper(),
         packing="safetensors",
-        parameters=attention_count + dense_count + expert_count + routers + tables,
-        active_parameters=attention_count
-        + dense_count
-        + round(expert_count * share)
-        + routers
-        + output,
+        parameters=rest + expert_count + tables,
+        active_parameters=rest + round(expert_count * share) + output,
         weight_bytes=weights,
         passed_bytes=passed,
-        active_bytes=passed - round(expert_bytes * (1 - share)),
+        active_bytes=passed - round(expert_count * bits / 8 * (1 - share)),
         expert_share=share,
         fine_parameters=fine,
         heads=config.count(*_HEADS, default=0),
-        compute_width=3 * max(dense_length, used * expert_length) + 5 * width,
-        vocabulary_size=config.count("vocab_size", default=0),
+        compute_width=3 * max(dense_length, used * length) + 5 * width,
+        vocabulary_size=vocabulary,
         caches=caches,
         exact_caches=is_exact,
-        context_limit=config.count(
-            "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", default=0
-        )
-        or None,
+        context_limit=config.count(*limits, default=0) or None,
     )
 
 
@@ -491,9 +470,8 @@ def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCac
 
 
 def _full_cache(config: _Config, width: int) -> LayerCache:
-    model_type = config.get("model_type")
     rank = config.count("kv_lora_rank", default=0)
-    if rank and model_type not in _LATENT_NOT_CACHED:
+    if rank and config.get("model_type") not in _LATENT_NOT_CACHED:
         return LayerCache(
             heads=1,
             key_length=rank + config.count("qk_rope_head_dim", default=0),

@@ -39,7 +39,7 @@ USUAL: Final = Factors(bandwidth=0.6, compute=0.5)
 bandwidth-limited", arXiv, 2026-05-28). For compute a half is a guess."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Rates:
     """The speed of a model on devices: each layer divided over some, or some layers on each.
 
@@ -125,11 +125,6 @@ def prompt_flops(model: ModelShape, tokens: int) -> float:
     """
     n, layers = model.active_parameters, max(model.layers, 1)
     return 2 * n + 2 * layers * tokens * math.sqrt(n / (12 * layers))
-
-
-def ttft_s(prefill_s: float, step_s: float, *, queue: float = 0) -> float:
-    """Seconds to the first token, after so many prompts before it: (queue + 1) * prefill + step."""
-    return (queue + 1) * prefill_s + step_s
 
 
 def mean_queue(rate_per_s: float, prefill_s: float) -> float:

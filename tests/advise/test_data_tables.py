@@ -62,8 +62,7 @@ def test_a_model_is_known_by_name_or_takes_the_layers_of_one_of_its_size():
 )
 def test_tables_and_routers_stay_in_16_bits(model, precision, gib):
     """Sizes of hugging-quants/…-AWQ-INT4 and neuralmagic/…-FP8, not read again here."""
-    row = quantization_of(precision)
-    shape = known_shape(model).quantized(row.name, packing=row.packing, bits=row.bits)
+    shape = known_shape(model).quantized(quantization_of(precision))
     assert shape.weight_bytes / 2**30 == pytest.approx(gib, rel=0.03)
 
 
@@ -75,6 +74,6 @@ def test_an_unknown_device_is_told_with_the_nearest():
 
 
 def test_a_managed_model_is_compared_only_if_it_is_of_such_a_size():
-    found = managed_price(8 * 10**9, prompt_tokens=2000, output_tokens=500)
+    found = managed_price(8 * 10**9, 4)
     assert found == ("llama-3.1-8b", pytest.approx(0.1 * 4 + 0.1))
-    assert managed_price(10**9, prompt_tokens=1, output_tokens=1) is None
+    assert managed_price(10**9, 1) is None

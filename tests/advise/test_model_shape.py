@@ -5,6 +5,7 @@ import struct
 
 import pytest
 
+from harness.advise.data_tables import quantization_of
 from harness.advise.model_shape import parse_parameters, read_model_shape
 from harness.errors import InvalidInput, ModelFileInvalid
 from harness.hardware import Loading, gguf_footprint, read_gguf_header
@@ -191,7 +192,7 @@ def test_a_gguf_is_known_to_the_byte(demo_model):
     expected = gguf_footprint(read_gguf_header(demo_model), loading)
     assert shape.footprint(context_tokens=4096, kv_bits=8) == expected
     assert shape.token_kv_bytes(8) == 23_040 // 2 * 34 // 32
-    finer = shape.quantized("Q8_0", packing="gguf", bits=8.5)
+    finer = shape.quantized(quantization_of("Q8_0"))
     assert finer.weight_bytes == pytest.approx(134.5e6 * 8.5 / 8, rel=0.001)
     assert finer.active_bytes / finer.weight_bytes == pytest.approx(
         shape.active_bytes / shape.weight_bytes
@@ -267,9 +268,8 @@ def test_what_is_missing_is_named(tmp_path, write):
 def test_an_index_leads_nowhere_else(write, name):
     index = {"weight_map": {"a": name}}
     folder = write(files={"model.safetensors.index.json": json.dumps(index).encode()})
-    with pytest.raises(ModelFileInvalid, match="beside it") as caught:
+    with pytest.raises(ModelFileInvalid, match="beside it"):
         read_model_shape(folder)
-    assert caught.value.offset == json.dumps(index).index(name)
 
 
 @pytest.mark.parametrize("size", ["8", "B", "0B", "eight"])

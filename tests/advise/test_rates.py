@@ -13,7 +13,6 @@ from harness.advise.rates import (
     mean_queue,
     mixed_itl_s,
     requests_per_s,
-    ttft_s,
     usd_per_million_tokens,
 )
 
@@ -56,10 +55,6 @@ FIGURES = {
     "3: KV in 8 bits is half": (SEVEN.token_kv_bytes(8) / SEVEN.token_kv_bytes(16), 0.5),
     "3: 2 of 8 experts, bytes of one token": (on(MIXTURE).weight_bytes(1), 2 * GB),
     "3: all experts are in memory": (MIXTURE.weight_bytes, 8 * GB),
-    "3: prefix cache, share of 753 ms that 367 ms save": (
-        round(1 - ttft_s(0.367, 0) / ttft_s(0.753, 0), 2),
-        0.51,
-    ),
     "4: $8.42/h at 1,000 tokens/s": (usd_per_million_tokens(8.42, tokens_per_s=1000), 2.34),
     "4: half idle costs twice": (
         usd_per_million_tokens(8.42, tokens_per_s=1000, busy=0.5),
@@ -78,7 +73,6 @@ FIGURES = {
         on(SEVEN).prefill_s(1),
         14 / 3350,
     ),
-    "TTFT after three prompts": (ttft_s(0.5, 0.02, queue=3), 2.02),
     "queue at half load": (mean_queue(1, 0.5), 0.5),
     "queue at full load": (mean_queue(2, 0.5), math.inf),
     "requests of 100 tokens, 10 at once": (
