@@ -59,8 +59,6 @@ from harness.trace.records import SpanRecord
 
 _POSITIVE = click.FloatRange(0, min_open=True)
 _MEASURING_S = 60.0
-_LEAST_BYTES = 2**20
-"""Less memory, or a second's bytes, is a number whose unit was forgotten."""
 
 
 @click.command()
@@ -263,18 +261,7 @@ def _device(
     name: str | None, memory: str | None, bandwidth: str | None, tflops: float | None
 ) -> DeviceSpec:
     if memory is not None:
-        try:
-            found = device_by_hand(memory, bandwidth=bandwidth, tflops=tflops, like=name)
-        except ValueError as error:
-            raise InvalidInput(str(error), code="advise.size-unreadable") from error
-        speeds = [found.memory_bytes_per_s] if bandwidth else []
-        if min(found.memory_bytes, *speeds, _LEAST_BYTES) < _LEAST_BYTES:
-            raise InvalidInput(
-                f"'{found.name}' has no memory or no speed of its own; give both with their "
-                'units: --memory "24 GiB" --bandwidth "1008 GB"',
-                code="advise.no-memory",
-            )
-        return found
+        return device_by_hand(memory, bandwidth=bandwidth, tflops=tflops, like=name)
     if bandwidth is not None or tflops is not None:
         raise InvalidInput(
             "--bandwidth and --tflops are those of a device by hand; give its memory too: "

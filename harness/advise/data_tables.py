@@ -29,6 +29,8 @@ from harness.hardware.gpus import read_gpus
 from harness.hardware.machine import machine_memory_bytes, memory_bytes_per_s, products_per_s
 from harness.inference.endpoint import MACHINE
 
+_LEAST_BYTES: Final = 2**20
+"""Less memory, or a second's bytes, is a number whose unit was forgotten."""
 _VARIANT: Final = re.compile(r"(-(instruct|chat|it|hf|base|v0\.\d|\d{4}))+$")
 """What names of a model's variants end with, of the same size."""
 
@@ -109,13 +111,6 @@ def known_device(name: str) -> DeviceSpec:
     return known[name]
 
 
-def product(name: str) -> DeviceSpec | None:
-    """The GPU that a driver calls so; None if it is not in the table."""
-    named = {row["product"]: row["name"] for row in rows("devices") if row["product"]}
-    found = (known for driver, known in named.items() if f" {driver} " in f" {name} ")
-    return next((known_device(known) for known in found), None)
-
-
 def this_machine() -> DeviceSpec:
     """The machine's own memory and processor; measuring takes half a second, once a process.
 
@@ -138,23 +133,27 @@ def this_gpu(name: str) -> DeviceSpec:
         InvalidInput: There is no such GPU, or too little is known of it.
     """
     gpus = read_gpus()
-    gpu = next((one for one in gpus if one.name == name), None)
-    like = (product(gpu.product) if gpu else None) or DeviceSpec(
-        name=name, memory_bytes=0, source="nominal"
+    for gpu in gpus:
+        like = product(gpu.product) or DeviceSpec(name=name, memory_bytes=0, source="")
+        memory = gpu.capacity_bytes or like.memory_bytes
+        speed = gpu.memory_bytes_per_s or like.memory_bytes_per_s
+        if gpu.name == name and memory and speed:
+            count = sum(one.product == gpu.product for one in gpus)
+            found = replace(like, memory_bytes=memory, memory_bytes_per_s=speed)
+            return replace(found, count=count, source="nominal")
+    raise InvalidInput(
+        f"'{name}' is not seen by NVIDIA's driver here (found: "
+        f"{', '.join(gpu.name for gpu in gpus) or 'none'}); install the extra `nvidia`, or give "
+        "--memory and --bandwidth",
+        code="advise.no-such-gpu",
     )
-    memory = (gpu and gpu.capacity_bytes) or like.memory_bytes
-    speed = (gpu and gpu.memory_bytes_per_s) or like.memory_bytes_per_s
-    if gpu is None or not memory or not speed:
-        found = ", ".join(one.name for one in gpus) or "none"
-        raise InvalidInput(
-            f"'{name}' is not seen by NVIDIA's driver here (found: {found}); install the extra "
-            "`nvidia`, or give --memory and --bandwidth",
-            code="advise.no-such-gpu",
-        )
-    count = sum(one.product == gpu.product for one in gpus)
-    return replace(
-        like, memory_bytes=memory, memory_bytes_per_s=speed, count=count, source="nominal"
-    )
+
+
+def product(name: str) -> DeviceSpec | None:
+    """The GPU that a driver calls so; None if it is not in the table."""
+    named = {row["product"]: row["name"] for row in rows("devices")}
+    found = (known for driver, known in named.items() if f" {driver} " in f" {name} ")
+    return next((known_device(known) for known in found), None)
 
 
 def device_by_hand(
@@ -169,17 +168,26 @@ def device_by_hand(
     It is a GPU, or like `machine` a processor with the machine's memory.
 
     Raises:
-        InvalidInput: There is none like it.
-        ValueError: A size has another form.
+        InvalidInput: There is none like it, or a size has another form or no unit.
     """
-    is_other = like not in {None, MACHINE}
-    found = known_device(str(like)) if is_other else DeviceSpec(name="", memory_bytes=0, source="")
-    speed = parse_bytes(bandwidth.removesuffix("/s")) if bandwidth else found.memory_bytes_per_s
+    is_new = like in {None, MACHINE}
+    found = DeviceSpec(name="", memory_bytes=0, source="") if is_new else known_device(str(like))
+    try:
+        size = parse_bytes(memory)
+        speed = parse_bytes((bandwidth or "1 GB").removesuffix("/s"))
+    except ValueError as error:
+        raise InvalidInput(str(error), code="advise.size-unreadable") from error
+    if min(size, speed) < _LEAST_BYTES:
+        raise InvalidInput(
+            f"'{memory}' is no memory, or it has no speed; give both with their units: --memory "
+            '"24 GiB" --bandwidth "1008 GB"',
+            code="advise.no-memory",
+        )
     return replace(
         found,
-        name=f"{memory}, otherwise as {like}" if is_other else f"{like or 'GPU'} of {memory}",
-        memory_bytes=parse_bytes(memory),
-        memory_bytes_per_s=speed,
+        name=f"{like or 'GPU'} of {memory}" if is_new else f"{memory}, otherwise as {like}",
+        memory_bytes=size,
+        memory_bytes_per_s=speed if bandwidth else found.memory_bytes_per_s,
         flops_per_s=tflops * 1e12 if tflops else found.flops_per_s,
         fp8_flops_per_s=None if tflops else found.fp8_flops_per_s,
         usd_per_hour=None,

@@ -234,11 +234,7 @@ def missed_line(place: Place, device: DeviceSpec) -> str:
     wanted = place.wanted
     name = wanted.shape.title if wanted.role == ONLY else wanted.role
     if place.layouts:
-        best = min(
-            place.layouts, key=lambda row: (len(row.misses), max(one.factor for one in row.misses))
-        )
-        nearest = f"{best.precision}{_divided(best)}: {'; '.join(map(missed, best.misses))}"
-        return f"No layout of {name} meets the targets. The nearest, {nearest}."
+        return f"No layout of {name} meets the targets."
     if place.models > 1:
         turns = "They can take turns, each loaded when it is called: see harness models plan."
         return f"{name} does not fit beside the other models. {turns}"

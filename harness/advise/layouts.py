@@ -92,18 +92,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A target that a layout misses."""
+    """A target that a layout misses: users with a place, seconds, or requests a second."""
 
     target: Target
     value: float
-    """Users with a place, seconds, or requests a second."""
     limit: float
-
-    @property
-    def factor(self) -> float:
-        """How many times too few or too long."""
-        less = self.target in {"places", "rate"}
-        return self.limit / self.value if less else self.value / self.limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +128,7 @@ class Layout:
     tokens_per_s: float | None
     """Of all replies together, while prompts are read; while none is, if that speed is unknown."""
     is_bound: bool
-    """Whether a step is so short that most of it is in no figure: times are no less than told."""
+    """Whether most of a step is in no figure: times are at least so long."""
     usd_per_hour: float | None
     misses: tuple[Miss, ...] = ()
 
@@ -199,9 +192,8 @@ def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
     Heads are divided evenly, by powers of two. llama.cpp divides models by layers alone.
     """
     powers = [1 << power for power in range(count.bit_length())]
-    ranks = [n for n in powers if shape.heads % n == 0 and n <= _MOST_RANKS]
-    if shape.packing == "gguf":
-        ranks = [1]
+    most = _MOST_RANKS if shape.packing == "safetensors" else 1
+    ranks = [n for n in powers if shape.heads % n == 0 and n <= most]
     pairs = itertools.product(ranks, sorted({*powers, count}))
     return [(n, stages) for n, stages in pairs if n * stages <= count and stages <= shape.layers]
 
@@ -248,9 +240,7 @@ def _needs(rates: Rates, load: Load) -> tuple[int, int, int]:
     Last those of a sequence on all devices of a copy.
     """
     shape = rates.model
-    taken = shape.on_rank(rates.tensor_parallel).footprint(
-        context_tokens=load.context_tokens, kv_bits=rates.kv_bits
-    )
+    taken = rates.on_rank.footprint(context_tokens=load.context_tokens, kv_bits=rates.kv_bits)
     part = math.ceil(shape.layers / rates.stages) / shape.layers
     weights = round(shape.weight_bytes * part / rates.tensor_parallel)
     fixed = weights + taken.compute_bytes + GPU_CONTEXT_BYTES * rates.device.is_gpu

@@ -6,9 +6,10 @@ the names that vLLM 0.32 accepts (`transformers_utils/model_arch_config_converto
 
 from __future__ import annotations
 
+import math
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -42,12 +43,11 @@ _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([BM])", re.IGNORECASE | re.ASCII
 
 
 class Quantization(NamedTuple):
-    """A packing of weights."""
+    """A packing of weights; `bits` of a weight in a file, scales and finer tensors included."""
 
     name: str
     packing: Packing
     bits: float
-    """Of a weight in a file, scales and finer tensors included."""
     nominal_bits: float
 
 
@@ -68,7 +68,6 @@ class ModelShape:
     active_parameters: int
     """Those that one token is multiplied with: without the input's table and idle experts."""
     weight_bytes: int
-    """All that is in memory."""
     passed_bytes: int
     """Those that some token may pass: not the input's table, unless it is the output's too."""
     active_bytes: int
@@ -76,12 +75,11 @@ class ModelShape:
     expert_share: float = 1.0
     """Of a layer's experts, those that one token uses; 1 for a dense model."""
     fine_parameters: int = 0
-    """Those that quantizations of safetensors leave in 16 bits: tables and routers."""
+    """Those that quantizations of safetensors leave in 16 bits, such as tables and routers."""
     heads: int = 0
-    """Of queries; 0 if unknown. GPUs divide them evenly."""
-    compute_width: int = 0
-    """Elements of a token between layers and within them, at the peak."""
-    vocabulary_size: int = 0
+    """Of queries; GPUs divide them evenly. 0 if unknown."""
+    compute_bytes: int = 0
+    """Of one token between layers and within them, at the peak."""
     caches: tuple[LayerCache, ...]
     """What each layer keeps of the tokens it has seen."""
     exact_caches: bool
@@ -89,7 +87,6 @@ class ModelShape:
     context_limit: int | None = None
     """Tokens it was trained for; None if unknown."""
     header: GgufHeader | None = None
-    """Of a GGUF file."""
 
     @property
     def layers(self) -> int:
@@ -105,18 +102,14 @@ class ModelShape:
         return sum(self._layer_bytes(layer, kv_bits) for layer in self.caches)
 
     def sequence_kv_bytes(self, tokens: int, kv_bits: KvBits = 16, *, beside: int = 0) -> int:
-        """What so many tokens of one sequence fill.
+        """What so many tokens of one sequence fill. Raises as `token_kv_bytes`.
 
         A windowed layer keeps its window, and so many tokens beside it; a recurrent one its state.
-        Raises as `token_kv_bytes`.
         """
-
-        def held(layer: LayerCache) -> int:
-            window = layer.window_tokens
-            return tokens if window is None else min(tokens, window + beside)
-
         return sum(
-            held(layer) * self._layer_bytes(layer, kv_bits) + state_bytes(layer)
+            min(tokens, (layer.window_tokens or tokens) + beside)
+            * self._layer_bytes(layer, kv_bits)
+            + state_bytes(layer)
             for layer in self.caches
         )
 
@@ -130,22 +123,20 @@ class ModelShape:
 
         Of a GGUF file as `gguf_footprint` has it. Else as in vLLM, whose cache comes in blocks of
         16 tokens, and whose compute bytes are an allowance: the widths of the feed-forward layer
-        for each token computed at once, in 16 bits, and the logits. CUDA graphs and the process
-        are not counted. Raises as `token_kv_bytes`.
+        for each token computed at once, in 16 bits. Logits, CUDA graphs and the process are not
+        counted. Raises as `token_kv_bytes`.
         """
         if self.header is not None:
             kind = CACHE_TYPES[kv_bits]
             loading = Loading(context_tokens=context_tokens, cache_type_k=kind, cache_type_v=kind)
-            made = gguf_footprint(self.header, loading)
-            return replace(made, weights_bytes=self.weight_bytes)
+            return replace(gguf_footprint(self.header, loading), weights_bytes=self.weight_bytes)
         batch = _PROMPT_TOKENS_AT_ONCE[self.packing]
         tokens = -(-context_tokens // _BLOCK_TOKENS) * _BLOCK_TOKENS
         return Footprint(
-            kv_is_exact=self.exact_caches,
             weights_bytes=self.weight_bytes,
             # A batch is kept beside a window, and may begin within a block.
             kv_bytes=self.sequence_kv_bytes(tokens, kv_bits, beside=batch + _BLOCK_TOKENS),
-            compute_bytes=batch * 2 * self.compute_width + 4 * self.vocabulary_size,
+            compute_bytes=batch * self.compute_bytes,
         )
 
     def quantized(self, to: Quantization) -> ModelShape:
@@ -175,12 +166,13 @@ class ModelShape:
         Key-value heads are divided, and repeated if there are fewer than GPUs: a latent (MLA), one
         head for all, is on each of them whole.
         """
-
-        def part(cache: LayerCache) -> LayerCache:
-            heads, state = (-(-n // ranks) for n in (cache.heads, cache.state_elements))
-            return replace(cache, heads=heads, state_elements=state)
-
-        return replace(self, caches=tuple(map(part, self.caches)))
+        caches = (
+            replace(
+                one, heads=-(-one.heads // ranks), state_elements=-(-one.state_elements // ranks)
+            )
+            for one in self.caches
+        )
+        return replace(self, caches=tuple(caches))
 
 
 def parse_parameters(size: str) -> int:
@@ -206,8 +198,8 @@ def read_model_shape(path: Path) -> ModelShape:
     """
     if path.is_dir():
         shape = read_model_shape(path / "config.json")
-        files = _tensor_files(path)
-        more = sum(map(tensor_bytes, files)) - shape.weight_bytes if files else 0
+        size = _tensor_bytes(path)
+        more = 0 if size is None else size - shape.weight_bytes
         return replace(
             shape,
             weight_bytes=shape.weight_bytes + more,
@@ -215,11 +207,7 @@ def read_model_shape(path: Path) -> ModelShape:
             active_bytes=shape.active_bytes + more,
         )
     if path.suffix == ".json":
-        text = _read(path)
-        values = _parsed(text, path=path)
-        if not isinstance(values, dict):
-            raise ModelFileInvalid("it is not a JSON object", path=path, offset=0)
-        return configured_shape(values, path=path, text=text, title=path.resolve().parent.name)
+        return configured_shape(_json(path), path=path, title=path.resolve().parent.name)
     header = read_gguf_header(path)
     quantization, weights = file_type_name(header.file_type), header.weights.loaded_bytes
     return ModelShape(
@@ -246,67 +234,57 @@ def read_model_shape(path: Path) -> ModelShape:
 
 _SIZE_BYTES: Final = 8
 _MAX_JSON_BYTES: Final = 100_000_000  # the package's own limit
-_DAMAGED: Final = "the file is cut or damaged, download it again"
+_AGAIN: Final = "download all files of the model into one folder again"
 
 
-def _tensor_files(folder: Path) -> list[Path]:
-    """The files that the index names; without an index the only one, or all there are."""
-    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    if not index.is_file():
-        return [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
-    content = _parsed(_read(index), path=index)
-    places = content.get("weight_map") if isinstance(content, dict) else None
-    names = sorted(set(map(str, places.values()))) if isinstance(places, dict) else []
-    wrong = [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]
-    if wrong or not names:
-        said = f"'{wrong[0]}' is not the name of a .safetensors file beside it" if wrong else ""
-        raise ModelFileInvalid(said or "it has no 'weight_map'", path=index, offset=0)
-    return [index.with_name(name) for name in names]
+def _tensor_bytes(folder: Path) -> int | None:
+    """The bytes of all tensors: of the files that an index names, else of all there are.
 
-
-def tensor_bytes(path: Path) -> int:
-    """The bytes of a file's tensors: all that follows its header, by whose offsets it is whole.
-
-    Raises:
-        ModelFileInvalid: It is missing, is no safetensors file, or is cut.
+    None if there are none. Each file is whole if its tensors end where its header says.
     """
-    size = int.from_bytes(_read(path, _SIZE_BYTES), "little")
-    found = path.stat().st_size - _SIZE_BYTES - size
-    if found < 0 or size > _MAX_JSON_BYTES:
-        said = f"a header of {size:,} bytes should follow; {_DAMAGED} (a web page or Git LFS "
-        raise ModelFileInvalid(
-            f"{said}pointer may have been saved in its place)", path=path, offset=0
-        )
-    header = _parsed(_read(path, _SIZE_BYTES + size)[_SIZE_BYTES:], path=path, offset=_SIZE_BYTES)
+    index = folder / "model.safetensors.index.json"
+    places = _json(index).get("weight_map") if index.is_file() else None
+    single = folder / "model.safetensors"
+    paths = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+    if isinstance(places, dict):
+        paths = [folder / Path(str(name)).name for name in sorted(set(places.values()))]
+    return sum(map(_whole_bytes, paths)) if paths else None
+
+
+def _whole_bytes(path: Path) -> int:
     try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(_SIZE_BYTES), "little")
+            found = path.stat().st_size - _SIZE_BYTES - size
+            header = orjson.loads(file.read(min(size, _MAX_JSON_BYTES)))
         ends = [about["data_offsets"][1] for key, about in header.items() if key != "__metadata__"]
         end = operator.index(max(ends, default=0))
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
-        said = f"the header does not say where its tensors are; {_DAMAGED}"
-        raise ModelFileInvalid(said, path=path, offset=_SIZE_BYTES) from error
+    except OSError as error:
+        said = f"cannot be opened ({error.strerror}); {_AGAIN}"
+        raise ModelFileInvalid(said, path=path) from error
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        said = (
+            "it is no whole .safetensors file (a web page or Git LFS pointer may have been saved "
+        )
+        raise ModelFileInvalid(f"{said}in its place); {_AGAIN}", path=path, offset=0) from error
     if end != found:
-        said = f"{end:,} bytes of tensors should follow the header, {found:,} do; {_DAMAGED}"
-        raise ModelFileInvalid(said, path=path, offset=_SIZE_BYTES + size + found)
+        said = f"{end:,} bytes of tensors should follow the header, {found:,} do; {_AGAIN}"
+        raise ModelFileInvalid(said, path=path, offset=_SIZE_BYTES + size)
     return found
 
 
-def _read(path: Path, count: int = -1) -> bytes:
+def _json(path: Path) -> Mapping[str, Any]:
     try:
-        with path.open("rb") as file:
-            return file.read(count)
+        values = orjson.loads(path.read_bytes())
     except OSError as error:
-        raise ModelFileInvalid(
-            f"cannot be opened ({error.strerror}); download all files of the model into one folder",
-            path=path,
-        ) from error
-
-
-def _parsed(text: bytes, *, path: Path, offset: int = 0) -> Any:  # noqa: ANN401 - whatever it is
-    try:
-        return orjson.loads(text)
+        said = f"cannot be opened ({error.strerror}); {_AGAIN}"
+        raise ModelFileInvalid(said, path=path) from error
     except orjson.JSONDecodeError as error:
-        said = f"it is not JSON ({error.msg}); {_DAMAGED}"
-        raise ModelFileInvalid(said, path=path, offset=offset + error.pos) from error
+        said = f"it is not JSON ({error.msg}); {_AGAIN}"
+        raise ModelFileInvalid(said, path=path, offset=error.pos) from error
+    if not isinstance(values, dict):
+        raise ModelFileInvalid("it is not a JSON object", path=path, offset=0)
+    return values
 
 
 # --- a configuration ------------------------------------------------------------------------------
@@ -332,12 +310,10 @@ _UNGATED: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Config:
+class _Config(NamedTuple):
     """A `config.json`. Its methods raise `ModelFileInvalid` for impossible values."""
 
     path: Path
-    text: bytes
     whole: Mapping[str, Any]
     part: Mapping[str, Any]
     """What describes the language model: all of it, or one of its tables."""
@@ -350,23 +326,23 @@ class _Config:
     def count(self, *names: str, default: int | None = None) -> int:
         """A whole number from 0, or `default` if there is one and it is missing."""
         value = self.get(*names)
-        if value is None and default is not None:
-            return default
+        value = default if value is None else value
         if value is None:
             raise self.unusable(names[0], "is missing; name the folder of a language model")
         if type(value) is not int or value < 0:
             raise self.unusable(names[0], f"is {value!r}, not a count")
         return value
 
+    def product(self, *names: str) -> int:
+        """Of counts that are 0 if missing."""
+        return math.prod(self.count(name, default=0) for name in names)
+
     def unusable(self, name: str, problem: str) -> ModelFileInvalid:
         """The error for a missing or impossible value."""
-        at = max(self.text.find(f'"{name}"'.encode()), 0)
-        return ModelFileInvalid(f"'{name}' {problem}", path=self.path, offset=at)
+        return ModelFileInvalid(f"'{name}' {problem}", path=self.path)
 
 
-def configured_shape(
-    values: Mapping[str, Any], *, path: Path, title: str, text: bytes = b""
-) -> ModelShape:
+def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> ModelShape:
     """What a `config.json` describes.
 
     Feed-forward layers have 3 matrices, or without a gate 2, of width * inner length. Bytes are
@@ -376,7 +352,7 @@ def configured_shape(
         ModelFileInvalid: A value is missing or impossible, or it is no language model's.
     """
     part = next((values[name] for name in _TEXT_PARTS if isinstance(values.get(name), dict)), None)
-    config = _Config(path=path, text=text, whole=values, part=part or values)
+    config = _Config(path, values, part or values)
     layers = config.count("num_hidden_layers", "n_layer", "num_layers", "n_layers")
     # A small configuration must not be able to allocate much memory.
     if not 0 < layers <= _MAX_LAYERS:
@@ -389,22 +365,21 @@ def configured_shape(
         "intermediate_size", "ffn_hidden_size", "n_inner", default=4 * width
     )
     length = config.count("moe_intermediate_size", default=dense_length)
-    shared = config.count("shared_expert_intermediate_size", default=0)
-    shared = shared or config.count("n_shared_experts", default=0) * length
+    shared = config.product("shared_expert_intermediate_size")
+    shared = shared or config.product("n_shared_experts") * length
     step = config.count("decoder_sparse_step", "interleave_moe_layer_step", default=1) or 1
-    if llama_4 := config.count("intermediate_size_mlp", default=0):
+    if llama_4 := config.product("intermediate_size_mlp"):
         dense_length, shared = llama_4, length  # one expert is for all tokens
     experts = config.count(*_EXPERTS, default=0)
     used = min(config.count(*_EXPERTS_USED, default=0), experts)
-    first = config.count("first_k_dense_replace", default=0)
+    first = config.product("first_k_dense_replace")
     sparse = len(range(first, layers, step)) if experts else 0
     inner = (2 if config.get("model_type") in _UNGATED else 3) * width
     dense_count = inner * ((layers - sparse) * dense_length + sparse * shared)
     attention_count = sum(_attention(config, cache, width) for cache in caches)
     expert_count = inner * sparse * experts * length
     share = used / experts if experts else 1.0
-    vocabulary = config.count("vocab_size", default=0)
-    output = vocabulary * width
+    output = config.product("vocab_size") * width
     tables = output if config.get("tie_word_embeddings") is not False else 2 * output
     routers = sparse * experts * width
 
@@ -432,8 +407,7 @@ def configured_shape(
         expert_share=share,
         fine_parameters=fine,
         heads=config.count(*_HEADS, default=0),
-        compute_width=3 * max(dense_length, used * length) + 5 * width,
-        vocabulary_size=vocabulary,
+        compute_bytes=2 * (3 * max(dense_length, used * length) + 5 * width),
         caches=caches,
         exact_caches=is_exact,
         context_limit=config.count(*limits, default=0) or None,
@@ -448,7 +422,7 @@ def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCac
         window = 0
     narrow = replace(full, window_tokens=window or None)
     kinds = config.get("layer_types", "layers_block_type")
-    interval = config.count("full_attention_interval", default=0)
+    interval = config.product("full_attention_interval")
     if kinds is None and interval:
         kinds = [_DELTA if (n + 1) % interval else "full_attention" for n in range(layers)]
     if isinstance(kinds, list) and len(kinds) == layers:
@@ -470,12 +444,12 @@ def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCac
 
 
 def _full_cache(config: _Config, width: int) -> LayerCache:
-    rank = config.count("kv_lora_rank", default=0)
+    rank = config.product("kv_lora_rank")
     if rank and config.get("model_type") not in _LATENT_NOT_CACHED:
         return LayerCache(
             heads=1,
-            key_length=rank + config.count("qk_rope_head_dim", default=0),
-            index_length=config.count("index_head_dim", default=0),  # DeepSeek 3.2, at most
+            key_length=rank + config.product("qk_rope_head_dim"),
+            index_length=config.product("index_head_dim"),  # DeepSeek 3.2, at most
         )
     heads = config.count(*_HEADS)
     if heads == 0:
@@ -493,31 +467,27 @@ def _attention(config: _Config, cache: LayerCache, width: int) -> int:
     if not cache.heads and cache.state_elements:
         keys, values = _delta_widths(config)
         return width * (2 * keys + 3 * values)
-    heads = config.count(*_HEADS)
-    rank = config.count("kv_lora_rank", default=0)
+    heads, rank = config.count(*_HEADS), config.product("kv_lora_rank")
     if not rank:
         return 2 * width * (heads + cache.heads) * (cache.key_length or width // heads)
-    rope, value = config.count("qk_rope_head_dim", default=0), config.count("v_head_dim", default=0)
-    key = config.count("qk_nope_head_dim", default=0) + rope
-    query_rank = config.count("q_lora_rank", default=0)
+    rope, value = config.product("qk_rope_head_dim"), config.product("v_head_dim")
+    key = config.product("qk_nope_head_dim") + rope
+    query_rank = config.product("q_lora_rank")
     queries = query_rank * (width + heads * key) if query_rank else width * heads * key
     latent = width * (rank + rope) + rank * heads * (key - rope + value)
     return queries + latent + heads * value * width
 
 
-def _delta_widths(config: _Config) -> Sequence[int]:
-    return [
-        config.count(f"linear_num_{part}_heads", default=0)
-        * config.count(f"linear_{part}_head_dim", default=0)
-        for part in ("key", "value")
-    ]
+def _delta_widths(config: _Config) -> tuple[int, int]:
+    keys = config.product("linear_num_key_heads", "linear_key_head_dim")
+    return keys, config.product("linear_num_value_heads", "linear_value_head_dim")
 
 
 def _delta_state(config: _Config) -> int:
     """Elements of a delta net's state: its last inputs, and keys * values of each head."""
     keys, values = _delta_widths(config)
     last = config.count("linear_conv_kernel_dim", default=1) - 1
-    return last * (2 * keys + values) + values * config.count("linear_key_head_dim", default=0)
+    return last * (2 * keys + values) + values * config.product("linear_key_head_dim")
 
 
 def _quantization(config: _Config) -> tuple[str | None, bool]:

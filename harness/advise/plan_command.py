@@ -59,7 +59,7 @@ class PlannedModel:
 
     tag: str
     roles: tuple[str, ...]
-    """The roles in which nodes ask it."""
+    """Those in which nodes ask it."""
     layout: Layout | None
     """Of a file that fits, as the endpoint has it: its device, context and slots."""
     need: Mapping[str, int]
@@ -72,15 +72,13 @@ class PlannedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPlan:
-    """The plan of a pipeline's models, before a run."""
+    """The plan of a pipeline's models, before a run; those that it asks come first."""
 
     pipeline: str
     devices: tuple[Device, ...]
-    """`machine` is the first."""
     wanted_bytes: Mapping[str, int]
     """By device, of all models of the plan together."""
     models: tuple[PlannedModel, ...]
-    """Models that the pipeline asks come first."""
     refusals: tuple[Notice, ...]
     """Why a run would be refused; usually empty."""
 

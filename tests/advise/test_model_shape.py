@@ -55,7 +55,7 @@ def test_a_model_is_read(write):
     assert (model.family, model.title, model.quantization) == ("llama", folder.name, "GPTQ-4BIT")
     assert model.weight_bytes == 48 + 32 + 16 + 1
     assert (model.layers, model.context_limit) == (32, 131_072)
-    assert (model.compute_width, model.vocabulary_size) == (3 * 14_336 + 5 * 4096, 128_256)
+    assert model.compute_bytes == 2 * (3 * 14_336 + 5 * 4096)
     assert model.caches == (LayerCache(heads=8, key_length=128, value_length=128),) * 32
     assert model.exact_caches
 
@@ -212,26 +212,24 @@ WHOLE = packed(TENSORS)
 
 
 @pytest.mark.parametrize(
-    ("data", "offset"),
+    "data",
     [
-        pytest.param(b"version https://git-lfs", 0, id="an LFS pointer"),
-        pytest.param(struct.pack("<Q", 2**63) + b"{}", 0, id="a huge header"),
-        pytest.param(WHOLE[:20], 0, id="cut within the header"),
-        pytest.param(WHOLE[:-1], len(WHOLE) - 1, id="cut after it"),
-        pytest.param(WHOLE + b"x", len(WHOLE) + 1, id="too long"),
-        pytest.param(struct.pack("<Q", 7) + b'{"a": }', 14, id="no JSON"),
-        pytest.param(with_tensor(), 8, id="nothing of a tensor"),
-        pytest.param(with_tensor(data_offsets=["0", "8"]), 8, id="no numbers"),
-        pytest.param(with_tensor(data_offsets=[0, 7]), None, id="too many"),
+        pytest.param(b"version https://git-lfs", id="an LFS pointer"),
+        pytest.param(struct.pack("<Q", 2**63) + b"{}", id="a huge header"),
+        pytest.param(WHOLE[:20], id="cut within the header"),
+        pytest.param(WHOLE[:-1], id="cut after it"),
+        pytest.param(WHOLE + b"x", id="too long"),
+        pytest.param(struct.pack("<Q", 7) + b'{"a": }', id="no JSON"),
+        pytest.param(with_tensor(), id="nothing of a tensor"),
+        pytest.param(with_tensor(data_offsets=["0", "8"]), id="no numbers"),
+        pytest.param(with_tensor(data_offsets=[0, 7]), id="too many"),
     ],
 )
-def test_a_file_that_is_damaged_is_refused_where_it_is(write, data, offset):
+def test_a_file_that_is_damaged_is_refused(write, data):
     folder = write(files={"model.safetensors": data})
-    with pytest.raises(ModelFileInvalid) as caught:
+    with pytest.raises(ModelFileInvalid, match="download all files") as caught:
         read_model_shape(folder)
     assert caught.value.path == folder / "model.safetensors"
-    assert caught.value.offset is not None
-    assert offset is None or caught.value.offset == offset
 
 
 @pytest.mark.parametrize(
@@ -245,9 +243,8 @@ def test_a_file_that_is_damaged_is_refused_where_it_is(write, data, offset):
 )
 def test_a_configuration_that_makes_no_sense_is_refused_with_the_key(write, key, value):
     folder = write(LLAMA_8B | {key: value})
-    with pytest.raises(ModelFileInvalid, match=f"'{key}'") as caught:
+    with pytest.raises(ModelFileInvalid, match=f"config.json: '{key}' is"):
         read_model_shape(folder)
-    assert caught.value.path.read_bytes()[caught.value.offset + 1 :].startswith(key.encode())
 
 
 def test_what_is_missing_is_named(tmp_path, write):
@@ -268,7 +265,7 @@ def test_what_is_missing_is_named(tmp_path, write):
 def test_an_index_leads_nowhere_else(write, name):
     index = {"weight_map": {"a": name}}
     folder = write(files={"model.safetensors.index.json": json.dumps(index).encode()})
-    with pytest.raises(ModelFileInvalid, match="beside it"):
+    with pytest.raises(ModelFileInvalid, match="cannot be opened"):
         read_model_shape(folder)
 
 

@@ -156,9 +156,9 @@ def test_the_lines_for_harness_toml_are_toml_whatever_models_are_called(project:
         (("8B", "--device", "h10"), "did you mean 'h100'"),
         (("8B", "--device", "gpu7"), "'gpu7' is not seen"),
         (("8B", "--quantization", "Q4"), "'Q4' is not a quantization"),
-        (("8B", "--memory", "0 GiB"), "'GPU of 0 GiB' has no memory"),
+        (("8B", "--memory", "0 GiB"), "'0 GiB' is no memory"),
         (("8B", "--memory", "24"), "give both with their units"),
-        (("8B", "--memory", "8 GiB", "--bandwidth", "0 GB"), "'GPU of 8 GiB' has no memory"),
+        (("8B", "--memory", "8 GiB", "--bandwidth", "0 GB"), "'8 GiB' is no memory"),
     ],
 )
 def test_what_is_not_usable_is_told_with_a_remedy(
