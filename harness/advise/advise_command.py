@@ -12,36 +12,18 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
+from harness.advise import data_tables as tables
+from harness.advise import layout_table
 from harness.advise import measured_speed as speed
-from harness.advise.data_tables import (
-    DeviceSpec,
-    device_by_hand,
-    known_device,
-    known_shape,
-    quantization_of,
-    this_gpu,
-    this_machine,
-)
-from harness.advise.layout_table import (
-    ONLY,
-    ports_of,
-    print_places,
-    print_rows,
-    servings,
-)
+from harness.advise.data_tables import DeviceSpec
+from harness.advise.layout_table import ONLY
 from harness.advise.layouts import Load, Place, Wanted, enough_devices, loads_of, packed
 from harness.advise.model_shape import read_model_shape
 from harness.advise.rates import Rates
 from harness.advise.serving import command_of, endpoint_of, name_of
+from harness.cli import consoles
 from harness.cli.arguments import config_option, find_journal, json_option
-from harness.cli.consoles import (
-    Shown,
-    failures_told,
-    json_object,
-    log_to_stderr,
-    results,
-    write_json,
-)
+from harness.cli.consoles import Shown, failures_told, log_to_stderr, results
 from harness.cli.process import FAILED
 from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import digits, print_line
@@ -136,26 +118,26 @@ def advise(
         places = packed(wanted, where)
     is_met = all(one.marked for one in places)
     if as_json:
-        ported = zip(places, ports_of(places), strict=True)
+        ported = zip(places, layout_table.ports_of(places), strict=True)
         shown = {
             "device": where,
             "models": [_json_place(one, where, port) for one, port in ported],
             "enough": [] if is_met else enough_devices(wanted, where),
             "learned": {role: dict(by) for role, by in known.items()},
         }
-        write_json(json_object(shown))
+        consoles.write_json(consoles.json_object(shown))
     else:
         for role, by in known.items():
             said = f"{role}: as quick as {by.model} with {by.runtime} in run {by.run_id}"
             print_line(said, results())
-        print_places(places, where, results(), explain=explain)
+        layout_table.print_places(places, where, results(), explain=explain)
     if not is_met:
         sys.exit(FAILED)
 
 
 def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str, object]:
     row, wanted = place.marked, place.wanted
-    made = servings(place, row, device, port=port) if row else {}
+    made = layout_table.servings(place, row, device, port=port) if row else {}
     commands = {name: command_of(name, serving) for name, serving in made.items()}
     return {
         "role": wanted.role,
@@ -187,11 +169,8 @@ def _measure(
     `told` gets the comparison: an error has it too.
     """
     if not device.memory_bytes_per_s:
-        raise InvalidInput(
-            f"what is measured is compared with the speed of '{device.name}', which is unknown; "
-            "give --bandwidth too",
-            code="advise.speed-unknown",
-        )
+        said = f"what is measured is compared with the speed of '{device.name}', which is unknown"
+        raise InvalidInput(f"{said}; give --bandwidth too", code="advise.speed-unknown")
     rates, load = Rates(wanted.shape, device, factors=wanted.factors), wanted.load
     together = speed.Burst(load.users, min(load.prompt_tokens, 512))
     bursts = [speed.Burst(1, 64), together, speed.Burst(1, 512)]
@@ -216,10 +195,10 @@ def _measure(
         if one.at_once < one.burst.sequences / 2:
             rows.append((f"{said}only {one.at_once:.1f} were written together", "", "", ""))
     if not as_json:
-        print_rows(rows, results())
+        layout_table.print_rows(rows, results())
     speed.keep_factors(learned, os.environ)
     if as_json:
-        write_json(json_object(told))
+        consoles.write_json(consoles.json_object(told))
         return
     said = f"{len(found)} of {len(bursts)} bursts ended in {_MEASURING_S:g} s; advice goes by them."
     print_line(f"{said} harness trace open {run_id} shows the calls", results())
@@ -250,28 +229,23 @@ def _device_of(endpoint: Endpoint) -> str | None:
         return None if endpoint.device == AUTO else next(iter(endpoint.shares))
     if all(one.url and is_here(one.url) for one in endpoint.replicas.values()):
         return None
-    raise InvalidInput(
-        f"endpoint '{endpoint.tag}' is not served by this machine; say by what: give --device, or "
-        "--memory and --bandwidth",
-        code="advise.device-of-endpoint",
-    )
+    said = f"endpoint '{endpoint.tag}' is not served by this machine; say by what: give --device, "
+    raise InvalidInput(f"{said}or --memory and --bandwidth", code="advise.device-of-endpoint")
 
 
 def _device(
     name: str | None, memory: str | None, bandwidth: str | None, tflops: float | None
 ) -> DeviceSpec:
     if memory is not None:
-        return device_by_hand(memory, bandwidth=bandwidth, tflops=tflops, like=name)
+        return tables.device_by_hand(memory, bandwidth=bandwidth, tflops=tflops, like=name)
     if bandwidth is not None or tflops is not None:
-        raise InvalidInput(
-            "--bandwidth and --tflops are those of a device by hand; give its memory too: "
-            '--memory "24 GiB" --bandwidth "1008 GB"',
-            code="advise.bandwidth-alone",
-        )
+        said = "--bandwidth and --tflops are those of a device by hand; give its memory too: "
+        said += '--memory "24 GiB" --bandwidth "1008 GB"'
+        raise InvalidInput(said, code="advise.bandwidth-alone")
     name = name or next((gpu.name for gpu in read_gpus()), MACHINE)
     if name == MACHINE:
-        return this_machine()
-    return this_gpu(name) if GPU_NAME.fullmatch(name) else known_device(name)
+        return tables.this_machine()
+    return tables.this_gpu(name) if GPU_NAME.fullmatch(name) else tables.known_device(name)
 
 
 def _wanted(
@@ -289,11 +263,8 @@ def _wanted(
     for one in models:
         role, _, model = ("", "", one) if Path(one).exists() else one.rpartition("=")
         if (role or ONLY) in named:
-            raise InvalidInput(
-                f"'{one}': another model has the same role, or none; give each its own, as in "
-                "producer=8B evaluator=3B",
-                code="advise.role-twice",
-            )
+            said = f"'{one}': another model has the same role, or none; give each its own, as in "
+            raise InvalidInput(f"{said}producer=8B evaluator=3B", code="advise.role-twice")
         named[role or ONLY] = model
     settings = load_settings(config, environment=os.environ) if run else Settings()
     asked = loads_of_run(run, settings) if run else []
@@ -304,26 +275,22 @@ def _wanted(
         file = settings.endpoints[tag].path if tag in settings.endpoints else None
         model = named.pop(role, str(file or ""))
         if not model:
-            raise InvalidInput(
-                f"the run does not say how large '{tag}' is; name its file or size: {tag}=8B",
-                code="advise.size-unknown",
-            )
+            said = f"the run does not say how large '{tag}' is; name its file or size: {tag}=8B"
+            raise InvalidInput(said, code="advise.size-unknown")
         # Endpoints of a pool have one role.
         role = f"{roles[0]}-{tag}" if roles[0] in pairs else roles[0]
         pairs[role] = model, replace(load, **given)
     pairs |= {role: (model, Load(**given)) for role, model in named.items()}
     if not pairs:
-        raise InvalidInput(
-            "there is no model; name a GGUF file, a folder, a size such as 8B, or --run latest",
-            code="advise.no-model",
-        )
-    packing = quantization_of(quantization).name if quantization else None
+        said = "there is no model; name a GGUF file, a folder, a size such as 8B, or --run latest"
+        raise InvalidInput(said, code="advise.no-model")
+    packing = tables.quantization_of(quantization).name if quantization else None
     bits: KvBits = 8 if kv_bits == "8" else 16
     found = []
     for role, (model, load) in pairs.items():
         path = Path(model)
         is_path = path.exists() or path.suffix in {".gguf", ".json"}
-        shape = read_model_shape(path) if is_path else known_shape(model)
+        shape = read_model_shape(path) if is_path else tables.known_shape(model)
         # Servers take the folder of a configuration.
         server_model = str(path.parent) if path.name == "config.json" else model
         found.append(
@@ -345,11 +312,8 @@ def _check_roles(named: Collection[str], of_run: Collection[str]) -> None:
         near = role.partition("-")[0].rstrip("0123456789")
         meant = None if role in known else meant_role(near, known)
         if meant is not None and meant not in named:
-            raise InvalidInput(
-                f"'{role}' is not a role that is known here; did you mean '{meant}'? If not, "
-                "choose a name less like it",
-                code="roles.misspelt",
-            )
+            said = f"'{role}' is not a role that is known here; did you mean '{meant}'? If not, "
+            raise InvalidInput(f"{said}choose a name less like it", code="roles.misspelt")
 
 
 def loads_of_run(run: str, settings: Settings) -> list[tuple[str, tuple[str, ...], Load]]:

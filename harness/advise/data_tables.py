@@ -15,18 +15,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-from harness.advise.model_shape import (
-    ModelShape,
-    Quantization,
-    configured_shape,
-    parse_parameters,
-)
+from harness.advise import model_shape
+from harness.advise.model_shape import ModelShape, Packing, Quantization, parse_parameters
 from harness.errors import InvalidInput, did_you_mean
+from harness.hardware import machine
 from harness.hardware.footprint import parse_bytes
 from harness.hardware.gpus import read_gpus
-from harness.hardware.machine import machine_memory_bytes, memory_bytes_per_s, products_per_s
 from harness.inference.endpoint import MACHINE
 
 _LEAST_BYTES: Final = 2**20
@@ -44,18 +40,24 @@ class DeviceSpec:
     memory_bytes_per_s: float = 0.0
     """0 if unknown."""
     flops_per_s: float | None = None
-    """Of matrix products with 16-bit factors, without sparsity; None if unknown."""
+    """Of dense products with 16-bit factors; None if unknown."""
     fp8_flops_per_s: float | None = None
     """With 8-bit factors; None if unknown or if it has no units for them."""
     usd_per_hour: float | None = None
-    """Rented; None if unknown."""
     room_bytes: int | None = None
-    """Of the memory, what models may take; None for the usual share."""
+    """Of a budget; None for the usual share of the memory."""
     is_gpu: bool = True
     count: int = 1
     """Alike ones in the machine."""
     source: str
-    """Where the figures are from: `measured`, `nominal`, `by hand`, or a data sheet."""
+    """Of the figures: `measured`, `nominal`, `by hand`, or a data sheet."""
+
+    @property
+    def room(self) -> int:
+        """What models may take of the memory; of a GPU vLLM's default."""
+        return self.room_bytes or round(
+            self.memory_bytes * (0.92 if self.is_gpu else machine.MACHINE_SHARE)
+        )
 
     def flops_with(self, quantization: str | None) -> float | None:
         """What it computes a second with weights packed so.
@@ -103,11 +105,8 @@ def known_device(name: str) -> DeviceSpec:
     """
     known = known_devices()
     if name not in known:
-        raise InvalidInput(
-            f"'{name}' is not in the table of devices; {did_you_mean(name, known)}, or give "
-            "--memory and --bandwidth",
-            code="advise.device-unknown",
-        )
+        said = f"'{name}' is not in the table of devices; {did_you_mean(name, known)}, or give "
+        raise InvalidInput(f"{said}--memory and --bandwidth", code="advise.device-unknown")
     return known[name]
 
 
@@ -118,9 +117,9 @@ def this_machine() -> DeviceSpec:
     """
     return DeviceSpec(
         name=MACHINE,
-        memory_bytes=machine_memory_bytes(),
-        memory_bytes_per_s=memory_bytes_per_s(),
-        flops_per_s=products_per_s(),
+        memory_bytes=machine.machine_memory_bytes(),
+        memory_bytes_per_s=machine.memory_bytes_per_s(),
+        flops_per_s=machine.products_per_s(),
         is_gpu=False,
         source="measured",
     )
@@ -139,13 +138,12 @@ def this_gpu(name: str) -> DeviceSpec:
         speed = gpu.memory_bytes_per_s or like.memory_bytes_per_s
         if gpu.name == name and memory and speed:
             count = sum(one.product == gpu.product for one in gpus)
-            found = replace(like, memory_bytes=memory, memory_bytes_per_s=speed)
-            return replace(found, count=count, source="nominal")
+            like = replace(like, memory_bytes=memory, memory_bytes_per_s=speed)
+            return replace(like, count=count, source="nominal")
+    found = ", ".join(gpu.name for gpu in gpus) or "none"
+    said = f"'{name}' is not seen by NVIDIA's driver here (found: {found}); install the extra "
     raise InvalidInput(
-        f"'{name}' is not seen by NVIDIA's driver here (found: "
-        f"{', '.join(gpu.name for gpu in gpus) or 'none'}); install the extra `nvidia`, or give "
-        "--memory and --bandwidth",
-        code="advise.no-such-gpu",
+        f"{said}`nvidia`, or give --memory and --bandwidth", code="advise.no-such-gpu"
     )
 
 
@@ -178,11 +176,9 @@ def device_by_hand(
     except ValueError as error:
         raise InvalidInput(str(error), code="advise.size-unreadable") from error
     if min(size, speed) < _LEAST_BYTES:
-        raise InvalidInput(
-            f"'{memory}' is no memory, or it has no speed; give both with their units: --memory "
-            '"24 GiB" --bandwidth "1008 GB"',
-            code="advise.no-memory",
-        )
+        said = f"'{memory}' is no memory, or it has no speed; give both with their units: "
+        said += '--memory "24 GiB" --bandwidth "1008 GB"'
+        raise InvalidInput(said, code="advise.no-memory")
     return replace(
         found,
         name=f"{like or 'GPU'} of {memory}" if is_new else f"{memory}, otherwise as {like}",
@@ -204,12 +200,11 @@ def quantizations() -> dict[str, Quantization]:
     """By name, those of the table."""
     return {
         row["name"]: Quantization(
-            row["name"],
-            "gguf" if row["packing"] == "gguf" else "safetensors",
-            float(row["bits"]),
-            float(row["nominal_bits"]),
+            row["name"], packing, float(row["bits"]), float(row["nominal_bits"])
         )
+        for packing in get_args(Packing)
         for row in rows("quantizations")
+        if row["packing"] == packing
     }
 
 
@@ -221,10 +216,8 @@ def quantization_of(name: str) -> Quantization:
     """
     known = quantizations()
     if name.upper() not in known:
-        raise InvalidInput(
-            f"'{name}' is not a quantization; {did_you_mean(name.upper(), known)}",
-            code="advise.quantization-unknown",
-        )
+        said = f"'{name}' is not a quantization; {did_you_mean(name.upper(), known)}"
+        raise InvalidInput(said, code="advise.quantization-unknown")
     return known[name.upper()]
 
 
@@ -243,24 +236,25 @@ def known_shape(model: str) -> ModelShape:
     Raises:
         InvalidInput: It is no size and no name.
     """
-    by_name = {name.lower(): name for name in known_models()}
-    name = by_name.get(_VARIANT.sub("", model.lower().rpartition("/")[2]).removeprefix("meta-"))
-    if name is not None:
-        values = known_models()[name]["config"]
-        shape = configured_shape(values, path=Path(name), title=model)
-        return replace(shape, is_local=False)
+    known = known_models()
+    plain = _VARIANT.sub("", model.lower().rpartition("/")[2]).removeprefix("meta-")
+    for name, row in known.items():
+        if name.lower() == plain:
+            shape = model_shape.configured_shape(row["config"], path=Path(name), title=model)
+            return replace(shape, is_local=False)
     try:
         count = parse_parameters(model)
     except InvalidInput as error:
-        named = re.search(r"\d+(\.\d+)?[bm]\b", model.lower())
-        like = named[0].upper() if named else "8B"
-        raise InvalidInput(
-            f"'{model}' is no file or folder here, and no model that is known; give a GGUF file, a "
-            f"folder of safetensors, a config.json, a name ({did_you_mean(model, by_name.values())}"
-            f"), or a size: harness advise {like}",
-            code="advise.model-unknown",
-        ) from error
-    usual = [known_shape(name) for name, row in known_models().items() if "usual" in row]
+        size = re.search(r"\d+(\.\d+)?[bm]\b", model.lower())
+        said = (
+            f"'{model}' is no file or folder here, and no model that is known; give a GGUF file, "
+        )
+        said += (
+            f"a folder of safetensors, a config.json, a name ({did_you_mean(model, known)}), or a "
+        )
+        said += f"size: harness advise {size[0].upper() if size else '8B'}"
+        raise InvalidInput(said, code="advise.model-unknown") from error
+    usual = [known_shape(name) for name, row in known.items() if "usual" in row]
     return min(usual, key=lambda one: abs(one.parameters - count)).scaled(model)
 
 

@@ -10,15 +10,7 @@ from typing import Final
 from rich.console import Console
 
 from harness.advise.data_tables import DeviceSpec, managed_price, rows
-from harness.advise.layouts import (
-    Layout,
-    Miss,
-    Place,
-    Wanted,
-    enough_devices,
-    packed,
-    precisions,
-)
+from harness.advise.layouts import Layout, Miss, Place, Wanted, enough_devices, packed, precisions
 from harness.advise.rates import USUAL, usd_per_million_tokens
 from harness.advise.serving import SERVERS, Serving, command_of, endpoint_of, toml
 from harness.cli.tables import digits, dollars, print_line
@@ -51,7 +43,10 @@ def print_places(
         if row is None:
             print_line(missed_line(place, device), console, "bold")
             continue
-        print_line(f"-> meets all targets{_unknown_targets(row)}.", console)
+        unknown = "" if row.ttft_s is not None else "; TTFT unknown"
+        if row.itl_s is None:
+            unknown = " as far as known: --bandwidth and --tflops would tell its speed"
+        print_line(f"-> meets all targets{unknown}.", console)
         for said in cost_lines(place, row):
             print_line(said, console)
         reasons = {one["name"]: one["formula"] for one in rows("columns") if one["formula"]}
@@ -78,7 +73,7 @@ def device_line(device: DeviceSpec, *, explain: bool) -> str:
     """What is known of the device."""
     count = f"{device.count} x " if device.count > 1 else ""
     bandwidth = f"{device.memory_bytes_per_s / 1e9:,.0f} GB/s"
-    operations = f"{(device.flops_per_s or 0) / 1e12:,.3g} TFLOP/s"
+    operations = f"{(device.flops_per_s or 0) / 1e12:,.4g} TFLOP/s"
     if device.fp8_flops_per_s:
         operations += f", {device.fp8_flops_per_s / 1e12:,.0f} with FP8"
     bandwidth = bandwidth if device.memory_bytes_per_s else "bandwidth unknown (--bandwidth)"
@@ -166,12 +161,6 @@ def missed(miss: Miss) -> str:
     if miss.target == "rate":
         return f"{digits(miss.value)} of {digits(miss.limit)} requests/s"
     return f"{miss.target} {_seconds(miss.value)} of {_seconds(miss.limit)}"
-
-
-def _unknown_targets(row: Layout) -> str:
-    if row.itl_s is None:
-        return " as far as known: it fits, and --bandwidth and --tflops would tell its speed"
-    return "" if row.ttft_s is not None else "; TTFT unknown"
 
 
 def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
@@ -298,7 +287,10 @@ def servings(
 ) -> dict[BackendName, Serving]:
     """By backend, the settings of the servers that take a layout."""
     load, shape = place.wanted.load, place.wanted.shape
-    is_whole, is_own = row.precision in {"BF16", "F16"}, row.precision == shape.quantization
+    is_whole, is_own = (
+        row.precision in {"BF16", "F16", "MXFP4"},
+        row.precision == shape.quantization,
+    )
     made: dict[BackendName, Serving] = {}
     for backend, server in SERVERS.items():
         # A model that is known by its name comes in either packing.

@@ -9,26 +9,18 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, Literal
 
+from harness.advise import rates as formulas
 from harness.advise.data_tables import DeviceSpec, known_devices, quantization_of, quantizations
 from harness.advise.model_shape import ModelShape, Packing
-from harness.advise.rates import (
-    CEILING,
-    USUAL,
-    Factors,
-    Rates,
-    mean_queue,
-    mixed_itl_s,
-    requests_per_s,
-)
+from harness.advise.rates import CEILING, USUAL, Factors, Rates
 from harness.errors import InvalidInput
 from harness.hardware.footprint import padded_tokens
-from harness.hardware.machine import MACHINE_SHARE
 from harness.hardware.offload import GPU_CONTEXT_BYTES
 from harness.hardware.quantization import KvBits, role_floor
 from harness.trace.calls import Call, answered_by_model
@@ -36,8 +28,6 @@ from harness.trace.intervals import depths
 
 Target = Literal["places", "TTFT", "ITL", "rate"]
 
-_SHARES: Final = {True: 0.92, False: MACHINE_SHARE}
-"""What models may take; of a GPU vLLM's default."""
 _WHOLE_BITS: Final = 15
 """A model with fewer for each weight comes in a precision of its own, and is served in that."""
 _SHORT_S: Final = 1e-4
@@ -52,7 +42,6 @@ class Load:
     """What is asked of a model."""
 
     users: int = 1
-    """Sequences at once."""
     prompt_tokens: int = 2000
     output_tokens: int = 500
     rate_per_s: float | None = None
@@ -107,7 +96,6 @@ class Layout:
     packing: Packing
     kv_bits: KvBits
     bits: float
-    """Of a weight, on average."""
     tensor_parallel: int
     stages: int
     copies: int
@@ -117,9 +105,7 @@ class Layout:
     device_bytes: int
     """On each device, with the sequences of the load that have a place."""
     sequences: int
-    """That fit, in all copies together."""
     decode_limit: float | None
-    """Tokens a second of one sequence, at best."""
     prefill_limit: float | None
     """Tokens of a prompt that a copy reads in a second, at best."""
     ttft_s: float | None
@@ -130,7 +116,7 @@ class Layout:
     is_bound: bool
     """Whether most of a step is in no figure: times are at least so long."""
     usd_per_hour: float | None
-    misses: tuple[Miss, ...] = ()
+    misses: tuple[Miss, ...]
 
     @property
     def devices(self) -> int:
@@ -213,11 +199,14 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
             for kind in ("input", "output", "cached")
         )
         took_ns = max(call.end_ns for call in some) - min(call.start_ns for call in some)
-        prompt = max(_high(read), 1)
+        prompt, output = (
+            max(round(statistics.quantiles(counts * 2, n=20, method="inclusive")[-1]), 1)
+            for counts in (read, written)
+        )
         load = Load(
             users=max(depth for _, depth in depths(some)),
             prompt_tokens=prompt,
-            output_tokens=max(_high(written), 1),
+            output_tokens=output,
             rate_per_s=len(some) * 1e9 / max(took_ns, 1),
             cached_tokens=round(prompt * min(sum(cached) / max(sum(read), 1), 1.0)),
             calls=len(some),
@@ -225,10 +214,6 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
         roles = {call.role or model for call in some}
         found[model] = tuple(sorted(roles, key=lambda one: (-role_floor(one), one))), load
     return found
-
-
-def _high(values: list[int]) -> int:
-    return round(statistics.quantiles(values * 2, n=20, method="inclusive")[-1])
 
 
 # --- one layout -----------------------------------------------------------------------------------
@@ -247,15 +232,11 @@ def _needs(rates: Rates, load: Load) -> tuple[int, int, int]:
     return fixed, max(round(taken.kv_bytes * part), 1), taken.kv_bytes * rates.tensor_parallel
 
 
-def _room(device: DeviceSpec) -> int:
-    return device.room_bytes or round(device.memory_bytes * _SHARES[device.is_gpu])
-
-
 def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout | None:
     """With so many copies; None if not a sequence fits."""
     shape, device = rates.model, rates.device
     fixed, sequence, whole = _needs(rates, load)
-    places = (_room(device) - taken_bytes - fixed) // sequence
+    places = (device.room - taken_bytes - fixed) // sequence
     if places < 1:
         return None
     rate_per_s = load.rate_per_s and load.rate_per_s / copies
@@ -265,7 +246,16 @@ def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout |
     first_s, itl_s, requests = _speeds(rates, part, n) if is_known else (None, None, None)
     limits = replace(rates, factors=CEILING)
     devices = rates.tensor_parallel * rates.stages * copies
-    row = Layout(
+    # A run asks no faster than it is answered.
+    served = (requests or 0.0) * copies
+    asked = load.rate_per_s if load.calls is None and served else None
+    checks = (
+        Miss("places", places * copies, load.users) if places * copies < load.users else None,
+        Miss("TTFT", first_s, load.ttft_s) if first_s and first_s > load.ttft_s else None,
+        Miss("ITL", itl_s, load.itl_s) if itl_s and itl_s > load.itl_s else None,
+        Miss("rate", served, asked) if asked and asked > served else None,
+    )
+    return Layout(
         precision=shape.quantization or "as it is",
         packing=shape.packing,
         kv_bits=rates.kv_bits,
@@ -284,8 +274,8 @@ def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout |
         tokens_per_s=requests and requests * copies * load.output_tokens,
         is_bound=itl_s is not None and itl_s < _SHORT_S * shape.layers,
         usd_per_hour=device.usd_per_hour and device.usd_per_hour * devices,
+        misses=tuple(miss for miss in checks if miss),
     )
-    return replace(row, misses=tuple(_misses(load, row)))
 
 
 def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, float]:
@@ -297,30 +287,19 @@ def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, floa
     # From one prompt to the next: the stages of a pipeline read several.
     between_s = (first_s or 0.0) / rates.stages_at_once
     step_s = rates.step_s(tokens=load.middle_tokens, sequences=n)
-    itl_s = mixed_itl_s(step_s, between_s, sequences=n, output_tokens=load.output_tokens)
-    requests = requests_per_s(step_s, between_s, sequences=n, output_tokens=load.output_tokens)
+    at = {"sequences": n, "output_tokens": load.output_tokens}
+    itl_s = formulas.mixed_itl_s(step_s, between_s, **at)
+    requests = formulas.requests_per_s(
+        step_s, between_s, sequences=n, output_tokens=load.output_tokens
+    )
     if first_s is None:
         return None, itl_s, requests
+    # Who finds no place waits until others' replies are written.
+    rounds, before = divmod(load.users - 1, n)
+    waiting_s = rounds * (n * between_s + load.output_tokens * step_s) + before * between_s
     if load.rate_per_s is not None:
-        waiting_s = mean_queue(load.rate_per_s, between_s) * between_s
-    else:
-        # Who finds no place waits until others' replies are written.
-        rounds, before = divmod(load.users - 1, n)
-        waiting_s = rounds * (n * between_s + load.output_tokens * step_s) + before * between_s
+        waiting_s = formulas.mean_queue(load.rate_per_s, between_s) * between_s
     return waiting_s + first_s + step_s, itl_s, requests
-
-
-def _misses(load: Load, row: Layout) -> Iterator[Miss]:
-    if row.sequences < load.users:
-        yield Miss("places", row.sequences, load.users)
-    if row.ttft_s is not None and row.ttft_s > load.ttft_s:
-        yield Miss("TTFT", row.ttft_s, load.ttft_s)
-    if row.itl_s is not None and row.itl_s > load.itl_s:
-        yield Miss("ITL", row.itl_s, load.itl_s)
-    requests = row.tokens_per_s and row.tokens_per_s / load.output_tokens
-    # A run asks no faster than it is answered.
-    if load.rate_per_s and load.calls is None and requests and load.rate_per_s > requests:
-        yield Miss("rate", requests, load.rate_per_s)
 
 
 # --- several models -------------------------------------------------------------------------------
@@ -380,13 +359,12 @@ def packed(wanted: Sequence[Wanted], device: DeviceSpec) -> list[Place]:
     return sorted(places, key=lambda one: wanted.index(one.wanted))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Remedy:
     """Devices on which all targets of all models are met."""
 
     device: str
     count: int
-    """How many of them are used."""
     usd_per_hour: float | None
     places: tuple[Place, ...]
 
@@ -396,21 +374,17 @@ def enough_devices(wanted: Sequence[Wanted], device: DeviceSpec) -> list[Remedy]
 
     Devices are those of the table; one of which 16 are too few is left out, as is one by hand.
     """
-    found = []
+    known, found = known_devices(), []
     counts = (1, 2, 4, 8) if len(wanted) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
-    for kind in (known_devices() | {device.name: device}).values():
-        is_same = kind.name == device.name
-        asked = wanted if is_same else [replace(one, factors=USUAL) for one in wanted]
-        ways = (
-            packed(asked, replace(kind, count=n)) for n in counts if kind.name in known_devices()
-        )
-        places = next((way for way in ways if all(one.marked for one in way)), ())
-        if places:
-            used = max(one.first + one.marked.devices for one in places if one.marked)
-            price = kind.usd_per_hour and kind.usd_per_hour * used
-            found.append(
-                Remedy(device=kind.name, count=used, usd_per_hour=price, places=tuple(places))
-            )
+    for name, row in known.items():
+        kind = device if name == device.name else row
+        asked = wanted if kind is device else [replace(one, factors=USUAL) for one in wanted]
+        for places in (packed(asked, replace(kind, count=count)) for count in counts):
+            if all(one.marked for one in places):
+                used = max(one.first + one.marked.devices for one in places if one.marked)
+                price = kind.usd_per_hour and kind.usd_per_hour * used
+                found.append(Remedy(name, used, price, tuple(places)))
+                break
     return sorted(
         found, key=lambda one: (one.device != device.name, one.usd_per_hour or math.inf, one.count)
     )
@@ -426,26 +400,21 @@ def _beside(group: Sequence[Wanted], device: DeviceSpec) -> list[tuple[Wanted, i
         return [(group[0], 0)]
     ways = [
         [
-            (
-                shape.weight_bytes / shape.parameters,
-                _needs(Rates(shape, device, one.kv_bits), one.load),
-            )
+            (shape.weight_bytes, *_needs(Rates(shape, device, one.kv_bits), one.load))
             for shape in precisions(one, device)
         ]
         for one in group
     ]
-    room = _room(device)
+    room = device.room
     for halved in range(max(one.load.users for one in group).bit_length()):
         places = [max(one.load.users >> halved, 1) for one in group]
-        fitting = [way for way in itertools.product(*ways) if sum(_bytes(way, places)) <= room]
+        fitting = []
+        for way in itertools.product(*ways):
+            taken = [fixed + n * each for (_, fixed, each, _), n in zip(way, places, strict=True)]
+            fitting += [(way, taken)] if sum(taken) <= room else []
         if fitting:
-            best = max(fitting, key=lambda way: [bits for bits, _ in way])  # the judge's first
-            taken = _bytes(best, places)
+            _, taken = max(fitting)  # the judge's weights first
             # Room that is left is for all to see only if nobody needs it.
             whole = room if halved else sum(taken)
             return [(one, whole - own) for one, own in zip(group, taken, strict=True)]
     return [(one, room) for one in group]
-
-
-def _bytes(way: Sequence[tuple[float, tuple[int, int, int]]], places: Sequence[int]) -> list[int]:
-    return [fixed + n * sequence for (_, (fixed, sequence, _)), n in zip(way, places, strict=True)]

@@ -44,7 +44,7 @@ class MeasuredBurst:
 
     burst: Burst
     prompt_tokens: float
-    """Of each call, without those from a cache; the mean, as in the ones that are not whole."""
+    """Of each call on average, without those from a cache."""
     prefill_tokens_per_s: float | None
     """Of all together, while any prompt was read."""
     prefill_source: PhaseSource | None
@@ -52,7 +52,6 @@ class MeasuredBurst:
     ttft_s: float
     """Of the call that waited longest."""
     at_once: float
-    """Replies that were written together."""
     context_tokens: float
     """Of each of them, in the middle of that time."""
     step_s: float | None
@@ -103,9 +102,8 @@ async def _answers(session: Session, tag: str, burst: Burst) -> list[Answer]:
         )
         reply = await session.client.chat(request)
         if reply.usage is None:
-            raise ServerError(
-                "the server reports no token counts, so its speed cannot be measured", endpoint=tag
-            )
+            said = "the server reports no token counts, so its speed cannot be measured"
+            raise ServerError(said, endpoint=tag)
         return reply, reply.usage, pieces_ns
 
     try:

@@ -17,17 +17,11 @@ from typing import Any, Final, Literal, NamedTuple
 import orjson
 
 from harness.errors import InvalidInput, ModelFileInvalid
+from harness.hardware import quantization as packings
 from harness.hardware.footprint import Footprint, Loading, gguf_footprint
 from harness.hardware.gguf import GgufHeader, read_gguf_header
 from harness.hardware.gguf_caches import LayerCache, layer_token_bytes, state_bytes
-from harness.hardware.quantization import (
-    CACHE_TYPES,
-    BlockFormat,
-    KvBits,
-    cache_format,
-    file_type_name,
-    weight_bits,
-)
+from harness.hardware.quantization import CACHE_TYPES, BlockFormat, KvBits
 
 Packing = Literal["gguf", "safetensors"]
 
@@ -115,7 +109,7 @@ class ModelShape:
 
     def _layer_bytes(self, layer: LayerCache, kv_bits: KvBits) -> int:
         of_gguf = self.packing == "gguf"
-        block = cache_format(CACHE_TYPES[kv_bits]) if of_gguf else _CACHE_FORMATS[kv_bits]
+        block = packings.cache_format(CACHE_TYPES[kv_bits]) if of_gguf else _CACHE_FORMATS[kv_bits]
         return layer_token_bytes(layer, keys=block, values=block, model=self.title)
 
     def footprint(self, *, context_tokens: int, kv_bits: KvBits = 16) -> Footprint:
@@ -209,7 +203,7 @@ def read_model_shape(path: Path) -> ModelShape:
     if path.suffix == ".json":
         return configured_shape(_json(path), path=path, title=path.resolve().parent.name)
     header = read_gguf_header(path)
-    quantization, weights = file_type_name(header.file_type), header.weights.loaded_bytes
+    quantization, weights = packings.file_type_name(header.file_type), header.weights.loaded_bytes
     return ModelShape(
         title=header.name,
         family=header.architecture,
@@ -292,8 +286,6 @@ def _json(path: Path) -> Mapping[str, Any]:
 _MAX_LAYERS: Final = 4096
 _TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
 """Where multimodal models keep the shape of their language model."""
-# These have the keys of latent attention, but cache full keys and values.
-_LATENT_NOT_CACHED: Final = frozenset({"minicpm3", "plm"})
 _WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
 _DELTA: Final = "linear_attention"  # a gated delta net, as in Qwen 3-Next
 # Signs of other recurrent layers. There is no common way to say which layers are.
@@ -343,10 +335,7 @@ class _Config(NamedTuple):
 
 
 def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> ModelShape:
-    """What a `config.json` describes.
-
-    Feed-forward layers have 3 matrices, or without a gate 2, of width * inner length. Bytes are
-    parameters * bits / 8, by `weight_bits`.
+    """What a `config.json` describes; bytes are parameters * bits / 8, by `weight_bits`.
 
     Raises:
         ModelFileInvalid: A value is missing or impossible, or it is no language model's.
@@ -374,6 +363,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     used = min(config.count(*_EXPERTS_USED, default=0), experts)
     first = config.product("first_k_dense_replace")
     sparse = len(range(first, layers, step)) if experts else 0
+    # Feed-forward layers have 3 matrices, or without a gate 2.
     inner = (2 if config.get("model_type") in _UNGATED else 3) * width
     dense_count = inner * ((layers - sparse) * dense_length + sparse * shared)
     attention_count = sum(_attention(config, cache, width) for cache in caches)
@@ -386,7 +376,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     # 2. Bytes. Quantization often leaves attention out.
     dtype = str(config.get("dtype", "torch_dtype") or "").removeprefix("torch.")
     quantization, has_attention = _quantization(config)
-    bits = weight_bits(quantization or dtype)
+    bits = packings.weight_bits(quantization or dtype)
     fine = tables + routers + (0 if has_attention else attention_count)
     others = dense_count + (attention_count if has_attention else 0)
     weights = round(((expert_count + others) * bits + fine * max(bits, 16)) / 8)
@@ -445,7 +435,7 @@ def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCac
 
 def _full_cache(config: _Config, width: int) -> LayerCache:
     rank = config.product("kv_lora_rank")
-    if rank and config.get("model_type") not in _LATENT_NOT_CACHED:
+    if rank:
         return LayerCache(
             heads=1,
             key_length=rank + config.product("qk_rope_head_dim"),
@@ -455,8 +445,6 @@ def _full_cache(config: _Config, width: int) -> LayerCache:
     if heads == 0:
         raise config.unusable("num_attention_heads", "is 0; such models are not known here")
     length = config.count("head_dim", "attention_head_dim", default=width // heads)
-    if rank:
-        length = config.count("qk_nope_head_dim") + config.count("qk_rope_head_dim")
     is_one = config.get("multi_query") is True and not config.get("new_decoder_architecture")
     kv_heads = config.count(*_KV_HEADS, default=1 if is_one else heads)
     return LayerCache(heads=kv_heads, key_length=length, value_length=length)

@@ -49,11 +49,9 @@ _FITS: Final[Mapping[Fit, str]] = {
     "not counted": "as its server likes",
 }
 """How a fit is shown, if in other words."""
-_OUTPUT_TOKENS: Final = 500
-"""Of a reply, in the context of an endpoint, unless a run says how long they are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PlannedModel:
     """An endpoint that the pipeline needs, or whose model is in memory in any case."""
 
@@ -70,14 +68,12 @@ class PlannedModel:
     """Why its size is unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ModelPlan:
     """The plan of a pipeline's models, before a run; those that it asks come first."""
 
     pipeline: str
     devices: tuple[Device, ...]
-    wanted_bytes: Mapping[str, int]
-    """By device, of all models of the plan together."""
     models: tuple[PlannedModel, ...]
     refusals: tuple[Notice, ...]
     """Why a run would be refused; usually empty."""
@@ -121,26 +117,22 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
     """Prints a row for each model; below, the memory and the warnings."""
     rows: list[Sequence[str]] = [("model", "roles", *columns(), "takes", "fits")]
     for model in plan.models:
-        taken = (f"{format_bytes(size)} on {name}" for name, size in model.need.items())
+        taken = ", ".join(f"{format_bytes(size)} on {name}" for name, size in model.need.items())
         figures = cells(model.layout) if model.layout else ["?" for _ in columns()]
-        roles = ", ".join(model.roles) or "-"
-        rows.append(
-            (model.tag, roles, *figures, ", ".join(taken) or "?", _FITS.get(model.fit, model.fit))
-        )
+        fits = _FITS.get(model.fit, model.fit)
+        rows.append((model.tag, ", ".join(model.roles) or "-", *figures, taken or "?", fits))
     print_rows(rows, console)
     for device in plan.devices:
-        kept = device.reserve_bytes
-        reserve = f", less {format_bytes(kept)} in reserve" if kept else ""
-        wanted = plan.wanted_bytes[device.name]
-        print_line(
-            f"{device.name}: {format_bytes(device.capacity_bytes)}{reserve}; all of these models "
-            f"together take {format_bytes(wanted)}"
-            + (", and so they take turns" if wanted > device.room_bytes else ""),
-            console,
-        )
+        size, reserve = format_bytes(device.capacity_bytes), format_bytes(device.reserve_bytes)
+        wanted = sum(model.need.get(device.name, 0) for model in plan.models)
+        said = f"{device.name}: {size}"
+        said += f", less {reserve} in reserve" if device.reserve_bytes else ""
+        said += f"; all of these models together take {format_bytes(wanted)}"
+        said += ", and so they take turns" if wanted > device.room_bytes else ""
+        print_line(said, console)
     wrong = [(model.tag, model.problem) for model in plan.models if model.problem is not None]
-    for name, said in [*wrong, *(("refused", str(one)) for one in plan.refusals)]:
-        console.print(Text.assemble((name, "bold red"), f": {said}"), soft_wrap=True)
+    for name, problem in [*wrong, *(("refused", str(one)) for one in plan.refusals)]:
+        console.print(Text.assemble((name, "bold red"), f": {problem}"), soft_wrap=True)
 
 
 async def plan_models(
@@ -156,12 +148,8 @@ async def plan_models(
     models they serve, as at the beginning of a run. The row of a silent server says so.
 
     Raises:
-        PipelineInvalid: The pipeline has a mistake.
-        ConfigurationInvalid: The settings contradict themselves, a role has no model, or the
-            capacity of a device is unknown.
-        SameModel: Producer and evaluator, or their fallbacks, are one model.
-        SameFamily: They are relatives, and the settings refuse that.
-        ModelFileInvalid: A file that must be compared with another cannot be read.
+        HarnessError: The pipeline or the settings have a mistake, a role has no model, producer and
+            evaluator are too much alike, or the capacity of a device is unknown.
     """
     # 1. Who is asked.
     graph.check()
@@ -184,9 +172,11 @@ async def plan_models(
     needed = casting.required | {tag for tag, played in asked.items() if played}
     models, refusals = [], list[HarnessError]()
     for tag, size in found.items():
+        endpoint, need, layout = endpoints[tag], dict[str, int](), None
         fit: Fit = "not counted" if size is None else "unknown"
         if isinstance(size, Tenant):
-            fit = "split" if size.is_split else "whole"
+            fit, need = "split" if size.is_split else "whole", dict(size.need)
+            layout = _layout(endpoint, devices, (loads or {}).get(tag))
             try:
                 check_fits(tag, tenants, devices)
             except DoesNotFit as never:
@@ -194,28 +184,12 @@ async def plan_models(
                 refusals += [never] if tag in needed or size.pin else []
         elif isinstance(size, ModelFileInvalid) and tag in needed:
             refusals.append(size)
-        endpoint = endpoints[tag]
+        problem = size.statement if isinstance(size, HarnessError) else None
         models.append(
-            PlannedModel(
-                tag=tag,
-                roles=tuple(asked[tag]),
-                layout=_layout(endpoint, devices, (loads or {}).get(tag))
-                if fit != "unknown"
-                else None,
-                need=size.need if isinstance(size, Tenant) else {},
-                fit=fit,
-                pin=endpoint.pin,
-                problem=size.statement if isinstance(size, HarnessError) else None,
-            )
+            PlannedModel(tag, tuple(asked[tag]), layout, need, fit, endpoint.pin, problem)
         )
-
-    return ModelPlan(
-        pipeline=graph.name,
-        devices=tuple(devices.values()),
-        wanted_bytes={name: sum(one.need.get(name, 0) for one in models) for name in devices},
-        models=tuple(models),
-        refusals=tuple(Notice(code=one.code, message=str(one)) for one in refusals),
-    )
+    notices = tuple(Notice(code=one.code, message=str(one)) for one in refusals)
+    return ModelPlan(graph.name, tuple(devices.values()), tuple(models), notices)
 
 
 def _asked(
@@ -263,7 +237,7 @@ async def _sized(
 def _layout(endpoint: Endpoint, devices: Mapping[str, Device], load: Load | None) -> Layout | None:
     """Of a model from a file, as the endpoint loads it; None if it does not fit so."""
     names = [*endpoint.shares]
-    if endpoint.path is None or not names:
+    if endpoint.path is None:
         return None
     try:
         spec = this_machine() if names[0] == MACHINE else this_gpu(names[0])
@@ -271,7 +245,7 @@ def _layout(endpoint: Endpoint, devices: Mapping[str, Device], load: Load | None
         spec = DeviceSpec(name=names[0], memory_bytes=0, source="settings")
     room = min(devices[name].room_bytes for name in names)
     spec = replace(spec, count=len(names), room_bytes=room, usd_per_hour=None)
-    output = min(_OUTPUT_TOKENS, max(endpoint.context_tokens // 2, 1))
+    output = -(-endpoint.context_tokens // 5)  # unless a run says how long replies are
     prompt = max(endpoint.context_tokens - output, 1)
     users = slots_of(endpoint) or 1
     load = load or Load(users=users, prompt_tokens=prompt, output_tokens=output)

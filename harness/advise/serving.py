@@ -35,9 +35,8 @@ class Serving:
     tensor_parallel: int = 1
     stages: int = 1
     copies: int = 1
-    """Servers of their own."""
     gpu_share: float | None = None
-    """Of the GPU's memory that the server may take, from 0 to 1; None for its default."""
+    """Of the GPU's memory, from 0 to 1, for each server; None for its default."""
     port: int | None = None
     """None for the server's usual one."""
     first_gpu: int | None = None
