@@ -152,9 +152,6 @@ def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str,
     }
 
 
-# --- what is measured -----------------------------------------------------------------------------
-
-
 def _measure(
     endpoint: Endpoint,
     wanted: Wanted,
@@ -202,9 +199,6 @@ def _measure(
         return
     said = f"{len(found)} of {len(bursts)} bursts ended in {_MEASURING_S:g} s; advice goes by them."
     print_line(f"{said} harness trace open {run_id} shows the calls", results())
-
-
-# --- what is asked --------------------------------------------------------------------------------
 
 
 def _measured(named: str, settings: Settings, models: Sequence[str]) -> Endpoint:

@@ -77,9 +77,6 @@ def _text(name: str) -> str:
     return files("harness.advise").joinpath("tables", name).read_text(encoding="utf-8")
 
 
-# --- devices --------------------------------------------------------------------------------------
-
-
 @cache
 def known_devices() -> dict[str, DeviceSpec]:
     """By name, those of the table."""
@@ -190,9 +187,6 @@ def device_by_hand(
         is_gpu=like != MACHINE,
         source="by hand",
     )
-
-
-# --- models and precisions ------------------------------------------------------------------------
 
 
 @cache

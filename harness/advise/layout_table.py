@@ -83,9 +83,6 @@ def device_line(device: DeviceSpec, *, explain: bool) -> str:
     return f"{count}{device.name}: {size}, {bandwidth}, {operations}{source}"
 
 
-# --- the table ------------------------------------------------------------------------------------
-
-
 def _print_table(place: Place, device: DeviceSpec, console: Console, *, explain: bool) -> None:
     load = place.wanted.load
     asked = "1 user" if load.users == 1 else f"{load.users} users at once"
@@ -172,10 +169,8 @@ def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
     if is_timed and load.users > 1 and load.rate_per_s is None:
         yield "TTFT is the last user's if all ask at once; with --rate, requests come at random"
     if is_timed and wanted.factors == USUAL:
-        yield (
-            f"TTFT, ITL and tokens/s are at {USUAL.bandwidth:.0%} of the bandwidth and "
-            f"{USUAL.compute:.0%} of the operations, until --measure has found better figures"
-        )
+        shares = f"{USUAL.bandwidth:.0%} of the bandwidth and {USUAL.compute:.0%} of the operations"
+        yield f"TTFT, ITL and tokens/s are at {shares}, until --measure has found better figures"
     if not is_timed and any(row.itl_s for row in layouts):
         yield "tokens/s and ITL are without the reading of prompts, whose speed is unknown"
     if is_divided:
@@ -183,18 +178,12 @@ def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
     if any(row.is_bound for row in layouts):
         yield ">= and <=: steps under 0.1 ms a layer take longer, for starting kernels and sending"
     if is_divided and any(cache.heads == 1 for cache in shape.caches):
-        yield (
-            "one head of its KV cache is for all (MLA, MQA), and every GPU of TP repeats it; "
-            "attention by data parallel, which does not, is not in the table"
-        )
+        yield "its KV cache is one head (MLA, MQA), whole on each GPU of TP; DP attention is not shown"
     if not device.fp8_flops_per_s and any(row.precision == "FP8" for row in layouts):
         yield "FP8 is of the weights alone: this device multiplies in 16 bits"
     if shape.expert_share < 1:
-        sizes = [format_bytes(size) for size in (shape.weight_bytes, shape.active_bytes)]
-        yield (
-            f"experts: all {sizes[0]} are in memory; a token reads {sizes[1]}, several sequences "
-            "up to all of it"
-        )
+        whole, one = (format_bytes(size) for size in (shape.weight_bytes, shape.active_bytes))
+        yield f"experts: all {whole} are in memory; a token reads {one}, several sequences more"
     if any(row.precision not in {shape.quantization, "F16"} for row in layouts):
         yield f"sizes in another precision than {shape.quantization} are estimates"
     if any(row.bits < floor - 0.1 for row in layouts):
@@ -213,9 +202,6 @@ def _seconds(value: float) -> str:
     if value == float("inf"):
         return "endless"
     return f"{1000 * value:,.0f} ms" if value < 1 else f"{digits(value)} s"
-
-
-# --- what follows ---------------------------------------------------------------------------------
 
 
 def missed_line(place: Place, device: DeviceSpec) -> str:

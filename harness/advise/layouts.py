@@ -12,7 +12,6 @@ import statistics
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Final, Literal
 
 from harness.advise import rates as formulas
@@ -184,9 +183,6 @@ def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
     return [(n, stages) for n, stages in pairs if n * stages <= count and stages <= shape.layers]
 
 
-# --- the load of a run ---------------------------------------------------------------------------
-
-
 def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
     """By the tag of each model: its roles, the evaluator's first, and what the run asked of it.
 
@@ -198,11 +194,12 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
             [getattr(call, f"{kind}_tokens") or 0 for call in some]
             for kind in ("input", "output", "cached")
         )
-        took_ns = max(call.end_ns for call in some) - min(call.start_ns for call in some)
         prompt, output = (
             max(round(statistics.quantiles(counts * 2, n=20, method="inclusive")[-1]), 1)
             for counts in (read, written)
         )
+        took_ns = max(call.end_ns for call in some) - min(call.start_ns for call in some)
+        roles = {call.role or model for call in some}
         load = Load(
             users=max(depth for _, depth in depths(some)),
             prompt_tokens=prompt,
@@ -211,12 +208,8 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
             cached_tokens=round(prompt * min(sum(cached) / max(sum(read), 1), 1.0)),
             calls=len(some),
         )
-        roles = {call.role or model for call in some}
         found[model] = tuple(sorted(roles, key=lambda one: (-role_floor(one), one))), load
     return found
-
-
-# --- one layout -----------------------------------------------------------------------------------
 
 
 def _needs(rates: Rates, load: Load) -> tuple[int, int, int]:
@@ -302,9 +295,6 @@ def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, floa
     return waiting_s + first_s + step_s, itl_s, requests
 
 
-# --- several models -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """A model's part of the devices."""
@@ -327,36 +317,25 @@ class Place:
 def packed(wanted: Sequence[Wanted], device: DeviceSpec) -> list[Place]:
     """Where several models stay at once, the one with the highest floor (a judge) first.
 
-    With enough devices each model has some of its own, divided for the most targets met; the last
-    device is shared if there are fewer than models. The order is that of `wanted`.
+    With enough devices each model has some of its own: the fewest on which it meets its targets, or
+    else fits, and the last all others. The last device is shared if there are fewer than models.
+    The order is that of `wanted`.
     """
     order = sorted(wanted, key=lambda one: -role_floor(one.role))
-    own = min(len(order), device.count)
-    groups = [[one] for one in order[: own - 1]] + [order[own - 1 :]]
-
-    @cache
-    def best_of(number: int, count: int) -> list[Layout]:
-        return layouts(order[number], replace(device, count=count))[:1]
-
-    def score(counts: tuple[int, ...]) -> tuple[float, ...]:
-        there = [row for number, count in enumerate(counts) for row in best_of(number, count)]
-        misses = sum(len(row.misses) for row in there)
-        bits, devices = (sum(getattr(row, name) for row in there) for name in ("bits", "devices"))
-        return -len(there), misses, -bits, devices
-
-    counts = (1,) * own
-    if len(groups[-1]) == 1 and device.count > own:
-        # All ways to divide so many devices among so many models, one each at least.
-        cuts = itertools.combinations(range(1, device.count), own - 1)
-        ways = [(0, *cut, device.count) for cut in cuts]
-        counts = min((tuple(b - a for a, b in itertools.pairwise(way)) for way in ways), key=score)
-    places: list[Place] = []
-    for number, (group, n) in enumerate(zip(groups, counts, strict=True)):
-        part, first = replace(device, count=n), sum(counts[:number])
+    own, first, places = min(len(order), device.count), 0, list[Place]()
+    for number in range(own):
+        is_last, most = number == own - 1, device.count - first - (own - number - 1)
+        ways = [(n, layouts(order[number], replace(device, count=n))) for n in range(1, most + 1)]
+        met = [n for n, rows in ways if rows and not rows[0].misses]
+        count = most if is_last else next(iter([*met, *(n for n, rows in ways if rows), most]))
+        group, part = order[number:] if is_last else [order[number]], replace(device, count=count)
         for one, taken in _beside(group, part):
             rows = tuple(layouts(one, part, taken_bytes=taken))
-            places.append(Place(wanted=one, first=first, count=n, models=len(group), layouts=rows))
-    return sorted(places, key=lambda one: wanted.index(one.wanted))
+            places.append(
+                Place(wanted=one, first=first, count=count, models=len(group), layouts=rows)
+            )
+        first += count
+    return sorted(places, key=lambda place: wanted.index(place.wanted))
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,8 +151,6 @@ def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
     )
 
 
-# --- what it teaches ------------------------------------------------------------------------------
-
 _Rate = Annotated[float, Field(gt=0)]
 
 

@@ -224,8 +224,6 @@ def read_model_shape(path: Path) -> ModelShape:
     )
 
 
-# --- files of tensors -----------------------------------------------------------------------------
-
 _SIZE_BYTES: Final = 8
 _MAX_JSON_BYTES: Final = 100_000_000  # the package's own limit
 _AGAIN: Final = "download all files of the model into one folder again"
@@ -280,8 +278,6 @@ def _json(path: Path) -> Mapping[str, Any]:
         raise ModelFileInvalid("it is not a JSON object", path=path, offset=0)
     return values
 
-
-# --- a configuration ------------------------------------------------------------------------------
 
 _MAX_LAYERS: Final = 4096
 _TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
