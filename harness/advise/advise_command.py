@@ -16,11 +16,10 @@ from harness.advise import data_tables as tables
 from harness.advise import layout_table
 from harness.advise import measured_speed as speed
 from harness.advise.data_tables import DeviceSpec
-from harness.advise.layout_table import ONLY
+from harness.advise.layout_table import ONLY, command_of, endpoint_of, name_of
 from harness.advise.layouts import Load, Place, Wanted, enough_devices, loads_of, packed
 from harness.advise.model_shape import read_model_shape
 from harness.advise.rates import Rates
-from harness.advise.serving import command_of, endpoint_of, name_of
 from harness.cli import consoles
 from harness.cli.arguments import config_option, find_journal, json_option
 from harness.cli.consoles import Shown, failures_told, log_to_stderr, results

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -345,7 +345,8 @@ class Remedy:
     device: str
     count: int
     usd_per_hour: float | None
-    places: tuple[Place, ...]
+    layouts: Mapping[str, Layout]
+    """By role."""
 
 
 def enough_devices(wanted: Sequence[Wanted], device: DeviceSpec) -> list[Remedy]:
@@ -362,7 +363,8 @@ def enough_devices(wanted: Sequence[Wanted], device: DeviceSpec) -> list[Remedy]
             if all(one.marked for one in places):
                 used = max(one.first + one.marked.devices for one in places if one.marked)
                 price = kind.usd_per_hour and kind.usd_per_hour * used
-                found.append(Remedy(name, used, price, tuple(places)))
+                rows = {one.wanted.role: one.marked for one in places if one.marked}
+                found.append(Remedy(name, used, price, rows))
                 break
     return sorted(
         found, key=lambda one: (one.device != device.name, one.usd_per_hour or math.inf, one.count)

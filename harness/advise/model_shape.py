@@ -87,18 +87,14 @@ class ModelShape:
         """How many it has."""
         return len(self.caches)
 
-    def token_kv_bytes(self, kv_bits: KvBits = 16) -> int:
-        """2 * layers * kv_heads * head_dim * bytes of an element, layer by layer, without windows.
+    def sequence_kv_bytes(self, tokens: int, kv_bits: KvBits = 16, *, beside: int = 0) -> int:
+        """What so many tokens of one sequence fill.
+
+        2 * layers * kv_heads * head_dim * bytes of an element, layer by layer; a windowed layer
+        keeps its window, and so many tokens beside it, a recurrent one its state.
 
         Raises:
             InvalidInput: A head is not a whole number of the format's blocks.
-        """
-        return sum(self._layer_bytes(layer, kv_bits) for layer in self.caches)
-
-    def sequence_kv_bytes(self, tokens: int, kv_bits: KvBits = 16, *, beside: int = 0) -> int:
-        """What so many tokens of one sequence fill. Raises as `token_kv_bytes`.
-
-        A windowed layer keeps its window, and so many tokens beside it; a recurrent one its state.
         """
         return sum(
             min(tokens, (layer.window_tokens or tokens) + beside)
@@ -118,7 +114,7 @@ class ModelShape:
         Of a GGUF file as `gguf_footprint` has it. Else as in vLLM, whose cache comes in blocks of
         16 tokens, and whose compute bytes are an allowance: the widths of the feed-forward layer
         for each token computed at once, in 16 bits. Logits, CUDA graphs and the process are not
-        counted. Raises as `token_kv_bytes`.
+        counted. Raises as `sequence_kv_bytes`.
         """
         if self.header is not None:
             kind = CACHE_TYPES[kv_bits]

@@ -53,7 +53,7 @@ def test_a_model_is_known_by_name_or_takes_the_layers_of_one_of_its_size():
     assert known_shape("deepseek-ai/DeepSeek-V3-0324").quantization == "FP8"
     assert known_shape("Qwen3-30B-A3B").expert_share < 0.2
     deepseek = known_shape("DeepSeek-V3")
-    assert (deepseek.quantization, deepseek.token_kv_bytes()) == ("FP8", 61 * 576 * 2)
+    assert (deepseek.quantization, deepseek.sequence_kv_bytes(1)) == ("FP8", 61 * 576 * 2)
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_what_would_meet_the_targets_is_on_this_device_first_then_by_cost():
     assert (found[0].device, found[0].count) == ("h100", 8)
     costs = [one.usd_per_hour for one in found[1:] if one.usd_per_hour]
     assert costs == sorted(costs)
-    assert all(place.marked for one in found for place in one.places)
+    assert not any(row.misses for one in found for row in one.layouts.values())
     assert enough_devices([wanted("405B", itl_s=0.0001)], device("h100", 2)) == []
 
 

@@ -189,7 +189,7 @@ def test_a_gguf_is_known_to_the_byte(demo_model):
     loading = Loading(context_tokens=4096, cache_type_k="q8_0", cache_type_v="q8_0")
     expected = gguf_footprint(read_gguf_header(demo_model), loading)
     assert shape.footprint(context_tokens=4096, kv_bits=8) == expected
-    assert shape.token_kv_bytes(8) == 23_040 // 2 * 34 // 32
+    assert shape.sequence_kv_bytes(1, 8) == 23_040 // 2 * 34 // 32
     finer = shape.quantized(quantization_of("Q8_0"))
     assert finer.weight_bytes == pytest.approx(134.5e6 * 8.5 / 8, rel=0.001)
     assert finer.active_bytes / finer.weight_bytes == pytest.approx(

@@ -36,7 +36,7 @@ MANUAL = "Agentic Harness Engineering"
 
 
 def tokens_in(gib: float, model: str, ranks: int = 1) -> float:
-    return gib * GIB / known_shape(model).on_rank(ranks).token_kv_bytes()
+    return gib * GIB / known_shape(model).on_rank(ranks).sequence_kv_bytes(1)
 
 
 class Worked(NamedTuple):
@@ -75,9 +75,9 @@ WORKED = [Worked(*row) for row in (
      tokens_in(16.46, "Qwen3-235B-A22B", 4), 367_404, "SGLang's log (21348)"),
     ("Llama 3.1 405B, FP8, TP 8", "weights of a GPU, GiB", FP8_405B.weight_bytes / GIB / 8, 57.752,
      "vLLM's log (6746); its first and last layers are in 16 bits", 3),
-    ("Llama 3.1 405B", "KV of a token, bytes", FP8_405B.token_kv_bytes(), 516_096,
+    ("Llama 3.1 405B", "KV of a token, bytes", FP8_405B.sequence_kv_bytes(1), 516_096,
      "arXiv 2505.09343, table 1"),
-    ("DeepSeek-V3 (MLA)", "KV of a token, bytes", V3.token_kv_bytes(), 70_272,
+    ("DeepSeek-V3 (MLA)", "KV of a token, bytes", V3.sequence_kv_bytes(1), 70_272,
      "arXiv 2505.09343, table 1"),
     ("DeepSeek-V3", "parameters, 10^9", V3.parameters / 1e9, 671, "model card"),
     ("DeepSeek-V3", "active parameters, 10^9", V3.active_parameters / 1e9, 37, "model card"),

@@ -212,7 +212,7 @@ def vllm_sizes(shape: ModelShape, log: str) -> Iterator[Row]:
     weights_gib = logged(r"Checkpoint size: ([\d.]+) GiB")
     said_gib = shape.weight_bytes / 2**30
     yield Row("vllm", "weights, GiB", said_gib, weights_gib, SIZE_AIM)
-    said_tokens = room_gib * 2**30 / shape.token_kv_bytes()
+    said_tokens = room_gib * 2**30 / shape.sequence_kv_bytes(1)
     yield Row("vllm", "tokens in the KV cache", said_tokens, tokens, SIZE_AIM)
     fit = round(room_gib * 2**30) // shape.sequence_kv_bytes(round(context))
     yield Row("vllm", f"sequences of {context:,.0f} tokens", fit, int(at_once), SEQUENCES_AIM)

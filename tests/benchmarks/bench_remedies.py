@@ -33,8 +33,8 @@ from typing import NamedTuple
 import structlog
 
 from harness import Endpoint, Pipeline, Run, Settings
-from harness.advise.serving import Serving, command_of
-from harness.advise.serving import endpoint_of as lines_of
+from harness.advise.layout_table import Serving, command_of
+from harness.advise.layout_table import endpoint_of as lines_of
 from harness.analysis import diagnose
 from harness.inference.providers import PROVIDERS
 from harness.session.settings import demo_endpoint
