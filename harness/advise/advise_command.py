@@ -181,7 +181,7 @@ def _measure(
     learned = speed.learn(wanted.shape, device, found, runtime=endpoint.backend, run_id=run_id)
     each = [{"measured": one, "predicted": speed.predicted_of(one, rates)} for one in found]
     told |= {"run_id": run_id, "bursts": each, "learned": dict(learned)}
-    rows: list[Sequence[str]] = [(endpoint.tag, "predicted", "measured", "ratio")]
+    rows: list[Sequence[str]] = [("", "predicted", "measured", "ratio")]
     for one in found:
         said = f"{one.burst.sequences} at once, {one.prompt_tokens:.0f} tokens: "
         for figure, values in speed.predicted_of(one, rates).items():
@@ -196,8 +196,10 @@ def _measure(
     if as_json:
         consoles.write_json(consoles.json_object(told))
         return
-    said = f"{len(found)} of {len(bursts)} bursts ended in {_MEASURING_S:g} s; advice goes by them."
-    print_line(f"{said} harness trace open {run_id} shows the calls", results())
+    said = (
+        f"{endpoint.tag}: {len(found)} of {len(bursts)} bursts ended in {_MEASURING_S:g} s; advice "
+    )
+    print_line(f"{said}goes by them. harness trace open {run_id} shows the calls", results())
 
 
 def _measured(named: str, settings: Settings, models: Sequence[str]) -> Endpoint:

@@ -207,7 +207,8 @@ def _number(value: float | None) -> str:
 def _seconds(value: float) -> str:
     if value == float("inf"):
         return "endless"
-    return f"{1000 * value:,.0f} ms" if value < 1 else f"{digits(value)} s"
+    ms = 1000 * value
+    return f"{digits(value)} s" if value >= 1 else f"{digits(ms) if ms < 10 else round(ms)} ms"
 
 
 def missed_line(place: Place, device: DeviceSpec) -> str:
