@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import PurePath
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 from rich.console import Console
 
 from harness.advise.data_tables import DeviceSpec, managed_price, rows
 from harness.advise.layouts import Layout, Miss, Place, enough_devices, packed, precisions
-from harness.advise.model_shape import Packing
 from harness.advise.rates import USUAL, usd_per_million_tokens
 from harness.cli.tables import digits, dollars, print_line
 from harness.hardware import format_bytes
@@ -284,11 +284,11 @@ def servings(
         row.precision == shape.quantization,
     )
     made: dict[BackendName, Serving] = {}
-    for backend, server in SERVERS.items():
+    for backend, server in servers().items():
         # A model that is known by its name comes in either packing.
         either = is_whole and not shape.is_local and row.tensor_parallel == 1
-        of_gguf = server.packing == "gguf"
-        if not (server.packing == row.packing or either) or not (of_gguf or device.is_gpu):
+        of_gguf = server["packing"] == "gguf"
+        if not (server["packing"] == row.packing or either) or not (of_gguf or device.is_gpu):
             continue
         model, online = place.wanted.model, None
         if of_gguf and not (shape.is_local and is_own):
@@ -348,27 +348,20 @@ class Setting(NamedTuple):
     reason: str
 
 
-class Server(NamedTuple):
-    """A server on this machine; its command and flags are in the table `flags`."""
-
-    packing: Packing
-    """Of the models that it takes."""
-    port: int
-    path: str = "/v1"
-    """Of an endpoint's url."""
-
-
-SERVERS: Final[Mapping[BackendName, Server]] = {
-    "llamacpp": Server("gguf", 8080),
-    "vllm": Server("safetensors", 8000),
-    "sglang": Server("safetensors", 30000),
-    "ollama": Server("gguf", 11434, ""),
-}
+@cache
+def servers() -> dict[BackendName, dict[str, str]]:
+    """By backend, its column of the table `flags`: its command, flags, usual port and packing."""
+    table = rows("flags")
+    return {
+        backend: {row["name"]: row[backend] for row in table}
+        for backend in get_args(BackendName)
+        if backend in table[0]
+    }
 
 
 def command_of(backend: BackendName, serving: Serving) -> list[Setting]:
     """The command line that starts the server: joined by spaces, one for a shell."""
-    server, parts = SERVERS[backend], list[Setting]()
+    server, parts = servers()[backend], list[Setting]()
     gpus, first = serving.tensor_parallel * serving.stages, serving.first_gpu
     for copy in range(serving.copies):
         seen = range((first or 0) + copy * gpus, (first or 0) + (copy + 1) * gpus)
@@ -386,12 +379,12 @@ def command_of(backend: BackendName, serving: Serving) -> list[Setting]:
             "tensor_parallel": serving.tensor_parallel > 1 and serving.tensor_parallel,
             "stages": serving.stages > 1 and serving.stages,
             "gpu_share": serving.gpu_share,
-            "port": (serving.port or copy) and (serving.port or server.port) + copy,
+            "port": (serving.port or copy) and int(serving.port or server["usual_port"]) + copy,
         }
         settings = [
             Setting(row[backend].format(**values), row["meaning"].format(**values))
             for row in rows("flags")
-            if row[backend] and values[row["name"]]
+            if row[backend] and values.get(row["name"])
         ]
         parts += [Setting("&", "and beside it")] if copy else []
         # Variables, the program, its flags.
@@ -401,16 +394,17 @@ def command_of(backend: BackendName, serving: Serving) -> list[Setting]:
 
 def endpoint_of(backend: BackendName, serving: Serving) -> list[str]:
     """The lines of `harness.toml` under the head of the endpoint that calls the server."""
-    server, model = SERVERS[backend], serving.model
-    first = serving.port or server.port
-    urls = [f"http://127.0.0.1:{first + copy}{server.path}" for copy in range(serving.copies)]
+    server, model = servers()[backend], serving.model
+    first = int(serving.port or server["usual_port"])
+    urls = [f"http://127.0.0.1:{first + copy}{server['path']}" for copy in range(serving.copies)]
     lines = [
         f"backend = {toml(backend)}",
         f"urls = {toml(urls)}" if len(urls) > 1 else f"url = {toml(urls[0])}",
         f"model_id = {toml(name_of(model) if model.endswith('.gguf') else model)}",
         f"max_parallel = {serving.sequences * serving.copies}",
     ]
-    return lines + [f"context_tokens = {serving.context_tokens}"] * (backend == "ollama")
+    more = server["line"].format(context_tokens=serving.context_tokens)
+    return [*lines, more] if more else lines
 
 
 def toml(value: object) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from server_flags import flags
 
-from harness.advise.layout_table import SERVERS, Serving
+from harness.advise.layout_table import Serving, servers
 from harness.advise.layout_table import command_of as settings_of
 from harness.advise.layout_table import endpoint_of as lines_of
 from harness.errors import HarnessError
@@ -45,7 +45,7 @@ COMMANDS = {
     "--max-running-requests 4",
     "ollama": "OLLAMA_CONTEXT_LENGTH=4096 OLLAMA_NUM_PARALLEL=4 ollama serve",
 }
-each_server = pytest.mark.parametrize("name", SERVERS)
+each_server = pytest.mark.parametrize("name", servers())
 
 
 def command_of(name, serving):
@@ -67,7 +67,7 @@ def test_the_command_says_what_is_asked_for_and_the_endpoint_calls_it(name):
 
 
 def test_a_command_has_only_what_differs_and_quotes_a_model():
-    assert set(COMMANDS) == set(SERVERS)
+    assert set(COMMANDS) == set(servers())
     first, second = command_of("vllm", ALL).split(" & ")
     assert shlex.split(first) == [
         "CUDA_VISIBLE_DEVICES=4,5,6,7", "vllm", "serve", ALL.model,
