@@ -11,26 +11,18 @@ from typing import Any
 
 import click
 from pydantic import ValidationError
-from rich.table import Table
 
+from harness.advise import data_tables as tables
+from harness.advise import layout_table
 from harness.advise import measured_speed as speed
-from harness.advise.data_tables import Tables, read_tables
-from harness.advise.device import DeviceSpec, device_by_hand, this_gpu, this_machine
-from harness.advise.layout_table import ONLY, launches, ports_of, print_places
-from harness.advise.layouts import Place, Wanted, enough_devices, packed
+from harness.advise.data_tables import DeviceSpec
+from harness.advise.layout_table import ONLY, command_of, endpoint_of, name_of
+from harness.advise.layouts import Load, Place, Wanted, enough_devices, loads_of, packed
 from harness.advise.model_shape import read_model_shape
 from harness.advise.rates import Rates
-from harness.advise.serving import name_of
-from harness.advise.serving_load import Load, loads_of
+from harness.cli import consoles
 from harness.cli.arguments import config_option, find_journal, json_option
-from harness.cli.consoles import (
-    Shown,
-    failures_told,
-    json_object,
-    log_to_stderr,
-    results,
-    write_json,
-)
+from harness.cli.consoles import Shown, failures_told, log_to_stderr, results
 from harness.cli.process import FAILED
 from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import digits, print_line
@@ -48,8 +40,6 @@ from harness.trace.records import SpanRecord
 
 _POSITIVE = click.FloatRange(0, min_open=True)
 _MEASURING_S = 60.0
-_LEAST_BYTES = 2**20
-"""Less memory, or a second's bytes, is a number whose unit was forgotten."""
 
 
 @click.command()
@@ -105,55 +95,49 @@ def advise(
     told: dict[str, object] = {}
     log_to_stderr()
     with failures_told(as_json=as_json, of_journals=True, more=told):
-        tables = read_tables()
-        endpoint = None
+        endpoint, settings = None, Settings()
         if measured is not None:
             settings = settings_for_calls(given["config"])
             endpoint = _measured(measured, settings, models)
             models = models or ([str(endpoint.path)] if endpoint.path else [])
             device = device or (_device_of(endpoint) if memory is None else None)
-        where = _device(tables, device, memory, bandwidth, tflops)
-        where = replace(where, count=gpus or where.count)
-        wanted, known = _wanted(models, tables, **given), {}
-        only = endpoint.backend if endpoint else None
+        where = _device(device, memory, bandwidth, tflops)
+        price = price or where.usd_per_hour
+        where = replace(where, count=gpus or where.count, usd_per_hour=price)
+        wanted, known = _wanted(models, **given), {}
         for number, one in enumerate(wanted):
-            learned = speed.learned_for(os.environ, where, one.shape, runtime=only)
+            runtime = endpoint.backend if endpoint else None
+            learned = speed.learned_for(os.environ, where, one.shape, runtime=runtime)
             if learned is not None and where.memory_bytes_per_s:
                 known[one.role] = learned
                 wanted[number] = replace(one, factors=learned.factors_on(where))
-        if endpoint is not None and not where.memory_bytes_per_s:
-            raise InvalidInput(
-                f"what is measured is compared with the speed of '{where.name}', which is unknown; "
-                "give --bandwidth too",
-                code="advise.speed-unknown",
-            )
         if endpoint is not None:
-            rates = Rates(model=wanted[0].shape, device=where, factors=wanted[0].factors)
-            _measure(endpoint, wanted[0].load, rates, settings, told, as_json=as_json)
+            _measure(endpoint, wanted[0], where, settings, told, as_json=as_json)
             return
-        places = packed(wanted, where, tables, usd_per_hour=price)
+        places = packed(wanted, where)
+    is_met = all(one.marked for one in places)
     if as_json:
-        met = all(one.marked for one in places)
-        ported = zip(places, ports_of(places), strict=True)
+        ported = zip(places, layout_table.ports_of(places), strict=True)
         shown = {
             "device": where,
             "models": [_json_place(one, where, port) for one, port in ported],
-            "enough": [] if met else enough_devices(wanted, where, tables),
+            "enough": [] if is_met else enough_devices(wanted, where),
             "learned": {role: dict(by) for role, by in known.items()},
         }
-        write_json(json_object(shown))
+        consoles.write_json(consoles.json_object(shown))
     else:
         for role, by in known.items():
             said = f"{role}: as quick as {by.model} with {by.runtime} in run {by.run_id}"
             print_line(said, results())
-        print_places(places, where, tables, results(), price=price, explain=explain)
-    if not all(one.marked for one in places):
+        layout_table.print_places(places, where, results(), explain=explain)
+    if not is_met:
         sys.exit(FAILED)
 
 
 def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str, object]:
     row, wanted = place.marked, place.wanted
-    made = launches(place, row, device, port=port) if row else {}
+    made = layout_table.servings(place, row, device, port=port) if row else {}
+    commands = {name: command_of(name, serving) for name, serving in made.items()}
     return {
         "role": wanted.role,
         "title": wanted.shape.title,
@@ -162,18 +146,15 @@ def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str,
         "devices": place.count,
         "layouts": place.layouts,
         "chosen": row,
-        "commands": {name: " ".join(one.text for one in by.command) for name, by in made.items()},
-        "endpoints": {name: [one.text for one in by.endpoint] for name, by in made.items()},
+        "commands": {name: " ".join(one.text for one in by) for name, by in commands.items()},
+        "endpoints": {name: endpoint_of(name, serving) for name, serving in made.items()},
     }
-
-
-# --- what is measured -----------------------------------------------------------------------------
 
 
 def _measure(
     endpoint: Endpoint,
-    load: Load,
-    rates: Rates,
+    wanted: Wanted,
+    device: DeviceSpec,
     settings: Settings,
     told: dict[str, object],
     *,
@@ -183,8 +164,12 @@ def _measure(
 
     `told` gets the comparison: an error has it too.
     """
-    together = speed.Burst(load.users, min(load.prompt_tokens, 512), 48)
-    bursts = [speed.Burst(1, 64, 48), together, speed.Burst(1, 512, 48)]
+    if not device.memory_bytes_per_s:
+        said = f"what is measured is compared with the speed of '{device.name}', which is unknown"
+        raise InvalidInput(f"{said}; give --bandwidth too", code="advise.speed-unknown")
+    rates, load = Rates(wanted.shape, device, factors=wanted.factors), wanted.load
+    together = speed.Burst(load.users, min(load.prompt_tokens, 512))
+    bursts = [speed.Burst(1, 64), together, speed.Burst(1, 512)]
     measuring = speed.measure_speed(
         settings, endpoint, bursts, environment=os.environ, limit_s=_MEASURING_S
     )
@@ -193,36 +178,35 @@ def _measure(
     if not found:
         said = f"no call ended within {_MEASURING_S:g} s; see harness trace open {run_id}"
         raise CallTimeout(said, endpoint=endpoint.tag, limit="timeout_s")
-    runtime, model = endpoint.backend, rates.model
-    learned = speed.learn(model, rates.device, found, runtime=runtime, run_id=run_id)
+    learned = speed.learn(wanted.shape, device, found, runtime=endpoint.backend, run_id=run_id)
     each = [{"measured": one, "predicted": speed.predicted_of(one, rates)} for one in found]
     told |= {"run_id": run_id, "bursts": each, "learned": dict(learned)}
-    if as_json:
-        speed.keep_factors(learned, os.environ)
-        write_json(json_object(told))
-        return
-    table = Table("", "predicted", "measured", "ratio", title=endpoint.tag)
+    rows: list[Sequence[str]] = [("", "predicted", "measured", "ratio")]
     for one in found:
         said = f"{one.burst.sequences} at once, {one.prompt_tokens:.0f} tokens: "
         for figure, values in speed.predicted_of(one, rates).items():
             source = f" ({one.prefill_source})" if figure.startswith("prefill") else ""
-            table.add_row(said + figure + source, *map(digits, (*values, values[1] / values[0])))
+            compared = map(digits, (*values, values[1] / values[0]))
+            rows.append((said + figure + source, *compared))
         if one.at_once < one.burst.sequences / 2:
-            table.add_row(f"{said}only {one.at_once:.1f} were written together")
-    results().print(table)
+            rows.append((f"{said}only {one.at_once:.1f} were written together", "", "", ""))
+    if not as_json:
+        layout_table.print_rows(rows, results())
     speed.keep_factors(learned, os.environ)
-    said = f"{len(found)} of {len(bursts)} bursts ended in {_MEASURING_S:g} s; advice goes by them."
-    print_line(f"{said} harness trace open {run_id} shows the calls", results())
-
-
-# --- what is asked --------------------------------------------------------------------------------
+    if as_json:
+        consoles.write_json(consoles.json_object(told))
+        return
+    said = (
+        f"{endpoint.tag}: {len(found)} of {len(bursts)} bursts ended in {_MEASURING_S:g} s; advice "
+    )
+    print_line(f"{said}goes by them. harness trace open {run_id} shows the calls", results())
 
 
 def _measured(named: str, settings: Settings, models: Sequence[str]) -> Endpoint:
     """By its tag, or by the address of a server that speaks OpenAI's protocol."""
     if "://" in named:
-        name = name_of(models[0].rpartition("=")[2]) if models else ""
-        fields = {"tag": "measured", "backend": "openai", "url": named, "model_id": name}
+        model = name_of(models[0].rpartition("=")[2]) if models else ""
+        fields = {"tag": "measured", "backend": "openai", "url": named, "model_id": model}
         try:
             return Endpoint.model_validate(fields)
         except ValidationError as error:
@@ -238,53 +222,29 @@ def _device_of(endpoint: Endpoint) -> str | None:
     """That of a model from a file; None for the first GPU, as of a server on this machine."""
     if endpoint.path is not None:
         return None if endpoint.device == AUTO else next(iter(endpoint.shares))
-    if not all(one.url and is_here(one.url) for one in endpoint.replicas.values()):
-        raise InvalidInput(
-            f"endpoint '{endpoint.tag}' is not served by this machine; say by what: give --device, "
-            "or --memory and --bandwidth",
-            code="advise.device-of-endpoint",
-        )
-    return None
+    if all(one.url and is_here(one.url) for one in endpoint.replicas.values()):
+        return None
+    said = f"endpoint '{endpoint.tag}' is not served by this machine; say by what: give --device, "
+    raise InvalidInput(f"{said}or --memory and --bandwidth", code="advise.device-of-endpoint")
 
 
 def _device(
-    tables: Tables,
-    name: str | None,
-    memory: str | None,
-    bandwidth: str | None,
-    tflops: float | None,
+    name: str | None, memory: str | None, bandwidth: str | None, tflops: float | None
 ) -> DeviceSpec:
     if memory is not None:
-        like = tables.device(name) if name else None
-        try:
-            found = device_by_hand(memory, bandwidth=bandwidth, tflops=tflops, like=like)
-        except ValueError as error:
-            raise InvalidInput(str(error), code="advise.size-unreadable") from error
-    elif bandwidth is not None or tflops is not None:
-        raise InvalidInput(
-            "--bandwidth and --tflops are those of a device by hand; give its memory too: "
-            '--memory "24 GiB" --bandwidth "1008 GB"',
-            code="advise.bandwidth-alone",
-        )
-    else:
-        name = name or next((gpu.name for gpu in read_gpus()), MACHINE)
-        if name == MACHINE:
-            return this_machine()
-        ours = GPU_NAME.fullmatch(name)
-        found = this_gpu(name, known=tables.product) if ours else tables.device(name)
-    speeds = [found.memory_bytes_per_s] if bandwidth or found.memory_bytes_per_s else []
-    if min(found.memory_bytes, *speeds, _LEAST_BYTES) < _LEAST_BYTES:
-        raise InvalidInput(
-            f"'{found.name}' has no memory or no speed of its own; give both with their units: "
-            '--memory "24 GiB" --bandwidth "1008 GB"',
-            code="advise.no-memory",
-        )
-    return found
+        return tables.device_by_hand(memory, bandwidth=bandwidth, tflops=tflops, like=name)
+    if bandwidth is not None or tflops is not None:
+        said = "--bandwidth and --tflops are those of a device by hand; give its memory too: "
+        said += '--memory "24 GiB" --bandwidth "1008 GB"'
+        raise InvalidInput(said, code="advise.bandwidth-alone")
+    name = name or next((gpu.name for gpu in read_gpus()), MACHINE)
+    if name == MACHINE:
+        return tables.this_machine()
+    return tables.this_gpu(name) if GPU_NAME.fullmatch(name) else tables.known_device(name)
 
 
 def _wanted(
     models: Sequence[str],
-    tables: Tables,
     *,
     run: str | None,
     config: Path | None,
@@ -298,49 +258,45 @@ def _wanted(
     for one in models:
         role, _, model = ("", "", one) if Path(one).exists() else one.rpartition("=")
         if (role or ONLY) in named:
-            raise InvalidInput(
-                f"'{one}': another model has the same role, or none; give each its own, as in "
-                "producer=8B evaluator=3B",
-                code="advise.role-twice",
-            )
+            said = f"'{one}': another model has the same role, or none; give each its own, as in "
+            raise InvalidInput(f"{said}producer=8B evaluator=3B", code="advise.role-twice")
         named[role or ONLY] = model
-    packing = tables.quantization(quantization).name if quantization else None
-    bits: KvBits = 8 if kv_bits == "8" else 16
-    found: list[Wanted] = []
     settings = load_settings(config, environment=os.environ) if run else Settings()
-    asked = _asked(run, settings.traces) if run else []
+    asked = loads_of_run(run, settings) if run else []
     _check_roles(named, {name for tag, roles, _ in asked for name in (*roles, tag)})
-
-    def add(role: str, model: str, load: Load) -> None:
-        path = Path(model)
-        is_path = path.exists() or path.suffix in {".gguf", ".json"}
-        shape = read_model_shape(path) if is_path else tables.shape(model)
-        if path.name == "config.json":  # servers take the folder
-            model = str(path.parent)
-        found.append(
-            Wanted(
-                role=role, shape=shape, model=model, load=load, quantization=packing, kv_bits=bits
-            )
-        )
-
+    pairs: dict[str, tuple[str, Load]] = {}
     for tag, roles, load in asked:
         role = next((one for one in (*roles, tag) if one in named), ONLY)
         file = settings.endpoints[tag].path if tag in settings.endpoints else None
         model = named.pop(role, str(file or ""))
         if not model:
-            raise InvalidInput(
-                f"the run does not say how large '{tag}' is; name its file or size: {tag}=8B",
-                code="advise.size-unknown",
-            )
+            said = f"the run does not say how large '{tag}' is; name its file or size: {tag}=8B"
+            raise InvalidInput(said, code="advise.size-unknown")
         # Endpoints of a pool have one role.
-        known = {one.role for one in found}
-        add(f"{roles[0]}-{tag}" if roles[0] in known else roles[0], model, replace(load, **given))
-    for role, model in named.items():
-        add(role, model, Load(**given))
-    if not found:
-        raise InvalidInput(
-            "there is no model; name a GGUF file, a folder, a size such as 8B, or --run latest",
-            code="advise.no-model",
+        role = f"{roles[0]}-{tag}" if roles[0] in pairs else roles[0]
+        pairs[role] = model, replace(load, **given)
+    pairs |= {role: (model, Load(**given)) for role, model in named.items()}
+    if not pairs:
+        said = "there is no model; name a GGUF file, a folder, a size such as 8B, or --run latest"
+        raise InvalidInput(said, code="advise.no-model")
+    packing = tables.quantization_of(quantization).name if quantization else None
+    bits: KvBits = 8 if kv_bits == "8" else 16
+    found = []
+    for role, (model, load) in pairs.items():
+        path = Path(model)
+        is_path = path.exists() or path.suffix in {".gguf", ".json"}
+        shape = read_model_shape(path) if is_path else tables.known_shape(model)
+        # Servers take the folder of a configuration.
+        server_model = str(path.parent) if path.name == "config.json" else model
+        found.append(
+            Wanted(
+                role=role,
+                shape=shape,
+                model=server_model,
+                load=load,
+                quantization=packing,
+                kv_bits=bits,
+            )
         )
     return found
 
@@ -351,14 +307,12 @@ def _check_roles(named: Collection[str], of_run: Collection[str]) -> None:
         near = role.partition("-")[0].rstrip("0123456789")
         meant = None if role in known else meant_role(near, known)
         if meant is not None and meant not in named:
-            raise InvalidInput(
-                f"'{role}' is not a role that is known here; did you mean '{meant}'? If not, "
-                "choose a name less like it",
-                code="roles.misspelt",
-            )
+            said = f"'{role}' is not a role that is known here; did you mean '{meant}'? If not, "
+            raise InvalidInput(f"{said}choose a name less like it", code="roles.misspelt")
 
 
-def _asked(run: str, traces: Path) -> list[tuple[str, tuple[str, ...], Load]]:
-    journal = Journal(find_journal(run, traces))
+def loads_of_run(run: str, settings: Settings) -> list[tuple[str, tuple[str, ...], Load]]:
+    """Each model's tag and roles, and what a run asked of it."""
+    journal = Journal(find_journal(run, settings.traces))
     calls = calls_of(one for one in journal.items(SpanRecord) if isinstance(one, SpanRecord))
     return [(tag, roles, load) for tag, (roles, load) in loads_of(calls).items()]

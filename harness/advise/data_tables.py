@@ -1,194 +1,267 @@
-"""Tables of devices, models, prices and quantizations: CSV files in the folder `tables`.
+"""Devices, known models, precisions and prices.
 
-Each row has its source and date.
+They come from the packaged tables, whose rows have a source and a date, from this machine, or from
+a person.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from importlib.resources import files
-from typing import Literal, TypeVar
+from pathlib import Path
+from typing import Any, Final, get_args
 
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
-
-from harness.advise.device import DeviceSpec
-from harness.advise.model_shape import ModelShape, Packing, parse_parameters, shape_by_hand
+from harness.advise import model_shape
+from harness.advise.model_shape import ModelShape, Packing, Quantization, parse_parameters
 from harness.errors import InvalidInput, did_you_mean
+from harness.hardware import machine
+from harness.hardware.footprint import parse_bytes
+from harness.hardware.gpus import read_gpus
+from harness.inference.endpoint import MACHINE
 
-
-class Row(BaseModel):
-    """What every row has."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    name: str
-    source: str
-    date: str
-
-
-class DeviceRow(Row):
-    """A GPU, a processor's memory, or what joins them."""
-
-    kind: Literal["gpu", "cpu", "link"]
-    product: str = ""
-    """A part of the name that its driver gives it."""
-    memory_gib: PositiveFloat | None = None
-    bandwidth_gb_s: PositiveFloat
-    tflops: PositiveFloat | None = None
-    """Dense, of 16-bit factors summed in 32 bits."""
-    fp8_tflops: PositiveFloat | None = None
-    """Dense, of 8-bit factors; None if it has no such units."""
-
-    @property
-    def device(self) -> DeviceSpec:
-        """What it describes."""
-        return DeviceSpec(
-            name=self.name,
-            memory_bytes=round((self.memory_gib or 0) * 2**30),
-            memory_bytes_per_s=self.bandwidth_gb_s * 1e9,
-            flops_per_s=self.tflops and self.tflops * 1e12,
-            fp8_flops_per_s=self.fp8_tflops and self.fp8_tflops * 1e12,
-            is_gpu=self.kind == "gpu",
-            source=f"{self.source}, {self.date}",
-        )
-
-
-class ModelRow(Row):
-    """A known model, whose layers are usual for its size."""
-
-    parameters: str
-    active_parameters: str = ""
-    fine_parameters: str
-    """Those that stay in 16 bits whatever the quantization."""
-    layers: PositiveInt
-    width: PositiveInt
-    heads: PositiveInt
-    kv_heads: PositiveInt
-    head_dim: PositiveInt
-    quantization: str = ""
-    """The one that it comes in; empty for 16 bits."""
-
-
-class PriceRow(Row):
-    """A device's by the hour, or a managed model's by the tokens."""
-
-    kind: Literal["rented", "managed"]
-    parameters: str = ""
-    device: str = ""
-    usd_per_hour: PositiveFloat | None = None
-    usd_per_million_input: PositiveFloat | None = None
-    usd_per_million_output: PositiveFloat | None = None
-
-
-class QuantizationRow(Row):
-    """A packing of weights."""
-
-    packing: Packing
-    bits: PositiveFloat
-    """Of a weight in a file, scales and finer tensors included."""
-    nominal_bits: PositiveFloat
+_LEAST_BYTES: Final = 2**20
+"""Less memory, or a second's bytes, is a number whose unit was forgotten."""
+_VARIANT: Final = re.compile(r"(-(instruct|chat|it|hf|base|v0\.\d|\d{4}))+$")
+"""What names of a model's variants end with, of the same size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tables:
-    """All of them, rows by name."""
+class DeviceSpec:
+    """One GPU, or the machine's own memory and processor."""
 
-    devices: Mapping[str, DeviceRow]
-    models: Mapping[str, ModelRow]
-    prices: Mapping[str, PriceRow]
-    quantizations: Mapping[str, QuantizationRow]
+    name: str
+    memory_bytes: int
+    memory_bytes_per_s: float = 0.0
+    """0 if unknown."""
+    flops_per_s: float | None = None
+    """Of dense products with 16-bit factors; None if unknown."""
+    fp8_flops_per_s: float | None = None
+    """With 8-bit factors; None if unknown or if it has no units for them."""
+    usd_per_hour: float | None = None
+    room_bytes: int | None = None
+    """Of a budget; None for the usual share of the memory."""
+    is_gpu: bool = True
+    count: int = 1
+    """Alike ones in the machine."""
+    source: str
+    """Of the figures: `measured`, `nominal`, `by hand`, or a data sheet."""
 
-    def device(self, name: str) -> DeviceSpec:
-        """One of the table.
-
-        Raises:
-            InvalidInput: There is none of that name.
-        """
-        if name not in self.devices:
-            raise InvalidInput(
-                f"'{name}' is not in the table of devices; {did_you_mean(name, self.devices)}, "
-                "or give --memory and --bandwidth",
-                code="advise.device-unknown",
-            )
-        return self.devices[name].device
-
-    def quantization(self, name: str) -> QuantizationRow:
-        """One of the table, in any case.
-
-        Raises:
-            InvalidInput: There is none of that name.
-        """
-        row = next((one for one in self.quantizations.values() if one.name == name.upper()), None)
-        if row is None:
-            known = did_you_mean(name, self.quantizations)
-            raise InvalidInput(
-                f"'{name}' is not a quantization; {known}", code="advise.quantization-unknown"
-            )
-        return row
-
-    def product(self, name: str) -> DeviceSpec | None:
-        """The GPU that a driver calls so; None if it is not in the table."""
-        rows = self.devices.values()
-        found = (row for row in rows if row.product and f" {row.product} " in f" {name} ")
-        return next((row.device for row in found), None)
-
-    def shape(self, size: str) -> ModelShape:
-        """A model of the table as it comes, or one like that of the nearest size, such as `7B`.
-
-        Raises:
-            InvalidInput: It is no size and no name.
-        """
-        by_name = {row.name.lower(): row for row in self.models.values()}
-        known = by_name.get(size.lower())
-        try:
-            count = parse_parameters(known.parameters if known else size)
-        except InvalidInput as error:
-            named = re.search(r"\d+(\.\d+)?[bm]\b", size.lower())
-            like = named[0].upper() if named else "8B"
-            raise InvalidInput(
-                f"'{size}' is no file or folder here, and no model that is known; give a GGUF "
-                "file, a folder of safetensors, a config.json, a name "
-                f"({did_you_mean(size, self.models)}), or a size: harness advise {like}",
-                code="advise.model-unknown",
-            ) from error
-        row = known or min(
-            (one for one in self.models.values() if not one.active_parameters),
-            key=lambda one: abs(parse_parameters(one.parameters) - count),
-        )
-        packed = self.quantization(row.quantization if known and row.quantization else "BF16")
-        return shape_by_hand(
-            row.parameters if known else size,
-            title=row.name if known else size,
-            layers=row.layers,
-            width=row.width,
-            fine=row.fine_parameters,
-            heads=row.heads if known else 0,
-            kv_heads=row.kv_heads,
-            head_dim=row.head_dim,
-            bits=packed.bits,
-            active=row.active_parameters,
-            quantization=packed.name,
+    @property
+    def room(self) -> int:
+        """What models may take of the memory; of a GPU vLLM's default."""
+        return self.room_bytes or round(
+            self.memory_bytes * (0.92 if self.is_gpu else machine.MACHINE_SHARE)
         )
 
+    def flops_with(self, quantization: str | None) -> float | None:
+        """What it computes a second with weights packed so.
 
-def read_tables() -> Tables:
-    """The packaged tables."""
-    return Tables(
-        devices=_rows("devices", DeviceRow),
-        models=_rows("models", ModelRow),
-        prices=_rows("prices", PriceRow),
-        quantizations=_rows("quantizations", QuantizationRow),
+        Only FP8 has units of its own. Others, 4 bits included, are unpacked to 16.
+        """
+        eight = self.fp8_flops_per_s if (quantization or "").upper().startswith("FP8") else None
+        return eight or self.flops_per_s
+
+
+def rows(table: str) -> list[dict[str, str]]:
+    """Of a packaged table, each with its source and its date."""
+    return list(csv.DictReader(io.StringIO(_text(f"{table}.csv"))))
+
+
+def _text(name: str) -> str:
+    return files("harness.advise").joinpath("tables", name).read_text(encoding="utf-8")
+
+
+@cache
+def known_devices() -> dict[str, DeviceSpec]:
+    """By name, those of the table."""
+    return {
+        row["name"]: DeviceSpec(
+            name=row["name"],
+            memory_bytes=round(float(row["memory_gib"]) * 2**30),
+            memory_bytes_per_s=float(row["bandwidth_gb_s"]) * 1e9,
+            flops_per_s=float(row["tflops"]) * 1e12,
+            fp8_flops_per_s=float(row["fp8_tflops"] or 0) * 1e12 or None,
+            usd_per_hour=float(row["usd_per_hour"] or 0) or None,
+            source=f"{row['source']}, {row['date']}",
+        )
+        for row in rows("devices")
+    }
+
+
+def known_device(name: str) -> DeviceSpec:
+    """One of the table.
+
+    Raises:
+        InvalidInput: There is none of that name.
+    """
+    known = known_devices()
+    if name not in known:
+        said = f"'{name}' is not in the table of devices; {did_you_mean(name, known)}, or give "
+        raise InvalidInput(f"{said}--memory and --bandwidth", code="advise.device-unknown")
+    return known[name]
+
+
+def this_machine() -> DeviceSpec:
+    """The machine's own memory and processor; measuring takes half a second, once a process.
+
+    Its operations are f32 products: what kernels for quantized weights reach is about as much.
+    """
+    return DeviceSpec(
+        name=MACHINE,
+        memory_bytes=machine.machine_memory_bytes(),
+        memory_bytes_per_s=machine.memory_bytes_per_s(),
+        flops_per_s=machine.products_per_s(),
+        is_gpu=False,
+        source="measured",
     )
 
 
-_R = TypeVar("_R", bound=Row)
+def this_gpu(name: str) -> DeviceSpec:
+    """A GPU of this machine, by its driver, and by the table for what that does not tell.
+
+    Raises:
+        InvalidInput: There is no such GPU, or too little is known of it.
+    """
+    gpus = read_gpus()
+    for gpu in gpus:
+        like = product(gpu.product) or DeviceSpec(name=name, memory_bytes=0, source="")
+        memory = gpu.capacity_bytes or like.memory_bytes
+        speed = gpu.memory_bytes_per_s or like.memory_bytes_per_s
+        if gpu.name == name and memory and speed:
+            count = sum(one.product == gpu.product for one in gpus)
+            like = replace(like, memory_bytes=memory, memory_bytes_per_s=speed)
+            return replace(like, count=count, source="nominal")
+    found = ", ".join(gpu.name for gpu in gpus) or "none"
+    said = f"'{name}' is not seen by NVIDIA's driver here (found: {found}); install the extra "
+    raise InvalidInput(
+        f"{said}`nvidia`, or give --memory and --bandwidth", code="advise.no-such-gpu"
+    )
 
 
-def _rows(name: str, kind: type[_R]) -> dict[str, _R]:
-    text = files("harness.advise").joinpath("tables", f"{name}.csv").read_text(encoding="utf-8")
-    cells = csv.DictReader(io.StringIO(text))
-    rows = [kind.model_validate({key: one for key, one in row.items() if one}) for row in cells]
-    return {row.name: row for row in rows}
+def product(name: str) -> DeviceSpec | None:
+    """The GPU that a driver calls so; None if it is not in the table."""
+    named = {row["product"]: row["name"] for row in rows("devices")}
+    found = (known for driver, known in named.items() if f" {driver} " in f" {name} ")
+    return next((known_device(known) for known in found), None)
+
+
+def device_by_hand(
+    memory: str,
+    *,
+    bandwidth: str | None = None,
+    tflops: float | None = None,
+    like: str | None = None,
+) -> DeviceSpec:
+    """A device of so much memory, `24 GiB`, and speed, `1008 GB`; the rest is as of `like`.
+
+    It is a GPU, or like `machine` a processor with the machine's memory.
+
+    Raises:
+        InvalidInput: There is none like it, or a size has another form or no unit.
+    """
+    is_new = like in {None, MACHINE}
+    found = DeviceSpec(name="", memory_bytes=0, source="") if is_new else known_device(str(like))
+    try:
+        size = parse_bytes(memory)
+        speed = parse_bytes((bandwidth or "1 GB").removesuffix("/s"))
+    except ValueError as error:
+        raise InvalidInput(str(error), code="advise.size-unreadable") from error
+    if min(size, speed) < _LEAST_BYTES:
+        said = f"'{memory}' is no memory, or it has no speed; give both with their units: "
+        said += '--memory "24 GiB" --bandwidth "1008 GB"'
+        raise InvalidInput(said, code="advise.no-memory")
+    return replace(
+        found,
+        name=f"{like or 'GPU'} of {memory}" if is_new else f"{memory}, otherwise as {like}",
+        memory_bytes=size,
+        memory_bytes_per_s=speed if bandwidth else found.memory_bytes_per_s,
+        flops_per_s=tflops * 1e12 if tflops else found.flops_per_s,
+        fp8_flops_per_s=None if tflops else found.fp8_flops_per_s,
+        usd_per_hour=None,
+        is_gpu=like != MACHINE,
+        source="by hand",
+    )
+
+
+@cache
+def quantizations() -> dict[str, Quantization]:
+    """By name, those of the table."""
+    return {
+        row["name"]: Quantization(
+            row["name"], packing, float(row["bits"]), float(row["nominal_bits"])
+        )
+        for packing in get_args(Packing)
+        for row in rows("quantizations")
+        if row["packing"] == packing
+    }
+
+
+def quantization_of(name: str) -> Quantization:
+    """One of the table, in any case.
+
+    Raises:
+        InvalidInput: There is none of that name.
+    """
+    known = quantizations()
+    if name.upper() not in known:
+        said = f"'{name}' is not a quantization; {did_you_mean(name.upper(), known)}"
+        raise InvalidInput(said, code="advise.quantization-unknown")
+    return known[name.upper()]
+
+
+@cache
+def known_models() -> Mapping[str, Mapping[str, Any]]:
+    """By name, their published configurations and sizes."""
+    return {row["name"]: row for row in json.loads(_text("models.json"))}
+
+
+@cache
+def known_shape(model: str) -> ModelShape:
+    """A model of the table by its name, also as a hub has it; or one of a size, such as `7B`.
+
+    That has the layers of the usual one of the nearest size.
+
+    Raises:
+        InvalidInput: It is no size and no name.
+    """
+    known = known_models()
+    plain = _VARIANT.sub("", model.lower().rpartition("/")[2]).removeprefix("meta-")
+    for name, row in known.items():
+        if name.lower() == plain:
+            shape = model_shape.configured_shape(row["config"], path=Path(name), title=model)
+            return replace(shape, is_local=False)
+    try:
+        count = parse_parameters(model)
+    except InvalidInput as error:
+        size = re.search(r"\d+(\.\d+)?[bm]\b", model.lower())
+        said = (
+            f"'{model}' is no file or folder here, and no model that is known; give a GGUF file, "
+        )
+        said += (
+            f"a folder of safetensors, a config.json, a name ({did_you_mean(model, known)}), or a "
+        )
+        said += f"size: harness advise {size[0].upper() if size else '8B'}"
+        raise InvalidInput(said, code="advise.model-unknown") from error
+    usual = [known_shape(name) for name, row in known.items() if "usual" in row]
+    return min(usual, key=lambda one: abs(one.parameters - count)).scaled(model)
+
+
+def managed_price(parameters: int, prompts: float) -> tuple[str, float] | None:
+    """Dollars for a million output tokens with so many times as many of prompts, at a managed one.
+
+    That is the model nearest in size, of half to twice the size; None if there is none.
+    """
+
+    def ratio(row: Mapping[str, str]) -> float:
+        size = parse_parameters(row["parameters"]) / parameters
+        return max(size, 1 / size)
+
+    row = min(rows("managed"), key=ratio)
+    price = float(row["usd_per_million_input"]) * prompts + float(row["usd_per_million_output"])
+    return (row["name"], price) if ratio(row) <= 2 else None

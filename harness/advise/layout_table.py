@@ -1,82 +1,75 @@
-"""What `harness advise` prints: the table of layouts, and how to start the marked one."""
+"""What `harness advise` prints: the table of layouts, and the command lines of the marked one.
+
+Servers whose commands were never run here have none.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Final
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import PurePath
+from typing import Final, NamedTuple, get_args
 
 from rich.console import Console
 
-from harness.advise.data_tables import Tables
-from harness.advise.device import DeviceSpec
-from harness.advise.layouts import (
-    Layout,
-    Miss,
-    Place,
-    Wanted,
-    device_price,
-    enough_devices,
-    managed_price,
-    packed,
-    precisions,
-)
+from harness.advise.data_tables import DeviceSpec, managed_price, rows
+from harness.advise.layouts import Layout, Miss, Place, enough_devices, packed, precisions
 from harness.advise.rates import USUAL, usd_per_million_tokens
-from harness.advise.serving import LAUNCHES, Launch, Serving, toml
 from harness.cli.tables import digits, dollars, print_line
 from harness.hardware import format_bytes
-from harness.hardware.quantization import role_floor
+from harness.hardware.quantization import CACHE_TYPES, KvBits, role_floor
 from harness.inference.endpoint import BackendName
 from harness.inference.providers import PROVIDERS
 
 ONLY: Final = "model"
 """The role of a model that has none."""
+_LEFT: Final = {"", "model", "roles", "precision", "devices", "takes", "fits", "targets"}
+"""Columns of words."""
 _ROWS: Final = 12
 """Of a table without --explain."""
 _FIRST_PORT: Final = 8080
-_SHORT_S: Final = 0.01
 _BARE: Final = re.compile("[A-Za-z0-9_-]+")
 """A key of TOML that needs no quotes."""
 
 
 def print_places(
-    places: Sequence[Place],
-    device: DeviceSpec,
-    tables: Tables,
-    console: Console,
-    *,
-    price: float | None,
-    explain: bool,
+    places: Sequence[Place], device: DeviceSpec, console: Console, *, explain: bool
 ) -> None:
     """Prints each model's table, and what follows from it."""
     print_line(device_line(device, explain=explain), console)
     roles: list[str] = []
     lines: list[str] = []
     for place, port in zip(places, ports_of(places), strict=True):
-        print_line("", console)
         _print_table(place, device, console, explain=explain)
-        row = place.marked
+        row, role = place.marked, place.wanted.role
         if row is None:
-            print_line(missed_line(place, device, tables), console, "bold")
+            print_line(missed_line(place, device), console, "bold")
             continue
-        print_line(f"-> meets all targets{unknown_targets(row)}.", console)
-        for said in cost_lines(place, row, device, tables, price=price):
+        unknown = "" if row.ttft_s is not None else "; TTFT unknown"
+        if row.itl_s is None:
+            unknown = " as far as known: --bandwidth and --tflops would tell its speed"
+        print_line(f"-> meets all targets{unknown}.", console)
+        for said in cost_lines(place, row):
             print_line(said, console)
-        made = launches(place, row, device, port=port)
-        for backend, launch in made.items():
-            title = PROVIDERS[backend].title
-            command = " ".join(one.text for one in launch.command)
-            print_line(f"{title}: {command}", console, "bold green")
-        if explain:
-            _print_explanation(made, console)
-        if made:
-            key = _key(place.wanted.role)
-            endpoint = next(iter(made.values())).endpoint
-            roles += [f"{key} = {toml(place.wanted.role)}"] * (place.wanted.role != ONLY)
-            lines += ["", f"[endpoints.{key}]", *(one.text for one in endpoint)]
+        reasons = {one["name"]: one["formula"] for one in rows("columns") if one["formula"]}
+        settings = servings(place, row, device, port=port)
+        for backend, serving in settings.items():
+            command = command_of(backend, serving)
+            reasons |= {one.text: one.reason for one in command}
+            said = f"{PROVIDERS[backend].title}: {' '.join(one.text for one in command)}"
+            print_line(said, console, "bold green")
+        for name, reason in reasons.items() if explain else ():
+            print_line(f"  {name}: {reason}", console, "dim")
+        for backend, serving in [*settings.items()][:1]:
+            key = role if _BARE.fullmatch(role) else toml(role)
+            roles += [f"{key} = {toml(role)}"] * (role != ONLY)
+            lines += ["", f"[endpoints.{key}]", *endpoint_of(backend, serving)]
     if not all(place.marked for place in places):
-        print_line("\n" + remedy_line(places, device, tables), console, "bold")
+        print_line("\n" + remedy_line(places, device), console, "bold")
     if lines:
         head = ["", "[roles]", *roles] if roles else []
         print_line("\nharness.toml:" + "\n".join([*head, *lines]), console, "cyan")
@@ -85,86 +78,76 @@ def print_places(
 def device_line(device: DeviceSpec, *, explain: bool) -> str:
     """What is known of the device."""
     count = f"{device.count} x " if device.count > 1 else ""
-    speeds = [
-        f"{device.memory_bytes_per_s / 1e9:,.0f} GB/s"
-        if device.memory_bytes_per_s
-        else "bandwidth unknown (--bandwidth)"
-    ]
-    if device.flops_per_s is None:
-        speeds.append("operations unknown (--tflops)")
-    else:
-        eight = device.fp8_flops_per_s
-        also = f", {eight / 1e12:,.0f} with FP8" if eight else ""
-        speeds.append(f"{device.flops_per_s / 1e12:,.3g} TFLOP/s{also}")
+    bandwidth = f"{device.memory_bytes_per_s / 1e9:,.0f} GB/s"
+    operations = f"{(device.flops_per_s or 0) / 1e12:,.4g} TFLOP/s"
+    if device.fp8_flops_per_s:
+        operations += f", {device.fp8_flops_per_s / 1e12:,.0f} with FP8"
+    bandwidth = bandwidth if device.memory_bytes_per_s else "bandwidth unknown (--bandwidth)"
+    operations = operations if device.flops_per_s else "operations unknown (--tflops)"
     source = f" ({device.source})" if explain else ""
-    return f"{count}{device.name}: {format_bytes(device.memory_bytes)}, {', '.join(speeds)}{source}"
-
-
-# --- the table ------------------------------------------------------------------------------------
+    size = format_bytes(device.memory_bytes)
+    return f"{count}{device.name}: {size}, {bandwidth}, {operations}{source}"
 
 
 def _print_table(place: Place, device: DeviceSpec, console: Console, *, explain: bool) -> None:
-    wanted = place.wanted
-    load, shape = wanted.load, wanted.shape
-    name = "" if wanted.role == ONLY else f"{wanted.role}: "
+    load = place.wanted.load
     asked = "1 user" if load.users == 1 else f"{load.users} users at once"
     if load.rate_per_s:
         asked += f", {load.rate_per_s:.3g} requests/s"
     print_line(
-        f"{name}{shape.title}, {asked}, {load.prompt_tokens:,} + {load.output_tokens:,} tokens "
-        f"each; targets: TTFT {load.ttft_s:g} s, ITL {1000 * load.itl_s:g} ms",
+        f"\n{_prefix(place.wanted.role, ': ')}{place.wanted.shape.title}, {asked}, "
+        f"{load.prompt_tokens:,} + {load.output_tokens:,} tokens each; targets: TTFT "
+        f"{load.ttft_s:g} s, ITL {1000 * load.itl_s:g} ms",
         console,
         "bold",
     )
-    if place.count and (place.models > 1 or place.first):
+    if place.models > 1 or place.first:
         gpus = ", ".join(str(place.first + n) for n in range(place.count))
         beside = ", beside the other models there" if place.models > 1 else ""
         print_line(f"on device {gpus}{beside}", console)
-    chosen = place.marked
     shown = place.layouts if explain else place.layouts[:_ROWS]
-    rows = [
-        ("", "precision", "devices", "weights", "KV/sequence", "sequences", "decode <=",
-         "prefill <=", "TTFT", "ITL", "tokens/s", "$/h", "targets"),
-        *(_cells(one, "->" if one == chosen else "") for one in shown),
-    ]  # fmt: skip
-    # A device of one's own has no price in the table.
-    hidden = {number for number in range(1, 12) if all(row[number] == "?" for row in rows[1:])}
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows if place.layouts else ():
-        cells = [
-            cell.ljust(width) if number in {0, 1, 2, 12} else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-            if number not in hidden
-        ]
-        print_line("  ".join(cells).rstrip(), console)
+    marked = [("->" if one == place.marked else "", *cells(one)) for one in shown]
+    print_rows([("", *columns()), *marked] if marked else [], console)
     if len(shown) < len(place.layouts):
         print_line(f"and {len(place.layouts) - len(shown)} more: --explain", console)
     for note in notes(place, device):
         print_line(f"- {note}", console)
 
 
-def _cells(row: Layout, mark: str) -> tuple[str, ...]:
-    cache = "" if row.kv_bits == 16 else f" KV{row.kv_bits}"
+def columns() -> list[str]:
+    """The titles of a layout's."""
+    return [row["name"] for row in rows("columns")]
+
+
+def print_rows(table: Sequence[Sequence[str]], console: Console) -> None:
+    """Prints a table, its head first, without columns of which nothing is known."""
+    wide = [
+        (column, max(map(len, column)), str.ljust if column[0] in _LEFT else str.rjust)
+        for column in zip(*table, strict=True)
+        if not all(text == "?" for text in column[1:])
+    ]
+    for number in range(len(table)):
+        texts = [justified(column[number], width) for column, width, justified in wide]
+        print_line("  ".join(texts).rstrip(), console)
+
+
+def cells(row: Layout) -> tuple[str, ...]:
+    """A layout's, by `columns`."""
+    least, most = (">= ", "<= ") if row.is_bound else ("", "")
     return (
-        mark,
-        f"{row.precision}{cache}",
-        division(row),
+        row.precision + ("" if row.kv_bits == 16 else f" KV{row.kv_bits}"),
+        f"{row.devices}{_divided(row).replace(',', ':')}",
         format_bytes(row.weight_bytes),
         format_bytes(row.sequence_bytes),
         f"{row.sequences:,}",
         _number(row.decode_limit),
         _number(row.prefill_limit),
-        _seconds(row.ttft_s),
-        _seconds(row.itl_s),
-        _number(row.tokens_per_s),
+        "?" if row.ttft_s is None else least + _seconds(row.ttft_s),
+        "?" if row.itl_s is None else least + _seconds(row.itl_s),
+        most + _number(row.tokens_per_s),
         "?" if row.usd_per_hour is None else f"{row.usd_per_hour:.2f}",
         "; ".join(map(missed, row.misses)) or ("met" if row.ttft_s is not None else "none missed"),
     )
-
-
-def division(row: Layout) -> str:
-    """How a layout divides the devices."""
-    return f"{row.devices}{_divided(row).replace(',', ':')}"
 
 
 def _divided(row: Layout) -> str:
@@ -183,151 +166,107 @@ def missed(miss: Miss) -> str:
     return f"{miss.target} {_seconds(miss.value)} of {_seconds(miss.limit)}"
 
 
-def unknown_targets(row: Layout) -> str:
-    """Those that could not be checked, in words."""
-    if row.itl_s is None:
-        return " as far as known: it fits, and --bandwidth and --tflops would tell its speed"
-    return "" if row.ttft_s is not None else "; TTFT unknown"
-
-
-def notes(place: Place, device: DeviceSpec) -> list[str]:
+def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
     """What a reader of the table has to know, in one line each."""
-    wanted, rows = place.wanted, place.layouts
-    load, shape = wanted.load, wanted.shape
-    is_divided = any(row.tensor_parallel > 1 for row in rows)
-    is_timed = any(row.ttft_s is not None for row in rows)
-    floor = role_floor(wanted.role)
-    said = {
-        "TTFT is the last user's if all ask at one moment; with --rate, requests come at random": (
-            is_timed and load.users > 1 and load.rate_per_s is None
-        ),
-        f"TTFT, ITL and tokens/s are at {USUAL.bandwidth:.0%} of the bandwidth and "
-        f"{USUAL.compute:.0%} of the operations, until --measure has found better figures": (
-            is_timed and wanted.factors == USUAL
-        ),
-        "tokens/s and ITL are without the reading of prompts, whose speed is unknown": (
-            not is_timed and any(row.itl_s for row in rows)
-        ),
-        "what GPUs send each other is in no figure: TP wants NVLink, and stays far below its "
-        "limits where a step is short": is_divided,
-        "steps under 10 ms take longer: what starting kernels takes is in no figure": any(
-            row.itl_s and row.itl_s < _SHORT_S for row in rows
-        ),
-        "one head of its KV cache is for all (MLA, MQA), and every GPU of TP repeats it; attention "
-        "by data parallel, which does not, is not in the table": (
-            is_divided and _has_one_head(wanted)
-        ),
-        "FP8 is of the weights alone: this device multiplies in 16 bits": (
-            not device.fp8_flops_per_s and any(row.precision == "FP8" for row in rows)
-        ),
-        f"experts: all {format_bytes(shape.weight_bytes)} are in memory; a token reads "
-        f"{format_bytes(shape.active_bytes)}, several sequences up to all of it": (
-            shape.expert_share < 1
-        ),
-        f"sizes in another precision than {shape.quantization} are estimates": (
-            any(row.precision not in {shape.quantization, "F16"} for row in rows)
-        ),
-        f"fewer than {floor:g} bits are too coarse for {wanted.role}": (
-            any(row.bits < floor - 0.1 for row in rows)
-        ),
-        "its KV cache is at most so large: some of its layers are not known here": (
-            bool(shape.family) and not shape.exact_caches
-        ),
-        f"trained for {shape.context_limit} tokens, fewer than {load.context_tokens}": (
-            0 < (shape.context_limit or 0) < load.context_tokens
-        ),
-    }
-    return [note for note, holds in said.items() if holds]
-
-
-def _has_one_head(wanted: Wanted) -> bool:
-    return any(cache.heads == 1 for cache in wanted.shape.caches)
+    wanted, layouts = place.wanted, place.layouts
+    load, shape, floor = wanted.load, wanted.shape, role_floor(wanted.role)
+    is_divided = any(row.tensor_parallel > 1 for row in layouts)
+    is_timed = any(row.ttft_s is not None for row in layouts)
+    if is_timed and load.users > 1 and load.rate_per_s is None:
+        yield "TTFT is the last user's if all ask at once; with --rate, requests come at random"
+    if is_timed and wanted.factors == USUAL:
+        shares = f"{USUAL.bandwidth:.0%} of the bandwidth and {USUAL.compute:.0%} of the operations"
+        yield f"TTFT, ITL and tokens/s are at {shares}, until --measure has found better figures"
+    if not is_timed and any(row.itl_s for row in layouts):
+        yield "tokens/s and ITL are without the reading of prompts, whose speed is unknown"
+    if is_divided:
+        yield "what GPUs send each other is in no figure: TP wants NVLink"
+    if any(row.is_bound for row in layouts):
+        yield ">= and <=: steps under 0.1 ms a layer take longer, for starting kernels and sending"
+    if is_divided and any(cache.heads == 1 for cache in shape.caches):
+        yield "its KV cache is one head (MLA, MQA): each GPU of TP has all of it"
+    if not device.fp8_flops_per_s and any(row.precision == "FP8" for row in layouts):
+        yield "FP8 is of the weights alone: this device multiplies in 16 bits"
+    if shape.expert_share < 1:
+        whole, one = (format_bytes(size) for size in (shape.weight_bytes, shape.active_bytes))
+        yield f"experts: all {whole} are in memory; a token reads {one}, several sequences more"
+    if any(row.precision not in {shape.quantization, "F16"} for row in layouts):
+        yield f"sizes in another precision than {shape.quantization} are estimates"
+    if any(row.bits < floor - 0.1 for row in layouts):
+        yield f"fewer than {floor:g} bits are too coarse for {wanted.role}"
+    if shape.family and not shape.exact_caches:
+        yield "its KV cache is at most so large: some of its layers are not known here"
+    if 0 < (shape.context_limit or 0) < load.context_tokens:
+        yield f"trained for {shape.context_limit} tokens, fewer than {load.context_tokens}"
 
 
 def _number(value: float | None) -> str:
     return "?" if value is None else digits(value)
 
 
-def _seconds(value: float | None) -> str:
-    if value is None:
-        return "?"
+def _seconds(value: float) -> str:
     if value == float("inf"):
         return "endless"
-    return f"{1000 * value:,.0f} ms" if value < 1 else f"{digits(value)} s"
+    ms = 1000 * value
+    return f"{digits(value)} s" if value >= 1 else f"{digits(ms) if ms < 10 else round(ms)} ms"
 
 
-# --- what follows ---------------------------------------------------------------------------------
-
-
-def missed_line(place: Place, device: DeviceSpec, tables: Tables) -> str:
+def missed_line(place: Place, device: DeviceSpec) -> str:
     """That no layout of a model meets the targets, and why."""
     wanted = place.wanted
     name = wanted.shape.title if wanted.role == ONLY else wanted.role
     if place.layouts:
-        best = min(place.layouts, key=_distance)
-        why = "; ".join(map(missed, best.misses))
-        nearest = f"{best.precision}{_divided(best)}"
-        return f"No layout of {name} meets the targets. The nearest, {nearest}: {why}."
+        return f"No layout of {name} meets the targets."
     if place.models > 1:
         turns = "They can take turns, each loaded when it is called: see harness models plan."
         return f"{name} does not fit beside the other models. {turns}"
-    least = min(precisions(wanted, device, tables), key=lambda one: one.weight_bytes)
-    return (
-        f"{name} does not fit with one sequence: in {least.quantization} its weights alone take "
-        f"{format_bytes(least.weight_bytes)}."
-    )
+    least = min(precisions(wanted, device), key=lambda one: one.weight_bytes)
+    size = f"{least.quantization} its weights alone take {format_bytes(least.weight_bytes)}"
+    return f"{name} does not fit with one sequence: in {size}."
 
 
-def _distance(row: Layout) -> tuple[int, float]:
-    return len(row.misses), max(miss.factor for miss in row.misses)
-
-
-def remedy_line(places: Sequence[Place], device: DeviceSpec, tables: Tables) -> str:
+def remedy_line(places: Sequence[Place], device: DeviceSpec) -> str:
     """What would meet all targets: 8 bits in the cache, or devices."""
     wanted = [one.wanted for one in places]
-    remedies = []
-    packed_caches = [replace(one, kv_bits=8) for one in wanted]
-    if any(one.kv_bits == 16 for one in wanted) and all(
-        one.marked for one in packed(packed_caches, device, tables)
-    ):
-        remedies.append("a KV cache of 8 bits (--kv-bits 8)")
-    for one in enough_devices(wanted, device, tables)[:4]:
-        cost = "" if one.usd_per_hour is None else f", ${one.usd_per_hour:.2f}/h"
-        rows = [(place.wanted.role, place.marked) for place in one.places]
+    eight = [replace(one, kv_bits=8) for one in wanted]
+    is_enough = eight != wanted and all(one.marked for one in packed(eight, device))
+    remedies = ["a KV cache of 8 bits (--kv-bits 8)"] if is_enough else []
+    for one in enough_devices(wanted, device)[:4]:
         ways = "; ".join(
-            f"{'' if role == ONLY else role + ' '}{row.precision}{_divided(row)}"
-            for role, row in rows
-            if row
+            f"{_prefix(role, ' ')}{row.precision}{_divided(row)}"
+            for role, row in one.layouts.items()
         )
+        cost = "" if one.usd_per_hour is None else f", ${one.usd_per_hour:.2f}/h"
         remedies.append(f"{one.count} x {one.device} ({ways}{cost})")
-    if remedies:
-        return f"What would meet the targets: {', or '.join(remedies)}."
     most = 8 if len(places) > 1 else 16
-    return f"None of these meets the targets: 1 to {most} of each GPU of the table."
+    if not remedies:
+        return f"None of these meets the targets: 1 to {most} of each GPU of the table."
+    return f"What would meet the targets: {', or '.join(remedies)}."
 
 
-def cost_lines(
-    place: Place, row: Layout, device: DeviceSpec, tables: Tables, *, price: float | None
-) -> list[str]:
+def _prefix(role: str, after: str) -> str:
+    return "" if role == ONLY else f"{role}{after}"
+
+
+def cost_lines(place: Place, row: Layout) -> Iterable[str]:
     """What a million tokens cost at the load, and from when on that is less than by the token."""
-    load, speed = place.wanted.load, row.tokens_per_s
-    hour = price if price is not None else device_price(device, tables)
-    if hour is None or not speed:
-        return []
-    hour *= row.devices / place.models
-    asked = load.rate_per_s * load.output_tokens if load.rate_per_s else speed
-    busy = min(asked / speed, 1.0)
-    cost = usd_per_million_tokens(hour, tokens_per_s=speed, busy=busy)
+    load, speed, shape = place.wanted.load, row.tokens_per_s, place.wanted.shape
+    if row.usd_per_hour is None or not speed:
+        return
+    hour = row.usd_per_hour / place.models
+    busy = min(load.rate_per_s * load.output_tokens / speed, 1.0) if load.rate_per_s else 1.0
+    cost = dollars(usd_per_million_tokens(hour, tokens_per_s=speed, busy=busy))
+    least = "at least " if row.is_bound and busy == 1 else ""
     when = f"{busy:.0%} busy, idle time included" if load.rate_per_s else "always as busy as this"
     share = "" if place.models == 1 else f", its part of {place.models},"
-    said = f"${hour:.2f} an hour{share} is ${dollars(cost)} a million output tokens ({when})"
-    managed = managed_price(place.wanted, tables)
-    if managed is not None and place.models == 1:
+    said = f"${hour:.2f} an hour{share} is {least}${cost} a million output tokens ({when})"
+    managed = managed_price(shape.parameters, load.prompt_tokens / load.output_tokens)
+    if managed is not None and place.models == shape.expert_share == 1:
         needed = 24e6 * hour / managed[1]
         if needed <= speed * 86_400:
             day = f"{needed / 1e6:,.1f} M output tokens a day"
             said += f"; less than {managed[0]} at ${dollars(managed[1])} from {day} on"
-    return [said + "."]
+    yield said + "."
 
 
 def ports_of(places: Sequence[Place]) -> list[int | None]:
@@ -335,68 +274,150 @@ def ports_of(places: Sequence[Place]) -> list[int | None]:
     return [_FIRST_PORT + 100 * n for n in range(len(places))] if len(places) > 1 else [None]
 
 
-def launches(
+def servings(
     place: Place, row: Layout, device: DeviceSpec, *, port: int | None
-) -> dict[BackendName, Launch]:
-    """By backend, how the servers that take a layout are started."""
-    wanted = place.wanted
-    is_whole = row.precision in {"BF16", "F16"}
-    is_given = wanted.shape.family and row.precision == wanted.shape.quantization
-    made: dict[BackendName, Launch] = {}
-    for backend, (packing, launch) in LAUNCHES.items():
-        # A model that is given by its size comes in either packing.
-        either = is_whole and not wanted.shape.family and row.tensor_parallel == 1
-        takes = packing == row.packing or either
-        if not takes or (packing == "safetensors" and not device.is_gpu):
+) -> dict[BackendName, Serving]:
+    """By backend, the settings of the servers that take a layout."""
+    load, shape = place.wanted.load, place.wanted.shape
+    is_whole, is_own = (
+        row.precision in {"BF16", "F16", "MXFP4"},
+        row.precision == shape.quantization,
+    )
+    made: dict[BackendName, Serving] = {}
+    for backend, server in servers().items():
+        # A model that is known by its name comes in either packing.
+        either = is_whole and not shape.is_local and row.tensor_parallel == 1
+        of_gguf = server["packing"] == "gguf"
+        if not (server["packing"] == row.packing or either) or not (of_gguf or device.is_gpu):
             continue
-        model, online = wanted.model, None
-        if packing == "gguf":
-            if not is_given:
-                model = f"{model.removesuffix('.gguf')}-{row.precision}.gguf"
-        elif row.precision == "FP8" and wanted.shape.quantization in {"BF16", "F16"}:
-            online = "fp8"
-        elif not is_given and not is_whole and row.precision != wanted.shape.quantization:
-            model = f"{model}-{row.precision}"
-        share = row.device_bytes / device.memory_bytes + 0.01
-        serving = Serving(
+        model, online = place.wanted.model, None
+        if of_gguf and not (shape.is_local and is_own):
+            name = model if shape.is_local else model.rpartition("/")[2]
+            model = f"{name.removesuffix('.gguf')}-{row.precision}.gguf"
+        elif not of_gguf and not is_own and not is_whole:
+            online = "fp8" if row.precision == "FP8" else None
+            model = model if online else f"{model}-{row.precision}"
+        share = round(row.device_bytes / device.memory_bytes + 0.01, 2)
+        made[backend] = Serving(
             model=model,
-            context_tokens=wanted.load.context_tokens,
-            sequences=max(min(-(-wanted.load.users // row.copies), row.sequences // row.copies), 1),
+            context_tokens=load.context_tokens,
+            sequences=max(min(-(-load.users // row.copies), row.sequences // row.copies), 1),
             kv_bits=row.kv_bits,
             quantization=online,
             on_gpu=device.is_gpu,
             tensor_parallel=row.tensor_parallel,
             stages=row.stages,
             copies=row.copies,
-            gpu_share=round(share, 2) if place.models > 1 else None,
+            gpu_share=share if place.models > 1 else None,
             port=port,
             first_gpu=place.first if device.count > row.devices or row.copies > 1 else None,
         )
-        made[backend] = launch(serving)
     return made
 
 
-def _key(role: str) -> str:
-    return role if _BARE.fullmatch(role) else toml(role)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """The settings to start a server with."""
+
+    model: str
+    """Its file, folder or name, as the server takes it."""
+    context_tokens: int
+    """Of one sequence: its prompt and its reply."""
+    sequences: int = 1
+    """Answered at once by one copy."""
+    kv_bits: KvBits = 16
+    quantization: str | None = None
+    """To pack 16-bit weights in as they are loaded; None to leave them as they are."""
+    on_gpu: bool = True
+    tensor_parallel: int = 1
+    stages: int = 1
+    copies: int = 1
+    gpu_share: float | None = None
+    """Of the GPU's memory, from 0 to 1, for each server; None for its default."""
+    port: int | None = None
+    """None for the server's usual one."""
+    first_gpu: int | None = None
+    """The number of the first that it uses; None if it is to use all that there are."""
 
 
-_FORMULAS: Final = {
-    "weights": "parameters x bits / 8; tables and routers stay in 16 bits",
-    "KV/sequence": "keys and values of its tokens in each layer, by heads, windows and states, on "
-    "all GPUs of a copy",
-    "sequences": "on each device, (92 % of a GPU's memory or 80 % of a machine's - weights - "
-    "buffers) / KV of a sequence",
-    "decode <=": "bandwidth / (weights that a token passes + its KV cache), on each GPU of TP",
-    "prefill <=": "operations of the GPUs of TP / (2 x active parameters + attention)",
-    "TTFT": "prompts before it and its own / prefill + a step; without a place a round more",
-    "ITL": "a step of all sequences + the prompts of others that are read meanwhile",
-    "tokens/s": "output tokens / (reading a prompt + steps / sequences at once) x copies",
-}
+class Setting(NamedTuple):
+    """A part of a command line, and its reason."""
+
+    text: str
+    """`--max-num-seqs 16`; first variables, then the program and the model."""
+    reason: str
 
 
-def _print_explanation(made: Mapping[BackendName, Launch], console: Console) -> None:
-    """The columns with their formulas, and the flags with their reasons."""
-    settings = (setting for launch in made.values() for setting in launch.command)
-    reasons = _FORMULAS | {one.text: one.reason for one in settings}
-    for name, reason in reasons.items():
-        print_line(f"  {name}: {reason}", console, "dim")
+@cache
+def servers() -> dict[BackendName, dict[str, str]]:
+    """By backend, its column of the table `flags`: its command, flags, usual port and packing."""
+    table = rows("flags")
+    return {
+        backend: {row["name"]: row[backend] for row in table}
+        for backend in get_args(BackendName)
+        if backend in table[0]
+    }
+
+
+def command_of(backend: BackendName, serving: Serving) -> list[Setting]:
+    """The command line that starts the server: joined by spaces, one for a shell."""
+    server, parts = servers()[backend], list[Setting]()
+    gpus, first = serving.tensor_parallel * serving.stages, serving.first_gpu
+    for copy in range(serving.copies):
+        seen = range((first or 0) + copy * gpus, (first or 0) + (copy + 1) * gpus)
+        values: dict[str, object] = {
+            "command": True,
+            "model": quoted(serving.model),
+            "all_tokens": serving.context_tokens * serving.sequences,
+            "cache_type": CACHE_TYPES[serving.kv_bits],
+            "gpus": serving.on_gpu and first is not None and ",".join(map(str, seen)),
+            "context_tokens": serving.context_tokens,
+            "sequences": serving.sequences,
+            "kv_bits": serving.kv_bits % 16,
+            "quantization": serving.quantization,
+            "gpu_layers": "all" if serving.on_gpu else "0",
+            "tensor_parallel": serving.tensor_parallel > 1 and serving.tensor_parallel,
+            "stages": serving.stages > 1 and serving.stages,
+            "gpu_share": serving.gpu_share,
+            "port": (serving.port or copy) and int(serving.port or server["usual_port"]) + copy,
+        }
+        settings = [
+            Setting(row[backend].format(**values), row["meaning"].format(**values))
+            for row in rows("flags")
+            if row[backend] and values.get(row["name"])
+        ]
+        parts += [Setting("&", "and beside it")] if copy else []
+        # Variables, the program, its flags.
+        parts += sorted(settings, key=lambda one: (one.text[:2] == "--", not one.text[0].isupper()))
+    return parts
+
+
+def endpoint_of(backend: BackendName, serving: Serving) -> list[str]:
+    """The lines of `harness.toml` under the head of the endpoint that calls the server."""
+    server, model = servers()[backend], serving.model
+    first = int(serving.port or server["usual_port"])
+    urls = [f"http://127.0.0.1:{first + copy}{server['path']}" for copy in range(serving.copies)]
+    lines = [
+        f"backend = {toml(backend)}",
+        f"urls = {toml(urls)}" if len(urls) > 1 else f"url = {toml(urls[0])}",
+        f"model_id = {toml(name_of(model) if model.endswith('.gguf') else model)}",
+        f"max_parallel = {serving.sequences * serving.copies}",
+    ]
+    more = server["line"].format(context_tokens=serving.context_tokens)
+    return [*lines, more] if more else lines
+
+
+def toml(value: object) -> str:
+    """A text or a list of texts as TOML has it."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def quoted(path: str) -> str:
+    """As a shell takes it; a `~` at its beginning stays the home folder."""
+    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
+
+
+def name_of(model: str) -> str:
+    """The last part of a path on this machine; any other name as it is."""
+    is_path = model.startswith(("/", ".", "~")) or model.endswith(".gguf")
+    return PurePath(model).name.removesuffix(".gguf") if is_path else model

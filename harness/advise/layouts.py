@@ -8,39 +8,59 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+import statistics
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Final, Literal
 
-from harness.advise.data_tables import Tables
-from harness.advise.device import DeviceSpec
-from harness.advise.model_shape import ModelShape, Packing, parse_parameters
-from harness.advise.rates import (
-    CEILING,
-    USUAL,
-    Factors,
-    Rates,
-    mean_queue,
-    mixed_itl_s,
-    requests_per_s,
-    ttft_s,
-)
-from harness.advise.serving_load import Load
+from harness.advise import rates as formulas
+from harness.advise.data_tables import DeviceSpec, known_devices, quantization_of, quantizations
+from harness.advise.model_shape import ModelShape, Packing
+from harness.advise.rates import CEILING, USUAL, Factors, Rates
 from harness.errors import InvalidInput
-from harness.hardware.machine import MACHINE_SHARE
+from harness.hardware.footprint import padded_tokens
 from harness.hardware.offload import GPU_CONTEXT_BYTES
 from harness.hardware.quantization import KvBits, role_floor
+from harness.trace.calls import Call, answered_by_model
+from harness.trace.intervals import depths
 
 Target = Literal["places", "TTFT", "ITL", "rate"]
 
-_SHARES: Final = {True: 0.92, False: MACHINE_SHARE}
-"""What models may take; of a GPU vLLM's default."""
 _WHOLE_BITS: Final = 15
 """A model with fewer for each weight comes in a precision of its own, and is served in that."""
+_SHORT_S: Final = 1e-4
+"""For each layer. In less, starting kernels and sending between GPUs take most of the time."""
 _MOST_DEVICES: Final = 16
 _MOST_RANKS: Final = 8
 """GPUs that divide a layer: those of one machine, as a rule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is asked of a model."""
+
+    users: int = 1
+    prompt_tokens: int = 2000
+    output_tokens: int = 500
+    rate_per_s: float | None = None
+    """Requests that come in a second, at random; None if all users ask at the same moment."""
+    cached_tokens: int = 0
+    """Of a prompt, in a prefix cache."""
+    calls: int | None = None
+    """Of the run that the load is from."""
+    ttft_s: float = 2.0
+    itl_s: float = 0.05
+
+    @property
+    def context_tokens(self) -> int:
+        """Of one sequence, in whole blocks."""
+        return padded_tokens(self.prompt_tokens + self.output_tokens)
+
+    @property
+    def middle_tokens(self) -> int:
+        """Of one sequence, when half of its reply is written."""
+        return self.prompt_tokens + self.output_tokens // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,23 +76,15 @@ class Wanted:
     """The only precision to consider; None for the model's own, or all from 16 bits down."""
     kv_bits: KvBits = 16
     factors: Factors = USUAL
-    """What device and server reach of the limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A target that a layout misses."""
+    """A target that a layout misses: users with a place, seconds, or requests a second."""
 
     target: Target
     value: float
-    """Users with a place, seconds, or requests a second."""
     limit: float
-
-    @property
-    def factor(self) -> float:
-        """How many times too few or too long."""
-        less = self.target in {"places", "rate"}
-        return self.limit / self.value if less else self.value / self.limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,20 +95,16 @@ class Layout:
     packing: Packing
     kv_bits: KvBits
     bits: float
-    """Of a weight, on average."""
     tensor_parallel: int
     stages: int
     copies: int
     weight_bytes: int
-    """Of a copy."""
+    """Of a copy, as the next."""
     sequence_bytes: int
-    """Of the cache of a sequence, on all GPUs of a copy together."""
     device_bytes: int
     """On each device, with the sequences of the load that have a place."""
     sequences: int
-    """That fit, in all copies together."""
     decode_limit: float | None
-    """Tokens a second of one sequence, at best."""
     prefill_limit: float | None
     """Tokens of a prompt that a copy reads in a second, at best."""
     ttft_s: float | None
@@ -104,8 +112,10 @@ class Layout:
     itl_s: float | None
     tokens_per_s: float | None
     """Of all replies together, while prompts are read; while none is, if that speed is unknown."""
-    misses: tuple[Miss, ...]
+    is_bound: bool
+    """Whether most of a step is in no figure: times are at least so long."""
     usd_per_hour: float | None
+    misses: tuple[Miss, ...]
 
     @property
     def devices(self) -> int:
@@ -113,89 +123,52 @@ class Layout:
         return self.tensor_parallel * self.stages * self.copies
 
 
-def layouts(
-    wanted: Wanted,
-    device: DeviceSpec,
-    tables: Tables,
-    *,
-    usd_per_hour: float | None = None,
-    taken_bytes: int = 0,
-) -> list[Layout]:
+def layouts(wanted: Wanted, device: DeviceSpec, *, taken_bytes: int = 0) -> list[Layout]:
     """Those that fit: most targets met first, then the highest precision, then the least cost.
 
     Of each division of a precision it has the fewest copies that meet all targets, else the most.
-
-    Args:
-        wanted: The model and its load.
-        device: One of `device.count` alike ones.
-        tables: Precisions and prices.
-        usd_per_hour: Of one device; by the table if None.
-        taken_bytes: What other models take of each device.
+    `taken_bytes` is what other models take of each device.
     """
-    price = device_price(device, tables) if usd_per_hour is None else usd_per_hour
-    found = []
-    for shape in precisions(wanted, device, tables):
+    found: list[Layout] = []
+    for shape in precisions(wanted, device):
         for ranks, stages in divisions(shape, device.count):
-            rates = Rates(
-                model=shape,
-                device=device,
-                kv_bits=wanted.kv_bits,
-                tensor_parallel=ranks,
-                stages=stages,
-                factors=wanted.factors,
-            )
-            try:
-                needs = _needs(rates, wanted.load)
-            except InvalidInput:  # heads too narrow for a packed cache
-                continue
-            places = (_room(device) - taken_bytes - needs.fixed) // needs.sequence
-            most = device.count // (ranks * stages) if places > 0 else 0
-            fitting = []
-            for copies in range(1, most + 1):
-                fitting.append(
-                    _layout(wanted.load, rates, needs, places=places, copies=copies, price=price)
-                )
-                if not fitting[-1].misses:
-                    break
-            if fitting:
-                found.append(fitting[-1])
+            rates = Rates(shape, device, wanted.kv_bits, ranks, stages, wanted.factors)
+            with suppress(InvalidInput):  # heads too narrow for a packed cache
+                for copies in range(device.count // (ranks * stages)):
+                    row = _layout(wanted.load, rates, taken_bytes, copies + 1)
+                    if row is None or not row.misses:
+                        break
+                found += [row] if row else []
     return sorted(
         found,
-        key=lambda one: (
-            len(one.misses),
-            -one.bits,
-            one.devices,
-            one.ttft_s or 0,
-            one.itl_s or 0,
-        ),
+        key=lambda row: (len(row.misses), -row.bits, row.devices, row.ttft_s or 0, row.itl_s or 0),
     )
 
 
-def precisions(wanted: Wanted, device: DeviceSpec, tables: Tables) -> list[ModelShape]:
+def precisions(wanted: Wanted, device: DeviceSpec) -> list[ModelShape]:
     """The model as it comes, and, if that is 16 bits, quantized down to its role's floor.
 
-    A model given by its size comes in both packings on one GPU; on several in safetensors, whose
-    servers divide a layer; on a processor in GGUF.
+    A model that is known by its name comes in both packings on one GPU; on several in safetensors,
+    whose servers divide a layer; on a processor in GGUF.
     """
     shape = wanted.shape
-    rows = [row for row in tables.quantizations.values() if row.name != "MXFP4"]
     if wanted.quantization:
-        row = tables.quantization(wanted.quantization)
-        is_so = shape.quantization == row.name
-        return [shape if is_so else shape.quantized(row.name, packing=row.packing, bits=row.bits)]
+        row = quantization_of(wanted.quantization)
+        return [shape if shape.quantization == row.name else shape.quantized(row)]
     if 8 * shape.weight_bytes / shape.parameters < _WHOLE_BITS:
         return [shape]
     packings: set[Packing] = {shape.packing}
-    if not shape.family:
+    if not shape.is_local:
         packings = {"safetensors"} if device.is_gpu else {"gguf"}
         packings |= {"gguf"} if device.count == 1 else set()
     coarser = [
-        shape.quantized(row.name, packing=row.packing, bits=row.bits)
-        for row in rows
+        shape.quantized(row)
+        for row in quantizations().values()
         if row.packing in packings and role_floor(wanted.role) <= row.nominal_bits < _WHOLE_BITS
+        if row.name != "MXFP4"  # models come in it, or do not
     ]
-    is_file = shape.packing in packings
-    return [shape if is_file else shape.quantized("F16", packing="gguf", bits=16), *coarser]
+    whole = shape if shape.packing in packings else shape.quantized(quantization_of("F16"))
+    return [whole, *coarser]
 
 
 def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
@@ -204,100 +177,98 @@ def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
     Heads are divided evenly, by powers of two. llama.cpp divides models by layers alone.
     """
     powers = [1 << power for power in range(count.bit_length())]
-    ranks = [n for n in powers if shape.heads % n == 0 and n <= _MOST_RANKS]
-    if shape.packing == "gguf":
-        ranks = [1]
+    most = _MOST_RANKS if shape.packing == "safetensors" else 1
+    ranks = [n for n in powers if shape.heads % n == 0 and n <= most]
     pairs = itertools.product(ranks, sorted({*powers, count}))
     return [(n, stages) for n, stages in pairs if n * stages <= count and stages <= shape.layers]
 
 
-def device_price(device: DeviceSpec, tables: Tables) -> float | None:
-    """Dollars an hour, rented; None if the table has none."""
-    rows = (row for row in tables.prices.values() if row.device == device.name)
-    return next((row.usd_per_hour for row in rows), None)
+def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
+    """By the tag of each model: its roles, the evaluator's first, and what the run asked of it.
 
-
-def managed_price(wanted: Wanted, tables: Tables) -> tuple[str, float] | None:
-    """Dollars for a million output tokens with their prompts, of a managed model like it.
-
-    That is the nearest in size, of half to twice the size; None if there is none.
+    Lengths are the 95th percentile's; users are the most calls under way, those that wait included.
     """
-    load, size = wanted.load, wanted.shape.parameters
-    found = []
-    for row in tables.prices.values():
-        if row.parameters and row.usd_per_million_input and row.usd_per_million_output:
-            asked = row.usd_per_million_input * load.prompt_tokens / load.output_tokens
-            far = abs(math.log2(parse_parameters(row.parameters) / size))
-            found.append((far, row.name, asked + row.usd_per_million_output))
-    far, name, price = min(found)
-    return (name, price) if far <= 1 else None
+    found = {}
+    for model, some in answered_by_model(calls).items():
+        read, written, cached = (
+            [getattr(call, f"{kind}_tokens") or 0 for call in some]
+            for kind in ("input", "output", "cached")
+        )
+        prompt, output = (
+            max(round(statistics.quantiles(counts * 2, n=20, method="inclusive")[-1]), 1)
+            for counts in (read, written)
+        )
+        took_ns = max(call.end_ns for call in some) - min(call.start_ns for call in some)
+        roles = {call.role or model for call in some}
+        load = Load(
+            users=max(depth for _, depth in depths(some)),
+            prompt_tokens=prompt,
+            output_tokens=output,
+            rate_per_s=len(some) * 1e9 / max(took_ns, 1),
+            cached_tokens=round(prompt * min(sum(cached) / max(sum(read), 1), 1.0)),
+            calls=len(some),
+        )
+        found[model] = tuple(sorted(roles, key=lambda one: (-role_floor(one), one))), load
+    return found
 
 
-# --- one layout -----------------------------------------------------------------------------------
+def _needs(rates: Rates, load: Load) -> tuple[int, int, int]:
+    """Bytes on the device with the most layers: weights, buffers and process; of a sequence.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Needs:
-    """Bytes on each device of a copy."""
-
-    fixed: int
-    """Weights, buffers, and the process on a GPU."""
-    sequence: int
-    copy_sequence: int
-    """On all devices of a copy together."""
-
-
-def _needs(rates: Rates, load: Load) -> _Needs:
-    """Of the device with the most layers."""
+    Last those of a sequence on all devices of a copy.
+    """
     shape = rates.model
-    taken = shape.on_rank(rates.tensor_parallel).footprint(
-        context_tokens=load.context_tokens, kv_bits=rates.kv_bits
-    )
+    taken = rates.on_rank.footprint(context_tokens=load.context_tokens, kv_bits=rates.kv_bits)
     part = math.ceil(shape.layers / rates.stages) / shape.layers
-    weights = shape.weight_bytes * part / rates.tensor_parallel
-    overhead = taken.compute_bytes + GPU_CONTEXT_BYTES * rates.device.is_gpu
-    return _Needs(
-        fixed=round(weights) + overhead,
-        sequence=max(round(taken.kv_bytes * part), 1),
-        copy_sequence=taken.kv_bytes * rates.tensor_parallel,
-    )
+    weights = round(shape.weight_bytes * part / rates.tensor_parallel)
+    fixed = weights + taken.compute_bytes + GPU_CONTEXT_BYTES * rates.device.is_gpu
+    return fixed, max(round(taken.kv_bytes * part), 1), taken.kv_bytes * rates.tensor_parallel
 
 
-def _room(device: DeviceSpec) -> int:
-    return round(device.memory_bytes * _SHARES[device.is_gpu])
-
-
-def _layout(
-    load_of_all: Load, rates: Rates, needs: _Needs, *, places: int, copies: int, price: float | None
-) -> Layout:
-    """With so many places in each copy."""
-    shape, load = rates.model, load_of_all.part(copies)
-    n = min(load.users, places)
-    ranks, stages = rates.tensor_parallel, rates.stages
-    is_known = rates.device.memory_bytes_per_s > 0
-    first_s, itl_s, requests = _speeds(rates, load, n) if is_known else (None, None, None)
+def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout | None:
+    """With so many copies; None if not a sequence fits."""
+    shape, device = rates.model, rates.device
+    fixed, sequence, whole = _needs(rates, load)
+    places = (device.room - taken_bytes - fixed) // sequence
+    if places < 1:
+        return None
+    rate_per_s = load.rate_per_s and load.rate_per_s / copies
+    part = replace(load, users=-(-load.users // copies), rate_per_s=rate_per_s)
+    n = min(part.users, places)
+    is_known = device.memory_bytes_per_s > 0
+    first_s, itl_s, requests = _speeds(rates, part, n) if is_known else (None, None, None)
     limits = replace(rates, factors=CEILING)
-    row = Layout(
+    devices = rates.tensor_parallel * rates.stages * copies
+    # A run asks no faster than it is answered.
+    served = (requests or 0.0) * copies
+    asked = load.rate_per_s if load.calls is None and served else None
+    checks = (
+        Miss("places", places * copies, load.users) if places * copies < load.users else None,
+        Miss("TTFT", first_s, load.ttft_s) if first_s and first_s > load.ttft_s else None,
+        Miss("ITL", itl_s, load.itl_s) if itl_s and itl_s > load.itl_s else None,
+        Miss("rate", served, asked) if asked and asked > served else None,
+    )
+    return Layout(
         precision=shape.quantization or "as it is",
         packing=shape.packing,
         kv_bits=rates.kv_bits,
         bits=8 * shape.weight_bytes / shape.parameters,
-        tensor_parallel=ranks,
-        stages=stages,
+        tensor_parallel=rates.tensor_parallel,
+        stages=rates.stages,
         copies=copies,
         weight_bytes=shape.weight_bytes,
-        sequence_bytes=needs.copy_sequence,
-        device_bytes=needs.fixed + n * needs.sequence,
+        sequence_bytes=whole,
+        device_bytes=fixed + n * sequence,
         sequences=places * copies,
         decode_limit=1 / limits.step_s(tokens=load.middle_tokens) if is_known else None,
         prefill_limit=limits.prefill_tokens_per_s(load.prompt_tokens),
         ttft_s=first_s,
         itl_s=itl_s,
         tokens_per_s=requests and requests * copies * load.output_tokens,
-        misses=(),
-        usd_per_hour=price and price * ranks * stages * copies,
+        is_bound=itl_s is not None and itl_s < _SHORT_S * shape.layers,
+        usd_per_hour=device.usd_per_hour and device.usd_per_hour * devices,
+        misses=tuple(miss for miss in checks if miss),
     )
-    return replace(row, misses=tuple(_misses(load_of_all, row)))
 
 
 def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, float]:
@@ -309,33 +280,19 @@ def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, floa
     # From one prompt to the next: the stages of a pipeline read several.
     between_s = (first_s or 0.0) / rates.stages_at_once
     step_s = rates.step_s(tokens=load.middle_tokens, sequences=n)
-    itl_s = mixed_itl_s(step_s, between_s, sequences=n, output_tokens=load.output_tokens)
-    requests = requests_per_s(step_s, between_s, sequences=n, output_tokens=load.output_tokens)
+    at = {"sequences": n, "output_tokens": load.output_tokens}
+    itl_s = formulas.mixed_itl_s(step_s, between_s, **at)
+    requests = formulas.requests_per_s(
+        step_s, between_s, sequences=n, output_tokens=load.output_tokens
+    )
     if first_s is None:
         return None, itl_s, requests
+    # Who finds no place waits until others' replies are written.
+    rounds, before = divmod(load.users - 1, n)
+    waiting_s = rounds * (n * between_s + load.output_tokens * step_s) + before * between_s
     if load.rate_per_s is not None:
-        waiting_s = mean_queue(load.rate_per_s, between_s) * between_s
-    else:
-        # Who finds no place waits until others' replies are written.
-        rounds, before = divmod(load.users - 1, n)
-        waiting_s = rounds * (n * between_s + load.output_tokens * step_s) + before * between_s
-    return ttft_s(first_s, step_s) + waiting_s, itl_s, requests
-
-
-def _misses(load: Load, row: Layout) -> Iterator[Miss]:
-    if row.sequences < load.users:
-        yield Miss("places", row.sequences, load.users)
-    if row.ttft_s is not None and row.ttft_s > load.ttft_s:
-        yield Miss("TTFT", row.ttft_s, load.ttft_s)
-    if row.itl_s is not None and row.itl_s > load.itl_s:
-        yield Miss("ITL", row.itl_s, load.itl_s)
-    requests = row.tokens_per_s and row.tokens_per_s / load.output_tokens
-    # A run asks no faster than it is answered.
-    if load.rate_per_s and load.calls is None and requests and load.rate_per_s > requests:
-        yield Miss("rate", requests, load.rate_per_s)
-
-
-# --- several models -------------------------------------------------------------------------------
+        waiting_s = formulas.mean_queue(load.rate_per_s, between_s) * between_s
+    return waiting_s + first_s + step_s, itl_s, requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,108 +314,64 @@ class Place:
         return next((one for one in self.layouts if not one.misses), None)
 
 
-def packed(
-    wanted: Sequence[Wanted],
-    device: DeviceSpec,
-    tables: Tables,
-    *,
-    usd_per_hour: float | None = None,
-) -> list[Place]:
+def packed(wanted: Sequence[Wanted], device: DeviceSpec) -> list[Place]:
     """Where several models stay at once, the one with the highest floor (a judge) first.
 
-    With enough devices each model has some of its own, divided for the most targets met; the last
-    device is shared if there are fewer than models. The order is that of `wanted`.
+    With enough devices each model has some of its own: the fewest on which it meets its targets, or
+    else fits, and the last all others. The last device is shared if there are fewer than models.
+    The order is that of `wanted`.
     """
     order = sorted(wanted, key=lambda one: -role_floor(one.role))
-    own = min(len(order), device.count)
-    groups = [[one] for one in order[: own - 1]] + [order[own - 1 :]]
-
-    @cache
-    def best_of(number: int, count: int) -> list[Layout]:
-        return layouts(order[number], replace(device, count=count), tables)[:1]
-
-    def score(counts: tuple[int, ...]) -> tuple[float, ...]:
-        best = [best_of(number, count) for number, count in enumerate(counts)]
-        there = list(itertools.chain(*best))
-        return (
-            len(best) - len(there),
-            sum(len(one.misses) for one in there),
-            -sum(one.bits for one in there),
-            sum(one.devices for one in there),
-        )
-
-    counts = (1,) * own
-    if len(groups[-1]) == 1 and device.count > own:
-        ways = _compositions(device.count, own)
-        counts = (device.count,) if own == 1 else min(ways, key=score)
-    places: list[Place] = []
-    for number, (group, n) in enumerate(zip(groups, counts, strict=True)):
-        part, first = replace(device, count=n), sum(counts[:number])
-        for one, taken in _beside(group, part, tables):
-            fitting = layouts(one, part, tables, usd_per_hour=usd_per_hour, taken_bytes=taken)
+    own, first, places = min(len(order), device.count), 0, list[Place]()
+    for number in range(own):
+        is_last, most = number == own - 1, device.count - first - (own - number - 1)
+        ways = [(n, layouts(order[number], replace(device, count=n))) for n in range(1, most + 1)]
+        met = [n for n, rows in ways if rows and not rows[0].misses]
+        count = most if is_last else next(iter([*met, *(n for n, rows in ways if rows), most]))
+        group, part = order[number:] if is_last else [order[number]], replace(device, count=count)
+        for one, taken in _beside(group, part):
+            rows = tuple(layouts(one, part, taken_bytes=taken))
             places.append(
-                Place(
-                    wanted=one,
-                    first=first,
-                    count=n,
-                    models=len(group),
-                    layouts=tuple(fitting),
-                )
+                Place(wanted=one, first=first, count=count, models=len(group), layouts=rows)
             )
-    return sorted(places, key=lambda one: wanted.index(one.wanted))
+        first += count
+    return sorted(places, key=lambda place: wanted.index(place.wanted))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Remedy:
     """Devices on which all targets of all models are met."""
 
     device: str
     count: int
-    """How many of them are used."""
     usd_per_hour: float | None
-    places: tuple[Place, ...]
+    layouts: Mapping[str, Layout]
+    """By role."""
 
 
-def enough_devices(wanted: Sequence[Wanted], device: DeviceSpec, tables: Tables) -> list[Remedy]:
+def enough_devices(wanted: Sequence[Wanted], device: DeviceSpec) -> list[Remedy]:
     """Which devices meet all targets of all models: this one first, then by cost.
 
     Devices are those of the table; one of which 16 are too few is left out, as is one by hand.
     """
-    found = []
+    known, found = known_devices(), []
     counts = (1, 2, 4, 8) if len(wanted) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
-    known = (row.device for row in tables.devices.values() if row.kind == "gpu")
-    others = [one for one in known if one.name != device.name]
-    for kind in [device, *others] if device.name in tables.devices else others:
+    for name, row in known.items():
+        kind = device if name == device.name else row
         asked = wanted if kind is device else [replace(one, factors=USUAL) for one in wanted]
-        for count in counts:
-            places = packed(asked, replace(kind, count=count), tables)
-            rows = [one.marked for one in places]
-            if all(rows):
+        for places in (packed(asked, replace(kind, count=count)) for count in counts):
+            if all(one.marked for one in places):
                 used = max(one.first + one.marked.devices for one in places if one.marked)
-                price = device_price(kind, tables)
-                found.append(
-                    Remedy(
-                        device=kind.name,
-                        count=used,
-                        usd_per_hour=price and price * used,
-                        places=tuple(places),
-                    )
-                )
+                price = kind.usd_per_hour and kind.usd_per_hour * used
+                rows = {one.wanted.role: one.marked for one in places if one.marked}
+                found.append(Remedy(name, used, price, rows))
                 break
     return sorted(
         found, key=lambda one: (one.device != device.name, one.usd_per_hour or math.inf, one.count)
     )
 
 
-def _compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """All ways to divide so many devices among so many models, one each at least."""
-    for cuts in itertools.combinations(range(1, total), parts - 1):
-        yield tuple(b - a for a, b in itertools.pairwise((0, *cuts, total)))
-
-
-def _beside(
-    group: Sequence[Wanted], device: DeviceSpec, tables: Tables
-) -> list[tuple[Wanted, int]]:
+def _beside(group: Sequence[Wanted], device: DeviceSpec) -> list[tuple[Wanted, int]]:
     """What the other models of a device take of it, each at its best precision with a place.
 
     All users have a place if that is possible; else half of them, and so on. If none fits, each is
@@ -468,30 +381,21 @@ def _beside(
         return [(group[0], 0)]
     ways = [
         [
-            (8 * shape.weight_bytes / shape.parameters, _needs(rates, one.load))
-            for shape in precisions(one, device, tables)
-            for rates in [Rates(model=shape, device=device, kv_bits=one.kv_bits)]
+            (shape.weight_bytes, *_needs(Rates(shape, device, one.kv_bits), one.load))
+            for shape in precisions(one, device)
         ]
         for one in group
     ]
-    room = _room(device)
-    most = max(one.load.users for one in group)
-    for halved in range(most.bit_length()):
+    room = device.room
+    for halved in range(max(one.load.users for one in group).bit_length()):
         places = [max(one.load.users >> halved, 1) for one in group]
-        fitting = [
-            combination
-            for combination in itertools.product(*ways)
-            if sum(_bytes(combination, places)) <= room
-        ]
-        if not fitting:
-            continue
-        best = max(fitting, key=lambda one: [bits for bits, _ in one])  # the judge's first
-        taken = _bytes(best, places)
-        # Room that is left is for all to see only if nobody needs it.
-        whole = room if halved else sum(taken)
-        return [(one, whole - own) for one, own in zip(group, taken, strict=True)]
+        fitting = []
+        for way in itertools.product(*ways):
+            taken = [fixed + n * each for (_, fixed, each, _), n in zip(way, places, strict=True)]
+            fitting += [(way, taken)] if sum(taken) <= room else []
+        if fitting:
+            _, taken = max(fitting)  # the judge's weights first
+            # Room that is left is for all to see only if nobody needs it.
+            whole = room if halved else sum(taken)
+            return [(one, whole - own) for one, own in zip(group, taken, strict=True)]
     return [(one, room) for one in group]
-
-
-def _bytes(models: Sequence[tuple[float, _Needs]], places: Sequence[int]) -> list[int]:
-    return [needs.fixed + n * needs.sequence for (_, needs), n in zip(models, places, strict=True)]

@@ -7,14 +7,13 @@ import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from harness.advise.device import DeviceSpec
+from harness.advise.data_tables import DeviceSpec
 from harness.advise.model_shape import ModelShape
-from harness.advise.rates import Factors, Rates, prompt_flops, ttft_s
+from harness.advise.rates import Factors, Rates, prompt_flops
 from harness.errors import ServerError
 from harness.files import cache_folder, write_whole
 from harness.inference import ChatRequest, Completion, Endpoint, Message, Usage
@@ -36,7 +35,7 @@ class Burst(NamedTuple):
 
     sequences: int
     prompt_tokens: int
-    output_tokens: int
+    output_tokens: int = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ class MeasuredBurst:
 
     burst: Burst
     prompt_tokens: float
-    """Of each call, without those from a cache; the mean, as in the ones that are not whole."""
+    """Of each call on average, without those from a cache."""
     prefill_tokens_per_s: float | None
     """Of all together, while any prompt was read."""
     prefill_source: PhaseSource | None
@@ -53,7 +52,6 @@ class MeasuredBurst:
     ttft_s: float
     """Of the call that waited longest."""
     at_once: float
-    """Replies that were written together."""
     context_tokens: float
     """Of each of them, in the middle of that time."""
     step_s: float | None
@@ -104,9 +102,8 @@ async def _answers(session: Session, tag: str, burst: Burst) -> list[Answer]:
         )
         reply = await session.client.chat(request)
         if reply.usage is None:
-            raise ServerError(
-                "the server reports no token counts, so its speed cannot be measured", endpoint=tag
-            )
+            said = "the server reports no token counts, so its speed cannot be measured"
+            raise ServerError(said, endpoint=tag)
         return reply, reply.usage, pieces_ns
 
     try:
@@ -153,8 +150,6 @@ def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
         step_s=at_once * length / tokens / 1e9 if is_enough else None,
     )
 
-
-# --- what it teaches ------------------------------------------------------------------------------
 
 _Rate = Annotated[float, Field(gt=0)]
 
@@ -227,23 +222,24 @@ def learn(
 def predicted_of(one: MeasuredBurst, rates: Rates) -> dict[str, tuple[float, float]]:
     """By figure, what the arithmetic says of a burst, and what was measured."""
     step_s = rates.step_s(tokens=round(one.context_tokens), sequences=max(1, round(one.at_once)))
-    tokens, queue = round(one.prompt_tokens), one.burst.sequences - 1
+    tokens, n = round(one.prompt_tokens), one.burst.sequences
     found = {}
     if one.step_s:
         found["decode, tokens/s"] = one.at_once / step_s, one.at_once / one.step_s
     reading, reading_s = rates.prefill_tokens_per_s(tokens), rates.prefill_s(tokens)
     if reading and reading_s and one.prefill_tokens_per_s:
         found["prefill, tokens/s"] = reading, one.prefill_tokens_per_s
-        found["TTFT of the last, s"] = ttft_s(reading_s, step_s, queue=queue), one.ttft_s
+        found["TTFT of the last, s"] = n * reading_s + step_s, one.ttft_s
     return found
 
 
 _KEPT = TypeAdapter(dict[str, Learned])
+_FILE: Final = "machine.json"
 
 
 def learned_factors(environment: Mapping[str, str]) -> dict[str, Learned]:
     """All that was measured on this machine; of a damaged file nothing, with a warning."""
-    path = _file(environment)
+    path = cache_folder(environment) / _FILE
     try:
         return _KEPT.validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -258,8 +254,11 @@ def learned_for(
     environment: Mapping[str, str], device: DeviceSpec, model: ModelShape, *, runtime: str | None
 ) -> Learned | None:
     """What was measured of the model's family there, with this runtime or any; else of another."""
-    there = [one for one in learned_factors(environment).values() if one.device == device.name]
-    there = [one for one in there if runtime is None or one.runtime == runtime.lower()]
+    there = [
+        one
+        for one in learned_factors(environment).values()
+        if one.device == device.name and (runtime is None or one.runtime == runtime.lower())
+    ]
     return max(there, key=lambda one: (one.family == model.family, one.run_id), default=None)
 
 
@@ -271,8 +270,4 @@ def keep_factors(learned: Learned, environment: Mapping[str, str]) -> None:
     """
     about = f"{learned.device} {learned.runtime} {learned.family}"
     known = learned_factors(environment) | {about: learned}
-    write_whole(_file(environment), _KEPT.dump_json(known, indent=2))
-
-
-def _file(environment: Mapping[str, str]) -> Path:
-    return cache_folder(environment) / "machine.json"
+    write_whole(cache_folder(environment) / _FILE, _KEPT.dump_json(known, indent=2))

@@ -1,52 +1,67 @@
-"""What the arithmetic of speed and memory knows of a model, whatever it was read from."""
+"""Models: how large they are and what a token of their context takes.
+
+They are read from a GGUF file, a folder of safetensors, or a `config.json` alone, whose keys have
+the names that vLLM 0.32 accepts (`transformers_utils/model_arch_config_convertor.py`).
+"""
 
 from __future__ import annotations
 
+import math
+import operator
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
-from harness.advise.safetensors import (
-    CACHE_FORMATS,
-    SafetensorsModel,
-    configured_model,
-    read_safetensors_model,
-    safetensors_footprint,
-)
-from harness.errors import InvalidInput
+import orjson
+
+from harness.errors import InvalidInput, ModelFileInvalid
+from harness.hardware import quantization as packings
 from harness.hardware.footprint import Footprint, Loading, gguf_footprint
 from harness.hardware.gguf import GgufHeader, read_gguf_header
 from harness.hardware.gguf_caches import LayerCache, layer_token_bytes, state_bytes
-from harness.hardware.quantization import (
-    CACHE_TYPES,
-    BlockFormat,
-    KvBits,
-    cache_format,
-    file_type_name,
-)
+from harness.hardware.quantization import CACHE_TYPES, BlockFormat, KvBits
 
 Packing = Literal["gguf", "safetensors"]
 
 _PROMPT_TOKENS_AT_ONCE: Final[dict[Packing, int]] = {"gguf": 512, "safetensors": 8192}
+_CACHE_FORMATS: Final[dict[KvBits, BlockFormat]] = {
+    # As in the computation, which is in 16 bits also for models of 32.
+    16: BlockFormat(name="F16", block_elements=1, block_bytes=2),
+    8: BlockFormat(name="FP8", block_elements=1, block_bytes=1),
+}
+"""Elements of a KV cache of safetensors, by their bits."""
+_BLOCK_TOKENS: Final = 16
 _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([BM])", re.IGNORECASE | re.ASCII)
+
+
+class Quantization(NamedTuple):
+    """A packing of weights; `bits` of a weight in a file, scales and finer tensors included."""
+
+    name: str
+    packing: Packing
+    bits: float
+    nominal_bits: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """A model's size and what a token of its context takes."""
+    """A model's size and shape."""
 
     title: str
     family: str
     """Its architecture, such as `llama`; empty if unknown."""
     quantization: str | None
-    """Such as `Q4_K_M` or `gptq-4bit`; None if unknown."""
+    """Such as `Q4_K_M` or `AWQ-4BIT`; None if unknown."""
     packing: Packing
+    is_local: bool = True
+    """Whether it was read from files; else it is known by name or size, and comes in both."""
     parameters: int
+    """Of a configuration without norms and biases: within 2 %."""
     active_parameters: int
-    """Those that one token is multiplied with."""
+    """Those that one token is multiplied with: without the input's table and idle experts."""
     weight_bytes: int
-    """All that is in memory."""
     passed_bytes: int
     """Those that some token may pass: not the input's table, unless it is the output's too."""
     active_bytes: int
@@ -54,94 +69,86 @@ class ModelShape:
     expert_share: float = 1.0
     """Of a layer's experts, those that one token uses; 1 for a dense model."""
     fine_parameters: int = 0
-    """Those that quantizations of safetensors leave in 16 bits."""
+    """Those that quantizations of safetensors leave in 16 bits, such as tables and routers."""
     heads: int = 0
-    """Of queries; 0 if unknown."""
+    """Of queries; GPUs divide them evenly. 0 if unknown."""
+    compute_bytes: int = 0
+    """Of one token between layers and within them, at the peak."""
     caches: tuple[LayerCache, ...]
+    """What each layer keeps of the tokens it has seen."""
     exact_caches: bool
     """Whether the cache is known to the byte; else it is usually smaller."""
-    context_limit: int | None
+    context_limit: int | None = None
     """Tokens it was trained for; None if unknown."""
-    source: GgufHeader | SafetensorsModel
-    """What it was read from, or made of by hand."""
+    header: GgufHeader | None = None
 
     @property
     def layers(self) -> int:
         """How many it has."""
         return len(self.caches)
 
-    def token_kv_bytes(self, kv_bits: KvBits = 16) -> int:
-        """2 * layers * kv_heads * head_dim * bytes of an element, layer by layer.
+    def sequence_kv_bytes(self, tokens: int, kv_bits: KvBits = 16, *, beside: int = 0) -> int:
+        """What so many tokens of one sequence fill.
 
-        Windows are not considered here; `sequence_kv_bytes` does.
+        2 * layers * kv_heads * head_dim * bytes of an element, layer by layer; a windowed layer
+        keeps its window, and so many tokens beside it, a recurrent one its state.
 
         Raises:
             InvalidInput: A head is not a whole number of the format's blocks.
         """
-        return sum(self._layer_bytes(layer, kv_bits) for layer in self.caches)
-
-    def sequence_kv_bytes(self, tokens: int, kv_bits: KvBits = 16) -> int:
-        """What so many tokens of one sequence fill: a windowed layer keeps only its window.
-
-        Recurrent states count whole. Raises as `token_kv_bytes`.
-        """
-
-        def held(layer: LayerCache) -> int:
-            return tokens if layer.window_tokens is None else min(tokens, layer.window_tokens)
-
         return sum(
-            held(layer) * self._layer_bytes(layer, kv_bits) + state_bytes(layer)
+            min(tokens, (layer.window_tokens or tokens) + beside)
+            * self._layer_bytes(layer, kv_bits)
+            + state_bytes(layer)
             for layer in self.caches
         )
 
     def _layer_bytes(self, layer: LayerCache, kv_bits: KvBits) -> int:
-        block = self._cache_format(kv_bits)
+        of_gguf = self.packing == "gguf"
+        block = packings.cache_format(CACHE_TYPES[kv_bits]) if of_gguf else _CACHE_FORMATS[kv_bits]
         return layer_token_bytes(layer, keys=block, values=block, model=self.title)
 
-    def _cache_format(self, kv_bits: KvBits) -> BlockFormat:
-        of_gguf = self.packing == "gguf"
-        return cache_format(CACHE_TYPES[kv_bits]) if of_gguf else CACHE_FORMATS[kv_bits]
+    def footprint(self, *, context_tokens: int, kv_bits: KvBits = 16) -> Footprint:
+        """The memory that it needs for one sequence, over all devices together.
 
-    def footprint(
-        self, *, context_tokens: int, sequences: int = 1, kv_bits: KvBits = 16
-    ) -> Footprint:
-        """The memory it takes in its server, over all devices together.
-
-        As `gguf_footprint` or `safetensors_footprint` has it; the weights are an estimate with a
-        quantization that it does not come in. Raises as `token_kv_bytes`.
+        Of a GGUF file as `gguf_footprint` has it. Else as in vLLM, whose cache comes in blocks of
+        16 tokens, and whose compute bytes are an allowance: the widths of the feed-forward layer
+        for each token computed at once, in 16 bits. Logits, CUDA graphs and the process are not
+        counted. Raises as `sequence_kv_bytes`.
         """
-        if isinstance(self.source, GgufHeader):
-            cache_type = CACHE_TYPES[kv_bits]
-            loading = Loading(
-                context_tokens=context_tokens,
-                slots=sequences,
-                cache_type_k=cache_type,
-                cache_type_v=cache_type,
-            )
-            made = gguf_footprint(self.source, loading)
-            return replace(made, weights_bytes=self.weight_bytes)
-        made = safetensors_footprint(
-            self.source,
-            context_tokens=context_tokens,
-            sequences=sequences,
-            element=self._cache_format(kv_bits),
-            batch_tokens=_PROMPT_TOKENS_AT_ONCE[self.packing],
+        if self.header is not None:
+            kind = CACHE_TYPES[kv_bits]
+            loading = Loading(context_tokens=context_tokens, cache_type_k=kind, cache_type_v=kind)
+            return replace(gguf_footprint(self.header, loading), weights_bytes=self.weight_bytes)
+        batch = _PROMPT_TOKENS_AT_ONCE[self.packing]
+        tokens = -(-context_tokens // _BLOCK_TOKENS) * _BLOCK_TOKENS
+        return Footprint(
+            weights_bytes=self.weight_bytes,
+            # A batch is kept beside a window, and may begin within a block.
+            kv_bytes=self.sequence_kv_bytes(tokens, kv_bits, beside=batch + _BLOCK_TOKENS),
+            compute_bytes=batch * self.compute_bytes,
         )
-        return replace(made, weights_bytes=self.weight_bytes)
 
-    def quantized(self, name: str, *, packing: Packing, bits: float) -> ModelShape:
+    def quantized(self, to: Quantization) -> ModelShape:
         """The same with weights of so many bits each, scales included: an estimate."""
-        fine = self.fine_parameters if packing == "safetensors" else 0
-        size = round(((self.parameters - fine) * bits + fine * max(bits, 16)) / 8)
-        ratio = size / self.weight_bytes
-        return replace(
-            self,
-            quantization=name,
-            packing=packing,
-            weight_bytes=size,
-            passed_bytes=round(self.passed_bytes * ratio),
-            active_bytes=round(self.active_bytes * ratio),
-        )
+        fine = self.fine_parameters if to.packing == "safetensors" else 0
+        size = ((self.parameters - fine) * to.bits + fine * max(to.bits, 16)) / 8
+        shape = self._times(size / self.weight_bytes, "weight_bytes", "passed_bytes")
+        return replace(shape, quantization=to.name, packing=to.packing)
+
+    def scaled(self, size: str) -> ModelShape:
+        """A model of so many parameters, such as `7B`, with the layers of this one.
+
+        Raises:
+            InvalidInput: The size has another form.
+        """
+        ratio = parse_parameters(size) / self.parameters
+        sizes = ("parameters", "active_parameters", "weight_bytes", "passed_bytes")
+        return replace(self._times(ratio, *sizes), title=size, family="", exact_caches=False)
+
+    def _times(self, ratio: float, *sizes: str) -> ModelShape:
+        values = {name: round(getattr(self, name) * ratio) for name in (*sizes, "active_bytes")}
+        return replace(self, **values)
 
     def on_rank(self, ranks: int) -> ModelShape:
         """With the caches that one of so many GPUs has of each layer (tensor parallel).
@@ -149,123 +156,13 @@ class ModelShape:
         Key-value heads are divided, and repeated if there are fewer than GPUs: a latent (MLA), one
         head for all, is on each of them whole.
         """
-
-        def part(cache: LayerCache) -> LayerCache:
-            heads, state = (-(-n // ranks) for n in (cache.heads, cache.state_elements))
-            return replace(cache, heads=heads, state_elements=state)
-
-        caches = tuple(map(part, self.caches))
-        return replace(self, caches=caches, source=replace(self.source, caches=caches))
-
-
-def read_model_shape(path: Path) -> ModelShape:
-    """Reads a GGUF file, a folder of safetensors, or a `config.json` alone.
-
-    Raises:
-        ModelFileInvalid: It is missing, damaged, or no language model.
-    """
-    if path.is_dir():
-        whole = any(path.glob("*.safetensors"))
-        return _of_safetensors(
-            read_safetensors_model(path) if whole else configured_model(path / "config.json")
+        caches = (
+            replace(
+                one, heads=-(-one.heads // ranks), state_elements=-(-one.state_elements // ranks)
+            )
+            for one in self.caches
         )
-    if path.suffix == ".json":
-        return _of_safetensors(configured_model(path))
-    header = read_gguf_header(path)
-    quantization = file_type_name(header.file_type)
-    parameters = header.parameters
-    experts = max(header.expert_count, 1)
-    return ModelShape(
-        title=header.name,
-        family=header.architecture,
-        quantization=None if quantization == "unknown" else quantization,
-        packing="gguf",
-        parameters=parameters,
-        # All tensors are packed about alike, so that bytes tell the share.
-        active_parameters=round(parameters * header.active_bytes / header.weights.loaded_bytes),
-        weight_bytes=header.weights.loaded_bytes,
-        passed_bytes=header.weights.passed_bytes,
-        active_bytes=header.active_bytes,
-        expert_share=max(header.expert_used_count, 1) / experts,
-        heads=header.head_count,
-        caches=header.caches,
-        exact_caches=header.exact_caches,
-        context_limit=header.context_length,
-        source=header,
-    )
-
-
-def _of_safetensors(model: SafetensorsModel) -> ModelShape:
-    passed = model.tensor_bytes - model.input_bytes
-    quantization = model.quantization.upper() if model.quantization else _dtype_label(model.dtype)
-    return ModelShape(
-        title=model.name,
-        family=model.architecture,
-        quantization=quantization,
-        packing="safetensors",
-        parameters=model.parameters,
-        active_parameters=model.active_parameters,
-        weight_bytes=model.tensor_bytes,
-        passed_bytes=passed,
-        active_bytes=passed - round(model.expert_bytes * (1 - model.expert_share)),
-        expert_share=model.expert_share,
-        fine_parameters=model.fine_parameters,
-        heads=model.heads,
-        caches=model.caches,
-        exact_caches=model.exact_caches,
-        context_limit=model.context_length or None,
-        source=model,
-    )
-
-
-def _dtype_label(dtype: str | None) -> str | None:
-    return dtype and dtype.replace("bfloat", "BF").replace("float", "F")
-
-
-def shape_by_hand(
-    size: str,
-    *,
-    title: str = "",
-    layers: int,
-    width: int = 0,
-    heads: int = 0,
-    kv_heads: int,
-    head_dim: int,
-    bits: float = 16,
-    active: str = "",
-    fine: str = "",
-    quantization: str = "BF16",
-) -> ModelShape:
-    """A model of so many parameters, such as `7B`, of which a token uses all or the active ones.
-
-    Raises:
-        InvalidInput: A size is of another form.
-    """
-    parameters = parse_parameters(size)
-    used = parse_parameters(active) if active else parameters
-    width = width or 4 * kv_heads * head_dim  # as is usual, and so is the feed-forward layer's
-    fine_count = parse_parameters(fine) if fine else 0
-    size_bytes = round(((parameters - fine_count) * bits + fine_count * max(bits, 16)) / 8)
-    model = SafetensorsModel(
-        architecture="",
-        name=title or size,
-        dtype=None,
-        quantization=quantization,
-        parameters=parameters,
-        active_parameters=used,
-        expert_share=used / parameters,
-        tensor_bytes=size_bytes,
-        expert_bytes=size_bytes if active else 0,
-        fine_parameters=fine_count,
-        heads=heads,
-        context_length=0,
-        embedding_length=width,
-        feed_forward_length=7 * width // 2,
-        vocabulary_size=0,
-        caches=(LayerCache(heads=kv_heads, key_length=head_dim, value_length=head_dim),) * layers,
-        exact_caches=False,
-    )
-    return _of_safetensors(model)
+        return replace(self, caches=tuple(caches))
 
 
 def parse_parameters(size: str) -> int:
@@ -281,3 +178,311 @@ def parse_parameters(size: str) -> int:
             code="model.size-unreadable",
         )
     return round(float(match[1]) * (10**9 if match[2].upper() == "B" else 10**6))
+
+
+def read_model_shape(path: Path) -> ModelShape:
+    """Reads a GGUF file, a folder of safetensors, or a `config.json` alone.
+
+    Raises:
+        ModelFileInvalid: It is missing, damaged, or no language model.
+    """
+    if path.is_dir():
+        shape = read_model_shape(path / "config.json")
+        size = _tensor_bytes(path)
+        more = 0 if size is None else size - shape.weight_bytes
+        return replace(
+            shape,
+            weight_bytes=shape.weight_bytes + more,
+            passed_bytes=shape.passed_bytes + more,
+            active_bytes=shape.active_bytes + more,
+        )
+    if path.suffix == ".json":
+        return configured_shape(_json(path), path=path, title=path.resolve().parent.name)
+    header = read_gguf_header(path)
+    quantization, weights = packings.file_type_name(header.file_type), header.weights.loaded_bytes
+    return ModelShape(
+        title=header.name,
+        family=header.architecture,
+        quantization=None if quantization == "unknown" else quantization,
+        packing="gguf",
+        parameters=header.parameters,
+        # All tensors are packed about alike, so that bytes tell the share.
+        active_parameters=round(header.parameters * header.active_bytes / weights),
+        weight_bytes=weights,
+        passed_bytes=header.weights.passed_bytes,
+        active_bytes=header.active_bytes,
+        expert_share=max(header.expert_used_count, 1) / max(header.expert_count, 1),
+        heads=header.head_count,
+        caches=header.caches,
+        exact_caches=header.exact_caches,
+        context_limit=header.context_length,
+        header=header,
+    )
+
+
+_SIZE_BYTES: Final = 8
+_MAX_JSON_BYTES: Final = 100_000_000  # the package's own limit
+_AGAIN: Final = "download all files of the model into one folder again"
+
+
+def _tensor_bytes(folder: Path) -> int | None:
+    """The bytes of all tensors: of the files that an index names, else of all there are.
+
+    None if there are none. Each file is whole if its tensors end where its header says.
+    """
+    index = folder / "model.safetensors.index.json"
+    places = _json(index).get("weight_map") if index.is_file() else None
+    single = folder / "model.safetensors"
+    paths = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+    if isinstance(places, dict):
+        paths = [folder / Path(str(name)).name for name in sorted(set(places.values()))]
+    return sum(map(_whole_bytes, paths)) if paths else None
+
+
+def _whole_bytes(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(_SIZE_BYTES), "little")
+            found = path.stat().st_size - _SIZE_BYTES - size
+            header = orjson.loads(file.read(min(size, _MAX_JSON_BYTES)))
+        ends = [about["data_offsets"][1] for key, about in header.items() if key != "__metadata__"]
+        end = operator.index(max(ends, default=0))
+    except OSError as error:
+        said = f"cannot be opened ({error.strerror}); {_AGAIN}"
+        raise ModelFileInvalid(said, path=path) from error
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        said = (
+            "it is no whole .safetensors file (a web page or Git LFS pointer may have been saved "
+        )
+        raise ModelFileInvalid(f"{said}in its place); {_AGAIN}", path=path, offset=0) from error
+    if end != found:
+        said = f"{end:,} bytes of tensors should follow the header, {found:,} do; {_AGAIN}"
+        raise ModelFileInvalid(said, path=path, offset=_SIZE_BYTES + size)
+    return found
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    try:
+        values = orjson.loads(path.read_bytes())
+    except OSError as error:
+        said = f"cannot be opened ({error.strerror}); {_AGAIN}"
+        raise ModelFileInvalid(said, path=path) from error
+    except orjson.JSONDecodeError as error:
+        said = f"it is not JSON ({error.msg}); {_AGAIN}"
+        raise ModelFileInvalid(said, path=path, offset=error.pos) from error
+    if not isinstance(values, dict):
+        raise ModelFileInvalid("it is not a JSON object", path=path, offset=0)
+    return values
+
+
+_MAX_LAYERS: Final = 4096
+_TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
+"""Where multimodal models keep the shape of their language model."""
+_WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
+_DELTA: Final = "linear_attention"  # a gated delta net, as in Qwen 3-Next
+# Signs of other recurrent layers. There is no common way to say which layers are.
+_RECURRENT: Final = frozenset({"attn_layer_period", "hybrid_override_pattern", "ssm_cfg"})
+_HEADS: Final = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+_KV_HEADS: Final = (
+    "num_key_value_heads", "n_head_kv", "num_kv_heads", "multi_query_group_num",
+    "num_attention_groups",
+)  # fmt: skip
+_EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts")
+_EXPERTS_USED: Final = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
+_UNGATED: Final = frozenset(
+    {"bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "opt", "phi", "starcoder2"}
+)
+
+
+class _Config(NamedTuple):
+    """A `config.json`. Its methods raise `ModelFileInvalid` for impossible values."""
+
+    path: Path
+    whole: Mapping[str, Any]
+    part: Mapping[str, Any]
+    """What describes the language model: all of it, or one of its tables."""
+
+    def get(self, *names: str) -> Any:  # noqa: ANN401 - whatever the JSON has
+        """The value of the first of these names that has one; null counts as missing."""
+        held = (values.get(name) for values in (self.part, self.whole) for name in names)
+        return next((value for value in held if value is not None), None)
+
+    def count(self, *names: str, default: int | None = None) -> int:
+        """A whole number from 0, or `default` if there is one and it is missing."""
+        value = self.get(*names)
+        value = default if value is None else value
+        if value is None:
+            raise self.unusable(names[0], "is missing; name the folder of a language model")
+        if type(value) is not int or value < 0:
+            raise self.unusable(names[0], f"is {value!r}, not a count")
+        return value
+
+    def product(self, *names: str) -> int:
+        """Of counts that are 0 if missing."""
+        return math.prod(self.count(name, default=0) for name in names)
+
+    def unusable(self, name: str, problem: str) -> ModelFileInvalid:
+        """The error for a missing or impossible value."""
+        return ModelFileInvalid(f"'{name}' {problem}", path=self.path)
+
+
+def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> ModelShape:
+    """What a `config.json` describes; bytes are parameters * bits / 8, by `weight_bits`.
+
+    Raises:
+        ModelFileInvalid: A value is missing or impossible, or it is no language model's.
+    """
+    part = next((values[name] for name in _TEXT_PARTS if isinstance(values.get(name), dict)), None)
+    config = _Config(path, values, part or values)
+    layers = config.count("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+    # A small configuration must not be able to allocate much memory.
+    if not 0 < layers <= _MAX_LAYERS:
+        raise config.unusable("num_hidden_layers", f"is {layers:,}, not 1 to {_MAX_LAYERS:,}")
+    width = config.count("hidden_size", "n_embd", "d_model")
+    caches, is_exact = _caches(config, layers=layers, width=width)
+
+    # 1. Parameters by kind.
+    dense_length = config.count(
+        "intermediate_size", "ffn_hidden_size", "n_inner", default=4 * width
+    )
+    length = config.count("moe_intermediate_size", default=dense_length)
+    shared = config.product("shared_expert_intermediate_size")
+    shared = shared or config.product("n_shared_experts") * length
+    step = config.count("decoder_sparse_step", "interleave_moe_layer_step", default=1) or 1
+    if llama_4 := config.product("intermediate_size_mlp"):
+        dense_length, shared = llama_4, length  # one expert is for all tokens
+    experts = config.count(*_EXPERTS, default=0)
+    used = min(config.count(*_EXPERTS_USED, default=0), experts)
+    first = config.product("first_k_dense_replace")
+    sparse = len(range(first, layers, step)) if experts else 0
+    # Feed-forward layers have 3 matrices, or without a gate 2.
+    inner = (2 if config.get("model_type") in _UNGATED else 3) * width
+    dense_count = inner * ((layers - sparse) * dense_length + sparse * shared)
+    attention_count = sum(_attention(config, cache, width) for cache in caches)
+    expert_count = inner * sparse * experts * length
+    share = used / experts if experts else 1.0
+    output = config.product("vocab_size") * width
+    tables = output if config.get("tie_word_embeddings") is not False else 2 * output
+    routers = sparse * experts * width
+
+    # 2. Bytes. Quantization often leaves attention out.
+    dtype = str(config.get("dtype", "torch_dtype") or "").removeprefix("torch.")
+    quantization, has_attention = _quantization(config)
+    bits = packings.weight_bits(quantization or dtype)
+    fine = tables + routers + (0 if has_attention else attention_count)
+    others = dense_count + (attention_count if has_attention else 0)
+    weights = round(((expert_count + others) * bits + fine * max(bits, 16)) / 8)
+    passed = weights - round((tables - output) * max(bits, 16) / 8)
+    label = quantization or dtype.replace("bfloat", "BF").replace("float", "F") or None
+    limits = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
+    rest = attention_count + dense_count + routers
+    return ModelShape(
+        title=title,
+        family=str(config.get("model_type") or ""),
+        quantization=label and label.upper(),
+        packing="safetensors",
+        parameters=rest + expert_count + tables,
+        active_parameters=rest + round(expert_count * share) + output,
+        weight_bytes=weights,
+        passed_bytes=passed,
+        active_bytes=passed - round(expert_count * bits / 8 * (1 - share)),
+        expert_share=share,
+        fine_parameters=fine,
+        heads=config.count(*_HEADS, default=0),
+        compute_bytes=2 * (3 * max(dense_length, used * length) + 5 * width),
+        caches=caches,
+        exact_caches=is_exact,
+        context_limit=config.count(*limits, default=0) or None,
+    )
+
+
+def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCache, ...], bool]:
+    """Of each layer, and whether the configuration describes them all."""
+    full = _full_cache(config, width)
+    window = config.count("sliding_window", "attention_chunk_size", default=0)
+    if config.get("use_sliding_window") is False:
+        window = 0
+    narrow = replace(full, window_tokens=window or None)
+    kinds = config.get("layer_types", "layers_block_type")
+    interval = config.product("full_attention_interval")
+    if kinds is None and interval:
+        kinds = [_DELTA if (n + 1) % interval else "full_attention" for n in range(layers)]
+    if isinstance(kinds, list) and len(kinds) == layers:
+        of_kind = dict.fromkeys(_WINDOWED, narrow) | {"full_attention": full, "attention": full}
+        if _DELTA in kinds and (state := _delta_state(config)):
+            of_kind[_DELTA] = LayerCache(state_elements=state)
+        found = [of_kind.get(str(kind)) for kind in kinds]
+        return tuple(one or full for one in found), None not in found
+    names = config.part.keys() | config.whole.keys()
+    is_recurrent = any(name in _RECURRENT or name.startswith("mamba_") for name in names)
+    if not window:
+        return (full,) * layers, kinds is None and not is_recurrent and not full.index_length
+    if config.get("model_type") == "mistral":
+        return (narrow,) * layers, True
+    period = config.get("sliding_window_pattern", "_sliding_window_pattern")
+    if type(period) is not int or period < 1:
+        return (full,) * layers, False
+    return tuple(full if n % period == period - 1 else narrow for n in range(layers)), True
+
+
+def _full_cache(config: _Config, width: int) -> LayerCache:
+    rank = config.product("kv_lora_rank")
+    if rank:
+        return LayerCache(
+            heads=1,
+            key_length=rank + config.product("qk_rope_head_dim"),
+            index_length=config.product("index_head_dim"),  # DeepSeek 3.2, at most
+        )
+    heads = config.count(*_HEADS)
+    if heads == 0:
+        raise config.unusable("num_attention_heads", "is 0; such models are not known here")
+    length = config.count("head_dim", "attention_head_dim", default=width // heads)
+    is_one = config.get("multi_query") is True and not config.get("new_decoder_architecture")
+    kv_heads = config.count(*_KV_HEADS, default=1 if is_one else heads)
+    return LayerCache(heads=kv_heads, key_length=length, value_length=length)
+
+
+def _attention(config: _Config, cache: LayerCache, width: int) -> int:
+    """Parameters of a layer's attention: queries, keys, values and output, or those of a latent."""
+    if not cache.heads and cache.state_elements:
+        keys, values = _delta_widths(config)
+        return width * (2 * keys + 3 * values)
+    heads, rank = config.count(*_HEADS), config.product("kv_lora_rank")
+    if not rank:
+        return 2 * width * (heads + cache.heads) * (cache.key_length or width // heads)
+    rope, value = config.product("qk_rope_head_dim"), config.product("v_head_dim")
+    key = config.product("qk_nope_head_dim") + rope
+    query_rank = config.product("q_lora_rank")
+    queries = query_rank * (width + heads * key) if query_rank else width * heads * key
+    latent = width * (rank + rope) + rank * heads * (key - rope + value)
+    return queries + latent + heads * value * width
+
+
+def _delta_widths(config: _Config) -> tuple[int, int]:
+    keys = config.product("linear_num_key_heads", "linear_key_head_dim")
+    return keys, config.product("linear_num_value_heads", "linear_value_head_dim")
+
+
+def _delta_state(config: _Config) -> int:
+    """Elements of a delta net's state: its last inputs, and keys * values of each head."""
+    keys, values = _delta_widths(config)
+    last = config.count("linear_conv_kernel_dim", default=1) - 1
+    return last * (2 * keys + values) + values * config.product("linear_key_head_dim")
+
+
+def _quantization(config: _Config) -> tuple[str | None, bool]:
+    """Its name, and whether attention is quantized too."""
+    settings = config.get("quantization_config", "compression_config")
+    if not isinstance(settings, dict):
+        return None, True
+    left_out = settings.get("modules_to_not_convert") or settings.get("ignore") or ()
+    has_attention = not any("self_attn" in str(module) for module in left_out)
+    groups = settings.get("config_groups")
+    for group in groups.values() if isinstance(groups, dict) else ():  # compressed-tensors
+        weights = group.get("weights") if isinstance(group, dict) else None
+        if isinstance(weights, dict) and type(weights.get("num_bits")) is int:
+            kind = "fp" if weights.get("type") == "float" else "int"
+            return f"{kind}{weights['num_bits']}", has_attention
+    method = settings.get("quant_algo") or settings.get("quant_method") or "quantized"
+    bits = settings.get("bits") or (4 if settings.get("load_in_4bit") is True else None)
+    return f"{method}-{bits}bit" if type(bits) is int else str(method), has_attention

@@ -8,26 +8,22 @@ second by the processor. GB are 10**9 bytes. What GPUs say to each other is in n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Final
+from functools import cached_property
+from typing import Final, NamedTuple
 
-from harness.advise.device import DeviceSpec
+from harness.advise.data_tables import DeviceSpec
 from harness.advise.model_shape import ModelShape
 from harness.hardware.quantization import KvBits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Factors:
-    """What a server on a device reaches of the limits: learned by a measurement."""
+class Factors(NamedTuple):
+    """Shares of the limits that a server on a device reaches: learned by a measurement."""
 
     bandwidth: float = 1.0
-    """Share of the memory's."""
     compute: float = 1.0
-    """Share of the processor's."""
     cache: float | None = None
-    """Of KV caches, the bandwidth's share; None for the weights'. On a CPU attention costs more."""
+    """Of the bandwidth for KV caches; None for that of weights. On a CPU attention costs more."""
 
 
 CEILING: Final = Factors()
@@ -39,7 +35,7 @@ USUAL: Final = Factors(bandwidth=0.6, compute=0.5)
 bandwidth-limited", arXiv, 2026-05-28). For compute a half is a guess."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Rates:
     """The speed of a model on devices: each layer divided over some, or some layers on each.
 
@@ -55,13 +51,9 @@ class Rates:
     factors: Factors = CEILING
 
     @cached_property
-    def _on_rank(self) -> ModelShape:
+    def on_rank(self) -> ModelShape:
+        """The model with the caches of one of the GPUs that divide a layer."""
         return self.model.on_rank(self.tensor_parallel)
-
-    @cached_property
-    def _sequence_bytes(self) -> Callable[[int], int]:
-        """By the tokens of a sequence, its caches on one GPU; a model has many layers."""
-        return cache(lambda tokens: self._on_rank.sequence_kv_bytes(tokens, self.kv_bits))
 
     @property
     def stages_at_once(self) -> int:
@@ -86,15 +78,14 @@ class Rates:
         cores that compute are those that wait for the memory. A pipeline's stages have B / stages
         sequences each.
         """
-        factors, device = self.factors, self.device
-        batch = -(-sequences // self.stages_at_once)
-        cache_bytes = batch * self._sequence_bytes(tokens)
+        factors, batch = self.factors, -(-sequences // self.stages_at_once)
+        cache_bytes = batch * self.on_rank.sequence_kv_bytes(tokens, self.kv_bits)
         moved = self.weight_bytes(batch) / self.tensor_parallel / factors.bandwidth
         moved += cache_bytes / (factors.cache or factors.bandwidth)
-        moving_s = moved / device.memory_bytes_per_s
+        moving_s = moved / self.device.memory_bytes_per_s
         rate = self.prefill_tokens_per_s()
         computing_s = batch / rate if rate else 0.0
-        return max(moving_s, computing_s) if device.is_gpu else moving_s + computing_s
+        return max(moving_s, computing_s) if self.device.is_gpu else moving_s + computing_s
 
     def prefill_tokens_per_s(self, tokens: int = 0) -> float | None:
         """Tokens a second of a prompt of so many: F / `prompt_flops`; None if F is unknown."""
@@ -109,12 +100,11 @@ class Rates:
 
         None if the processor's speed is unknown.
         """
-        rate, device = self.prefill_tokens_per_s(tokens), self.device
+        rate, computed = self.prefill_tokens_per_s(tokens), max(tokens - cached, 1)
         if rate is None:
             return None
-        computed = max(tokens - cached, 1)
-        read = self.weight_bytes(computed) / self.tensor_parallel
-        return max(computed / rate, read / (device.memory_bytes_per_s * self.factors.bandwidth))
+        read_s = self.weight_bytes(computed) / self.tensor_parallel / self.device.memory_bytes_per_s
+        return max(computed / rate, read_s / self.factors.bandwidth)
 
 
 def prompt_flops(model: ModelShape, tokens: int) -> float:
@@ -125,11 +115,6 @@ def prompt_flops(model: ModelShape, tokens: int) -> float:
     """
     n, layers = model.active_parameters, max(model.layers, 1)
     return 2 * n + 2 * layers * tokens * math.sqrt(n / (12 * layers))
-
-
-def ttft_s(prefill_s: float, step_s: float, *, queue: float = 0) -> float:
-    """Seconds to the first token, after so many prompts before it: (queue + 1) * prefill + step."""
-    return (queue + 1) * prefill_s + step_s
 
 
 def mean_queue(rate_per_s: float, prefill_s: float) -> float:

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 from loopback import DONE, Loopback, Reply, delta, error_reply, llama_server_stream
+from shapes import shape_by_hand
 from structlog.testing import capture_logs
 
-from harness.advise.device import DeviceSpec
+from harness.advise.data_tables import DeviceSpec
 from harness.advise.measured_speed import (
     Burst,
     MeasuredBurst,
@@ -20,7 +21,6 @@ from harness.advise.measured_speed import (
     measured_burst,
     predicted_of,
 )
-from harness.advise.model_shape import shape_by_hand
 from harness.advise.rates import Factors, Rates
 from harness.errors import InferenceError
 from harness.inference import Completion, Endpoint, Phase, Usage

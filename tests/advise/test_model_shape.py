@@ -1,92 +1,196 @@
-"""What the arithmetic knows of a model, from each place it can be read from."""
+"""What is known of a model, from a GGUF, a folder of safetensors, or a `config.json`."""
 
 import json
+import struct
 
 import pytest
 
-from harness.advise.model_shape import read_model_shape, shape_by_hand
-from harness.errors import InvalidInput
+from harness.advise.data_tables import quantization_of
+from harness.advise.model_shape import parse_parameters, read_model_shape
+from harness.errors import InvalidInput, ModelFileInvalid
 from harness.hardware import Loading, gguf_footprint, read_gguf_header
+from harness.hardware.gguf_caches import LayerCache
 
 LLAMA_8B = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14_336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 131_072,
-    "vocab_size": 128_256,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14_336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "max_position_embeddings": 131_072, "vocab_size": 128_256, "torch_dtype": "bfloat16",
+}  # fmt: skip
+TENSORS = {
+    "model.embed_tokens.weight": ("BF16", [3, 8], 48),
+    "model.norm.weight": ("F32", [8], 32),
+    "model.layers.0.mlp.up_proj.qweight": ("I32", [2, 2], 16),
+    "model.scale": ("F8_E4M3", [], 1),
 }
-MIXTRAL = LLAMA_8B | {
-    "model_type": "mixtral",
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
-    "vocab_size": 32_000,
-}
-QWEN_30B = {
-    "model_type": "qwen3_moe",
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "moe_intermediate_size": 768,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "vocab_size": 151_936,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
-SMOL = {
-    "model_type": "llama",
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "vocab_size": 49_152,
-    "tie_word_embeddings": True,
-    "torch_dtype": "bfloat16",
-}
+
+
+def packed(tensors, **metadata):
+    about, at = {}, 0
+    for name, (dtype, shape, size) in tensors.items():
+        about[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(about | ({"__metadata__": metadata} if metadata else {})).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(at)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a model's folder and return its path."""
+
+    def write(config=LLAMA_8B, files=None):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        for name, content in (files or {"model.safetensors": packed(TENSORS)}).items():
+            (tmp_path / name).write_bytes(content)
+        return tmp_path
+
+    return write
+
+
+# --- what is read ----------------------------------------------------------------------------
+
+
+def test_a_model_is_read(write):
+    folder = write(LLAMA_8B | {"quantization_config": {"quant_method": "gptq", "bits": 4}})
+    model = read_model_shape(folder)
+    assert (model.family, model.title, model.quantization) == ("llama", folder.name, "GPTQ-4BIT")
+    assert model.weight_bytes == 48 + 32 + 16 + 1
+    assert (model.layers, model.context_limit) == (32, 131_072)
+    assert model.compute_bytes == 2 * (3 * 14_336 + 5 * 4096)
+    assert model.caches == (LayerCache(heads=8, key_length=128, value_length=128),) * 32
+    assert model.exact_caches
+
+
+def test_only_the_files_of_the_index_are_counted(write):
+    places = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    files = {name: packed(TENSORS) for name in (*places.values(), "consolidated.safetensors")}
+    index = {"metadata": {"total_size": 1}, "weight_map": places}
+    folder = write(files=files | {"model.safetensors.index.json": json.dumps(index).encode()})
+    assert read_model_shape(folder).weight_bytes == 2 * 97
+
+
+SHAPE = {"num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 4}
+
+
+LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
+GPT_2 = {"n_layer": 8, "n_embd": 64, "n_head": 4}
+GROUPS = ("num_key_value_heads", "n_head_kv", "num_kv_heads")
+GROUPS += ("multi_query_group_num", "num_attention_groups")
 
 
 @pytest.mark.parametrize(
-    ("config", "parameters", "active", "token_kv"),
+    ("config", "expected"),
     [
-        pytest.param(LLAMA_8B, 8.03e9, 7.5e9, 131_072, id="Llama 3.1 8B"),
-        pytest.param(MIXTRAL, 46.7e9, 12.8e9, 131_072, id="Mixtral 8x7B"),
-        pytest.param(QWEN_30B, 30.5e9, 3.05e9, 98_304, id="Qwen3 30B-A3B"),
-        pytest.param(SMOL, 134.5e6, 134.5e6, 23_040, id="SmolLM2 135M"),
+        pytest.param(SHAPE, (4, 16, 16), id="as many key-value heads as heads"),
+        pytest.param(SHAPE | {"head_dim": 24}, (4, 24, 24), id="heads of their own width"),
+        *(pytest.param(SHAPE | {name: 2}, (2, 16, 16), id=name) for name in GROUPS),
+        pytest.param(GPT_2, (4, 16, 16), id="as GPT-2 has it"),
+        pytest.param(
+            {"model_type": "llava", "hidden_size": 7, "text_config": SHAPE},
+            (4, 16, 16),
+            id="the text part of a model of more",
+        ),
+        pytest.param(
+            SHAPE | {"model_type": "falcon", "multi_query": True}, (1, 16, 16), id="one head"
+        ),
+        pytest.param(SHAPE | LATENT, (1, 576, 0), id="a latent"),
     ],
 )
-def test_a_configuration_alone_says_how_large_a_model_is(
-    tmp_path, config, parameters, active, token_kv
-):
+def test_heads_go_by_many_names(write, config, expected):
+    model = read_model_shape(write(config))
+    heads, key_length, value_length = expected
+    full = LayerCache(heads=heads, key_length=key_length, value_length=value_length)
+    assert model.caches == (full,) * 8
+    assert model.exact_caches
+
+
+MIXED = ["sliding_attention", "full_attention"] * 4
+
+
+LINEAR = ["linear_attention", "full_attention"] * 4
+WINDOW = {"sliding_window": 9}
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected", "exact"),
+    [
+        pytest.param(WINDOW | {"layer_types": MIXED}, "9 . " * 4, True, id="a list"),
+        pytest.param(WINDOW | {"use_sliding_window": False}, ". " * 8, True, id="switched off"),
+        pytest.param(WINDOW | {"sliding_window_pattern": 4}, "9 9 9 . " * 2, True, id="a period"),
+        pytest.param(WINDOW | {"model_type": "mistral"}, "9 " * 8, True, id="all of them"),
+        pytest.param(WINDOW, ". " * 8, False, id="who knows which"),
+        pytest.param({"layer_types": LINEAR}, ". " * 8, False, id="states of an unknown size"),
+        pytest.param({"mamba_d_state": 16}, ". " * 8, False, id="recurrent beside attention"),
+    ],
+)
+def test_windows_are_those_of_the_configuration(write, keys, expected, exact):
+    model = read_model_shape(write(SHAPE | keys))
+    assert " ".join(str(c.window_tokens or ".") for c in model.caches) == expected.strip()
+    assert model.exact_caches is exact
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (None, None),
+        ({"quant_method": "awq", "bits": 4}, "AWQ-4BIT"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "BITSANDBYTES-4BIT"),
+        ({"quant_algo": "NVFP4"}, "NVFP4"),
+        ({"config_groups": {"a": {"weights": {"num_bits": 8, "type": "float"}}}}, "FP8"),
+        ({}, "QUANTIZED"),
+    ],
+)
+def test_a_quantization_is_named(write, settings, name):
+    folder = write(SHAPE | {"quantization_config": settings})
+    assert read_model_shape(folder).quantization == name
+
+
+# --- footprints ------------------------------------------------------------------------------
+
+
+def test_a_cache_takes_whole_blocks_of_16_tokens(write):
+    model = read_model_shape(write())
+    needed = model.footprint(context_tokens=1000)
+    assert needed.weights_bytes == 97
+    assert needed.kv_bytes == 1008 * 131_072  # 32 layers * 8 heads * 2 * 128 * 2 bytes
+    assert model.footprint(context_tokens=1000, kv_bits=8).kv_bytes == needed.kv_bytes / 2
+
+
+def test_a_window_takes_no_more_than_itself_and_what_is_computed_at_once(write):
+    model = read_model_shape(write(SHAPE | {"sliding_window": 1024, "layer_types": MIXED}))
+    short, long = (model.footprint(context_tokens=n).kv_bytes for n in (1024, 65_536))
+    assert short == 8 * 1024 * 256
+    assert long == 4 * 65_536 * 256 + 4 * (1024 + 8192 + 16) * 256
+
+
+def test_a_state_is_kept_beside_keys_and_values(write):
+    delta = {"layer_types": LINEAR, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
+    delta |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4}
+    model = read_model_shape(write(SHAPE | delta))
+    state = 4 * (3 * (2 * 16 + 32) + 32 * 8)
+    assert model.footprint(context_tokens=16).kv_bytes == 4 * 16 * 256 + 4 * state
+    assert model.exact_caches
+
+
+@pytest.mark.parametrize("left_out", [["lm_head"], ["re:.*self_attn.*"]])
+def test_attention_that_is_not_quantized_stays_in_16_bits(tmp_path, left_out):
+    settings = {"quant_method": "fp8", "modules_to_not_convert": left_out}
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
-    for given in (path, tmp_path):
-        shape = read_model_shape(given)
-        assert shape.parameters == pytest.approx(parameters, rel=0.02)
-        assert shape.active_parameters == pytest.approx(active, rel=0.02)
-        assert shape.weight_bytes == 2 * shape.parameters
-        assert shape.token_kv_bytes() == token_kv
-        assert (shape.quantization, shape.packing) == ("BF16", "safetensors")
+    path.write_text(json.dumps(LLAMA_8B | {"quantization_config": settings}))
+    attention, fine = 32 * 2 * 4096 * 40 * 128, 128_256 * 4096
+    shape = read_model_shape(path)
+    expected = fine + attention * (left_out != ["lm_head"])
+    assert shape.weight_bytes - shape.parameters == shape.fine_parameters == expected
 
 
 def test_a_gguf_is_known_to_the_byte(demo_model):
     shape = read_model_shape(demo_model)
     assert shape.parameters == pytest.approx(134.5e6, rel=0.001)
     assert (shape.layers, shape.quantization, shape.packing) == (30, "Q4_1", "gguf")
-    loading = Loading(context_tokens=4096, slots=2, cache_type_k="q8_0", cache_type_v="q8_0")
-    assert shape.footprint(context_tokens=4096, sequences=2, kv_bits=8) == gguf_footprint(
-        read_gguf_header(demo_model), loading
-    )
-    assert shape.token_kv_bytes(8) == 23_040 // 2 * 34 // 32
-    finer = shape.quantized("Q8_0", packing="gguf", bits=8.5)
+    loading = Loading(context_tokens=4096, cache_type_k="q8_0", cache_type_v="q8_0")
+    expected = gguf_footprint(read_gguf_header(demo_model), loading)
+    assert shape.footprint(context_tokens=4096, kv_bits=8) == expected
+    assert shape.sequence_kv_bytes(1, 8) == 23_040 // 2 * 34 // 32
+    finer = shape.quantized(quantization_of("Q8_0"))
     assert finer.weight_bytes == pytest.approx(134.5e6 * 8.5 / 8, rel=0.001)
     assert finer.active_bytes / finer.weight_bytes == pytest.approx(
         shape.active_bytes / shape.weight_bytes
@@ -94,8 +198,77 @@ def test_a_gguf_is_known_to_the_byte(demo_model):
     assert finer.footprint(context_tokens=4096).weights_bytes == finer.weight_bytes
 
 
-def test_a_size_that_is_none_is_refused():
-    for size in ("8", "B", "0B", "eight"):
-        with pytest.raises(InvalidInput) as caught:
-            shape_by_hand(size, layers=1, kv_heads=1, head_dim=1)
-        assert caught.value.code == "model.size-unreadable"
+# --- what is refused -------------------------------------------------------------------------
+
+
+def with_tensor(**about):
+    text = json.dumps({"t": about}).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(8)
+
+
+WHOLE = packed(TENSORS)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"version https://git-lfs", id="an LFS pointer"),
+        pytest.param(struct.pack("<Q", 2**63) + b"{}", id="a huge header"),
+        pytest.param(WHOLE[:20], id="cut within the header"),
+        pytest.param(WHOLE[:-1], id="cut after it"),
+        pytest.param(WHOLE + b"x", id="too long"),
+        pytest.param(struct.pack("<Q", 7) + b'{"a": }', id="no JSON"),
+        pytest.param(with_tensor(), id="nothing of a tensor"),
+        pytest.param(with_tensor(data_offsets=["0", "8"]), id="no numbers"),
+        pytest.param(with_tensor(data_offsets=[0, 7]), id="too many"),
+    ],
+)
+def test_a_file_that_is_damaged_is_refused(write, data):
+    folder = write(files={"model.safetensors": data})
+    with pytest.raises(ModelFileInvalid, match="download all files") as caught:
+        read_model_shape(folder)
+    assert caught.value.path == folder / "model.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_hidden_layers", None),
+        ("num_hidden_layers", 10**9),
+        ("hidden_size", "64"),
+        ("num_attention_heads", 0),
+    ],
+)
+def test_a_configuration_that_makes_no_sense_is_refused_with_the_key(write, key, value):
+    folder = write(LLAMA_8B | {key: value})
+    with pytest.raises(ModelFileInvalid, match=f"config.json: '{key}' is"):
+        read_model_shape(folder)
+
+
+def test_what_is_missing_is_named(tmp_path, write):
+    def told():
+        with pytest.raises(ModelFileInvalid) as caught:
+            read_model_shape(tmp_path)
+        return caught.value.path.relative_to(tmp_path).name
+
+    assert told() == "config.json"
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    assert read_model_shape(tmp_path).layers == 32  # the configuration alone
+    index = {"weight_map": {"a": "gone.safetensors"}}
+    write(files={"model.safetensors.index.json": json.dumps(index).encode()})
+    assert told() == "gone.safetensors"
+
+
+@pytest.mark.parametrize("name", ["../other.safetensors", "/etc/passwd"])
+def test_an_index_leads_nowhere_else(write, name):
+    index = {"weight_map": {"a": name}}
+    folder = write(files={"model.safetensors.index.json": json.dumps(index).encode()})
+    with pytest.raises(ModelFileInvalid, match="cannot be opened"):
+        read_model_shape(folder)
+
+
+@pytest.mark.parametrize("size", ["8", "B", "0B", "eight"])
+def test_a_size_that_is_none_is_refused(size):
+    with pytest.raises(InvalidInput) as caught:
+        parse_parameters(size)
+    assert caught.value.code == "model.size-unreadable"

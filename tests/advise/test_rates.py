@@ -4,16 +4,15 @@ import math
 from dataclasses import replace
 
 import pytest
+from shapes import shape_by_hand
 
-from harness.advise.device import DeviceSpec, device_by_hand
-from harness.advise.model_shape import shape_by_hand
+from harness.advise.data_tables import DeviceSpec, device_by_hand
 from harness.advise.rates import (
     Factors,
     Rates,
     mean_queue,
     mixed_itl_s,
     requests_per_s,
-    ttft_s,
     usd_per_million_tokens,
 )
 
@@ -49,23 +48,13 @@ FIGURES = {
     "1: 70B at 16 bits, GB": (gb("70B", 16), 140),
     "1: 70B at 8 bits, GB": (gb("70B", 8), 70),
     "1: 70B at 4 bits, GB": (gb("70B", 4), 35),
-    "2: KV bytes of a token, 32 layers of 32 heads of 128": (SEVEN.token_kv_bytes(), 524_288),
+    "2: KV bytes of a token, 32 layers of 32 heads of 128": (SEVEN.sequence_kv_bytes(1), 524_288),
     "2: KV of 8,192 tokens, GiB": (SEVEN.sequence_kv_bytes(8192) / GIB, 4),
-    "2: 70B without groups, KV bytes of a token": (WITHOUT_GROUPS.token_kv_bytes(), 2_621_440),
-    "2: 70B with 8 KV heads for 64, an eighth": (GROUPED.token_kv_bytes(), 327_680),
-    "3: KV in 8 bits is half": (SEVEN.token_kv_bytes(8) / SEVEN.token_kv_bytes(16), 0.5),
-    "3: 70 GB on an H100, ms of a token": (1000 * on(GROUPED).step_s(tokens=0), 20.9),
-    "3: that batch by shape, ms (2,621,440 bytes, not 2.6 MB)": (
-        1000 * on(WITHOUT_GROUPS).step_s(tokens=4000, sequences=10),
-        52.2,
-    ),
+    "2: 70B without groups, KV bytes of a token": (WITHOUT_GROUPS.sequence_kv_bytes(1), 2_621_440),
+    "2: 70B with 8 KV heads for 64, an eighth": (GROUPED.sequence_kv_bytes(1), 327_680),
+    "3: KV in 8 bits is half": (SEVEN.sequence_kv_bytes(1, 8) / SEVEN.sequence_kv_bytes(1), 0.5),
     "3: 2 of 8 experts, bytes of one token": (on(MIXTURE).weight_bytes(1), 2 * GB),
     "3: all experts are in memory": (MIXTURE.weight_bytes, 8 * GB),
-    "3: prefix cache, share of 753 ms that 367 ms save": (
-        round(1 - ttft_s(0.367, 0) / ttft_s(0.753, 0), 2),
-        0.51,
-    ),
-    "4: $8.42/h at 300 tokens/s": (usd_per_million_tokens(8.42, tokens_per_s=300), 7.80),
     "4: $8.42/h at 1,000 tokens/s": (usd_per_million_tokens(8.42, tokens_per_s=1000), 2.34),
     "4: half idle costs twice": (
         usd_per_million_tokens(8.42, tokens_per_s=1000, busy=0.5),
@@ -84,7 +73,6 @@ FIGURES = {
         on(SEVEN).prefill_s(1),
         14 / 3350,
     ),
-    "TTFT after three prompts": (ttft_s(0.5, 0.02, queue=3), 2.02),
     "queue at half load": (mean_queue(1, 0.5), 0.5),
     "queue at full load": (mean_queue(2, 0.5), math.inf),
     "requests of 100 tokens, 10 at once": (
@@ -140,7 +128,7 @@ def test_more_sequences_wake_more_experts_but_never_more_than_there_are():
 
 
 def test_a_device_by_hand_has_what_was_given_and_the_rest_of_one_like_it():
-    device = device_by_hand("24 GiB", like=H100)
+    device = device_by_hand("24 GiB", like="h100")
     assert (device.memory_bytes, device.memory_bytes_per_s) == (24 * GIB, 3350 * GB)
     assert device.name.endswith("otherwise as h100")
     alone = device_by_hand("24 GiB", bandwidth="1008 GB/s", tflops=20)
@@ -163,12 +151,12 @@ def test_gpus_that_divide_layers_share_the_reading_and_repeat_what_is_one_head()
     assert two.step_s(**at) == pytest.approx(alone.step_s(**at) / 2)
     assert two.prefill_tokens_per_s() == 2 * alone.prefill_tokens_per_s()
     latent = shape_by_hand("70B", layers=61, kv_heads=1, head_dim=288)
-    assert latent.on_rank(8).token_kv_bytes() == latent.token_kv_bytes() == 61 * 576 * 2
+    assert latent.on_rank(8).sequence_kv_bytes(1) == latent.sequence_kv_bytes(1) == 61 * 576 * 2
     # Eight heads on sixteen GPUs: each has one, so that all are there twice.
-    assert GROUPED.on_rank(16).token_kv_bytes() * 16 == 2 * GROUPED.token_kv_bytes()
+    assert GROUPED.on_rank(16).sequence_kv_bytes(1) * 16 == 2 * GROUPED.sequence_kv_bytes(1)
     # Ten on four: padded to twelve.
     padded = shape_by_hand("8B", layers=32, kv_heads=10, head_dim=128)
-    assert padded.on_rank(4).token_kv_bytes() * 4 == padded.token_kv_bytes() * 12 // 10
+    assert padded.on_rank(4).sequence_kv_bytes(1) * 4 == padded.sequence_kv_bytes(1) * 12 // 10
 
 
 def test_a_pipeline_makes_no_token_sooner_but_more_of_them():

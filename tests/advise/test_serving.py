@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -13,8 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from server_flags import flags
 
-from harness.advise.serving import LAUNCHES, Serving
+from harness.advise.layout_table import Serving, servers
+from harness.advise.layout_table import command_of as settings_of
+from harness.advise.layout_table import endpoint_of as lines_of
 from harness.errors import HarnessError
 from harness.inference import ChatRequest, Endpoint, as_messages, connect
 from harness.inference.providers import PROVIDERS
@@ -35,21 +39,21 @@ ALL = Serving(
     first_gpu=4,
 )
 COMMANDS = {
-    "llamacpp": "llama-server --model MODEL --gpu-layers all --ctx-size 16384 --parallel 4",
+    "llamacpp": "llama-server --model MODEL --ctx-size 16384 --parallel 4 --gpu-layers all",
     "vllm": "vllm serve MODEL --host 127.0.0.1 --max-model-len 4096 --max-num-seqs 4",
     "sglang": "python -m sglang.launch_server --model-path MODEL --context-length 4096 "
     "--max-running-requests 4",
     "ollama": "OLLAMA_CONTEXT_LENGTH=4096 OLLAMA_NUM_PARALLEL=4 ollama serve",
 }
-each_server = pytest.mark.parametrize("name", LAUNCHES)
+each_server = pytest.mark.parametrize("name", servers())
 
 
 def command_of(name, serving):
-    return " ".join(one.text for one in LAUNCHES[name][1](serving).command)
+    return " ".join(one.text for one in settings_of(name, serving))
 
 
 def endpoint_of(name, serving):
-    lines = [one.text for one in LAUNCHES[name][1](serving).endpoint]
+    lines = lines_of(name, serving)
     return Endpoint.model_validate({"tag": "small"} | tomllib.loads("\n".join(lines)))
 
 
@@ -59,12 +63,11 @@ def test_the_command_says_what_is_asked_for_and_the_endpoint_calls_it(name):
     endpoint = endpoint_of(name, PLAIN)
     assert endpoint.backend == name
     assert (endpoint.model_id, endpoint.max_parallel) == (MODEL, 4)
-    made = LAUNCHES[name][1](PLAIN)
-    assert all(one.reason for one in (*made.command, *made.endpoint))
+    assert all(one.reason for one in settings_of(name, PLAIN))
 
 
 def test_a_command_has_only_what_differs_and_quotes_a_model():
-    assert set(COMMANDS) == set(LAUNCHES)
+    assert set(COMMANDS) == set(servers())
     first, second = command_of("vllm", ALL).split(" & ")
     assert shlex.split(first) == [
         "CUDA_VISIBLE_DEVICES=4,5,6,7", "vllm", "serve", ALL.model,
@@ -83,32 +86,13 @@ def test_a_command_has_only_what_differs_and_quotes_a_model():
     assert "CUDA" not in on_cpu
 
 
-def flags_of(name):
-    given = (ALL, replace(ALL, on_gpu=False))
-    return {word for one in given for word in command_of(name, one).split() if word[:2] == "--"}
-
-
-def test_llama_server_has_every_flag_of_its_command():
-    """By the texts of its options in xllamacpp, which is built with its parser."""
-    binary = next(Path(find_spec("xllamacpp").origin).parent.glob("*.so")).read_bytes()
-    missing = [flag for flag in flags_of("llamacpp") if f"\0{flag}\0".encode() not in binary]
-    assert missing == []
-    assert b"either an exact number, 'auto', or 'all'" in binary
-
-
-# As added by vllm/engine/arg_utils.py and vllm/entrypoints/openai/cli_args.py (001999d2), and by
-# python/sglang/srt/server_args.py, by their names.
-OPTIONS = {
-    "vllm": "max-model-len max-num-seqs kv-cache-dtype quantization tensor-parallel-size "
-    "pipeline-parallel-size gpu-memory-utilization host port",
-    "sglang": "model-path context-length max-running-requests kv-cache-dtype quantization device "
-    "tp-size pp-size mem-fraction-static port",
-}
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_a_server_has_every_flag_of_its_command(name):
-    assert flags_of(name) == {f"--{option}" for option in OPTIONS[name].split()}
+@each_server
+def test_a_server_has_every_option_of_its_command(name):
+    """By the servers' own sources: see server_flags.py."""
+    commands = " ".join(command_of(name, one) for one in (ALL, replace(ALL, on_gpu=False)))
+    used = set(re.findall(r"(?<=\s)--[a-z-]+|OLLAMA_[A-Z_]+", commands))
+    assert len(used) > 4
+    assert used - flags(name) == set()
 
 
 # --- real servers ---------------------------------------------------------------------------------

@@ -34,10 +34,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "hardware"))
 
 from logged_memory import MIB, logged_memory
 
-from harness.advise.device import DeviceSpec, this_machine
+from harness.advise.data_tables import DeviceSpec, this_machine
 from harness.advise.measured_speed import Burst, MeasuredBurst, learn, measure_speed, predicted_of
 from harness.advise.model_shape import ModelShape, read_model_shape
 from harness.advise.rates import Rates
+from harness.hardware import Loading, gguf_footprint
 from harness.inference import Endpoint
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.session import Settings
@@ -183,7 +184,7 @@ def compared(name: str, one: MeasuredBurst, known: Rates) -> Iterator[Row]:
 def llama_sizes(shape: ModelShape, path: Path) -> Iterator[Row]:
     """Of several loads, and how many sequences a GiB has room for."""
     for context, slots in ((2048, 4), (8192, 1), (1500, 8)):
-        said = shape.footprint(context_tokens=context, sequences=slots)
+        said = gguf_footprint(shape.header, Loading(context_tokens=context, slots=slots))
         logged = logged_memory(path, context_tokens=context, slots=slots)
         case = f"{slots} of {context:,} tokens: "
         sizes = (
@@ -211,7 +212,7 @@ def vllm_sizes(shape: ModelShape, log: str) -> Iterator[Row]:
     weights_gib = logged(r"Checkpoint size: ([\d.]+) GiB")
     said_gib = shape.weight_bytes / 2**30
     yield Row("vllm", "weights, GiB", said_gib, weights_gib, SIZE_AIM)
-    said_tokens = room_gib * 2**30 / shape.token_kv_bytes()
+    said_tokens = room_gib * 2**30 / shape.sequence_kv_bytes(1)
     yield Row("vllm", "tokens in the KV cache", said_tokens, tokens, SIZE_AIM)
     fit = round(room_gib * 2**30) // shape.sequence_kv_bytes(round(context))
     yield Row("vllm", f"sequences of {context:,.0f} tokens", fit, int(at_once), SEQUENCES_AIM)

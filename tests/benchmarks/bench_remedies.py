@@ -33,7 +33,8 @@ from typing import NamedTuple
 import structlog
 
 from harness import Endpoint, Pipeline, Run, Settings
-from harness.advise.serving import LAUNCHES, Launch, Serving
+from harness.advise.layout_table import Serving, command_of
+from harness.advise.layout_table import endpoint_of as lines_of
 from harness.analysis import diagnose
 from harness.inference.providers import PROVIDERS
 from harness.session.settings import demo_endpoint
@@ -75,15 +76,14 @@ def main() -> None:
 def measure(server: str, directory: Path) -> Row:
     model = str(VLLM / "smollm2") if server == "vllm" else str(demo_endpoint().path)
     serving = Serving(model=model, context_tokens=CONTEXT_TOKENS, on_gpu=False, port=free_port())
-    launch = LAUNCHES[server][1](serving)
-    with started(server, launch):
-        queued = run(server, endpoint_of(launch), directory)
+    with started(server, serving):
+        queued = run(server, endpoint_of(server, serving), directory)
     finding = next(one for one in diagnose(queued).findings if one.rule == "queueing")
     remedy, _, _ = finding.move[0].partition(": time to")
     places = int(re.search(r", for (\d+) calls at once", remedy)[1])
-    launch = LAUNCHES[server][1](replace(serving, sequences=places))
-    with started(server, launch):
-        after = run(server, endpoint_of(launch), directory)
+    wider = replace(serving, sequences=places)
+    with started(server, wider):
+        after = run(server, endpoint_of(server, wider), directory)
     waited = set(finding.evidence.spans)
     numbers = [number for number, call in enumerate(chats(queued)) if call.id in waited]
     ttft_s = [call.ttft_ns / 1e9 for number, call in enumerate(chats(after)) if number in numbers]
@@ -117,27 +117,27 @@ def run(server: str, endpoint: Endpoint, directory: Path) -> Journal:
     return Journal(pipeline.run(settings=settings).files.journal)
 
 
-def endpoint_of(launch: Launch) -> Endpoint:
-    lines = "\n".join(one.text for one in launch.endpoint)
+def endpoint_of(server: str, serving: Serving) -> Endpoint:
+    lines = "\n".join(lines_of(server, serving))
     return Endpoint.model_validate({"tag": "small"} | tomllib.loads(lines))
 
 
 @contextmanager
-def started(server: str, launch: Launch) -> Iterator[None]:
+def started(server: str, serving: Serving) -> Iterator[None]:
     """A server with that command."""
     where = VLLM / "venv/bin" if server == "vllm" else Path(str(LLAMA_SERVER)).parent
     environment = os.environ | {"PATH": f"{where}{os.pathsep}{os.environ['PATH']}"}
     environment |= {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
     environment |= {"OMP_NUM_THREADS": "1", "LLAMA_ARG_THREADS": "1"}
     environment.pop("PYTHONPATH", None)
-    command = " ".join(one.text for one in launch.command)
+    command = " ".join(one.text for one in command_of(server, serving))
     provider = PROVIDERS[server]  # with the switches by which it tells how long calls queue
     command += f" --enforce-eager {provider.timings}" if server == "vllm" else " --metrics"
     with tempfile.TemporaryFile() as said:
         shell = ["sh", "-c", f"exec env {command}"]
         process = subprocess.Popen(shell, env=environment, stdout=said, stderr=said)
         try:
-            wait_until_up(endpoint_of(launch), process)
+            wait_until_up(endpoint_of(server, serving), process)
             yield
         finally:
             process.terminate()

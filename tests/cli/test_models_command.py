@@ -61,7 +61,9 @@ def test_the_plan_of_the_example_is_a_table_and_what_is_to_be_said_of_it(project
     planned = plan(project, *ROLES, endpoints=endpoints)
 
     assert (planned.exit_code, planned.stderr) == (0, "")
-    assert_shown("models plan", planned.stdout)
+    # How quick this machine is differs.
+    masks = {r"(?<=  8  ).*(?= 120.7)": "SPEEDS ", " {2,}": "  "}
+    assert_shown("models plan", planned.stdout, masks=masks)
     assert sorted(path.name for path in project.iterdir()) == ["examples", "harness.toml"]
 
 
@@ -77,10 +79,10 @@ def test_the_plan_as_json_has_all_of_it(project: Path) -> None:
     (machine,) = said["devices"]
     producer, judge = said["models"]
     assert machine["capacity_bytes"] == 300 << 20
-    assert machine["wanted_bytes"] == producer["need"]["machine"] + judge["need"]["machine"]
+    assert (producer["layout"]["precision"], judge["layout"]) == ("Q4_1", None)
     assert (producer["tag"], producer["roles"]) == ("producer", ["planner", "producer"])
     assert (producer["pin"], producer["fit"]) == (True, "whole")
-    assert (judge["fit"], judge["footprint"], judge["is_managed"]) == ("never", None, True)
+    assert judge["fit"] == "never"
     (refusal,) = said["refusals"]
     assert refusal["code"] == "budget.does-not-fit"
     assert "'spare' needs 200.0 MiB" in refusal["message"]
