@@ -162,6 +162,7 @@ def read_rows(
     *,
     columns: Mapping[str, str] | None = None,
     whole: AbstractSet[str] = _WHOLE,
+    nulls: str = "",
 ) -> Iterator[Row | InvalidInput]:
     """The rows of files, directories, patterns and standard input (JSON Lines), in order.
 
@@ -172,6 +173,7 @@ def read_rows(
         names: As for `files_named`.
         columns: What a column is called there, by its name here.
         whole: Columns whose objects are no columns with points.
+        nulls: What names of columns begin with in which null is kept.
 
     Raises:
         InvalidInput: A file is missing, or no row has such a column.
@@ -192,7 +194,11 @@ def read_rows(
                 if n in renamed or n not in renamed.values()
             }
             # Without empty cells, and numbers that are none.
-            kept = {n: v for n, v in named.items() if n and v not in (None, "") and v == v}  # noqa: PLR0124
+            kept = {
+                n: v
+                for n, v in named.items()
+                if n and v != "" and ((v is not None and v == v) or n.partition(".")[0] == nulls)  # noqa: PLR0124
+            }
             if kept:
                 yield Row(fields=kept, path=row.path, line=row.line)
     for theirs, mine in renamed.items():

@@ -34,7 +34,7 @@ from harness.session.settings import load_settings
 _OTHERS = {
     "compare": (
         "harness.cli.rubric_compare:compare_scores",
-        "Compare two evaluators, or two rubrics.",
+        "Compare two sets of scores of the same drafts.",
     ),
     "label": ("harness.cli.rubric_labeling:label", "Label drafts, without seeing scores."),
     "noise": (

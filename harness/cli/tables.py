@@ -38,6 +38,15 @@ def dollars(usd: float) -> str:
     return f"{usd:,.2f}" if usd >= 1 else f"{usd:.4f}" if usd >= 0.01 else f"{usd:.6f}"
 
 
+def table(title: str, first: str, *figures: str) -> Table:
+    """A table with a title, a column of names and columns of figures."""
+    made = Table(title=title, title_justify="left")
+    made.add_column(first, overflow="fold")
+    for name in figures:
+        made.add_column(name, justify="right")
+    return made
+
+
 def cell(value: str | None, style: str = "") -> Text:
     """A cell of `print_columns`; a dash if there is nothing in it."""
     return Text(value, style=style) if value else Text(UNKNOWN, style="dim")

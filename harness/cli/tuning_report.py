@@ -85,8 +85,6 @@ def _claim(tuning: Tuning, own: str, before: Calibration | None) -> str:
     if tuning.named is not None:
         return f"{said}threshold {tuning.named.threshold:g} {kept}."
     more = f"at least {missing[0]} more labels are missing" if missing else "no draft can pass"
-    if tuning.needed is None and tuning.own.rejects:
-        more = "more labels would hardly help"
     return f"{said}no threshold {kept} ({more})."
 
 
@@ -109,7 +107,6 @@ def _by_threshold(tuning: Tuning, rubric: Rubric, own: str, risk: str) -> Iterat
     if tuning.steps:
         yield _rates(tuning, x, own, risk)
     yield _histograms(tuning, x, width)
-    yield _tenths(tuning, x)
 
 
 def _rates(tuning: Tuning, x: Axis, own: str, risk: str) -> Element:
@@ -174,26 +171,6 @@ def _histograms(tuning: Tuning, x: Axis, width: float) -> Element:
     blocked = sum(one.blocked for one in tuning.counted)
     fails = f" {blocked} of them fail at every threshold: below a floor, or not all scored."
     return plot.figure(f"{len(tuning.counted)} drafts that count.{fails * (blocked > 0)}")
-
-
-def _tenths(tuning: Tuning, x: Axis) -> Element:
-    said = (f"{t.accepted} of {t.drafts} from {t.low:g} to {t.high:g}" for t in tuning.tenths)
-    plot = Plot(
-        "Share that people accept, by tenth of the composites",
-        f"Of each tenth of the drafts, people accept: {'; '.join(said)}.",
-        x=x,
-        y=Axis(label="share that people accept", low=0, high=1, shown=percent),
-    )
-    confidence = tuning.aim.confidence
-    for tenth in tuning.tenths:
-        middle, share = (tenth.low + tenth.high) / 2, tenth.accepted / tenth.drafts
-        ends = interval(tenth.accepted, tenth.drafts, confidence=confidence)
-        plot.line([(middle, end) for end in ends], "first")
-        plot.line([(tenth.low, share), (tenth.high, share)], "first")
-        name = f"a tenth of the drafts, with a {percent(confidence)} interval"
-        plot.dot((middle, share), name=name)
-    _mark(plot, tuning)
-    return plot.figure("It should rise: a higher composite, more drafts that people accept.")
 
 
 # --- agreement -------------------------------------------------------------------------------

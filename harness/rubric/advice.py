@@ -96,7 +96,7 @@ def _on_threshold(rubric: Rubric) -> Iterator[_Remark]:
 
 def _on_caps(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
     for number, cap in enumerate(dimension.caps):
-        if cap.at_most == rubric.scale.max:
+        if cap.at_most == rubric.scale_of(dimension.name).max:
             yield _remark(
                 (*place, "caps", number, "at_most"),
                 code="rubric.cap-at-maximum",
@@ -111,14 +111,16 @@ def _on_must_not(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator
     if "excludes" not in kinds or dimension.floor is not None:
         return
     total = sum(one.weight for one in rubric.dimensions)
-    lost = (rubric.scale.max - rubric.scale.min) * dimension.weight / (total * len(kinds))
+    scale = rubric.scale_of(dimension.name)
+    share = 1.0 if scale.is_pass_fail else 1 / len(kinds)
+    lost = (rubric.scale.max - rubric.scale.min) * share * dimension.weight / total
     if rubric.scale.max - lost >= rubric.pass_at:
         yield _remark(
             (*place, "checks", kinds.index("excludes")),
             code="rubric.must-not-outvoted",
             what=f"with these phrases, a draft that is good otherwise passes with "
             f"{rubric.scale.max - lost:.3g}",
-            remedy=f"give '{dimension.name}' a floor of {rubric.scale.max:g}, alone or with 'gate'",
+            remedy=f"give '{dimension.name}' a floor of {scale.max:g}, alone or with 'gate'",
         )
 
 
@@ -178,8 +180,8 @@ def _on_unread(dimension: Dimension, place: Place) -> Iterator[_Remark]:
 
 
 def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
-    anchors, scale = dimension.anchors, rubric.scale
-    if not anchors:
+    anchors, scale = dimension.anchors, rubric.scale_of(dimension.name)
+    if not anchors and not scale.is_pass_fail:
         yield _remark(
             (*place, "judge"),
             code="rubric.no-anchors",

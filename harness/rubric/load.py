@@ -245,6 +245,9 @@ def _said_by(rubric: Rubric) -> dict[str, Any]:
     # A rubric that says nothing of it has the digest that it had before the field was there.
     left_out = {"language"} if rubric.language is None else set()
     said = rubric.model_dump(mode="json", exclude={*FILLED_IN, *_NO_PART_OF_SCORING, *left_out})
+    for dimension in said["dimensions"]:
+        if dimension["scale"] is None:
+            del dimension["scale"]
     if prompts := rubric.prompts.of_judging:
         said["prompts"] = prompts
     return said
@@ -389,10 +392,15 @@ def extended(own: Written, base: Written) -> tuple[Written, tuple[Problem, ...]]
 
 def _of_another_scale(own: Written, base: Written, merged: Written) -> Iterator[Problem]:
     """What is taken over from a base whose scale has other ends: there it means something else."""
-    if _ends_of_scale(base) == _ends_of_scale(merged):
-        return
-    scores = [(name, merged.fields.get(name)) for name in ("pass_at", "focus_below")]
+    scores = []
+    if _ends_of_scale(base) != _ends_of_scale(merged):
+        scores = [(name, merged.fields.get(name)) for name in ("pass_at", "focus_below")]
+    bases, places = _by_name(base.fields["dimensions"]), [own]
     for name, dimension in _by_name(merged.fields["dimensions"]).items():
+        before = bases.get(name)
+        if not before or _ends_of_scale(before, base) == _ends_of_scale(dimension, merged):
+            continue
+        places = [d for d in _listed(own, "dimensions") if _name(d) == name] + places
         scores.append((f"the floor of '{name}'", dimension.fields.get("floor")))
         anchors = dimension.fields.get("anchors")
         of_anchors = anchors.fields.items() if anchors else ()
@@ -400,18 +408,22 @@ def _of_another_scale(own: Written, base: Written, merged: Written) -> Iterator[
         caps = [cap.fields.get("at_most") for cap in _listed(dimension, "caps")]
         scores += [(f"a cap of '{name}'", at_most) for at_most in caps]
     if taken := [name for name, score in scores if score and score.path != own.path]:
-        yield own.fields["scale"].problem(
+        where = next(place.fields["scale"] for place in reversed(places) if "scale" in place.fields)
+        yield where.problem(
             f"{', '.join(taken)}: inherited from {base.path}, which has another scale; set them "
             "on this scale, or keep the scale",
             code="rubric.taken-from-another-scale",
         )
 
 
-def _ends_of_scale(written: Written) -> tuple[object, object]:
-    scale = written.fields["scale"].fields if "scale" in written.fields else {}
-    usual = Scale()
-    low, high = scale.get("min"), scale.get("max")
-    return low.value if low else usual.min, high.value if high else usual.max
+def _ends_of_scale(*levels: Written) -> tuple[object, object]:
+    """Of the first that has a scale: a dimension's own, or its rubric's."""
+    scale = next((one.fields["scale"] for one in levels if "scale" in one.fields), None)
+    try:
+        found = Scale.model_validate(scale.plain() if scale else {})
+    except ValidationError:  # which is told in its place
+        return None, None
+    return found.min, found.max
 
 
 def over(own: Written, base: Written) -> Written:
@@ -445,7 +457,7 @@ def _dimension_over(own: Written, base: Written) -> Written:
     elif "judge" in own.fields and "checks" in base.fields:
         dropped = _OF_CHECKING
     inherited = {name: field for name, field in base.fields.items() if name not in dropped}
-    merged = _fields_over(own, replace(base, value=inherited), merged=("anchors",))
+    merged = _fields_over(own, replace(base, value=inherited), merged=("anchors", "scale"))
     return replace(own, value=merged)
 
 
@@ -524,20 +536,15 @@ def _name(dimension: Written) -> str:
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "book": {
-        "scale": {"step": 0.5},
-        "pass_at": 8.0,
-        "focus_below": 7.0,
         "shorten": {"evaluate_over": 6_000, "revise_over": 5_000, "cap": 20_000},
     },
     "code": {
         "scale": {"step": 1},
-        "pass_at": 8.0,
-        "focus_below": 7.0,
         "shorten": {"evaluate_over": 32_000, "revise_over": 5_000, "cap": None},
     },
 }
 """Named sets of defaults: `book` has the values of the book *Agentic Harness Engineering*, `code`
-the values of its author's public code. Weights are 1, unless given."""
+the values of its author's public code. Weights are 1, unless given; both pass at 8 of 10."""
 
 
 _THRESHOLDS = (("pass_at",), ("focus_below",))

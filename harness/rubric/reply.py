@@ -243,7 +243,7 @@ class _Reading:
         self.objects: list[tuple[int, int]] = []
         """Where JSON stands, broken or not."""
         self._labels = _Labels(dimension.name for dimension in rubric.dimensions)
-        self._scale = rubric.scale
+        self._scales = {one.name: rubric.scale_of(one.name) for one in rubric.dimensions}
         self._rules = {dimension.name: rule_keys(dimension) for dimension in dimensions}
         self._alone = dimensions[0].name if len(dimensions) == 1 else ""
         self._wrappers = _WRAPPERS | {rubric.id.casefold(), rubric.title.casefold()}
@@ -295,8 +295,9 @@ class _Reading:
         self, name: str, value: _Value, beside: Mapping[str, _Value]
     ) -> Judgement | None:
         leaf = _score_in(value, name)
-        number = _ALONE.fullmatch(leaf.text) if leaf else None
-        score = _on_scale(number, self._scale) if number else None
+        scale = self._scales.get(name)
+        number = _ALONE[scale.is_pass_fail].fullmatch(leaf.text) if leaf and scale else None
+        score = _on_scale(number, scale) if number and scale else None
         if name not in self._rules or leaf is None or number is None or score is None:
             return None
         members = value if isinstance(value, dict) else {}
@@ -313,7 +314,7 @@ class _Reading:
 
     def read_lines(self, text: str) -> None:
         """Takes in the labelled scores of a text without its JSON and quotations."""
-        lines = _Lines(text, self._labels, self._scale, self._alone)
+        lines = _Lines(text, self._labels, self._scales, self._alone)
         self.statements += [one for one in lines.found if one.name in self._rules]
 
 
@@ -355,7 +356,16 @@ def _answers(members: Mapping[str, _Value], keys: Mapping[str, str]) -> dict[str
 
 # `8` and `8/10`, not the 8 of `8 sections`, `7-8`, `8,5` or `80`: behind it stands an end, a mark
 # that ends something, or a reason.
-_PLAIN = r"(?P<number>-?(?:\d{1,6}(?:\.\d{1,6})?|\.\d{1,6}))"
+_DIGITS = r"-?(?:\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})"
+_PASS, _FAIL = (
+    {"pass", "passed", "passes", "yes", "true"},
+    {"fail", "failed", "fails", "no", "false"},
+)
+_PLAIN = {
+    False: rf"(?P<number>{_DIGITS})",
+    True: rf"(?P<number>{_DIGITS}|(?:{'|'.join(sorted(_PASS | _FAIL, reverse=True))})\b)",
+}
+"""By whether the scale is one of pass and fail, where words are scores too."""
 _OF = (
     r"[*_ \t]{0,6}(?:/|\bout[ ]of\b|\bof\b)[*_ \t]{0,6}"
     r"(?P<most>\d{1,6}(?:\.\d{1,6})?)(?![\w%]|[.,]\d)"
@@ -373,16 +383,25 @@ _END_OF_FRACTION = _END.replace(
     "{words}", f"{_BECAUSE}|and|for|in|on|with|here|overall|(?-i:[A-Z])\\w*"
 ).replace("{range}", r"\d[\d.]*+[ \t]*+(?:/|out\b|[^ \t\w]|\Z)")
 _END_OF_NUMBER = _END.replace("{words}", _BECAUSE).replace("{range}", r"\d")
-_NUMBER = rf"{_NO_LIST}{_PLAIN}(?!\.?\d)(?:{_OF}{_END_OF_FRACTION}|(?P<percent>%)?{_END_OF_NUMBER})"
-_AT_FIRST = re.compile(rf"[\s*_`-]*+{_NUMBER}", re.IGNORECASE)
-_ALONE = re.compile(rf"\s*{_PLAIN}(?:{_OF}|(?P<percent>[ ]?%))?\s*\.?\s*", re.IGNORECASE)
+_BEHIND = rf"(?!\.?\d)(?:{_OF}{_END_OF_FRACTION}|(?P<percent>%)?{_END_OF_NUMBER})"
+
+
+def _patterns(before: str, behind: str) -> dict[bool, re.Pattern[str]]:
+    """Around a score: as in `_PLAIN`."""
+    return {
+        words: re.compile(before + plain + behind, re.IGNORECASE) for words, plain in _PLAIN.items()
+    }
+
+
+_AT_FIRST = _patterns(rf"[\s*_`-]*+{_NO_LIST}", _BEHIND)
+_ALONE = _patterns(r"\s*", rf"(?:{_OF}|(?P<percent>[ ]?%))?\s*\.?\s*")
 
 _ASIDE = r"[ \t*_]*+\([^()\n]{0,60}+\)"
 _FILLER = (
     r"(?>(?:[ \t:\uff1a=|>*_({\[]|[-\u2013\u2014](?=[ \t])"
     r"|\b(?:scored?|rated|is|of|a|an|at)\b){0,40})"
 )
-_STATED = re.compile(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NUMBER}", re.IGNORECASE)
+_STATED = _patterns(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NO_LIST}", _BEHIND)
 """A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`. A dash before a digit would be a
 minus."""
 _OPENING = re.compile(
@@ -421,11 +440,11 @@ class _Lines:
         found: The statements, in order.
     """
 
-    def __init__(self, text: str, labels: _Labels, scale: Scale, alone: str) -> None:
+    def __init__(self, text: str, labels: _Labels, scales: Mapping[str, Scale], alone: str) -> None:
         self.found: list[_Statement] = []
         self._text = text
         self._labels = labels
-        self._scale = scale
+        self._scales = scales
         self._alone = alone
         self._name = alone
         self._is_due = False
@@ -441,7 +460,7 @@ class _Lines:
                 self._row(line[0], line.start())
             else:
                 self._line(line.start(), line.end())
-        number = _AT_FIRST.match(text) if alone and not self.found else None
+        number = _AT_FIRST[self._by_words(alone)].match(text) if alone and not self.found else None
         # Hardly more than a number: `8`, or `8/10` and then a reason.
         if number and (number["most"] or not text[number.end() :].strip(" \t\r\n*_`.")):
             self._state(alone, number, number.start())
@@ -450,7 +469,8 @@ class _Lines:
 
     def _line(self, start: int, end: int) -> None:
         # 1. A number alone under `Score:`, or under a dimension's name. `1.` is the mark of a list.
-        number = _AT_FIRST.match(self._text, start, end) if self._is_due else None
+        at_first = _AT_FIRST[self._by_words(self._name)]
+        number = at_first.match(self._text, start, end) if self._is_due else None
         self._is_due = False
         if number and not self._text[number.end() : end].strip(" \t\r*_`,"):
             self._state(self._name, number, start)
@@ -466,10 +486,11 @@ class _Lines:
             label = self._label.match(self._text, place, end)
             if not label:
                 continue
-            number = _STATED.match(self._text, label.end(), end)
+            name = (self._labels.find(label["name"]) or "") if label["name"] else self._name
+            number = _STATED[self._by_words(name)].match(self._text, label.end(), end)
             rest = self._text[label.end() : end]
             if label["name"] and (number or (place == first and _HEADS.match(rest))):
-                self._turn_to(self._labels.find(label["name"]) or "", label.end())
+                self._turn_to(name, label.end())
             if number:
                 self._state(self._name, number, label.start(), is_total=bool(label["total"]))
             self._is_due = not rest.strip(" \t\r:*_#|`{[")
@@ -486,13 +507,17 @@ class _Lines:
         if name is None:
             return
         columns = cells[1:] if self._column is None else cells[self._column : self._column + 1]
-        places = [(place, text) for place, text in columns if _ALONE.fullmatch(text)]
+        words = self._by_words(name)
+        places = [(place, text) for place, text in columns if _ALONE[words].fullmatch(text)]
         if len(places) == 1:
             self._turn_to(name, start + places[0][0])
-            number = _AT_FIRST.match(self._text, start + places[0][0])
+            number = _AT_FIRST[words].match(self._text, start + places[0][0])
             if number:
                 self._state(name, number, start)
         self._turn_to(self._alone, start + len(row))
+
+    def _by_words(self, name: str) -> bool:
+        return bool(name) and self._scales[name].is_pass_fail
 
     def _turn_to(self, name: str, position: int) -> None:
         self._name = name
@@ -501,9 +526,9 @@ class _Lines:
     def _state(
         self, name: str, number: re.Match[str], start: int, *, is_total: bool = False
     ) -> None:
-        score = _on_scale(number, self._scale)
+        score = _on_scale(number, self._scales[name]) if name else None
         # Among several dimensions, a total belongs to the whole.
-        if score is None or not name or (is_total and not self._alone):
+        if score is None or (is_total and not self._alone):
             return
         start_of_number, end = number.span("number")
         self.found.append(
@@ -528,8 +553,16 @@ class _Lines:
 
 
 def _on_scale(number: re.Match[str], scale: Scale) -> float | None:
-    """None off the scale, for `8/20` on a scale that ends at 10, and `80%` but from 0 to 100."""
-    value = float(number["number"])
+    """None off the scale, for `8/20` on a scale that ends at 10, and `80%` but from 0 to 100.
+
+    Of pass and fail, there is nothing between.
+    """
+    word = number["number"].casefold()
+    if word in (*_PASS, *_FAIL):
+        return scale.at(float(word in _PASS)) if scale.is_pass_fail else None
+    value = float(word)
+    if scale.is_pass_fail and value not in (scale.min, scale.max):
+        return None
     most = 100.0 if number["percent"] else float(number["most"] or scale.max)
     is_share = number["percent"] and scale.min
     if is_share or not scale.min <= value <= scale.max or not math.isclose(most, scale.max):

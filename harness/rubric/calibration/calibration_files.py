@@ -45,10 +45,13 @@ class _Record(BaseModel):
             InvalidInput: The file is another one.
         """
         path = cls.path(rubric, directory)
+        return cls.read_file(path) if path.exists() else None
+
+    @classmethod
+    def read_file(cls, path: Path) -> Self:
+        """As `read`."""
         try:
             return cls.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
-            return None
         except ValidationError as error:
             raise InvalidInput(
                 f"'harness rubric tune' did not write this file ({error.errors()[0]['msg']}); "
@@ -83,6 +86,20 @@ class Attempts(_Record):
     kind = "attempts"
 
     attempts: tuple[Attempt, ...] = ()
+
+    @classmethod
+    def beside(cls, rubric: Rubric, directory: Path) -> Self:
+        """Those of the rubric, and of all others in its folder: a copy has another name.
+
+        Raises:
+            InvalidInput: One of the files is another.
+        """
+        own = cls.read(rubric, directory)
+        found = list(own.attempts if own else ())
+        for path in sorted(directory.glob(f"*.{cls.kind}.json")):
+            if path != cls.path(rubric, directory):
+                found += [one for one in cls.read_file(path).attempts if one not in found]
+        return cls(attempts=tuple(found))
 
     def after(self, pass_at: float, scores: Mapping[str, float | None], *, drafts: int) -> Self:
         """With another look at so many drafts; the same scores are the same attempt."""
