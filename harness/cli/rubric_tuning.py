@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,19 +13,15 @@ import click
 import numpy as np
 from rich.table import Table
 
-from harness.cli.arguments import config_option, read_pairs, role_option, share
-from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
-from harness.cli.process import FAILED
+from harness.cli.arguments import config_option, read_pairs, share
+from harness.cli.consoles import failures_told, json_object, results, write_json
 from harness.cli.project_files import refusal_after_asking
-from harness.cli.rubric_batch import max_parallel_option, not_judged
-from harness.cli.rubric_missing import Completed, completed
 from harness.cli.tables import table
 from harness.cli.tuning_report import was_set_by, write_report
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import shipped_directory
 from harness.page import percent
 from harness.rubric import (
-    ChosenRubric,
     Rubric,
     RubricFile,
     load_rubric_file,
@@ -42,6 +37,7 @@ from harness.rubric.calibration.calibration_files import (
     write_pass_at,
 )
 from harness.rubric.calibration.labels import Labels, OffScale, Unreadable, read_labels
+from harness.rubric.calibration.paired import labeled_by
 from harness.rubric.calibration.tuning import Tuning, tune
 from harness.session.settings import load_settings
 
@@ -127,6 +123,7 @@ def about_reading(read: Labels) -> Iterator[str]:
 @click.command(short_help="Find the threshold that labeled drafts allow.")
 @click.argument("rubric", metavar="RUBRIC")
 @click.argument("labels", type=click.Path(path_type=Path))
+@click.option("--scores", type=click.Path(path_type=Path), help="Scores from harness rubric score.")
 @of_labels
 @click.option(
     "--of",
@@ -143,18 +140,6 @@ def about_reading(read: Labels) -> Iterator[str]:
     help=("The evaluator that gave the scores, if no column names it."),
 )
 @click.option(
-    "--samples",
-    type=click.IntRange(1, 100),
-    help="Judgings of a draft without scores. [default: the rubric's repeats]",
-)
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File for these scores, .jsonl or .csv. [default: beside LABELS]",
-)
-@max_parallel_option
-@role_option
-@click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=_page,
@@ -169,6 +154,7 @@ def tune_rubric(
     *,
     rubric: str,
     labels: Path,
+    scores: Path | None,
     target: float,
     risk: Risk,
     confidence: float,
@@ -178,10 +164,6 @@ def tune_rubric(
     unreadable: Unreadable,
     off_scale: OffScale,
     evaluator: str | None,
-    samples: int | None,
-    output: Path | None,
-    max_parallel: int,
-    roles: tuple[str, ...],
     report: Path | None,
     write: bool,
     config: Path | None,
@@ -191,44 +173,38 @@ def tune_rubric(
 
     LABELS is CSV, JSON Lines or Parquet. People's judgements are in `accept` (yes or no) or
     `human.DIMENSION`, the evaluator's scores in `score.DIMENSION`; `group` says which drafts belong
-    together. Labeled drafts without scores are judged, if
-    an evaluator is configured. Each look at labels is recorded beside the rubric: after several
-    looks at the same labels, a claim needs more evidence. Exit codes: 0 done, whether or not there
-    is such a threshold (--json: "named"), 1 a draft could not be judged, 2 invalid input, 130
-    interrupted, 143 terminated.
+    together. Scores may also stand in a file of their own, --scores, matched by id. Each look at
+    labels is recorded beside the rubric: after several looks at the same labels, a claim needs more
+    evidence. Exit codes: 0 done, whether or not there is such a threshold (--json: "named"), 2
+    invalid input.
     """
-    log_to_stderr()
     with failures_told(as_json=as_json):
-        assigned = read_pairs(roles, option="--role", form="role=tag")
-        settings = load_settings(config, environment=os.environ)
-        rubrics = settings.rubrics
+        rubrics = load_settings(config, environment=os.environ).rubrics
         file = read_rubric(rubric, directory=rubrics, refuse=refusal_after_asking)
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
-        read = read_labels(
-            labels, file.rubric, columns=ours, unreadable=unreadable, off_scale=off_scale
+        reading = partial(
+            read_labels, rubric=file.rubric, unreadable=unreadable, off_scale=off_scale
         )
+        read = reading(labels, columns=ours)
+        if scores is not None:
+            scored = reading(scores, columns={}, least="scores")
+            by_id = {one.id: one for one in labeled_by(scored.drafts, read.drafts)}
+            together = tuple(by_id.get(one.id, one) for one in read.drafts)
+            read = replace(
+                read, drafts=together, unreadable=scored.unreadable, off_scale=scored.off_scale
+            )
         drafts = [one for one in read.drafts if split in (None, one.split)]
         if not drafts:
             near = did_you_mean(str(split), {one.split for one in read.drafts})
             said = f"no row has split '{split}'; {near}"
             raise InvalidInput(said, code="labels.no-split", path=labels)
         directory = records_directory(file, rubrics)
-        asked = completed(
-            drafts,
-            ChosenRubric(rubric=file.rubric, directory=directory),
-            labels=labels,
-            samples=samples,
-            output=output,
-            max_parallel=max_parallel,
-            config=config,
-            roles=assigned,
-        )
         before = Calibration.read(file.rubric, directory)
         if accept_at is None:
             known = before.accept_at if before else None
             accept_at = file.rubric.pass_at if known is None else known
         tuning = tune(
-            asked.drafts,
+            drafts,
             file.rubric,
             Aim(target=target, risk=risk, confidence=confidence),
             accept_at=accept_at,
@@ -237,7 +213,7 @@ def tune_rubric(
         )
         tuning.attempts.write(file.rubric, directory)
         if not as_json:
-            _print(tuning, before, asked, read)
+            _print(tuning, before, read)
         if report is not None:
             write_report(
                 report,
@@ -259,13 +235,11 @@ def tune_rubric(
             written = _calibrated(file, tuning, evaluator, load=load)
             written.write(file.rubric, directory)
     if as_json:
-        write_json(json_object(_as_json(file, tuning, asked, read, written)))
+        write_json(json_object(_as_json(file, tuning, read, written)))
     else:
         place = Calibration.path(file.rubric, directory)
         for line in _about_files(report, written, place):
             results().print(line, soft_wrap=True)
-    if asked.failures:
-        sys.exit(FAILED)
 
 
 def records_directory(file: RubricFile, rubrics: Path) -> Path:
@@ -311,12 +285,9 @@ def _calibrated(
 def _print(
     tuning: Tuning,
     before: Calibration | None,
-    asked: Completed,
     read: Labels,
 ) -> None:
     console = results()
-    for line in not_judged(asked.failures):
-        console.print(line, style="yellow", soft_wrap=True)
     for line in (*_about_labels(tuning, read), "", *_about_own(tuning, before)):
         console.print(line, soft_wrap=True)
     for line in (*_about_claim(tuning), ""):
@@ -486,7 +457,6 @@ def _about_disagreements(tuning: Tuning) -> Iterator[str]:
 def _as_json(
     file: RubricFile,
     tuning: Tuning,
-    asked: Completed,
     read: Labels,
     written: Calibration | None,
 ) -> dict[str, object]:
@@ -504,7 +474,5 @@ def _as_json(
             {"id": one.labeled.id, "composite": one.composite, "accept": one.accept}
             for one in tuning.disagreements
         ],
-        "scores_kept": str(asked.kept) if asked.kept else None,
-        "not_judged": {one.id: one.reason for one in asked.failures},
         "written": written.model_dump() if written else None,
     }

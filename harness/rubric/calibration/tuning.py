@@ -32,9 +32,7 @@ from harness.rubric.calibration.bounds import (
 )
 from harness.rubric.calibration.calibration_files import Attempt, Attempts
 from harness.rubric.calibration.labels import COMPOSITE, HOLD, Labeled
-from harness.rubric.draft import Draft
 from harness.rubric.load import at_any_threshold
-from harness.rubric.prompt import asked_of
 from harness.rubric.rubric import Rubric
 from harness.rubric.scoring import checked_score
 from harness.rubric.verdict import DimensionScore, half_up, reach_verdict, shut_gates
@@ -162,7 +160,8 @@ def tune(
     if not scored:
         reasons = "; ".join(f"{len(ids)}: {reason}" for reason, ids in dropped.items())
         raise InvalidInput(
-            f"no draft has both the evaluator's scores and people's label ({reasons})",
+            f"no draft has both the evaluator's scores and people's label ({reasons}); "
+            "harness rubric score gives scores, for --scores",
             code="tune.nothing-to-count",
         )
     decided = _is_decided(drafts)
@@ -227,19 +226,6 @@ def tune(
         ),
         samples=tuple(sorted({len(s) for one in counted for s in _judged(one, rubric).values()})),
     )
-
-
-def unscored(drafts: Sequence[Labeled], rubric: Rubric) -> dict[str, Draft]:
-    """The drafts, by id, that people labeled and that lack a judged dimension's score."""
-    is_decided = _is_decided(drafts)
-    return {
-        one.id: draft
-        for one in drafts
-        if (one.accept or (one.people and not is_decided))
-        and COMPOSITE not in one.scores
-        and (draft := one.text)
-        if any(dimension.name not in one.scores for dimension in asked_of(rubric, draft))
-    }
 
 
 def scored_drafts(drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float) -> list[Scored]:
