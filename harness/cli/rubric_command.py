@@ -29,6 +29,7 @@ from harness.rubric import (
     read_rubric,
     rubric_schema,
 )
+from harness.rubric.rubric import Scale
 from harness.session.settings import load_settings
 
 _OTHERS = {
@@ -212,6 +213,7 @@ def _percentages(rubric: Rubric) -> list[int]:
 def _remarks(dimension: Dimension) -> str:
     said = [
         "judged" * (dimension.judge is not None),
+        _scale(dimension.scale),
         f"floor {dimension.floor:g}" if dimension.floor is not None else "",
         "gate" * dimension.gate,
         "optional" * dimension.optional,
@@ -219,6 +221,13 @@ def _remarks(dimension: Dimension) -> str:
     ]
     kept = [one for one in said if one]
     return f" ({', '.join(kept)})" if kept else ""
+
+
+def _scale(scale: Scale | None) -> str:
+    """A dimension's own scale in words."""
+    if scale is None:
+        return ""
+    return "pass or fail" if scale.is_pass_fail else f"{scale.min:g} to {scale.max:g}"
 
 
 def _as_json(one: _Looked) -> dict[str, object]:

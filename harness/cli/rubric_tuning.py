@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -40,6 +41,7 @@ from harness.rubric.calibration.labels import Labels, OffScale, Unreadable, read
 from harness.rubric.calibration.paired import labeled_by
 from harness.rubric.calibration.tuning import Tuning, tune
 from harness.session.settings import load_settings
+from harness.version import __version__
 
 _SHOWN_STEPS = 10
 _SHOWN_IDS = 5
@@ -221,6 +223,7 @@ def tune_rubric(
                 file.rubric,
                 evaluator=evaluator,
                 before=before,
+                origin=_origin(file.rubric, tuning, read, evaluator),
                 own=_rate(tuning.own, tuning.aim),
                 risk=_RATES[risk],
                 said=(
@@ -235,7 +238,7 @@ def tune_rubric(
             written = _calibrated(file, tuning, evaluator, load=load)
             written.write(file.rubric, directory)
     if as_json:
-        write_json(json_object(_as_json(file, tuning, read, written)))
+        write_json(json_object(_as_json(file, tuning, read, written, evaluator=evaluator)))
     else:
         place = Calibration.path(file.rubric, directory)
         for line in _about_files(report, written, place):
@@ -336,6 +339,8 @@ def _about_labels(tuning: Tuning, read: Labels) -> Iterator[str]:
 
 def _about_own(tuning: Tuning, before: Calibration | None) -> Iterator[str]:
     aim, own = tuning.aim, tuning.own
+    if aim.risk != "accepted":
+        yield f"pass_at {_rate(own, replace(aim, risk='accepted'))}."
     yield f"pass_at {_rate(own, aim)}."
     if was_set_by(before, tuning):
         yield "  It was set by these labels: what was claimed then is all that can be."
@@ -348,7 +353,7 @@ def _about_own(tuning: Tuning, before: Calibration | None) -> Iterator[str]:
 
 def _about_claim(tuning: Tuning) -> Iterator[str]:
     aim, named = tuning.aim, tuning.named
-    claim = f"at most {percent(aim.target)} {_RATES[aim.risk]}, {percent(aim.confidence)} sure"
+    claim = _claim(aim)
     if named is not None:
         yield f"Threshold {_rate(named, aim)}."
         yield f"  Claim: {claim} ({_METHODS[aim.risk]})."
@@ -363,6 +368,32 @@ def _about_claim(tuning: Tuning) -> Iterator[str]:
     if tuning.missing is not None:
         more, threshold = tuning.missing
         yield f"  At the least {more} more are missing: {_WANTED[aim.risk].format(threshold)}."
+
+
+def _origin(rubric: Rubric, tuning: Tuning, read: Labels, evaluator: str | None) -> dict[str, str]:
+    """What the figures come from and how, for whoever must check them."""
+    aim = tuning.aim
+    by = "one decision for each draft, of the majority"
+    if tuning.accept_at is not None:
+        by = f"accepted from a mean score of {tuning.accept_at:g} on"
+    counted = f"{tuning.own.drafts} of {len(read.drafts)} drafts, one of each group"
+    return {
+        "Date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "Version": f"harness {__version__}",
+        "Rubric": f"{rubric.id}, SHA-256 {rubric.sha256}",
+        "Prompts": f"SHA-256 {prompts_digest(rubric)}",
+        "Evaluator": tuning.evaluators or evaluator or "not named",
+        "Judgements of a draft": ", ".join(map(str, tuning.samples)) or "none: code alone scores",
+        "Labels": f"{read.path.name}, {counted}; {by}; SHA-256 {tuning.labels_sha256}",
+        "Scores that are none": "; ".join(about_reading(read)) or "no score was null or off scale",
+        "Claim": f"{_claim(aim)}; {aim.looks} looks at these labels share what may go wrong",
+        "Method": f"{_METHODS[aim.risk]}, exact (Clopper and Pearson), each at {aim.error:.4g}; "
+        "intervals of agreement by a bootstrap over groups with Student's correction, seed 0",
+    }
+
+
+def _claim(aim: Aim) -> str:
+    return f"at most {percent(aim.target)} {_RATES[aim.risk]}, {percent(aim.confidence)} sure"
 
 
 def _about_files(report: Path | None, written: Calibration | None, place: Path) -> Iterator[str]:
@@ -459,6 +490,8 @@ def _as_json(
     tuning: Tuning,
     read: Labels,
     written: Calibration | None,
+    *,
+    evaluator: str | None,
 ) -> dict[str, object]:
     apart = {"counted", "scored", "attempts", "disagreements", "sampled"}
     names = [one.name for one in fields(tuning) if one.name not in apart]
@@ -466,6 +499,7 @@ def _as_json(
         "rubric": file.rubric.id,
         "rubric_sha256": file.rubric.sha256,
         "drafts": len(tuning.counted),
+        "origin": _origin(file.rubric, tuning, read, evaluator),
         **{name: getattr(tuning, name) for name in names},
         "ignored_columns": read.ignored,
         "unreadable": read.unreadable,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -41,6 +41,7 @@ def write_report(
     *,
     evaluator: str | None,
     before: Calibration | None,
+    origin: Mapping[str, str],
     own: str,
     risk: str,
     said: Iterable[str],
@@ -48,8 +49,9 @@ def write_report(
 ) -> None:
     """Writes the page.
 
-    `own` says what the rubric's threshold does, `risk` of what an error rate is a share, and `said`
-    and `tables` are all that the terminal shows, the thresholds first.
+    `origin` says what the figures come from, `own` what the rubric's threshold does, `risk` of what
+    an error rate is a share, and `said` and `tables` are all that the terminal shows, the
+    thresholds first.
     """
     who = tuning.evaluators or evaluator or "an unnamed evaluator"
     claim = _claim(tuning, own, before)
@@ -69,6 +71,7 @@ def write_report(
         else element("p", "The labels have no scores by people, only decisions."),
         *(_as_html(one) for one in tables[1:] if one.row_count),
         *_disagreements(tuning),
+        table("What these figures come from", ["", ""], [*origin.items()]),
         clean=cleaner(),
     )
 
@@ -206,10 +209,10 @@ def _by_dimension(tuning: Tuning) -> Iterator[Element]:
 
 
 def _against_people(tuning: Tuning, rubric: Rubric) -> Iterator[Element]:
-    scale = rubric.scale
-    size = (scale.max - scale.min) / _CELLS
     for one in tuning.agreements:
         name = COMPOSITE if one.name == "composite" else one.name
+        scale = rubric.scale_of(name)
+        size = (scale.max - scale.min) / _CELLS
         pairs = [
             (statistics.fmean(people.values()), draft.scores[name])
             for draft in tuning.scored

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.rubric import DimensionScore, Rubric, Verdict
+from harness.rubric.rubric import Scale
 
 
 def print_scores(name: str, verdict: Verdict, rubric: Rubric, console: Console) -> None:
@@ -22,8 +23,9 @@ def print_scores(name: str, verdict: Verdict, rubric: Rubric, console: Console) 
     table.add_column("why not more", ratio=1)
     weights = {dimension.name: dimension.weight for dimension in rubric.dimensions}
     for score in verdict.scores:
-        said = Text("\n".join(why_not_more(score)))
-        table.add_row(score.name, points(score), f"{weights[score.name]:g}", said)
+        said, scale = Text("\n".join(why_not_more(score))), rubric.scale_of(score.name)
+        shown = points(score) if scale is rubric.scale else _on_own_scale(score, scale)
+        table.add_row(score.name, shown, f"{weights[score.name]:g}", said)
     console.print(table)
 
 
@@ -161,6 +163,11 @@ def points(score: DimensionScore) -> str:
     """A score, with the standard deviation of several judgements."""
     spread = f" ±{score.spread:.2g}" if score.spread is not None else ""
     return f"{score.score:g}{spread}"
+
+
+def _on_own_scale(score: DimensionScore, scale: Scale) -> str:
+    words = {scale.max: "pass", scale.min: "fail"} if scale.is_pass_fail else {}
+    return words.get(score.score, f"{points(score)} of {scale.max:g}")
 
 
 def passes_at(verdict: Verdict, pass_at: float) -> bool:

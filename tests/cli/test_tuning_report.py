@@ -113,6 +113,20 @@ def test_every_figure_is_that_of_the_json_and_of_the_terminal(reported: tuple[Pa
     assert line in printed
 
 
+def test_it_says_what_its_figures_come_from(reported: tuple[Path, Any]) -> None:
+    here, found = reported
+    made = found["origin"]
+
+    for name, value in made.items():
+        if name != "Date":
+            assert f"{name} {value}" in texts(here)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", made["Date"])
+    assert made["Labels"].startswith("labels.jsonl, 150 of 150 drafts")
+    assert found["rubric_sha256"] in made["Rubric"]
+    assert made["Evaluator"] == "judge"
+    assert "fixed sequence" in made["Method"]
+
+
 def test_the_curve_passes_through_every_threshold(reported: tuple[Path, Any]) -> None:
     here, found = reported
     _, curve = re.findall(r'<path d="M([^"]+)" class="line first">', page(here))[:2]
