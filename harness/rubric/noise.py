@@ -50,10 +50,6 @@ class Noise(BaseModel):
         """
         return NormalDist().inv_cdf(0.975) * math.sqrt(2) * self.deviation
 
-    def safe_above(self, pass_at: float, *, times: int = 1) -> float:
-        """The mean from which a draft, judged so many times, fails in at most 5 % of the cases."""
-        return pass_at + NormalDist().inv_cdf(0.95) * self.deviation / math.sqrt(times)
-
 
 class _File(BaseModel):
     model_config = _MODEL
