@@ -175,11 +175,6 @@ class Plot:
         x, y = self._at(at)
         self._draw("circle", name, cx=x, cy=y, r=radius, class_="dot")
 
-    def diamond(self, at: Point, *, name: str = "") -> None:
-        """Draws a diamond."""
-        x, y = self._at(at)
-        self._draw("path", name, d=f"M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6-6Z", class_="diamond")
-
     def text(self, said: str, at: Point, *, rise: float = 0) -> None:
         """Writes a text that begins at a point, or so much above it."""
         x, y = self._at(at)
@@ -220,7 +215,6 @@ class Plot:
             kind = str(attributes["class_"])
             sample = {
                 "dot": element("circle", cx=14, cy=6, r=4, class_=kind),
-                "diamond": element("path", d="M14 0l6 6l-6 6l-6-6Z", class_=kind),
                 "band": element("rect", width=28, height=12, class_=kind),
             }.get(kind, element("path", d="M0 6H28", class_=kind))
             # What it looks like is nothing to hear.
@@ -275,7 +269,6 @@ svg text { fill: var(--ink); font-size: 13px; }
 .band { fill: var(--first); opacity: .28; }
 .bar.first { fill: var(--first); } .bar.second { fill: var(--second); }
 .dot { fill: var(--first); fill-opacity: .75; stroke: var(--paper); stroke-width: .5; }
-.diamond { fill: var(--paper); stroke: var(--second); stroke-width: 2; }
 .wide { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding-bottom: .3rem; }

@@ -102,15 +102,12 @@ def compare_scores(
         records = [(file.rubric, records_directory(file, own)) for file in (one, other)]
         kept = Calibration.read(*records[0])
         at = [accept_at, kept.accept_at if kept else None, rubrics[0].pass_at]
-        looks = [look for record in records for look in Attempts.beside(*record).attempts]
-        attempts = Attempts(
-            attempts=tuple(look for n, look in enumerate(looks) if look not in looks[:n])
-        )
+        looks = Attempts.beside(*records[0]).joined(Attempts.beside(*records[1]).attempts)
         found = compare(
             paired(a, b, rubrics, accept_at=next(one for one in at if one is not None)),
             rubrics,
             Aim(target=target, confidence=confidence),
-            attempts=attempts if has_labels else None,
+            attempts=looks if has_labels else None,
             generator=np.random.default_rng(0),
         )
         if found.people is not None:

@@ -359,12 +359,6 @@ def _about_claim(tuning: Tuning) -> Iterator[str]:
         yield f"  Claim: {claim} ({_METHODS[aim.risk]})."
         return
     yield f"No threshold allows the claim: {claim}."
-    if tuning.stopped_at is not None:
-        at, ids = tuning.stopped_at
-        yield (
-            f"  Tested from the strictest threshold down, it ended at {at.threshold:g}, where "
-            f"{at.wrong} of {at.accepted} accepted are wrong: {listed(ids)}."
-        )
     if tuning.missing is not None:
         more, threshold = tuning.missing
         yield f"  At the least {more} more are missing: {_WANTED[aim.risk].format(threshold)}."
@@ -465,9 +459,6 @@ def _about_agreement(tuning: Tuning) -> Iterator[str]:
     for one in tuning.agreements:
         if one.is_frozen:
             yield f"{one.name} is frozen: every draft got the same score."
-        if one.is_saturated:
-            shares = f"{one.top[0]:.0%} of drafts, people to {one.top[1]:.0%}"
-            yield f"{one.name} is saturated: the evaluator gives the highest score to {shares}."
         if abs(one.length_bias) >= _LENGTH_BIAS:
             way = "long" if one.length_bias > 0 else "short"
             yield f"{one.name} favors {way} drafts more than people do (rho {one.length_bias:.2f})."

@@ -24,7 +24,6 @@ from harness.rubric.calibration.tuning import Tuning
 _BINS = 20
 _CELLS = 40
 """In which dots of a scatter plot are gathered, along each side."""
-_ROW = 38
 _SAID = {True: "accept", False: "reject"}
 
 
@@ -56,7 +55,7 @@ def write_report(
     who = tuning.evaluators or evaluator or "an unnamed evaluator"
     claim = _claim(tuning, own, before)
     by = f"Rubric '{rubric.id}', scored by {who if tuning.samples else 'code alone'}"
-    plots = [*_by_dimension(tuning), *_against_people(tuning, rubric)]
+    plots = [*_against_people(tuning, rubric)]
     write_page(
         path,
         f"{rubric.title}: thresholds by labels",
@@ -177,35 +176,6 @@ def _histograms(tuning: Tuning, x: Axis, width: float) -> Element:
 
 
 # --- agreement -------------------------------------------------------------------------------
-
-
-def _by_dimension(tuning: Tuning) -> Iterator[Element]:
-    known = [(one, one.estimates["pearson"]) for one in tuning.agreements]
-    known = [(one, r) for one, r in known if not math.isnan(r.low)]
-    if not known:
-        return
-    ends = [end for one, r in known for end in (r.low, one.ceiling[0]) if not math.isnan(end)]
-    low = min(0.0, math.floor(min(ends) * 5) / 5)
-    said = (f"{a.name} {r.value:.2f}, from {r.low:.2f} to {r.high:.2f}" for a, r in known)
-    plot = Plot(
-        "Agreement by dimension",
-        f"Pearson's r of the evaluator with the mean of people: {'; '.join(said)}.",
-        x=Axis(label="Pearson's r", low=low, high=1),
-        y=None,
-        height=_ROW * len(known),
-    )
-    for number, (one, r) in enumerate(known):
-        y = 1 - (number + 0.65) / len(known)
-        plot.text(one.name, (low, y), rise=12)
-        plot.line([(r.low, y), (r.high, y)], "first")
-        name = f"evaluator, with a {percent(tuning.aim.confidence)} interval"
-        plot.dot((r.value, y), name=name)
-        if not math.isnan(one.ceiling[0]):
-            plot.diamond((one.ceiling[0], y), name="one person with the mean of the others")
-    # With the mean of all, and so of more, people it agrees better than with these.
-    same = [f"{a.ceiling[1]:.2f} ({a.name})" for a, _ in known if not math.isnan(a.ceiling[1])]
-    caption = f"Held against the same means, the evaluator reaches {', '.join(same)}."
-    yield plot.figure(caption if same else "No two people scored the same drafts.")
 
 
 def _against_people(tuning: Tuning, rubric: Rubric) -> Iterator[Element]:

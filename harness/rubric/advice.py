@@ -67,7 +67,6 @@ def _remark(place: Place, *, code: str, what: str, remedy: str) -> _Remark:
 
 def _remarks(rubric: Rubric) -> Iterator[_Remark]:
     yield from _on_threshold(rubric)
-    yield from _on_settings(rubric)
     yield from _on_contradictions(rubric)
     for index, dimension in enumerate(rubric.dimensions):
         place = ("dimensions", index)
@@ -77,7 +76,6 @@ def _remarks(rubric: Rubric) -> Iterator[_Remark]:
             yield from _on_unread(dimension, place)
         else:
             yield from _on_anchors(rubric, dimension, place)
-            yield from _on_sources(dimension, place)
 
 
 # --- numbers -------------------------------------------------------------------------------------
@@ -158,16 +156,6 @@ def _on_contradictions(rubric: Rubric) -> Iterator[_Remark]:
 # --- what is asked, and what is never read -------------------------------------------------------
 
 
-def _on_settings(rubric: Rubric) -> Iterator[_Remark]:
-    if rubric.judged and all(d.needs_sources for d in rubric.dimensions):
-        yield _remark(
-            ("dimensions",),
-            code="rubric.all-need-sources",
-            what="every dimension needs sources, so a draft without any cannot be scored",
-            remedy="add a dimension that needs none",
-        )
-
-
 def _on_unread(dimension: Dimension, place: Place) -> Iterator[_Remark]:
     for name, value in (("anchors", dimension.anchors), ("feedback", dimension.feedback)):
         if value:
@@ -219,16 +207,6 @@ def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[
                 f"{score:g}",
                 remedy="move the anchor to a score that it can give",
             )
-
-
-def _on_sources(dimension: Dimension, place: Place) -> Iterator[_Remark]:
-    if dimension.name.startswith("grounded") and not dimension.needs_sources:
-        yield _remark(
-            (*place, "name"),
-            code="rubric.sources-not-needed",
-            what=f"'{dimension.name}' is also judged where there are no sources to judge it by",
-            remedy="add 'needs_sources: true'",
-        )
 
 
 def _folded(phrase: str) -> str:

@@ -418,12 +418,12 @@ def _of_another_scale(own: Written, base: Written, merged: Written) -> Iterator[
 
 def _ends_of_scale(*levels: Written) -> tuple[object, object]:
     """Of the first that has a scale: a dimension's own, or its rubric's."""
-    scale = next((one.fields["scale"] for one in levels if "scale" in one.fields), None)
-    try:
-        found = Scale.model_validate(scale.plain() if scale else {})
-    except ValidationError:  # which is told in its place
-        return None, None
-    return found.min, found.max
+    scales = (one.fields["scale"].plain() for one in levels if "scale" in one.fields)
+    scale: Any = next(scales, {})
+    usual = Scale()
+    if not isinstance(scale, dict):
+        return scale, scale
+    return scale.get("min", usual.min), scale.get("max", usual.max)
 
 
 def over(own: Written, base: Written) -> Written:

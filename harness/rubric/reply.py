@@ -15,7 +15,6 @@ import json
 import math
 import re
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -68,13 +67,10 @@ def read_reply(
         claims.read_lines(_without(shown, claims.objects))
     # A copy may be typed in another form.
     claimed = {(claim.name, claim.judgement.score) for claim in claims.statements}
-    by_name = defaultdict[str, list[_Statement]](list)
-    for statement in reading.statements:
-        by_name[statement.name].append(statement)
     return {
         dimension.name: judgement
         for dimension in dimensions
-        if (judgement := _agreed(by_name[dimension.name]))
+        if (judgement := _agreed([s for s in reading.statements if s.name == dimension.name]))
         and (dimension.name, judgement.score) not in claimed
     }
 

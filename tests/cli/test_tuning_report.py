@@ -103,7 +103,6 @@ def test_every_figure_is_that_of_the_json_and_of_the_terminal(reported: tuple[Pa
 
     for one in found["agreements"]:
         r, (person, _) = one["estimates"]["pearson"], one["ceiling"]
-        assert f"{one['name']} {r['value']:.2f}, from {r['low']:.2f} to {r['high']:.2f}" in said
         assert f"{r['value']:.2f} ({r['low']:.2f} to {r['high']:.2f})" in said
         assert f" {person:.2f} " in said
         assert f"Evaluator against people: {one['name']}" in said

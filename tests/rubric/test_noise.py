@@ -88,7 +88,7 @@ def test_a_file_that_is_something_else_is_refused_by_name(tmp_path, content):
 
     with pytest.raises(InvalidInput) as caught:
         load_noise(RUBRIC, "judge", directory=tmp_path)
-    assert caught.value.code == "noise.file-invalid"
+    assert caught.value.code == "rubric.record-invalid"
     assert caught.value.path == tmp_path / "essay.noise.json"
 
 

@@ -19,7 +19,6 @@ from harness.rubric.calibration.bounds import library
 
 Values = NDArray[np.float64]
 
-_TOP_OFTEN, _TOP_TIMES_AS_OFTEN = 0.5, 2
 _DRAWS = 1_000
 _DRAWS_OF_MANY, _MANY_GROUPS = 200, 10_000
 _ICC_SAMPLES = (1, 2, 3, 5, 10, 20)
@@ -50,8 +49,6 @@ class Agreement:
     `kappa`, Cohen's with quadratic weights; `offset`, the mean of
     evaluator minus people; `slope`, by how much the evaluator's score rises with a point of
     people's."""
-    top: tuple[float, float]
-    """The share of drafts to which the evaluator, and people, give the highest score."""
     is_frozen: bool
     """Whether the evaluator gave every draft the same."""
     length_bias: float
@@ -59,12 +56,6 @@ class Agreement:
     ceiling: tuple[float, float]
     """Pearson's r of one person with the mean of the others, averaged; and that of the evaluator
     with the same means. NaN if no two people scored the same drafts."""
-
-    @property
-    def is_saturated(self) -> bool:
-        """Whether the evaluator gives most drafts the highest score, and people do not."""
-        evaluator, people = self.top
-        return evaluator >= _TOP_OFTEN and evaluator >= _TOP_TIMES_AS_OFTEN * people
 
 
 class Resamples:
@@ -109,14 +100,12 @@ def agreement(
     evaluator: Values,
     people: Values,
     resamples: Resamples,
-    highest: float,
     lengths: Values,
     confidence: float,
 ) -> Agreement:
     """How an evaluator agrees with people on one dimension.
 
-    `evaluator` and `lengths` are `(drafts,)`, `people` are `(drafts, raters)`, NaN where missing;
-    `highest` is the scale's highest score.
+    `evaluator` and `lengths` are `(drafts,)`, `people` are `(drafts, raters)`, NaN where missing.
     """
     rank = library("scipy.stats").rankdata
     mean = mean_of(people)
@@ -130,7 +119,6 @@ def agreement(
         name=name,
         drafts=len(x),
         estimates={n: resamples.estimate(v, confidence=confidence) for n, v in found.items()},
-        top=(float(np.mean(y >= highest)), float(np.mean(x >= highest))) if len(x) else (0, 0),
         is_frozen=len(y) > 1 and bool(np.all(y == y[0])),
         length_bias=np.nan if np.isnan(lengths).any() else _pearson(rank(y - x), rank(lengths)),
         ceiling=_ceiling(people[both], y),

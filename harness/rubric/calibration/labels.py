@@ -192,9 +192,9 @@ class _Reading:
     least: Literal["labels", "scores"]
     unreadable: Unreadable
     off_scale: OffScale
-    counts: Mapping[str, Counter[str]] = field(
-        default_factory=lambda: {"unreadable": Counter(), "off_scale": Counter()}
-    )
+    unread: Counter[str] = field(default_factory=Counter)
+    beyond: Counter[str] = field(default_factory=Counter)
+    """How many there are of either, by column."""
     mistakes: list[tuple[str, InvalidInput]] = field(default_factory=list)
     """With their columns."""
 
@@ -248,14 +248,8 @@ class _Reading:
         people = sorted(one.model_dump_json(include={"people", "accept"}) for one in drafts)
         among = hashlib.sha256("".join(people).encode()).hexdigest()
         drafts = tuple(one.model_copy(update={"among": among}) for one in drafts)
-        counts = self.counts["unreadable"], self.counts["off_scale"]
-        return Labels(
-            path=self.path,
-            drafts=drafts,
-            ignored=ignored,
-            unreadable=counts[0],
-            off_scale=counts[1],
-        )
+        counts = {"unreadable": self.unread, "off_scale": self.beyond}
+        return Labels(path=self.path, drafts=drafts, ignored=ignored, **counts)
 
     def refuse(self) -> None:
         """Raises all mistakes at once; of each kind, the message has the first few."""
@@ -356,12 +350,12 @@ class _Reading:
         for value in _samples(cell.value):
             score = _number(value, scale)
             if value is None or str(value).strip().lower() in _MISSING:
-                self.counts["unreadable"][cell.column] += 1
+                self.unread[cell.column] += 1
                 scores += [scale.min] if self.unreadable == "lowest" else []
             elif score is None or self.off_scale == "refuse" or scale.min <= score <= scale.max:
                 scores.append(self._score(cell, value, name) or 0.0)
             else:
-                self.counts["off_scale"][cell.column] += 1
+                self.beyond[cell.column] += 1
                 nearest = min(max(score, scale.min), scale.max)
                 scores += {"drop": [], "clip": [nearest], "lowest": [scale.min]}[self.off_scale]
         return tuple(scores)

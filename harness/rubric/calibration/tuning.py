@@ -22,8 +22,6 @@ from harness.rubric.calibration.agreement import (
 from harness.rubric.calibration.bounds import (
     Aim,
     AtThreshold,
-    Steps,
-    first_size,
     least_drafts,
     most_wrong,
     named_step,
@@ -81,9 +79,6 @@ class Tuning:
     missing: tuple[int, float] | None
     """If none is named: how many more drafts that count could name one at least, with no more wrong
     ones, and at which threshold. Which drafts count depends on the risk."""
-    stopped_at: tuple[AtThreshold, tuple[str, ...]] | None
-    """If none is named, of those accepted: the threshold at which the first test failed, and the
-    ids of the wrong drafts there; None if too few are accepted for a test."""
     left_out: tuple[str, ...]
     """Optional dimensions that no evaluator scored."""
     steps: tuple[AtThreshold, ...]
@@ -196,7 +191,6 @@ def tune(
         own_bound=upper_bound(own.wrong, own.trials(aim.risk), error=own_aim.error),
         named=rows[index] if index >= 0 else None,
         missing=_missing(rows, aim) if index < 0 else None,
-        stopped_at=_stopped_at(rows, counted, steps, aim) if index < 0 else None,
         left_out=_left_out(scored, rubric),
         steps=rows,
         scored=tuple(everything),
@@ -355,20 +349,6 @@ def _missing(rows: Sequence[AtThreshold], aim: Aim) -> tuple[int, float] | None:
     return min(lacking, default=None)
 
 
-def _stopped_at(
-    rows: Sequence[AtThreshold], counted: Sequence[Scored], steps: Steps, aim: Aim
-) -> tuple[AtThreshold, tuple[str, ...]] | None:
-    """Where the sequence of tests ended, if it did with its first."""
-    if aim.risk != "accepted":
-        return None
-    first = first_size(most_wrong(steps.drafts, aim), steps.drafts)
-    at = next((row for row in rows if row.accepted >= first), None)
-    if at is None:
-        return None
-    wrong = (one for one in counted if one.reached >= at.threshold and not one.accept)
-    return at, tuple(one.labeled.id for one in wrong)
-
-
 def _left_out(scored: Sequence[Scored], rubric: Rubric) -> tuple[str, ...]:
     if any(COMPOSITE in one.labeled.scores for one in scored):
         return ()
@@ -395,7 +375,6 @@ def _agreements(
                 evaluator=evaluator,
                 people=np.array([[by.get(rater, np.nan) for rater in raters] for by in by_draft]),
                 resamples=resamples,
-                highest=rubric.scale_of(name).max,
                 lengths=lengths,
                 confidence=confidence,
             )

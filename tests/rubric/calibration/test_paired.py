@@ -63,7 +63,6 @@ def test_each_side_has_the_statistics_that_it_has_alone():
             evaluator=scores,
             people=np.array([[one.people["clear"][""]] for one in first]),
             resamples=resamples,
-            highest=10,
             lengths=np.full(150, np.nan),
             confidence=0.9,
         )

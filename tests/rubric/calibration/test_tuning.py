@@ -147,17 +147,6 @@ def test_where_people_decide_their_scores_do_not_decide_in_their_place():
     assert alone[0].accept is True
 
 
-def test_the_drafts_at_which_the_test_of_thresholds_ended_are_named():
-    wrong = [draft(f"wrong{n}", 10, NO) for n in range(10)]
-    found = tuned([draft(n, 9, YES) for n in range(40)] + wrong, target=0.2)
-    few = tuned([draft(n, 9, YES) for n in range(15)] + [draft(15, 3, NO)])
-
-    at, ids = found.stopped_at
-    assert (found.named, at.threshold, at.wrong) == (None, 9, 10)
-    assert set(ids) == {one.id for one in wrong}
-    assert few.stopped_at is None
-
-
 def test_an_optional_dimension_that_nobody_scored_does_not_count():
     optional = rubric(CLEAR, TONE)
     found, dropped = scored([draft(1, 8, YES)], optional)
