@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
 
@@ -189,25 +189,13 @@ def _print(one: _Looked) -> None:
 
 
 def _summary(rubric: Rubric) -> str:
+    total = sum(d.weight for d in rubric.dimensions)
     dimensions = ", ".join(
-        f"{d.name} {share}%{_remarks(d)}"
-        for d, share in zip(rubric.dimensions, _percentages(rubric), strict=True)
+        f"{d.name} {d.weight / total:.0%}{_remarks(d)}" for d in rubric.dimensions
     )
     floors = any(d.floor is not None for d in rubric.dimensions)
     passes = f"passes from {rubric.pass_at:g} on" + (", with every floor reached" * floors)
     return f"{rubric.title}: {dimensions}; {passes}"
-
-
-def _percentages(rubric: Rubric) -> list[int]:
-    """The dimensions' shares in the composite, in whole percent that add up to 100."""
-    total = sum(d.weight for d in rubric.dimensions)
-    exact = [100 * d.weight / total for d in rubric.dimensions]
-    whole = [int(share) for share in exact]
-    # The largest remainders go up; of equal ones, the first.
-    by_remainder = sorted(range(len(exact)), key=lambda i: round(whole[i] - exact[i], 9))
-    for index in by_remainder[: 100 - sum(whole)]:
-        whole[index] += 1
-    return whole
 
 
 def _remarks(dimension: Dimension) -> str:
@@ -236,20 +224,8 @@ def _as_json(one: _Looked) -> dict[str, object]:
         "name": one.name,
         "path": _shown(one.path),
         "rubric": one.rubric.model_dump(mode="json") if one.rubric else None,
-        "mistakes": [
-            {"code": p.code, "path": _shown(p.path), "line": p.line, "message": p.message}
-            for p in one.mistakes
-        ],
-        "warnings": [
-            {
-                "code": a.code,
-                "path": _shown(a.path),
-                "line": a.line,
-                "what": a.what,
-                "remedy": a.remedy,
-            }
-            for a in one.warnings
-        ],
+        "mistakes": [asdict(p) | {"path": _shown(p.path)} for p in one.mistakes],
+        "warnings": [asdict(a) | {"path": _shown(a.path)} for a in one.warnings],
     }
 
 

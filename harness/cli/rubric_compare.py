@@ -14,8 +14,8 @@ from rich.table import Table
 from harness.cli.arguments import config_option, read_pairs
 from harness.cli.consoles import failures_told, json_object, results, write_json
 from harness.cli.project_files import refusal_after_asking
-from harness.cli.rubric_tuning import about_reading, listed, of_labels, records_directory
-from harness.cli.tables import table
+from harness.cli.rubric_tuning import about_reading, of_labels, records_directory
+from harness.cli.tables import listed, table
 from harness.errors import InvalidInput
 from harness.page import percent
 from harness.rows import Row, read_rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +17,7 @@ from rich.table import Table
 from harness.cli.arguments import config_option, read_pairs, share
 from harness.cli.consoles import failures_told, json_object, results, write_json
 from harness.cli.project_files import refusal_after_asking
-from harness.cli.tables import table
+from harness.cli.tables import listed, table
 from harness.cli.tuning_report import was_set_by, write_report
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import shipped_directory
@@ -44,7 +44,6 @@ from harness.session.settings import load_settings
 from harness.version import __version__
 
 _SHOWN_STEPS = 10
-_SHOWN_IDS = 5
 _EXCERPT_CHARS = 80
 _LENGTH_BIAS = 0.3
 _SHOWN = ("pearson", "spearman", "kendall", "kappa", "offset", "slope")
@@ -405,12 +404,6 @@ def _rate(at: AtThreshold, aim: Aim) -> str:
     share = f" ({percent(at.wrong / trials)})" if trials else ""
     accepts = f"{at.threshold:g} accepts {at.accepted} of {at.drafts}"
     return f"{accepts}: {at.wrong} of {trials}{share} {_RATES[aim.risk]}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first few."""
-    more = f" and {len(names) - _SHOWN_IDS} more" if len(names) > _SHOWN_IDS else ""
-    return ", ".join(names[:_SHOWN_IDS]) + more
 
 
 def _thresholds(tuning: Tuning) -> Table:
