@@ -124,7 +124,7 @@ def compare_scores(
     console.print(_shifts(found))
     if found.people is not None:
         console.print(_agreement(found.people))
-    reading = [line for file in read for line in about_reading(file)]
+    reading = [f"{file.path.name}: {line}" for file in read for line in about_reading(file)]
     for line in (f"First: {who[0]}. Second: {who[1]}.", *_about(found), *reading):
         console.print(line, soft_wrap=True)
 

@@ -113,12 +113,12 @@ def of_labels(command: Callable[..., None]) -> Callable[..., None]:
 def about_reading(read: Labels) -> Iterator[str]:
     """What became of the evaluator's scores that are none."""
     for what, option, counts in (
-        ("judgements without a score", "unreadable", read.unreadable),
-        ("scores off the scale", "off-scale", read.off_scale),
+        ("Judgements without a score", "--unreadable", read.unreadable),
+        ("Scores off the scale", "--off-scale", read.off_scale),
     ):
         if counts:
             by = ", ".join(f"{column} {number}" for column, number in counts.items())
-            yield f"{sum(counts.values())} {what} in {read.path.name} (--{option}): {by}"
+            yield f"{what}: {by} ({option})"
 
 
 @click.command(short_help="Find the threshold that labeled drafts allow.")

@@ -340,6 +340,7 @@ class _Reading:
             self._wrong(cell, f"{str(value)!r:.40}: {_NO_NUMBER}", code="labels.not-a-number")
         elif not scale.min <= score <= scale.max:
             said = f"{str(value)!r:.40}: not on its scale, {scale.min:g} to {scale.max:g}"
+            said += " (--off-scale can clip or drop it)" * (cell.column.startswith("score"))
             self._wrong(cell, said, code="labels.off-scale")
         return score
 
