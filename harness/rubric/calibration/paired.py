@@ -135,7 +135,11 @@ def paired(
         for side, rubric in zip((first, other), rubrics, strict=True)
     ]
     pairs = [(one, sides[1][name]) for name, one in sides[0].items() if name in sides[1]]
-    if not any(a.scores.keys() & b.scores.keys() for a, b in pairs):
+    have_both = (
+        a.scores.keys() & b.scores.keys() or not np.isnan(a.composite + b.composite)
+        for a, b in pairs
+    )
+    if not any(have_both):
         raise InvalidInput(
             "no draft is scored in both files; drafts are matched by id",
             code="compare.no-pairs",
