@@ -18,7 +18,7 @@ from harness.cli.arguments import config_option, read_pairs, share
 from harness.cli.consoles import failures_told, json_object, results, write_json
 from harness.cli.project_files import refusal_after_asking
 from harness.cli.tables import listed, table
-from harness.cli.tuning_report import was_set_by, write_report
+from harness.cli.tuning_report import write_report
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import shipped_directory
 from harness.page import percent
@@ -220,15 +220,11 @@ def tune_rubric(
                 report,
                 tuning,
                 file.rubric,
-                evaluator=evaluator,
-                before=before,
                 origin=_origin(file.rubric, tuning, read, evaluator),
                 own=_rate(tuning.own, tuning.aim),
                 risk=_RATES[risk],
-                said=(
-                    *(*_about_labels(tuning, read), *_about_own(tuning, before)),
-                    *(*_about_claim(tuning), *_about_agreement(tuning)),
-                ),
+                claim=(*_about_own(tuning, before), *_about_claim(tuning)),
+                said=(*_about_labels(tuning, read), *_about_agreement(tuning)),
                 tables=(_thresholds(tuning), _agreements(tuning)),
             )
         written = None
@@ -341,7 +337,10 @@ def _about_own(tuning: Tuning, before: Calibration | None) -> Iterator[str]:
     if aim.risk != "accepted":
         yield f"pass_at {_rate(own, replace(aim, risk='accepted'))}."
     yield f"pass_at {_rate(own, aim)}."
-    if was_set_by(before, tuning):
+    if before and (before.at.threshold, before.labels_sha256) == (
+        own.threshold,
+        tuning.labels_sha256,
+    ):
         yield "  It was set by these labels: what was claimed then is all that can be."
     else:
         yield (
@@ -375,8 +374,10 @@ def _origin(rubric: Rubric, tuning: Tuning, read: Labels, evaluator: str | None)
         "Version": f"harness {__version__}",
         "Rubric": f"{rubric.id}, SHA-256 {rubric.sha256}",
         "Prompts": f"SHA-256 {prompts_digest(rubric)}",
-        "Evaluator": tuning.evaluators or evaluator or "not named",
-        "Judgements of a draft": ", ".join(map(str, tuning.samples)) or "none: code alone scores",
+        "Evaluator": (tuning.evaluators or evaluator or "not named")
+        if tuning.samples
+        else "none: code alone scores",
+        "Judgements of a draft": ", ".join(map(str, tuning.samples)) or "0",
         "Labels": f"{read.path.name}, {counted}; {by}; SHA-256 {tuning.labels_sha256}",
         "Scores that are none": "; ".join(about_reading(read)) or "no score was null or off scale",
         "Claim": f"{_claim(aim)}; {aim.looks} looks at these labels share what may go wrong",

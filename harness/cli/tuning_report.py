@@ -17,7 +17,6 @@ from harness.cli.consoles import cleaner
 from harness.page import Axis, Element, Plot, Point, element, percent, round_step, table, write_page
 from harness.rubric import Rubric
 from harness.rubric.calibration.bounds import interval
-from harness.rubric.calibration.calibration_files import Calibration
 from harness.rubric.calibration.labels import COMPOSITE
 from harness.rubric.calibration.tuning import Tuning
 
@@ -27,39 +26,29 @@ _CELLS = 40
 _SAID = {True: "accept", False: "reject"}
 
 
-def was_set_by(before: Calibration | None, tuning: Tuning) -> bool:
-    """Whether the rubric's threshold comes of these labels."""
-    set_by = (before.at.threshold, before.labels_sha256) if before else None
-    return set_by == (tuning.own.threshold, tuning.labels_sha256)
-
-
 def write_report(
     path: Path,
     tuning: Tuning,
     rubric: Rubric,
     *,
-    evaluator: str | None,
-    before: Calibration | None,
     origin: Mapping[str, str],
     own: str,
     risk: str,
+    claim: Iterable[str],
     said: Iterable[str],
     tables: Sequence[Table],
 ) -> None:
     """Writes the page.
 
     `origin` says what the figures come from, `own` what the rubric's threshold does, `risk` of what
-    an error rate is a share, and `said` and `tables` are all that the terminal shows, the
+    an error rate is a share; `claim`, `said` and `tables` are all that the terminal shows, the
     thresholds first.
     """
-    who = tuning.evaluators or evaluator or "an unnamed evaluator"
-    claim = _claim(tuning, own, before)
-    by = f"Rubric '{rubric.id}', scored by {who if tuning.samples else 'code alone'}"
     plots = [*_against_people(tuning, rubric)]
     write_page(
         path,
         f"{rubric.title}: thresholds by labels",
-        element("p", f"{by}: {claim}", class_="claim"),
+        element("p", " ".join(line.strip() for line in claim), class_="claim"),
         element("ul", *(element("li", line.strip()) for line in said), class_="lines"),
         element("h2", "Thresholds"),
         element("div", *_by_threshold(tuning, rubric, own, risk), class_="plots"),
@@ -73,21 +62,6 @@ def write_report(
         table("What these figures come from", ["", ""], [*origin.items()]),
         clean=cleaner(),
     )
-
-
-def _claim(tuning: Tuning, own: str, before: Calibration | None) -> str:
-    """All that matters, in one sentence."""
-    aim, missing = tuning.aim, tuning.missing
-    sure = f"{percent(aim.confidence)} sure"
-    bound = f"at most {percent(tuning.own_bound)}, {sure}, if chosen before these labels were seen"
-    if was_set_by(before, tuning):
-        bound = "which these labels set"
-    said = f"pass_at {own} ({bound}); "
-    kept = f"keeps that to {percent(aim.target)}, {sure}"
-    if tuning.named is not None:
-        return f"{said}threshold {tuning.named.threshold:g} {kept}."
-    more = f"at least {missing[0]} more labels are missing" if missing else "no draft can pass"
-    return f"{said}no threshold {kept} ({more})."
 
 
 def _as_html(shown: Table) -> Element:

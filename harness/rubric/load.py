@@ -547,9 +547,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 the values of its author's public code. Weights are 1, unless given; both pass at 8 of 10."""
 
 
-_THRESHOLDS = (("pass_at",), ("focus_below",))
-
-
 def validated(
     written: Written, path: Path, *, refuse: Refuse | None
 ) -> tuple[Rubric | None, list[Problem]]:
@@ -571,34 +568,30 @@ def _behind(
     details: list[ErrorDetails], values: dict[str, Any], context: dict[str, Any]
 ) -> list[ErrorDetails]:
     """What is wrong between sound values: pydantic does not look while others are broken."""
-    broken = {one["loc"][1] for one in details if _is_of_a_dimension(one)}
-    fields = {one["loc"][0] for one in details if one["loc"]} - {"dimensions"}
     listed = values.get("dimensions")
+    fields = {one["loc"][0] for one in details if one["loc"]} - {"dimensions"}
     if not isinstance(listed, list) or "scale" in fields:
         return []
-    sound = {place: value for place, value in enumerate(listed) if place not in broken}
+    broken = {one["loc"][1] for one in details if _is_of_a_dimension(one)}
+    sound = [place for place in range(len(listed)) if place not in broken]
     kept = {name: value for name, value in values.items() if name not in fields}
+    whole = {**kept, "title": "T", "dimensions": [listed[place] for place in sound]}
     try:
-        Rubric.model_validate(
-            {**kept, "title": "T", "dimensions": list(sound.values())},
-            context=context,
-        )
+        Rubric.model_validate(whole, context=context)
     except ValidationError as error:
-        found = error.errors()
-    else:
-        return []
-    # What is wrong with the whole may only follow from the broken ones.
-    of_dimensions = [_moved(one, list(sound)) for one in found if _is_of_a_dimension(one)]
-    return [*of_dimensions, *(one for one in found if one["loc"] in _THRESHOLDS)]
+        # What is wrong with the whole may only follow from the broken ones.
+        return [
+            {**one, "loc": ("dimensions", sound[int(one["loc"][1])], *one["loc"][2:])}
+            if _is_of_a_dimension(one)
+            else one
+            for one in error.errors()
+            if _is_of_a_dimension(one) or one["loc"] in {("pass_at",), ("focus_below",)}
+        ]
+    return []
 
 
 def _is_of_a_dimension(details: ErrorDetails) -> bool:
     return details["loc"][:1] == ("dimensions",) and len(details["loc"]) > 1
-
-
-def _moved(details: ErrorDetails, numbers: list[int]) -> ErrorDetails:
-    field, index, *rest = details["loc"]
-    return {**details, "loc": (field, numbers[int(index)], *rest)}
 
 
 def _problem(details: ErrorDetails, written: Written, path: Path) -> Problem:
