@@ -230,15 +230,10 @@ def _about_judges(verdict: Verdict) -> Iterator[str]:
         yield "Borderline: by the evaluator's measured noise, chance may have decided."
     for why in dict.fromkeys(judges.absent):
         yield f"Asked without an answer, so not counted: {why}"
-    if judges.shortened is not None:
-        seen = judges.shortened
-        yield (
-            f"The evaluator saw {seen.after_chars:,} of {seen.before_chars:,} characters, picked "
-            "sentences: such scores do not compare with others."
-        )
-    if judges.sources_shortened is not None:
-        seen = judges.sources_shortened
-        yield (
-            f"The evaluator saw {seen.after_chars:,} of {seen.before_chars:,} characters of the "
-            "sources, nearest to what the draft says: such scores do not compare with others."
-        )
+    for what, seen, how in (
+        ("", judges.shortened, "picked sentences"),
+        (" of the sources", judges.sources_shortened, "nearest to what the draft says"),
+    ):
+        if seen is not None:
+            shown = f"{seen.after_chars:,} of {seen.before_chars:,} characters{what}"
+            yield f"The evaluator saw {shown}, {how}: such scores do not compare with others."
