@@ -146,7 +146,9 @@ def drafts_in(
     refused: list[RowFailure] = []
     error: InvalidInput | None = None
     for row in read_rows(
-        names, columns=read_pairs(columns, option="--columns", form="ours=theirs")
+        names,
+        columns=read_pairs(columns, option="--columns", form="ours=theirs"),
+        empty={"draft"},
     ):
         try:
             if isinstance(row, InvalidInput):
@@ -171,7 +173,7 @@ def _asked(task: str) -> str:
 
 def _is_of(draft: Draft, row: Row) -> bool:
     """Whether the row has more labels of a draft: by another rater, or of another dimension."""
-    return bool(row.fields.keys() & {"rater", "dimension"}) and row.draft in {None, draft.text}
+    return bool(row.fields.keys() & {"rater", "dimension"}) and row.draft in {None, "", draft.text}
 
 
 def _draft_of(row: Row, *, task: str, sources: Sequence[str]) -> Draft:

@@ -142,7 +142,8 @@ def _rubric_of(path: Path, fields: Mapping[str, object]) -> str:
             code="compare.no-rubric",
             path=path,
         )
-    return str(fields["rubric"])
+    beside = path.parent / f"{fields['rubric']}.yaml"
+    return str(beside if beside.is_file() else fields["rubric"])
 
 
 def _who(read: Labels) -> str:

@@ -124,10 +124,13 @@ def test_scores_are_read_as_score_writes_them(tmp_path: Path, ending: str) -> No
     output = f"scores.{ending}"
     given = ("score", "notes.yaml", *DRAFTS, "--output", output, "--samples", "2")
     scored, _ = judged(*given, cwd=tmp_path)
+    second, _ = judged(*given[:-1], "3", "--output", f"more.{ending}", cwd=tmp_path)
+    bare = harness("rubric", "compare", output, f"more.{ending}", "--json", cwd=tmp_path)
     given = ("labels.csv", output, "--rubric", "notes.yaml", "--json")
     found = harness("rubric", "compare", *given, cwd=tmp_path)
 
-    assert (scored.exit_code, found.exit_code) == (0, 0)
+    assert (scored.exit_code, second.exit_code, bare.exit_code, found.exit_code) == (0, 0, 0, 0)
+    assert bare.json["shifts"]["composite"]["mean"]["difference"]["value"] == 0
     auc = found.json["people"]["agreement"]["composite"]["auc"]
     assert (auc["first"], auc["second"]) == (0.5, 1)
     assert found.json["sides"] == ["notes, other", "notes, evaluator"]

@@ -201,7 +201,7 @@ class _Reading:
     def labels(self) -> Labels:
         # 1. The rows.
         rows: list[Row] = []
-        for row in read_rows([str(self.path)], columns=self.columns, nulls="score"):
+        for row in read_rows([str(self.path)], columns=self.columns, empty={"score"}):
             if isinstance(row, Row):
                 rows.append(row)
             elif row.line is None:
@@ -402,6 +402,8 @@ def wide(row: Row) -> dict[str, str]:
         kind, _, rest = name.partition(".")
         missing = isinstance(value, str) and value.strip().lower() in _MISSING
         if kind not in _READ - {"id"} or (missing and kind not in {*_TEXTS, "score"}):
+            continue
+        if kind == "score" and value == "":
             continue
         if kind in _OF_A_JUDGE and "outdated" in row.fields:
             continue
