@@ -138,7 +138,7 @@ def about_reading(read: Labels) -> Iterator[str]:
 @click.option(
     "--evaluator",
     metavar="TAG",
-    help=("The evaluator that gave the scores, if no column names it."),
+    help="The evaluator that gave the scores, if no column names it.",
 )
 @click.option(
     "--report",
@@ -147,7 +147,7 @@ def about_reading(read: Labels) -> Iterator[str]:
     help="Write the results, with plots, to this .html file.",
 )
 @click.option(
-    "--write", is_flag=True, help=("Set the rubric's pass_at, and keep its calibration beside it.")
+    "--write", is_flag=True, help="Set the rubric's pass_at, and keep its calibration beside it."
 )
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -280,11 +280,7 @@ def _calibrated(
 # --- words -----------------------------------------------------------------------------------
 
 
-def _print(
-    tuning: Tuning,
-    before: Calibration | None,
-    read: Labels,
-) -> None:
+def _print(tuning: Tuning, before: Calibration | None, read: Labels) -> None:
     console = results()
     for line in (*_about_labels(tuning, read), "", *_about_own(tuning, before)):
         console.print(line, soft_wrap=True)
