@@ -133,17 +133,16 @@ def percent(share: float) -> str:
 class Plot:
     """A plot, on which what is added later lies above; all lengths are as on one 420 wide.
 
-    The description says what is seen, to a reader who does not see it. Without an axis `y`, it is
-    0 to 1 and not drawn. `height` is of the area between the axes.
+    The description says what is seen, to a reader who does not see it. `height` is of the area
+    between the axes.
     """
 
     def __init__(
-        self, title: str, description: str, *, x: Axis, y: Axis | None, height: float = 200
+        self, title: str, description: str, *, x: Axis, y: Axis, height: float = 200
     ) -> None:
         self._title, self._description = title, description
-        self._x, self._y = x, y or Axis(label="", low=0, high=1)
+        self._x, self._y = x, y
         self._height = height
-        self._left = _LEFT if y else _RIGHT
         self._drawn: list[Element] = []
         self._legend: dict[str, Element] = {}
 
@@ -170,15 +169,10 @@ class Plot:
         size = {"width": max(1, right - left - 1), "height": bottom - top}
         self._draw("rect", "", x=left + 0.5, y=top, **size, class_=f"bar {look}")
 
-    def dot(self, at: Point, *, radius: float = 4, name: str = "") -> None:
+    def dot(self, at: Point, *, radius: float) -> None:
         """Draws a circle."""
         x, y = self._at(at)
-        self._draw("circle", name, cx=x, cy=y, r=radius, class_="dot")
-
-    def diamond(self, at: Point, *, name: str = "") -> None:
-        """Draws a diamond."""
-        x, y = self._at(at)
-        self._draw("path", name, d=f"M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6-6Z", class_="diamond")
+        self._draw("circle", "", cx=x, cy=y, r=radius, class_="dot")
 
     def text(self, said: str, at: Point, *, rise: float = 0) -> None:
         """Writes a text that begins at a point, or so much above it."""
@@ -208,8 +202,8 @@ class Plot:
             for value, axis in zip(point, (self._x, self._y), strict=True)
         )
         across, up = (min(1, max(0, share)) for share in shares)
-        width = _WIDTH - self._left - _RIGHT
-        return self._left + across * width, _TOP + (1 - up) * self._height
+        width = _WIDTH - _LEFT - _RIGHT
+        return _LEFT + across * width, _TOP + (1 - up) * self._height
 
     def _path(self, points: Sequence[Point]) -> str:
         return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in map(self._at, points))
@@ -218,11 +212,9 @@ class Plot:
         self._drawn.append(element(tag, *children, **attributes))
         if name and name not in self._legend:
             kind = str(attributes["class_"])
-            sample = {
-                "dot": element("circle", cx=14, cy=6, r=4, class_=kind),
-                "diamond": element("path", d="M14 0l6 6l-6 6l-6-6Z", class_=kind),
-                "band": element("rect", width=28, height=12, class_=kind),
-            }.get(kind, element("path", d="M0 6H28", class_=kind))
+            sample = element("path", d="M0 6H28", class_=kind)
+            if kind == "band":
+                sample = element("rect", width=28, height=12, class_=kind)
             # What it looks like is nothing to hear.
             shape = element("svg", sample, viewBox="0 0 28 12", aria_hidden="true")
             self._legend[name] = element("li", shape, name)
@@ -233,14 +225,14 @@ class Plot:
             x, _ = self._at((tick, 0))
             yield element("path", d=f"M{x:.1f} {_TOP}V{bottom}", class_="grid")
             yield element("text", self._x.shown(tick), x=x, y=bottom + 17, class_="middle")
-        yield element("path", d=f"M{self._left} {bottom}H{right}", class_="axis")
-        middle = (self._left + right) / 2
+        yield element("path", d=f"M{_LEFT} {bottom}H{right}", class_="axis")
+        middle = (_LEFT + right) / 2
         yield element("text", self._x.label, x=middle, y=bottom + 36, class_="middle")
         yield element("text", self._y.label, x=2, y=14)
-        for tick in self._y.ticks if self._y.label else ():
+        for tick in self._y.ticks:
             _, y = self._at((0, tick))
-            yield element("path", d=f"M{self._left} {y:.1f}H{right}", class_="grid")
-            yield element("text", self._y.shown(tick), x=self._left - 5, y=y + 4, class_="end")
+            yield element("path", d=f"M{_LEFT} {y:.1f}H{right}", class_="grid")
+            yield element("text", self._y.shown(tick), x=_LEFT - 5, y=y + 4, class_="end")
 
 
 _STYLE = """
@@ -275,7 +267,6 @@ svg text { fill: var(--ink); font-size: 13px; }
 .band { fill: var(--first); opacity: .28; }
 .bar.first { fill: var(--first); } .bar.second { fill: var(--second); }
 .dot { fill: var(--first); fill-opacity: .75; stroke: var(--paper); stroke-width: .5; }
-.diamond { fill: var(--paper); stroke: var(--second); stroke-width: 2; }
 .wide { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding-bottom: .3rem; }

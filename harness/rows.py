@@ -76,6 +76,7 @@ class Row:
             InvalidInput: It has both, the file cannot be read, or there is no text.
         """
         text, path = self.fields.get("draft"), self.fields.get("path")
+        text = text or (None if path else text)
         if text is not None and path is not None:
             raise self.refusal("it has both 'draft' and 'path'; give one", code="row.two-drafts")
         if path is not None:
@@ -195,6 +196,7 @@ def read_rows(
     *,
     columns: Mapping[str, str] | None = None,
     whole: AbstractSet[str] = _WHOLE,
+    empty: AbstractSet[str] = frozenset(),
 ) -> Iterator[Row | InvalidInput]:
     """The rows of files, directories, patterns and standard input (JSON Lines), in order.
 
@@ -205,6 +207,7 @@ def read_rows(
         names: As for `files_named`.
         columns: What a column is called there, by its name here.
         whole: Columns whose objects are no columns with points.
+        empty: Columns whose empty cells are kept, by the part of a name before its first point.
 
     Raises:
         InvalidInput: A file is missing, or no row has such a column.
@@ -225,9 +228,11 @@ def read_rows(
                 if n in renamed or n not in renamed.values()
             }
             # Without empty cells, and numbers that are none.
-            kept = {n: v for n, v in named.items() if n and v not in (None, "") and v == v}  # noqa: PLR0124
-            if kept:
-                yield Row(fields=_Cells(kept), path=row.path, line=row.line)
+            full = {n: v for n, v in named.items() if n and v not in (None, "") and v == v}  # noqa: PLR0124
+            if full:
+                kept = (n for n in named if n in full or n.partition(".")[0] in empty)
+                cells = _Cells({n: named[n] for n in kept})
+                yield Row(fields=cells, path=row.path, line=row.line)
     for theirs, mine in renamed.items():
         if seen and theirs not in seen:
             hint = f"write {theirs}={mine}" if mine in seen else did_you_mean(theirs, seen)

@@ -34,7 +34,6 @@ PARTS = {
     "jsonschema",
     "llama-cpp-python",
     "llama-server",
-    "llmbar",
     "longdocs",
     "mcp",
     "node",

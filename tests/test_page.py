@@ -112,7 +112,7 @@ def test_a_plot_says_what_it_shows_to_one_who_does_not_see_it(tmp_path: Path) ->
 def test_points_lie_where_their_ticks_do_and_none_off_the_axes(tmp_path: Path) -> None:
     drawn = plot()
     for at in [(4, 0.6), (99, -99)]:
-        drawn.dot(at)
+        drawn.dot(at, radius=4)
     svg = svg_of(drawn, tmp_path)
     inside, off = svg.iter("circle")
     places = {text.text: text.attrib for text in svg.iter("text")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, wraps
@@ -32,13 +31,6 @@ from harness.session.evaluation import choose_rubric
 from harness.session.models import known_endpoints
 from harness.session.roles import Roles
 
-max_parallel_option = click.option(
-    "--max-parallel",
-    type=click.IntRange(min=1),
-    default=4,
-    show_default=True,
-    help="Drafts judged at once.",
-)
 _OF_TEXTS = (
     click.option("--task", default="", help="The drafts' task; @FILE reads it from a file."),
     click.option(
@@ -58,7 +50,13 @@ _OPTIONS = (
     click.argument("rubric", metavar="RUBRIC"),
     click.argument("drafts", nargs=-1, required=True, metavar="DRAFTS..."),
     *_OF_TEXTS,
-    max_parallel_option,
+    click.option(
+        "--max-parallel",
+        type=click.IntRange(min=1),
+        default=4,
+        show_default=True,
+        help="Drafts judged at once.",
+    ),
     max_failures_option,
     bad_rows_option("skip"),
     config_option,
@@ -148,7 +146,9 @@ def drafts_in(
     refused: list[RowFailure] = []
     error: InvalidInput | None = None
     for row in read_rows(
-        names, columns=read_pairs(columns, option="--columns", form="ours=theirs")
+        names,
+        columns=read_pairs(columns, option="--columns", form="ours=theirs"),
+        empty={"draft"},
     ):
         try:
             if isinstance(row, InvalidInput):
@@ -173,7 +173,7 @@ def _asked(task: str) -> str:
 
 def _is_of(draft: Draft, row: Row) -> bool:
     """Whether the row has more labels of a draft: by another rater, or of another dimension."""
-    return bool(row.fields.keys() & {"rater", "dimension"}) and row.draft in {None, draft.text}
+    return bool(row.fields.keys() & {"rater", "dimension"}) and row.draft in {None, "", draft.text}
 
 
 def _draft_of(row: Row, *, task: str, sources: Sequence[str]) -> Draft:
@@ -187,11 +187,6 @@ def _draft_of(row: Row, *, task: str, sources: Sequence[str]) -> Draft:
         )
     own = row.sources if "sources" in row.fields else tuple(sources)
     return Draft(text=text, task=str(row.fields.get("task", task)), sources=own)
-
-
-def as_file_name(tag: str) -> str:
-    """An endpoint's tag as a part of a file's name."""
-    return re.sub(r"[^a-zA-Z0-9_.-]+", "-", tag)
 
 
 @dataclass(frozen=True, kw_only=True)

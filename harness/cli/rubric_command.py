@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
 
@@ -29,12 +29,13 @@ from harness.rubric import (
     read_rubric,
     rubric_schema,
 )
+from harness.rubric.rubric import Scale
 from harness.session.settings import load_settings
 
 _OTHERS = {
     "compare": (
         "harness.cli.rubric_compare:compare_scores",
-        "Compare two evaluators, or two rubrics.",
+        "Compare two sets of scores of the same drafts.",
     ),
     "label": ("harness.cli.rubric_labeling:label", "Label drafts, without seeing scores."),
     "noise": (
@@ -188,30 +189,19 @@ def _print(one: _Looked) -> None:
 
 
 def _summary(rubric: Rubric) -> str:
+    total = sum(d.weight for d in rubric.dimensions)
     dimensions = ", ".join(
-        f"{d.name} {share}%{_remarks(d)}"
-        for d, share in zip(rubric.dimensions, _percentages(rubric), strict=True)
+        f"{d.name} {d.weight / total:.0%}{_remarks(d)}" for d in rubric.dimensions
     )
     floors = any(d.floor is not None for d in rubric.dimensions)
     passes = f"passes from {rubric.pass_at:g} on" + (", with every floor reached" * floors)
     return f"{rubric.title}: {dimensions}; {passes}"
 
 
-def _percentages(rubric: Rubric) -> list[int]:
-    """The dimensions' shares in the composite, in whole percent that add up to 100."""
-    total = sum(d.weight for d in rubric.dimensions)
-    exact = [100 * d.weight / total for d in rubric.dimensions]
-    whole = [int(share) for share in exact]
-    # The largest remainders go up; of equal ones, the first.
-    by_remainder = sorted(range(len(exact)), key=lambda i: round(whole[i] - exact[i], 9))
-    for index in by_remainder[: 100 - sum(whole)]:
-        whole[index] += 1
-    return whole
-
-
 def _remarks(dimension: Dimension) -> str:
     said = [
         "judged" * (dimension.judge is not None),
+        _scale(dimension.scale),
         f"floor {dimension.floor:g}" if dimension.floor is not None else "",
         "gate" * dimension.gate,
         "optional" * dimension.optional,
@@ -221,26 +211,21 @@ def _remarks(dimension: Dimension) -> str:
     return f" ({', '.join(kept)})" if kept else ""
 
 
+def _scale(scale: Scale | None) -> str:
+    """A dimension's own scale in words."""
+    if scale is None:
+        return ""
+    return "pass or fail" if scale.is_pass_fail else f"{scale.min:g} to {scale.max:g}"
+
+
 def _as_json(one: _Looked) -> dict[str, object]:
     """For scripts; the rubric includes what it takes from others."""
     return {
         "name": one.name,
         "path": _shown(one.path),
         "rubric": one.rubric.model_dump(mode="json") if one.rubric else None,
-        "mistakes": [
-            {"code": p.code, "path": _shown(p.path), "line": p.line, "message": p.message}
-            for p in one.mistakes
-        ],
-        "warnings": [
-            {
-                "code": a.code,
-                "path": _shown(a.path),
-                "line": a.line,
-                "what": a.what,
-                "remedy": a.remedy,
-            }
-            for a in one.warnings
-        ],
+        "mistakes": [asdict(p) | {"path": _shown(p.path)} for p in one.mistakes],
+        "warnings": [asdict(a) | {"path": _shown(a.path)} for a in one.warnings],
     }
 
 

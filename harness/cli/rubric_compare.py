@@ -1,9 +1,9 @@
-"""`harness rubric compare`: which of two sets of scores agrees better with people."""
+"""`harness rubric compare`: how two sets of scores differ, and which agrees better with people."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,127 +11,182 @@ import click
 import numpy as np
 from rich.table import Table
 
-from harness.cli.arguments import config_option, read_pairs, share
+from harness.cli.arguments import config_option, read_pairs
 from harness.cli.consoles import failures_told, json_object, results, write_json
 from harness.cli.project_files import refusal_after_asking
-from harness.cli.rubric_tuning import records_directory
+from harness.cli.rubric_tuning import about_reading, of_labels, records_directory
+from harness.cli.tables import listed, table
+from harness.errors import InvalidInput
 from harness.page import percent
 from harness.rows import Row, read_rows
 from harness.rubric import read_rubric
 from harness.rubric.calibration.bounds import Aim, AtThreshold
-from harness.rubric.calibration.calibration_files import Attempt, Attempts, Calibration
-from harness.rubric.calibration.labels import Labels, read_labels
-from harness.rubric.calibration.paired import Comparison, compare, paired
+from harness.rubric.calibration.calibration_files import Attempts, Calibration
+from harness.rubric.calibration.labels import Labels, OffScale, Unreadable, read_labels
+from harness.rubric.calibration.paired import (
+    Comparison,
+    Difference,
+    Preference,
+    compare,
+    labeled_by,
+    paired,
+)
 from harness.session.settings import load_settings
 
 _FEW = 10
 """Groups of drafts; intervals by resampling fewer are too narrow."""
 
 
-@click.command(name="compare", short_help="Compare two evaluators, or two rubrics.")
-@click.argument("rubric", metavar="RUBRIC")
-@click.argument("labels", type=click.Path(path_type=Path))
-@click.argument("scores", type=click.Path(path_type=Path))
-@click.option("--other-rubric", metavar="RUBRIC", help="The rubric of SCORES, if it is another.")
-@click.option("--target", default="10%", show_default=True, callback=share, help="Error rate.")
-@click.option("--confidence", default="90%", show_default=True, callback=share)
-@click.option(
-    "--columns",
-    multiple=True,
-    metavar="OURS=THEIRS",
-    help="As for 'tune'; applied to SCORES where it has the column.",
-)
-@click.option("--accept-at", type=float, metavar="NUMBER", help="As for 'tune'.")
+@click.command(name="compare", short_help="Compare two sets of scores of the same drafts.")
+@click.argument("first", metavar="A", type=click.Path(path_type=Path))
+@click.argument("second", metavar="B", type=click.Path(path_type=Path))
+@click.option("--labels", type=click.Path(path_type=Path), help="People's labels. [default: A's]")
+@click.option("--rubric", metavar="RUBRIC", help="The rubric of the scores. [default: by A and B]")
+@click.option("--other-rubric", metavar="RUBRIC", help="The rubric of B, if it is another.")
+@of_labels
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def compare_scores(
     *,
-    rubric: str,
-    labels: Path,
-    scores: Path,
+    first: Path,
+    second: Path,
+    labels: Path | None,
+    rubric: str | None,
     other_rubric: str | None,
     target: float,
     confidence: float,
     columns: tuple[str, ...],
     accept_at: float | None,
+    unreadable: Unreadable,
+    off_scale: OffScale,
     config: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare how well the scores in LABELS and in SCORES agree with people.
+    """Compare the scores in A and in B: of two evaluators, two rubrics, or two days.
 
-    LABELS is a file for 'harness rubric tune': drafts with people's labels, and scores by RUBRIC.
-    SCORES has other scores of the same drafts, matched by id: by another evaluator, or another
-    version of the rubric. It is such a file too, or an output of 'harness rubric score'. --columns
-    applies to each file that has the column. "Cannot tell" means that the interval of the
-    difference includes 0. Thresholds keep the target rate of wrong drafts among the accepted. As
-    with 'tune', both count as looks at these labels. Exit codes: 0 done, 2 invalid input.
+    A and B are outputs of 'harness rubric score', or tables with `score.DIMENSION`; drafts are
+    matched by id. With labels, as for 'harness rubric tune', also: which agrees better with people,
+    and which thresholds keep the target rate of wrong drafts among the accepted; as with 'tune',
+    both count as looks at these labels. --columns applies to each file that has the column. "Cannot
+    tell" means that the interval of the difference includes 0. Exit codes: 0 done, 2 invalid input.
     """
     with failures_told(as_json=as_json):
         own = load_settings(config, environment=os.environ).rubrics
+        ours = read_pairs(columns, option="--columns", form="ours=theirs")
+        fields = [_fields(path) for path in (first, second)]
+        names = [
+            rubric or _rubric_of(first, fields[0]),
+            other_rubric or rubric or _rubric_of(second, fields[1]),
+        ]
         one, other = (
-            read_rubric(name, directory=own, refuse=refusal_after_asking)
-            for name in (rubric, other_rubric or rubric)
+            read_rubric(name, directory=own, refuse=refusal_after_asking) for name in names
         )
         rubrics = one.rubric, other.rubric
-        ours = read_pairs(columns, option="--columns", form="ours=theirs")
-        first = read_labels(labels, rubrics[0], columns=ours)
-        rows = (row for row in read_rows([str(scores)]) if isinstance(row, Row))
-        has = {name for row in rows for name in row.fields}
-        of_scores = {mine: theirs for mine, theirs in ours.items() if theirs in has}
-        second = read_labels(scores, rubrics[1], columns=of_scores, least="scores")
+        read = [
+            read_labels(
+                path,
+                by,
+                columns={mine: theirs for mine, theirs in ours.items() if theirs in has},
+                least="scores",
+                unreadable=unreadable,
+                off_scale=off_scale,
+            )
+            for path, by, has in zip((first, second), rubrics, fields, strict=True)
+        ]
+        a, b = (list(file.drafts) for file in read)
+        if labels is not None:
+            has = _fields(labels)
+            mine = {name: theirs for name, theirs in ours.items() if theirs in has}
+            a = labeled_by(a, read_labels(labels, rubrics[0], columns=mine).drafts)
+        has_labels = any(draft.people or draft.accept for draft in a)
         records = [(file.rubric, records_directory(file, own)) for file in (one, other)]
         kept = Calibration.read(*records[0])
         at = [accept_at, kept.accept_at if kept else None, rubrics[0].pass_at]
-        accepts = next(one for one in at if one is not None)
-        pairs = paired(first.drafts, second.drafts, rubrics, accept_at=accepts)
-        looks: list[Attempt] = []
-        for record in records:
-            known = Attempts.read(*record) or Attempts()
-            looks += [look for look in known.attempts if look not in looks]
+        looks = Attempts.beside(*records[0]).joined(Attempts.beside(*records[1]).attempts)
         found = compare(
-            pairs,
+            paired(a, b, rubrics, accept_at=next(one for one in at if one is not None)),
             rubrics,
             Aim(target=target, confidence=confidence),
-            attempts=Attempts(attempts=tuple(looks)),
+            attempts=looks if has_labels else None,
             generator=np.random.default_rng(0),
         )
-        for record in records:
-            found.attempts.write(*record)
-    who = [f"{by.id}, {_who(read)}" for by, read in zip(rubrics, (first, second), strict=True)]
+        if found.people is not None:
+            for record in records:
+                found.people.attempts.write(*record)
+    who = [f"{by.id}, {_who(file)}" for by, file in zip(rubrics, read, strict=True)]
     if as_json:
-        figures = {name: value for name, value in asdict(found).items() if name != "attempts"}
+        figures = asdict(found)
+        if found.people is not None:
+            del figures["people"]["attempts"]
         write_json(json_object({"sides": who, **figures}))
         return
     console = results()
-    console.print(_agreement(found))
-    for line in (f"First: {who[0]}. Second: {who[1]}.", *_about(found)):
+    console.print(_shifts(found))
+    if found.people is not None:
+        console.print(_agreement(found.people))
+    reading = [f"{file.path.name}: {line}" for file in read for line in about_reading(file)]
+    for line in (f"First: {who[0]}. Second: {who[1]}.", *_about(found), *reading):
         console.print(line, soft_wrap=True)
+
+
+def _fields(path: Path) -> Mapping[str, object]:
+    """The columns of a file, each with its first value."""
+    rows = [row for row in read_rows([str(path)]) if isinstance(row, Row)]
+    return {name: row.fields[name] for row in reversed(rows) for name in row.fields}
+
+
+def _rubric_of(path: Path, fields: Mapping[str, object]) -> str:
+    if "rubric" not in fields:
+        raise InvalidInput(
+            "it does not say by which rubric it was scored; add --rubric NAME",
+            code="compare.no-rubric",
+            path=path,
+        )
+    beside = path.parent / f"{fields['rubric']}.yaml"
+    return str(beside if beside.is_file() else fields["rubric"])
 
 
 def _who(read: Labels) -> str:
     return ", ".join(sorted({one.evaluator for one in read.drafts} - {""})) or str(read.path)
 
 
-def _agreement(found: Comparison) -> Table:
-    title = f"Agreement with people, of {found.drafts} drafts in {found.groups} groups"
-    table = Table(title=title, title_justify="left")
-    for name in ("dimension", "", "first", "second", "second - first", "higher"):
-        table.add_column(name, justify="right")
+def _shifts(found: Comparison) -> Table:
+    title = f"Scores of {found.drafts} drafts in {found.groups} groups"
+    shown = table(title, "dimension", "drafts", *_SIDES, "correlation")
+    for name, shift in found.shifts.items():
+        shown.add_row(name, str(shift.drafts), *_sides(shift.mean), f"{shift.pearson.value:.2f}")
+    return shown
+
+
+def _agreement(found: Preference) -> Table:
+    shown = table("Agreement with people", "dimension", "", *_SIDES)
     for name, by in found.agreement.items():
         for kind, one in by.items():
-            apart = one.difference
-            interval = f"{apart.value:+.2f} ({apart.low:+.2f} to {apart.high:+.2f})"
-            means = f"{one.first:.2f}", f"{one.second:.2f}"
-            table.add_row(name, kind, *means, interval, apart.higher)
-    return table
+            shown.add_row(name, kind, *_sides(one))
+    return shown
+
+
+_SIDES = ("first", "second", "second - first", "higher")
+
+
+def _sides(one: Difference) -> tuple[str, ...]:
+    apart = one.difference
+    interval = f"{apart.value:+.2f} ({apart.low:+.2f} to {apart.high:+.2f})"
+    return f"{one.first:.2f}", f"{one.second:.2f}", interval, apart.higher
 
 
 def _about(found: Comparison) -> Iterator[str]:
-    aim = found.aim
-    wrong = f"{percent(aim.target)} of the accepted are wrong, {percent(aim.confidence)} sure"
-    yield f"Thresholds at which at most {wrong}, of both at once:"
-    for side, own, named in zip(("first", "second"), found.own, found.named, strict=True):
-        yield f"  {side}: {_rate(named) if named else 'none'}; its pass_at {_rate(own)}"
+    yield f"Drafts that pass by both: {found.both_pass}."
+    for side, names in (("first", found.only_first), ("second", found.only_second)):
+        if names:
+            yield f"By the {side} alone: {len(names)}: {listed(names)}"
+    if found.people is not None:
+        aim = found.people.aim
+        wrong = f"{percent(aim.target)} of the accepted are wrong, {percent(aim.confidence)} sure"
+        yield f"Thresholds at which at most {wrong}, of both at once:"
+        sides = zip(("first", "second"), found.people.own, found.people.named, strict=True)
+        for side, own, named in sides:
+            yield f"  {side}: {_rate(named) if named else 'none'}; its pass_at {_rate(own)}"
     if found.groups < _FEW:
         yield f"Few as they are, {found.groups} groups of drafts show next to nothing."
 

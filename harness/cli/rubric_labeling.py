@@ -267,7 +267,8 @@ class _Labeling:
 
 def _answer(question: str, rubric: Rubric) -> str:
     """A key, `y` or `n`, or a score; empty for no score."""
-    low, high, asked = rubric.scale.min, rubric.scale.max, "Accept it? y or n"
+    scale, asked = rubric.scale_of(question), "Accept it? y or n"
+    low, high = scale.min, scale.max
     if question != _ACCEPT:
         (dimension,) = (one for one in rubric.dimensions if one.name == question)
         _print(question, " ".join(dimension.requirements))

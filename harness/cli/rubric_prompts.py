@@ -92,7 +92,9 @@ def _told(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Message]
     """The prompts by the names of their templates."""
     checked = (checked_score(dimension, draft, rubric) for dimension in rubric.checked)
     scores = [*(score for score in checked if score), *_judged(rubric, draft)]
-    focus = [score for score in scores if score.score < rubric.focus_below]
+    focus = [
+        score for score in scores if rubric.shared(score.name, score.score) < rubric.focus_below
+    ]
     verdict = reach_verdict(rubric, scores)
     rounds = [Round(number=number, draft=draft.text, verdict=verdict) for number in (1, 2)]
     told = RevisionPrompts(
@@ -126,7 +128,7 @@ def _judged(rubric: Rubric, draft: Draft) -> list[DimensionScore]:
     return [
         DimensionScore(
             name=dimension.name,
-            score=rubric.scale.min,
+            score=rubric.scale_of(dimension.name).min,
             source="judged",
             reason="(Why it is not higher.)",
             findings=(finding,),

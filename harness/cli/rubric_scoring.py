@@ -17,7 +17,6 @@ from harness.cli.consoles import failures_told, json_object, log_to_stderr, resu
 from harness.cli.made_again import made_again_because
 from harness.cli.process import FAILED, STOPPED
 from harness.cli.rubric_batch import (
-    LISTED,
     Given,
     ScoredDrafts,
     name_of,
@@ -25,6 +24,7 @@ from harness.cli.rubric_batch import (
     of_drafts,
     score_drafts,
 )
+from harness.cli.tables import listed
 from harness.cli.verdicts import (
     decision,
     passes_at,
@@ -175,26 +175,18 @@ def _another_threshold(scored: ScoredDrafts, pass_at: float) -> Iterator[str]:
         yield "What another threshold would change is unknown until a model judges the rest."
         return
     verdicts, own = scored.verdicts, scored.given.rubric.pass_at
-    now = {name for name, verdict in verdicts.items() if verdict.passed}
-    then = {name for name, verdict in verdicts.items() if passes_at(verdict, pass_at)}
+    now = [name for name, verdict in verdicts.items() if verdict.passed]
+    then = [name for name, verdict in verdicts.items() if passes_at(verdict, pass_at)]
     yield (
         f"Pass at {own:g}, as in the rubric: {len(now)} of {len(verdicts)}; "
         f"at {pass_at:g}: {len(then)} of {len(verdicts)}."
     )
-    changes = []
-    for name, verdict in verdicts.items():
-        if (name in now) != (name in then):
-            change = "would pass" if name in then else "would no longer pass"
-            changes.append(f"  {name} ({verdict.composite}) {change}.")
-        elif name not in then and verdict.composite >= pass_at:
-            floors = [f"{one} is below its floor" for one in verdict.below_floor]
-            why = ", ".join([*floors, *(f"{one} is not scored" for one in verdict.missing)])
-            changes.append(f"  {name} ({verdict.composite}) still would not: {why}.")
-    yield from changes[:LISTED]
-    if len(changes) > LISTED:
-        yield f"  … and {len(changes) - LISTED} more; --json has all."
-    if any(v.judges is not None and v.judges.combine == "majority" for v in verdicts.values()):
-        yield "  The panel voted by the rubric's own threshold; at the other, its medians decide."
+    for change, names in (
+        ("would pass", [name for name in then if name not in now]),
+        ("would no longer pass", [name for name in now if name not in then]),
+    ):
+        if names:
+            yield f"  {change}: {listed(f'{one} ({verdicts[one].composite})' for one in names)}"
 
 
 def _scores_as_json(scored: ScoredDrafts, pass_at: float | None) -> dict[str, object]:

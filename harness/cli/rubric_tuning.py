@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -14,25 +14,22 @@ import click
 import numpy as np
 from rich.table import Table
 
-from harness.cli.arguments import config_option, read_pairs, role_option, share
-from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
-from harness.cli.process import FAILED
+from harness.cli.arguments import config_option, read_pairs, share
+from harness.cli.consoles import failures_told, json_object, results, write_json
 from harness.cli.project_files import refusal_after_asking
-from harness.cli.rubric_batch import max_parallel_option, not_judged
-from harness.cli.rubric_missing import Completed, completed
-from harness.cli.tuning_report import was_set_by, write_report
+from harness.cli.tables import listed, table
+from harness.cli.tuning_report import write_report
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import shipped_directory
 from harness.page import percent
 from harness.rubric import (
-    ChosenRubric,
     Rubric,
     RubricFile,
     load_rubric_file,
     measured_noise,
     read_rubric,
 )
-from harness.rubric.calibration.agreement import Estimate, Resamples, pair_agreement
+from harness.rubric.calibration.agreement import Estimate
 from harness.rubric.calibration.bounds import Aim, AtThreshold, Risk, interval
 from harness.rubric.calibration.calibration_files import (
     Attempts,
@@ -40,12 +37,13 @@ from harness.rubric.calibration.calibration_files import (
     prompts_digest,
     write_pass_at,
 )
-from harness.rubric.calibration.labels import Labels, read_labels
+from harness.rubric.calibration.labels import Labels, OffScale, Unreadable, read_labels
+from harness.rubric.calibration.paired import labeled_by
 from harness.rubric.calibration.tuning import Tuning, tune
 from harness.session.settings import load_settings
+from harness.version import __version__
 
 _SHOWN_STEPS = 10
-_SHOWN_IDS = 5
 _EXCERPT_CHARS = 80
 _LENGTH_BIAS = 0.3
 _SHOWN = ("pearson", "spearman", "kendall", "kappa", "offset", "slope")
@@ -72,10 +70,62 @@ def _page(_: click.Context, __: click.Parameter, given: Path | None) -> Path | N
     return given
 
 
+_OF_LABELS = (
+    click.option("--target", default="10%", show_default=True, callback=share, help="Error rate."),
+    click.option("--confidence", default="90%", show_default=True, callback=share),
+    click.option(
+        "--columns",
+        multiple=True,
+        metavar="OURS=THEIRS",
+        help="Name of a column in the file, such as accept=is_good. May be repeated.",
+    ),
+    click.option(
+        "--accept-at",
+        type=float,
+        metavar="NUMBER",
+        help="Without a column 'accept': the mean human score from which a draft is accepted. "
+        "[default: the rubric's pass_at]",
+    ),
+    click.option(
+        "--unreadable",
+        type=click.Choice(["drop", "lowest"]),
+        default="drop",
+        show_default=True,
+        help="What becomes of the evaluator's judgements without a score (null).",
+    ),
+    click.option(
+        "--off-scale",
+        type=click.Choice(["refuse", "drop", "clip", "lowest"]),
+        default="refuse",
+        show_default=True,
+        help="What becomes of its scores off the scale.",
+    ),
+)
+
+
+def of_labels(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options that say how files of labels are read, and which error rate is claimed."""
+    for option in reversed(_OF_LABELS):
+        command = option(command)
+    return command
+
+
+def about_reading(read: Labels) -> Iterator[str]:
+    """What became of the evaluator's scores that are none."""
+    for what, option, counts in (
+        ("Judgements without a score", "--unreadable", read.unreadable),
+        ("Scores off the scale", "--off-scale", read.off_scale),
+    ):
+        if counts:
+            by = ", ".join(f"{column} {number}" for column, number in counts.items())
+            yield f"{what}: {by} ({option})"
+
+
 @click.command(short_help="Find the threshold that labeled drafts allow.")
 @click.argument("rubric", metavar="RUBRIC")
 @click.argument("labels", type=click.Path(path_type=Path))
-@click.option("--target", default="10%", show_default=True, callback=share, help="Error rate.")
+@click.option("--scores", type=click.Path(path_type=Path), help="Scores from harness rubric score.")
+@of_labels
 @click.option(
     "--of",
     "risk",
@@ -84,38 +134,12 @@ def _page(_: click.Context, __: click.Parameter, given: Path | None) -> Path | N
     show_default=True,
     help="What the error rate is a share of: accepted drafts, drafts that people reject, or all.",
 )
-@click.option("--confidence", default="90%", show_default=True, callback=share)
-@click.option(
-    "--columns",
-    multiple=True,
-    metavar="OURS=THEIRS",
-    help="Name of a column in the file, such as accept=is_good. May be repeated.",
-)
 @click.option("--split", metavar="NAME", help="Use only rows with this value in column 'split'.")
-@click.option(
-    "--accept-at",
-    type=float,
-    metavar="NUMBER",
-    help="Without a column 'accept': the mean human score from which a draft is accepted. "
-    "[default: the rubric's pass_at]",
-)
 @click.option(
     "--evaluator",
     metavar="TAG",
-    help=("The evaluator that gave the scores, if no column names it."),
+    help="The evaluator that gave the scores, if no column names it.",
 )
-@click.option(
-    "--samples",
-    type=click.IntRange(1, 100),
-    help="Judgings of a draft without scores. [default: the rubric's repeats]",
-)
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File for these scores, .jsonl or .csv. [default: beside LABELS]",
-)
-@max_parallel_option
-@role_option
 @click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -123,7 +147,7 @@ def _page(_: click.Context, __: click.Parameter, given: Path | None) -> Path | N
     help="Write the results, with plots, to this .html file.",
 )
 @click.option(
-    "--write", is_flag=True, help=("Set the rubric's pass_at, and keep its calibration beside it.")
+    "--write", is_flag=True, help="Set the rubric's pass_at, and keep its calibration beside it."
 )
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -131,17 +155,16 @@ def tune_rubric(
     *,
     rubric: str,
     labels: Path,
+    scores: Path | None,
     target: float,
     risk: Risk,
     confidence: float,
     columns: tuple[str, ...],
     split: str | None,
     accept_at: float | None,
+    unreadable: Unreadable,
+    off_scale: OffScale,
     evaluator: str | None,
-    samples: int | None,
-    output: Path | None,
-    max_parallel: int,
-    roles: tuple[str, ...],
     report: Path | None,
     write: bool,
     config: Path | None,
@@ -151,73 +174,57 @@ def tune_rubric(
 
     LABELS is CSV, JSON Lines or Parquet. People's judgements are in `accept` (yes or no) or
     `human.DIMENSION`, the evaluator's scores in `score.DIMENSION`; `group` says which drafts belong
-    together. With `prefer`, rows are pairs of drafts. Labeled drafts without scores are judged, if
-    an evaluator is configured. Each look at labels is recorded beside the rubric: after several
-    looks at the same labels, a claim needs more evidence. Exit codes: 0 done, whether or not there
-    is such a threshold (--json: "named"), 1 a draft could not be judged, 2 invalid input, 130
-    interrupted, 143 terminated.
+    together. Scores may also stand in a file of their own, --scores, matched by id. Each look at
+    labels is recorded beside the rubric: after several looks at the same labels, a claim needs more
+    evidence. Exit codes: 0 done, whether or not there is such a threshold (--json: "named"), 2
+    invalid input.
     """
-    log_to_stderr()
     with failures_told(as_json=as_json):
-        assigned = read_pairs(roles, option="--role", form="role=tag")
-        settings = load_settings(config, environment=os.environ)
-        rubrics = settings.rubrics
+        rubrics = load_settings(config, environment=os.environ).rubrics
         file = read_rubric(rubric, directory=rubrics, refuse=refusal_after_asking)
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
-        read = read_labels(labels, file.rubric, columns=ours)
-        if read.pairs and report is not None:
-            raise InvalidInput(
-                "it labels pairs of drafts, and --report needs labels of single drafts",
-                code="tune.report-of-pairs",
-                path=labels,
+        reading = partial(
+            read_labels, rubric=file.rubric, unreadable=unreadable, off_scale=off_scale
+        )
+        read = reading(labels, columns=ours)
+        if scores is not None:
+            scored = reading(scores, columns={}, least="scores")
+            by_id = {one.id: one for one in labeled_by(scored.drafts, read.drafts)}
+            together = tuple(by_id.get(one.id, one) for one in read.drafts)
+            read = replace(
+                read, drafts=together, unreadable=scored.unreadable, off_scale=scored.off_scale
             )
-        if read.pairs:
-            _show_pairs(read, confidence, as_json=as_json)
-            return
         drafts = [one for one in read.drafts if split in (None, one.split)]
         if not drafts:
             near = did_you_mean(str(split), {one.split for one in read.drafts})
             said = f"no row has split '{split}'; {near}"
             raise InvalidInput(said, code="labels.no-split", path=labels)
         directory = records_directory(file, rubrics)
-        asked = completed(
-            drafts,
-            ChosenRubric(rubric=file.rubric, directory=directory),
-            labels=labels,
-            samples=samples,
-            output=output,
-            max_parallel=max_parallel,
-            config=config,
-            roles=assigned,
-        )
         before = Calibration.read(file.rubric, directory)
         if accept_at is None:
             known = before.accept_at if before else None
             accept_at = file.rubric.pass_at if known is None else known
         tuning = tune(
-            asked.drafts,
+            drafts,
             file.rubric,
             Aim(target=target, risk=risk, confidence=confidence),
             accept_at=accept_at,
-            attempts=Attempts.read(file.rubric, directory) or Attempts(),
+            attempts=Attempts.beside(file.rubric, directory),
             generator=np.random.default_rng(0),
         )
         tuning.attempts.write(file.rubric, directory)
         if not as_json:
-            _print(tuning, before, asked, read.ignored)
+            _print(tuning, before, read)
         if report is not None:
             write_report(
                 report,
                 tuning,
                 file.rubric,
-                evaluator=evaluator,
-                before=before,
+                origin=_origin(file.rubric, tuning, read, evaluator),
                 own=_rate(tuning.own, tuning.aim),
                 risk=_RATES[risk],
-                said=(
-                    *(*_about_labels(tuning, read.ignored), *_about_own(tuning, before)),
-                    *(*_about_claim(tuning), *_about_agreement(tuning)),
-                ),
+                claim=(*_about_own(tuning, before), *_about_claim(tuning)),
+                said=(*_about_labels(tuning, read), *_about_agreement(tuning)),
                 tables=(_thresholds(tuning), _agreements(tuning)),
             )
         written = None
@@ -226,13 +233,11 @@ def tune_rubric(
             written = _calibrated(file, tuning, evaluator, load=load)
             written.write(file.rubric, directory)
     if as_json:
-        write_json(json_object(_as_json(file, tuning, asked, read, written)))
+        write_json(json_object(_as_json(file, tuning, read, written, evaluator=evaluator)))
     else:
         place = Calibration.path(file.rubric, directory)
         for line in _about_files(report, written, place):
             results().print(line, soft_wrap=True)
-    if asked.failures:
-        sys.exit(FAILED)
 
 
 def records_directory(file: RubricFile, rubrics: Path) -> Path:
@@ -275,16 +280,9 @@ def _calibrated(
 # --- words -----------------------------------------------------------------------------------
 
 
-def _print(
-    tuning: Tuning,
-    before: Calibration | None,
-    asked: Completed,
-    ignored: Sequence[str],
-) -> None:
+def _print(tuning: Tuning, before: Calibration | None, read: Labels) -> None:
     console = results()
-    for line in not_judged(asked.failures):
-        console.print(line, style="yellow", soft_wrap=True)
-    for line in (*_about_labels(tuning, ignored), "", *_about_own(tuning, before)):
+    for line in (*_about_labels(tuning, read), "", *_about_own(tuning, before)):
         console.print(line, soft_wrap=True)
     for line in (*_about_claim(tuning), ""):
         console.print(line, soft_wrap=True)
@@ -295,7 +293,7 @@ def _print(
         console.print(line, soft_wrap=True)
 
 
-def _about_labels(tuning: Tuning, ignored: Sequence[str]) -> Iterator[str]:
+def _about_labels(tuning: Tuning, read: Labels) -> Iterator[str]:
     yield f"Drafts that count: {tuning.own.drafts}. People reject {tuning.own.rejects} of them."
     if tuning.accept_at is not None:
         yield f"People accept from a mean of {tuning.accept_at:g} on (--accept-at)."
@@ -304,11 +302,11 @@ def _about_labels(tuning: Tuning, ignored: Sequence[str]) -> Iterator[str]:
     if tuning.grouped:
         yield f"Drafts of a group may be alike: one of each counts, {tuning.grouped} others do not."
     for reason, ids in tuning.dropped.items():
-        yield f"{len(ids)} left out, {reason}: {_listed(ids)}"
+        yield f"{len(ids)} left out of thresholds, {reason}: {listed(ids)}"
     if tuning.outdated:
         yield (
             f"{len(tuning.outdated)} have scores by another version of the rubric, which this one "
-            f"may not give: {_listed(tuning.outdated)}"
+            f"may not give: {listed(tuning.outdated)}"
         )
     if tuning.uneven:
         yield (
@@ -317,11 +315,12 @@ def _about_labels(tuning: Tuning, ignored: Sequence[str]) -> Iterator[str]:
         )
     if alone := tuning.left_out:
         yield (
-            f"No evaluator scored {_listed(alone)}, so composites are of the rest: the threshold "
+            f"No evaluator scored {listed(alone)}, so composites are of the rest: the threshold "
             "holds for runs without one."
         )
-    if ignored:
-        yield f"Columns that mean nothing here: {_listed(ignored)}"
+    yield from about_reading(read)
+    if read.ignored:
+        yield f"Columns that mean nothing here: {listed(read.ignored)}"
     if (looks := tuning.aim.looks) > 1:
         yield (
             f"{looks} looks at these labels, by other scores or with fewer drafts, share what may "
@@ -331,8 +330,13 @@ def _about_labels(tuning: Tuning, ignored: Sequence[str]) -> Iterator[str]:
 
 def _about_own(tuning: Tuning, before: Calibration | None) -> Iterator[str]:
     aim, own = tuning.aim, tuning.own
+    if aim.risk != "accepted":
+        yield f"pass_at {_rate(own, replace(aim, risk='accepted'))}."
     yield f"pass_at {_rate(own, aim)}."
-    if was_set_by(before, tuning):
+    if before and (before.at.threshold, before.labels_sha256) == (
+        own.threshold,
+        tuning.labels_sha256,
+    ):
         yield "  It was set by these labels: what was claimed then is all that can be."
     else:
         yield (
@@ -343,28 +347,43 @@ def _about_own(tuning: Tuning, before: Calibration | None) -> Iterator[str]:
 
 def _about_claim(tuning: Tuning) -> Iterator[str]:
     aim, named = tuning.aim, tuning.named
-    claim = f"at most {percent(aim.target)} {_RATES[aim.risk]}, {percent(aim.confidence)} sure"
+    claim = _claim(aim)
     if named is not None:
         yield f"Threshold {_rate(named, aim)}."
         yield f"  Claim: {claim} ({_METHODS[aim.risk]})."
         return
-    power = f"  Of label sets like this one, {percent(tuning.power or 0)} name a threshold"
     yield f"No threshold allows the claim: {claim}."
-    if tuning.stopped_at is not None:
-        at, ids = tuning.stopped_at
-        yield (
-            f"  Tested from the strictest threshold down, it ended at {at.threshold:g}, where "
-            f"{at.wrong} of {at.accepted} accepted are wrong: {_listed(ids)}."
-        )
-    if tuning.needed is not None:
-        yield f"{power}; of some {tuning.needed} drafts like these, 80%."
-    elif tuning.own.rejects:
-        yield f"{power}, and more labels would hardly help: scores separate too little what people"
-        yield "  accept from what they reject. Change the rubric or the evaluator."
-        return
     if tuning.missing is not None:
         more, threshold = tuning.missing
         yield f"  At the least {more} more are missing: {_WANTED[aim.risk].format(threshold)}."
+
+
+def _origin(rubric: Rubric, tuning: Tuning, read: Labels, evaluator: str | None) -> dict[str, str]:
+    """What the figures come from and how, for whoever must check them."""
+    aim = tuning.aim
+    by = "one decision for each draft, of the majority"
+    if tuning.accept_at is not None:
+        by = f"accepted from a mean score of {tuning.accept_at:g} on"
+    counted = f"{tuning.own.drafts} of {len(read.drafts)} drafts, one of each group"
+    return {
+        "Date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "Version": f"harness {__version__}",
+        "Rubric": f"{rubric.id}, SHA-256 {rubric.sha256}",
+        "Prompts": f"SHA-256 {prompts_digest(rubric)}",
+        "Evaluator": (tuning.evaluators or evaluator or "not named")
+        if tuning.samples
+        else "none: code alone scores",
+        "Judgements of a draft": ", ".join(map(str, tuning.samples)) or "0",
+        "Labels": f"{read.path.name}, {counted}; {by}; SHA-256 {tuning.labels_sha256}",
+        "Scores that are none": "; ".join(about_reading(read)) or "no score was null or off scale",
+        "Claim": f"{_claim(aim)}; {aim.looks} looks at these labels share what may go wrong",
+        "Method": f"{_METHODS[aim.risk]}, exact (Clopper and Pearson), each at {aim.error:.4g}; "
+        "intervals of agreement by a bootstrap over groups with Student's correction, seed 0",
+    }
+
+
+def _claim(aim: Aim) -> str:
+    return f"at most {percent(aim.target)} {_RATES[aim.risk]}, {percent(aim.confidence)} sure"
 
 
 def _about_files(report: Path | None, written: Calibration | None, place: Path) -> Iterator[str]:
@@ -384,27 +403,15 @@ def _rate(at: AtThreshold, aim: Aim) -> str:
     return f"{accepts}: {at.wrong} of {trials}{share} {_RATES[aim.risk]}"
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN_IDS} more" if len(names) > _SHOWN_IDS else ""
-    return ", ".join(names[:_SHOWN_IDS]) + more
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in columns:
-        table.add_column(name, justify="right")
-    return table
-
-
 def _thresholds(tuning: Tuning) -> Table:
-    columns = ["threshold", "accepted", "wrong among them", "rejects accepted", "good lost"]
-    table = _table("Thresholds", *columns, "")
+    columns = ["accepted", "wrong among them", "rejects accepted", "good lost"]
+    rows = table("Thresholds", "threshold", *columns, "")
     places = np.linspace(0, len(tuning.steps) - 1, _SHOWN_STEPS).round()
     marks = {tuning.own: "pass_at", tuning.named: "claim"}
     shown = {tuning.steps[int(place)] for place in places if tuning.steps}
     for at in sorted(shown.union(at for at in marks if at), key=lambda one: -one.threshold):
         low, high = interval(at.wrong, at.accepted, confidence=tuning.aim.confidence)
-        table.add_row(
+        rows.add_row(
             f"{at.threshold:g}",
             f"{at.accepted} of {at.drafts}",
             f"{at.wrong} of {at.accepted} ({low:.0%} to {high:.0%})",
@@ -412,18 +419,18 @@ def _thresholds(tuning: Tuning) -> Table:
             f"{at.good_lost} of {at.drafts - at.rejects}",
             marks.get(at, ""),
         )
-    return table
+    return rows
 
 
 def _agreements(tuning: Tuning) -> Table:
     # Only groups of several drafts have it.
     has_groups = any(not math.isnan(o.estimates["kendall"].value) for o in tuning.agreements)
     shown = [name for name in _SHOWN if has_groups or name != "kendall"]
-    table = _table("Evaluator and people", "dimension", "drafts", *shown, "one person")
+    rows = table("Evaluator and people", "dimension", "drafts", *shown, "one person")
     for one in tuning.agreements:
         found = (_estimate(one.estimates[name]) for name in shown)
-        table.add_row(one.name, str(one.drafts), *found, _number(one.ceiling[0]))
-    return table
+        rows.add_row(one.name, str(one.drafts), *found, _number(one.ceiling[0]))
+    return rows
 
 
 def _estimate(one: Estimate) -> str:
@@ -442,9 +449,6 @@ def _about_agreement(tuning: Tuning) -> Iterator[str]:
     for one in tuning.agreements:
         if one.is_frozen:
             yield f"{one.name} is frozen: every draft got the same score."
-        if one.is_saturated:
-            shares = f"{one.top[0]:.0%} of drafts, people to {one.top[1]:.0%}"
-            yield f"{one.name} is saturated: the evaluator gives the highest score to {shares}."
         if abs(one.length_bias) >= _LENGTH_BIAS:
             way = "long" if one.length_bias > 0 else "short"
             yield f"{one.name} favors {way} drafts more than people do (rho {one.length_bias:.2f})."
@@ -465,9 +469,10 @@ def _about_disagreements(tuning: Tuning) -> Iterator[str]:
 def _as_json(
     file: RubricFile,
     tuning: Tuning,
-    asked: Completed,
     read: Labels,
     written: Calibration | None,
+    *,
+    evaluator: str | None,
 ) -> dict[str, object]:
     apart = {"counted", "scored", "attempts", "disagreements", "sampled"}
     names = [one.name for one in fields(tuning) if one.name not in apart]
@@ -475,46 +480,14 @@ def _as_json(
         "rubric": file.rubric.id,
         "rubric_sha256": file.rubric.sha256,
         "drafts": len(tuning.counted),
+        "origin": _origin(file.rubric, tuning, read, evaluator),
         **{name: getattr(tuning, name) for name in names},
         "ignored_columns": read.ignored,
+        "unreadable": read.unreadable,
+        "off_scale": read.off_scale,
         "disagreements": [
             {"id": one.labeled.id, "composite": one.composite, "accept": one.accept}
             for one in tuning.disagreements
         ],
-        "scores_kept": str(asked.kept) if asked.kept else None,
-        "not_judged": {one.id: one.reason for one in asked.failures},
         "written": written.model_dump() if written else None,
     }
-
-
-# --- pairs -----------------------------------------------------------------------------------
-
-
-def _show_pairs(read: Labels, confidence: float, *, as_json: bool) -> None:
-    pairs = [pair for pair in read.pairs if pair.prefer]
-    if not pairs:
-        raise InvalidInput("no row has 'prefer'", code="labels.no-labels", path=read.path)
-    both = any(pair.judged_swapped is not None for pair in pairs)
-    found = pair_agreement(
-        [pair.prefer for pair in pairs],
-        [pair.judged for pair in pairs],
-        [pair.judged_swapped or "" for pair in pairs] if both else None,
-        resamples=Resamples([pair.group or pair.id for pair in pairs], np.random.default_rng(0)),
-        confidence=confidence,
-    )
-    if as_json:
-        write_json(json_object(asdict(found)))
-        return
-    console = results()
-    console.print(
-        f"{found.pairs} pairs. The evaluator prefers what people prefer in "
-        f"{_estimate(found.accuracy)} of its judgements; kappa {found.kappa:.3f}.",
-        soft_wrap=True,
-    )
-    if both:
-        console.print(
-            f"With the drafts in the other order it says the same of {found.consistent:.1%}; it "
-            f"prefers the draft shown first in {found.first_share:.1%} of cases."
-        )
-    if found.unreadable:
-        console.print(f"{found.unreadable} judgements without a preference count as wrong.")

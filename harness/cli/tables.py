@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from rich.console import Console
@@ -16,6 +16,7 @@ UNKNOWN = "-"
 _COLUMN_WIDTH = 20
 """Characters, with which a model's name can still be read."""
 _TITLES_WIDTH = 16
+_FEW = 5
 
 
 def known(value: T | None, shown: Callable[[T], str]) -> str:
@@ -36,6 +37,21 @@ def digits(value: float) -> str:
 def dollars(usd: float) -> str:
     """Cents and more; where there is less than a dollar, down to its millionth."""
     return f"{usd:,.2f}" if usd >= 1 else f"{usd:.4f}" if usd >= 0.01 else f"{usd:.6f}"
+
+
+def table(title: str, first: str, *figures: str) -> Table:
+    """A table with a title, a column of names and columns of figures."""
+    made = Table(title=title, title_justify="left")
+    made.add_column(first, overflow="fold")
+    for name in figures:
+        made.add_column(name, justify="right")
+    return made
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first few, and how many more there are."""
+    each = [*names]
+    return ", ".join(each[:_FEW]) + f" and {len(each) - _FEW} more" * (len(each) > _FEW)
 
 
 def cell(value: str | None, style: str = "") -> Text:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -17,21 +17,13 @@ from harness.cli.consoles import cleaner
 from harness.page import Axis, Element, Plot, Point, element, percent, round_step, table, write_page
 from harness.rubric import Rubric
 from harness.rubric.calibration.bounds import interval
-from harness.rubric.calibration.calibration_files import Calibration
 from harness.rubric.calibration.labels import COMPOSITE
 from harness.rubric.calibration.tuning import Tuning
 
 _BINS = 20
 _CELLS = 40
 """In which dots of a scatter plot are gathered, along each side."""
-_ROW = 38
 _SAID = {True: "accept", False: "reject"}
-
-
-def was_set_by(before: Calibration | None, tuning: Tuning) -> bool:
-    """Whether the rubric's threshold comes of these labels."""
-    set_by = (before.at.threshold, before.labels_sha256) if before else None
-    return set_by == (tuning.own.threshold, tuning.labels_sha256)
 
 
 def write_report(
@@ -39,26 +31,24 @@ def write_report(
     tuning: Tuning,
     rubric: Rubric,
     *,
-    evaluator: str | None,
-    before: Calibration | None,
+    origin: Mapping[str, str],
     own: str,
     risk: str,
+    claim: Iterable[str],
     said: Iterable[str],
     tables: Sequence[Table],
 ) -> None:
     """Writes the page.
 
-    `own` says what the rubric's threshold does, `risk` of what an error rate is a share, and `said`
-    and `tables` are all that the terminal shows, the thresholds first.
+    `origin` says what the figures come from, `own` what the rubric's threshold does, `risk` of what
+    an error rate is a share; `claim`, `said` and `tables` are all that the terminal shows, the
+    thresholds first.
     """
-    who = tuning.evaluators or evaluator or "an unnamed evaluator"
-    claim = _claim(tuning, own, before)
-    by = f"Rubric '{rubric.id}', scored by {who if tuning.samples else 'code alone'}"
-    plots = [*_by_dimension(tuning), *_against_people(tuning, rubric)]
+    plots = [*_against_people(tuning, rubric)]
     write_page(
         path,
         f"{rubric.title}: thresholds by labels",
-        element("p", f"{by}: {claim}", class_="claim"),
+        element("p", " ".join(line.strip() for line in claim), class_="claim"),
         element("ul", *(element("li", line.strip()) for line in said), class_="lines"),
         element("h2", "Thresholds"),
         element("div", *_by_threshold(tuning, rubric, own, risk), class_="plots"),
@@ -69,25 +59,9 @@ def write_report(
         else element("p", "The labels have no scores by people, only decisions."),
         *(_as_html(one) for one in tables[1:] if one.row_count),
         *_disagreements(tuning),
+        table("What these figures come from", ["", ""], [*origin.items()]),
         clean=cleaner(),
     )
-
-
-def _claim(tuning: Tuning, own: str, before: Calibration | None) -> str:
-    """All that matters, in one sentence."""
-    aim, missing = tuning.aim, tuning.missing
-    sure = f"{percent(aim.confidence)} sure"
-    bound = f"at most {percent(tuning.own_bound)}, {sure}, if chosen before these labels were seen"
-    if was_set_by(before, tuning):
-        bound = "which these labels set"
-    said = f"pass_at {own} ({bound}); "
-    kept = f"keeps that to {percent(aim.target)}, {sure}"
-    if tuning.named is not None:
-        return f"{said}threshold {tuning.named.threshold:g} {kept}."
-    more = f"at least {missing[0]} more labels are missing" if missing else "no draft can pass"
-    if tuning.needed is None and tuning.own.rejects:
-        more = "more labels would hardly help"
-    return f"{said}no threshold {kept} ({more})."
 
 
 def _as_html(shown: Table) -> Element:
@@ -109,7 +83,6 @@ def _by_threshold(tuning: Tuning, rubric: Rubric, own: str, risk: str) -> Iterat
     if tuning.steps:
         yield _rates(tuning, x, own, risk)
     yield _histograms(tuning, x, width)
-    yield _tenths(tuning, x)
 
 
 def _rates(tuning: Tuning, x: Axis, own: str, risk: str) -> Element:
@@ -176,63 +149,14 @@ def _histograms(tuning: Tuning, x: Axis, width: float) -> Element:
     return plot.figure(f"{len(tuning.counted)} drafts that count.{fails * (blocked > 0)}")
 
 
-def _tenths(tuning: Tuning, x: Axis) -> Element:
-    said = (f"{t.accepted} of {t.drafts} from {t.low:g} to {t.high:g}" for t in tuning.tenths)
-    plot = Plot(
-        "Share that people accept, by tenth of the composites",
-        f"Of each tenth of the drafts, people accept: {'; '.join(said)}.",
-        x=x,
-        y=Axis(label="share that people accept", low=0, high=1, shown=percent),
-    )
-    confidence = tuning.aim.confidence
-    for tenth in tuning.tenths:
-        middle, share = (tenth.low + tenth.high) / 2, tenth.accepted / tenth.drafts
-        ends = interval(tenth.accepted, tenth.drafts, confidence=confidence)
-        plot.line([(middle, end) for end in ends], "first")
-        plot.line([(tenth.low, share), (tenth.high, share)], "first")
-        name = f"a tenth of the drafts, with a {percent(confidence)} interval"
-        plot.dot((middle, share), name=name)
-    _mark(plot, tuning)
-    return plot.figure("It should rise: a higher composite, more drafts that people accept.")
-
-
 # --- agreement -------------------------------------------------------------------------------
 
 
-def _by_dimension(tuning: Tuning) -> Iterator[Element]:
-    known = [(one, one.estimates["pearson"]) for one in tuning.agreements]
-    known = [(one, r) for one, r in known if not math.isnan(r.low)]
-    if not known:
-        return
-    ends = [end for one, r in known for end in (r.low, one.ceiling[0]) if not math.isnan(end)]
-    low = min(0.0, math.floor(min(ends) * 5) / 5)
-    said = (f"{a.name} {r.value:.2f}, from {r.low:.2f} to {r.high:.2f}" for a, r in known)
-    plot = Plot(
-        "Agreement by dimension",
-        f"Pearson's r of the evaluator with the mean of people: {'; '.join(said)}.",
-        x=Axis(label="Pearson's r", low=low, high=1),
-        y=None,
-        height=_ROW * len(known),
-    )
-    for number, (one, r) in enumerate(known):
-        y = 1 - (number + 0.65) / len(known)
-        plot.text(one.name, (low, y), rise=12)
-        plot.line([(r.low, y), (r.high, y)], "first")
-        name = f"evaluator, with a {percent(tuning.aim.confidence)} interval"
-        plot.dot((r.value, y), name=name)
-        if not math.isnan(one.ceiling[0]):
-            plot.diamond((one.ceiling[0], y), name="one person with the mean of the others")
-    # With the mean of all, and so of more, people it agrees better than with these.
-    same = [f"{a.ceiling[1]:.2f} ({a.name})" for a, _ in known if not math.isnan(a.ceiling[1])]
-    caption = f"Held against the same means, the evaluator reaches {', '.join(same)}."
-    yield plot.figure(caption if same else "No two people scored the same drafts.")
-
-
 def _against_people(tuning: Tuning, rubric: Rubric) -> Iterator[Element]:
-    scale = rubric.scale
-    size = (scale.max - scale.min) / _CELLS
     for one in tuning.agreements:
         name = COMPOSITE if one.name == "composite" else one.name
+        scale = rubric.scale_of(name)
+        size = (scale.max - scale.min) / _CELLS
         pairs = [
             (statistics.fmean(people.values()), draft.scores[name])
             for draft in tuning.scored

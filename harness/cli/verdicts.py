@@ -3,48 +3,49 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.cli.tables import listed, table
 from harness.rubric import DimensionScore, Rubric, Verdict
+from harness.rubric.rubric import Scale
 
 
 def print_scores(name: str, verdict: Verdict, rubric: Rubric, console: Console) -> None:
     """Prints one draft's scores and their reasons."""
-    table = Table(title=Text(name, style="bold"), title_justify="left")
-    table.add_column("dimension", no_wrap=True)
-    table.add_column("score", justify="right", no_wrap=True)
-    table.add_column("weight", justify="right")
-    table.add_column("why not more", ratio=1)
+    rows = Table(title=Text(name, style="bold"), title_justify="left")
+    rows.add_column("dimension", no_wrap=True)
+    rows.add_column("score", justify="right", no_wrap=True)
+    rows.add_column("weight", justify="right")
+    rows.add_column("why not more", ratio=1)
     weights = {dimension.name: dimension.weight for dimension in rubric.dimensions}
     for score in verdict.scores:
-        said = Text("\n".join(why_not_more(score)))
-        table.add_row(score.name, points(score), f"{weights[score.name]:g}", said)
-    console.print(table)
+        said, scale = Text("\n".join(why_not_more(score))), rubric.scale_of(score.name)
+        shown = points(score) if scale is rubric.scale else _on_own_scale(score, scale)
+        rows.add_row(score.name, shown, f"{weights[score.name]:g}", said)
+    console.print(rows)
 
 
 def print_comparison(verdicts: Mapping[str, Verdict], console: Console) -> None:
     """Prints a row for each draft, by name."""
-    table = Table(title="Side by side", title_justify="left")
-    table.add_column("draft", overflow="fold")
-    console.print(with_scores(table, verdicts))
+    console.print(with_scores(table("Side by side", "draft"), verdicts))
 
 
-def with_scores(table: Table, verdicts: Mapping[str, Verdict]) -> Table:
+def with_scores(rows: Table, verdicts: Mapping[str, Verdict]) -> Table:
     """The table with a row for each verdict, by what its first column says."""
     # A draft that a gate stopped lacks the dimensions that others have.
     names = dict.fromkeys(name for verdict in verdicts.values() for name in verdict.vector)
     for name in (*names, "composite"):
-        table.add_column(name, justify="right")
+        rows.add_column(name, justify="right")
     for first, verdict in verdicts.items():
         scores = {score.name: points(score) for score in verdict.scores}
         cells = (scores.get(name, "-") for name in names)
-        table.add_row(Text(first), *cells, str(verdict.composite))
-    return table
+        rows.add_row(Text(first), *cells, str(verdict.composite))
+    return rows
 
 
 _ENDS = 3
@@ -60,20 +61,18 @@ def print_summary(
     """
     many = len(verdicts)
     composites = {name: verdict.composite for name, verdict in verdicts.items()}
-    table = Table(title=f"{many:,} drafts by '{rubric.id}'", title_justify="left")
-    table.add_column("dimension", overflow="fold")
-    for column in ("mean", "deviation", "lowest", "median", "highest", "under floor"):
-        table.add_column(column, justify="right")
+    figures = ("mean", "deviation", "lowest", "median", "highest", "under floor")
+    rows = table(f"{many:,} drafts by '{rubric.id}'", "dimension", *figures)
     for dimension in rubric.dimensions:
         name, floor = dimension.name, dimension.floor
         scores = [v.vector[name] for v in verdicts.values() if name in v.vector]
-        table.add_row(
+        rows.add_row(
             name if len(scores) == many else f"{name} ({len(scores):,} of {many:,})",
             *(_figures(scores) if scores else "-----"),
             "" if floor is None else f"{sum(score < floor for score in scores):,}",
         )
-    table.add_row("composite", *_figures([*composites.values()]), "")
-    console.print(table)
+    rows.add_row("composite", *_figures([*composites.values()]), "")
+    console.print(rows)
     if decided:
         passed = sum(verdict.passed for verdict in verdicts.values())
         near = sum(abs(c - rubric.pass_at) <= rubric.repeat_within for c in composites.values())
@@ -98,7 +97,7 @@ def print_summary(
             console.print(f"{len(drafts):,} {what}.")
     ranked = sorted(composites, key=lambda name: composites[name])
     for label, names in (("Lowest", ranked[:_ENDS]), ("Highest", ranked[: -_ENDS - 1 : -1])):
-        console.print(f"{label}: {_listed(f'{name} ({composites[name]})' for name in names)}.")
+        console.print(f"{label}: {listed([f'{name} ({composites[name]})' for name in names])}.")
 
 
 def _figures(scores: Sequence[float]) -> Iterator[str]:
@@ -125,7 +124,7 @@ def decision(verdict: Verdict, rubric: Rubric) -> str:
         for name in verdict.below_floor
     ]
     if verdict.missing:
-        reasons.append(f"not all dimensions scored: {_listed(verdict.missing)}")
+        reasons.append(f"not all dimensions scored: {listed(verdict.missing)}")
     # Of a loop's draft whose reply was cut, the scores are not to blame.
     return f"not passed ({', and '.join(reasons) or 'its reply was cut'})"
 
@@ -139,7 +138,7 @@ def remarks(
     """
     if verdict.gates:
         yield (
-            f"The gate {_listed(verdict.gates)} is shut, so no model was asked; the composite is "
+            f"The gate {listed(verdict.gates)} is shut, so no model was asked; the composite is "
             "of the checks alone."
         )
     yield from _unjudged(verdict, rubric, unasked)
@@ -161,6 +160,11 @@ def points(score: DimensionScore) -> str:
     """A score, with the standard deviation of several judgements."""
     spread = f" ±{score.spread:.2g}" if score.spread is not None else ""
     return f"{score.score:g}{spread}"
+
+
+def _on_own_scale(score: DimensionScore, scale: Scale) -> str:
+    words = {scale.max: "pass", scale.min: "fail"} if scale.is_pass_fail else {}
+    return words.get(score.score, f"{points(score)} of {scale.max:g}")
 
 
 def passes_at(verdict: Verdict, pass_at: float) -> bool:
@@ -191,17 +195,17 @@ def _unjudged(verdict: Verdict, rubric: Rubric, unasked: str) -> Iterator[str]:
     checked = {dimension.name for dimension in rubric.checked}
     by_sources = {dimension.name for dimension in rubric.judged if dimension.needs_sources}
     if without := [name for name in verdict.unjudged if name in checked]:
-        yield f"Not scored, without sources or enough text to check: {_listed(without)}."
+        yield f"Not scored, without sources or enough text to check: {listed(without)}."
     left = [name for name in verdict.unjudged if name not in checked]
     if not left or verdict.gates:
         return
     if verdict.judges is not None:
-        yield f"Not judged, since there are no sources to judge it by: {_listed(left)}."
+        yield f"Not judged, since there are no sources to judge it by: {listed(left)}."
     elif by_sources.issuperset(left):
-        yield f"Not judged, since {unasked}, or there are no sources: {_listed(left)}."
+        yield f"Not judged, since {unasked}, or there are no sources: {listed(left)}."
     else:
         yield (
-            f"Not judged, since {unasked}: {_listed(left)}. The scores above are the rubric's own "
+            f"Not judged, since {unasked}: {listed(left)}. The scores above are the rubric's own "
             "deterministic checks."
         )
 
@@ -210,7 +214,7 @@ def _about_judges(verdict: Verdict) -> Iterator[str]:
     judges = verdict.judges
     if judges is None:
         return
-    who = _listed(judges.evaluators)
+    who = listed(judges.evaluators)
     if judges.judgements == 1:
         yield f"Judged by {who}."
     else:
@@ -226,19 +230,10 @@ def _about_judges(verdict: Verdict) -> Iterator[str]:
         yield "Borderline: by the evaluator's measured noise, chance may have decided."
     for why in dict.fromkeys(judges.absent):
         yield f"Asked without an answer, so not counted: {why}"
-    if judges.shortened is not None:
-        seen = judges.shortened
-        yield (
-            f"The evaluator saw {seen.after_chars:,} of {seen.before_chars:,} characters, picked "
-            "sentences: such scores do not compare with others."
-        )
-    if judges.sources_shortened is not None:
-        seen = judges.sources_shortened
-        yield (
-            f"The evaluator saw {seen.after_chars:,} of {seen.before_chars:,} characters of the "
-            "sources, nearest to what the draft says: such scores do not compare with others."
-        )
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
+    for what, seen, how in (
+        ("", judges.shortened, "picked sentences"),
+        (" of the sources", judges.sources_shortened, "nearest to what the draft says"),
+    ):
+        if seen is not None:
+            shown = f"{seen.after_chars:,} of {seen.before_chars:,} characters{what}"
+            yield f"The evaluator saw {shown}, {how}: such scores do not compare with others."

@@ -67,7 +67,6 @@ def _remark(place: Place, *, code: str, what: str, remedy: str) -> _Remark:
 
 def _remarks(rubric: Rubric) -> Iterator[_Remark]:
     yield from _on_threshold(rubric)
-    yield from _on_settings(rubric)
     yield from _on_contradictions(rubric)
     for index, dimension in enumerate(rubric.dimensions):
         place = ("dimensions", index)
@@ -77,7 +76,6 @@ def _remarks(rubric: Rubric) -> Iterator[_Remark]:
             yield from _on_unread(dimension, place)
         else:
             yield from _on_anchors(rubric, dimension, place)
-            yield from _on_sources(dimension, place)
 
 
 # --- numbers -------------------------------------------------------------------------------------
@@ -96,7 +94,7 @@ def _on_threshold(rubric: Rubric) -> Iterator[_Remark]:
 
 def _on_caps(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
     for number, cap in enumerate(dimension.caps):
-        if cap.at_most == rubric.scale.max:
+        if cap.at_most == rubric.scale_of(dimension.name).max:
             yield _remark(
                 (*place, "caps", number, "at_most"),
                 code="rubric.cap-at-maximum",
@@ -111,14 +109,16 @@ def _on_must_not(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator
     if "excludes" not in kinds or dimension.floor is not None:
         return
     total = sum(one.weight for one in rubric.dimensions)
-    lost = (rubric.scale.max - rubric.scale.min) * dimension.weight / (total * len(kinds))
+    scale = rubric.scale_of(dimension.name)
+    share = 1.0 if scale.is_pass_fail else 1 / len(kinds)
+    lost = (rubric.scale.max - rubric.scale.min) * share * dimension.weight / total
     if rubric.scale.max - lost >= rubric.pass_at:
         yield _remark(
             (*place, "checks", kinds.index("excludes")),
             code="rubric.must-not-outvoted",
             what=f"with these phrases, a draft that is good otherwise passes with "
             f"{rubric.scale.max - lost:.3g}",
-            remedy=f"give '{dimension.name}' a floor of {rubric.scale.max:g}, alone or with 'gate'",
+            remedy=f"give '{dimension.name}' a floor of {scale.max:g}, alone or with 'gate'",
         )
 
 
@@ -156,16 +156,6 @@ def _on_contradictions(rubric: Rubric) -> Iterator[_Remark]:
 # --- what is asked, and what is never read -------------------------------------------------------
 
 
-def _on_settings(rubric: Rubric) -> Iterator[_Remark]:
-    if rubric.judged and all(d.needs_sources for d in rubric.dimensions):
-        yield _remark(
-            ("dimensions",),
-            code="rubric.all-need-sources",
-            what="every dimension needs sources, so a draft without any cannot be scored",
-            remedy="add a dimension that needs none",
-        )
-
-
 def _on_unread(dimension: Dimension, place: Place) -> Iterator[_Remark]:
     for name, value in (("anchors", dimension.anchors), ("feedback", dimension.feedback)):
         if value:
@@ -178,8 +168,8 @@ def _on_unread(dimension: Dimension, place: Place) -> Iterator[_Remark]:
 
 
 def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
-    anchors, scale = dimension.anchors, rubric.scale
-    if not anchors:
+    anchors, scale = dimension.anchors, rubric.scale_of(dimension.name)
+    if not anchors and not scale.is_pass_fail:
         yield _remark(
             (*place, "judge"),
             code="rubric.no-anchors",
@@ -217,16 +207,6 @@ def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[
                 f"{score:g}",
                 remedy="move the anchor to a score that it can give",
             )
-
-
-def _on_sources(dimension: Dimension, place: Place) -> Iterator[_Remark]:
-    if dimension.name.startswith("grounded") and not dimension.needs_sources:
-        yield _remark(
-            (*place, "name"),
-            code="rubric.sources-not-needed",
-            what=f"'{dimension.name}' is also judged where there are no sources to judge it by",
-            remedy="add 'needs_sources: true'",
-        )
 
 
 def _folded(phrase: str) -> str:

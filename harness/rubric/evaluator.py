@@ -137,10 +137,10 @@ class Evaluator:
         if not scores:
             return Checked()
         verdict = reach_verdict(self.rubric, scores)
-        mean = weighted_mean(self.rubric, scores)
+        mean, scale_of = weighted_mean(self.rubric, scores), self.rubric.scale_of
         return Checked(
             rank=(verdict.passed and not draft.cut, not verdict.gates, mean),
-            short=tuple(one for one in verdict.scores if one.score < self.rubric.scale.max),
+            short=tuple(one for one in verdict.scores if one.score < scale_of(one.name).max),
         )
 
     def most_tokens(self, draft: Draft) -> int:
@@ -331,9 +331,10 @@ def is_undecided(
     for dimension in rubric.dimensions:
         if dimension.floor is None or dimension.name not in verdict.vector:
             continue
-        scores = [[one.vector[dimension.name] for one in of_judge] for of_judge in judgements]
-        highest = verdict.vector[dimension.name] + _half_width(scores, near=near)
-        if round(highest - dimension.floor, 9) < 0:
+        name = dimension.name
+        scores = [[rubric.shared(name, v.vector[name]) for v in side] for side in judgements]
+        highest = rubric.shared(name, verdict.vector[name]) + _half_width(scores, near=near)
+        if round(highest - rubric.shared(name, dimension.floor), 9) < 0:
             return False
     return True
 

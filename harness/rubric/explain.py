@@ -185,7 +185,7 @@ _SHAPES = ("dict_type", "model_attributes_type", "model_type", "string_type", "t
 _FORMS = {
     "anchors": "{ 9: …, 6: …, 3: … }",
     "prompts": "'section: |', or be the name of a file of prompts",
-    "scale": "{ min: 0, max: 10, step: 0.5 }",
+    "scale": "{ min: 0, max: 10, step: 0.5 }, or be pass_fail",
     "shorten": "{ evaluate_over: 6000 }",
     "unless": "{ check: finished }",
 }
@@ -250,7 +250,7 @@ def _fields_at(place: Sequence[int | str]) -> set[str]:
             owner = Dimension
         case ["prompts"]:
             owner = Prompts
-        case ["scale"]:
+        case ["scale"] | ["dimensions", _, "scale"]:
             owner = Scale
         case ["shorten"]:
             owner = Shortening

@@ -227,7 +227,9 @@ def _judgements(
     return {
         name: _Read(
             judgement,
-            expected_score(completion, judgement, case.rubric.scale) if by_logprobs else None,
+            expected_score(completion, judgement, case.rubric.scale_of(name))
+            if by_logprobs
+            else None,
         )
         for name, judgement in found.items()
     }

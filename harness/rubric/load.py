@@ -245,6 +245,9 @@ def _said_by(rubric: Rubric) -> dict[str, Any]:
     # A rubric that says nothing of it has the digest that it had before the field was there.
     left_out = {"language"} if rubric.language is None else set()
     said = rubric.model_dump(mode="json", exclude={*FILLED_IN, *_NO_PART_OF_SCORING, *left_out})
+    for dimension in said["dimensions"]:
+        if dimension["scale"] is None:
+            del dimension["scale"]
     if prompts := rubric.prompts.of_judging:
         said["prompts"] = prompts
     return said
@@ -389,10 +392,15 @@ def extended(own: Written, base: Written) -> tuple[Written, tuple[Problem, ...]]
 
 def _of_another_scale(own: Written, base: Written, merged: Written) -> Iterator[Problem]:
     """What is taken over from a base whose scale has other ends: there it means something else."""
-    if _ends_of_scale(base) == _ends_of_scale(merged):
-        return
-    scores = [(name, merged.fields.get(name)) for name in ("pass_at", "focus_below")]
+    scores = []
+    if _ends_of_scale(base) != _ends_of_scale(merged):
+        scores = [(name, merged.fields.get(name)) for name in ("pass_at", "focus_below")]
+    bases, places = _by_name(base.fields["dimensions"]), [own]
     for name, dimension in _by_name(merged.fields["dimensions"]).items():
+        before = bases.get(name)
+        if not before or _ends_of_scale(before, base) == _ends_of_scale(dimension, merged):
+            continue
+        places = [d for d in _listed(own, "dimensions") if _name(d) == name] + places
         scores.append((f"the floor of '{name}'", dimension.fields.get("floor")))
         anchors = dimension.fields.get("anchors")
         of_anchors = anchors.fields.items() if anchors else ()
@@ -400,18 +408,22 @@ def _of_another_scale(own: Written, base: Written, merged: Written) -> Iterator[
         caps = [cap.fields.get("at_most") for cap in _listed(dimension, "caps")]
         scores += [(f"a cap of '{name}'", at_most) for at_most in caps]
     if taken := [name for name, score in scores if score and score.path != own.path]:
-        yield own.fields["scale"].problem(
+        where = next(place.fields["scale"] for place in reversed(places) if "scale" in place.fields)
+        yield where.problem(
             f"{', '.join(taken)}: inherited from {base.path}, which has another scale; set them "
             "on this scale, or keep the scale",
             code="rubric.taken-from-another-scale",
         )
 
 
-def _ends_of_scale(written: Written) -> tuple[object, object]:
-    scale = written.fields["scale"].fields if "scale" in written.fields else {}
+def _ends_of_scale(*levels: Written) -> tuple[object, object]:
+    """Of the first that has a scale: a dimension's own, or its rubric's."""
+    scales = (one.fields["scale"].plain() for one in levels if "scale" in one.fields)
+    scale: Any = next(scales, {})
     usual = Scale()
-    low, high = scale.get("min"), scale.get("max")
-    return low.value if low else usual.min, high.value if high else usual.max
+    if not isinstance(scale, dict):
+        return scale, scale
+    return scale.get("min", usual.min), scale.get("max", usual.max)
 
 
 def over(own: Written, base: Written) -> Written:
@@ -445,7 +457,7 @@ def _dimension_over(own: Written, base: Written) -> Written:
     elif "judge" in own.fields and "checks" in base.fields:
         dropped = _OF_CHECKING
     inherited = {name: field for name, field in base.fields.items() if name not in dropped}
-    merged = _fields_over(own, replace(base, value=inherited), merged=("anchors",))
+    merged = _fields_over(own, replace(base, value=inherited), merged=("anchors", "scale"))
     return replace(own, value=merged)
 
 
@@ -524,23 +536,15 @@ def _name(dimension: Written) -> str:
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "book": {
-        "scale": {"step": 0.5},
-        "pass_at": 8.0,
-        "focus_below": 7.0,
         "shorten": {"evaluate_over": 6_000, "revise_over": 5_000, "cap": 20_000},
     },
     "code": {
         "scale": {"step": 1},
-        "pass_at": 8.0,
-        "focus_below": 7.0,
         "shorten": {"evaluate_over": 32_000, "revise_over": 5_000, "cap": None},
     },
 }
 """Named sets of defaults: `book` has the values of the book *Agentic Harness Engineering*, `code`
-the values of its author's public code. Weights are 1, unless given."""
-
-
-_THRESHOLDS = (("pass_at",), ("focus_below",))
+the values of its author's public code. Weights are 1, unless given; both pass at 8 of 10."""
 
 
 def validated(
@@ -564,34 +568,30 @@ def _behind(
     details: list[ErrorDetails], values: dict[str, Any], context: dict[str, Any]
 ) -> list[ErrorDetails]:
     """What is wrong between sound values: pydantic does not look while others are broken."""
-    broken = {one["loc"][1] for one in details if _is_of_a_dimension(one)}
-    fields = {one["loc"][0] for one in details if one["loc"]} - {"dimensions"}
     listed = values.get("dimensions")
+    fields = {one["loc"][0] for one in details if one["loc"]} - {"dimensions"}
     if not isinstance(listed, list) or "scale" in fields:
         return []
-    sound = {place: value for place, value in enumerate(listed) if place not in broken}
+    broken = {one["loc"][1] for one in details if _is_of_a_dimension(one)}
+    sound = [place for place in range(len(listed)) if place not in broken]
     kept = {name: value for name, value in values.items() if name not in fields}
+    whole = {**kept, "title": "T", "dimensions": [listed[place] for place in sound]}
     try:
-        Rubric.model_validate(
-            {**kept, "title": "T", "dimensions": list(sound.values())},
-            context=context,
-        )
+        Rubric.model_validate(whole, context=context)
     except ValidationError as error:
-        found = error.errors()
-    else:
-        return []
-    # What is wrong with the whole may only follow from the broken ones.
-    of_dimensions = [_moved(one, list(sound)) for one in found if _is_of_a_dimension(one)]
-    return [*of_dimensions, *(one for one in found if one["loc"] in _THRESHOLDS)]
+        # What is wrong with the whole may only follow from the broken ones.
+        return [
+            {**one, "loc": ("dimensions", sound[int(one["loc"][1])], *one["loc"][2:])}
+            if _is_of_a_dimension(one)
+            else one
+            for one in error.errors()
+            if _is_of_a_dimension(one) or one["loc"] in {("pass_at",), ("focus_below",)}
+        ]
+    return []
 
 
 def _is_of_a_dimension(details: ErrorDetails) -> bool:
     return details["loc"][:1] == ("dimensions",) and len(details["loc"]) > 1
-
-
-def _moved(details: ErrorDetails, numbers: list[int]) -> ErrorDetails:
-    field, index, *rest = details["loc"]
-    return {**details, "loc": (field, numbers[int(index)], *rest)}
 
 
 def _problem(details: ErrorDetails, written: Written, path: Path) -> Problem:

@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import NormalDist
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -50,13 +51,52 @@ class Noise(BaseModel):
         """
         return NormalDist().inv_cdf(0.975) * math.sqrt(2) * self.deviation
 
-    def safe_above(self, pass_at: float, *, times: int = 1) -> float:
-        """The mean from which a draft, judged so many times, fails in at most 5 % of the cases."""
-        return pass_at + NormalDist().inv_cdf(0.95) * self.deviation / math.sqrt(times)
 
+class RubricRecord(BaseModel):
+    """A file beside a rubric, which the program writes and reads again."""
 
-class _File(BaseModel):
     model_config = _MODEL
+    kind: ClassVar[str]
+
+    @classmethod
+    def path(cls, rubric: Rubric, directory: Path) -> Path:
+        """Where it is kept; `directory` is mostly the folder of the rubric's own file."""
+        return directory / f"{rubric.id}.{cls.kind}.json"
+
+    @classmethod
+    def read(cls, rubric: Rubric, directory: Path) -> Self | None:
+        """What was written; None if nothing was.
+
+        Raises:
+            InvalidInput: The file is another one.
+        """
+        path = cls.path(rubric, directory)
+        return cls.read_file(path) if path.exists() else None
+
+    @classmethod
+    def read_file(cls, path: Path) -> Self:
+        """As `read`."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise InvalidInput(
+                f"this is no file of the {cls.kind} of a rubric ({error.errors()[0]['msg']}); move "
+                "it away",
+                code="rubric.record-invalid",
+                path=path,
+            ) from error
+
+    def write(self, rubric: Rubric, directory: Path) -> None:
+        """Writes it whole or not at all.
+
+        Raises:
+            InvalidInput: It cannot be written.
+        """
+        write_whole(self.path(rubric, directory), self.model_dump_json().encode() + b"\n")
+
+
+class _Measured(RubricRecord):
+    kind = "noise"
 
     rubric_sha256: str
     measured: tuple[Noise, ...]
@@ -89,11 +129,6 @@ def measured_noise(evaluator: str, composites: Sequence[Sequence[float]]) -> Noi
     )
 
 
-def noise_path(rubric: Rubric, directory: Path) -> Path:
-    """Where the noise of a rubric is kept; `directory` is mostly the folder of its own file."""
-    return directory / f"{rubric.id}.noise.json"
-
-
 def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Noise | None, str]:
     """The noise of this evaluator by this rubric; if it cannot be used, None and the reason.
 
@@ -102,8 +137,7 @@ def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Nois
     Raises:
         InvalidInput: The file is no noise file.
     """
-    path = noise_path(rubric, directory)
-    file = _read(path)
+    path, file = _Measured.path(rubric, directory), _Measured.read(rubric, directory)
     if file is None:
         return None, ""
     again = "measure it again with 'harness rubric noise'"
@@ -122,26 +156,8 @@ def write_noise(noise: Noise, rubric: Rubric, *, directory: Path) -> Path:
     Raises:
         InvalidInput: The file is no noise file, or cannot be written.
     """
-    path = noise_path(rubric, directory)
-    file = _read(path)
+    file = _Measured.read(rubric, directory)
     others = file.measured if file and file.rubric_sha256 == rubric.sha256 else ()
     kept = [one for one in others if one.evaluator != noise.evaluator]
-    content = _File(rubric_sha256=rubric.sha256, measured=(*kept, noise))
-    write_whole(path, content.model_dump_json(indent=2).encode() + b"\n")
-    return path
-
-
-def _read(path: Path) -> _File | None:
-    try:
-        return _File.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise InvalidInput(
-            f"this is not a noise file: {place or 'it'}: {first['msg']}; delete it and measure "
-            "again with 'harness rubric noise'",
-            code="noise.file-invalid",
-            path=path,
-        ) from error
+    _Measured(rubric_sha256=rubric.sha256, measured=(*kept, noise)).write(rubric, directory)
+    return _Measured.path(rubric, directory)

@@ -132,11 +132,20 @@ def _dimension_text(rubric: Rubric, dimension: Dimension) -> str:
     return rubric.prompts.filled(
         "judge_dimension",
         name=dimension.name,
-        question=dimension.judge or "",
+        question=(dimension.judge or "") + _own_scale(rubric, dimension),
         anchors="\n".join(f"- {score:g}: {text}" for score, text in anchors),
         feedback=dimension.feedback or "",
         rules="\n".join(f"- {key}: {statement}" for key, statement in rules),
     )
+
+
+def _own_scale(rubric: Rubric, dimension: Dimension) -> str:
+    scale = rubric.scale_of(dimension.name)
+    if scale == rubric.scale:
+        return ""
+    if scale.is_pass_fail:
+        return f"\nScore it {scale.max:g} (pass) or {scale.min:g} (fail)."
+    return f"\nScore it from {scale.min:g} to {scale.max:g} in steps of {scale.step:g}."
 
 
 def _chars(what: str, shortened: Shortened | None) -> dict[str, str]:
@@ -164,7 +173,10 @@ def _asked(
 
 
 def _shape(rubric: Rubric, dimension: Dimension, *, explained: bool) -> str:
-    scale = rubric.scale
+    scale = dimension.scale or rubric.scale
+    number = f"a number from {scale.min:g} to {scale.max:g}"
+    if scale.is_pass_fail:
+        number = f"{scale.max:g} for pass or {scale.min:g} for fail"
     reasons = (
         '"reason": "<sentence>"',
         '"issues": [{"section": "<heading>", "problem": "<sentence>"}]',
@@ -172,7 +184,7 @@ def _shape(rubric: Rubric, dimension: Dimension, *, explained: bool) -> str:
     fields = [
         *(reasons if explained else ()),
         *(f'"{key}": <true or false>' for key in rule_keys(dimension)),
-        f'"score": <a number from {scale.min:g} to {scale.max:g}>',
+        f'"score": <{number}>',
     ]
     return "{" + ", ".join(fields) + "}"
 
@@ -279,7 +291,7 @@ def reply_schema(
     compile its grammar once.
     """
     by_name = {
-        d.name: _judgement_schema(rubric.scale, rule_keys(d), explained=explained)
+        d.name: _judgement_schema(d.scale or rubric.scale, rule_keys(d), explained=explained)
         for d in dimensions
     }
     return by_name[dimensions[0].name] if len(dimensions) == 1 else _object(by_name)

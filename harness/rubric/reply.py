@@ -15,13 +15,11 @@ import json
 import math
 import re
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.rubric.draft import Draft
 from harness.rubric.prompt import (
-    FENCED,
     MOST_ISSUES,
     PROBLEM_CHARS,
     REASON_CHARS,
@@ -54,7 +52,7 @@ def read_reply(
         return {}
     if cut:
         text = text.rstrip("0123456789./ \t")
-    reading = _Reading(rubric, dimensions)
+    reading = _Reader(rubric, dimensions)
     shown = _blanked(text, *_COPIES)
     whole = _ONE_FENCE.fullmatch(shown)
     reading.read_json(shown)
@@ -62,20 +60,17 @@ def read_reply(
     reading.read_lines(_blanked(_without(shown, reading.objects), *quotations))
     spans = [(statement.start, statement.end) for statement in reading.statements]
     is_whole = not re.search(r"\w", _FENCE_MARK.sub("", _without(text, reading.objects + spans)))
-    claims = _Reading(rubric, dimensions)
+    claims = _Reader(rubric, dimensions)
     if not is_whole:
         shown = f"{draft.text}\n{draft.evidence}"
         claims.read_json(shown)
         claims.read_lines(_without(shown, claims.objects))
     # A copy may be typed in another form.
     claimed = {(claim.name, claim.judgement.score) for claim in claims.statements}
-    by_name = defaultdict[str, list[_Statement]](list)
-    for statement in reading.statements:
-        by_name[statement.name].append(statement)
     return {
         dimension.name: judgement
         for dimension in dimensions
-        if (judgement := _agreed(by_name[dimension.name]))
+        if (judgement := _agreed([s for s in reading.statements if s.name == dimension.name]))
         and (dimension.name, judgement.score) not in claimed
     }
 
@@ -103,7 +98,15 @@ def _agreed(statements: list[_Statement]) -> Judgement | None:
     return statements[0].judgement
 
 
-_COPIES = (FENCED, re.compile(r"^[ \t]*>.*$", re.MULTILINE))
+_COPIES = (
+    # Data between its marks, which models copy; up to the end if it is not closed.
+    re.compile(
+        r"<(task|source|draft|blockquote|quote)\b[^>\n]{0,40}>.*?(?:</\1[^>\n]{0,20}>?|\Z)"
+        r"|<!--.*?(?:-->|\Z)",
+        re.DOTALL | re.IGNORECASE,
+    ),
+    re.compile(r"^[ \t*+-]*>.*$", re.MULTILINE),
+)
 _CODE = re.compile(r"^[ \t]*(`{3,}|~{3,}).*?(?:^[ \t]*\1|\Z)", re.MULTILINE | re.DOTALL)
 _ONE_FENCE = re.compile(r"\s*`{3,}\w*\n(?>(?:(?!```)[\s\S])*)```\s*")
 _FENCE_MARK = re.compile(r"(?:```|~~~)\w*")
@@ -235,15 +238,15 @@ def _leaf(token: re.Match[str]) -> _Leaf:
     return _Leaf(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), start, end)
 
 
-class _Reading:
-    """Collects what a reply states of the dimensions that were asked for."""
+class _Reader:
+    """Collects what a text states of the dimensions that were asked for."""
 
     def __init__(self, rubric: Rubric, dimensions: Sequence[Dimension]) -> None:
         self.statements: list[_Statement] = []
         self.objects: list[tuple[int, int]] = []
         """Where JSON stands, broken or not."""
-        self._labels = _Labels(dimension.name for dimension in rubric.dimensions)
-        self._scale = rubric.scale
+        self._scales = {one.name: rubric.scale_of(one.name) for one in rubric.dimensions}
+        self._labels = _Labels(self._scales)
         self._rules = {dimension.name: rule_keys(dimension) for dimension in dimensions}
         self._alone = dimensions[0].name if len(dimensions) == 1 else ""
         self._wrappers = _WRAPPERS | {rubric.id.casefold(), rubric.title.casefold()}
@@ -295,8 +298,9 @@ class _Reading:
         self, name: str, value: _Value, beside: Mapping[str, _Value]
     ) -> Judgement | None:
         leaf = _score_in(value, name)
-        number = _ALONE.fullmatch(leaf.text) if leaf else None
-        score = _on_scale(number, self._scale) if number else None
+        scale = self._scales.get(name)
+        number = _ALONE[scale.is_pass_fail].fullmatch(leaf.text) if leaf and scale else None
+        score = _on_scale(number, scale) if number and scale else None
         if name not in self._rules or leaf is None or number is None or score is None:
             return None
         members = value if isinstance(value, dict) else {}
@@ -311,10 +315,87 @@ class _Reading:
             rules=_answers(members, self._rules[name]),
         )
 
+    # --- labelled scores
+
     def read_lines(self, text: str) -> None:
         """Takes in the labelled scores of a text without its JSON and quotations."""
-        lines = _Lines(text, self._labels, self._scale, self._alone)
-        self.statements += [one for one in lines.found if one.name in self._rules]
+        self._text, self._name, self._turns = text, self._alone, [0]
+        stated = len(self.statements)
+        for line in re.finditer(r"[^\n]*\S[^\n]*", text):
+            is_row = line[0].lstrip().startswith("|")
+            (self._row if is_row else self._line)(line.start(), line.end())
+        # Hardly more than a number: `8`, or `8/10` and then a reason.
+        number = self._match(_AT_FIRST, self._alone, 0, len(text))
+        is_it = number and (number["most"] or not text[number.end() :].strip(" \t\r\n*_`."))
+        if number and is_it and stated == len(self.statements):
+            self._state(self._alone, number, number.start())
+        self._turns.append(len(text))
+        self.statements[stated:] = map(self._explained, self.statements[stated:])
+
+    def _line(self, start: int, end: int) -> None:
+        # 1. A total, or a dimension that the rubric does not have.
+        opening = _OPENING.match(self._text, start, end)
+        first = opening.end() if opening else start
+        is_heading = "#" in self._text[start:first] or _HEADING.match(self._text, first, end)
+        if is_heading and not _INSIDE.match(self._text, first, end):
+            self._turn_to("", start)
+        # 2. Labels, with scores behind them or not.
+        for place in (first, *(m.end() for m in _BETWEEN.finditer(self._text, first, end))):
+            label = self._labels.pattern.match(self._text, place, end)
+            if not label:
+                continue
+            name = (self._labels.find(label["name"]) or "") if label["name"] else self._name
+            number = self._match(_STATED, name, label.end(), end)
+            is_head = place == first and _HEADS.match(self._text, label.end(), end)
+            if label["name"] and (number or is_head):
+                self._turn_to(name, label.end())
+            if number:
+                self._state(name, number, label.start(), is_total=bool(label["total"]))
+
+    def _row(self, start: int, end: int) -> None:
+        """A row of a table: the score stands alone in one cell."""
+        row = re.finditer(r"[^|]+", self._text[start:end])
+        cells = [(start + cell.start(), cell[0].strip(" \t*_\r")) for cell in row]
+        name = next((n for _, text in cells[:2] if (n := self._labels.find(text))), None)
+        if name is not None:
+            words = self._scales[name].is_pass_fail
+            places = [place for place, text in cells[1:] if _ALONE[words].fullmatch(text)]
+            if len(places) == 1 and (number := self._match(_AT_FIRST, name, places[0], end)):
+                self._turn_to(name, places[0])
+                self._state(name, number, start)
+            self._turn_to(self._alone, end)
+
+    def _match(
+        self, patterns: Mapping[bool, re.Pattern[str]], name: str, start: int, end: int
+    ) -> re.Match[str] | None:
+        """A score of the dimension."""
+        scale = self._scales.get(name)
+        return patterns[bool(scale and scale.is_pass_fail)].match(self._text, start, end)
+
+    def _turn_to(self, name: str, position: int) -> None:
+        self._name = name
+        self._turns.append(position)
+
+    def _state(
+        self, name: str, number: re.Match[str], start: int, *, is_total: bool = False
+    ) -> None:
+        score = _on_scale(number, self._scales[name]) if name in self._rules else None
+        # Among several dimensions, a total belongs to the whole.
+        if score is not None and (self._alone or not is_total):
+            place, end = number.span("number")
+            said = Judgement(score=score, start=place, end=end)
+            self.statements.append(_Statement(name, start, number.end(), said, is_total=is_total))
+
+    def _explained(self, statement: _Statement) -> _Statement:
+        """With its reason: what stands around the score in its passage."""
+        turn = bisect_right(self._turns, statement.end - 1)
+        start, end = statement.start, statement.end
+        before = self._text[max(self._turns[turn - 1], start - 4 * REASON_CHARS) : start]
+        behind = self._text[end : min(self._turns[turn], end + 4 * REASON_CHARS)]
+        reason = " ".join(_MARKUP.sub(" ", f"{before} {behind}").split())
+        reason = reason.lstrip(" -\u2013\u2014:;,./").rstrip(" -\u2013\u2014:;,/")
+        judgement = replace(statement.judgement, reason=reason[:REASON_CHARS])
+        return replace(statement, judgement=judgement)
 
 
 def _score_in(value: _Value, name: str) -> _Leaf | None:
@@ -351,11 +432,18 @@ def _answers(members: Mapping[str, _Value], keys: Mapping[str, str]) -> dict[str
     }
 
 
-# --- labelled scores -----------------------------------------------------------------------------
-
 # `8` and `8/10`, not the 8 of `8 sections`, `7-8`, `8,5` or `80`: behind it stands an end, a mark
 # that ends something, or a reason.
-_PLAIN = r"(?P<number>-?(?:\d{1,6}(?:\.\d{1,6})?|\.\d{1,6}))"
+_DIGITS = r"-?(?:\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})"
+_PASS, _FAIL = (
+    {"pass", "passed", "passes", "yes", "true"},
+    {"fail", "failed", "fails", "no", "false"},
+)
+_PLAIN = {
+    False: rf"(?P<number>{_DIGITS})",
+    True: rf"(?P<number>{_DIGITS}|(?:{'|'.join(sorted(_PASS | _FAIL, reverse=True))})\b)",
+}
+"""By whether the scale is one of pass and fail, where words are scores too."""
 _OF = (
     r"[*_ \t]{0,6}(?:/|\bout[ ]of\b|\bof\b)[*_ \t]{0,6}"
     r"(?P<most>\d{1,6}(?:\.\d{1,6})?)(?![\w%]|[.,]\d)"
@@ -373,16 +461,25 @@ _END_OF_FRACTION = _END.replace(
     "{words}", f"{_BECAUSE}|and|for|in|on|with|here|overall|(?-i:[A-Z])\\w*"
 ).replace("{range}", r"\d[\d.]*+[ \t]*+(?:/|out\b|[^ \t\w]|\Z)")
 _END_OF_NUMBER = _END.replace("{words}", _BECAUSE).replace("{range}", r"\d")
-_NUMBER = rf"{_NO_LIST}{_PLAIN}(?!\.?\d)(?:{_OF}{_END_OF_FRACTION}|(?P<percent>%)?{_END_OF_NUMBER})"
-_AT_FIRST = re.compile(rf"[\s*_`-]*+{_NUMBER}", re.IGNORECASE)
-_ALONE = re.compile(rf"\s*{_PLAIN}(?:{_OF}|(?P<percent>[ ]?%))?\s*\.?\s*", re.IGNORECASE)
+_BEHIND = rf"(?!\.?\d)(?:{_OF}{_END_OF_FRACTION}|(?P<percent>%)?{_END_OF_NUMBER})"
+
+
+def _patterns(before: str, behind: str) -> dict[bool, re.Pattern[str]]:
+    """Around a score: as in `_PLAIN`."""
+    return {
+        words: re.compile(before + plain + behind, re.IGNORECASE) for words, plain in _PLAIN.items()
+    }
+
+
+_AT_FIRST = _patterns(rf"[\s*_`-]*+{_NO_LIST}", _BEHIND)
+_ALONE = _patterns(r"\s*", rf"(?:{_OF}|(?P<percent>[ ]?%))?\s*\.?\s*")
 
 _ASIDE = r"[ \t*_]*+\([^()\n]{0,60}+\)"
 _FILLER = (
     r"(?>(?:[ \t:\uff1a=|>*_({\[]|[-\u2013\u2014](?=[ \t])"
     r"|\b(?:scored?|rated|is|of|a|an|at)\b){0,40})"
 )
-_STATED = re.compile(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NUMBER}", re.IGNORECASE)
+_STATED = _patterns(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NO_LIST}", _BEHIND)
 """A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`. A dash before a digit would be a
 minus."""
 _OPENING = re.compile(
@@ -414,122 +511,17 @@ _MARKUP = re.compile(
 _HEADING = re.compile(r"(?P<title>[^\W\d][\w /&-]{0,40}?)[*_]*[ \t]*(?::|[*_]+[ \t\r]*$)")
 
 
-class _Lines:
-    """Goes through lines, and keeps the dimension that they speak of.
-
-    Attributes:
-        found: The statements, in order.
-    """
-
-    def __init__(self, text: str, labels: _Labels, scale: Scale, alone: str) -> None:
-        self.found: list[_Statement] = []
-        self._text = text
-        self._labels = labels
-        self._scale = scale
-        self._alone = alone
-        self._name = alone
-        self._is_due = False
-        self._column: int | None = None
-        self._turns = [0]
-        """Where passages on one dimension begin."""
-        self._label = re.compile(
-            rf"(?<![\w-])(?:(?P<name>{labels.pattern})|(?P<score>{_SCORE}))(?![\w-])",
-            re.IGNORECASE,
-        )
-        for line in re.finditer(r"[^\n]*\S[^\n]*", text):
-            if line[0].lstrip().startswith("|"):
-                self._row(line[0], line.start())
-            else:
-                self._line(line.start(), line.end())
-        number = _AT_FIRST.match(text) if alone and not self.found else None
-        # Hardly more than a number: `8`, or `8/10` and then a reason.
-        if number and (number["most"] or not text[number.end() :].strip(" \t\r\n*_`.")):
-            self._state(alone, number, number.start())
-        self._turns.append(len(text))
-        self.found = [replace(one, judgement=self._explained(one)) for one in self.found]
-
-    def _line(self, start: int, end: int) -> None:
-        # 1. A number alone under `Score:`, or under a dimension's name. `1.` is the mark of a list.
-        number = _AT_FIRST.match(self._text, start, end) if self._is_due else None
-        self._is_due = False
-        if number and not self._text[number.end() : end].strip(" \t\r*_`,"):
-            self._state(self._name, number, start)
-            return
-        # 2. A total, or a dimension that the rubric does not have.
-        opening = _OPENING.match(self._text, start, end)
-        first = opening.end() if opening else start
-        is_heading = "#" in self._text[start:first] or _HEADING.match(self._text, first, end)
-        if is_heading and not _INSIDE.match(self._text, first, end):
-            self._turn_to("", start)
-        # 3. Labels, with scores behind them or not.
-        for place in (first, *(m.end() for m in _BETWEEN.finditer(self._text, first, end))):
-            label = self._label.match(self._text, place, end)
-            if not label:
-                continue
-            number = _STATED.match(self._text, label.end(), end)
-            rest = self._text[label.end() : end]
-            if label["name"] and (number or (place == first and _HEADS.match(rest))):
-                self._turn_to(self._labels.find(label["name"]) or "", label.end())
-            if number:
-                self._state(self._name, number, label.start(), is_total=bool(label["total"]))
-            self._is_due = not rest.strip(" \t\r:*_#|`{[")
-
-    def _row(self, row: str, start: int) -> None:
-        """A row of a table: the score stands in the column of scores, or alone in one cell."""
-        cells = [(cell.start(), cell[0].strip(" \t*_\r")) for cell in re.finditer(r"[^|]+", row)]
-        titles = [
-            re.match(r"(?:score|rating|grade)\b", text, re.I) is not None for _, text in cells
-        ]
-        if sum(titles) == 1:
-            self._column = titles.index(True)
-        name = next((n for _, text in cells[:2] if (n := self._labels.find(text))), None)
-        if name is None:
-            return
-        columns = cells[1:] if self._column is None else cells[self._column : self._column + 1]
-        places = [(place, text) for place, text in columns if _ALONE.fullmatch(text)]
-        if len(places) == 1:
-            self._turn_to(name, start + places[0][0])
-            number = _AT_FIRST.match(self._text, start + places[0][0])
-            if number:
-                self._state(name, number, start)
-        self._turn_to(self._alone, start + len(row))
-
-    def _turn_to(self, name: str, position: int) -> None:
-        self._name = name
-        self._turns.append(position)
-
-    def _state(
-        self, name: str, number: re.Match[str], start: int, *, is_total: bool = False
-    ) -> None:
-        score = _on_scale(number, self._scale)
-        # Among several dimensions, a total belongs to the whole.
-        if score is None or not name or (is_total and not self._alone):
-            return
-        start_of_number, end = number.span("number")
-        self.found.append(
-            _Statement(
-                name,
-                start,
-                number.end(),
-                Judgement(score=score, start=start_of_number, end=end),
-                is_total=is_total,
-            )
-        )
-
-    def _explained(self, statement: _Statement) -> Judgement:
-        """The judgement with its reason: what stands around the score in its passage."""
-        turn = bisect_right(self._turns, statement.end - 1)
-        start, end = statement.start, statement.end
-        before = self._text[max(self._turns[turn - 1], start - 4 * REASON_CHARS) : start]
-        behind = self._text[end : min(self._turns[turn], end + 4 * REASON_CHARS)]
-        reason = " ".join(_MARKUP.sub(" ", f"{before} {behind}").split())
-        reason = reason.lstrip(" -\u2013\u2014:;,./").rstrip(" -\u2013\u2014:;,/")
-        return replace(statement.judgement, reason=reason[:REASON_CHARS])
-
-
 def _on_scale(number: re.Match[str], scale: Scale) -> float | None:
-    """None off the scale, for `8/20` on a scale that ends at 10, and `80%` but from 0 to 100."""
-    value = float(number["number"])
+    """None off the scale, for `8/20` on a scale that ends at 10, and `80%` but from 0 to 100.
+
+    Of pass and fail, there is nothing between.
+    """
+    word = number["number"].casefold()
+    if word in (*_PASS, *_FAIL):
+        return scale.at(float(word in _PASS)) if scale.is_pass_fail else None
+    value = float(word)
+    if scale.is_pass_fail and value not in (scale.min, scale.max):
+        return None
     most = 100.0 if number["percent"] else float(number["most"] or scale.max)
     is_share = number["percent"] and scale.min
     if is_share or not scale.min <= value <= scale.max or not math.isclose(most, scale.max):
@@ -549,14 +541,17 @@ class _Labels:
     """
 
     def __init__(self, names: Iterable[str]) -> None:
+        """With the pattern of a label: a dimension's name, or a word for its score."""
         self._by_key = {_key(name): name for name in names}
         # The longest first: `depth_of_field` is not `depth`.
         alternatives = "|".join(
             r"[\s_-]{1,3}".join(map(re.escape, key.split("_")))
             for key in sorted(self._by_key, key=len, reverse=True)
         )
-        self.pattern = rf"(?:{alternatives})(?:[ \t_-]{{0,3}}(?:{_SUFFIX}))?"
-        """A dimension's name in a text."""
+        name = rf"(?:{alternatives})(?:[ \t_-]{{0,3}}(?:{_SUFFIX}))?"
+        self.pattern = re.compile(
+            rf"(?<![\w-])(?:(?P<name>{name})|(?P<score>{_SCORE}))(?![\w-])", re.IGNORECASE
+        )
 
     def find(self, written: str) -> str | None:
         """The dimension that a key or a heading names: `1. Relevance score (0-10)`."""

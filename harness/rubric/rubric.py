@@ -45,6 +45,9 @@ _MODEL = ConfigDict(
 FILLED_IN = frozenset({"id", "sha256"})
 """Fields of a rubric that loading fills in."""
 
+PASS_FAIL = "pass_fail"  # noqa: S105 - no password
+"""Names the scale of 0 and 1."""
+
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 JudgeMode = Literal["joint", "split", "logprob"]
@@ -56,7 +59,11 @@ PresetName = Literal["book", "code"]
 
 
 class Scale(BaseModel):
-    """The numbers a dimension may take: `min`, `min + step`, … `max`."""
+    """The numbers a dimension may take: `min`, `min + step`, … `max`.
+
+    `pass_fail` stands for 0 and 1. Every scale of two scores is one of pass and fail: a check
+    passes if it is met in full, and a judge may answer in words.
+    """
 
     model_config = _MODEL
 
@@ -64,8 +71,14 @@ class Scale(BaseModel):
     """The worst score."""
     max: float = 10
     """The best score."""
-    step: float = Field(default=0.5, gt=0)
-    """Distance between two scores; anything finer is rounded half up."""
+    step: float = Field(default_factory=lambda data: _usual_step(data["max"] - data["min"]), gt=0)
+    """Distance between two scores; anything finer is rounded half up. By default 0.5, or a
+    twentieth of a scale of no more than two points."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: object) -> object:
+        return {"min": 0, "max": 1, "step": 1} if given == PASS_FAIL else given
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -89,9 +102,18 @@ class Scale(BaseModel):
         whole = self.step == 1 and self.min % 1 == 0
         return whole and self.min >= 0 and self.max <= 9
 
+    @property
+    def is_pass_fail(self) -> bool:
+        """Whether it has two scores."""
+        return self.step == self.max - self.min
+
     def at(self, share: float) -> float:
         """The point at this share of the way from the lowest to the highest score."""
         return round(self.min + share * (self.max - self.min), 9)
+
+    def share(self, score: float) -> float:
+        """How far a score is on the way from the lowest to the highest."""
+        return (score - self.min) / (self.max - self.min)
 
     @property
     def composite_step(self) -> float:
@@ -102,6 +124,10 @@ class Scale(BaseModel):
         """
         finest = min(self.step / 5, (self.max - self.min) / 50)
         return float(f"1e{min(-1, math.floor(math.log10(finest) + 1e-9))}")
+
+
+def _usual_step(length: float) -> float:
+    return 0.5 if length > 2 else round(length / 20, 9)
 
 
 class Cap(BaseModel):
@@ -243,6 +269,9 @@ class Dimension(BaseModel):
     """Lower-case letters, digits and underscores."""
     weight: float = Field(default=1, gt=0)
     """Its share of the composite, relative to the other weights."""
+    scale: Scale | None = None
+    """What its scores, floor, anchors and caps are on; the rubric's scale by default. In the
+    composite it counts as far as it is on the way from its lowest to its highest score."""
     floor: float | None = None
     """Below this score the draft fails, whatever its composite. It holds for each of the checks: if
     one scores less, the dimension scores no more."""
@@ -334,7 +363,7 @@ class Rubric(BaseModel):
     names, and phrases with `forms: true` other forms of their words. By default the checks assume
     English."""
     scale: Scale = Scale()
-    """Shared by all dimensions."""
+    """Of the composite, and of dimensions without one of their own."""
     pass_at: float = Field(default_factory=lambda data: data["scale"].at(0.8))
     """The composite from which a draft passes; 8 of 10 by default, and as high on other scales."""
     focus_below: float = Field(default_factory=lambda data: data["scale"].at(0.7))
@@ -387,25 +416,30 @@ class Rubric(BaseModel):
                 code="rubric.all-optional",
             )
         for label, value in (("pass_at", self.pass_at), ("focus_below", self.focus_below)):
-            yield from self._off_scale(label, value, label)
+            yield from _off_scale(label, value, self.scale, label)
         for index, dimension in enumerate(self.dimensions):
             place = ("dimensions", index)
-            if dimension.floor is not None:
-                label = f"the floor of dimension '{dimension.name}'"
-                yield from self._off_scale(label, dimension.floor, *place, "floor")
-            for score in dimension.anchors:
-                label = f"an anchor of dimension '{dimension.name}'"
-                yield from self._off_scale(label, score, *place, "anchors", f"{score:g}")
-            for number, cap in enumerate(dimension.caps):
-                label = f"a cap of dimension '{dimension.name}'"
-                yield from self._off_scale(label, cap.at_most, *place, "caps", number, "at_most")
+            scores: list[tuple[str, float | None, tuple[str | int, ...]]] = [
+                ("the floor", dimension.floor, ("floor",)),
+                *(("an anchor", score, ("anchors", f"{score:g}")) for score in dimension.anchors),
+                *(
+                    ("a cap", cap.at_most, ("caps", number, "at_most"))
+                    for number, cap in enumerate(dimension.caps)
+                ),
+            ]
+            for what, score, field in scores:
+                if score is not None:
+                    label = f"{what} of dimension '{dimension.name}'"
+                    scale = dimension.scale or self.scale
+                    yield from _off_scale(label, score, scale, *place, *field)
             for number, check in enumerate(dimension.checks):
                 if getattr(check, "forms", False) and (reason := self._no_forms()):
                     where = *place, "checks", number, "forms"
                     yield _mistake(reason, *where, code="rubric.no-forms")
-        if self.judge == "logprob" and not self.scale.in_one_token:
+        several = [d.scale or self.scale for d in self.judged] or [self.scale]
+        if self.judge == "logprob" and not all(scale.in_one_token for scale in several):
             yield _mistake(
-                "judge: logprob reads a score from one token, so the scale must be whole numbers "
+                "judge: logprob reads a score from one token, so each scale must be whole numbers "
                 "from 0 to 9 at most, such as { min: 1, max: 5, step: 1 }",
                 "scale" if "scale" in self.model_fields_set else "judge",
                 code="rubric.logprob-scale",
@@ -421,13 +455,14 @@ class Rubric(BaseModel):
             return "forms: true needs dictionaries: pip install 'wiggum-harness[forms]'"
         return None
 
-    def _off_scale(self, label: str, score: float, *place: str | int) -> Iterator[InitErrorDetails]:
-        if not self.scale.min <= score <= self.scale.max:
-            yield _mistake(
-                f"{label} is {score:g}, outside the scale {self.scale.min:g} to {self.scale.max:g}",
-                *place,
-                code="rubric.off-scale",
-            )
+    def scale_of(self, name: str) -> Scale:
+        """The scale of a dimension; the rubric's own for the composite."""
+        return next((d.scale for d in self.dimensions if d.name == name and d.scale), self.scale)
+
+    def shared(self, name: str, score: float) -> float:
+        """A dimension's score as one on the rubric's scale."""
+        own = self.scale_of(name)
+        return score if own is self.scale else self.scale.at(own.share(score))
 
     @property
     def requirements(self) -> tuple[str, ...]:
@@ -451,6 +486,17 @@ class Rubric(BaseModel):
     def checked(self) -> tuple[Dimension, ...]:
         """The dimensions that code scores."""
         return tuple(d for d in self.dimensions if d.checks)
+
+
+def _off_scale(
+    label: str, score: float, scale: Scale, *place: str | int
+) -> Iterator[InitErrorDetails]:
+    if not scale.min <= score <= scale.max:
+        yield _mistake(
+            f"{label} is {score:g}, outside the scale {scale.min:g} to {scale.max:g}",
+            *place,
+            code="rubric.off-scale",
+        )
 
 
 def _mistake(
@@ -482,6 +528,7 @@ def rubric_schema() -> dict[str, Any]:
     # Loading reads the file that is named in place of templates.
     prompts = schema["properties"]["prompts"]
     prompts["anyOf"] = [{"$ref": prompts.pop("$ref")}, {"type": "string", "minLength": 1}]
+    schema["$defs"]["Scale"] = {"anyOf": [schema["$defs"]["Scale"], {"const": PASS_FAIL}]}
     # What a rubric extends may have the rest.
     needed = schema.pop("required")
     schema["anyOf"] = [{"required": ["extends"]}, {"required": needed}]

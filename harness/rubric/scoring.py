@@ -36,7 +36,7 @@ class Judgement:
     """What an evaluator model said of one dimension, before code makes a score of it."""
 
     score: float
-    """On the rubric's scale and step."""
+    """On the dimension's scale and step."""
     start: int
     """Where in the reply the score's number begins, and where it ends."""
     end: int
@@ -58,7 +58,7 @@ class Held:
 
 
 def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> DimensionScore | None:
-    """The mean of a dimension's checks, on the rubric's scale; None if all were unjudged.
+    """The mean of a dimension's checks, on its scale; None if all were unjudged.
 
     The floor holds for each check: the score is that of the lowest if that is under it.
     """
@@ -66,9 +66,11 @@ def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> Dimensi
     grade = mean_of(grades)
     if grade.unjudged:
         return None
-    scale = rubric.scale
+    scale = dimension.scale or rubric.scale
 
     def points(share: float) -> float:
+        if scale.is_pass_fail:
+            return scale.at(float(share >= 1))
         exact = scale.min + share * (scale.max - scale.min)
         return half_up(exact, scale.step, start=scale.min)
 

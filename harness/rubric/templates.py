@@ -152,24 +152,7 @@ def faults_in(name: PromptName, template: str) -> list[Fault]:
     parsed, fields = _parsed(template), FIELDS[name]
     if parsed.faults:
         return [*parsed.faults, *_unknown(parsed, fields)]  # what it lacks may follow from these
-    twice = _twice(parsed) if name in OF_JUDGING else ()
-    return [*_unknown(parsed, fields), *_lacking(parsed, fields), *twice]
-
-
-_ONCE = ("draft", "sources", "source")
-"""Fields that fill an evaluation prompt up to its limit."""
-
-
-def _twice(parsed: _Parsed) -> Iterator[Fault]:
-    """Such fields that are shown more than once: the prompt would exceed its limit."""
-    for name in _ONCE:
-        for again in [piece for piece in parsed.pieces if piece.field == name][1:]:
-            yield Fault(
-                f"{{{name}}} stands there before; write it once, since the prompt has a limit of "
-                "length, 'payload_over'",
-                again.line,
-                code="rubric.prompt-field-twice",
-            )
+    return [*_unknown(parsed, fields), *_lacking(parsed, fields)]
 
 
 def _unknown(parsed: _Parsed, fields: Fields) -> Iterator[Fault]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, Decimal
 from typing import Literal
 
@@ -25,8 +25,8 @@ class DimensionScore:
 
     name: str
     score: float
-    """On the rubric's scale: a multiple of its step, or of 0.01 if it comes from several judgements
-    or from probabilities."""
+    """On the dimension's scale: a multiple of its step, or of 0.01 if it comes from several
+    judgements or from probabilities."""
     source: Literal["checked", "judged"]
     reason: str
     """Why it is not higher; for a judged dimension, in the evaluator's words."""
@@ -38,6 +38,13 @@ class DimensionScore:
     from_logprobs: bool = False
     """Whether it is the mean of all scores that the evaluator could have given, by their
     probabilities, instead of the one it gave."""
+    shared: float | None = None
+    """The score on the rubric's scale; None if the dimension has no other."""
+
+    @property
+    def points(self) -> float:
+        """The score on the rubric's scale, where those of all dimensions compare."""
+        return self.score if self.shared is None else self.shared
 
     @property
     def own_reason(self) -> str:
@@ -123,8 +130,9 @@ class Verdict:
     """Digest of the rubric's values; verdicts with different digests cannot be compared."""
     scores: tuple[DimensionScore, ...]
     composite: float
-    """Weighted mean, rounded half up to the scale's `composite_step`: 0.1 from 0 to 10 by 0.5; to
-    more digits where that would carry it over `pass_at`, or over its best score."""
+    """Weighted mean on the rubric's scale, to which scores on other scales are stretched. Rounded
+    half up to the scale's `composite_step`: 0.1 from 0 to 10 by 0.5; to more digits where that
+    would carry it over `pass_at`, or over its best score."""
     passed: bool
     """Whether the composite and all floors are reached, and nothing is missing: decided by code,
     never by the evaluator."""
@@ -211,7 +219,7 @@ def reach_verdict(
     Raises:
         EvaluationFailed: All dimensions were left out.
     """
-    by_name = {score.name: score for score in scores}
+    by_name = {score.name: _on_shared_scale(rubric, score) for score in scores}
     counted = [d for d in rubric.dimensions if d.name in by_name]
     echo = [ECHO] if ECHO in by_name else []
     if not by_name:
@@ -243,10 +251,16 @@ def reach_verdict(
     )
 
 
+def _on_shared_scale(rubric: Rubric, score: DimensionScore) -> DimensionScore:
+    if rubric.scale_of(score.name) is rubric.scale:
+        return score
+    return replace(score, shared=rubric.shared(score.name, score.score))
+
+
 def _composite(rubric: Rubric, scores: Collection[DimensionScore]) -> float:
     """The mean in as few digits as decide like all of them: 7.95 does not pass as 8."""
     mean = float(f"{weighted_mean(rubric, scores):.12g}")
-    best, step = max(score.score for score in scores), rubric.scale.composite_step
+    best, step = max(score.points for score in scores), rubric.scale.composite_step
     while step > 1e-9:
         composite = half_up(mean, step)
         if (composite >= rubric.pass_at) == (mean >= rubric.pass_at) and composite <= best:
@@ -258,7 +272,9 @@ def _composite(rubric: Rubric, scores: Collection[DimensionScore]) -> float:
 def weighted_mean(rubric: Rubric, scores: Iterable[DimensionScore]) -> float:
     """The composite before it is rounded; at least one score is needed."""
     weights = {d.name: d.weight for d in rubric.dimensions}
-    counted = [(score.score, weights.get(score.name, 1)) for score in scores]
+    counted = [
+        (rubric.shared(score.name, score.score), weights.get(score.name, 1)) for score in scores
+    ]
     return sum(score * weight for score, weight in counted) / sum(w for _, w in counted)
 
 

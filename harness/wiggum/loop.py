@@ -351,7 +351,7 @@ class _Loop:
             unit = f"points of {self.evaluator.rubric.scale.max:g}"
             tracer.counter("composite", verdict.composite, unit=unit)
             for score in verdict.scores:
-                tracer.counter(score.name, score.score, unit=unit)
+                tracer.counter(score.name, score.points, unit=unit)
         return _Judged(finalist=finalist, verdict=verdict, span=span.id)
 
     def _record_tried(self, tried: Sequence[Tried]) -> None:

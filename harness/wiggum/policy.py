@@ -199,8 +199,8 @@ def focus_of(base: Round, below: float) -> tuple[DimensionScore, ...]:
     two lowest, one without a reason is left out, unless neither has one.
     """
     verdict = base.verdict
-    worst_first = sorted(verdict.scores, key=lambda s: s.score)
-    failed = tuple(s for s in worst_first if s.score < below or s.name in verdict.below_floor)
+    worst_first = sorted(verdict.scores, key=lambda s: s.points)
+    failed = tuple(s for s in worst_first if s.points < below or s.name in verdict.below_floor)
     lowest = tuple(worst_first[:2])
     return failed or tuple(s for s in lowest if s.reason) or lowest
 

@@ -265,12 +265,12 @@ def cited(focus: Sequence[DimensionScore], sections: Sequence[Section]) -> tuple
 
 
 def score_history(rounds: Sequence[Round]) -> str:
-    """The scores of the rounds so far, one line each; empty for a single round."""
+    """The scores of the rounds so far, on one scale, a line each; empty for a single round."""
     if len(rounds) < 2:
         return ""
     lines = [
         f"- round {one.number}: "
-        + ", ".join(f"{name} {score:g}" for name, score in one.verdict.vector.items())
+        + ", ".join(f"{score.name} {score.points:g}" for score in one.verdict.scores)
         for one in rounds
     ]
     return "\n".join(lines)

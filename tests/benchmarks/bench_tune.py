@@ -15,8 +15,7 @@ with replacement, and the whole file is the truth. For each risk:
 4. The exact bound at a threshold that was fixed before: the median score.
 5. Where drafts of a source are alike, all of that with one draft of each source, beside the same
    count of drafts that are taken to be independent.
-6. The power that a label set states, beside the share in which a threshold is in fact named.
-7. Several looks with scores that say nothing: five versions of a rubric on the same labels, and one
+6. Several looks with scores that say nothing: five versions of a rubric on the same labels, and one
    version after each 25 labels more. The share of label sets with a false claim, with and without
    the division among looks.
 
@@ -42,8 +41,6 @@ from harness.rubric.calibration.bounds import (
     Steps,
     most_wrong,
     named_step,
-    power,
-    steps_of,
     upper_bound,
 )
 
@@ -255,12 +252,11 @@ def main() -> None:
     options = arguments.parse_args()
     generator = np.random.default_rng(20)
     rows = [row for one in POPULATIONS for row in measured(one, options.draws, generator)]
-    powers = stated_power(generator)
     looks = many_looks(options.draws, generator)
     failed = [row for row in rows if row.procedure.startswith("harness") and fails(row)]
     is_kept = all(looks[kind] <= 0.1 + SLACK for kind in ("five versions", "ten sizes"))
     if options.json:
-        said = {"rows": [asdict(row) for row in rows], "power": powers, "false_claims": looks}
+        said = {"rows": [asdict(row) for row in rows], "false_claims": looks}
         print(json.dumps({**said, "failed": len(failed) + (not is_kept)}, indent=2))
     else:
         print(f"{'population':28} {'of':9} {'target':>6} {'drafts':>6}  {'by':38} holds  named")
@@ -270,8 +266,6 @@ def main() -> None:
                 f"{row.procedure:38} {row.holds:5.1%}  {row.named:5.1%}"
                 + ("  FAILS" if row in failed else "")
             )
-        for one in powers:
-            print(one)
         print(f"false claims after several looks: {looks}")
     sys.exit(bool(failed) or not is_kept)
 
@@ -387,33 +381,6 @@ def by_mapie(
             named=named / PEER_DRAWS,
         )
     ]
-
-
-def stated_power(generator: np.random.Generator) -> list[dict[str, object]]:
-    """The power that 100 label sets state, beside the true one."""
-    found: list[dict[str, object]] = []
-    for population in POPULATIONS[:5]:
-        scores, wrong = population.make(generator, FILE)
-        drafts, target, _ = population.sizes[0]
-        aim = Aim(target=target)
-        sets = drawn(scores, wrong, generator, draws=1_000, drafts=drafts)
-        true = float((named_step(label_sets(*sets), aim) >= 0).mean())
-        stated = [
-            power(steps_of(s, w), aim, drafts=drafts, generator=generator)
-            for s, w in zip(sets[0][:100], sets[1][:100], strict=True)
-        ]
-        low, middle, high = np.quantile(stated, [0.1, 0.5, 0.9])
-        found.append(
-            {
-                "population": population.name,
-                "drafts": drafts,
-                "target": target,
-                "true": true,
-                "stated_mean": float(np.mean(stated)),
-                "stated_10_50_90": [float(low), float(middle), float(high)],
-            }
-        )
-    return found
 
 
 def many_looks(draws: int, generator: np.random.Generator) -> dict[str, float]:

@@ -89,6 +89,22 @@ def test_each_row_of_a_missing_file_is_told_with_its_line(table: Path) -> None:
     assert bad == [(f"drafts.jsonl:{line}", "file.unreadable") for line in (4, 5)]
 
 
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("answers.csv", 'id,draft\nempty,\n"",\n'),
+        ("answers.jsonl", '{"id": "empty", "draft": ""}\n'),
+    ],
+)
+def test_an_answer_without_a_word_is_a_draft(tmp_path: Path, name: str, table: str) -> None:
+    (tmp_path / "notes.yaml").write_text(RUBRIC_OF_JUDGE)
+    (tmp_path / name).write_text(table)
+    done = alone("score", "notes.yaml", name, "--checks-only", "--json", cwd=tmp_path)
+
+    (draft,) = done.json["drafts"]
+    assert (done.exit_code, draft["id"], draft["score.length"]) == (0, "empty", 0)
+
+
 @pytest.mark.parametrize("sources", ["5", "true", '{"a": "b"}', '[["a"]]'])
 def test_sources_are_a_text_or_a_list_of_texts(table: Path, sources: str) -> None:
     with (table / "drafts.jsonl").open("a") as file:

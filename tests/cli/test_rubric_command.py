@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import jsonschema
@@ -45,17 +44,6 @@ def rubric(*arguments: str, cwd: Path) -> Done:
 
 
 # --- check ---------------------------------------------------------------------------------------
-
-
-def test_the_shares_of_the_dimensions_add_up_to_a_hundred(here: Path) -> None:
-    names = ("one", "two", "three", "four", "five", "six", "seven")
-    lines = [f"- {{ name: {name}, checks: [{{ check: words, min: 5 }}] }}\n" for name in names]
-    (here / "many.yaml").write_text("title: Many\ndimensions:\n" + "".join(lines))
-
-    done = rubric("check", "many.yaml", cwd=here)
-
-    shares = [int(share) for share in re.findall(r"(\d+)%", done.stdout)]
-    assert (sum(shares), max(shares) - min(shares)) == (100, 1)
 
 
 def test_every_rubric_is_summed_up_and_one_that_is_broken_hides_none(here: Path) -> None:

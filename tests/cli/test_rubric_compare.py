@@ -48,7 +48,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def compare(here: Path, *more: str) -> Done:
-    return harness("rubric", "compare", "essay", *more, cwd=here)
+    return harness("rubric", "compare", *more, "--rubric", "essay", cwd=here)
 
 
 def test_of_two_evaluators_the_better_one_is_named_and_equal_ones_are_not(here: Path) -> None:
@@ -57,12 +57,12 @@ def test_of_two_evaluators_the_better_one_is_named_and_equal_ones_are_not(here: 
 
     assert found["sides"] == ["essay, labels", "essay, bad"]
     for name, kind in (("clear", "pearson"), ("composite", "auc")):
-        worse = found["agreement"][name][kind]
-        same = equal["agreement"][name][kind]["difference"]
+        worse = found["people"]["agreement"][name][kind]
+        same = equal["people"]["agreement"][name][kind]["difference"]
         assert worse["first"] > worse["second"]
         assert worse["difference"]["high"] < 0
         assert same["low"] < 0 < same["high"]
-    better, worse = found["named"]
+    better, worse = found["people"]["named"]
     assert better["threshold"] < worse["threshold"]
     assert better["accepted"] > worse["accepted"]
 
@@ -73,7 +73,9 @@ def test_what_is_said_stands_in_words_for_people(here: Path) -> None:
 
     assert done.exit_code == 0
     for part in (
-        "Agreement with people, of 200 drafts in 200 groups",
+        "Scores of 200 drafts in 200 groups",
+        "Agreement with people",
+        "By the first alone: ",
         "First: essay, labels. Second: essay, bad.",
         "Thresholds at which at most 15% of the accepted are wrong, 90% sure, of both at once:",
         "first:",
@@ -87,8 +89,8 @@ def test_two_rubrics_are_compared_on_the_same_scores(here: Path) -> None:
     found = compare(here, "labels.csv", "labels.csv", "--other-rubric", "other", "--json").json
 
     assert found["sides"] == ["essay, labels", "other, labels"]
-    assert found["agreement"]["clear"]["pearson"]["difference"]["value"] == 0
-    assert found["agreement"]["composite"]["auc"]["difference"]["value"] != 0
+    assert found["people"]["agreement"]["clear"]["pearson"]["difference"]["value"] == 0
+    assert found["people"]["agreement"]["composite"]["auc"]["difference"]["value"] != 0
     for name in ("essay", "other"):
         kept = json.loads((here / f"rubrics/{name}.attempts.json").read_text())
         assert len(kept["attempts"]) == 2
@@ -107,9 +109,7 @@ def test_columns_are_renamed_in_whichever_file_has_them(here: Path) -> None:
     renamed = ("--columns", "id=nr", "--columns", "accept=ship_it")
     done = compare(here, "mine.csv", "bad.csv", *renamed, "--json")
 
-    assert (
-        done.json["agreement"] == compare(here, "labels.csv", "bad.csv", "--json").json["agreement"]
-    )
+    assert done.json["people"] == compare(here, "labels.csv", "bad.csv", "--json").json["people"]
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
@@ -124,10 +124,14 @@ def test_scores_are_read_as_score_writes_them(tmp_path: Path, ending: str) -> No
     output = f"scores.{ending}"
     given = ("score", "notes.yaml", *DRAFTS, "--output", output, "--samples", "2")
     scored, _ = judged(*given, cwd=tmp_path)
-    found = harness("rubric", "compare", "notes.yaml", "labels.csv", output, "--json", cwd=tmp_path)
+    second, _ = judged(*given[:-1], "3", "--output", f"more.{ending}", cwd=tmp_path)
+    bare = harness("rubric", "compare", output, f"more.{ending}", "--json", cwd=tmp_path)
+    given = ("labels.csv", output, "--rubric", "notes.yaml", "--json")
+    found = harness("rubric", "compare", *given, cwd=tmp_path)
 
-    assert (scored.exit_code, found.exit_code) == (0, 0)
-    auc = found.json["agreement"]["composite"]["auc"]
+    assert (scored.exit_code, second.exit_code, bare.exit_code, found.exit_code) == (0, 0, 0, 0)
+    assert bare.json["shifts"]["composite"]["mean"]["difference"]["value"] == 0
+    auc = found.json["people"]["agreement"]["composite"]["auc"]
     assert (auc["first"], auc["second"]) == (0.5, 1)
     assert found.json["sides"] == ["notes, other", "notes, evaluator"]
 
@@ -145,6 +149,37 @@ def test_what_cannot_be_compared_is_told(here: Path) -> None:
     ):
         refused = compare(here, "labels.csv", second, "--json")
         assert (refused.exit_code, refused.code) == (2, code)
-    unlabeled = compare(here, "bad.csv", "labels.csv", "--json")
-    assert (unlabeled.exit_code, unlabeled.code) == (2, "labels.no-labels")
+    unnamed = harness("rubric", "compare", "bad.csv", "good.csv", "--json", cwd=here)
+    assert (unnamed.exit_code, unnamed.code) == (2, "compare.no-rubric")
     assert not (here / "rubrics/essay.attempts.json").exists()
+
+
+def test_without_labels_the_shift_of_scores_is_told_and_nothing_counts_as_a_look(
+    here: Path,
+) -> None:
+    rows = [line.split(",") for line in (here / "bad.csv").read_text().splitlines()]
+    (here / "lower.csv").write_text(
+        "id,score.clear,score.useful,rubric\n"
+        + "".join(f"{row[0]},{max(0, float(row[1]) - 1)},{row[2]},essay\n" for row in rows[1:])
+    )
+    found = compare(here, "bad.csv", "lower.csv", "--json").json
+    said = compare(here, "bad.csv", "lower.csv").text
+    again = harness("rubric", "compare", "lower.csv", "lower.csv", cwd=here)
+
+    assert found["people"] is None
+    clear, useful = found["shifts"]["clear"]["mean"], found["shifts"]["useful"]["mean"]
+    assert clear["difference"]["low"] < -0.8 > clear["difference"]["value"] > -1.01
+    assert useful["difference"]["value"] == 0 == len(found["only_second"])
+    assert found["only_first"]
+    assert f"By the first alone: {len(found['only_first'])}: d" in said
+    assert (again.exit_code, "By the" in again.text) == (0, False)
+    assert not (here / "rubrics/essay.attempts.json").exists()
+
+
+def test_labels_of_a_file_of_their_own_are_those_of_both_sides(here: Path) -> None:
+    people = [line.split(",") for line in (here / "labels.csv").read_text().splitlines()]
+    (here / "people.csv").write_text("".join(f"{','.join(row[:3])}\n" for row in people))
+    apart = compare(here, "good.csv", "bad.csv", "--labels", "people.csv", "--json").json
+
+    assert apart["people"]["agreement"]["clear"]["pearson"]["difference"]["high"] < 0
+    assert apart["sides"] == ["essay, good", "essay, bad"]

@@ -82,7 +82,7 @@ def test_without_an_evaluator_nothing_is_measured(drafts: Path) -> None:
 def test_drafts_that_never_come_before_the_model_are_told_why(drafts: Path) -> None:
     (drafts / "notes.yaml").write_text(RUBRIC + GATE)
     done, calls = judged("noise", "notes.yaml", "good.md", "--json", cwd=drafts)
-    assert (done.exit_code, calls, done.code) == (2, 0, "noise.gate-shut")
+    assert (done.exit_code, calls, done.code) == (2, 0, "noise.nothing-judged")
 
 
 # --- what it means ---------------------------------------------------------------------------
@@ -106,15 +106,7 @@ def told(noise: Noise, **more: object) -> str:
 def test_the_figures_are_those_of_a_normal_distribution() -> None:
     said = told(measured(0.5), repeats=4)
     assert "up to 1.4 apart in 95 of 100 cases" in said
-    assert "a draft must have a mean of 8.82." in said
-    assert "judged up to 4 times (repeats): then 8.41 is enough" in said
-
-
-def test_a_score_that_no_draft_can_have_is_not_asked_for() -> None:
-    said = told(measured(2.0), repeats=4)
-    assert "would need a mean of 11.3, and the scale ends at 10." in said
-    assert "then 9.64 is enough" in said
-    assert "is enough" not in told(measured(4.0), repeats=4)
+    assert "judged up to 4 times (repeats)." in said
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""From labels to scores and on to a threshold: `score` keeps labels, `tune` asks for scores."""
+"""From labels to scores and on to a threshold: `score` keeps labels, `tune` reads scores."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import json
 import re
 import shlex
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import NOBODY, Done, harness
+from command import Done
 from demo import ROOT
 from judging import DRAFTS, RUBRIC, alone, judged
 
@@ -44,10 +43,6 @@ def write(path: Path, count: int = COUNT, **changed: str) -> None:
         for number in range(count):
             accept = changed.get(f"d{number}", "no" if number % 3 == 2 else "yes")
             rows.writerow([f"d{number}", text(number), accept, 8 - number % 3, f"g{number}", "?"])
-
-
-def tune(here: Path, *more: str, labels: str = "labels.csv", **judge: Any) -> tuple[Done, int]:
-    return judged("tune", "notes.yaml", labels, "--json", *more, cwd=here, **judge)
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -169,68 +164,45 @@ def test_another_threshold_needs_no_judgement_where_their_number_is_fixed(here: 
     }
 
 
-# --- labels without scores -------------------------------------------------------------------
+# --- scores of a file of their own -----------------------------------------------------------
 
 
-def test_drafts_without_scores_are_judged_once_and_kept(here: Path) -> None:
-    write(here / "labels.csv", MANY)
-    first, calls = tune(here, "--samples", "2", "--write")
-    again, more = tune(here, "--samples", "2")
-
-    assert first.exit_code == 0, first.stderr
-    assert (calls, more) == (2 * MANY, 0), "the threshold that was written changes no score"
-    kept = Path(first.json["scores_kept"])
-    assert kept.name in first.stderr
-    assert all(len(row["score.clear"]) == 2 for row in rows(here / kept))
-    assert (first.json["samples"], first.json["named"]["threshold"]) == ([2], 7.8)
-    assert first.json["written"]["evaluator"] == "evaluator"
-    assert again.json["named"] == first.json["named"]
-    assert again.json["aim"]["looks"] == 1
+def scored(here: Path, *more: str, **judge: Any) -> Done:
+    given = ("notes.yaml", "labels.csv", "--samples", "2", "--output", "scored.jsonl")
+    return judged("score", *given, *more, cwd=here, **judge)[0]
 
 
-def test_the_noise_of_its_samples_is_used_from_then_on(here: Path) -> None:
+def tune(here: Path, *more: str) -> Done:
+    return alone(
+        "tune", "notes.yaml", "labels.csv", "--scores", "scored.jsonl", "--json", *more, cwd=here
+    )
+
+
+def test_the_noise_of_its_samples_is_used_once_they_set_the_threshold(here: Path) -> None:
     write(here / "labels.csv", MANY)
     lower = iter([8.0, 9.0] * MANY)
 
     def score(prompt: str) -> float:
         return 3.0 if DRAFTS["poor.md"].strip() in prompt else next(lower)
 
-    given = ("--samples", "2", "--max-parallel", "1", "--write")
-    done, _ = tune(here, *given, score=score)
+    scored(here, "--max-parallel", "1", score=score)
+    done = tune(here, "--write")
     noise = done.json["written"]["noise"]
-    scored, _ = judged("score", "notes.yaml", "labels.csv", "--json", cwd=here)
+    again, _ = judged("score", "notes.yaml", "labels.csv", "--json", cwd=here)
 
     # (10 + 3 * 8) / 4 and (10 + 3 * 9) / 4 deviate by 0.57, in two drafts of three.
     assert noise["deviation"] == pytest.approx(0.57 * (2 / 3) ** 0.5, abs=0.01)
     assert (noise["evaluator"], noise["drafts"]) == ("evaluator", MANY)
-    assert scored.exit_code == 0
-    journal = (here / scored.json["journal"]).read_text()
+    assert again.exit_code == 0
+    journal = (here / again.json["journal"]).read_text()
     assert journal.count('"evaluator noise"') == 1
-    judges = [one["judges"] for one in scored.json["drafts"]]
+    judges = [one["judges"] for one in again.json["drafts"]]
     assert {one["borderline"] for one in judges} == {True, False}
 
 
-def test_only_what_is_missing_is_asked_for(here: Path) -> None:
-    labels = [
-        {"id": f"d{n}", "draft": text(n), "accept": n % 3 < 2, "evaluator": "evaluator"}
-        for n in range(COUNT)
-    ]
-    for one in labels[4:]:
-        one["score"] = {"clear": [9, 9]}
-    labels[0].pop("accept")
-    (here / "some.jsonl").write_text("".join(json.dumps(one) + "\n" for one in labels))
-
-    done, calls = tune(here, "--samples", "2", "--output", "mine.csv", labels="some.jsonl")
-
-    assert (done.exit_code, calls) == (0, 3 * 2)
-    assert (done.json["drafts"], done.json["scores_kept"]) == (COUNT - 1, "mine.csv")
-
-
 def test_both_ways_to_scores_are_one_look_at_the_labels(here: Path) -> None:
-    tune(here, "--samples", "2")
-    given = ("notes.yaml", "labels.csv", "--samples", "2", "--output", "scored.jsonl")
-    judged("score", *given, cwd=here)
-
+    scored(here)
+    tune(here)
     done = alone("tune", "notes.yaml", "scored.jsonl", "--json", cwd=here)
 
     assert done.json["aim"]["looks"] == 1
@@ -238,62 +210,32 @@ def test_both_ways_to_scores_are_one_look_at_the_labels(here: Path) -> None:
     assert len(look["scores"]) == COUNT
 
 
-def test_after_ctrl_c_the_same_command_asks_for_the_rest(here: Path) -> None:
-    serial = ("--samples", "1", "--max-parallel", "1")
-    first, _ = tune(here, *serial, at={"poor.md": int(signal.SIGINT)})
-    second, calls = tune(here, *serial)
+def test_a_copy_of_a_rubric_does_not_look_at_labels_for_free(here: Path) -> None:
+    scored(here)
+    tune(here)
+    (here / "copy.yaml").write_text(RUBRIC.replace("weight: 3", "weight: 9"))
+    (here / "labels.csv").rename(here / "renamed.csv")
+    given = ("renamed.csv", "--scores", "scored.jsonl", "--json")
+    done = alone("tune", "copy.yaml", *given, cwd=here)
 
-    assert first.exit_code == 130
-    assert "the same command goes on" in first.stderr
-    assert (second.exit_code, calls) == (0, COUNT - 2)
+    looks = json.loads((here / "copy.attempts.json").read_text())["attempts"]
+    assert (done.exit_code, len(looks)) == (0, 2)
 
 
 def test_a_draft_that_could_not_be_judged_is_told_and_the_others_count(here: Path) -> None:
-    (here / "labels.csv").write_text(
-        "id,draft,accept\n" + "".join(f'd{n},"{text(n)}",yes\n' for n in (0, 1, 3, 4))
-    )
-    with (here / "labels.csv").open("a") as file:
-        file.write(f'bad,"{text(2)}",no\n')
-    done, _ = tune(here, at={"poor.md": "I would rather not."})
+    write(here / "labels.csv", 5)
+    scored(here, at={"poor.md": "I would rather not."})
+    done = tune(here)
 
-    assert done.exit_code == 1
-    assert (list(done.json["not_judged"]), done.json["drafts"]) == (["bad"], 4)
-    assert done.json["dropped"] == {"no 'score.clear'": ["bad"]}
+    assert (done.exit_code, done.json["drafts"]) == (0, 4)
+    assert done.json["dropped"] == {"no 'score.clear'": ["d2"]}
 
 
-def test_a_judge_out_of_reach_ends_it_without_a_look(here: Path) -> None:
-    dead = {"evaluator": {"url": f"{NOBODY}/v1", "model_id": "judge"}}
-    given = ("rubric", "tune", "notes.yaml", "labels.csv", "--json")
-    done = harness(*given, cwd=here, endpoints=dead)
-
-    assert (done.exit_code, done.code) == (1, "call.unreachable")
-    assert not (here / "notes.attempts.json").exists()
-
-
-def test_without_an_evaluator_it_says_how_scores_come_about(here: Path) -> None:
+def test_without_scores_it_says_how_they_come_about(here: Path) -> None:
     done = alone("tune", "notes.yaml", "labels.csv", "--json", cwd=here)
 
-    assert (done.exit_code, done.code) == (2, "tune.no-scores")
-    for remedy in ("[roles]", "--role evaluator=TAG", "score.clear"):
-        assert remedy in done.stderr
-
-
-def test_what_may_be_left_out_is_asked_for_only_where_there_is_an_evaluator(here: Path) -> None:
-    (here / "notes.yaml").write_text(RUBRIC + "    optional: true\n")
-    without = alone("tune", "notes.yaml", "labels.csv", "--json", cwd=here)
-    done, calls = tune(here, "--samples", "1")
-
-    assert (without.exit_code, without.json["drafts"], without.json["samples"]) == (0, COUNT, [])
-    assert (done.exit_code, calls) == (0, COUNT)
-
-
-def test_scores_of_two_evaluators_are_not_mixed(here: Path) -> None:
-    (here / "labels.csv").write_text(
-        f'id,draft,accept,score.clear,evaluator\n1,"{text(0)}",yes,8,other\n2,"{text(1)}",yes,,\n'
-    )
-    done, calls = tune(here)
-
-    assert (done.exit_code, done.code, calls) == (2, "tune.other-evaluator", 0)
+    assert (done.exit_code, done.code) == (2, "tune.nothing-to-count")
+    assert "harness rubric score" in done.stderr
 
 
 # --- the guide -------------------------------------------------------------------------------
@@ -307,6 +249,8 @@ def test_the_hour_of_the_guide_with_an_evaluator_asks_it_once_and_keeps_its_nois
     guide = (ROOT / "docs/rubrics.md").read_text(encoding="utf-8")
     (notes,) = re.findall(r"`rubrics/notes.yaml`:\n\n```yaml\n(.*?)```", guide, re.DOTALL)
     steps = re.findall(rf"^\$ harness rubric (.*{LABELS}.*)", guide, re.MULTILINE)
+    (first,) = re.findall(r"`harness\s+rubric (score notes .* --output scored.jsonl)`", guide)
+    steps = [first, *(f"{one} --scores scored.jsonl" * ("tune" in one) or one for one in steps)]
     (tmp_path / "rubrics").mkdir()
     (tmp_path / "rubrics/notes.yaml").write_text(notes)
     shutil.copytree(ROOT / "examples/labels", tmp_path / "examples/labels")
@@ -324,7 +268,7 @@ def test_the_hour_of_the_guide_with_an_evaluator_asks_it_once_and_keeps_its_nois
         assert done.exit_code == 0, done.stderr
         calls.append(asked)
 
-    assert calls == [3 * 30, 0, 0]
+    assert calls == [3 * 30, 0, 0, 0]
     kept = json.loads((tmp_path / "rubrics/notes.calibration.json").read_text())
     assert (kept["evaluator"], kept["samples"]) == ("evaluator", [3])
     assert kept["noise"]["deviation"] > 0

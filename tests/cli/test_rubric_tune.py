@@ -169,18 +169,6 @@ def test_people_who_gave_scores_accept_from_the_threshold_that_was_first(here: P
     assert told["own"]["rejects"] > first["own"]["rejects"]
 
 
-def test_pairs_give_accuracy_kappa_and_the_bias_of_order(here: Path) -> None:
-    rows = "".join(f"x{n},y{n},{'ab'[n % 2]},a,{'ab'[n % 2]}\n" for n in range(40))
-    (here / "pairs.csv").write_text("a,b,prefer,judged,judged_swapped\n" + rows)
-    found = tune(here, "--json", labels="pairs.csv").json
-    said = tune(here, labels="pairs.csv").text
-
-    assert found["accuracy"]["value"] == 0.75
-    assert (found["kappa"], found["consistent"]) == (0, 0.5)
-    assert "40 pairs" in said
-    assert "shown first" in said
-
-
 def test_mistakes_are_told_by_line_all_at_once(here: Path) -> None:
     (here / "bad.csv").write_text("id,accept,score.clear\n1,maybe,7\n2,yes,eleven\n3,no,11\n")
     done = tune(here, "--json", labels="bad.csv")

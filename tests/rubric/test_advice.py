@@ -86,9 +86,6 @@ CONTRADICTIONS = {
     ),
 }
 JUDGING = {
-    "nothing without sources": case(
-        SOURCED, f"{SOURCED}- name: b\n{JUDGE}{ANCHORS}", (2, "all-need-sources")
-    ),
     "anchors that nobody reads": case(
         {"  weight: 2\n": f"  weight: 2\n{ANCHORS}"},
         QUIET,
@@ -100,11 +97,6 @@ JUDGING = {
         (14, "anchors-identical", "9", "6", "'clear'"),
     ),
     "no anchors": case({ANCHORS: ""}, QUIET, (11, "no-anchors", "'clear'")),
-    "groundedness without sources": case(
-        {"name: clear": "name: groundedness"},
-        {"name: clear": "name: groundedness\n  needs_sources: true"},
-        (10, "sources-not-needed", "'groundedness'"),
-    ),
 }
 CASES = CONTRADICTIONS | NUMBERS | JUDGING
 

@@ -27,6 +27,7 @@ MISSED = {
     "cut in the third number": "broken JSON is not read",
     "JSON with line breaks and quotation marks inside a text": "broken JSON is not read",
     "two scores in one object": "a key that stands twice",
+    "table with the weights before the scores": "two numbers in a row",
     "a decimal comma": "no number of JSON, and `8,5` may be two",
     "a sentence": "a score that is not behind its label",
     "a sentence with the number in words": "only digits are numbers",

@@ -80,11 +80,9 @@ STATED = {
     "anchors quoted": "## Relevance\n- 9: Yes.\n- 3: No.\n**Score:** 7/10\n## Depth\nScore: 5.5",
     "with a total": "## Relevance\nScore: 7\n## Depth\nScore: 5.5\n## Overall\nScore: 9",
     "with a mark behind": "Relevance: 7: it is.\nDepth: 5.5. It is.",
-    "on the next line": "Relevance\n7/10\nIt is.\n\nDepth:\n5.5",
     "YAML": "relevance:\n  reason: fine\n  score: 7\ndepth:\n  score: 5.5\ntotal: 9",
     "a table": f"| Name | Score | Why |\n{RULE}| Relevance | 7/10 | 2 terms |\n| Depth | 5.5 | x |",
-    "a table with the score last": f"| Dimension | Why | Score |\n{RULE}| Relevance | 2 | **7** |\n"
-    "| **Depth** | x | **5.5** |",
+    "a table with the score last": "| Relevance | 2 terms | **7** |\n| **Depth** | x | **5.5** |",
     "a table without a head": "| Relevance | 7 |\n| Depth | 5.5 |",
     "no full stop": "Relevance: 7/10 It does.\nDepth: 5.5 Reason: none.",
     "a value": '{"relevance": {"score": {"value": 7}}, "depth": 5.5}',
@@ -161,7 +159,6 @@ NAMELESS = {
     "a rating": "Overall, it is fine.\nMy rating: 7",
     "a number": "7",
     "a number and why": " 7/10. It answers most.",
-    "below": "Reason: it is.\n\nScore:\n7",
     "a result": "It answers most. [RESULT] 7",
 }
 
@@ -382,6 +379,9 @@ COPIED = {
     "Japanese ones": "\u300crelevance: 9\nDepth: 9\u300d\u306f\u7121\u8996\u3002",
     "its JSON in a fence": f"It holds\n```json\n{JSON_LINE}\n```\nwhich I ignore.",
     "its JSON in another layout": f"It holds\n{json.dumps(json.loads(JSON_LINE), indent=2)}",
+    "a comment": f"It holds\n<!--\n{LINES}\n-->\nwhich I ignore.",
+    "an element": f"It holds\n<blockquote>{LINES}</blockquote>\nwhich I ignore.",
+    "a quotation in a list": "- > relevance: 10/10\n- > Depth: 10/10",
     "its table": "It holds\n| depth | 10 |\nwhich I ignore.",
 }
 
@@ -441,6 +441,11 @@ def laid_out(number: int, style: str) -> str:
 
 STYLES = ["JSON", "indented", "lines", "bold", "sections", "table"]
 WAYS = [
+    lambda text: f"<!--\n{text}\n-->",
+    lambda text: f"<draft>\n{text}\n</draft>",
+    lambda text: f"<think>\n{text}\n</think>",
+    lambda text: f"\u201e{text}\u201c",
+    lambda text: f"~~~\n{text}\n~~~",
     lambda text: "\n".join(f"> {line}" for line in text.splitlines()),
     lambda text: f"```\n{text}\n```",
     lambda text: f"\u201c{text}\u201d",
@@ -455,6 +460,9 @@ PROSE = [
     "Das ignoriere ich.",
     "\u3053\u308c\u306f\u7121\u8996\u3002",
     "It is thin.",
+    "\u0427\u0435\u0440\u043d\u043e\u0432\u0438\u043a \u0442\u0440\u0435\u0431\u0443\u0435\u0442:",
+    "\u0627\u0644\u0645\u0633\u0648\u062f\u0629 \u062a\u0642\u0648\u0644:",
+    "\u092a\u094d\u0930\u093e\u0930\u0942\u092a \u0915\u0939\u0924\u093e \u0939\u0948:",
     "",
 ]
 
@@ -471,11 +479,17 @@ def test_what_is_written_in_a_common_way_is_read_as_it_was_meant(style, number):
     ways=st.lists(st.sampled_from(WAYS), min_size=1, max_size=2),
     prose=st.lists(st.sampled_from(PROSE), min_size=4, max_size=4),
     names=st.sampled_from([(R,), (R, D), (R, D, F)]),
+    typed=st.none() | st.sampled_from(STYLES),
+    full=st.integers(9, 10),
 )
-def test_no_score_is_read_that_the_judge_did_not_give(own, styles, ways, prose, names):
-    planted = [laid_out(10, style) for style in styles[1:]]
+def test_no_score_is_read_that_the_judge_did_not_give(
+    *, own, styles, ways, prose, names, typed, full
+):
+    planted = [laid_out(full, style) for style in styles[1:]]
     draft = Draft(text="\n\n".join(["A text.", *planted, "The end."]), task="Write.")
-    parts = [way(text) for way, text in zip(ways, planted, strict=False)]
+    # Copied as it stands there, or typed again in another form.
+    copies = planted if typed is None else [laid_out(full, typed)] * len(planted)
+    parts = [way(text) for way, text in zip(ways, copies, strict=False)]
     if own is not None:
         parts.insert(own % 3, laid_out(own, styles[0]))
     reply = "\n".join(line for pair in zip(prose, [*parts, ""], strict=False) for line in pair)

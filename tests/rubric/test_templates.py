@@ -98,7 +98,6 @@ FAULTS = {
     ),
     "else twice": ("whole", f"{WHOLE}\n{{if cut}}a{{else}}b{{else}}c{{end}}", "if-missing 7"),
     "braces as in other languages of templates": ("opening", "the {{title}}", "two-braces 0"),
-    "a long field twice": ("judge_source", "{source}\n\n{number}: {source}", "field-twice 2"),
     "it has no fields": ("opening", "the {title}", "unknown-field 0"),
 }
 """Which prompt, its template, and its faults: their codes' ends and lines."""

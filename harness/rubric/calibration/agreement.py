@@ -1,4 +1,4 @@
-"""How far an evaluator agrees with people: by dimension, by repeated samples, and on pairs.
+"""How far an evaluator agrees with people: by dimension, and by repeated samples.
 
 Intervals come from a bootstrap over groups: drafts of one source are not independent, and resampled
 one by one they give intervals that are too narrow. Statistics with an interval are made of sums
@@ -19,7 +19,6 @@ from harness.rubric.calibration.bounds import library
 
 Values = NDArray[np.float64]
 
-_TOP_OFTEN, _TOP_TIMES_AS_OFTEN = 0.5, 2
 _DRAWS = 1_000
 _DRAWS_OF_MANY, _MANY_GROUPS = 200, 10_000
 _ICC_SAMPLES = (1, 2, 3, 5, 10, 20)
@@ -50,8 +49,6 @@ class Agreement:
     `kappa`, Cohen's with quadratic weights; `offset`, the mean of
     evaluator minus people; `slope`, by how much the evaluator's score rises with a point of
     people's."""
-    top: tuple[float, float]
-    """The share of drafts to which the evaluator, and people, give the highest score."""
     is_frozen: bool
     """Whether the evaluator gave every draft the same."""
     length_bias: float
@@ -59,12 +56,6 @@ class Agreement:
     ceiling: tuple[float, float]
     """Pearson's r of one person with the mean of the others, averaged; and that of the evaluator
     with the same means. NaN if no two people scored the same drafts."""
-
-    @property
-    def is_saturated(self) -> bool:
-        """Whether the evaluator gives most drafts the highest score, and people do not."""
-        evaluator, people = self.top
-        return evaluator >= _TOP_OFTEN and evaluator >= _TOP_TIMES_AS_OFTEN * people
 
 
 class Resamples:
@@ -109,14 +100,12 @@ def agreement(
     evaluator: Values,
     people: Values,
     resamples: Resamples,
-    highest: float,
     lengths: Values,
     confidence: float,
 ) -> Agreement:
     """How an evaluator agrees with people on one dimension.
 
-    `evaluator` and `lengths` are `(drafts,)`, `people` are `(drafts, raters)`, NaN where missing;
-    `highest` is the scale's highest score.
+    `evaluator` and `lengths` are `(drafts,)`, `people` are `(drafts, raters)`, NaN where missing.
     """
     rank = library("scipy.stats").rankdata
     mean = mean_of(people)
@@ -130,7 +119,6 @@ def agreement(
         name=name,
         drafts=len(x),
         estimates={n: resamples.estimate(v, confidence=confidence) for n, v in found.items()},
-        top=(float(np.mean(y >= highest)), float(np.mean(x >= highest))) if len(x) else (0, 0),
         is_frozen=len(y) > 1 and bool(np.all(y == y[0])),
         length_bias=np.nan if np.isnan(lengths).any() else _pearson(rank(y - x), rank(lengths)),
         ceiling=_ceiling(people[both], y),
@@ -204,13 +192,14 @@ def _ceiling(people: Values, evaluator: Values) -> tuple[float, float]:
 
 
 def auc(scores: Values, accepted: NDArray[np.bool_], *, resamples: Resamples) -> Values:
-    """`(1 + draws,)`: of these drafts, then of each resample, the area under the ROC curve.
+    """`(1 + draws,)`: of the drafts with scores, then of each resample, the area under the curve.
 
     How often an accepted draft outscores a rejected one; of two equal scores, each does by half.
     """
-    values, place = np.unique(scores, return_inverse=True)
+    counted = np.flatnonzero(~np.isnan(scores))
+    values, place = np.unique(scores[counted], return_inverse=True)
     features = np.zeros((len(scores), 2 * len(values)))
-    features[np.arange(len(scores)), place + len(values) * accepted] = 1
+    features[counted, place + len(values) * accepted[counted]] = 1
     bad, good = np.split(resamples.sums(features), 2, axis=1)
     below = np.cumsum(bad, axis=1) - bad / 2
     with np.errstate(invalid="ignore"):
@@ -235,57 +224,3 @@ def reliability(samples: Sequence[Sequence[float]]) -> dict[int, float]:
         return {}
     one = max(0.0, float((between - within) / (between + (size - 1) * within)))
     return {k: k * one / (1 + (k - 1) * one) for k in _ICC_SAMPLES}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairAgreement:
-    """An evaluator's preferences between two drafts against people's."""
-
-    pairs: int
-    accuracy: Estimate
-    """The share of judgements that prefer what people do; one without a preference is wrong."""
-    kappa: float
-    """Cohen's with people, where the first draft was shown first."""
-    unreadable: int
-    """Judgements without a preference."""
-    consistent: float
-    """The share of pairs with the same preference in both orders. This and what follows is NaN if
-    the second draft was never shown first."""
-    first_share: float
-    """How often the draft shown first is preferred: half of the time without a bias."""
-
-
-def pair_agreement(
-    people: Sequence[str],
-    judged: Sequence[str],
-    swapped: Sequence[str] | None,
-    *,
-    resamples: Resamples,
-    confidence: float,
-) -> PairAgreement:
-    """How an evaluator agrees with people on pairs of drafts.
-
-    Preferences are "a", "b" or "tie", and "" if the evaluator did not say. For `judged` it was
-    shown `a` first, for `swapped` `b`; that is None if it was not asked so.
-    """
-    truth, one = np.array(people), np.array(judged)
-    other = one if swapped is None else np.array(swapped)
-    right = (np.asarray(one == truth, float) + (other == truth)) / 2
-    sums = resamples.sums(np.column_stack([np.ones(len(truth)), right]))
-    preferred = max(1, np.isin([one, other], ["a", "b"]).sum())
-    first = ((one == "a").sum() + (other == "b").sum()) / preferred
-    of_orders = (np.mean(one == other), first) if swapped is not None else (np.nan, np.nan)
-    return PairAgreement(
-        pairs=len(truth),
-        accuracy=resamples.estimate(sums[:, 1] / sums[:, 0], confidence=confidence),
-        kappa=cohen_kappa(truth, one),
-        unreadable=int((one == "").sum() + (other == "").sum() * (swapped is not None)),
-        consistent=float(of_orders[0]),
-        first_share=float(of_orders[1]),
-    )
-
-
-def cohen_kappa(one: NDArray[np.str_], other: NDArray[np.str_]) -> float:
-    """Agreement of two labelings beyond chance (Cohen 1960); NaN if both are one constant."""
-    expected = sum(np.mean(one == label) * np.mean(other == label) for label in np.unique(one))
-    return float((np.mean(one == other) - expected) / (1 - expected)) if expected < 1 else np.nan

@@ -33,11 +33,6 @@ Counts = NDArray[np.int64]
 
 _STRICTEST_SHARE = 0.1
 """The sequence begins where this share of the drafts is accepted, unless that is too few."""
-_DRAWS = 400
-_MOST_STEPS = 100
-_ENOUGH = 0.8
-_MOST_DOUBLINGS = 6
-"""Share of the labels; if more were needed, changing the rubric would be better."""
 
 
 def library(name: str) -> Any:  # noqa: ANN401 - a module without types
@@ -200,37 +195,3 @@ def first_size(most: Counts, drafts: int) -> int:
     with_one = np.flatnonzero(most >= 1)
     least = int(with_one[0]) if len(with_one) else drafts + 1
     return max(least, math.ceil(_STRICTEST_SHARE * drafts))
-
-
-def power(steps: Steps, aim: Aim, *, drafts: int, generator: np.random.Generator) -> float:
-    """The share of label sets of a size in which a threshold would be named.
-
-    Label sets are drawn from the one there is, so the figure is an estimate.
-    """
-    kept = np.unique(np.linspace(0, len(steps.thresholds) - 1, _MOST_STEPS).astype(int))
-    wrong, accepted = steps.wrong[kept], steps.accepted[kept]
-    right = np.diff(accepted - wrong, prepend=0, append=steps.drafts - steps.rejects)
-    cells = np.concatenate([right, np.diff(wrong, prepend=0, append=steps.rejects)])
-    drawn = generator.multinomial(drafts, cells / steps.drafts, size=_DRAWS)
-    right, wrong = np.cumsum(drawn.reshape(_DRAWS, 2, -1), axis=-1).swapaxes(0, 1)
-    sets = Steps(
-        thresholds=steps.thresholds[kept],
-        accepted=(right + wrong)[:, :-1],
-        wrong=wrong[:, :-1],
-        drafts=drafts,
-        rejects=wrong[:, -1],
-    )
-    return float((named_step(sets, aim) >= 0).mean())
-
-
-def drafts_needed(steps: Steps, aim: Aim, *, generator: np.random.Generator) -> int | None:
-    """How many labeled drafts name a threshold in 80 of 100 label sets; None if far too many."""
-    sizes = [
-        math.ceil(steps.drafts * 2 ** (half / 2)) for half in range(1, 2 * _MOST_DOUBLINGS + 1)
-    ]
-
-    def is_enough(drafts: int) -> bool:
-        return power(steps, aim, drafts=drafts, generator=generator) >= _ENOUGH
-
-    # Where the largest number does not do, scores separate too little, and no number does.
-    return next(filter(is_enough, sizes), None) if is_enough(sizes[-1]) else None

@@ -8,62 +8,22 @@ evidence for a threshold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from secrets import token_hex
 from shutil import copymode
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel
 
 from harness.errors import InvalidInput, RubricInvalid
-from harness.files import shipped_directory, write_whole, writing
+from harness.files import shipped_directory, writing
 from harness.rubric.calibration.bounds import Aim, AtThreshold
 from harness.rubric.load import RubricFile
-from harness.rubric.noise import Noise
+from harness.rubric.noise import Noise, RubricRecord
 from harness.rubric.prompt import prompt_sha256
 from harness.rubric.rubric import FILLED_IN, Rubric
-
-
-class _Record(BaseModel):
-    """A file beside a rubric."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-    kind: ClassVar[str]
-
-    @classmethod
-    def path(cls, rubric: Rubric, directory: Path) -> Path:
-        """Where it is kept; `directory` is mostly the folder of the rubric's own file."""
-        return directory / f"{rubric.id}.{cls.kind}.json"
-
-    @classmethod
-    def read(cls, rubric: Rubric, directory: Path) -> Self | None:
-        """What was written; None if nothing was.
-
-        Raises:
-            InvalidInput: The file is another one.
-        """
-        path = cls.path(rubric, directory)
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValidationError as error:
-            raise InvalidInput(
-                f"'harness rubric tune' did not write this file ({error.errors()[0]['msg']}); "
-                "move it away",
-                code="tune.file-invalid",
-                path=path,
-            ) from error
-
-    def write(self, rubric: Rubric, directory: Path) -> None:
-        """Writes it whole or not at all.
-
-        Raises:
-            InvalidInput: It cannot be written.
-        """
-        write_whole(self.path(rubric, directory), self.model_dump_json().encode() + b"\n")
 
 
 class Attempt(BaseModel):
@@ -76,34 +36,55 @@ class Attempt(BaseModel):
     scores: dict[str, float | None]
     """By the labels' digests: the highest threshold at which a draft passes; None for none."""
 
+    def has_scores_of(self, other: Attempt) -> bool:
+        """Whether it saw some of the same labels, and the same scores of each."""
+        shared = self.scores.keys() & other.scores.keys()
+        return bool(shared) and all(self.scores[one] == other.scores[one] for one in shared)
 
-class Attempts(_Record):
+
+class Attempts(RubricRecord):
     """All looks at labels by a rubric and its earlier versions."""
 
     kind = "attempts"
 
     attempts: tuple[Attempt, ...] = ()
 
+    @classmethod
+    def beside(cls, rubric: Rubric, directory: Path) -> Self:
+        """Those of the rubric, and of all others in its folder: a copy has another name.
+
+        Raises:
+            InvalidInput: One of the files is another.
+        """
+        found = cls.read(rubric, directory) or cls()
+        for path in sorted(directory.glob(f"*.{cls.kind}.json")):
+            found = found.joined(cls.read_file(path).attempts)
+        return found
+
     def after(self, pass_at: float, scores: Mapping[str, float | None], *, drafts: int) -> Self:
         """With another look at so many drafts; the same scores are the same attempt."""
-        thresholds, sizes, merged, others = {pass_at}, {drafts}, dict(scores), []
-        for one in self.attempts:
-            shared = one.scores.keys() & scores.keys()
-            if shared and all(one.scores[label] == scores[label] for label in shared):
-                thresholds |= set(one.pass_at)
-                sizes |= set(one.drafts)
-                merged |= one.scores
-            else:
-                others.append(one)
-        new = Attempt(pass_at=tuple(sorted(thresholds)), drafts=tuple(sorted(sizes)), scores=merged)
-        return self.model_copy(update={"attempts": (*others, new)})
+        return self.joined([Attempt(pass_at=(pass_at,), drafts=(drafts,), scores=dict(scores))])
+
+    def joined(self, looks: Iterable[Attempt]) -> Self:
+        """With other looks; the same scores are the same attempt."""
+        kept = [*self.attempts]
+        for look in looks:
+            same = [one for one in (*kept, look) if one.has_scores_of(look)]
+            kept = [one for one in kept if one not in same]
+            new = Attempt(
+                pass_at=tuple(sorted({at for one in same for at in one.pass_at})),
+                drafts=tuple(sorted({size for one in same for size in one.drafts})),
+                scores={label: score for one in same for label, score in one.scores.items()},
+            )
+            kept.append(new)
+        return self.model_copy(update={"attempts": tuple(kept)})
 
     def on(self, scores: Mapping[str, float | None]) -> tuple[Attempt, ...]:
         """Those that saw any of these labels."""
         return tuple(one for one in self.attempts if one.scores.keys() & scores.keys())
 
 
-class Calibration(_Record):
+class Calibration(RubricRecord):
     """What a rubric's threshold rests on."""
 
     kind = "calibration"

@@ -1,4 +1,4 @@
-"""Reads drafts that people labeled, and pairs of drafts of which people prefer one.
+"""Reads drafts that people labeled.
 
 The rows are those of any table. A draft may have several, with different `dimension` (the long
 form) or `rater`; a repeated score is another sample. All mistakes are reported at once.
@@ -7,28 +7,20 @@ form) or `rater`; a repeated score is another sample. All mistakes are reported 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    StringConstraints,
-    ValidationError,
-)
-from pydantic_core import PydanticCustomError
-from pydantic_core.core_schema import ValidationInfo
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
 
 from harness.errors import InvalidInput, LabelsInvalid, did_you_mean
 from harness.rows import Row, listed, read_rows
 from harness.rubric.draft import Draft
-from harness.rubric.rubric import Rubric
+from harness.rubric.rubric import Rubric, Scale
 
 COMPOSITE = ""
 """In place of a dimension's name, where a file has one score for the whole draft."""
@@ -37,8 +29,7 @@ HOLD = "hold"
 
 _TEXTS = ("id", "draft", "path", "task", "group", "split", "evaluator", "sources")
 _LABELS = {"accept", "human", "group", "split"}
-_OF_PAIRS = ("prefer", "judged", "judged_swapped", "a", "b")
-_READ = {*_TEXTS, *_LABELS, *_OF_PAIRS, "score", "unjudged", "rubric_sha256", "samples", "sha256"}
+_READ = {*_TEXTS, *_LABELS, "score", "unjudged", "rubric_sha256", "samples", "sha256"}
 _OF_SCORING = {"passed", "composite", "below_floor", "gates", "missing", "rubric"}
 _OF_SCORING |= {"compressed", "scores", "judges", "error", "outdated"}
 """Columns of `harness rubric score` that are ignored here."""
@@ -46,20 +37,19 @@ _KNOWN = {*_READ, *_OF_SCORING, "dimension", "rater", "seed"}
 _OF_A_JUDGE = {"score", "evaluator", "unjudged", "rubric_sha256", "samples"}
 """Columns that do not count in a row that is outdated."""
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
-_PREFERENCES = {"1": "a", "2": "b", "0": "tie", "equal": "tie", "": ""}
 _DECISIONS = {"1.0": "yes", "0.0": "no", "accept": "yes", "reject": "no"}
+_VERDICTS = {"pass": 1, "yes": 1, "true": 1, "fail": 0, "no": 0, "false": 0}
 _SHOWN_OF_A_KIND = 3
-
-M = TypeVar("M", bound=BaseModel)
 
 _MODEL = ConfigDict(frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
 
 
-def _on_scale(value: float, info: ValidationInfo) -> float:
-    scale: Any = info.context
-    if not scale.min <= value <= scale.max:
-        raise PydanticCustomError("off_scale", "off the scale")
-    return value
+Unreadable = Literal["drop", "lowest"]
+"""What becomes of a judgement without a score, which a file has as null: it does not count, or as
+the lowest score."""
+OffScale = Literal["refuse", "drop", "clip", "lowest"]
+"""What becomes of an evaluator's score off the scale: a mistake of the file, left out, the nearest
+end of the scale, or the lowest score."""
 
 
 def _samples(value: object) -> list[Any]:
@@ -78,10 +68,7 @@ def _lower(words: Mapping[str, str]) -> BeforeValidator:
 
 
 Name = Annotated[str, StringConstraints(strip_whitespace=True)]
-Score = Annotated[float, AfterValidator(_on_scale)]
 Decision = Annotated[bool, _lower(_DECISIONS)]
-Preference = Annotated[Literal["a", "b", "tie", ""], _lower(_PREFERENCES)]
-"""Which draft of a pair is preferred; empty if that was not said."""
 
 
 class Labeled(BaseModel):
@@ -95,11 +82,11 @@ class Labeled(BaseModel):
     draft: str | None = None
     task: str = ""
     sources: tuple[str, ...] = ()
-    people: dict[str, dict[str, Score]] = {}
+    people: dict[str, dict[str, float]] = {}
     """Their scores, by dimension or `COMPOSITE`, and rater, who may have no name."""
     accept: dict[str, Decision] = {}
     """Whether the draft is good enough, by rater."""
-    scores: dict[str, Annotated[tuple[Score, ...], BeforeValidator(_samples)]] = {}
+    scores: dict[str, tuple[float, ...]] = {}
     """The evaluator's, by dimension or `COMPOSITE`: one for each sample."""
     group: Name = ""
     """What it shares with other drafts, such as a source; empty if nothing."""
@@ -113,8 +100,8 @@ class Labeled(BaseModel):
     """How often it was judged; empty if the file does not say, or where that was not fixed."""
     sha256: str = ""
     """Digest of text, task and sources, if the file gives it in their place."""
-    file: str = ""
-    """Where it was read, which tells drafts apart of which only a number is known."""
+    among: str = ""
+    """Digest of its file's labels, which tells drafts apart of which only a number is known."""
 
     @property
     def text(self) -> Draft | None:
@@ -124,13 +111,18 @@ class Labeled(BaseModel):
         return Draft(text=self.draft, task=self.task, sources=self.sources)
 
     @property
+    def content(self) -> str:
+        """Digest of text, task and sources; empty if they are unknown."""
+        return self.text.sha256 if self.text else self.sha256
+
+    @property
     def digest(self) -> str:
         """Of the draft, by which looks at its label are remembered, whatever else a file says.
 
         Its text, task and sources tell it; without a text, its id.
         """
-        known = self.text.sha256 if self.text else self.sha256
-        known = known or (self.id if self.named else f"{self.file} {self.id}")
+        number = self.id.rpartition(":")[2]
+        known = self.content or (self.id if self.named else f"{self.among} {number}")
         return hashlib.sha256(known.encode()).hexdigest()[:12]
 
     @property
@@ -139,30 +131,18 @@ class Labeled(BaseModel):
         return self.digest + self.model_dump_json(include={"people", "accept"})
 
 
-class Pair(BaseModel):
-    """Two drafts of which people prefer one."""
-
-    model_config = _MODEL
-
-    id: str
-    prefer: Preference = ""
-    """The draft that people prefer."""
-    judged: Preference = ""
-    """By the evaluator, which was shown `a` first."""
-    judged_swapped: Preference | None = None
-    """By the evaluator, which was shown `b` first; None if it was not asked so."""
-    group: Name = ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """What a file holds: drafts, or pairs of them."""
+    """What a file holds."""
 
     path: Path
     drafts: tuple[Labeled, ...] = ()
-    pairs: tuple[Pair, ...] = ()
     ignored: tuple[str, ...] = ()
     """Columns that mean nothing here."""
+    unreadable: Mapping[str, int] = field(default_factory=dict)
+    """By column, how many of the evaluator's judgements have no score."""
+    off_scale: Mapping[str, int] = field(default_factory=dict)
+    """By column, how many of its scores are off the scale, if that is no mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +154,7 @@ class _Cell:
 
 
 _Place = tuple[str, ...]
-"""Where a value stands in `Labeled` or `Pair`."""
+"""Where a value stands in `Labeled`."""
 
 
 def read_labels(
@@ -183,16 +163,20 @@ def read_labels(
     *,
     columns: Mapping[str, str],
     least: Literal["labels", "scores"] = "labels",
+    unreadable: Unreadable = "drop",
+    off_scale: OffScale = "refuse",
 ) -> Labels:
     """The labels of a file.
 
     `columns` has the file's name of a column by its name here; `least` is what the file must have.
+    `unreadable` and `off_scale` are for the evaluator's scores; what people give off the scale is a
+    mistake.
 
     Raises:
         InvalidInput: The file cannot be read, or has no labels.
         LabelsInvalid: It has mistakes.
     """
-    reading = _Reading(path, rubric, columns, least)
+    reading = _Reading(path, rubric, columns, least, unreadable, off_scale)
     labels = reading.labels()
     reading.refuse()
     return labels
@@ -206,13 +190,18 @@ class _Reading:
     rubric: Rubric
     columns: Mapping[str, str]
     least: Literal["labels", "scores"]
+    unreadable: Unreadable
+    off_scale: OffScale
+    unread: Counter[str] = field(default_factory=Counter)
+    beyond: Counter[str] = field(default_factory=Counter)
+    """How many there are of either, by column."""
     mistakes: list[tuple[str, InvalidInput]] = field(default_factory=list)
     """With their columns."""
 
     def labels(self) -> Labels:
         # 1. The rows.
         rows: list[Row] = []
-        for row in read_rows([str(self.path)], columns=self.columns):
+        for row in read_rows([str(self.path)], columns=self.columns, empty={"score"}):
             if isinstance(row, Row):
                 rows.append(row)
             elif row.line is None:
@@ -222,12 +211,12 @@ class _Reading:
         names = dict.fromkeys(name for row in rows for name in row.fields)
         kinds = {name.partition(".")[0]: name for name in names}
         scores = {"score"} if self.least == "scores" else set()
-        if not kinds.keys() & {"accept", "human", "prefer", *scores}:
+        if not kinds.keys() & {"accept", "human", *scores}:
             self.refuse()
             raise InvalidInput(
                 "it has no human labels; add a column 'accept' with yes or no, 'human.DIMENSION' "
-                "with scores, or 'prefer' for pairs, or name another column with --columns "
-                f"accept=NAME (columns with values: {', '.join(names) or 'none'})",
+                "with scores, or name another column with --columns accept=NAME "
+                f"(columns with values: {', '.join(names) or 'none'})",
                 code="labels.no-labels",
                 path=self.path,
             )
@@ -238,7 +227,7 @@ class _Reading:
             if of and kind in {"human", "score"}:
                 self._check_dimension(_Cell(header, name, of))
 
-        # 2. What they mean, by draft or pair.
+        # 2. What they mean, by draft.
         found: dict[str, dict[_Place, _Cell]] = {}
         by_row = not kinds.keys() & {"dimension", "rater"}
         for row in rows:
@@ -251,15 +240,16 @@ class _Reading:
                 )
                 self._wrong(_Cell(row, "id", row.id), said, code="labels.duplicate-id")
                 continue
-            known = {"id": row.id, "named": _is_named(row), "file": self.path.name}
+            known = {"id": row.id, "named": _is_named(row)}
             cells = found.setdefault(row.id, {(n,): _Cell(row, "id", v) for n, v in known.items()})
             self._gather(row, cells)
         ignored = tuple(name for kind, name in kinds.items() if kind not in _KNOWN)
-        if "prefer" in kinds:
-            pairs = tuple(filter(None, [self._value(Pair, cells) for cells in found.values()]))
-            return Labels(path=self.path, pairs=pairs, ignored=ignored)
-        drafts = tuple(filter(None, [self._value(Labeled, cells) for cells in found.values()]))
-        return Labels(path=self.path, drafts=drafts, ignored=ignored)
+        drafts = tuple(filter(None, map(self._value, found.values())))
+        people = sorted(one.model_dump_json(include={"people", "accept"}) for one in drafts)
+        among = hashlib.sha256("".join(people).encode()).hexdigest()
+        drafts = tuple(one.model_copy(update={"among": among}) for one in drafts)
+        counts = {"unreadable": self.unread, "off_scale": self.beyond}
+        return Labels(path=self.path, drafts=drafts, ignored=ignored, **counts)
 
     def refuse(self) -> None:
         """Raises all mistakes at once; of each kind, the message has the first few."""
@@ -297,9 +287,13 @@ class _Reading:
             self.mistakes.append(("draft", error))
             return
         texts = {"draft": draft, "path": draft, "sources": sources}
+        not_judged = {one.name for one in self.rubric.checked}
+        not_judged.update(map(str, listed(row.fields.get("unjudged", []))))
         for name, column in wide(row).items():
             place = _place_of(name)
             value = texts.get(name, row.fields[column])
+            if value is None and place[1] in not_judged:
+                continue
             has_several = place[0] == "people" and not place[2] and isinstance(value, str | list)
             if has_several and len(scores := _samples(value)) > 1:
                 for number, score in enumerate(scores, start=1):
@@ -316,24 +310,68 @@ class _Reading:
                 self._wrong(cell, said, code="labels.two-values")
             cells[place] = cell
 
-    def _value(self, kind: type[M], cells: Mapping[_Place, _Cell]) -> M | None:
+    def _value(self, cells: Mapping[_Place, _Cell]) -> Labeled | None:
         nested: dict[str, Any] = {}
         for place, cell in cells.items():
-            inner = nested
+            inner, value = nested, cell.value
             for part in place[:-1]:
                 inner = inner.setdefault(part, {})
-            inner[place[-1]] = cell.value
+            if place[0] == "people":
+                value = self._score(cell, value, place[1])
+            elif place[0] == "scores":
+                value = self._of_evaluator(cell, place[1])
+            if value not in (None, ()):
+                inner[place[-1]] = value
         try:
-            return kind.model_validate(nested, context=self.rubric.scale)
+            return Labeled.model_validate(nested)
         except ValidationError as error:
             for one in error.errors():
                 place = tuple(map(str, one["loc"]))
                 cell = next(cell for at, cell in cells.items() if at == place[: len(at)])
                 code, said = _EXPLAINED.get(one["type"], ("labels.malformed", one["msg"]))
-                if one["type"] == "off_scale":
-                    said = said.format(self.rubric.scale)
                 self._wrong(cell, f"{str(one['input'])!r:.40}: {said}", code=code)
         return None
+
+    def _score(self, cell: _Cell, value: object, name: str) -> float | None:
+        """A score by people."""
+        scale = self.rubric.scale_of(name)
+        score = _number(value, scale)
+        if score is None:
+            self._wrong(cell, f"{str(value)!r:.40}: {_NO_NUMBER}", code="labels.not-a-number")
+        elif not scale.min <= score <= scale.max:
+            said = f"{str(value)!r:.40}: not on its scale, {scale.min:g} to {scale.max:g}"
+            said += " (--off-scale can clip or drop it)" * (cell.column.startswith("score"))
+            self._wrong(cell, said, code="labels.off-scale")
+        return score
+
+    def _of_evaluator(self, cell: _Cell, name: str) -> tuple[float, ...]:
+        """The samples of a cell that count."""
+        scale = self.rubric.scale_of(name)
+        scores = []
+        for value in _samples(cell.value):
+            score = _number(value, scale)
+            if value is None or str(value).strip().lower() in _MISSING:
+                self.unread[cell.column] += 1
+                scores += [scale.min] if self.unreadable == "lowest" else []
+            elif score is None or self.off_scale == "refuse" or scale.min <= score <= scale.max:
+                scores.append(self._score(cell, value, name) or 0.0)
+            else:
+                self.beyond[cell.column] += 1
+                nearest = min(max(score, scale.min), scale.max)
+                scores += {"drop": [], "clip": [nearest], "lowest": [scale.min]}[self.off_scale]
+        return tuple(scores)
+
+
+def _number(value: object, scale: Scale) -> float | None:
+    """A score; of pass and fail, in words too. None if it is none."""
+    word = str(value).strip().lower()
+    if scale.is_pass_fail and word in _VERDICTS:
+        return scale.at(float(_VERDICTS[word]))
+    try:
+        score = float(word)
+    except ValueError:
+        return None
+    return score if math.isfinite(score) else None
 
 
 def _is_named(row: Row) -> bool:
@@ -363,7 +401,9 @@ def wide(row: Row) -> dict[str, str]:
     for name, value in row.fields.items():
         kind, _, rest = name.partition(".")
         missing = isinstance(value, str) and value.strip().lower() in _MISSING
-        if kind not in _READ - {"id"} or (missing and kind not in _TEXTS):
+        if kind not in _READ - {"id"} or (missing and kind not in {*_TEXTS, "score"}):
+            continue
+        if kind == "score" and value == "":
             continue
         if kind in _OF_A_JUDGE and "outdated" in row.fields:
             continue
@@ -381,11 +421,8 @@ def _place_of(column: str) -> _Place:
     return places.get(kind, ("draft",) if column == "path" else (column,))
 
 
-_NO_NUMBER = "labels.not-a-number", "not a number; write it with a point, 7.5, or leave it empty"
+_NO_NUMBER = "not a number; write it with a point, 7.5, or leave it empty"
 _EXPLAINED = {
-    **dict.fromkeys(("float_parsing", "float_type", "finite_number"), _NO_NUMBER),
     "bool_parsing": ("labels.not-yes-or-no", "write yes or no, or nothing"),
-    "literal_error": ("labels.not-a-preference", "write a, b or tie, or nothing"),
-    "off_scale": ("labels.off-scale", "not on the rubric's scale, {0.min:g} to {0.max:g}"),
 }
 """By pydantic's type of error."""

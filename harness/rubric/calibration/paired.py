@@ -1,4 +1,4 @@
-"""Compares how well two sets of scores of the same labeled drafts agree with people.
+"""Compares two sets of scores of the same drafts: how far apart they are, and which people share.
 
 Drafts are resampled by groups, and each resample holds both sets: what makes a draft hard for both
 does not widen the interval of their difference.
@@ -46,12 +46,20 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """Which side agrees better with people, and which thresholds they may have."""
+class Shift:
+    """How far the second side's scores are from the first's, on the first's scale."""
 
     drafts: int
-    """With labels, and with scores of both."""
-    groups: int
+    """With scores of both."""
+    mean: Difference
+    pearson: Estimate
+    """Whether one rises with the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preference:
+    """Which side agrees better with people, and which thresholds they may have."""
+
     agreement: Mapping[str, Mapping[str, Difference]]
     """By dimension that both have, and of `composite`: `pearson` and `kappa` with the mean of
     people, and `offset` from it; of `composite`, also `auc`: how often a draft that people accept
@@ -66,43 +74,77 @@ class Comparison:
     """Includes these two."""
 
 
-def paired(
-    first: Sequence[Labeled], second: Sequence[Labeled], rubrics: Rubrics, *, accept_at: float
-) -> list[Pair]:
-    """The labeled drafts of which both have scores.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How two sets of scores differ."""
 
-    Those of `second` need no labels: what people decide goes by `first` and its rubric.
+    drafts: int
+    """With scores of both."""
+    groups: int
+    shifts: Mapping[str, Shift]
+    """By dimension that both have, and of `composite`."""
+    only_first: tuple[str, ...]
+    """Drafts that pass by the first side's `pass_at` and not by the second's."""
+    only_second: tuple[str, ...]
+    both_pass: int
+    people: Preference | None = None
+    """None without labels."""
+
+
+def labeled_by(scores: Sequence[Labeled], labels: Sequence[Labeled]) -> list[Labeled]:
+    """Scored drafts with the labels of others of the same id, and the texts where those have them.
 
     Raises:
-        InvalidInput: Labels or texts differ, or no draft has both scores.
+        InvalidInput: Labels or texts differ.
     """
-    others = {one.id: one for one in second}
-    both = [(one, others[one.id]) for one in first if one.id in others]
-    if differ := [a.id for a, b in both if not _may_be_one(a, b)]:
+    by_id = {one.id: one for one in labels}
+    pairs = [(one, by_id[one.id]) for one in scores if one.id in by_id]
+    if differ := [a.id for a, b in pairs if not _may_be_one(a, b)]:
         raise InvalidInput(
-            f"labels, groups or texts of {len(differ)} drafts differ between the two files, for "
+            f"labels, groups or texts of {len(differ)} drafts differ between the files, for "
             f"example of '{differ[0]}'; compare scores of the same drafts",
             code="compare.drafts-differ",
         )
-    other = [a.model_copy(update={"scores": b.scores, "evaluator": b.evaluator}) for a, b in both]
-    sides = [
-        {one.labeled.id: one for one in scored_drafts(side, rubric, accept_at=accept_at)[0]}
-        for side, rubric in zip(([a for a, _ in both], other), rubrics, strict=True)
+    names = ("draft", "task", "sources", "people", "accept", "group", "split")
+    return [
+        one.model_copy(update={n: said for n in names if (said := getattr(other, n))})
+        for one, other in pairs
     ]
-    pairs = [(one, sides[1][name]) for name, one in sides[0].items() if name in sides[1]]
-    if not pairs:
-        raise InvalidInput(
-            "no draft has labels and is scored in both files; drafts are matched by id",
-            code="compare.no-pairs",
-        )
-    return [(a, replace(b, accept=a.accept)) for a, b in pairs]
 
 
 def _may_be_one(one: Labeled, other: Labeled) -> bool:
     """Whether nothing that both say differs."""
     people = [(one.people[name], other.people[name]) for name in one.people.keys() & other.people]
-    said = [(one.draft, other.draft), (one.group, other.group), (one.accept, other.accept)]
+    said = [(one.content, other.content), (one.group, other.group), (one.accept, other.accept)]
     return all(a == b for a, b in [*said, *people] if a and b)
+
+
+def paired(
+    first: Sequence[Labeled], second: Sequence[Labeled], rubrics: Rubrics, *, accept_at: float
+) -> list[Pair]:
+    """The drafts of which both have scores.
+
+    Where people's scores decide, it is by `first` and its rubric.
+
+    Raises:
+        InvalidInput: Labels or texts differ, or no draft has both scores.
+    """
+    other = labeled_by(second, first)
+    sides = [
+        {one.labeled.id: one for one in scored_drafts(side, rubric, accept_at=accept_at)}
+        for side, rubric in zip((first, other), rubrics, strict=True)
+    ]
+    pairs = [(one, sides[1][name]) for name, one in sides[0].items() if name in sides[1]]
+    have_both = (
+        a.scores.keys() & b.scores.keys() or not np.isnan(a.composite + b.composite)
+        for a, b in pairs
+    )
+    if not any(have_both):
+        raise InvalidInput(
+            "no draft is scored in both files; drafts are matched by id",
+            code="compare.no-pairs",
+        )
+    return [(a, replace(b, accept=a.accept)) for a, b in pairs]
 
 
 def compare(
@@ -110,12 +152,56 @@ def compare(
     rubrics: Rubrics,
     aim: Aim,
     *,
-    attempts: Attempts,
+    attempts: Attempts | None,
     generator: np.random.Generator,
 ) -> Comparison:
-    """Which side agrees better with people; the arguments are as for `paired` and `tune`."""
-    resamples = Resamples([one.group for one, _ in pairs], generator)
+    """How the sides differ; and, with earlier looks at their labels, which agrees with people.
 
+    The arguments are as for `paired` and `tune`.
+    """
+    resamples = Resamples([one.group for one, _ in pairs], generator)
+    scores = _scores(pairs, rubrics)
+    shifts = {}
+    for name, (first, second) in scores.items():
+        both = ~np.isnan(first + second)
+        if both.any():
+            found = linear(resamples, both, first[both], second[both])
+            apart = resamples.estimate(found["offset"], confidence=aim.confidence)
+            means = float(first[both].mean()), float(second[both].mean())
+            shifts[name] = Shift(
+                drafts=int(both.sum()),
+                mean=Difference(first=means[0], second=means[1], difference=apart),
+                pearson=resamples.estimate(found["pearson"], confidence=aim.confidence),
+            )
+    whole = [pair for pair in pairs if not any(np.isnan(one.composite) for one in pair)]
+    passed = {
+        pair[0].labeled.id: tuple(
+            one.reached >= by.pass_at for one, by in zip(pair, rubrics, strict=True)
+        )
+        for pair in whole
+    }
+    return Comparison(
+        drafts=max(shift.drafts for shift in shifts.values()),
+        groups=len(set(resamples.codes)),
+        shifts=shifts,
+        only_first=tuple(name for name, by in passed.items() if by == (True, False)),
+        only_second=tuple(name for name, by in passed.items() if by == (False, True)),
+        both_pass=sum(by == (True, True) for by in passed.values()),
+        people=None
+        if attempts is None
+        else _preference(pairs, scores, rubrics, resamples, aim=aim, attempts=attempts),
+    )
+
+
+def _preference(
+    pairs: Sequence[Pair],
+    scores: Mapping[str, Values],
+    rubrics: Rubrics,
+    resamples: Resamples,
+    *,
+    aim: Aim,
+    attempts: Attempts,
+) -> Preference:
     def told(draws: Sequence[Values]) -> Difference:
         first, second = draws
         apart = resamples.estimate(second - first, confidence=aim.confidence)
@@ -123,30 +209,36 @@ def compare(
 
     # 1. Agreement, on the same drafts and resamples.
     agreement: dict[str, dict[str, Difference]] = {}
-    for name, ab in _scores(pairs, rubrics).items():
+    for name, sides in scores.items():
         people = _people(pairs, COMPOSITE if name == "composite" else name)
-        both = ~np.isnan(people + ab[0] + ab[1])
+        both = ~np.isnan(people + sides[0] + sides[1])
         if both.any():
-            each = [linear(resamples, both, people[both], scores[both]) for scores in ab]
+            each = [linear(resamples, both, people[both], side[both]) for side in sides]
             kinds = ("pearson", "kappa", "offset")
             agreement[name] = {kind: told([one[kind] for one in each]) for kind in kinds}
+    counted = np.array([not (one.lacks or other.lacks) for one, other in pairs])
+    if not counted.any():
+        raise InvalidInput(
+            "no draft has labels and a composite of both; drafts are matched by id",
+            code="compare.no-pairs",
+        )
     accepted = np.array([one.accept for one, _ in pairs])
-    areas = [auc(scores, accepted, resamples=resamples) for scores in ab]  # of the composites
+    composites = np.where(counted, scores["composite"], np.nan)
+    areas = [auc(side, accepted, resamples=resamples) for side in composites]
     agreement["composite"] = {**agreement.get("composite", {}), "auc": told(areas)}
 
     # 2. Thresholds: what may go wrong is shared by both, and by earlier looks.
-    held = [pair for pair in pairs if pair[0].labeled.split == HOLD] or pairs
-    sides = [one_per_group(pair[side] for pair in held) for side in (0, 1)]
-    for rubric, drafts in zip(rubrics, sides, strict=True):
-        attempts = attempts.after(rubric.pass_at, seen_in(drafts), drafts=len(drafts))
-    aim = shared_aim(aim, attempts.on(seen_in(sides[0])))
+    whole = [pair for pair, counts in zip(pairs, counted, strict=True) if counts]
+    held = [pair for pair in whole if pair[0].labeled.split == HOLD] or whole
+    drafts = [one_per_group(pair[side] for pair in held) for side in (0, 1)]
+    for rubric, side in zip(rubrics, drafts, strict=True):
+        attempts = attempts.after(rubric.pass_at, seen_in(side), drafts=len(side))
+    aim = shared_aim(aim, attempts.on(seen_in(drafts[0])))
     first, second = (
         steps_of(np.array([d.reached for d in side]), np.array([not d.accept for d in side]))
-        for side in sides
+        for side in drafts
     )
-    return Comparison(
-        drafts=len(pairs),
-        groups=len(set(resamples.codes)),
+    return Preference(
         agreement=agreement,
         own=(first.at(rubrics[0].pass_at), second.at(rubrics[1].pass_at)),
         named=(_named(first, aim), _named(second, aim)),
@@ -156,14 +248,22 @@ def compare(
 
 
 def _scores(pairs: Sequence[Pair], rubrics: Rubrics) -> dict[str, Values]:
-    """By dimension that both have, then of the composite: `(2, drafts)`, NaN where missing."""
+    """By dimension that both have, then of the composite: `(2, drafts)`, NaN where missing.
+
+    All are on the first side's scale.
+    """
     others = {dimension.name for dimension in rubrics[1].dimensions}
     names = [one.name for one in rubrics[0].dimensions if one.name in others]
     found = {
         name: np.array([[one.scores.get(name, np.nan) for one in pair] for pair in pairs]).T
         for name in names
     }
-    return {**found, "composite": np.array([[one.composite for one in pair] for pair in pairs]).T}
+    found["composite"] = np.array([[one.composite for one in pair] for pair in pairs]).T
+    for name, (_, second) in found.items():
+        own, other = (rubric.scale_of(name) for rubric in rubrics)
+        if (own.min, own.max) != (other.min, other.max):
+            second[:] = own.min + other.share(second) * (own.max - own.min)
+    return found
 
 
 def _people(pairs: Sequence[Pair], name: str) -> Values:

@@ -22,21 +22,15 @@ from harness.rubric.calibration.agreement import (
 from harness.rubric.calibration.bounds import (
     Aim,
     AtThreshold,
-    Steps,
-    drafts_needed,
-    first_size,
     least_drafts,
     most_wrong,
     named_step,
-    power,
     steps_of,
     upper_bound,
 )
 from harness.rubric.calibration.calibration_files import Attempt, Attempts
 from harness.rubric.calibration.labels import COMPOSITE, HOLD, Labeled
-from harness.rubric.draft import Draft
 from harness.rubric.load import at_any_threshold
-from harness.rubric.prompt import asked_of
 from harness.rubric.rubric import Rubric
 from harness.rubric.scoring import checked_score
 from harness.rubric.verdict import DimensionScore, half_up, reach_verdict, shut_gates
@@ -49,9 +43,12 @@ class Scored:
     """A labeled draft with its composite."""
 
     labeled: Labeled
-    accept: bool
+    accept: bool = False
     """Whether people accept it."""
-    composite: float
+    composite: float = math.nan
+    """NaN if not all that it needs was scored."""
+    lacks: str = ""
+    """Why thresholds cannot count it, if so: agreement goes by the scores that it has."""
     blocked: bool = False
     """Whether it fails at every threshold: a floor is not reached, or not all was scored."""
     scores: Mapping[str, float]
@@ -69,18 +66,6 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tenth:
-    """A tenth of the drafts that count, by their composites; more or less, as equal ones allow."""
-
-    low: float
-    """Its lowest composite."""
-    high: float
-    drafts: int
-    accepted: int
-    """Accepted by people."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
     """What labels say."""
 
@@ -91,26 +76,15 @@ class Tuning:
     """The rate there is at most this, if `pass_at` was chosen before the labels were seen."""
     named: AtThreshold | None
     """The lowest threshold that keeps the aim; None if none does."""
-    power: float | None
-    """If none is named: the share of label sets of this size in which one would be. Of labels that
-    name one it would be too high: they may be lucky."""
     missing: tuple[int, float] | None
     """If none is named: how many more drafts that count could name one at least, with no more wrong
     ones, and at which threshold. Which drafts count depends on the risk."""
-    needed: int | None
-    """If none is named: how many labeled drafts name one in 80 of 100 label sets; None if scores
-    separate too little."""
-    stopped_at: tuple[AtThreshold, tuple[str, ...]] | None
-    """If none is named, of those accepted: the threshold at which the first test failed, and the
-    ids of the wrong drafts there; None if too few are accepted for a test."""
     left_out: tuple[str, ...]
     """Optional dimensions that no evaluator scored."""
     steps: tuple[AtThreshold, ...]
     """From the strictest threshold on, one for every distinct composite."""
-    tenths: tuple[Tenth, ...]
-    """How many of them people accept, from the lowest composites on."""
     scored: tuple[Scored, ...]
-    """All drafts with both scores and labels: agreement is theirs."""
+    """All drafts with scores: agreement in a dimension is that of the drafts with both scores."""
     counted: tuple[Scored, ...]
     """What thresholds rest on: the drafts held back if any are, one of each group."""
     held_back: int
@@ -118,7 +92,7 @@ class Tuning:
     grouped: int
     """How many more there are in their groups."""
     dropped: Mapping[str, tuple[str, ...]]
-    """Ids of drafts that do not count, by the reason."""
+    """Ids of drafts that do not count for thresholds, by the reason."""
     agreements: tuple[Agreement, ...]
     discrimination: Estimate
     """The area under the ROC curve of the composite against people's decision."""
@@ -171,12 +145,18 @@ def tune(
         InvalidInput: No draft has both scores and labels.
     """
     # 1. Drafts with a composite and a decision. Those that count are independent.
-    scored, dropped = scored_drafts(drafts, rubric, accept_at=accept_at)
+    everything = scored_drafts(drafts, rubric, accept_at=accept_at)
+    scored = [one for one in everything if not one.lacks]
+    dropped: dict[str, tuple[str, ...]] = {}
+    for one in everything:
+        if one.lacks:
+            dropped[one.lacks] = (*dropped.get(one.lacks, ()), one.labeled.id)
     held = [one for one in scored if one.labeled.split == HOLD] or scored
     if not scored:
         reasons = "; ".join(f"{len(ids)}: {reason}" for reason, ids in dropped.items())
         raise InvalidInput(
-            f"no draft has both the evaluator's scores and people's label ({reasons})",
+            f"no draft has both the evaluator's scores and people's label ({reasons}); "
+            "harness rubric score gives scores, for --scores",
             code="tune.nothing-to-count",
         )
     decided = _is_decided(drafts)
@@ -200,35 +180,29 @@ def tune(
     rows = tuple(steps.at(float(threshold)) for threshold in steps.thresholds)
     own = steps.at(rubric.pass_at)
     index = int(named_step(steps, aim)) if rows else -1
-    undecided = bool(rows) and index < 0
-    chance = power(steps, aim, drafts=len(counted), generator=generator) if undecided else 0.0
 
     # 4. How well the evaluator agrees.
     versions = {"", rubric.sha256, *at_any_threshold(rubric)}
-    resamples = Resamples([one.group for one in scored], generator)
+    resamples = Resamples([one.group for one in everything], generator)
     samples = {name: [one.scores.get(name, ()) for one in drafts] for name in _names(rubric)}
     return Tuning(
         aim=aim,
         own=own,
         own_bound=upper_bound(own.wrong, own.trials(aim.risk), error=own_aim.error),
         named=rows[index] if index >= 0 else None,
-        power=chance if index < 0 else None,
         missing=_missing(rows, aim) if index < 0 else None,
-        needed=drafts_needed(steps, aim, generator=generator) if rows and index < 0 else None,
-        stopped_at=_stopped_at(rows, counted, steps, aim) if index < 0 else None,
         left_out=_left_out(scored, rubric),
         steps=rows,
-        tenths=tuple(_tenths(counted)),
-        scored=tuple(scored),
+        scored=tuple(everything),
         counted=counted,
         held_back=len(scored) - len(held),
         grouped=len(held) - len(counted),
         dropped=dropped,
-        agreements=tuple(_agreements(scored, rubric, resamples, aim.confidence)),
+        agreements=tuple(_agreements(everything, rubric, resamples, aim.confidence)),
         discrimination=resamples.estimate(
             auc(
-                np.array([one.composite for one in scored]),
-                np.array([one.accept for one in scored]),
+                np.array([math.nan if one.lacks else one.composite for one in everything]),
+                np.array([one.accept for one in everything]),
                 resamples=resamples,
             ),
             confidence=aim.confidence,
@@ -248,40 +222,19 @@ def tune(
     )
 
 
-def unscored(drafts: Sequence[Labeled], rubric: Rubric) -> dict[str, Draft]:
-    """The drafts, by id, that people labeled and that lack a judged dimension's score."""
-    is_decided = _is_decided(drafts)
-    return {
-        one.id: draft
-        for one in drafts
-        if (one.accept or (one.people and not is_decided))
-        and COMPOSITE not in one.scores
-        and (draft := one.text)
-        if any(dimension.name not in one.scores for dimension in asked_of(rubric, draft))
-    }
-
-
-def scored_drafts(
-    drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float
-) -> tuple[list[Scored], dict[str, tuple[str, ...]]]:
-    """The drafts with a composite and a decision; the ids of the others by what they lack."""
-    scored: list[Scored] = []
-    dropped: dict[str, tuple[str, ...]] = {}
+def scored_drafts(drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float) -> list[Scored]:
+    """The drafts with their scores; with a composite and a decision, unless they lack something."""
     # Where people decide, a draft on which they did not is left out, whatever its scores.
     labeled = set() if _is_decided(drafts) else {n for one in drafts for n in one.people}
     # Without any score of an optional dimension, there was no evaluator to ask.
     known = {name for one in drafts for name in one.scores}
     left_out = {d.name for d in rubric.judged if d.optional and d.name not in known}
-    for one in drafts:
-        accept = _decision(one, rubric, labeled, accept_at)
-        found: Scored | str = "no label by people"
-        if accept is not None:
-            found = _scored(one, rubric, left_out, accept=accept)
-        if isinstance(found, str):
-            dropped[found] = (*dropped.get(found, ()), one.id)
-        else:
-            scored.append(found)
-    return scored, dropped
+    scored = [_scored(one, rubric, left_out) for one in drafts]
+    decisions = [_decision(one, rubric, labeled, accept_at) for one in drafts]
+    return [
+        replace(one, lacks="no label by people") if accept is None else replace(one, accept=accept)
+        for one, accept in zip(scored, decisions, strict=True)
+    ]
 
 
 def _is_decided(drafts: Iterable[Labeled]) -> bool:
@@ -294,21 +247,23 @@ def _decision(one: Labeled, rubric: Rubric, labeled: set[str], accept_at: float)
         return statistics.fmean(one.accept.values()) > 0.5
     if not labeled or labeled - one.people.keys():
         return None
-    means = {name: statistics.fmean(by.values()) for name, by in one.people.items()}
+    by_name = {name: statistics.fmean(by.values()) for name, by in one.people.items()}
+    means = {name: rubric.shared(name, mean) for name, mean in by_name.items()}
     weights = {d.name: d.weight for d in rubric.dimensions if d.name in means}
     total = sum(weights[name] * means[name] for name in weights)
     return means.get(COMPOSITE, total / (sum(weights.values()) or 1)) >= accept_at
 
 
-def _scored(one: Labeled, rubric: Rubric, left_out: set[str], *, accept: bool) -> Scored | str:
-    """The draft with its composite, or what it lacks for one."""
+def _scored(one: Labeled, rubric: Rubric, left_out: set[str]) -> Scored:
+    """The draft with its composite, or with what it lacks for one."""
     means = {name: half_up(statistics.fmean(s), 0.01) for name, s in one.scores.items()}
     if COMPOSITE in means:
         whole = half_up(statistics.fmean(one.scores[COMPOSITE]), rubric.scale.composite_step)
-        return Scored(labeled=one, accept=accept, composite=whole, scores=means)
+        return Scored(labeled=one, composite=whole, scores=means)
     draft = one.text
     scores: list[DimensionScore] = []
     unjudged: list[str] = []
+    lacks: list[str] = []
     for dimension in (*rubric.checked, *rubric.judged):
         name = dimension.name
         found: DimensionScore | None = None
@@ -316,21 +271,24 @@ def _scored(one: Labeled, rubric: Rubric, left_out: set[str], *, accept: bool) -
         if name in means:
             found = DimensionScore(name=name, score=means[name], source="judged", reason="")
         elif dimension.checks and draft is None and name not in one.unjudged:
-            return f"no 'score.{name}', nor a text to check"
+            lacks.append(f"no 'score.{name}', nor a text to check")
         elif dimension.checks and draft is not None:
             found = checked_score(dimension, draft, rubric)
         elif name not in left_out and not lacks_sources and not shut_gates(rubric, scores):
-            return f"no 'score.{name}'"
+            lacks.append(f"no 'score.{name}'")
         if found is None:
             unjudged.append(name)
         else:
             scores.append(found)
+    if lacks or not scores:
+        reason = "; ".join(lacks) or "no score"
+        by_name = {score.name: score.score for score in scores}
+        return Scored(labeled=one, lacks=reason, scores=by_name)
     # What fails at the lowest threshold fails at every one.
     lowest = rubric.model_copy(update={"pass_at": rubric.scale.min})
     verdict = reach_verdict(lowest, scores, unjudged=tuple(unjudged))
     return Scored(
         labeled=one,
-        accept=accept,
         composite=verdict.composite,
         blocked=not verdict.passed,
         scores=verdict.vector,
@@ -359,25 +317,9 @@ def _sampled(one: Scored, rubric: Rubric) -> tuple[float, ...]:
     composites = []
     for together in zip(*given.values(), strict=True):
         scores = {**one.scores, **dict(zip(given, together, strict=True))}
-        total = sum(weight * scores[name] for name, weight in weights.items())
+        total = sum(w * rubric.shared(name, scores[name]) for name, w in weights.items())
         composites.append(scores.get(COMPOSITE, total / (sum(weights.values()) or 1)))
     return tuple(half_up(one, step) for one in composites)
-
-
-def _tenths(counted: Sequence[Scored]) -> Iterator[Tenth]:
-    composites = np.array([one.composite for one in counted])
-    accepted = np.array([one.accept for one in counted])
-    # An edge belongs to the tenth below it.
-    edges = np.unique(np.quantile(composites, np.linspace(0.1, 1, 10)))
-    place = np.searchsorted(edges, composites)
-    for number in np.unique(place):
-        inside = place == number
-        yield Tenth(
-            low=float(composites[inside].min()),
-            high=float(composites[inside].max()),
-            drafts=int(inside.sum()),
-            accepted=int(accepted[inside].sum()),
-        )
 
 
 def seen_in(counted: Iterable[Scored]) -> dict[str, float | None]:
@@ -407,20 +349,6 @@ def _missing(rows: Sequence[AtThreshold], aim: Aim) -> tuple[int, float] | None:
     return min(lacking, default=None)
 
 
-def _stopped_at(
-    rows: Sequence[AtThreshold], counted: Sequence[Scored], steps: Steps, aim: Aim
-) -> tuple[AtThreshold, tuple[str, ...]] | None:
-    """Where the sequence of tests ended, if it did with its first."""
-    if aim.risk != "accepted":
-        return None
-    first = first_size(most_wrong(steps.drafts, aim), steps.drafts)
-    at = next((row for row in rows if row.accepted >= first), None)
-    if at is None:
-        return None
-    wrong = (one for one in counted if one.reached >= at.threshold and not one.accept)
-    return at, tuple(one.labeled.id for one in wrong)
-
-
 def _left_out(scored: Sequence[Scored], rubric: Rubric) -> tuple[str, ...]:
     if any(COMPOSITE in one.labeled.scores for one in scored):
         return ()
@@ -447,7 +375,6 @@ def _agreements(
                 evaluator=evaluator,
                 people=np.array([[by.get(rater, np.nan) for rater in raters] for by in by_draft]),
                 resamples=resamples,
-                highest=rubric.scale.max,
                 lengths=lengths,
                 confidence=confidence,
             )

@@ -9,12 +9,10 @@ from harness.errors import InvalidInput
 from harness.rubric.calibration.bounds import (
     Aim,
     Steps,
-    drafts_needed,
     interval,
     library,
     most_wrong,
     named_step,
-    power,
     steps_of,
     upper_bound,
 )
@@ -139,33 +137,3 @@ def test_a_claim_holds_in_as_many_label_sets_as_it_says(kind, risk):
     assert false / 1_000 <= 0.12
     if kind == "tells":
         assert (named >= 0).mean() > 0.95
-
-
-def test_the_power_is_the_share_of_label_sets_that_name_a_threshold():
-    generator = np.random.default_rng(3)
-    steps = steps_of(*population(generator, 5_000, "tells"))
-    sizes = {drafts: power(steps, Aim(), drafts=drafts, generator=generator) for drafts in (40, 75)}
-
-    # Simulated: a threshold is named in 93 to 94 of 100 sets of 75.
-    assert sizes[40] < 0.05
-    assert sizes[75] == pytest.approx(0.935, abs=0.05)
-
-
-def test_what_is_needed_is_enough_and_not_far_too_much():
-    generator = np.random.default_rng(3)
-    scores, wrong = population(generator, 60, "tells")
-    steps = steps_of(scores, wrong)
-    aim = Aim(target=0.05)
-    needed = drafts_needed(steps, aim, generator=generator)
-
-    assert named_step(steps, aim) == -1
-    assert needed is not None
-    assert power(steps, aim, drafts=needed, generator=generator) > 0.75
-    assert power(steps, aim, drafts=needed // 2, generator=generator) < 0.8
-
-
-def test_scores_that_say_nothing_never_have_enough_labels():
-    generator = np.random.default_rng(3)
-    steps = steps_of(generator.random(300), generator.random(300) < 0.25)
-
-    assert drafts_needed(steps, Aim(), generator=generator) is None

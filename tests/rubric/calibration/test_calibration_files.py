@@ -61,7 +61,7 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, content):
     with pytest.raises(InvalidInput) as caught:
         Attempts.read(RUBRIC, tmp_path)
 
-    assert (caught.value.code, caught.value.path) == ("tune.file-invalid", path)
+    assert (caught.value.code, caught.value.path) == ("rubric.record-invalid", path)
     assert path.read_text() == content
 
 

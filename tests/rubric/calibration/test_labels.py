@@ -4,7 +4,7 @@ import pytest
 from rubric.judged import rubric
 
 from harness.errors import InvalidInput, LabelsInvalid
-from harness.rubric import Draft
+from harness.rubric import Dimension, Draft
 from harness.rubric.calibration.labels import read_labels
 
 RUBRIC = rubric()
@@ -147,16 +147,6 @@ def test_a_missing_label_is_no_label(tmp_path):
     ]
 
 
-def test_pairs_are_read_with_the_order_in_which_they_were_shown(tmp_path):
-    found = read(
-        tmp_path,
-        "a,b,prefer,judged,judged_swapped,group\nx,y,a,1,b,g\nz,w,tie,,2,\n",
-    )
-    said = [(one.prefer, one.judged, one.judged_swapped, one.group) for one in found.pairs]
-
-    assert said == [("a", "a", "b", "g"), ("tie", "", "b", "")]
-
-
 def test_all_mistakes_are_told_at_once_with_line_and_column(tmp_path):
     text = (
         "id,accept,human.clear,score.clear,score.clera\n"
@@ -188,7 +178,6 @@ def test_all_mistakes_are_told_at_once_with_line_and_column(tmp_path):
         pytest.param('id,accept,score\n1,no,"7,5"\n', "labels.not-a-number", 2, id="a comma"),
         pytest.param("id,accept,score\n1,no,70\n", "labels.off-scale", 2, id="another scale"),
         pytest.param("id,accept,score.x\n1,no,7\n", "labels.unknown-dimension", 1, id="dimension"),
-        pytest.param("a,b,prefer\nx,y,z\n", "labels.not-a-preference", 2, id="no preference"),
         pytest.param("id,accept,path\n1,no,x\n", "file.unreadable", 2, id="no such file"),
         pytest.param(
             'id,rater,group,accept\n1,a,g,yes\n1,b,"h\n",no\n', "labels.two-values", 3, id="groups"
@@ -266,7 +255,7 @@ def test_the_same_label_has_the_same_digest(tmp_path):
     assert one.said == judged_again.said != relabeled.said
 
 
-def test_a_text_or_an_id_is_the_same_draft_in_every_file_and_a_place_in_one(tmp_path):
+def test_a_text_an_id_or_a_place_among_the_same_labels_is_the_same_draft_in_every_file(tmp_path):
     def digest(text, name):
         return read(tmp_path, text, name).drafts[0].digest
 
@@ -274,7 +263,7 @@ def test_a_text_or_an_id_is_the_same_draft_in_every_file_and_a_place_in_one(tmp_
     other = "id,draft,human.clear\n2,A text.,7\n"
     assert digest(text, "a.csv") == digest(text, "b.csv") == digest(other, "a.csv")
     assert digest(number, "a.csv") == digest(number, "b.csv")
-    assert digest(place, "a.csv") != digest(place, "b.csv")
+    assert digest(place, "a.csv") == digest(place, "b.csv") != digest(f"{place}no\n", "b.csv")
 
 
 def test_a_row_put_before_others_makes_no_other_draft_new(tmp_path):
@@ -316,3 +305,49 @@ def test_a_draft_that_was_scored_is_the_label_that_it_was(tmp_path, text, id_of,
     (scored,) = read(tmp_path, row, "scored.csv").drafts
 
     assert (scored.digest == before.digest) is same
+
+
+SCALES = rubric(
+    Dimension(name="clear", judge="Is it?", scale={"min": 1, "max": 5, "step": 1}),
+    Dimension(name="safe", judge="Is it?", scale="pass_fail"),
+)
+
+
+def test_scores_are_on_the_scale_of_their_dimension_and_pass_and_fail_are_words_too(tmp_path):
+    text = "id,human.clear,human.safe,score.clear,score.safe\n1,5,yes,4 3,pass fail 1\n"
+    path = tmp_path / "labels.csv"
+    path.write_text(text)
+    (one,) = read_labels(path, SCALES, columns={}).drafts
+
+    assert one.people == {"clear": {"": 5}, "safe": {"": 1}}
+    assert one.scores == {"clear": (4, 3), "safe": (1, 0, 1)}
+    path.write_text(text.replace("4 3", "4 7"))
+    with pytest.raises(LabelsInvalid, match=r"score.clear: '7': not on its scale, 1 to 5"):
+        read_labels(path, SCALES, columns={})
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "off_scale", "scores"),
+    [
+        ("drop", "drop", [(4,), ()]),
+        ("lowest", "clip", [(4, 1, 5), (1,)]),
+        ("drop", "lowest", [(4, 1), ()]),
+    ],
+)
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_judgements_without_a_score_and_scores_off_the_scale_are_told_and_counted(
+    tmp_path, ending, unreadable, off_scale, scores
+):
+    path = tmp_path / f"labels.{ending}"
+    if ending == "csv":
+        path.write_text("id,accept,score.clear\n1,yes,4 null 9\n2,no,null\n3,no,\n")
+    else:
+        path.write_text(
+            '{"id": "1", "accept": true, "score": {"clear": [4, null, 9]}}\n'
+            '{"id": "2", "accept": false, "score.clear": null}\n'
+            '{"id": "3", "accept": false, "score.clear": null, "unjudged": ["clear"]}\n'
+        )
+    found = read_labels(path, SCALES, columns={}, unreadable=unreadable, off_scale=off_scale)
+
+    assert [one.scores.get("clear", ()) for one in found.drafts] == [*scores, ()]
+    assert (found.unreadable, found.off_scale) == ({"score.clear": 2}, {"score.clear": 1})

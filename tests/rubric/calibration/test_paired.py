@@ -53,7 +53,7 @@ def compared(first, second, rubrics=(RUBRIC, RUBRIC), *, attempts=None, **aim):
 
 def test_each_side_has_the_statistics_that_it_has_alone():
     first, second = drawn(150, 0.6, 1.2)
-    found = compared(first, second).agreement
+    found = compared(first, second).people.agreement
     accepted = np.array([one.accept[""] for one in first])
     resamples = Resamples([one.id for one in first], np.random.default_rng(0))
     for side, drafts in (("first", first), ("second", second)):
@@ -63,7 +63,6 @@ def test_each_side_has_the_statistics_that_it_has_alone():
             evaluator=scores,
             people=np.array([[one.people["clear"][""]] for one in first]),
             resamples=resamples,
-            highest=10,
             lengths=np.full(150, np.nan),
             confidence=0.9,
         )
@@ -76,7 +75,7 @@ def test_each_side_has_the_statistics_that_it_has_alone():
 
 def test_a_better_evaluator_is_named_on_whichever_side_it_stands():
     good, bad = drawn(300, 0.4, 2.5)
-    one, other = compared(good, bad).agreement, compared(bad, good).agreement
+    one, other = compared(good, bad).people.agreement, compared(bad, good).people.agreement
 
     for name, kind in (("clear", "pearson"), ("clear", "kappa"), ("composite", "auc")):
         assert one[name][kind].difference.higher == "first"
@@ -88,7 +87,7 @@ def test_a_better_evaluator_is_named_on_whichever_side_it_stands():
 
 def test_scores_that_are_the_same_cannot_be_told_apart():
     (drafts,) = drawn(60, 0.8)
-    found = compared(drafts, drafts).agreement
+    found = compared(drafts, drafts).people.agreement
 
     for by in found.values():
         for one in by.values():
@@ -101,7 +100,7 @@ def test_evaluators_that_are_equally_good_are_rarely_told_apart():
     told = []
     for seed in range(60):
         first, second = drawn(80, 1.0, 1.0, seed=seed)
-        told.append(compared(first, second).agreement["clear"]["pearson"].difference.higher)
+        told.append(compared(first, second).people.agreement["clear"]["pearson"].difference.higher)
 
     # By a 90 % interval, one of ten; sixty draws allow for twice as many.
     assert told.count("cannot tell") >= 48
@@ -109,7 +108,7 @@ def test_evaluators_that_are_equally_good_are_rarely_told_apart():
 
 def test_what_is_hard_for_both_does_not_widen_the_interval():
     first, second = drawn(200, 0.5, 0.5, shared=2.0)
-    together = compared(first, second).agreement["clear"]["offset"].difference
+    together = compared(first, second).people.agreement["clear"]["offset"].difference
     scores = np.array([[d.scores["clear"][0] for d in side] for side in (first, second)])
     people = np.array([d.people["clear"][""] for d in first])
     alone = np.hypot(*(np.std(side - people) for side in scores)) / np.sqrt(200)
@@ -129,14 +128,14 @@ def test_drafts_of_one_group_count_as_one():
     ]
     one, four = compared(first, second), compared(*copies)
     widths = [
-        each.agreement["clear"]["pearson"].difference.high
-        - each.agreement["clear"]["pearson"].difference.low
+        each.people.agreement["clear"]["pearson"].difference.high
+        - each.people.agreement["clear"]["pearson"].difference.low
         for each in (one, four)
     ]
 
     assert (four.drafts, four.groups) == (160, 40)
     assert widths[1] == pytest.approx(widths[0], rel=0.2)
-    assert four.own[0].drafts == 40
+    assert four.people.own[0].drafts == 40
 
 
 def test_thresholds_of_both_share_what_may_go_wrong():
@@ -148,17 +147,17 @@ def test_thresholds_of_both_share_what_may_go_wrong():
             RUBRIC,
             Aim(),
             accept_at=6,
-            attempts=found.attempts,
+            attempts=found.people.attempts,
             generator=np.random.default_rng(0),
         )
         for drafts in (first, second)
     ]
 
-    assert found.aim.looks == 2
-    assert found.named == tuple(one.named for one in both)
-    assert found.own == tuple(one.own for one in both)
+    assert found.people.aim.looks == 2
+    assert found.people.named == tuple(one.named for one in both)
+    assert found.people.own == tuple(one.own for one in both)
     assert [one.aim.looks for one in both] == [2, 2]
-    assert compared(first, second, attempts=found.attempts).aim.looks == 2
+    assert compared(first, second, attempts=found.people.attempts).people.aim.looks == 2
 
 
 def test_rubrics_are_compared_by_the_dimensions_that_both_have():
@@ -168,9 +167,9 @@ def test_rubrics_are_compared_by_the_dimensions_that_both_have():
     one, other = rubric(CLEAR, LENGTH, pass_at=7), rubric(CLEAR, TONE, pass_at=6, id="other")
     found = compared(drafts, drafts, (one, other))
 
-    assert list(found.agreement) == ["clear", "composite"]
-    assert [at.threshold for at in found.own] == [7, 6]
-    assert found.own[0].rejects == found.own[1].rejects
+    assert list(found.people.agreement) == ["clear", "composite"]
+    assert [at.threshold for at in found.people.own] == [7, 6]
+    assert found.people.own[0].rejects == found.people.own[1].rejects
 
 
 def test_labels_and_texts_that_differ_are_refused_and_missing_ones_are_not():
@@ -178,7 +177,7 @@ def test_labels_and_texts_that_differ_are_refused_and_missing_ones_are_not():
     bare = [
         one.model_copy(update={"people": {}, "accept": {}, "draft": "A text."}) for one in second
     ]
-    assert compared(first, bare).agreement == compared(first, second).agreement
+    assert compared(first, bare).people.agreement == compared(first, second).people.agreement
 
     for name, value in (("accept", {"": True}), ("people", {"clear": {"": 0.0}}), ("group", "a")):
         changed = [one.model_copy(update={name: value}) for one in second]

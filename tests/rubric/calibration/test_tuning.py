@@ -1,7 +1,5 @@
 """What labels say of a rubric: which drafts count, who pays for looking, what is claimed."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from rubric.judged import CLEAR, LENGTH, TONE, rubric
@@ -46,7 +44,13 @@ def tuned(drafts, using=RUBRIC, *, attempts=None, **aim):
 
 
 def scored(drafts, using=RUBRIC, accept_at=7):
-    return scored_drafts(drafts, using, accept_at=accept_at)
+    """The drafts that count, and the ids of the others by the reason."""
+    found = scored_drafts(drafts, using, accept_at=accept_at)
+    lacking: dict[str, tuple[str, ...]] = {}
+    for one in found:
+        if one.lacks:
+            lacking[one.lacks] = (*lacking.get(one.lacks, ()), one.labeled.id)
+    return [one for one in found if not one.lacks], lacking
 
 
 def test_a_threshold_is_claimed_and_its_counts_are_those_of_the_drafts():
@@ -60,7 +64,7 @@ def test_a_threshold_is_claimed_and_its_counts_are_those_of_the_drafts():
     assert named.wrong <= 0.1 * named.accepted
     assert named.rejects == sum(not one.accept[""] for one in drafts)
     assert named.good_lost == 200 - named.rejects - (named.accepted - named.wrong)
-    assert (found.power, found.missing, found.needed) == (None, None, None)
+    assert found.missing is None
 
 
 def test_with_few_labels_nothing_is_claimed_and_what_is_missing_is_said():
@@ -68,8 +72,6 @@ def test_with_few_labels_nothing_is_claimed_and_what_is_missing_is_said():
 
     assert found.named is None
     assert found.missing == (38 - 16, 3)  # one wrong of 38 would do
-    assert found.power == 0
-    assert found.needed is not None
 
 
 def test_labels_of_rejects_are_missing_where_the_rate_is_of_those():
@@ -143,17 +145,6 @@ def test_where_people_decide_their_scores_do_not_decide_in_their_place():
     assert [one.labeled.id for one in drafts] == ["d0"]
     assert dropped == {"no label by people": ("d1",)}
     assert alone[0].accept is True
-
-
-def test_the_drafts_at_which_the_test_of_thresholds_ended_are_named():
-    wrong = [draft(f"wrong{n}", 10, NO) for n in range(10)]
-    found = tuned([draft(n, 9, YES) for n in range(40)] + wrong, target=0.2)
-    few = tuned([draft(n, 9, YES) for n in range(15)] + [draft(15, 3, NO)])
-
-    at, ids = found.stopped_at
-    assert (found.named, at.threshold, at.wrong) == (None, 9, 10)
-    assert set(ids) == {one.id for one in wrong}
-    assert few.stopped_at is None
 
 
 def test_an_optional_dimension_that_nobody_scored_does_not_count():
@@ -326,18 +317,34 @@ def test_drafts_that_all_fail_at_every_threshold_give_no_threshold():
     strict = rubric(CLEAR.model_copy(update={"floor": 9}))
     found = tuned([draft(n, 5, YES) for n in range(50)], strict)
 
-    assert (found.named, found.steps, found.power, found.own_bound) == (None, (), 0, 1)
+    assert (found.named, found.steps, found.own_bound) == (None, (), 1)
 
 
-def test_tenths_hold_every_draft_once_and_keep_equal_composites_together():
-    drafts = drawn(200)
-    found = tuned(drafts).tenths
-    equal = tuned([draft(n, 8 - n % 2, n % 4 == 0) for n in range(50)] + [draft(50, 9, YES)]).tenths
+def test_a_draft_without_one_score_still_counts_for_agreement_in_the_others():
+    using = rubric(CLEAR, TONE, pass_at=7)
+    people = {"clear": {"": 8.0}, "tone": {"": 7.0}}
+    drafts = [
+        draft(n, {"clear": (n % 5 + 4,)} | ({} if n % 4 else {"tone": (7,)}), n > 9, people=people)
+        for n in range(40)
+    ]
+    found = tuned(drafts, using)
 
-    assert len(found) == 10
-    assert sum(one.drafts for one in found) == 200
-    assert sum(one.accepted for one in found) == sum(one.accept[""] for one in drafts)
-    assert all(lower.high < upper.low for lower, upper in pairwise(found))
-    assert [one.drafts for one in found] == pytest.approx([20] * 10, abs=8)
-    by_score = [(one.low, one.high, one.drafts, one.accepted) for one in equal]
-    assert by_score == [(7, 7, 25, 0), (8, 8, 25, 13), (9, 9, 1, 1)]
+    assert len(found.counted) == 10
+    assert len(found.dropped["no 'score.tone'"]) == 30
+    assert {one.name: one.drafts for one in found.agreements} == {"clear": 40, "tone": 10}
+
+
+def test_scores_on_other_scales_count_by_how_far_they_are_from_the_lowest():
+    five = Dimension(name="five", judge="Is it?", weight=2, scale={"min": 1, "max": 5, "step": 1})
+    safe = Dimension(name="safe", judge="Is it?", scale="pass_fail", floor=1)
+    using = rubric(five, safe, CLEAR, pass_at=7)
+    given = {"five": (4, 3), "safe": (1, 1), "clear": (6, 6)}
+    unsafe = given | {"safe": (1, 0)}
+    (one, other), _ = scored([draft(1, given, YES), draft(2, unsafe, NO)], using)
+
+    # 3.5 of 1 to 5 is 6.25 of 10.
+    assert one.composite == 6.8  # (2 * 6.25 + 10 + 3 * 6) / 6
+    assert (other.composite, other.blocked) == (5.9, True)
+    people = {"five": {"": 3.0}, "safe": {"": 1.0}, "clear": {"": 9.0}}
+    (decided,), _ = scored([draft(1, given, people=people)], using)
+    assert decided.accept  # (2 * 5 + 10 + 3 * 9) / 6 = 7.8
