@@ -73,6 +73,7 @@ def _remarks(rubric: Rubric) -> Iterator[_Remark]:
         place = ("dimensions", index)
         yield from _on_caps(rubric, dimension, place)
         yield from _on_must_not(rubric, dimension, place)
+        yield from _on_language(rubric, dimension, place)
         if dimension.judge is None:
             yield from _on_unread(dimension, place)
         else:
@@ -120,6 +121,18 @@ def _on_must_not(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator
             f"{rubric.scale.max - lost:.3g}",
             remedy=f"give '{dimension.name}' a floor of {rubric.scale.max:g}, alone or with 'gate'",
         )
+
+
+def _on_language(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
+    for number, check in enumerate(dimension.checks):
+        if rubric.language in check.not_for:
+            yield _remark(
+                (*place, "checks", number),
+                code="rubric.check-not-for-language",
+                what=f"'{check.check}' judges no draft in '{rubric.language}', whose writing does "
+                "not tell what it asks",
+                remedy="take another check, or have the dimension judged",
+            )
 
 
 def _on_contradictions(rubric: Rubric) -> Iterator[_Remark]:

@@ -1,43 +1,23 @@
-"""A draft as checks see it: its text, sections, sentences, fenced code, words and numbers."""
+"""A draft as checks see it: its text, sections, sentences and fenced code."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property
 
 import orjson
 
-from harness.compress import Section, sections_of, sentences_of
+from harness.compress import Section, sections_of
 from harness.compress.markdown import Block, blocks_of, lines_of
 from harness.inference import as_texts
-from harness.memory.terms import analyzer, spaced
-from harness.rubric.numbers import Value, numbers
-
-if TYPE_CHECKING:
-    from tantivy import TextAnalyzer
+from harness.text.languages import ENOUGH_BYTES, Language, language_of, letter_bytes
+from harness.text.sentences import sentences_of
+from harness.text.words import terms
 
 _PROSE = {"paragraph", "item", "quote"}
-
-
-# fmt: off
-Language = Literal[
-    "ar", "da", "de", "el", "en", "es", "fi", "fr", "hu", "it", "nl", "no", "pt", "ro", "ru", "sv",
-    "ta", "tr",
-]
-"""The languages whose inflected words can be told to be one, by ISO 639-1."""
-_STEMMERS: Mapping[Language, str] = {
-    "ar": "arabic", "da": "danish", "de": "german", "el": "greek", "en": "english",
-    "es": "spanish", "fi": "finnish", "fr": "french", "hu": "hungarian", "it": "italian",
-    "nl": "dutch", "no": "norwegian", "pt": "portuguese", "ro": "romanian", "ru": "russian",
-    "sv": "swedish", "ta": "tamil", "tr": "turkish",
-}
-# fmt: on
 
 
 @dataclass(frozen=True)
@@ -58,8 +38,7 @@ class Draft:
     cut: bool = False
     """Whether the reply was cut; such a draft does not pass a loop."""
     language: Language | None = None
-    """The language that the rubric asks for; None for English, or for comparing words as
-    written."""
+    """The language that the rubric asks for; None if it does not say."""
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
@@ -97,8 +76,14 @@ class Draft:
             for index, section in enumerate(self.sections)
             for block in section.blocks
             if block.kind in _PROSE
-            for sentence in sentences_of(visible_text((block,)))
+            for sentence in sentences_of(visible_text((block,)), self.language)
         )
+
+    @cached_property
+    def likely_language(self) -> Language | None:
+        """Its language, told by its letters if the rubric does not say; None if it is too short."""
+        enough = self.language is None and letter_bytes(self.visible) >= ENOUGH_BYTES
+        return language_of(self.visible) if enough else self.language
 
     @cached_property
     def visible(self) -> str:
@@ -237,16 +222,7 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
-# One mark between letters or digits does not part a word: `don't`, `1,024`, `e.g`, `and/or`, `a_b`.
-_WORD = re.compile(r"[^\W_]+(?:[-'\u2019.,/_][^\W_]+)*")
-_TERM = re.compile(r"[^\W_]+")
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
-_SPELT = (
-    *("zero", "one", "two", "three", "four", "five", "six"),
-    *("seven", "eight", "nine", "ten", "eleven", "twelve"),
-)
-_LATIN = "0-9A-Za-z\u00c0-\u024f"
-
 
 Sources = Sequence[str] | Mapping[str, str | Sequence[str]]
 """Texts to rely on; as a mapping, by the heading of the section that they belong to."""
@@ -267,40 +243,3 @@ def visible_text(blocks: Iterable[Block]) -> str:
         for block in blocks
         if block.kind != "metadata"
     )
-
-
-def words(text: str) -> list[str]:
-    """Words as people count them."""
-    return _WORD.findall(text)
-
-
-def terms(text: str) -> list[str]:
-    """Words as they are compared: no matter the case, the apostrophe, or how accents are coded."""
-    return _TERM.findall(unicodedata.normalize("NFC", text).casefold())
-
-
-def stems(text: str, language: Language | None) -> list[str]:
-    """Words without their inflection: `Lösungen` and `Lösung` are one word of German."""
-    return terms(text) if language is None else _stemmer(language).analyze(spaced(text))
-
-
-@cache
-def _stemmer(language: Language) -> TextAnalyzer:
-    return analyzer(_STEMMERS[language])
-
-
-def values_named(text: str) -> frozenset[Value]:
-    """The numbers a text names, in digits or, up to twelve, in words."""
-    in_words = set(terms(text))
-    spelt = {Decimal(number) for number, word in enumerate(_SPELT) if word in in_words}
-    return frozenset(spelt).union(*(number.values for number in numbers(text)))
-
-
-@cache
-def phrase_pattern(phrase: str) -> re.Pattern[str]:
-    """Finds a phrase on one line or several, but not inside a word: `todo` is not in `mastodon`."""
-    pattern = r"\s+".join(re.escape(word) for word in phrase.split())
-    # Only of Latin letters: some scripts have no spaces to tell words by.
-    before = f"(?<![{_LATIN}])" if re.match(f"[{_LATIN}]", phrase) else ""
-    after = f"(?![{_LATIN}])" if re.search(rf"[{_LATIN}]\Z", phrase) else ""
-    return re.compile(before + pattern + after, re.IGNORECASE)

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from markdown_documents import documents
 
 from harness.compress import passages_of, sections_of, sentences_of, splice
-from harness.compress.markdown import Excerpt, blocks_of, sentence_pieces
+from harness.compress.markdown import Excerpt, blocks_of
 from harness.errors import InvalidInput
+from harness.text.sentences import sentence_pieces
 
 # --- sections and blocks -----------------------------------------------------------------------
 

@@ -61,6 +61,8 @@ class Check(BaseModel):
     """The requirement; what stands in braces is filled in from the check, as `self`."""
     by_sources: ClassVar[bool] = False
     """Whether it has nothing to check a draft by that has no sources."""
+    not_for: ClassVar[frozenset[str]] = frozenset()
+    """The languages whose writing does not tell what it asks: in these, drafts are not judged."""
 
     @property
     def requirement(self) -> str:

@@ -10,18 +10,20 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from harness.compress import Section, sentences_of
-from harness.compress.markdown import ends_sentence
+from harness.compress import Section
 from harness.errors import Notice
 from harness.rubric.checks.base import NO_TEXT, Check, Grade, Phrase, quoted, share_without
-from harness.rubric.draft import Draft, Finding, phrase_pattern, terms, visible_text
-from harness.rubric.numbers import Value, values_in
-from harness.rubric.word_forms import phrases_in
+from harness.rubric.draft import Draft, Finding, visible_text
+from harness.text import languages
+from harness.text.numbers import Value, values_in
+from harness.text.sentences import ends_sentence, sentences_of
+from harness.text.words import phrases_in, terms
 
 
 class _Phrases(Check):
     phrases: tuple[Phrase, ...] = Field(min_length=1)
-    """Looked for as whole words, without regard to case and line breaks, in headings too."""
+    """Looked for as whole words, in headings too, whatever their case, line breaks, quotation marks
+    and Unicode forms are."""
     forms: bool = False
     """Whether other forms of the words count, by a dictionary of the rubric's `language`."""
 
@@ -30,11 +32,7 @@ class _Phrases(Check):
         return ", ".join(self.phrases)
 
     def _found_in(self, text: str, draft: Draft) -> list[str]:
-        found = [phrase for phrase in self.phrases if phrase_pattern(phrase).search(text)]
-        if draft.language is None or not self.forms:
-            return found
-        by_form = phrases_in(text, self.phrases, draft.language)
-        return [phrase for phrase in self.phrases if phrase in found or phrase in by_form]
+        return phrases_in(text, self.phrases, draft.language, forms=self.forms)
 
 
 class Excludes(_Phrases):
@@ -101,12 +99,14 @@ _OPEN_FENCE = Notice(code="check.fence-open", message="a code fence is never clo
 class Finished(Check):
     """Every section has a text, which does not break off; every code fence is closed.
 
-    A list may do without full stops, and a colon may lead over to subsections.
+    A list may do without full stops, and a colon may lead over to subsections. Of sections in Thai
+    or Lao, which have no full stops, only what has no text or an open fence is judged.
     """
 
     check: Literal["finished"] = "finished"
 
     asks: ClassVar[str] = "Every section ends with a whole sentence."
+    not_for = languages.WITHOUT_STOPS
 
     def grade(self, draft: Draft) -> Grade:
         """The share of sections that are finished; 0 for a draft without text."""
@@ -122,6 +122,9 @@ class Finished(Check):
                 else unfinished(section, leads_over=draft.has_subsections(index))
             )
         )
+        silent = sum(languages.ends_without_stop(section.body) for _, section in draft.parts)
+        if silent == len(draft.parts) and not findings:
+            return Grade(1.0, unjudged="not for this language: its sentences have no stops")
         return Grade(share_without(findings, len(draft.parts)), findings)
 
 
@@ -306,30 +309,8 @@ def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
     return common / (len(a) + len(b) - common) if a or b else 0.0
 
 
-# fmt: off
-LanguageCode = Literal[
-    "af", "am", "an", "ar", "as", "az", "ba", "be", "bg", "bn", "br", "bs", "ca", "cs", "cy",
-    "da", "de", "dz", "el", "en", "eo", "es", "et", "eu", "fa", "fi", "fo", "fr", "fy", "ga",
-    "gd", "gl", "gu", "ha", "he", "hi", "hr", "ht", "hu", "hy", "id", "ig", "is", "it", "ja",
-    "jv", "ka", "kk", "km", "kn", "ko", "ku", "ky", "la", "lb", "lg", "ln", "lo", "lt", "lv",
-    "mg", "mk", "ml", "mn", "mr", "ms", "mt", "my", "ne", "nl", "nn", "no", "oc", "om", "or",
-    "pa", "pl", "ps", "pt", "qu", "ro", "ru", "rw", "sa", "se", "si", "sk", "sl", "sn", "so",
-    "sq", "sr", "st", "sv", "sw", "ta", "te", "tg", "th", "tk", "tl", "tr", "tt", "ug", "uk",
-    "ur", "uz", "vi", "vo", "wa", "xh", "yo", "zh", "zu",
-]
-# fmt: on
-"""The languages that can be told, by ISO 639-1."""
-
-# Near enough to each other to be taken for each other, in a text of any length.
-_ALIKE: tuple[frozenset[str], ...] = (
-    frozenset({"bs", "hr", "sr"}),
-    frozenset({"nn", "no"}),
-    frozenset({"id", "ms"}),
-)
 # Code spans, addresses and tags are of no language.
 _NOT_PROSE = re.compile(r"(?<!`)`++[^`]++`++|\]\([^()\s]*+\)|\bhttps?://\S++|<[^<>\s]++>")
-_ENOUGH_BYTES = 100
-"""Of letters, in UTF-8: about 17 words of English, 33 characters of Chinese."""
 
 
 class Language(Check):
@@ -340,7 +321,7 @@ class Language(Check):
     """
 
     check: Literal["language"] = "language"
-    code: LanguageCode
+    code: languages.Language
     """The language by its code in ISO 639-1: `en`, `de`, `zh`."""
 
     asks: ClassVar[str] = "All prose is in the language with the code '{self.code}'."
@@ -348,23 +329,27 @@ class Language(Check):
     def grade(self, draft: Draft) -> Grade:
         """The share of prose in that language, by the length of the sections."""
         prose = _prose(draft)
-        short = [index for index, letters in prose.items() if _bytes(letters) < _ENOUGH_BYTES]
+        short = [
+            index
+            for index, letters in prose.items()
+            if languages.letter_bytes(letters) < languages.ENOUGH_BYTES
+        ]
         together = " ".join(prose[index] for index in short)
         texts = [([index], text) for index, text in prose.items() if index not in set(short)]
-        if _bytes(together) >= _ENOUGH_BYTES:
+        if languages.letter_bytes(together) >= languages.ENOUGH_BYTES:
             texts.append((short, together))
         if not texts:
             return Grade(1.0, unjudged="it is too short to tell its language")
         right = 0
         findings: list[Finding] = []
         for indices, text in texts:
-            found = _language_of(text)
-            if _same(found, self.code):
-                right += _bytes(text)
+            found = languages.language_of(text)
+            if languages.same_language(found, self.code):
+                right += languages.letter_bytes(text)
             else:
                 message = f"this reads as '{found}'; write it in '{self.code}'"
                 findings += [draft.finding(message, i, code="check.language") for i in indices]
-        total = sum(_bytes(text) for _, text in texts)
+        total = sum(languages.letter_bytes(text) for _, text in texts)
         return Grade(right / total, tuple(sorted(findings, key=lambda one: one.section_index or 0)))
 
 
@@ -373,20 +358,3 @@ def _prose(draft: Draft) -> dict[int, str]:
     for index, _, sentence in draft.sentences:
         prose.setdefault(index, []).append(_NOT_PROSE.sub(" ", sentence))
     return {index: " ".join(sentences) for index, sentences in prose.items()}
-
-
-def _bytes(text: str) -> int:
-    letters = "".join(c for c in text if c.isalpha())
-    return len(letters.encode("utf-8"))
-
-
-def _language_of(text: str) -> str:
-    """The likeliest language with a code in ISO 639-1."""
-    # Imported at the first use: it takes half a second to load its model.
-    import py3langid  # noqa: PLC0415
-
-    return next(str(code) for code, _ in py3langid.rank(text) if len(code) == 2)
-
-
-def _same(a: str, b: str) -> bool:
-    return a == b or any({a, b} <= alike for alike in _ALIKE)

@@ -1,27 +1,37 @@
 """Checks of a draft against its sources: numbers, names, sentences. Without sources, unjudged.
 
-Names are found by their letters, without dictionary or model: made for languages that capitalize
-names and little else, such as English. If the rubric's language is German, which capitalizes nouns,
-only a capital inside a word marks a name. A doubtful word is no name: authors lose patience when
+Names are found by their capitals, without dictionary or model, in languages that capitalize names
+and little else, such as English, Russian or Greek. In German, which capitalizes nouns, and among
+letters without capitals, only some are found: then a draft is not judged unless one has no source.
+A doubtful word is no name: authors lose patience when
 asked for the source of `However`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from harness.compress import sentences_of
 from harness.rubric.checks.base import Check, Grade, Phrase, quoted, share_without
-from harness.rubric.draft import Draft, stems, terms, values_named, visible_text
-from harness.rubric.numbers import numbers
+from harness.rubric.draft import Draft, visible_text
+from harness.text.folding import composed
+from harness.text.languages import (
+    CAPITAL_NOUNS,
+    HANGUL,
+    INFLECTED,
+    UNSPACED,
+    WITHOUT_CAPITALS,
+    has_capitals,
+)
+from harness.text.numbers import numbers, values_named
+from harness.text.sentences import sentences_of
+from harness.text.words import matter, terms
 
-_CAPITAL_NOUNS = frozenset({"de"})
 _NO_SOURCES = Grade(1.0, unjudged="there are no sources")
 
 
@@ -29,8 +39,9 @@ class GroundedNumbers(Check):
     """Every number stands in the sources or in the task, in digits or, up to twelve, in words.
 
     If sources belong to a section, it must be in these. 1,024 is 1024, 0.50 is 0.5 and 2,5 is 2.5;
-    1.200 may be 1200. A minus must be there, too. The marks of lists (`1.`) and references (`[1]`)
-    do not count.
+    1.200 is what the other numbers, else the rubric's language, make of it. A minus, a percent sign
+    and another unit must be there, too. The marks of lists (`1.`) and references (`[1]`) do not
+    count.
     """
 
     check: Literal["grounded_numbers"] = "grounded_numbers"
@@ -48,7 +59,7 @@ class GroundedNumbers(Check):
         for index, section in enumerate(draft.sections):
             own = draft.own_sources(index)
             known = values_named("\n".join((draft.task, *own))) if own else every
-            found = numbers(visible_text(section.blocks))
+            found = numbers(visible_text(section.blocks), draft.language)
             total += len(found)
             findings += [
                 draft.finding(
@@ -68,8 +79,9 @@ class GroundedNames(Check):
     Names are words that are capitalized in mid-sentence, with the capitalized words after them
     (`Ada Lovelace`), words with capitals inside (`PyTorch`, `vLLM`), and identifiers in backticks.
     The capital of a sentence's first word tells nothing, nor do those of a line all in capitals.
-    With the rubric's `language`, inflected names are known too, and of German only the latter two
-    count.
+    Other endings of a name are known in languages that inflect names. In German, and in scripts
+    without capitals, only the latter two are found, and a draft is not judged unless one of them
+    has no source.
     """
 
     check: Literal["grounded_names"] = "grounded_names"
@@ -78,19 +90,20 @@ class GroundedNames(Check):
 
     asks: ClassVar[str] = "Every name stands in the sources."
     by_sources = True
+    not_for = CAPITAL_NOUNS | WITHOUT_CAPITALS
 
     def grade(self, draft: Draft) -> Grade:
         """The share of names that have a source, each counted once a section; 1 without any."""
         if not draft.has_sources:
             return _NO_SOURCES
         evidence = "\n".join((draft.evidence, *self.allowed))
-        language = draft.language
-        words, identifiers = set(terms(evidence)), set(identifier_parts(evidence))
-        stemmed = set(stems(evidence, language))
+        language = draft.likely_language
+        words, identifiers = _Known(terms(evidence)), set(identifier_parts(evidence))
+        nouns_have_capitals = language in CAPITAL_NOUNS
         named = dict.fromkeys(
             (index, name)
             for index, _, sentence in draft.sentences
-            for name in names_in(sentence, nouns_have_capitals=language in _CAPITAL_NOUNS)
+            for name in names_in(sentence, nouns_have_capitals=nouns_have_capitals)
         )
         findings = tuple(
             draft.finding(
@@ -99,11 +112,14 @@ class GroundedNames(Check):
                 code="check.name-not-in-sources",
             )
             for index, name in named
-            if not _is_known(name, identifiers if name.exact else words)
-            and (name.exact or not stemmed.issuperset(stems(name.text, language)))
+            if not (
+                identifiers.issuperset(name.parts)
+                if name.exact
+                else all(words.has(part, language) for part in name.parts)
+            )
         )
-        if not named and language in _CAPITAL_NOUNS:
-            return Grade(1.0, unjudged="in German, only names with capitals inside are found")
+        if not findings and (nouns_have_capitals or not has_capitals(draft.visible)):
+            return Grade(1.0, unjudged="in this language, only some names are found")
         return Grade(share_without(findings, len(named)), findings)
 
 
@@ -144,10 +160,8 @@ class GroundedSentences(Check):
 
     def _rests(self, sentence: str, basis: _Basis) -> bool:
         said = terms(sentence)
-        # Words of four letters and more carry the matter; the rest are in every text.
-        matter = [term for term in said if len(term) >= 4]
         pairs = [*pairwise(said)] if self.verbatim else []
-        return _share_in(matter, basis.words) >= self.overlap and (
+        return _share_in(matter(said), basis.words) >= self.overlap and (
             not pairs
             or (
                 said[-1] in basis.ends
@@ -174,14 +188,36 @@ def _share_in(said: Sequence[object], source: Set[object]) -> float:
     return sum(one in source for one in said) / len(said) if said else 1.0
 
 
-def _is_known(name: Name, known: Set[str]) -> bool:
-    # `GPUs` are known from a source that speaks of a GPU.
-    return all(part in known or part.removesuffix("s") in known for part in name.parts)
+class _Known:
+    """The words that names may have."""
 
+    def __init__(self, words: Iterable[str]) -> None:
+        self._by_start: dict[str, set[str]] = {}
+        for word in words:
+            self._by_start.setdefault(word[:_STEM], set()).add(word)
+
+    def has(self, part: str, language: str | None) -> bool:
+        """Whether a word of a name is known, by another ending if the language has cases."""
+        alike = self._by_start.get(part[:_STEM], set())
+        # `GPUs` are known from a source that speaks of a GPU.
+        if part in alike or part.removesuffix("s") in alike:
+            return True
+        inflected = language in INFLECTED or part[:1] > "\u024f"
+        return inflected and any(
+            word.startswith(part[: max(_STEM, len(part) - _ENDING)])
+            and part.startswith(word[: max(_STEM, len(word) - _ENDING)])
+            for word in alike
+        )
+
+
+_STEM, _ENDING = 3, 3
+"""The least letters of a stem, and the most of an ending."""
 
 _CODE_SPAN = re.compile(r"(?<!`)`++([^`]++)`++")
 _ADDRESS = re.compile(r"\]\([^()\s]*+\)|\b(?:https?://|www\.)\S++|<[^<>\s]++>")
-_TOKEN = re.compile(r"[^\W\d_]\w*+(?>(?:['\u2019&.-]\w++)*)")
+# Of scripts with blanks: in others, a name in Latin letters may stand among them without.
+_LETTER = f"[^\\W{UNSPACED}{HANGUL}]"
+_TOKEN = re.compile(rf"(?!\d|_){_LETTER}++(?>(?:['\u2019&.-]{_LETTER}++)*)")
 _PART = re.compile(r"\w{2,}+")
 _POSSESSIVE = re.compile(r"['\u2019][sS]\Z")
 # `**Key Benefit**: ...`, `Key Benefit: ...`, `[Optional] ...`: a heading of sorts, with the
@@ -223,7 +259,7 @@ def names_in(sentence: str, *, nouns_have_capitals: bool = False) -> Iterator[Na
         parts = tuple(identifier_parts(span))
         if parts and not any(c.isspace() for c in span.strip()):
             yield Name(text=f"`{span.strip()}`", parts=parts, exact=True)
-    prose = _ADDRESS.sub(" ", _CODE_SPAN.sub(" _ ", sentence))
+    prose = _ADDRESS.sub(" ", _CODE_SPAN.sub(" _ ", composed(sentence)))
     for words in _runs(prose, nouns_have_capitals=nouns_have_capitals):
         yield Name(text=" ".join(words), parts=tuple(p for word in words for p in terms(word)))
 

@@ -11,7 +11,9 @@ from pydantic import model_validator
 from harness.compress import Section
 from harness.errors import Mistake
 from harness.rubric.checks.base import Check, Grade, InRange, Phrase, mean_of
-from harness.rubric.draft import Draft, Finding, terms, visible_text, words
+from harness.rubric.draft import Draft, Finding, visible_text
+from harness.text.languages import WITHOUT_BLANKS, has_blanks
+from harness.text.words import character_count, terms, words
 
 _NUMBER_BEFORE_ITEM = re.compile(r"\s*\d{1,9}[.)]")
 
@@ -23,15 +25,23 @@ _ITEMS: dict[ItemKind, str] = {
 }
 
 
+NO_WORDS = Grade(
+    1.0, unjudged="not for this language: no blanks part its words; give a range of 'characters'"
+)
+
+
 class Words(InRange):
-    """The number of words in the whole draft."""
+    """The number of words in the whole draft, in scripts that part words by blanks."""
 
     check: Literal["words"] = "words"
 
     asks: ClassVar[str] = "The whole text has {self._range} words."
+    not_for = WITHOUT_BLANKS
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
+        if not has_blanks(draft.visible):
+            return NO_WORDS
         return self._grade(len(words(draft.visible)), "words in all")
 
 
@@ -44,7 +54,7 @@ class Characters(InRange):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
-        return self._grade(len(" ".join(draft.visible.split())), "characters in all")
+        return self._grade(character_count(draft.visible), "characters in all")
 
 
 class Sections(InRange):
@@ -65,9 +75,12 @@ class SectionWords(InRange):
     check: Literal["section_words"] = "section_words"
 
     asks: ClassVar[str] = "Each section has {self._range} words."
+    not_for = WITHOUT_BLANKS
 
     def grade(self, draft: Draft) -> Grade:
         """The mean over the sections; text above the first heading is not one."""
+        if not has_blanks(draft.visible):
+            return NO_WORDS
         return self._grade_each(
             draft, lambda _, part: len(words(visible_text(part.blocks))), "words in this section"
         )

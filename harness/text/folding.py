@@ -1,0 +1,101 @@
+"""One form for all the ways to write a text, so that phrases and words are found.
+
+Only for finding: `composed` is for what merges or compares. Superscripts, fractions and circled
+letters stay (10² is not 102), and so do accents (`schon` is not `schön`).
+"""
+
+# ruff: noqa: RUF001 - signs that look like others are meant
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import cache
+
+from harness.text.languages import HANGUL, MARKS, UNSPACED
+
+# Canonical order takes quadratic time in a run of marks; no letter of any language has so many.
+_FLOOD = re.compile(r"([^\w\s\x00-\x7f]{31,})")
+# A line that was wrapped where no blank belongs.
+_WRAPPED = re.compile(f"(?<=[{UNSPACED}])[ \t]*\r?\n[ \t]*(?=[{UNSPACED}])")
+# Joiners tell words apart in Arabic, Indic, Khmer and Mongolian letters, and nowhere else.
+_JOINED = "\u0600-\u08ff\u0900-\u0dff\u1780-\u18af"
+_JOINERS = re.compile(f"(?<![{_JOINED}])[\u200c\u200d]|[\u200c\u200d](?![{_JOINED}])")
+_KEPT = ("<super>", "<sub>", "<fraction>", "<circle>")
+_SAME = {
+    "'": "`´ʹʻʼˈ׳‘’‚‛′‵‹›ꞌ",
+    '"': "«»ʺ״“”„‟″‶〝〞〟",
+    "-": "־᠆‐‑‒–—―−﹘",
+    "ی": "ي",
+    "ک": "ك",
+    # Soft hyphen, blanks without width, marks of direction, selectors, the tatweel.
+    "": "\u00ad\u034f\u061c\u180b\u180c\u180d\u200b\u200e\u200f\u2060\ufeff\u0640"
+    + "".join(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xFE00, 0xFE10)))),
+}
+_VOWEL_POINTS = (
+    *((0x0591, 0x05BD), (0x05BF, 0x05BF), (0x05C1, 0x05C2), (0x05C4, 0x05C5), (0x05C7, 0x05C7)),
+    *((0x0610, 0x061A), (0x064B, 0x065F), (0x0670, 0x0670), (0x06D6, 0x06DC), (0x06DF, 0x06E8)),
+)
+"""Of Hebrew and Arabic, which most texts leave out."""
+
+
+class _Forms(dict[int, str]):
+    """A table for `str.translate`, filled as letters come up."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        if any(first <= code <= last for first, last in _VOWEL_POINTS):
+            form = ""
+        elif letter.isdecimal():
+            form = str(unicodedata.decimal(letter))
+        else:
+            tag = unicodedata.decomposition(letter).partition(" ")[0]
+            plain = unicodedata.normalize("NFKC", letter)
+            form = plain if tag.startswith("<") and tag not in _KEPT else letter
+        self[code] = form
+        return form
+
+
+_FORMS = _Forms({ord(one): form for form, letters in _SAME.items() for one in letters})
+
+
+def composed(text: str) -> str:
+    """The text in Unicode's composed form (NFC), but for floods of accents, which stay."""
+    if text.isascii():
+        return text
+    parts = enumerate(_FLOOD.split(text))
+    return "".join(part if n % 2 else unicodedata.normalize("NFC", part) for n, part in parts)
+
+
+def folded(text: str, language: str | None = None) -> str:
+    """The text in the form in which it is searched, in lower case.
+
+    The same for typographic and plain quotation marks, dashes and digits, full and half width,
+    ligatures, letters with their marks apart, with vowel points or without, with soft hyphens or
+    signs without width, on one line or several.
+    """
+    if not text.isascii():
+        text = _WRAPPED.sub("", composed(text))
+        text = composed(_JOINERS.sub("", text.translate(_FORMS)))
+    if language in {"tr", "az"}:
+        text = text.replace("İ", "i").replace("I", "ı")
+    # In German, folding ß would make `Maße` the same as `Masse`.
+    text = text.replace("ẞ", "ß").lower() if language == "de" else text.casefold()
+    return " ".join(text.replace("i\u0307", "i").split())
+
+
+# What begins a word in Arabic and Hebrew though it is another: and, the, in, for, as.
+_ATTACHED = {"[\u0620-\u06d3]": "(?:[وف]?(?:[بك]?ال|لل|[بكل])?)", "[א-ת]": "(?:ו?[הבכלמש]?)"}
+_INSIDE = f"(?:[^\\W{UNSPACED}{HANGUL}]|[{re.sub(f'[{UNSPACED}]', '', MARKS)}])"
+
+
+@cache
+def phrase_pattern(phrase: str) -> re.Pattern[str]:
+    """Finds a folded phrase in folded text, but not inside a word: `todo` is not in `mastodon`.
+
+    Scripts that write words without blanks, or particles onto words, have no inside.
+    """
+    attached = next((p for first, p in _ATTACHED.items() if re.match(first, phrase)), "")
+    before = f"(?<!{_INSIDE}){attached}" if re.match(_INSIDE, phrase) else ""
+    after = f"(?!{_INSIDE})" if re.search(f"{_INSIDE}\\Z", phrase) else ""
+    return re.compile(before + re.escape(phrase) + after)

@@ -1,0 +1,17 @@
+"""Front matter: metadata in YAML or TOML that stands before a text, and is none of it."""
+
+from __future__ import annotations
+
+import re
+
+# A first line of marks, keys before any other text, and the same marks again.
+_FRONT_MATTER = re.compile(
+    r"\ufeff?(?P<marks>---|\+\+\+)[ \t]*\r?\n(?=[\w\"'-][^\n]*[:=]|\[|\#)"
+    r"(?:[^\n]*\n)*?(?P=marks)[ \t]*(?:\r?\n|\Z)"
+)
+
+
+def front_matter(text: str) -> str:
+    """The front matter of a text with its marks and the end of its line; empty if it has none."""
+    found = _FRONT_MATTER.match(text)
+    return found[0] if found else ""

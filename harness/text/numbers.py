@@ -1,0 +1,238 @@
+"""Numbers as texts of many places write them, compared by value, sign and unit.
+
+`2,5` is 2.5, `12 000` is one number or two, `1.200` is 1,200 or 1.2: as the other numbers of the
+text are written, else as its language writes, else each reading counts. Not read: `1/2`, `10^2`,
+一千二百.
+"""
+
+# ruff: noqa: RUF001 - signs of several scripts are meant
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from harness.text.languages import DECIMAL_POINT
+from harness.text.words import terms
+
+Value = Decimal | str
+"""A number to compare by; a date, or a version such as 3.11.2, stays a text."""
+
+_DECIMAL_MARKS = ".,\u066b"
+_GROUP_MARKS = "'\u2019\u066c\u00a0\u2009\u202f"
+_NUMBER = re.compile(
+    # A minus stands behind nothing that a range, a name or a date may end with.
+    rf"(?<![\w)\]%.,])[-\u2212\u2013](?=\d)"
+    rf"|(?<!\d)(?:\d{{4}}(?:-\d\d-\d\d(?!\d)|年\d\d?月\d\d?日)|\d\d?/\d\d?/\d{{4}})"
+    rf"|\d+(?:[{_DECIMAL_MARKS}{_GROUP_MARKS}]\d+|[ ]\d{{3}}(?!\d))*"
+)
+# `1.` before an item of a list, `[1]` and `[^1]` for a reference.
+_MARK = re.compile(r"(?m)^[^\S\n]*\d+[.)]\s|\[\^?\d+\]")
+_PERCENT = re.compile(
+    "[%٪﹪％]|per ?cent|pro[czs]ent|pour ?cent|por ?cien?to|yüzde|phần trăm|százalék|процент|відсот"
+    "|τοις εκατό|في المئة|بالم[ئا]|درصد|فیصد|אחוז|प्रतिशत|टक्के|ร้อยละ|เปอร์เซ็นต์|ភាគរយ|ရာခိုင်နှုန်း|百分"
+    "|パーセント|퍼센트",
+    re.IGNORECASE,
+)
+_UNIT = re.compile(
+    r"\s?(°\s?[CF]?|‰|[€$£¥₽₹₩]|(?:[kcmµn]?m|[kmµ]?g|[cm]?l|t|h|min|[mµ]?s|[kMGT]?(?:Wh?|Hz|V|B)|KB"
+    r"|[KMGT]iB)(?!\w))"
+)
+_POWERS = {
+    3: r"k\b|thousand|Tsd|тыс|tys\b|mil\b|千|천",
+    4: "[万萬만]",
+    5: "lakh|लाख",
+    6: "mill?i?[oó]n|Mio|milyon|miljoon|mln|млн|миллион|мільйон|百万|εκατομμ|م[لی]*یون|مليون",
+    7: "crore|करोड़",
+    8: "[億亿억]",
+    9: r"billion|bn\b|Mrd|mil[jl]+iard|milyar|mld|млрд|миллиард|мільярд|十億|δισεκατ|مليار",
+}
+_POWER = re.compile(rf"\s?(?:{'|'.join(f'({one})' for one in _POWERS.values())})", re.IGNORECASE)
+_SPELT = (
+    *("zero", "one", "two", "three", "four", "five", "six"),
+    *("seven", "eight", "nine", "ten", "eleven", "twelve"),
+)
+_WORD, _TIMES = "word", "times"
+"""In place of a unit: a number before a word that is none that we know, before `million`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number in a text."""
+
+    text: str
+    readings: frozenset[tuple[Value, str]]
+    """What it may amount to, each with its unit or an empty text; none if it is several numbers."""
+    parts: frozenset[Value] = frozenset()
+    """The numbers that it may be instead: `1,2,3`, `12 000`, a date."""
+
+    def is_among(self, known: Mapping[Value, Collection[str]]) -> bool:
+        """Whether one of its readings is, or all of its parts are."""
+        if any(value in known and _fits(unit, known[value]) for value, unit in self.readings):
+            return True
+        years = {value[:5] for value, _ in self.readings if isinstance(value, str)}
+        return (
+            bool(self.parts)
+            and self.parts <= known.keys()
+            and not any(isinstance(value, str) and value[:5] in years for value in known)
+        )
+
+
+def _fits(unit: str, units: Collection[str]) -> bool:
+    """Whether a number may be one that stands elsewhere with these units."""
+    if unit == _TIMES:  # a three before `million` is the same as one before an unknown word
+        return not {"", _WORD}.isdisjoint(units)
+    return unit in {"", _WORD, *units} or "" in units or (unit != "%" and _WORD in units)
+
+
+def values_named(text: str) -> dict[Value, set[str]]:
+    """The numbers a text names, in digits or, up to twelve, in English words, with their units."""
+    in_words = set(terms(text))
+    named: dict[Value, set[str]] = {
+        Decimal(number): {""} for number, word in enumerate(_SPELT) if word in in_words
+    }
+    for number in numbers(text):
+        for value, unit in (*number.readings, *((part, "") for part in number.parts)):
+            named.setdefault(value, set()).add(unit)
+            # `Falls by 5` is said of -5.
+            if isinstance(value, Decimal):
+                named.setdefault(abs(value), set()).add(unit)
+    return named
+
+
+def values_in(text: str) -> frozenset[Value]:
+    """What the numbers of a text most likely amount to: 1,024 is rather 1024 than 1.024."""
+    found: set[Value] = set()
+    for number in numbers(text):
+        sizes = [value for value, _ in number.readings if isinstance(value, Decimal)]
+        found |= {max(sizes)} if sizes else {value for value, _ in number.readings} | number.parts
+    return frozenset(found)
+
+
+def numbers(text: str, language: str | None = None) -> list[Number]:
+    """The numbers that claim something: not the marks of list items and references."""
+    found, sign = [], ""
+    text = _MARK.sub(" ", text)
+    mark = _decimal_mark(text, language)
+    lines = {number: bool(_PERCENT.search(line)) for number, line in enumerate(text.split("\n"))}
+    line, start = 0, 0
+    for match in _NUMBER.finditer(text):
+        written = match[0]
+        if not written[0].isdecimal():
+            sign = written
+            continue
+        line += text.count("\n", start, match.start())
+        start = match.start()
+        dates = _dates(written)
+        readings = dates or _readings(written, mark)
+        several = dates or " " in written or not readings
+        parts = _parts(written) if several else frozenset[Value]()
+        if not readings and not parts:  # marks that no place writes like this
+            readings = {written}
+        if sign:
+            readings = {-one if isinstance(one, Decimal) else one for one in readings}
+        units = frozenset(_with_units(readings, text, match, percent=lines[line]))
+        found.append(Number(sign + written, units, parts))
+        sign = ""
+    return found
+
+
+def _with_units(
+    readings: Collection[Value], text: str, match: re.Match[str], *, percent: bool
+) -> Iterator[tuple[Value, str]]:
+    before, behind = text[max(0, match.start() - 2) : match.start()].strip(), match.end()
+    if power := _POWER.match(text, behind):
+        exponent = list(_POWERS)[(power.lastindex or 1) - 1]
+        yield from ((one.scaleb(exponent), "") for one in readings if isinstance(one, Decimal))
+        yield from ((one, _TIMES) for one in readings)
+        return
+    unit = ""
+    if before[-1:] in {"%", "٪"} or _PERCENT.match(
+        text[behind : behind + 20].lstrip(" \u00a0\u202f")
+    ):
+        unit = "%"
+    elif found := _UNIT.match(text, behind):
+        unit = found[1]
+    elif before[-1:] in "€$£¥₽₹₩":
+        unit = before[-1:]
+    elif not percent and text[behind : behind + 2].strip()[:1].isalpha():
+        unit = _WORD
+    yield from ((one, unit) for one in readings)
+
+
+def _dates(written: str) -> set[Value]:
+    """`2024-04-03` for that, for `3.4.2024` and for `2024年4月3日`; for `3/4/2024` two."""
+    groups = re.split(r"\D", written.rstrip("日"))
+    if len(groups) != 3 or written.count(",") or max(map(len, groups)) != 4:
+        return set()
+    year, month, day = map(int, groups if len(groups[0]) == 4 else groups[::-1])
+    orders = {(month, day), (day, month)} if "/" in written else {(month, day)}
+    return {f"{year:04}-{m:02}-{d:02}" for m, d in orders if 0 < m <= 12 and 0 < d <= 31}
+
+
+def _decimal_mark(text: str, language: str | None) -> str:
+    """The mark before fractions, by the numbers that leave no doubt, else by the language."""
+    shown = set()
+    for match in _NUMBER.finditer(text):
+        marks = re.findall(f"[{_DECIMAL_MARKS}]", match[0])
+        *groups, last = re.split(r"\D", match[0])
+        if len(set(marks)) == 2 or (len(marks) == 1 and (len(last) != 3 or groups == ["0"])):
+            shown.add(marks[-1])
+        elif len(marks) > 1 and _are_thousands((*groups, last)):
+            shown.add({",": ".", ".": ","}.get(marks[0], ""))
+    if len(shown) != 1 and language is not None:
+        return "." if language in DECIMAL_POINT else ","
+    return shown.pop() if len(shown) == 1 else ""
+
+
+def _parts(written: str) -> frozenset[Value]:
+    """The numbers between marks that may part several."""
+    if dates := _dates(written):
+        return frozenset(
+            Decimal(part) for date in map(str, dates) for part in (date[:4], date[-2:])
+        )
+    parts = re.split(f"[, {_GROUP_MARKS}]", written)
+    return frozenset[Value]().union(*map(_readings, parts)) if parts[1:] else frozenset()
+
+
+def _readings(written: str, mark: str = "") -> set[Value]:
+    """What a number may amount to, with this mark before fractions, or with any."""
+    *groups, last = re.split(r"\D", written)
+    marks = re.findall(r"\D", written)
+    whole = Decimal("".join((*groups, last)))
+    if not marks:
+        return {whole}
+    fraction = Decimal(f"{''.join(groups)}.{last}")
+    if len({*marks[:-1]} - {marks[-1]}) == 1 and marks[-1] in _DECIMAL_MARKS:
+        # 1,024.5 and 1.024,5: the last mark is the only one of its kind.
+        is_one = marks[-1] not in marks[:-1] and _are_thousands(groups)
+        return {fraction} if is_one else set()
+    if {*marks} == {"."} and marks[1:] and not _are_thousands((*groups, last)):
+        return {written}
+    readings: set[Value] = set()
+    if not marks[1:] and marks[0] in _DECIMAL_MARKS:
+        readings.add(fraction)
+    if len({*marks}) == 1 and _are_thousands((*groups, last)) and marks[0] != "\u066b":
+        readings.add(whole)
+    if mark and len(readings) == 2:
+        return {fraction if marks[0] == mark else whole}
+    return readings
+
+
+def _are_thousands(groups: Sequence[str]) -> bool:
+    """Whether marks part them as thousands, or as in India: 1,00,000."""
+    first, *others = groups
+    return (
+        0 < len(first) <= 3
+        and first[0] != "0"
+        and (
+            all(len(one) == 3 for one in others)
+            or (
+                len(others[-1]) == 3
+                and all(len(one) == 2 for one in others[:-1])
+                and len(first) < 3
+            )
+        )
+    )
