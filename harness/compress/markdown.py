@@ -20,6 +20,7 @@ from harness.text.sentences import sentence_pieces
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 _WORD = re.compile(r"\w{4,}")
 
@@ -104,7 +105,7 @@ def unpadded(text: str) -> str:
 
 def _parsed(markdown: str) -> Iterator[tuple[int, int, Block]]:
     """First line, line after the last, and block without its text, as the parser reports them."""
-    tokens = _parser().parse(markdown)
+    tokens = tokens_of(markdown)
     for index, token in enumerate(tokens):
         # Lists are split into items, so that these can be kept or dropped one by one.
         item = token.level == 1 and token.type == "list_item_open"
@@ -126,6 +127,11 @@ def _unparsed(lines: list[str], start: int, end: int) -> dict[int, Block]:
     """A block that the parser does not report: it is silent about link definitions."""
     written = (number for number in range(start, end) if lines[number].strip(BLANK))
     return {number: Block(kind="other", text="") for number in list(written)[:1]}
+
+
+def tokens_of(markdown: str) -> list[Token]:
+    """What the parser reports, in order; text is not parsed further."""
+    return _parser().parse(markdown)
 
 
 @cache

@@ -11,7 +11,7 @@ from functools import cached_property
 import orjson
 
 from harness.compress import Section, sections_of
-from harness.compress.markdown import Block, blocks_of, lines_of
+from harness.compress.markdown import Block, blocks_of, lines_of, tokens_of
 from harness.inference import as_texts
 from harness.text.languages import ENOUGH_BYTES, Language, language_of, letter_bytes
 from harness.text.sentences import sentences_of
@@ -96,7 +96,7 @@ class Draft:
         return tuple(
             (index, section, fence)
             for index, section in enumerate(self.sections)
-            for fence in fences_in(section.blocks)
+            for fence in fences_in(section.body)
         )
 
     @cached_property
@@ -146,12 +146,6 @@ class Finding:
     a function of the user's."""
 
 
-_MARKER = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])(?:[ \t]+|$)")
-_QUOTED = re.compile(r"[ \t]{0,3}> ?")
-_DEPTH = 3
-"""Code in a list in a list in a list is found, and none below: each level is one more parse."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
     """One block of fenced code."""
@@ -163,63 +157,23 @@ class Fence:
     """Whether there is a closing fence, and no other fence is opened before it."""
 
 
-def fences_in(blocks: Sequence[Block], *, depth: int = _DEPTH) -> Iterator[Fence]:
-    """The fenced code of some blocks, in order."""
-    for block in blocks:
-        if block.fence:
-            yield _fence(block)
-        # Most items and quotations have no code, and need no second parse.
-        elif depth and block.kind in {"item", "quote"} and re.search("```|~~~", block.text):
-            yield from fences_in(blocks_of(_unwrapped(block)), depth=depth - 1)
-
-
-def _fence(block: Block) -> Fence:
-    language, *_ = (*block.label.lower().split(), "")
-    lines = lines_of(block.text)
-    while not lines[0].strip():
-        del lines[0]
-    while len(lines) > 1 and not lines[-1].strip():
-        del lines[-1]
-    opening, *inside = lines
-    ends = bool(inside) and _behind_marks(inside[-1], block.fence) == ""
-    if ends:
-        del inside[-1]
-    # A fence that opens inside another, as long as that one, tells that its end was left out: what
-    # was meant for prose stands in code from there on.
-    opens = any(re.match(r"[\w{]", _behind_marks(line, block.fence) or "") for line in inside)
-    return Fence(
-        language=language.strip("{}."),
-        code="".join(_outdented(line, _indent(opening)) for line in inside),
-        closed=ends and not opens,
-    )
-
-
-def _behind_marks(line: str, fence: str) -> str | None:
-    """What follows the marks of a fence of at least that length; None when the line has none."""
-    marks = line.strip()
-    if _indent(line) > 3 or not marks.startswith(fence):
-        return None
-    return marks.lstrip(fence[0])
-
-
-def _unwrapped(block: Block) -> str:
-    """What stands in an item or a quotation, without the marks and the indentation of that."""
-    if block.kind == "quote":
-        return "".join(_QUOTED.sub("", line, count=1) for line in lines_of(block.text))
-    lines = lines_of(block.text.expandtabs(4))
-    first = next((number for number, line in enumerate(lines) if line.strip()), 0)
-    marker = _MARKER.match(lines[first])
-    width = marker.end() if marker else 0
-    inside = (_outdented(line, width) for line in lines[first + 1 :])
-    return "".join([lines[first][width:], *inside])
-
-
-def _outdented(line: str, width: int) -> str:
-    return line[min(width, _indent(line)) :]
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip(" "))
+def fences_in(markdown: str) -> Iterator[Fence]:
+    """The fenced code of a text, in lists and quotations too, in order."""
+    for token in tokens_of(markdown) if re.search("```|~~~", markdown) else ():
+        if token.type == "fence" and token.map:
+            language, *_ = (*token.info.lower().split(), "")
+            start, end = token.map
+            has_end = end - start - 1 > len(lines_of(token.content))
+            # A fence that opens inside another, as long as that one, tells that its end was left
+            # out: what was meant for prose stands in code from there on.
+            opens = re.search(
+                rf"(?m)^ {{0,3}}{token.markup}{token.markup[0]}*[ \t]*[\w{{]", token.content
+            )
+            yield Fence(
+                language=language.strip("{}."),
+                code=token.content,
+                closed=has_end and opens is None,
+            )
 
 
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Iterable, Iterator, Set
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -17,7 +17,7 @@ from harness.rubric.draft import Draft, Finding, visible_text
 from harness.text import languages
 from harness.text.numbers import Value, values_in
 from harness.text.sentences import ends_sentence, sentences_of
-from harness.text.words import phrases_in, terms
+from harness.text.words import matter, phrases_in, terms
 
 
 class _Phrases(Check):
@@ -182,10 +182,6 @@ def _is_signature(text: str) -> bool:
     )
 
 
-_Said = tuple[frozenset[str], frozenset[Value]]
-"""What a sentence says: its words, and the numbers it names."""
-
-
 class NoRepetition(Check):
     """No sentence is said twice, whether in one section or in two, and no paragraph in other words.
 
@@ -201,23 +197,26 @@ class NoRepetition(Check):
 
     def grade(self, draft: Draft) -> Grade:
         """The share of sentences that say something for the first time."""
-        all_said = [_said(sentence) for _, _, sentence in draft.sentences]
-        seen = _Seen(all_said, similarity=self.similarity)
+        sentences = [
+            (index, sentence, frozenset(w for w in terms(sentence) if not w.isdecimal()))
+            for index, _, sentence in draft.sentences
+        ]
         findings, repeated = [], set()
-        for (index, section, sentence), said in zip(draft.sentences, all_said, strict=True):
-            if len(said[0]) > 2 and seen.has_like(said):
+        seen = _Seen((words for _, _, words in sentences), share=self.similarity)
+        for index, sentence, words in sentences:
+            values = values_in(sentence)
+            if any(
+                len(words) > 2
+                and values == theirs
+                and len(words & earlier) / len(words | earlier) >= self.similarity
+                for earlier, theirs in seen.near(words)
+            ):
                 repeated.add(quoted(sentence))
-                findings.append(
-                    Finding(
-                        f"this was said before: {quoted(sentence)}",
-                        section.title,
-                        index,
-                        code="check.repeated",
-                    )
-                )
-            seen.add(said)
+                message = f"this was said before: {quoted(sentence)}"
+                findings.append(draft.finding(message, index, code="check.repeated"))
+            seen.add(words, values)
         findings += _said_in_other_words(draft, repeated=repeated)
-        return Grade(share_without(findings, len(all_said)), tuple(findings))
+        return Grade(share_without(findings, len(sentences)), tuple(findings))
 
 
 _PARAGRAPH_WORDS = 10
@@ -232,81 +231,53 @@ def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> list[Finding]:
     Not for those with a sentence in `repeated`.
     """
     paragraphs = [
-        (index, block.text, frozenset(w for w in terms(block.text) if len(w) >= 4))
+        (index, block.text, frozenset(matter(terms(block.text))))
         for index, section in enumerate(draft.sections)
         for block in section.blocks
         if block.kind == "paragraph"
     ]
-    count = Counter(word for _, _, words in paragraphs for word in words)
-    known: dict[str, list[tuple[frozenset[str], frozenset[Value]]]] = {}
     findings = []
+    seen = _Seen((words for _, _, words in paragraphs), share=_PARAGRAPH_SHARE)
     for index, text, words in paragraphs:
         if len(words) < _PARAGRAPH_WORDS:
             continue
         values = values_in(text)
-        # One of its rarest words must be shared: see `_Seen`.
-        rarest = sorted(words, key=lambda word: (count[word], word))
-        rarest = rarest[: len(words) - math.ceil(_PARAGRAPH_SHARE * len(words)) + 1]
-        message = f"an earlier paragraph says this in other words: {quoted(text)}"
         if any(
             len(words & earlier) >= _PARAGRAPH_SHARE * len(words) and values <= theirs
-            for word in rarest
-            for earlier, theirs in known.get(word, ())
+            for earlier, theirs in seen.near(words)
         ) and repeated.isdisjoint(map(quoted, sentences_of(text))):
+            message = f"an earlier paragraph says this in other words: {quoted(text)}"
             findings.append(draft.finding(message, index, code="check.repeated"))
-        for word in words:
-            known.setdefault(word, []).append((words, values))
+        seen.add(words, values)
     return findings
 
 
 class _Seen:
-    """The sentences so far, found again by their rarest words.
+    """What was said so far, found again by its rarest words.
 
-    Two sets of at least a share `t` of common words have one in common among the first
-    `n - ceil(t * n) + 1` of each, when both are sorted alike: the prefix filter of Chaudhuri,
-    Ganti and Kaushik, "A primitive operator for similarity joins" (ICDE 2006). Sorted from the
-    rarest on, that leaves few to compare; comparing each with all would take quadratic time.
+    A set that has a share `t` of the words of another has one of any `n - ceil(t * n) + 1` of them:
+    the prefix filter of Chaudhuri, Ganti and Kaushik, "A primitive operator for similarity joins"
+    (ICDE 2006). With the rarest, that leaves few to compare; comparing each with all would take
+    quadratic time.
     """
 
-    def __init__(self, all_said: list[_Said], *, similarity: float) -> None:
-        self._similarity = similarity
-        self._count = Counter(word for words, _ in all_said for word in words)
-        self._known: set[_Said] = set()
-        self._by_word: dict[tuple[str, frozenset[Value]], list[frozenset[str]]] = {}
+    def __init__(self, said: Iterable[frozenset[str]], *, share: float) -> None:
+        self._share = share
+        self._count = Counter(word for words in said for word in words)
+        self._by_word: dict[str, set[tuple[frozenset[str], frozenset[Value]]]] = {}
 
-    def has_like(self, said: _Said) -> bool:
-        """Whether an earlier sentence has the same numbers and nearly the same words."""
-        words, values = said
-        return said in self._known or any(
-            _jaccard(words, earlier) >= self._similarity
-            for word in self._rarest(words)
-            for earlier in self._by_word.get((word, values), ())
-        )
-
-    def add(self, said: _Said) -> None:
-        """Notes a sentence."""
-        if said in self._known:
-            return
-        self._known.add(said)
-        words, values = said
-        for word in self._rarest(words):
-            self._by_word.setdefault((word, values), []).append(words)
-
-    def _rarest(self, words: frozenset[str]) -> list[str]:
+    def near(self, words: frozenset[str]) -> Iterator[tuple[frozenset[str], frozenset[Value]]]:
+        """Earlier ones that may have so many of these words; some may come more than once."""
         # A little less, so that rounding errors do not lift the product over a whole number.
-        needed = math.ceil(self._similarity * len(words) - 1e-9)
+        needed = math.ceil(self._share * len(words) - 1e-9)
         ranked = sorted(words, key=lambda word: (self._count[word], word))
-        return ranked[: len(words) - needed + 1]
+        for word in ranked[: len(words) - needed + 1]:
+            yield from self._by_word.get(word, ())
 
-
-def _said(sentence: str) -> _Said:
-    words = frozenset(term for term in terms(sentence) if not term.isdecimal())
-    return words, values_in(sentence)
-
-
-def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
-    common = len(a & b)
-    return common / (len(a) + len(b) - common) if a or b else 0.0
+    def add(self, words: frozenset[str], values: frozenset[Value]) -> None:
+        """Notes a sentence or a paragraph."""
+        for word in words:
+            self._by_word.setdefault(word, set()).add((words, values))
 
 
 # Code spans, addresses and tags are of no language.
