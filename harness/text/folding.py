@@ -16,14 +16,14 @@ from harness.text.languages import HANGUL, MARKS, UNSPACED
 
 # Canonical order takes quadratic time in a run of marks; no letter of any language has so many.
 _FLOOD = re.compile(r"([^\w\s\x00-\x7f]{31,})")
-# A line that was wrapped where no blank belongs.
-_WRAPPED = re.compile(f"(?<=[{UNSPACED}])[ \t]*\r?\n[ \t]*(?=[{UNSPACED}])")
 # Joiners tell words apart in Arabic, Indic, Khmer and Mongolian letters, and nowhere else.
 _JOINED = "\u0600-\u08ff\u0900-\u0dff\u1780-\u18af"
 _JOINERS = re.compile(f"(?<![{_JOINED}])[\u200c\u200d]|[\u200c\u200d](?![{_JOINED}])")
+_JOINER = re.compile("[\u200c\u200d]")
+_WRAPPED = re.compile(f"\n(?<=[{UNSPACED}]\n)[ \t]*(?=[{UNSPACED}])")
 _KEPT = ("<super>", "<sub>", "<fraction>", "<circle>")
 _SAME = {
-    "'": "`´ʹʻʼˈ׳‘’‚‛′‵‹›ꞌ",
+    "'": "´ʹʻʼˈ׳‘’‚‛′‵‹›ꞌ",
     '"': "«»ʺ״“”„‟″‶〝〞〟",
     "-": "־᠆‐‑‒–—―−﹘",
     "ی": "ي",
@@ -39,29 +39,30 @@ _VOWEL_POINTS = (
 """Of Hebrew and Arabic, which most texts leave out."""
 
 
-class _Forms(dict[int, str]):
-    """A table for `str.translate`, filled as letters come up."""
-
-    def __missing__(self, code: int) -> str:
+@cache
+def _forms() -> tuple[re.Pattern[str], dict[str, str]]:
+    """Finds the letters that have another form, and tells it."""
+    forms = {letter: form for form, letters in _SAME.items() for letter in letters}
+    # Up to the squared words, then compatibility forms, and the letters of formulas.
+    for code in (*range(0xA0, 0x3400), *range(0xF900, 0x10000), *range(0x1D400, 0x1D800)):
         letter = chr(code)
-        if any(first <= code <= last for first, last in _VOWEL_POINTS):
-            form = ""
-        elif letter.isdecimal():
-            form = str(unicodedata.decimal(letter))
-        else:
+        if letter.isdecimal():
+            forms[letter] = str(unicodedata.decimal(letter))
+        elif any(first <= code <= last for first, last in _VOWEL_POINTS):
+            forms[letter] = ""
+        elif letter not in forms:
             tag = unicodedata.decomposition(letter).partition(" ")[0]
-            plain = unicodedata.normalize("NFKC", letter)
-            form = plain if tag.startswith("<") and tag not in _KEPT else letter
-        self[code] = form
-        return form
-
-
-_FORMS = _Forms({ord(one): form for form, letters in _SAME.items() for one in letters})
+            if tag.startswith("<") and tag not in _KEPT:
+                plain = unicodedata.normalize("NFKC", letter)
+                forms[letter] = "".join(forms.get(one, one) for one in plain)
+    # One range for what is not in the basic plane: single letters of it are slow in a class.
+    basic = re.escape("".join(letter for letter in forms if letter <= "\uffff"))
+    return re.compile(f"[{basic}\U0001d400-\U0001d7ff]"), forms
 
 
 def composed(text: str) -> str:
     """The text in Unicode's composed form (NFC), but for floods of accents, which stay."""
-    if text.isascii():
+    if unicodedata.is_normalized("NFC", text):
         return text
     parts = enumerate(_FLOOD.split(text))
     return "".join(part if n % 2 else unicodedata.normalize("NFC", part) for n, part in parts)
@@ -75,18 +76,21 @@ def folded(text: str, language: str | None = None) -> str:
     signs without width, on one line or several.
     """
     if not text.isascii():
-        text = _WRAPPED.sub("", composed(text))
-        text = composed(_JOINERS.sub("", text.translate(_FORMS)))
+        other_forms, forms = _forms()
+        text = other_forms.sub(lambda letter: forms.get(letter[0], letter[0]), composed(text))
+        text = composed(_JOINERS.sub("", text) if _JOINER.search(text) else text)
+        if "\n" in text:  # a line that was wrapped where no blank belongs
+            text = _WRAPPED.sub("", text)
     if language in {"tr", "az"}:
         text = text.replace("İ", "i").replace("I", "ı")
     # In German, folding ß would make `Maße` the same as `Masse`.
     text = text.replace("ẞ", "ß").lower() if language == "de" else text.casefold()
-    return " ".join(text.replace("i\u0307", "i").split())
+    return " ".join(text.replace("i\u0307", "i").replace("`", "'").split())
 
 
 # What begins a word in Arabic and Hebrew though it is another: and, the, in, for, as.
 _ATTACHED = {"[\u0620-\u06d3]": "(?:[وف]?(?:[بك]?ال|لل|[بكل])?)", "[א-ת]": "(?:ו?[הבכלמש]?)"}
-_INSIDE = f"(?:[^\\W{UNSPACED}{HANGUL}]|[{re.sub(f'[{UNSPACED}]', '', MARKS)}])"
+_INSIDE = f"(?:[^\\W{UNSPACED}{HANGUL}]|[{re.sub(f'[{UNSPACED}]', '', MARKS)}\u200c\u200d])"
 
 
 @cache

@@ -28,23 +28,16 @@ STEMMED: Mapping[Language, str] = {
 }
 """Those whose words a search takes back to stems, with the names that stores give them."""
 
-WITHOUT_BLANKS: frozenset[str] = frozenset({"dz", "ja", "km", "lo", "my", "th", "zh"})
-WITHOUT_STOPS: frozenset[str] = frozenset({"lo", "th"})
-WITHOUT_CAPITALS: frozenset[str] = frozenset({
-    "am", "ar", "as", "bn", "dz", "fa", "gu", "he", "hi", "ja", "ka", "km", "kn", "ko", "lo",
-    "ml", "mr", "my", "ne", "or", "pa", "ps", "sa", "si", "ta", "te", "th", "ug", "ur", "zh",
-})
-CAPITAL_NOUNS: frozenset[str] = frozenset({"de", "lb"})
-INFLECTED: frozenset[str] = frozenset({
-    "az", "be", "bg", "bs", "cs", "el", "et", "eu", "fi", "hr", "hu", "is", "ka", "kk", "la", "lt",
-    "lv", "mk", "pl", "ro", "ru", "sk", "sl", "sq", "sr", "tr", "uk", "uz",
-})
-"""Those that write endings onto names."""
-DECIMAL_POINT: frozenset[str] = frozenset({
-    "cy", "en", "ga", "he", "hi", "ja", "km", "ko", "mr", "ms", "my", "ne", "sw", "ta", "te", "th",
-    "ur", "zh",
-})
-"""Those that write 2.5 where the others that we know write 2,5."""
+WITHOUT_BLANKS, WITHOUT_STOPS, CAPITAL_NOUNS, WITHOUT_CAPITALS, INFLECTED_NAMES, DECIMAL_POINT = (
+    frozenset(codes.split())
+    for codes in (
+        "dz ja km lo my th zh", "lo th", "de lb",
+        "am ar as bn dz fa gu he hi ja ka km kn ko lo ml mr my ne or pa ps sa si ta te th ug ur zh",
+        "az be bg bs cs el et eu fi hr hu is ka kk la lt lv mk pl ro ru sk sl sq sr tr uk uz",
+        "cy en ga he hi ja km ko mr ms my ne sw ta te th ur zh",
+    )
+)
+"""Languages by what their writing lacks or has. Of those that we know, the others write 2,5."""
 # fmt: on
 
 UNSPACED = (

@@ -10,7 +10,7 @@ text are written, else as its language writes, else each reading counts. Not rea
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -24,9 +24,9 @@ _DECIMAL_MARKS = ".,\u066b"
 _GROUP_MARKS = "'\u2019\u066c\u00a0\u2009\u202f"
 _NUMBER = re.compile(
     # A minus stands behind nothing that a range, a name or a date may end with.
-    rf"(?<![\w)\]%.,])[-\u2212\u2013](?=\d)"
+    rf"(?<![\w)\]%.,])[-\u2212\u2013\uff0d](?=\d)"
     rf"|(?<!\d)(?:\d{{4}}(?:-\d\d-\d\d(?!\d)|年\d\d?月\d\d?日)|\d\d?/\d\d?/\d{{4}})"
-    rf"|\d+(?:[{_DECIMAL_MARKS}{_GROUP_MARKS}]\d+|[ ]\d{{3}}(?!\d))*"
+    rf"|(?:\d+|(?<![\w.,])\.\d+)(?:[{_DECIMAL_MARKS}{_GROUP_MARKS}]\d+|[ ]\d{{3}}(?!\d))*"
 )
 # `1.` before an item of a list, `[1]` and `[^1]` for a reference.
 _MARK = re.compile(r"(?m)^[^\S\n]*\d+[.)]\s|\[\^?\d+\]")
@@ -49,11 +49,26 @@ _POWERS = {
     8: "[億亿억]",
     9: r"billion|bn\b|Mrd|mil[jl]+iard|milyar|mld|млрд|миллиард|мільярд|十億|δισεκατ|مليار",
 }
-_POWER = re.compile(rf"\s?(?:{'|'.join(f'({one})' for one in _POWERS.values())})", re.IGNORECASE)
-_SPELT = (
-    *("zero", "one", "two", "three", "four", "five", "six"),
-    *("seven", "eight", "nine", "ten", "eleven", "twelve"),
+_POWER = re.compile(
+    rf"\s?(?:{'|'.join(f'(?P<e{n}>{words})' for n, words in _POWERS.items())})", re.IGNORECASE
 )
+_SPELT = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+]
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:-\d{3})+|[1-9]\d?(?:-\d\d)*-\d{3}|[1-9]\d{0,2}")
+"""Groups of digits: 1-000-000, or as in India 1-00-000."""
 _WORD, _TIMES = "word", "times"
 """In place of a unit: a number before a word that is none that we know, before `million`."""
 
@@ -113,53 +128,54 @@ def values_in(text: str) -> frozenset[Value]:
 
 def numbers(text: str, language: str | None = None) -> list[Number]:
     """The numbers that claim something: not the marks of list items and references."""
-    found, sign = [], ""
-    text = _MARK.sub(" ", text)
-    mark = _decimal_mark(text, language)
-    lines = {number: bool(_PERCENT.search(line)) for number, line in enumerate(text.split("\n"))}
-    line, start = 0, 0
-    for match in _NUMBER.finditer(text):
-        written = match[0]
-        if not written[0].isdecimal():
-            sign = written
-            continue
-        line += text.count("\n", start, match.start())
-        start = match.start()
-        dates = _dates(written)
-        readings = dates or _readings(written, mark)
-        several = dates or " " in written or not readings
-        parts = _parts(written) if several else frozenset[Value]()
-        if not readings and not parts:  # marks that no place writes like this
-            readings = {written}
-        if sign:
-            readings = {-one if isinstance(one, Decimal) else one for one in readings}
-        units = frozenset(_with_units(readings, text, match, percent=lines[line]))
-        found.append(Number(sign + written, units, parts))
-        sign = ""
+    lines = [line for line in _MARK.sub(" ", text).split("\n") if re.search(r"\d", line)]
+    matches = [list(_NUMBER.finditer(line.replace("．", "."))) for line in lines]
+    mark = _decimal_mark((one[0] for line in matches for one in line), language)
+    found = []
+    for line in matches:
+        percent, sign = bool(_PERCENT.search(line[0].string)), ""
+        for match in line:
+            written = "".join(str(int(c)) if c.isdecimal() else c for c in match[0])
+            if not written[-1].isalnum():
+                sign = written
+                continue
+            dates = _dates(written)
+            readings = dates or _readings(written, mark)
+            several = dates or " " in written or not readings
+            parts = _parts(written) if several else frozenset[Value]()
+            if not readings and not parts:  # marks that no place writes like this
+                readings = {written}
+            if sign:
+                readings = {-one if isinstance(one, Decimal) else one for one in readings}
+            units = frozenset(_with_units(readings, match, percent=percent))
+            found.append(Number(sign + match[0], units, parts))
+            sign = ""
     return found
 
 
 def _with_units(
-    readings: Collection[Value], text: str, match: re.Match[str], *, percent: bool
+    readings: Collection[Value], match: re.Match[str], *, percent: bool
 ) -> Iterator[tuple[Value, str]]:
-    before, behind = text[max(0, match.start() - 2) : match.start()].strip(), match.end()
-    if power := _POWER.match(text, behind):
-        exponent = list(_POWERS)[(power.lastindex or 1) - 1]
+    line, behind = match.string, match.end()
+    before = line[max(0, match.start() - 2) : match.start()].strip()[-1:]
+    money = before if before and before in "€$£¥₽₹₩" else ""
+    power = _POWER.match(line, behind)
+    exponent = int(str(power.lastgroup)[1:]) if power else 0
+    if money:  # $5m, £3bn
+        exponent = {"m": 6, "b": 9}.get(line[behind : behind + 1].lower(), exponent)
+    if exponent:
         yield from ((one.scaleb(exponent), "") for one in readings if isinstance(one, Decimal))
         yield from ((one, _TIMES) for one in readings)
         return
-    unit = ""
-    if before[-1:] in {"%", "٪"} or _PERCENT.match(
-        text[behind : behind + 20].lstrip(" \u00a0\u202f")
-    ):
-        unit = "%"
-    elif found := _UNIT.match(text, behind):
-        unit = found[1]
-    elif before[-1:] in "€$£¥₽₹₩":
-        unit = before[-1:]
-    elif not percent and text[behind : behind + 2].strip()[:1].isalpha():
-        unit = _WORD
-    yield from ((one, unit) for one in readings)
+    unit = _UNIT.match(line, behind)
+    if before in {"%", "٪"} or _PERCENT.match(line[behind : behind + 20].lstrip()):
+        name = "%"
+    elif unit or money:
+        name = "".join(unit[1].split()) if unit else money
+    else:
+        is_word = not percent and line[behind : behind + 2].strip()[:1].isalpha()
+        name = _WORD if is_word else ""
+    yield from ((one, name) for one in readings)
 
 
 def _dates(written: str) -> set[Value]:
@@ -172,67 +188,47 @@ def _dates(written: str) -> set[Value]:
     return {f"{year:04}-{m:02}-{d:02}" for m, d in orders if 0 < m <= 12 and 0 < d <= 31}
 
 
-def _decimal_mark(text: str, language: str | None) -> str:
-    """The mark before fractions, by the numbers that leave no doubt, else by the language."""
-    shown = set()
-    for match in _NUMBER.finditer(text):
-        marks = re.findall(f"[{_DECIMAL_MARKS}]", match[0])
-        *groups, last = re.split(r"\D", match[0])
-        if len(set(marks)) == 2 or (len(marks) == 1 and (len(last) != 3 or groups == ["0"])):
+def _decimal_mark(numbers: Iterable[str], language: str | None) -> str:
+    """The mark before fractions, by the language and by numbers that leave no doubt, if they agree.
+
+    Empty if nothing says so.
+    """
+    shown = {"." if language in DECIMAL_POINT else ","} if language else set()
+    for number in numbers:
+        marks, groups = re.findall(f"[{_DECIMAL_MARKS}]", number), re.split(r"\D", number)
+        if len(set(marks)) == 2 or (len(marks) == 1 and (len(groups[-1]) != 3 or groups[0] == "0")):
             shown.add(marks[-1])
-        elif len(marks) > 1 and _are_thousands((*groups, last)):
-            shown.add({",": ".", ".": ","}.get(marks[0], ""))
-    if len(shown) != 1 and language is not None:
-        return "." if language in DECIMAL_POINT else ","
     return shown.pop() if len(shown) == 1 else ""
 
 
 def _parts(written: str) -> frozenset[Value]:
     """The numbers between marks that may part several."""
     if dates := _dates(written):
-        return frozenset(
-            Decimal(part) for date in map(str, dates) for part in (date[:4], date[-2:])
-        )
+        each = [{Decimal(date[:4]), Decimal(date[-2:])} for date in map(str, dates)]
+        return frozenset(set.intersection(*each))
     parts = re.split(f"[, {_GROUP_MARKS}]", written)
     return frozenset[Value]().union(*map(_readings, parts)) if parts[1:] else frozenset()
 
 
 def _readings(written: str, mark: str = "") -> set[Value]:
     """What a number may amount to, with this mark before fractions, or with any."""
-    *groups, last = re.split(r"\D", written)
-    marks = re.findall(r"\D", written)
-    whole = Decimal("".join((*groups, last)))
+    groups, marks = re.split(r"\D", written), re.findall(r"\D", written)
+    whole = Decimal("".join(groups))
     if not marks:
         return {whole}
-    fraction = Decimal(f"{''.join(groups)}.{last}")
+    fraction = Decimal(f"{''.join(groups[:-1])}.{groups[-1]}")
     if len({*marks[:-1]} - {marks[-1]}) == 1 and marks[-1] in _DECIMAL_MARKS:
         # 1,024.5 and 1.024,5: the last mark is the only one of its kind.
-        is_one = marks[-1] not in marks[:-1] and _are_thousands(groups)
+        is_one = marks[-1] not in marks[:-1] and _THOUSANDS.fullmatch("-".join(groups[:-1]))
         return {fraction} if is_one else set()
-    if {*marks} == {"."} and marks[1:] and not _are_thousands((*groups, last)):
+    are_thousands = bool(_THOUSANDS.fullmatch("-".join(groups)))
+    if {*marks} == {"."} and marks[1:] and not are_thousands:
         return {written}
     readings: set[Value] = set()
     if not marks[1:] and marks[0] in _DECIMAL_MARKS:
         readings.add(fraction)
-    if len({*marks}) == 1 and _are_thousands((*groups, last)) and marks[0] != "\u066b":
+    if len({*marks}) == 1 and are_thousands and marks[0] != "\u066b":
         readings.add(whole)
     if mark and len(readings) == 2:
         return {fraction if marks[0] == mark else whole}
     return readings
-
-
-def _are_thousands(groups: Sequence[str]) -> bool:
-    """Whether marks part them as thousands, or as in India: 1,00,000."""
-    first, *others = groups
-    return (
-        0 < len(first) <= 3
-        and first[0] != "0"
-        and (
-            all(len(one) == 3 for one in others)
-            or (
-                len(others[-1]) == 3
-                and all(len(one) == 2 for one in others[:-1])
-                and len(first) < 3
-            )
-        )
-    )

@@ -25,7 +25,7 @@ _BREAK = re.compile(
     re.VERBOSE,
 )
 # These end a sentence by themselves.
-_FULL_STOPS = "。！？｡．।॥۔؟։።፧။។៕៚།༎܀߹꧉"
+_FULL_STOPS = "。！？｡．।॥۔؟։።፧။។៕៚།༎܀߹꧉׃᠃"
 _CLOSING = "\"'”’»›)\\]*_`」』）】"  # what closes together with a sentence
 _REFERENCE = r"\[\^?\w{1,8}\]"
 # sentencex leaves sentences in brackets together.
@@ -34,8 +34,8 @@ _STOP = re.compile(rf"[{_FULL_STOPS}]+[{_CLOSING}]*\s*|[.!?…][{_CLOSING}]+\s+"
 _BELONGS = re.compile(rf"(?:\s*(?:[{_CLOSING}]+|{_REFERENCE})+(?=\s|\Z))*\s*(?:[^\w\s]*\s*\Z)?")
 # Behind a sentence's stop; `[;]` behind a Greek letter is the question mark.
 _ENDED = re.compile(
-    rf"(?:[.!?…{_FULL_STOPS}]|[\u0370-\u03ff\u1f00-\u1fff][;\u037e])"
-    rf"(?:[{_CLOSING}⁰¹²³⁴-⁹\u200b-\u200f\u2060]|\s?{_REFERENCE})*\s*\Z"
+    rf"(?:[.!?…‽‼⁇⁈⁉{_FULL_STOPS}]|[\u0370-\u03ff\u1f00-\u1fff][;\u037e])"
+    rf"(?:\s?[{_CLOSING}“‘«]|[⁰¹²³⁴-⁹\u200b-\u200f\u2060]|\s?{_REFERENCE})*\s*\Z"
 )
 _OPENING = "\"'“‘«([*_¿¡"
 # What a stop behind does not end: a number before its item, an abbreviation before a number.

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
+from operator import add
 
 from harness.text.folding import composed, folded, phrase_pattern
 from harness.text.languages import HANGUL, MARKS, UNSPACED, Language
 
 _LETTERS = rf"[^\W_]+(?:[{MARKS}\u200c\u200d]+[^\W_]*)*"
-_TERM = re.compile(_LETTERS)
+_TERM = re.compile(rf"\w[\w{MARKS}\u200c\u200d]*")
 # One mark between letters or digits does not part a word: `don't`, `1,024`, `e.g`, `and/or`, `a_b`.
 _WORD = re.compile(rf"{_LETTERS}(?:[-'\u2019\u2010.,/_]{_LETTERS})*")
 _RUN = re.compile(f"[{UNSPACED}{HANGUL}]+")
@@ -39,7 +40,7 @@ def character_count(text: str) -> int:
 
 def terms(text: str, language: str | None = None) -> list[str]:
     """Words as they are compared, folded; each two neighbors where no blanks part words."""
-    return _TERM.findall(in_twos(folded(text, language)))
+    return _TERM.findall(in_twos(folded(text, language)).replace("_", " "))
 
 
 def matter(terms: Iterable[str]) -> list[str]:
@@ -56,9 +57,8 @@ def in_twos(text: str) -> str:
 
 
 def _twos(run: re.Match[str]) -> str:
-    letters = _SIGNS.sub("", run[0])
-    pairs = (letters[i : i + 2] for i in range(max(1, len(letters) - 1)))
-    return f" {' '.join(pairs)} "
+    letters = run[0] if run[0] >= "\u3000" else _SIGNS.sub("", run[0])
+    return f" {' '.join(map(add, letters, letters[1:])) or letters} "
 
 
 # --- phrases ---
@@ -94,15 +94,12 @@ _CODES = {"no": "nb", "bs": "hbs", "hr": "hbs", "sr": "hbs"}
 
 
 def _stands_in(phrase: Sequence[frozenset[str]], words: Sequence[frozenset[str]]) -> bool:
-    rows = (words[start : start + len(phrase)] for start in range(len(words) - len(phrase) + 1))
-    return bool(phrase) and any(
-        all(not word.isdisjoint(forms) for word, forms in zip(phrase, row, strict=True))
-        for row in rows
-    )
+    starts = range(len(words) - len(phrase) + 1) if phrase else ()
+    return any(not any(map(frozenset.isdisjoint, phrase, words[start:])) for start in starts)
 
 
 def _lemmas_of(text: str, language: Language) -> list[frozenset[str]]:
-    return [_lemmas(word, language) for word in _TERM.findall(composed(text))]
+    return [_lemmas(word, language) for word in _TERM.findall(composed(text).replace("_", " "))]
 
 
 @lru_cache(maxsize=50_000)

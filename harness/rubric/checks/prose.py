@@ -128,13 +128,13 @@ class Finished(Check):
         return Grade(share_without(findings, len(draft.parts)), findings)
 
 
-# An address, a face of signs or of pictures; and Thai and Lao, which have no stops.
+# An address, a face of signs or of pictures, a tag, a formula; and Thai and Lao, without stops.
 _ENDS_WITHOUT_STOP = re.compile(
-    r"(?:\b(?:https?://|www\.)\S+|\S+@\S+\.\w+|\s[:;][-']?[)(DPp3]|[\u0e00-\u0eff]"
+    r"(?:\b(?:https?://|www\.)\S+|\S+@\S+\.\w+|\s[:;][-']?[)(DPp3]|\s\#\w+|\$\$|[\u0e00-\u0eff]"
     r"|[\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff][\u200d\ufe0f\U0001f3fb-\U0001f3ff]*)\s*\Z"
 )
 _FOOTNOTE = re.compile(r"\[\^[^\]\n]+\]:")
-_SIGNATURE_LINES = range(2, 5)
+_SIGNATURE_LINES = 4
 _SIGNATURE_WORDS = 5
 
 
@@ -159,12 +159,11 @@ def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
     if _ends(last.text) or (leads_over and last.text.rstrip().endswith(":")):
         return None
     # The items of a list need no full stop, unless the one before has one.
-    before = written[-2] if len(written) > 1 else last
-    is_after_whole = _ends(before.text)
+    before = written[-2] if len(written) > 1 else None
     if last.kind == "item":
-        is_whole = not (before.kind == "item" and is_after_whole)
+        is_whole = not (before and before.kind == "item" and _ends(before.text))
     else:
-        is_whole = is_after_whole and _is_signature(last.text)
+        is_whole = before is not None and _is_signature(last.text, after=before.text)
     breaks_off = Notice(code="check.breaks-off", message="the last sentence breaks off; finish it")
     return None if is_whole else breaks_off
 
@@ -174,12 +173,16 @@ def _ends(text: str) -> bool:
     return ends_sentence(tail) or _ENDS_WITHOUT_STOP.search(tail) is not None
 
 
-def _is_signature(text: str) -> bool:
+def _is_signature(text: str, *, after: str) -> bool:
     """Whether a paragraph may close a letter: `Best regards,`, then a name, each on its line."""
     lines = [line.split() for line in text.strip().splitlines()]
-    return len(lines) in _SIGNATURE_LINES and all(
-        len(words) <= _SIGNATURE_WORDS and not words[0][0].islower() for words in lines if words
-    )
+    if len(lines) > _SIGNATURE_LINES or any(
+        len(words) > _SIGNATURE_WORDS or words[0][0].islower() for words in lines if words
+    ):
+        return False
+    if after.rstrip()[-1:] in {",", "،", "，"} and len(after.split()) <= _SIGNATURE_WORDS:  # noqa: RUF001
+        return True
+    return _ends(after) and (len(lines) > 1 or text.lstrip()[0] in "-–—~")  # noqa: RUF001
 
 
 class NoRepetition(Check):
@@ -252,6 +255,9 @@ def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> list[Finding]:
     return findings
 
 
+_Said = tuple[frozenset[str], frozenset[Value]]
+
+
 class _Seen:
     """What was said so far, found again by its rarest words.
 
@@ -264,9 +270,10 @@ class _Seen:
     def __init__(self, said: Iterable[frozenset[str]], *, share: float) -> None:
         self._share = share
         self._count = Counter(word for words in said for word in words)
-        self._by_word: dict[str, set[tuple[frozenset[str], frozenset[Value]]]] = {}
+        self._known: set[_Said] = set()
+        self._by_word: dict[str, list[_Said]] = {}
 
-    def near(self, words: frozenset[str]) -> Iterator[tuple[frozenset[str], frozenset[Value]]]:
+    def near(self, words: frozenset[str]) -> Iterator[_Said]:
         """Earlier ones that may have so many of these words; some may come more than once."""
         # A little less, so that rounding errors do not lift the product over a whole number.
         needed = math.ceil(self._share * len(words) - 1e-9)
@@ -276,8 +283,10 @@ class _Seen:
 
     def add(self, words: frozenset[str], values: frozenset[Value]) -> None:
         """Notes a sentence or a paragraph."""
-        for word in words:
-            self._by_word.setdefault(word, set()).add((words, values))
+        if (words, values) not in self._known:
+            self._known.add((words, values))
+            for word in words:
+                self._by_word.setdefault(word, []).append((words, values))
 
 
 # Code spans, addresses and tags are of no language.

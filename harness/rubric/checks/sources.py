@@ -23,7 +23,7 @@ from harness.text.folding import composed
 from harness.text.languages import (
     CAPITAL_NOUNS,
     HANGUL,
-    INFLECTED,
+    INFLECTED_NAMES,
     UNSPACED,
     WITHOUT_CAPITALS,
     has_capitals,
@@ -96,15 +96,15 @@ class GroundedNames(Check):
         """The share of names that have a source, each counted once a section; 1 without any."""
         if not draft.has_sources:
             return _NO_SOURCES
-        evidence = "\n".join((draft.evidence, *self.allowed))
         language = draft.likely_language
-        words, identifiers = _Known(terms(evidence)), set(identifier_parts(evidence))
         nouns_have_capitals = language in CAPITAL_NOUNS
         named = dict.fromkeys(
             (index, name)
             for index, _, sentence in draft.sentences
             for name in names_in(sentence, nouns_have_capitals=nouns_have_capitals)
         )
+        evidence = "\n".join((draft.evidence, *self.allowed)) if named else ""
+        words, identifiers = _Known(terms(evidence)), set(identifier_parts(evidence))
         findings = tuple(
             draft.finding(
                 f"the name {name.text} is not in the sources",
@@ -202,7 +202,7 @@ class _Known:
         # `GPUs` are known from a source that speaks of a GPU.
         if part in alike or part.removesuffix("s") in alike:
             return True
-        inflected = language in INFLECTED or part[:1] > "\u024f"
+        inflected = language in INFLECTED_NAMES or part[:1] > "\u024f"
         return inflected and any(
             word.startswith(part[: max(_STEM, len(part) - _ENDING)])
             and part.startswith(word[: max(_STEM, len(word) - _ENDING)])
