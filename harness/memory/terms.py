@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from harness.errors import InvalidInput, did_you_mean
 from harness.memory.passage import Passage, WantedTags, tags_of
 from harness.text.folding import folded
-from harness.text.languages import STEMMED
+from harness.text.languages import stemmers
 from harness.text.words import in_twos
 
 if TYPE_CHECKING:
     import tantivy
 
-LANGUAGES = (*STEMMED.values(), "none")
+LANGUAGES = (*stemmers(), "none")
 """Languages whose words can be stemmed (Snowball, in tantivy); `none` leaves words as they are."""
 
 _WITH_STOP_WORDS = frozenset(LANGUAGES) - {

@@ -12,6 +12,8 @@ from pathlib import Path
 from harness.rubric.checks.base import InRange
 from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.written import Place, Written
+from harness.text.folding import folded
+from harness.text.languages import has_trait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,7 @@ def _on_must_not(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator
 
 def _on_language(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
     for number, check in enumerate(dimension.checks):
-        if rubric.language in check.not_for:
+        if any(has_trait(rubric.language, trait) for trait in check.not_for):
             yield _remark(
                 (*place, "checks", number),
                 code="rubric.check-not-for-language",
@@ -142,9 +144,9 @@ def _on_contradictions(rubric: Rubric) -> Iterator[_Remark]:
         for index, dimension in enumerate(rubric.dimensions)
         for number, check in enumerate(dimension.checks)
     ]
-    wanted = {_folded(p) for _, one in placed if one.check == "contains_all" for p in one.phrases}
+    wanted = {folded(p) for _, one in placed if one.check == "contains_all" for p in one.phrases}
     for place, check in placed:
-        if check.check == "excludes" and (both := wanted.intersection(map(_folded, check.phrases))):
+        if check.check == "excludes" and (both := wanted.intersection(map(folded, check.phrases))):
             yield _remark(
                 place,
                 code="rubric.required-and-excluded",
@@ -211,7 +213,7 @@ def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[
         )
     told: dict[str, float] = {}
     for score, text in anchors.items():
-        first = told.setdefault(_folded(text), score)
+        first = told.setdefault(folded(text), score)
         if first != score:
             yield _remark(
                 (*place, "anchors", f"{score:g}"),
@@ -240,7 +242,3 @@ def _on_sources(dimension: Dimension, place: Place) -> Iterator[_Remark]:
             what=f"'{dimension.name}' is also judged where there are no sources to judge it by",
             remedy="add 'needs_sources: true'",
         )
-
-
-def _folded(phrase: str) -> str:
-    return " ".join(phrase.casefold().split())

@@ -13,7 +13,7 @@ import orjson
 from harness.compress import Section, sections_of
 from harness.compress.markdown import Block, blocks_of, lines_of, tokens_of
 from harness.inference import as_texts
-from harness.text.languages import ENOUGH_BYTES, Language, language_of, letter_bytes
+from harness.text.languages import Language
 from harness.text.sentences import sentences_of
 from harness.text.words import terms
 
@@ -197,3 +197,28 @@ def visible_text(blocks: Iterable[Block]) -> str:
         for block in blocks
         if block.kind != "metadata"
     )
+
+
+ENOUGH_BYTES = 100
+"""Of letters, in UTF-8: about 17 words of English, 33 characters of Chinese."""
+# Near enough to each other to be taken for each other, in a text of any length.
+_ALIKE = (frozenset({"bs", "hr", "sr"}), frozenset({"nn", "no"}), frozenset({"id", "ms"}))
+
+
+def letter_bytes(text: str) -> int:
+    """The length of its letters in UTF-8, which says how sure its language is."""
+    return len("".join(filter(str.isalpha, text)).encode("utf-8", "replace"))
+
+
+def language_of(text: str) -> Language:
+    """The likeliest language of a text, which is a guess under `ENOUGH_BYTES`."""
+    # Imported at the first use: it takes half a second to load its model.
+    import py3langid  # noqa: PLC0415
+
+    ranked: list[Language] = [code for code, _ in py3langid.rank(text) if len(code) == 2]
+    return ranked[0]
+
+
+def same_language(a: str, b: str) -> bool:
+    """Whether two languages are one, or close relatives such as Croatian and Serbian."""
+    return a == b or any({a, b} <= alike for alike in _ALIKE)

@@ -31,8 +31,8 @@ from harness.rubric.templates import (
     shared_chars,
     shipped_prompts,
 )
+from harness.rubric.word_forms import forms_installed, has_forms
 from harness.text.languages import Language
-from harness.text.words import forms_installed, has_forms
 
 _MODEL = ConfigDict(
     frozen=True,

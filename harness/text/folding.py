@@ -32,11 +32,10 @@ _SAME = {
     "": "\u00ad\u034f\u061c\u180b\u180c\u180d\u200b\u200e\u200f\u2060\ufeff\u0640"
     + "".join(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xFE00, 0xFE10)))),
 }
-_VOWEL_POINTS = (
-    *((0x0591, 0x05BD), (0x05BF, 0x05BF), (0x05C1, 0x05C2), (0x05C4, 0x05C5), (0x05C7, 0x05C7)),
-    *((0x0610, 0x061A), (0x064B, 0x065F), (0x0670, 0x0670), (0x06D6, 0x06DC), (0x06DF, 0x06E8)),
+# Of Hebrew and Arabic, which most texts leave out.
+_VOWEL_POINTS = re.compile(
+    "[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8]"
 )
-"""Of Hebrew and Arabic, which most texts leave out."""
 
 
 @cache
@@ -48,7 +47,7 @@ def _forms() -> tuple[re.Pattern[str], dict[str, str]]:
         letter = chr(code)
         if letter.isdecimal():
             forms[letter] = str(unicodedata.decimal(letter))
-        elif any(first <= code <= last for first, last in _VOWEL_POINTS):
+        elif _VOWEL_POINTS.match(letter):
             forms[letter] = ""
         elif letter not in forms:
             tag = unicodedata.decomposition(letter).partition(" ")[0]

@@ -1,7 +1,5 @@
 """Front matter: metadata in YAML or TOML that stands before a text, and is none of it."""
 
-from __future__ import annotations
-
 import re
 
 # A first line of marks, keys before any other text, and the same marks again.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
 from typing import Literal
 
 # fmt: off
@@ -19,25 +20,6 @@ Language = Literal[
     "ur", "uz", "vi", "vo", "wa", "xh", "yo", "zh", "zu",
 ]
 """The languages that can be told, by ISO 639-1."""
-
-STEMMED: Mapping[Language, str] = {
-    "ar": "arabic", "da": "danish", "de": "german", "el": "greek", "en": "english",
-    "es": "spanish", "fi": "finnish", "fr": "french", "hu": "hungarian", "it": "italian",
-    "nl": "dutch", "no": "norwegian", "pt": "portuguese", "ro": "romanian", "ru": "russian",
-    "sv": "swedish", "ta": "tamil", "tr": "turkish",
-}
-"""Those whose words a search takes back to stems, with the names that stores give them."""
-
-WITHOUT_BLANKS, WITHOUT_STOPS, CAPITAL_NOUNS, WITHOUT_CAPITALS, INFLECTED_NAMES, DECIMAL_POINT = (
-    frozenset(codes.split())
-    for codes in (
-        "dz ja km lo my th zh", "lo th", "de lb",
-        "am ar as bn dz fa gu he hi ja ka km kn ko lo ml mr my ne or pa ps sa si ta te th ug ur zh",
-        "az be bg bs cs el et eu fi hr hu is ka kk la lt lv mk pl ro ru sk sl sq sr tr uk uz",
-        "cy en ga he hi ja km ko mr ms my ne sw ta te th ur zh",
-    )
-)
-"""Languages by what their writing lacks or has. Of those that we know, the others write 2,5."""
 # fmt: on
 
 UNSPACED = (
@@ -51,6 +33,34 @@ HANGUL = "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"
 """It has blanks, but writes particles onto its words."""
 MARKS = "".join(c for c in map(chr, range(0x300, 0x3100)) if unicodedata.category(c)[0] == "M")
 """Accents and vowel signs, which are no letters to `re` and belong to words."""
+
+Trait = Literal[
+    "no-blanks", "no-stops", "no-capitals", "capital-nouns", "inflected-names", "decimal-point"
+]
+"""Something that its writing has or lacks, as `languages.tsv` tells of the languages we know."""
+
+
+@cache
+def _table() -> dict[str, tuple[str, list[str], list[str]]]:
+    lines = files("harness.text").joinpath("languages.tsv").read_text(encoding="utf-8")
+    told = (line.split("\t") for line in lines.splitlines() if not line.startswith("#"))
+    return {code: (name, traits.split(), words.split()) for code, name, traits, words in told}
+
+
+def has_trait(language: str | None, trait: Trait) -> bool:
+    """Whether a language has it; none has what we do not know of it."""
+    return language in _table() and trait in _table()[language][1]
+
+
+def numerals(language: str | None) -> list[str]:
+    """The words for zero, one, two and so on; empty if they are not known."""
+    return _table()[language][2] if language in _table() else []
+
+
+def stemmers() -> tuple[str, ...]:
+    """The languages whose words a search takes back to stems, by their names in stores."""
+    return tuple(sorted(name for name, _, _ in _table().values() if name))
+
 
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _NO_STOP = re.compile("[\u0e00-\u0eff]['\"\u2019\u201d)\\]*_\\s]*\\Z")
@@ -70,28 +80,3 @@ def has_capitals(text: str) -> bool:
 def ends_without_stop(text: str) -> bool:
     """Whether it ends in a script whose sentences have no stop: Thai, Lao."""
     return _NO_STOP.search(text[-100:]) is not None
-
-
-ENOUGH_BYTES = 100
-"""Of letters, in UTF-8: about 17 words of English, 33 characters of Chinese."""
-# Near enough to each other to be taken for each other, in a text of any length.
-_ALIKE = (frozenset({"bs", "hr", "sr"}), frozenset({"nn", "no"}), frozenset({"id", "ms"}))
-
-
-def letter_bytes(text: str) -> int:
-    """The length of its letters in UTF-8, which says how sure its language is."""
-    return len("".join(filter(str.isalpha, text)).encode("utf-8", "replace"))
-
-
-def language_of(text: str) -> Language:
-    """The likeliest language of a text, which is a guess under `ENOUGH_BYTES`."""
-    # Imported at the first use: it takes half a second to load its model.
-    import py3langid  # noqa: PLC0415
-
-    ranked: list[Language] = [code for code, _ in py3langid.rank(text) if len(code) == 2]
-    return ranked[0]
-
-
-def same_language(a: str, b: str) -> bool:
-    """Whether two languages are one, or close relatives such as Croatian and Serbian."""
-    return a == b or any({a, b} <= alike for alike in _ALIKE)

@@ -10,12 +10,11 @@ text are written, else as its language writes, else each reading counts. Not rea
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
-from harness.text.languages import DECIMAL_POINT
-from harness.text.words import terms
+from harness.text.languages import has_trait
 
 Value = Decimal | str
 """A number to compare by; a date, or a version such as 3.11.2, stays a text."""
@@ -52,24 +51,9 @@ _POWERS = {
 _POWER = re.compile(
     rf"\s?(?:{'|'.join(f'(?P<e{n}>{words})' for n, words in _POWERS.items())})", re.IGNORECASE
 )
-_SPELT = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-]
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:-\d{3})+|[1-9]\d?(?:-\d\d)*-\d{3}|[1-9]\d{0,2}")
 """Groups of digits: 1-000-000, or as in India 1-00-000."""
-_WORD, _TIMES = "word", "times"
+WORD, TIMES = "word", "times"
 """In place of a unit: a number before a word that is none that we know, before `million`."""
 
 
@@ -83,47 +67,11 @@ class Number:
     parts: frozenset[Value] = frozenset()
     """The numbers that it may be instead: `1,2,3`, `12 000`, a date."""
 
-    def is_among(self, known: Mapping[Value, Collection[str]]) -> bool:
-        """Whether one of its readings is, or all of its parts are."""
-        if any(value in known and _fits(unit, known[value]) for value, unit in self.readings):
-            return True
-        years = {value[:5] for value, _ in self.readings if isinstance(value, str)}
-        return (
-            bool(self.parts)
-            and self.parts <= known.keys()
-            and not any(isinstance(value, str) and value[:5] in years for value in known)
-        )
-
-
-def _fits(unit: str, units: Collection[str]) -> bool:
-    """Whether a number may be one that stands elsewhere with these units."""
-    if unit == _TIMES:  # a three before `million` is the same as one before an unknown word
-        return not {"", _WORD}.isdisjoint(units)
-    return unit in {"", _WORD, *units} or "" in units or (unit != "%" and _WORD in units)
-
-
-def values_named(text: str) -> dict[Value, set[str]]:
-    """The numbers a text names, in digits or, up to twelve, in English words, with their units."""
-    in_words = set(terms(text))
-    named: dict[Value, set[str]] = {
-        Decimal(number): {""} for number, word in enumerate(_SPELT) if word in in_words
-    }
-    for number in numbers(text):
-        for value, unit in (*number.readings, *((part, "") for part in number.parts)):
-            named.setdefault(value, set()).add(unit)
-            # `Falls by 5` is said of -5.
-            if isinstance(value, Decimal):
-                named.setdefault(abs(value), set()).add(unit)
-    return named
-
 
 def values_in(text: str) -> frozenset[Value]:
     """What the numbers of a text most likely amount to: 1,024 is rather 1024 than 1.024."""
-    found: set[Value] = set()
-    for number in numbers(text):
-        sizes = [value for value, _ in number.readings if isinstance(value, Decimal)]
-        found |= {max(sizes)} if sizes else {value for value, _ in number.readings} | number.parts
-    return frozenset(found)
+    found = numbers(text, "en")
+    return frozenset({v for n in found for v in (*(value for value, _ in n.readings), *n.parts)})
 
 
 def numbers(text: str, language: str | None = None) -> list[Number]:
@@ -165,7 +113,7 @@ def _with_units(
         exponent = {"m": 6, "b": 9}.get(line[behind : behind + 1].lower(), exponent)
     if exponent:
         yield from ((one.scaleb(exponent), "") for one in readings if isinstance(one, Decimal))
-        yield from ((one, _TIMES) for one in readings)
+        yield from ((one, TIMES) for one in readings)
         return
     unit = _UNIT.match(line, behind)
     if before in {"%", "٪"} or _PERCENT.match(line[behind : behind + 20].lstrip()):
@@ -174,7 +122,7 @@ def _with_units(
         name = "".join(unit[1].split()) if unit else money
     else:
         is_word = not percent and line[behind : behind + 2].strip()[:1].isalpha()
-        name = _WORD if is_word else ""
+        name = WORD if is_word else ""
     yield from ((one, name) for one in readings)
 
 
@@ -189,11 +137,8 @@ def _dates(written: str) -> set[Value]:
 
 
 def _decimal_mark(numbers: Iterable[str], language: str | None) -> str:
-    """The mark before fractions, by the language and by numbers that leave no doubt, if they agree.
-
-    Empty if nothing says so.
-    """
-    shown = {"." if language in DECIMAL_POINT else ","} if language else set()
+    """The mark before fractions, if the language and the numbers without doubt agree on one."""
+    shown = {"." if has_trait(language, "decimal-point") else ","} if language else set()
     for number in numbers:
         marks, groups = re.findall(f"[{_DECIMAL_MARKS}]", number), re.split(r"\D", number)
         if len(set(marks)) == 2 or (len(marks) == 1 and (len(groups[-1]) != 3 or groups[0] == "0")):

@@ -14,15 +14,10 @@ from itertools import accumulate, pairwise
 
 from harness.text.languages import Language
 
+# A blank line, or the end of a line before a list item or a heading.
 _BREAK = re.compile(
-    r"""
-    (?<=\S) [ \t]* (?>\r\n?|\n)
-    (?:
-        [ \t]* (?>\r\n?|\n) \s*                           # a blank line
-      | (?= [ \t]* (?: [-*+] | \d{1,3}[.)] | \#{1,6} ) [ \t] )  # a list item, a heading
-    )
-    """,
-    re.VERBOSE,
+    r"(?<=\S)[ \t]*(?>\r\n?|\n)"
+    r"(?:[ \t]*(?>\r\n?|\n)\s*|(?=[ \t]*(?:[-*+]|\d{1,3}[.)]|\#{1,6})[ \t]))"
 )
 # These end a sentence by themselves.
 _FULL_STOPS = "。！？｡．।॥۔؟։።፧။។៕៚།༎܀߹꧉׃᠃"
@@ -49,11 +44,7 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def sentences_of(text: str, language: Language | None = None) -> list[str]:
-    """The sentences of a text, in order, without the white space around them.
-
-    A blank line, a list item and a heading end a sentence. Code and tables are not recognized;
-    `harness.compress.sections_of` knows where they are.
-    """
+    """The sentences of a text, without the white space around them; code is not recognized."""
     return [sentence for piece in sentence_pieces(text, language) if (sentence := piece.strip())]
 
 

@@ -13,11 +13,21 @@ from pydantic import Field
 from harness.compress import Section
 from harness.errors import Notice
 from harness.rubric.checks.base import NO_TEXT, Check, Grade, Phrase, quoted, share_without
-from harness.rubric.draft import Draft, Finding, visible_text
-from harness.text import languages
+from harness.rubric.draft import (
+    ENOUGH_BYTES,
+    Draft,
+    Finding,
+    language_of,
+    letter_bytes,
+    same_language,
+    visible_text,
+)
+from harness.rubric.word_forms import phrases_in
+from harness.text.languages import Language as LanguageCode
+from harness.text.languages import ends_without_stop
 from harness.text.numbers import Value, values_in
 from harness.text.sentences import ends_sentence, sentences_of
-from harness.text.words import matter, phrases_in, terms
+from harness.text.words import matter, terms
 
 
 class _Phrases(Check):
@@ -106,7 +116,7 @@ class Finished(Check):
     check: Literal["finished"] = "finished"
 
     asks: ClassVar[str] = "Every section ends with a whole sentence."
-    not_for = languages.WITHOUT_STOPS
+    not_for = ("no-stops",)
 
     def grade(self, draft: Draft) -> Grade:
         """The share of sections that are finished; 0 for a draft without text."""
@@ -122,7 +132,7 @@ class Finished(Check):
                 else unfinished(section, leads_over=draft.has_subsections(index))
             )
         )
-        silent = sum(languages.ends_without_stop(section.body) for _, section in draft.parts)
+        silent = sum(ends_without_stop(section.body) for _, section in draft.parts)
         if silent == len(draft.parts) and not findings:
             return Grade(1.0, unjudged="not for this language: its sentences have no stops")
         return Grade(share_without(findings, len(draft.parts)), findings)
@@ -301,7 +311,7 @@ class Language(Check):
     """
 
     check: Literal["language"] = "language"
-    code: languages.Language
+    code: LanguageCode
     """The language by its code in ISO 639-1: `en`, `de`, `zh`."""
 
     asks: ClassVar[str] = "All prose is in the language with the code '{self.code}'."
@@ -309,27 +319,23 @@ class Language(Check):
     def grade(self, draft: Draft) -> Grade:
         """The share of prose in that language, by the length of the sections."""
         prose = _prose(draft)
-        short = [
-            index
-            for index, letters in prose.items()
-            if languages.letter_bytes(letters) < languages.ENOUGH_BYTES
-        ]
+        short = [index for index, letters in prose.items() if letter_bytes(letters) < ENOUGH_BYTES]
         together = " ".join(prose[index] for index in short)
         texts = [([index], text) for index, text in prose.items() if index not in set(short)]
-        if languages.letter_bytes(together) >= languages.ENOUGH_BYTES:
+        if letter_bytes(together) >= ENOUGH_BYTES:
             texts.append((short, together))
         if not texts:
             return Grade(1.0, unjudged="it is too short to tell its language")
         right = 0
         findings: list[Finding] = []
         for indices, text in texts:
-            found = languages.language_of(text)
-            if languages.same_language(found, self.code):
-                right += languages.letter_bytes(text)
+            found = language_of(text)
+            if same_language(found, self.code):
+                right += letter_bytes(text)
             else:
                 message = f"this reads as '{found}'; write it in '{self.code}'"
                 findings += [draft.finding(message, i, code="check.language") for i in indices]
-        total = sum(languages.letter_bytes(text) for _, text in texts)
+        total = sum(letter_bytes(text) for _, text in texts)
         return Grade(right / total, tuple(sorted(findings, key=lambda one: one.section_index or 0)))
 
 

@@ -10,8 +10,9 @@ asked for the source of `However`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import pairwise
 from typing import ClassVar, Literal
 
@@ -19,16 +20,9 @@ from pydantic import Field
 
 from harness.rubric.checks.base import Check, Grade, Phrase, quoted, share_without
 from harness.rubric.draft import Draft, visible_text
-from harness.text.folding import composed
-from harness.text.languages import (
-    CAPITAL_NOUNS,
-    HANGUL,
-    INFLECTED_NAMES,
-    UNSPACED,
-    WITHOUT_CAPITALS,
-    has_capitals,
-)
-from harness.text.numbers import numbers, values_named
+from harness.text.folding import composed, folded
+from harness.text.languages import HANGUL, UNSPACED, has_capitals, has_trait, numerals
+from harness.text.numbers import TIMES, WORD, Number, Value, numbers
 from harness.text.sentences import sentences_of
 from harness.text.words import matter, terms
 
@@ -36,9 +30,10 @@ _NO_SOURCES = Grade(1.0, unjudged="there are no sources")
 
 
 class GroundedNumbers(Check):
-    """Every number stands in the sources or in the task, in digits or, up to twelve, in words.
+    """Every number stands in the sources or in the task.
 
-    If sources belong to a section, it must be in these. 1,024 is 1024, 0.50 is 0.5 and 2,5 is 2.5;
+    Up to twelve in words, too, of English or the rubric's language. If sources belong to a section,
+    it must be in these. 1,024 is 1024, 0.50 is 0.5 and 2,5 is 2.5;
     1.200 is what the other numbers, else the rubric's language, make of it. A minus, a percent sign
     and another unit must be there, too. The marks of lists (`1.`) and references (`[1]`) do not
     count.
@@ -53,12 +48,14 @@ class GroundedNumbers(Check):
         """The share of numbers that have a source; 1 when there are none."""
         if not draft.has_sources:
             return _NO_SOURCES
-        every = values_named(draft.evidence)
+        every = _named(draft.evidence, draft.language)
         total = 0
         findings = []
         for index, section in enumerate(draft.sections):
             own = draft.own_sources(index)
-            known = values_named("\n".join((draft.task, *own))) if own else every
+            known = every
+            if own:
+                known = _named("\n".join((draft.task, *own)), draft.language)
             found = numbers(visible_text(section.blocks), draft.language)
             total += len(found)
             findings += [
@@ -68,9 +65,45 @@ class GroundedNumbers(Check):
                     code="check.number-not-in-sources",
                 )
                 for number in found
-                if not number.is_among(known)
+                if not _is_among(number, known)
             ]
         return Grade(share_without(findings, total), tuple(findings))
+
+
+_Named = Mapping[Value, Collection[str]]
+"""Values with their units."""
+
+
+def _named(text: str, language: str | None) -> _Named:
+    """The numbers that a text names, in digits or in words."""
+    in_words = set(terms(text))
+    spelt = [pair for code in {"en", language} for pair in enumerate(numerals(code))]
+    found: dict[Value, set[str]] = {
+        Decimal(n): {""} for n, word in spelt if folded(word) in in_words
+    }
+    for number in numbers(text):
+        for value, unit in (*number.readings, *((part, "") for part in number.parts)):
+            # `Falls by 5` is said of -5.
+            for one in {value, abs(value)} if isinstance(value, Decimal) else {value}:
+                found.setdefault(one, set()).add(unit)
+    return found
+
+
+def _is_among(number: Number, named: _Named) -> bool:
+    """Whether one of its readings is named with a unit that fits, or all of its parts are named."""
+    if any(value in named and _fits(unit, named[value]) for value, unit in number.readings):
+        return True
+    # Parts of a date are of no other date in its year.
+    years = {value[:5] for value, _ in number.readings if isinstance(value, str)}
+    other = any(isinstance(value, str) and value[:5] in years for value in named)
+    return bool(number.parts) and number.parts <= named.keys() and not other
+
+
+def _fits(unit: str, units: Collection[str]) -> bool:
+    """Whether a number may be one that stands elsewhere with these units."""
+    if unit == TIMES:  # a three before `million` is the same as one before an unknown word
+        return not {"", WORD}.isdisjoint(units)
+    return unit in {"", WORD, *units} or "" in units or (unit != "%" and WORD in units)
 
 
 class GroundedNames(Check):
@@ -90,14 +123,14 @@ class GroundedNames(Check):
 
     asks: ClassVar[str] = "Every name stands in the sources."
     by_sources = True
-    not_for = CAPITAL_NOUNS | WITHOUT_CAPITALS
+    not_for = ("capital-nouns", "no-capitals")
 
     def grade(self, draft: Draft) -> Grade:
         """The share of names that have a source, each counted once a section; 1 without any."""
         if not draft.has_sources:
             return _NO_SOURCES
         language = draft.likely_language
-        nouns_have_capitals = language in CAPITAL_NOUNS
+        nouns_have_capitals = has_trait(language, "capital-nouns")
         named = dict.fromkeys(
             (index, name)
             for index, _, sentence in draft.sentences
@@ -202,7 +235,7 @@ class _Known:
         # `GPUs` are known from a source that speaks of a GPU.
         if part in alike or part.removesuffix("s") in alike:
             return True
-        inflected = language in INFLECTED_NAMES or part[:1] > "\u024f"
+        inflected = has_trait(language, "inflected-names") or part[:1] > "\u024f"
         return inflected and any(
             word.startswith(part[: max(_STEM, len(part) - _ENDING)])
             and part.startswith(word[: max(_STEM, len(word) - _ENDING)])

@@ -12,9 +12,11 @@ from harness.compress import Section
 from harness.errors import Mistake
 from harness.rubric.checks.base import Check, Grade, InRange, Phrase, mean_of
 from harness.rubric.draft import Draft, Finding, visible_text
-from harness.text.languages import WITHOUT_BLANKS, has_blanks
-from harness.text.words import character_count, terms, words
+from harness.text.folding import composed
+from harness.text.languages import has_blanks
+from harness.text.words import terms, words
 
+_NO_WIDTH = re.compile("[\u00ad\u200b\u200e\u200f\u2060\ufeff]")
 _NUMBER_BEFORE_ITEM = re.compile(r"\s*\d{1,9}[.)]")
 
 ItemKind = Literal["any", "numbered", "bullets"]
@@ -36,7 +38,7 @@ class Words(InRange):
     check: Literal["words"] = "words"
 
     asks: ClassVar[str] = "The whole text has {self._range} words."
-    not_for = WITHOUT_BLANKS
+    not_for = ("no-blanks",)
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
@@ -54,7 +56,8 @@ class Characters(InRange):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
-        return self._grade(character_count(draft.visible), "characters in all")
+        seen = " ".join(_NO_WIDTH.sub("", draft.visible).split())
+        return self._grade(len(composed(seen)), "characters in all")
 
 
 class Sections(InRange):
@@ -75,7 +78,7 @@ class SectionWords(InRange):
     check: Literal["section_words"] = "section_words"
 
     asks: ClassVar[str] = "Each section has {self._range} words."
-    not_for = WITHOUT_BLANKS
+    not_for = ("no-blanks",)
 
     def grade(self, draft: Draft) -> Grade:
         """The mean over the sections; text above the first heading is not one."""
