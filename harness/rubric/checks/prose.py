@@ -27,7 +27,7 @@ from harness.text.languages import Language as LanguageCode
 from harness.text.languages import ends_without_stop
 from harness.text.numbers import Value, values_in
 from harness.text.sentences import ends_sentence, sentences_of
-from harness.text.words import matter, terms
+from harness.text.words import terms
 
 
 class _Phrases(Check):
@@ -244,7 +244,7 @@ def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> list[Finding]:
     Not for those with a sentence in `repeated`.
     """
     paragraphs = [
-        (index, block.text, frozenset(matter(terms(block.text))))
+        (index, block.text, frozenset(w for w in terms(block.text) if len(w) >= 4))
         for index, section in enumerate(draft.sections)
         for block in section.blocks
         if block.kind == "paragraph"

@@ -152,7 +152,7 @@ class GroundedNames(Check):
             )
         )
         if not findings and (nouns_have_capitals or not has_capitals(draft.visible)):
-            return Grade(1.0, unjudged="in this language, only some names are found")
+            return Grade(1.0, unjudged="not for this language: only some of its names are found")
         return Grade(share_without(findings, len(named)), findings)
 
 
