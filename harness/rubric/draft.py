@@ -176,6 +176,11 @@ def fences_in(markdown: str) -> Iterator[Fence]:
             )
 
 
+# Numerals and bullets of other scripts, which CommonMark does not take for those of items.
+_ITEM = re.compile(
+    r"(?m)^[ \t]*(?:(?![0-9])\d{1,2}[.)\uff0e\u3001-]|\d{1,2}\u3001|[(\uff08]\d{1,2}[)\uff09]"
+    r"|[一二三四五六七八九十]{1,3}\u3001|[\u2460-\u2473\u2022\u30fb])[^\n]*"
+)
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 
 Sources = Sequence[str] | Mapping[str, str | Sequence[str]]
@@ -188,6 +193,11 @@ def by_section(sources: Sources) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return as_texts(sources), ()
     pairs = [(text, title) for title, texts in sources.items() for text in as_texts(texts)]
     return tuple(text for text, _ in pairs), tuple(title for _, title in pairs)
+
+
+def items_of_scripts(block: Block) -> list[str]:
+    """The list items of a paragraph with the numerals or bullets of another script."""
+    return _ITEM.findall(block.text) if block.kind == "paragraph" else []
 
 
 def visible_text(blocks: Iterable[Block]) -> str:

@@ -2,10 +2,11 @@
 
 import re
 
-# A first line of marks, keys before any other text, and the same marks again.
+# A first line of marks; keys, items, comments and lines that go on; and the same marks again.
 _FRONT_MATTER = re.compile(
-    r"\ufeff?(?P<marks>---|\+\+\+)[ \t]*\r?\n(?=[\w\"'-][^\n]*[:=]|\[|\#)"
-    r"(?:[^\n]*\n)*?(?P=marks)[ \t]*(?:\r?\n|\Z)"
+    r"\ufeff?(?P<marks>---|\+\+\+)[ \t]*\r?\n(?=[\w\"'\[#-])"
+    r"(?:(?:[\w\"'.][^\n:=]*[:=][^\n]*|[ \t][^\n]*|-[ \t][^\n]*|[#\[\]{}][^\n]*|\r?)\n)+?"
+    r"(?P=marks)[ \t]*(?:\r?\n|\Z)"
 )
 
 

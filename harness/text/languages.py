@@ -63,20 +63,8 @@ def stemmers() -> tuple[str, ...]:
 
 
 _UNSPACED = re.compile(f"[{UNSPACED}]")
-_NO_STOP = re.compile("[\u0e00-\u0eff]['\"\u2019\u201d)\\]*_\\s]*\\Z")
 
 
 def has_blanks(text: str) -> bool:
     """Whether blanks part its words, but for a tenth of the letters at most."""
     return len(_UNSPACED.findall(text)) * 10 <= sum(map(str.isalnum, text))
-
-
-def has_capitals(text: str) -> bool:
-    """Whether most of its letters are of scripts with capitals."""
-    letters = [letter for letter in text if letter.isalpha()]
-    return 2 * sum(one.islower() or one.isupper() for one in letters) >= len(letters)
-
-
-def ends_without_stop(text: str) -> bool:
-    """Whether it ends in a script whose sentences have no stop: Thai, Lao."""
-    return _NO_STOP.search(text[-100:]) is not None

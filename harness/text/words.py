@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from operator import add
 
 from harness.text.folding import folded
@@ -28,11 +27,6 @@ def words(text: str) -> list[str]:
 def terms(text: str, language: str | None = None) -> list[str]:
     """Words as they are compared, folded; each two neighbors where no blanks part words."""
     return _TERM.findall(in_twos(folded(text, language)).replace("_", " "))
-
-
-def matter(terms: Iterable[str]) -> list[str]:
-    """The terms that carry the matter: those of four letters and more, and twos."""
-    return [term for term in terms if len(term) >= 4 or _RUN.match(term)]
 
 
 def in_twos(text: str) -> str:

@@ -37,6 +37,7 @@ TITLES = {
     "front matter with a list": ("---\ntags:\n  - shop\n---\nintro\n\n# A\n", [(0, ""), (1, "A")]),
     "front matter alone": ("---\ntitle: Shop\n---\n", [(0, "")]),
     "TOML": ("+++\ntitle = 'Shop'\n+++\n# A\n", [(1, "A")]),
+    "prose between rules": ("---\nSo: it is\nlong.\n\n---\n# A\n", [(0, ""), (1, "A")]),
     "two rules": ("---\n\nintro\n\n---\n# A\n", [(0, ""), (1, "A")]),
     "no end": ("---\ntitle: Shop\n\n# A\n", [(0, ""), (1, "A")]),
     "U+2028": ("# A\u2028# no\n\x0c# no\n# B\n", [(1, "A # no"), (1, "B")]),

@@ -17,6 +17,7 @@ from harness.rubric.draft import (
     ENOUGH_BYTES,
     Draft,
     Finding,
+    items_of_scripts,
     language_of,
     letter_bytes,
     same_language,
@@ -24,7 +25,6 @@ from harness.rubric.draft import (
 )
 from harness.rubric.word_forms import phrases_in
 from harness.text.languages import Language as LanguageCode
-from harness.text.languages import ends_without_stop
 from harness.text.numbers import Value, values_in
 from harness.text.sentences import ends_sentence, sentences_of
 from harness.text.words import terms
@@ -132,12 +132,12 @@ class Finished(Check):
                 else unfinished(section, leads_over=draft.has_subsections(index))
             )
         )
-        silent = sum(ends_without_stop(section.body) for _, section in draft.parts)
-        if silent == len(draft.parts) and not findings:
+        if not findings and all(_NO_STOPS.search(part.body[-100:]) for _, part in draft.parts):
             return Grade(1.0, unjudged="not for this language: its sentences have no stops")
         return Grade(share_without(findings, len(draft.parts)), findings)
 
 
+_NO_STOPS = re.compile(r"[\u0e00-\u0eff][^\w\s]*\s*\Z")
 # An address, a face of signs or of pictures, a tag, a formula; and Thai and Lao, without stops.
 _ENDS_WITHOUT_STOP = re.compile(
     r"(?:\b(?:https?://|www\.)\S+|\S+@\S+\.\w+|\s[:;][-']?[)(DPp3]|\s\#\w+|\$\$|[\u0e00-\u0eff]"
@@ -169,6 +169,8 @@ def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
     if _ends(last.text) or (leads_over and last.text.rstrip().endswith(":")):
         return None
     # The items of a list need no full stop, unless the one before has one.
+    if items_of_scripts(last)[-1:] == last.text.strip().splitlines()[-1:]:
+        return None
     before = written[-2] if len(written) > 1 else None
     if last.kind == "item":
         is_whole = not (before and before.kind == "item" and _ends(before.text))

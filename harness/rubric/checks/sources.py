@@ -21,10 +21,10 @@ from pydantic import Field
 from harness.rubric.checks.base import Check, Grade, Phrase, quoted, share_without
 from harness.rubric.draft import Draft, visible_text
 from harness.text.folding import composed, folded
-from harness.text.languages import HANGUL, UNSPACED, has_capitals, has_trait, numerals
+from harness.text.languages import HANGUL, UNSPACED, has_blanks, has_trait, numerals
 from harness.text.numbers import TIMES, WORD, Number, Value, numbers
 from harness.text.sentences import sentences_of
-from harness.text.words import matter, terms
+from harness.text.words import terms
 
 _NO_SOURCES = Grade(1.0, unjudged="there are no sources")
 
@@ -151,9 +151,15 @@ class GroundedNames(Check):
                 else all(words.has(part, language) for part in name.parts)
             )
         )
-        if not findings and (nouns_have_capitals or not has_capitals(draft.visible)):
+        if not findings and (nouns_have_capitals or not _has_capitals(draft.visible)):
             return Grade(1.0, unjudged="not for this language: only some of its names are found")
         return Grade(share_without(findings, len(named)), findings)
+
+
+def _has_capitals(text: str) -> bool:
+    """Whether most of its letters are of scripts with capitals."""
+    letters = [letter for letter in text if letter.isalpha()]
+    return 2 * sum(one.islower() or one.isupper() for one in letters) >= len(letters)
 
 
 class GroundedSentences(Check):
@@ -193,8 +199,10 @@ class GroundedSentences(Check):
 
     def _rests(self, sentence: str, basis: _Basis) -> bool:
         said = terms(sentence)
+        # Words of four letters and more carry the matter; so does what stands without blanks.
+        matter = [term for term in said if len(term) >= 4 or not has_blanks(term)]
         pairs = [*pairwise(said)] if self.verbatim else []
-        return _share_in(matter(said), basis.words) >= self.overlap and (
+        return _share_in(matter, basis.words) >= self.overlap and (
             not pairs
             or (
                 said[-1] in basis.ends

@@ -11,13 +11,13 @@ from pydantic import model_validator
 from harness.compress import Section
 from harness.errors import Mistake
 from harness.rubric.checks.base import Check, Grade, InRange, Phrase, mean_of
-from harness.rubric.draft import Draft, Finding, visible_text
+from harness.rubric.draft import Draft, Finding, items_of_scripts, visible_text
 from harness.text.folding import composed
 from harness.text.languages import has_blanks
 from harness.text.words import terms, words
 
 _NO_WIDTH = re.compile("[\u00ad\u200b\u200e\u200f\u2060\ufeff]")
-_NUMBER_BEFORE_ITEM = re.compile(r"\s*\d{1,9}[.)]")
+_BULLET = re.compile("\\s*[-*+•・]")
 
 ItemKind = Literal["any", "numbered", "bullets"]
 _ITEMS: dict[ItemKind, str] = {
@@ -122,9 +122,10 @@ class Items(InRange):
 
     def _count(self, section: Section) -> int:
         items = [block.text for block in section.blocks if block.kind == "item"]
+        items += [line for block in section.blocks for line in items_of_scripts(block)]
         if self.kind == "any":
             return len(items)
-        numbered = sum(_NUMBER_BEFORE_ITEM.match(item) is not None for item in items)
+        numbered = sum(_BULLET.match(item) is None for item in items)
         return numbered if self.kind == "numbered" else len(items) - numbered
 
 
@@ -218,7 +219,7 @@ def _grade_levels(headings: list[Section]) -> Grade:
 def _compared(title: str) -> tuple[str, ...]:
     """A title's words, without a number in front: `2.1 Results`."""
     words = terms(title)
-    first = next((index for index, word in enumerate(words) if not word.isdecimal()), 0)
+    first = next((index for index, word in enumerate(words) if not word.isnumeric()), 0)
     return tuple(words[first:])
 
 

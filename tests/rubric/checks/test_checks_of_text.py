@@ -58,6 +58,9 @@ ITEMS = {
     "items inside do not count": ("numbered", "1. a\n   - x\n   - y\n2. b\n", 2),
     "nor do dashes in code": ("any", "```\n- a\n1. b\n```\n", 0),
     "nor rules and sums": ("any", "a\n\n---\n\n5 - 3 is 2\n", 0),
+    "in Arabic": ("numbered", "١. خبز\n٢. ماء\n", 2),
+    "in Chinese": ("numbered", "一、面包\n二、水\n\n（1）茶\n", 3),
+    "bullets in Japanese": ("bullets", "・パン\n・水\n", 2),
     "apart": ("numbered", "\n\n".join(f"{n}) {step}" for n, step in enumerate(FIVE)), 5),
     "with lists inside": ("numbered", "".join(f"1. {s}\n   1. a part\n   - b\n" for s in FIVE), 5),
     "with code inside": (
@@ -126,6 +129,7 @@ STEPS = Headings(stepwise=True)
 MISSING, MISPLACED = "heading-missing", "heading-misplaced"
 HEADINGS = {
     "all": row(ORDER, "# Aim\n# Method\n# Result\n", 1, []),
+    "numbers of Chinese": row(Headings(titles=("引言",)), "# 一、引言\n", 1, []),
     "numbers and markup": row(ORDER, "# 1. AIM\n# 2.1 *Method*:\n# Result!\n", 1, []),
     "one missing": row(ORDER, "# Aim\n# Result\n", 2 / 3, [MISSING]),
     "one out of place": row(ORDER, "# Method\n# Result\n# Aim\n", 2 / 3, [MISPLACED]),
@@ -311,6 +315,10 @@ FINISHED = {
     "closing marks": "It is. (So *he* **said.**)",
     "references": "It is so.[3][^a] ",
     "a list without stops": "Two ways:\n\n- by day\n- by night",
+    "a list in Arabic": "نحتاج:\n\n١. خبز\n٢. ماء",
+    "a name behind a formula": "It is.\n\nBest regards,\n\nAnna Weber",
+    "French quotation marks": "Il dit : « Je pars. »",
+    "German quotation marks": "Er sagt: „Ich gehe.“",
     "a table": "| a | b |\n|---|---|\n| 1 | 2 |",
     "code": "Run it:\n\n```sh\nls\n```",
     "a fence that shows a fence": "````\n```\n````",
