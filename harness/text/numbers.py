@@ -13,6 +13,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
+from importlib.resources import files
 
 from harness.text.languages import has_trait
 
@@ -29,27 +31,9 @@ _NUMBER = re.compile(
 )
 # `1.` before an item of a list, `[1]` and `[^1]` for a reference.
 _MARK = re.compile(r"(?m)^[^\S\n]*\d+[.)]\s|\[\^?\d+\]")
-_PERCENT = re.compile(
-    "[%٪﹪％]|per ?cent|pro[czs]ent|pour ?cent|por ?cien?to|yüzde|phần trăm|százalék|процент|відсот"
-    "|τοις εκατό|في المئة|بالم[ئا]|درصد|فیصد|אחוז|प्रतिशत|टक्के|ร้อยละ|เปอร์เซ็นต์|ភាគរយ|ရာခိုင်နှုန်း|百分"
-    "|パーセント|퍼센트",
-    re.IGNORECASE,
-)
 _UNIT = re.compile(
     r"\s?(°\s?[CF]?|‰|[€$£¥₽₹₩]|(?:[kcmµn]?m|[kmµ]?g|[cm]?l|t|h|min|[mµ]?s|[kMGT]?(?:Wh?|Hz|V|B)|KB"
     r"|[KMGT]iB)(?!\w))"
-)
-_POWERS = {
-    3: r"k\b|thousand|Tsd|тыс|tys\b|mil\b|千|천",
-    4: "[万萬만]",
-    5: "lakh|लाख",
-    6: "mill?i?[oó]n|Mio|milyon|miljoon|mln|млн|миллион|мільйон|百万|εκατομμ|م[لی]*یون|مليون",
-    7: "crore|करोड़",
-    8: "[億亿억]",
-    9: r"billion|bn\b|Mrd|mil[jl]+iard|milyar|mld|млрд|миллиард|мільярд|十億|δισεκατ|مليار",
-}
-_POWER = re.compile(
-    rf"\s?(?:{'|'.join(f'(?P<e{n}>{words})' for n, words in _POWERS.items())})", re.IGNORECASE
 )
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:-\d{3})+|[1-9]\d?(?:-\d\d)*-\d{3}|[1-9]\d{0,2}")
 """Groups of digits: 1-000-000, or as in India 1-00-000."""
@@ -74,6 +58,15 @@ def values_in(text: str) -> frozenset[Value]:
     return frozenset({v for n in found for v in (*(value for value, _ in n.readings), *n.parts)})
 
 
+@cache
+def _words_behind() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Words and signs for percent; words for powers of ten, in groups by the exponent."""
+    lines = files("harness.text").joinpath("number_words.tsv").read_text(encoding="utf-8")
+    percent, *powers = (line.split("\t") for line in lines.splitlines() if line[0] != "#")
+    groups = "|".join(f"(?P<e{exponent}>{words})" for exponent, words in powers)
+    return re.compile(percent[1], re.IGNORECASE), re.compile(rf"\s?(?:{groups})", re.IGNORECASE)
+
+
 def numbers(text: str, language: str | None = None) -> list[Number]:
     """The numbers that claim something: not the marks of list items and references."""
     lines = [line for line in _MARK.sub(" ", text).split("\n") if re.search(r"\d", line)]
@@ -81,7 +74,7 @@ def numbers(text: str, language: str | None = None) -> list[Number]:
     mark = _decimal_mark((one[0] for line in matches for one in line), language)
     found = []
     for line in matches:
-        percent, sign = bool(_PERCENT.search(line[0].string)), ""
+        percent, sign = bool(_words_behind()[0].search(line[0].string)), ""
         for match in line:
             written = "".join(str(int(c)) if c.isdecimal() else c for c in match[0])
             if not written[-1].isalnum():
@@ -107,7 +100,8 @@ def _with_units(
     line, behind = match.string, match.end()
     before = line[max(0, match.start() - 2) : match.start()].strip()[-1:]
     money = before if before and before in "€$£¥₽₹₩" else ""
-    power = _POWER.match(line, behind)
+    percents, powers = _words_behind()
+    power = powers.match(line, behind)
     exponent = int(str(power.lastgroup)[1:]) if power else 0
     if money:  # $5m, £3bn
         exponent = {"m": 6, "b": 9}.get(line[behind : behind + 1].lower(), exponent)
@@ -116,7 +110,7 @@ def _with_units(
         yield from ((one, TIMES) for one in readings)
         return
     unit = _UNIT.match(line, behind)
-    if before in {"%", "٪"} or _PERCENT.match(line[behind : behind + 20].lstrip()):
+    if before in {"%", "٪"} or percents.match(line[behind : behind + 20].lstrip()):
         name = "%"
     elif unit or money:
         name = "".join(unit[1].split()) if unit else money

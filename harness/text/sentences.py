@@ -1,7 +1,6 @@
 """Sentences, by sentencex and what it leaves open; whether a text ends with one.
 
-sentencex knows the abbreviations of many languages. In doubt two sentences stay together: half a
-sentence is the worse mistake.
+In doubt two sentences stay together: half a sentence is the worse mistake.
 """
 
 # ruff: noqa: RUF001 - the stops and quotation marks of several scripts are meant

@@ -25,20 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from harness.compress import sentences_of
-from harness.rubric.checks import (
-    Characters,
-    Check,
-    ContainsAll,
-    Excludes,
-    Finished,
-    GroundedNames,
-    GroundedNumbers,
-    Headings,
-    Items,
-    Language,
-    NoRepetition,
-    Words,
-)
+from harness.rubric import checks as of
 from harness.rubric.draft import Draft
 
 # By script: files of the package, each with its language and one of the same script, if any.
@@ -61,7 +48,7 @@ COMMAS = {"de", "fr", "es", "pl", "tr", "vi", "fi", "ru", "uk", "bg", "el"}
 NAMES = {"Cyrillic": "Адой Лавлейс", "Greek": "Άντα Λάβλεϊς"}
 
 Article = tuple[str, str]
-Trial = tuple[Check, str, str, bool]
+Trial = tuple[of.Check, str, str, bool]
 """A check, a draft, its source, and whether it is whole."""
 
 
@@ -115,8 +102,8 @@ def trials(script: str, language: str, every: list[Article], other: str) -> Iter
         yield from of_phrases(text, every, drawn, language)
         yield from of_sources(script, language, number, every)
         yield from of_structure(title, text, following, forms(title, drawn))
-        yield Language(code=language), text, "", True
-        yield Language(code=language), other, "", False
+        yield of.Language(code=language), text, "", True
+        yield of.Language(code=language), other, "", False
 
 
 def of_length(text: str) -> Iterator[Trial]:
@@ -127,20 +114,20 @@ def of_length(text: str) -> Iterator[Trial]:
         place -= 1
     # Some files lack the last stop.
     if not text[-1].isalnum() or "ก" <= text[-1] <= "๛":
-        yield Finished(), text, "", True
-        yield Finished(), text[:place], "", False
+        yield of.Finished(), text, "", True
+        yield of.Finished(), text[:place], "", False
 
     apart = unicodedata.normalize("NFD", text)
     count = len(unicodedata.normalize("NFC", " ".join(text.replace("\u200b", "").split())))
-    yield Characters(min=count, max=count), apart, "", True
-    yield Characters(min=count, max=count), text[: 2 * count // 3], "", False
+    yield of.Characters(min=count, max=count), apart, "", True
+    yield of.Characters(min=count, max=count), text[: 2 * count // 3], "", False
     spaced = sum(any(c.isalnum() for c in word) for word in text.split())
-    words = Words(min=int(spaced * 0.9), max=int(spaced * 1.1) + 1)
+    words = of.Words(min=int(spaced * 0.9), max=int(spaced * 1.1) + 1)
     yield words, apart, "", True
     yield words, " ".join(text.split()[: int(spaced * 0.66)]) or text, "", False
 
-    yield NoRepetition(), text, "", True
-    yield NoRepetition(), f"{text}\n\n{max(sentences_of(text), key=len)}", "", False
+    yield of.NoRepetition(), text, "", True
+    yield of.NoRepetition(), f"{text}\n\n{max(sentences_of(text), key=len)}", "", False
 
 
 def of_phrases(
@@ -158,10 +145,10 @@ def of_phrases(
     if not (strange and phrase and phrase[0].isalpha()):
         return
     right, wrong = (phrase,), (drawn.choice(strange) + phrase[1:],)
-    yield ContainsAll(phrases=right), forms(text, drawn, language), "", True
-    yield ContainsAll(phrases=wrong), forms(text, drawn, language), "", False
-    yield Excludes(phrases=wrong), forms(text, drawn, language), "", True
-    yield Excludes(phrases=right), forms(text, drawn, language), "", False
+    yield of.ContainsAll(phrases=right), forms(text, drawn, language), "", True
+    yield of.ContainsAll(phrases=wrong), forms(text, drawn, language), "", False
+    yield of.Excludes(phrases=wrong), forms(text, drawn, language), "", True
+    yield of.Excludes(phrases=right), forms(text, drawn, language), "", False
 
 
 def of_sources(script: str, language: str, number: int, every: list[Article]) -> Iterator[Trial]:
@@ -169,14 +156,14 @@ def of_sources(script: str, language: str, number: int, every: list[Article]) ->
     _, text = every[number]
     value, wrong = f"{number + 2}.{number + 51}", f"{number + 2}.{number + 15}"
     source = f"{text} {value} kg."
-    yield GroundedNumbers(), f"{text} ({figure(value, language)} kg)", source, True
-    yield GroundedNumbers(), f"{text} ({figure(wrong, language)} kg)", source, False
+    yield of.GroundedNumbers(), f"{text} ({figure(value, language)} kg)", source, True
+    yield of.GroundedNumbers(), f"{text} ({figure(wrong, language)} kg)", source, False
 
     others = "\n\n".join(text for n, (_, text) in enumerate(every) if n != number)
     first, *rest = text.split(" ")
     invented = " ".join([first, NAMES.get(script, "Ada Lovelace"), *rest])
-    yield GroundedNames(), text, others, True
-    yield GroundedNames(), invented, f"{others}\n\n{text}", False
+    yield of.GroundedNames(), text, others, True
+    yield of.GroundedNames(), invented, f"{others}\n\n{text}", False
 
 
 def of_structure(title: str, text: str, following: str, written: str) -> Iterator[Trial]:
@@ -184,10 +171,10 @@ def of_structure(title: str, text: str, following: str, written: str) -> Iterato
     paragraphs = text.split("\n\n")
     items = "\n".join(f"1. {one}" for one in paragraphs)
     whole = f"# {written}\n\n{text}\n\n# {following}\n\n{items}\n"
-    headings = Headings(titles=(title, following))
+    headings = of.Headings(titles=(title, following))
     yield headings, whole, "", True
     yield headings, whole.replace(f"# {following}", ""), "", False
-    listed = Items(min=len(paragraphs), max=len(paragraphs), kind="numbered")
+    listed = of.Items(min=len(paragraphs), max=len(paragraphs), kind="numbered")
     yield listed, whole, "", True
     yield listed, whole.rstrip().rpartition("\n")[0], "", False
 

@@ -235,10 +235,12 @@ class _Known:
     def __init__(self, words: Iterable[str]) -> None:
         self._by_start: dict[str, set[str]] = {}
         for word in words:
-            self._by_start.setdefault(word[:_STEM], set()).add(word)
+            plain = word.replace("\u0451", "\u0435")
+            self._by_start.setdefault(plain[:_STEM], set()).add(plain)
 
     def has(self, part: str, language: str | None) -> bool:
         """Whether a word of a name is known, by another ending if the language has cases."""
+        part = part.replace("\u0451", "\u0435")
         alike = self._by_start.get(part[:_STEM], set())
         # `GPUs` are known from a source that speaks of a GPU.
         if part in alike or part.removesuffix("s") in alike:
@@ -260,7 +262,8 @@ _ADDRESS = re.compile(r"\]\([^()\s]*+\)|\b(?:https?://|www\.)\S++|<[^<>\s]++>")
 _LETTER = f"[^\\W{UNSPACED}{HANGUL}]"
 _TOKEN = re.compile(rf"(?!\d|_){_LETTER}++(?>(?:['\u2019&.-]{_LETTER}++)*)")
 _PART = re.compile(r"\w{2,}+")
-_POSSESSIVE = re.compile(r"['\u2019][sS]\Z")
+# `Ada's`, `İstanbul'da`, `dell'Italia`: what is written onto a name.
+_AFFIX = re.compile(r"\A[^\W\d_A-Z]{1,7}['\u2019](?=[^\Wa-z])|['\u2019](?:[^\W\d_A-Z]{1,5}|S)\Z")
 # `**Key Benefit**: ...`, `Key Benefit: ...`, `[Optional] ...`: a heading of sorts, with the
 # capitals of one.
 _LABEL = re.compile(
@@ -320,18 +323,15 @@ def _runs(prose: str, *, nouns_have_capitals: bool) -> Iterator[list[str]]:
     end = 0
     for token in tokens:
         gap = said[end : token.start()]
-        opens = nouns_have_capitals or end == 0 or _OPENS.search(gap) is not None
-        followed_by_number = said[token.end() : token.end() + 2].strip()[:1].isdigit()
-        if run and not gap.isspace():
-            yield run
-            run = []
-        word = _POSSESSIVE.sub("", token[0])
-        if _is_name(word, opens=opens) and not (followed_by_number and word.lower() in _NUMBERED):
-            run.append(word)
-        elif run:
-            yield run
-            run = []
         end = token.end()
+        opens = nouns_have_capitals or token is tokens[0] or _OPENS.search(gap) is not None
+        word = _AFFIX.sub("", token[0])
+        is_number = said[end : end + 2].strip()[:1].isdigit() and word.lower() in _NUMBERED
+        is_name = _is_name(word, opens=opens) and not is_number
+        if run and not (is_name and gap.isspace()):
+            yield run
+            run = []
+        run += [word] if is_name else []
     if run:
         yield run
 

@@ -109,6 +109,7 @@ SOURCE = (
         pytest.param("It was Grace Hopper, Alan Kay.", ["Grace Hopper", "Alan Kay"], id="two"),
         pytest.param("我们用PyTorch和TensorFlow。", ["TensorFlow"], id="within another script"),
         pytest.param("Это Бэббиджа и Петрова.", ["Петрова"], id="with endings"),
+        pytest.param("È dell\u2019Ada; da noi a Zuse.", ["Zuse"], id="with an article written on"),
     ],
 )
 def test_a_name_stands_in_the_sources(text, unknown):
