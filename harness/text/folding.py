@@ -77,14 +77,14 @@ def folded(text: str, language: str | None = None) -> str:
     if not text.isascii():
         other_forms, forms = _forms()
         text = other_forms.sub(lambda letter: forms.get(letter[0], letter[0]), composed(text))
-        text = composed(_JOINERS.sub("", text) if _JOINER.search(text) else text)
+        text = _JOINERS.sub("", text) if _JOINER.search(text) else text
         if "\n" in text:  # a line that was wrapped where no blank belongs
             text = _WRAPPED.sub("", text)
     if language in {"tr", "az"}:
         text = text.replace("İ", "i").replace("I", "ı")
     # In German, folding ß would make `Maße` the same as `Masse`.
     text = text.replace("ẞ", "ß").lower() if language == "de" else text.casefold()
-    return " ".join(text.replace("i\u0307", "i").replace("`", "'").split())
+    return " ".join(composed(text).replace("i\u0307", "i").replace("`", "'").split())
 
 
 # What begins a word in Arabic and Hebrew though it is another: and, the, in, for, as.
