@@ -32,8 +32,8 @@ _NUMBER = re.compile(
 # `1.` before an item of a list, `[1]` and `[^1]` for a reference.
 _MARK = re.compile(r"(?m)^[^\S\n]*\d+[.)]\s|\[\^?\d+\]")
 _UNIT = re.compile(
-    r"\s?(°\s?[CF]?|‰|[€$£¥₽₹₩]|(?:[kcmµn]?m|[kmµ]?g|[cm]?l|t|h|min|[mµ]?s|[kMGT]?(?:Wh?|Hz|V|B)|KB"
-    r"|[KMGT]iB)(?!\w))"
+    r"\s?(°\s?[CF]|‰|[€$£¥₽₹₩]|(?:[kcm\u00b5\u03bcn]?m|[km\u00b5\u03bc]?g|[cm]?l|t|h|min"
+    r"|[m\u00b5\u03bc]?s|[kMGT]?(?:Wh?|Hz|V|B)|KB|[KMGT]iB)(?!\w))"
 )
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:-\d{3})+|[1-9]\d?(?:-\d\d)*-\d{3}|[1-9]\d{0,2}")
 """Groups of digits: 1-000-000, or as in India 1-00-000."""
@@ -103,20 +103,20 @@ def _with_units(
     percents, powers = _words_behind()
     power = powers.match(line, behind)
     exponent = int(str(power.lastgroup)[1:]) if power else 0
-    if money:  # $5m, £3bn
-        exponent = {"m": 6, "b": 9}.get(line[behind : behind + 1].lower(), exponent)
+    letter = re.match(r"[mMbB](?!\w)", line[behind : behind + 2])
+    if letter and (money or letter[0].isupper()):  # $5m, 7B
+        exponent = {"m": 6, "b": 9}[letter[0].lower()]
     if exponent:
         yield from ((one.scaleb(exponent), "") for one in readings if isinstance(one, Decimal))
         yield from ((one, TIMES) for one in readings)
         return
     unit = _UNIT.match(line, behind)
+    is_word = not percent and line[behind : behind + 2].strip()[:1].isalpha()
+    name = money or (WORD if is_word else "")
     if before in {"%", "٪"} or percents.match(line[behind : behind + 20].lstrip()):
         name = "%"
-    elif unit or money:
-        name = "".join(unit[1].split()) if unit else money
-    else:
-        is_word = not percent and line[behind : behind + 2].strip()[:1].isalpha()
-        name = WORD if is_word else ""
+    elif unit:
+        name = "".join(unit[1].split()).replace("KB", "kB").replace("\u03bc", "\u00b5")
     yield from ((one, name) for one in readings)
 
 

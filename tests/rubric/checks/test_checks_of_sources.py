@@ -163,6 +163,8 @@ READINGS = {  # in a draft, in its source, and whether that is the same number
     "a percent sign in words": ("50 %", "50 Prozent", True),
     "a percent sign of a range": ("50 %", "50 to 60 %", True),
     "another unit of money": ("$5", "5 €", False),
+    "a model's size": ("7B", "7 billion", True),
+    "degrees of an unnamed scale": ("20 °C", "20°", True),
     "money in millions": ("$5m", "$5 million", True),
     "another unit": ("5 km", "5 m", False),
     "a unit spelled out": ("5 km", "5 kilometers", True),
