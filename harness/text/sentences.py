@@ -22,8 +22,11 @@ _BREAK = re.compile(
 _FULL_STOPS = "。！？｡．।॥۔؟։።፧။។៕៚།༎܀߹꧉׃᠃"
 _CLOSING = "\"'”’»›)\\]*_`」』）】"  # what closes together with a sentence
 _REFERENCE = r"\[\^?\w{1,8}\]"
-# sentencex leaves sentences in brackets together.
-_STOP = re.compile(rf"[{_FULL_STOPS}]+[{_CLOSING}]*\s*|[.!?…][{_CLOSING}]+\s+")
+# sentencex leaves sentences in brackets together, and what ends with a unit, as `0.2 s.`.
+_STOP = re.compile(
+    rf"[{_FULL_STOPS}]+[{_CLOSING}]*\s*|[.!?…][{_CLOSING}]+\s+"
+    r"|\d\s?(?:[kcmn\u00b5]?[mgls]|h|min)\.\s+"
+)
 # Closing marks, references and blanks belong to the sentence before, and so do signs at the end.
 _BELONGS = re.compile(rf"(?:\s*(?:[{_CLOSING}]+|{_REFERENCE})+(?=\s|\Z))*\s*(?:[^\w\s]*\s*\Z)?")
 # Behind a sentence's stop; `[;]` behind a Greek letter is the question mark.
@@ -35,7 +38,7 @@ _OPENING = "\"'“‘«([*_¿¡"
 # What a stop behind does not end: a number before its item, an abbreviation before a number.
 _NUMBERING = re.compile(r"\W*\d{1,3}[.)]\s*")
 _BEFORE_NUMBER = re.compile(
-    r"(?:^|[\s(])(?:art|ch|eqs?|figs?|nos?|pp?|refs?|secs?|tab|v|ver|vol"
+    r"(?:^|[\s(])(?:approx|art|ca|cf|ch|eqs?|figs?|nos?|pp?|refs?|secs?|tab|v|ver|vol"
     r"|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\.\s*\Z",
     re.IGNORECASE,
 )
@@ -74,9 +77,10 @@ def _ends(text: str, language: Language | None) -> Iterator[int]:
         belongs = _BELONGS.match(text, place)
         end = belongs.end() if belongs else place
         before, following = text[max(start, end - 20) : end], text[end : end + 4].lstrip(_OPENING)
+        last = before.rstrip().rstrip(_CLOSING)[-1:]
         if end > start and not (
-            (following[:1].islower() and before.rstrip()[-1:] not in _FULL_STOPS)
-            or (following[:1].isdigit() and _BEFORE_NUMBER.search(before))
+            (last not in _FULL_STOPS and (following[:1].islower() or not before[-1].isspace()))
+            or (following.lstrip("$€£")[:1].isdigit() and _BEFORE_NUMBER.search(before))
             or (following[:1] == "と" and before.rstrip()[-1:] in "」』")
             or _NUMBERING.fullmatch(text, start, end)
         ):

@@ -20,10 +20,12 @@ SENTENCES = {
     "brackets, bold": ["(It is so.)", "[Here.]", "**Bold.**", "Next."],
     "references": ["It holds.[3]", "So does this.[^note]", "End."],
     "dotted names": ["It runs on Node.js and v1.2.3 of it.", "Fine."],
+    "pictures and paths": ["See ![it](a.png) or `./x.sh` of it.", "Fine."],
     "addresses": ["See example.com/a.b for more.", "It is there."],
     "wrapped lines": ["First line\nand second.", "Third\nline."],
     "without spaces": ["a." * 100_000],
     "French quotation marks": ["Il dit : « Oui. »", "Puis il part."],
+    "units": ["It takes 0.2 s.", "And 3 km."],
     "initials": ["J. Smith came.", "He left."],
     "signs at the end": ["Come in! \N{PARTY POPPER}"],
 }
