@@ -404,7 +404,6 @@ def _judged_sections(focus: Sequence[DimensionScore], draft: Draft) -> set[int |
 
 
 _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^\r\n]*)")
-
 _PROSE = {"paragraph", "item", "quote"}
 
 
