@@ -224,7 +224,7 @@ class NoRepetition(Check):
                 len(words) > 2
                 and values == theirs
                 and len(words & earlier) / len(words | earlier) >= self.similarity
-                for earlier, theirs in seen.near(words)
+                for earlier, theirs in seen.near(words, values)
             ):
                 repeated.add(quoted(sentence))
                 message = f"this was said before: {quoted(sentence)}"
@@ -259,7 +259,7 @@ def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> list[Finding]:
         values = values_in(text)
         if any(
             len(words & earlier) >= _PARAGRAPH_SHARE * len(words) and values <= theirs
-            for earlier, theirs in seen.near(words)
+            for earlier, theirs in seen.near(words, values)
         ) and repeated.isdisjoint(map(quoted, sentences_of(text))):
             message = f"an earlier paragraph says this in other words: {quoted(text)}"
             findings.append(draft.finding(message, index, code="check.repeated"))
@@ -285,8 +285,10 @@ class _Seen:
         self._known: set[_Said] = set()
         self._by_word: dict[str, list[_Said]] = {}
 
-    def near(self, words: frozenset[str]) -> Iterator[_Said]:
+    def near(self, words: frozenset[str], values: frozenset[Value]) -> Iterator[_Said]:
         """Earlier ones that may have so many of these words; some may come more than once."""
+        if (words, values) in self._known:
+            yield words, values
         # A little less, so that rounding errors do not lift the product over a whole number.
         needed = math.ceil(self._share * len(words) - 1e-9)
         ranked = sorted(words, key=lambda word: (self._count[word], word))

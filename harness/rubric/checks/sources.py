@@ -24,7 +24,7 @@ from harness.text.folding import composed, folded
 from harness.text.languages import HANGUL, UNSPACED, has_blanks, has_trait, numerals
 from harness.text.numbers import TIMES, WORD, Number, Value, numbers
 from harness.text.sentences import sentences_of
-from harness.text.words import terms
+from harness.text.words import terms, words
 
 _NO_SOURCES = Grade(1.0, unjudged="there are no sources")
 
@@ -76,7 +76,7 @@ _Named = Mapping[Value, Collection[str]]
 
 def _named(text: str, language: str | None) -> _Named:
     """The numbers that a text names, in digits or in words."""
-    in_words = set(terms(text))
+    in_words = set(words(folded(text)))
     spelt = [pair for code in {"en", language} for pair in enumerate(numerals(code))]
     found: dict[Value, set[str]] = {
         Decimal(n): {""} for n, word in spelt if folded(word) in in_words
@@ -158,8 +158,8 @@ class GroundedNames(Check):
 
 def _has_capitals(text: str) -> bool:
     """Whether most of its letters are of scripts with capitals."""
-    letters = [letter for letter in text if letter.isalpha()]
-    return 2 * sum(one.islower() or one.isupper() for one in letters) >= len(letters)
+    cased = sum(map(str.islower, text)) + sum(map(str.isupper, text))
+    return 2 * cased >= sum(map(str.isalpha, text))
 
 
 class GroundedSentences(Check):
@@ -304,8 +304,8 @@ def names_in(sentence: str, *, nouns_have_capitals: bool = False) -> Iterator[Na
         if parts and not any(c.isspace() for c in span.strip()):
             yield Name(text=f"`{span.strip()}`", parts=parts, exact=True)
     prose = _ADDRESS.sub(" ", _CODE_SPAN.sub(" _ ", composed(sentence)))
-    for words in _runs(prose, nouns_have_capitals=nouns_have_capitals):
-        yield Name(text=" ".join(words), parts=tuple(p for word in words for p in terms(word)))
+    for run in _runs(prose, nouns_have_capitals=nouns_have_capitals):
+        yield Name(text=" ".join(run), parts=tuple(part for word in run for part in terms(word)))
 
 
 def identifier_parts(text: str) -> list[str]:
