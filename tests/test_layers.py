@@ -14,6 +14,7 @@ from sources import PACKAGE, nodes_of
 LAYERS = [
     "version",
     "errors",
+    "text",
     "files",
     "rows",
     "page",
@@ -43,7 +44,7 @@ LAYERS = [
 STRANGERS = {
     "memory": {"rubric", "graph", "inference", "trace"},
     "compress": {"inference", "trace", "memory"},
-    "hardware": {"trace", "inference"},
+    "hardware": {"trace", "inference", "text"},
     "graph": {"inference", "residency", "memory", "rubric", "wiggum"},
     "wiggum": {"memory", "residency"},
 }

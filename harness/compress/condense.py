@@ -23,10 +23,10 @@ from harness.compress.markdown import (
     blocks_of,
     lines_of,
     sections_of,
-    sentence_pieces,
     unpadded,
 )
 from harness.errors import InvalidInput
+from harness.text.sentences import sentence_pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

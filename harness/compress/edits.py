@@ -8,7 +8,6 @@ and `splice` puts them in place.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -24,6 +23,7 @@ from harness.compress.markdown import (
     unpadded,
 )
 from harness.errors import InvalidInput
+from harness.text.folding import folded
 
 # `Sure! Here is the revised text:` on a line of its own.
 _COURTESY = re.compile(
@@ -300,8 +300,7 @@ def _alike(section: Section) -> Hashable:
 
 def plain_title(title: str) -> str:
     """A title for comparison: without case, markup and the punctuation at its end."""
-    text = _LINK.sub(r"\1", unicodedata.normalize("NFKC", title))
-    return " ".join(re.sub(r"[*_`~\\]", "", text).split()).rstrip(" :.#").casefold()
+    return folded(re.sub(r"[*_`~\\]", "", _LINK.sub(r"\1", title))).rstrip(" :.#")
 
 
 def _unnumbered(title: str) -> str:

@@ -24,8 +24,8 @@ from harness.compress.markdown import (
     blocks_of,
     pieces_of,
     sections_of,
-    sentences_of,
 )
+from harness.text.sentences import sentences_of
 
 _NEAR_SHARE = 2 / 3
 """Of the room, the most for evidence that is not quoted: a reader must also see what the documents

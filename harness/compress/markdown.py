@@ -1,4 +1,4 @@
-"""Takes Markdown documents apart: blocks, sections, passages and sentences.
+"""Takes Markdown documents apart: blocks, sections and passages.
 
 The blocks partition the text: joined, they are the document, character for character. CommonMark,
 with tables, decides what a block is: a `#` in a code fence is code, and a heading in a list belongs
@@ -15,9 +15,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from harness.errors import InvalidInput
+from harness.text.front_matter import front_matter
+from harness.text.sentences import sentence_pieces
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 _WORD = re.compile(r"\w{4,}")
 
@@ -42,11 +45,6 @@ _KINDS: dict[str, BlockKind] = {
 # The line ends of CommonMark. `str.splitlines` knows more (form feed, U+2028 and others) and would
 # number lines differently from the parser.
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
-# A first line of marks, keys before any other text, and the same marks again.
-_FRONT_MATTER = re.compile(
-    r"(?P<marks>---|\+\+\+)[ \t]*\r?\n(?=[\w\"'-][^\n]*[:=]|\[|\#)"
-    r"(?:[^\n]*\n)*?(?P=marks)[ \t]*(?:\r?\n|\Z)"
-)
 BLANK = " \t\r\n"
 """The white space of blank lines; a form feed, for example, is text to CommonMark."""
 
@@ -73,10 +71,10 @@ def blocks_of(markdown: str) -> tuple[Block, ...]:
     lines = lines_of(markdown)
     found: dict[int, Block] = {}  # by first line, still without text
     line = 0
-    if front := _FRONT_MATTER.match(markdown):
+    if front := front_matter(markdown):
         found[0] = Block(kind="metadata", text="")
-        line = len(lines_of(front[0]))
-        markdown = "\n" * line + markdown[front.end() :]
+        line = len(lines_of(front))
+        markdown = "\n" * line + markdown[len(front) :]
     for start, end, block in _parsed(markdown):
         found |= _unparsed(lines, line, start)
         found[start] = block
@@ -107,7 +105,7 @@ def unpadded(text: str) -> str:
 
 def _parsed(markdown: str) -> Iterator[tuple[int, int, Block]]:
     """First line, line after the last, and block without its text, as the parser reports them."""
-    tokens = _parser().parse(markdown)
+    tokens = tokens_of(markdown)
     for index, token in enumerate(tokens):
         # Lists are split into items, so that these can be kept or dropped one by one.
         item = token.level == 1 and token.type == "list_item_open"
@@ -129,6 +127,11 @@ def _unparsed(lines: list[str], start: int, end: int) -> dict[int, Block]:
     """A block that the parser does not report: it is silent about link definitions."""
     written = (number for number in range(start, end) if lines[number].strip(BLANK))
     return {number: Block(kind="other", text="") for number in list(written)[:1]}
+
+
+def tokens_of(markdown: str) -> list[Token]:
+    """What the parser reports, in order; text is not parsed further."""
+    return _parser().parse(markdown)
 
 
 @cache
@@ -253,106 +256,3 @@ def pieces_of(block: Block, max_chars: int) -> list[str]:
         rf".{{1,{max_chars}}}(?=[{BLANK}]|\Z)[{BLANK}]*|.{{1,{max_chars}}}", re.DOTALL
     )
     return [text for piece in pieces for text in part.findall(piece)]
-
-
-# --- sentences ---
-
-# Sentences are found by punctuation and a short list of abbreviations, made for English prose; the
-# full stops of Chinese and Japanese end a sentence as well. In doubt two sentences stay together:
-# half a sentence is the worse mistake.
-
-# A full stop after these does not end a sentence …
-_ABBREVIATIONS = re.compile(
-    r"al|approx|ca|cf|dr|e\.g|i\.e|jr|mr|mrs|ms|ph\.d|prof|resp|sr|st|viz|vs", re.IGNORECASE
-)
-# … nor after these before a number: `see Fig. 3`, but `They said no. Then`.
-_NUMBERED = re.compile(
-    r"art|ch|eqs?|figs?|nos?|pp?|refs?|secs?|tab|v|ver|vol"
-    r"|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec",
-    re.IGNORECASE,
-)
-# `J. Smith`, `U.S.`; but an `I` is the word.
-_INITIALS = re.compile(r"(?:[A-Z]\.)*[A-HJ-Z]")
-
-_BREAK = re.compile(
-    r"""
-    (?<=\S) [ \t]* (?>\r\n?|\n)
-    (?:
-        [ \t]* (?>\r\n?|\n) \s*                           # a blank line
-      | (?= [ \t]* (?: [-*+] | \d{1,3}[.)] | \#{1,6} ) [ \t] )  # a list item, a heading
-    )
-    """,
-    re.VERBOSE,
-)
-_STOPS_OF_SCRIPTS = "。！？｡．।॥۔؟։።፧။។៕།"  # noqa: RUF001 - which end a sentence by themselves
-_CLOSING = "\"'”’»)\\]*_`」』）"  # noqa: RUF001 - what closes together with a sentence
-_STOP = re.compile(
-    rf"""
-      (?<![.!?…]) (?P<stop>[.!?…]+)   # a whole run: `.`, `...`, `?!`
-      [{_CLOSING}]*
-      (?: \[ \^? \w{{1,8}} \] )*      # references: `[3]`, `[^note]`
-      \s+
-    | [{_STOPS_OF_SCRIPTS}]+ [”’」』）]* \s*
-    """,  # noqa: RUF001 - the quotation marks of several scripts are meant
-    re.VERBOSE,
-)
-# Behind a sentence's stop; `[;]` behind a Greek letter is the question mark.
-_ENDED = re.compile(
-    rf"""
-    (?: [.!?…{_STOPS_OF_SCRIPTS}] | [\u0370-\u03ff\u1f00-\u1fff][;\u037e] )
-    (?: [{_CLOSING}⁰¹²³⁴-⁹] | \s?\[\^?\w{{1,8}}\] )* \s* \Z
-    """,
-    re.VERBOSE,
-)
-_OPENING = "\"'“‘«([*_"  # noqa: RUF001 - as above
-
-
-def sentences_of(text: str) -> list[str]:
-    """The sentences of a text, in order, without the white space around them.
-
-    A blank line, a list item and a heading end a sentence. Code and tables are not recognized;
-    `sections_of` knows where they are.
-    """
-    return [sentence for piece in sentence_pieces(text) if (sentence := piece.strip())]
-
-
-def ends_sentence(text: str) -> bool:
-    """Whether a text ends with the stop of a sentence, in any script; a reference may follow."""
-    return _ENDED.search(text, max(0, len(text) - 200)) is not None
-
-
-def sentence_pieces(text: str) -> list[str]:
-    """The sentences of a text, each with the white space after it: joined, they are the text."""
-    pieces = []
-    for paragraph in _cut(text, [found.end() for found in _BREAK.finditer(text)]):
-        ends: list[int] = []
-        for found in _STOP.finditer(paragraph):
-            if _ends_sentence(paragraph, found, start=ends[-1] if ends else 0):
-                ends.append(found.end())
-        pieces += _cut(paragraph, ends)
-    return pieces
-
-
-def _ends_sentence(text: str, found: re.Match[str], *, start: int) -> bool:
-    """Whether this stop ends the sentence that begins at `start`."""
-    following = text[found.end() : found.end() + 4].lstrip(_OPENING)[:1]
-    if found["stop"] is None:
-        return True
-    if following.islower():  # `"Why?" he asked`, `well... yes`
-        return False
-    if found["stop"] != ".":
-        return True
-    # No abbreviation is longer, and a text without a space stays cheap.
-    before = text[max(start, found.start() - 20) : found.start()]
-    word = "".join(before.split()[-1:]).lstrip(_OPENING)
-    return not (
-        _ABBREVIATIONS.fullmatch(word)
-        or _INITIALS.fullmatch(word)
-        or (_NUMBERED.fullmatch(word) and following.isdigit())
-        or (word.isdigit() and text[start : found.start()].lstrip(_OPENING) == word)  # `1. First`
-    )
-
-
-def _cut(text: str, ends: list[int]) -> list[str]:
-    """The text cut at these places, without empty pieces."""
-    return [text[a:b] for a, b in pairwise([0, *ends, len(text)]) if a < b]

@@ -5,19 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
-import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from harness.errors import InvalidInput
+from harness.text.folding import composed
 
 Scalar = str | int | float | bool
 """What a passage's metadata may hold."""
-
-_COMPOSED_UP_TO = 1000
-"""Composing takes quadratic time where a thousand accents follow each other."""
 
 RESERVED = ("id", "text", "title", "source", "quality", "created")
 """A passage's own fields. No metadata may have such a name, so that filters are unambiguous."""
@@ -78,7 +74,7 @@ class Passage:
         Two passages with the same words are one. Nothing else may differ: no list of signs or
         empty words is safe in all languages, and the indentation of a program is its meaning.
         """
-        return _composed(self.title), _composed(self.text)
+        return composed(self.title).strip(), composed(self.text).strip()
 
     @property
     def words_number(self) -> int:
@@ -89,16 +85,6 @@ class Passage:
     def _digest(self) -> str:
         # JSON keeps the three apart; a plain join would let "a" + "bc" meet "ab" + "c".
         return _digest([self.source, self.title, self.text])
-
-
-def _composed(text: str) -> str:
-    if text.isascii():
-        return text.strip()
-    # No letter composes with white space.
-    return "".join(
-        unicodedata.normalize("NFC", word) if len(word) <= _COMPOSED_UP_TO else word
-        for word in re.split(r"(\s+)", text.strip())
-    )
 
 
 def _digest(content: list[Scalar]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,15 +12,14 @@ from typing import TYPE_CHECKING
 
 from harness.errors import InvalidInput, did_you_mean
 from harness.memory.passage import Passage, WantedTags, tags_of
+from harness.text.folding import folded
+from harness.text.languages import stemmers
+from harness.text.words import in_twos
 
 if TYPE_CHECKING:
     import tantivy
 
-LANGUAGES = (
-    *("arabic", "danish", "dutch", "english", "finnish", "french", "german", "greek"),
-    *("hungarian", "italian", "norwegian", "portuguese", "romanian", "russian", "spanish"),
-    *("swedish", "tamil", "turkish", "none"),
-)
+LANGUAGES = (*stemmers(), "none")
 """Languages whose words can be stemmed (Snowball, in tantivy); `none` leaves words as they are."""
 
 _WITH_STOP_WORDS = frozenset(LANGUAGES) - {
@@ -30,7 +28,7 @@ _WITH_STOP_WORDS = frozenset(LANGUAGES) - {
 
 # Part of the schema on disk: an index of another schema does not open. Raise the number with every
 # change to documents or words, and old indexes are made again.
-_FORMAT = 4
+_FORMAT = 5
 
 _K1 = 1.2  # tantivy's, as is b = 0.75
 
@@ -213,49 +211,9 @@ def analyzer(language: str, *, stop_words: bool = True) -> tantivy.TextAnalyzer:
     return builder.filter(tantivy.Filter.ascii_fold()).build()
 
 
-# Han, kana, bopomofo, hangul, Thai, Lao, Khmer, Myanmar: scripts that put no blanks between words.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3100-\u312f"
-    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
-)
-
-# To normalize all of a text would take a quarter of an hour for a megabyte of nothing but accents,
-# since they have to be sorted; no letter of any language has more than a few.
-_DECOMPOSED = re.compile("([^\\W\\d_])([\u0300-\u036f]{1,4})[\u0300-\u036f]*")
-
-# Hangul in its parts, full and half width: the same letters, as other programs write them.
-_OTHER_FORMS = re.compile("[\u1100-\u11ff]{1,999}|[\uff01-\uff9f]{1,999}")
-
-# Vowel points of Hebrew and Arabic, which most texts leave out, and the tatweel.
-_POINTS = re.compile(
-    "[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u065f\u0670]+"
-)
-
-# Tone marks and the like, which are no letters: words would end there.
-_MARKS = re.compile(
-    "[\u0e3a\u0e47-\u0e4c\u0e4e\u0eba\u0ec8-\u0ecc\u1037\u1039\u103a\u17c6-\u17d3\u17dd]+"
-)
-
-
 def spaced(text: str) -> str:
-    """The text with blanks between words and composed letters, as an analyzer needs it.
-
-    In scripts without blanks each two neighbors become a word (as in Lucene's CJKAnalyzer).
-    """
-    if text.isascii():
-        return text
-    text = _OTHER_FORMS.sub(lambda run: unicodedata.normalize("NFKC", run[0]), text)
-    return _UNSPACED.sub(_in_twos, _DECOMPOSED.sub(_composed, _POINTS.sub("", text)))
-
-
-def _composed(letter: re.Match[str]) -> str:
-    return unicodedata.normalize("NFC", letter[1] + letter[2])
-
-
-def _in_twos(run: re.Match[str]) -> str:
-    letters = _MARKS.sub("", run[0])
-    pairs = (letters[i : i + 2] for i in range(max(1, len(letters) - 1)))
-    return f" {' '.join(pairs)} "
+    """The text as an analyzer needs it: folded, with blanks where words may end."""
+    return in_twos(folded(text))
 
 
 # --- the text of a query ---------------------------------------------------------------------

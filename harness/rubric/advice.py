@@ -12,6 +12,8 @@ from pathlib import Path
 from harness.rubric.checks.base import InRange
 from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.written import Place, Written
+from harness.text.folding import folded
+from harness.text.languages import has_trait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,7 @@ def _remarks(rubric: Rubric) -> Iterator[_Remark]:
         place = ("dimensions", index)
         yield from _on_caps(rubric, dimension, place)
         yield from _on_must_not(rubric, dimension, place)
+        yield from _on_language(rubric, dimension, place)
         if dimension.judge is None:
             yield from _on_unread(dimension, place)
         else:
@@ -122,6 +125,18 @@ def _on_must_not(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator
         )
 
 
+def _on_language(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
+    for number, check in enumerate(dimension.checks):
+        if any(has_trait(rubric.language, trait) for trait in check.not_for):
+            yield _remark(
+                (*place, "checks", number),
+                code="rubric.check-not-for-language",
+                what=f"'{check.check}' judges no draft in '{rubric.language}', whose writing does "
+                "not tell what it asks",
+                remedy="take another check, or have the dimension judged",
+            )
+
+
 def _on_contradictions(rubric: Rubric) -> Iterator[_Remark]:
     """Checks of which no draft meets both."""
     placed = [
@@ -129,9 +144,9 @@ def _on_contradictions(rubric: Rubric) -> Iterator[_Remark]:
         for index, dimension in enumerate(rubric.dimensions)
         for number, check in enumerate(dimension.checks)
     ]
-    wanted = {_folded(p) for _, one in placed if one.check == "contains_all" for p in one.phrases}
+    wanted = {folded(p) for _, one in placed if one.check == "contains_all" for p in one.phrases}
     for place, check in placed:
-        if check.check == "excludes" and (both := wanted.intersection(map(_folded, check.phrases))):
+        if check.check == "excludes" and (both := wanted.intersection(map(folded, check.phrases))):
             yield _remark(
                 place,
                 code="rubric.required-and-excluded",
@@ -188,7 +203,7 @@ def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[
         )
     told: dict[str, float] = {}
     for score, text in anchors.items():
-        first = told.setdefault(_folded(text), score)
+        first = told.setdefault(folded(text), score)
         if first != score:
             yield _remark(
                 (*place, "anchors", f"{score:g}"),
@@ -207,7 +222,3 @@ def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[
                 f"{score:g}",
                 remedy="move the anchor to a score that it can give",
             )
-
-
-def _folded(phrase: str) -> str:
-    return " ".join(phrase.casefold().split())

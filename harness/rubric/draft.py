@@ -1,43 +1,23 @@
-"""A draft as checks see it: its text, sections, sentences, fenced code, words and numbers."""
+"""A draft as checks see it: its text, sections, sentences and fenced code."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property
 
 import orjson
 
-from harness.compress import Section, sections_of, sentences_of
-from harness.compress.markdown import Block, blocks_of, lines_of
+from harness.compress import Section, sections_of
+from harness.compress.markdown import Block, blocks_of, lines_of, tokens_of
 from harness.inference import as_texts
-from harness.memory.terms import analyzer, spaced
-from harness.rubric.numbers import Value, numbers
-
-if TYPE_CHECKING:
-    from tantivy import TextAnalyzer
+from harness.text.languages import Language
+from harness.text.sentences import sentences_of
+from harness.text.words import terms
 
 _PROSE = {"paragraph", "item", "quote"}
-
-
-# fmt: off
-Language = Literal[
-    "ar", "da", "de", "el", "en", "es", "fi", "fr", "hu", "it", "nl", "no", "pt", "ro", "ru", "sv",
-    "ta", "tr",
-]
-"""The languages whose inflected words can be told to be one, by ISO 639-1."""
-_STEMMERS: Mapping[Language, str] = {
-    "ar": "arabic", "da": "danish", "de": "german", "el": "greek", "en": "english",
-    "es": "spanish", "fi": "finnish", "fr": "french", "hu": "hungarian", "it": "italian",
-    "nl": "dutch", "no": "norwegian", "pt": "portuguese", "ro": "romanian", "ru": "russian",
-    "sv": "swedish", "ta": "tamil", "tr": "turkish",
-}
-# fmt: on
 
 
 @dataclass(frozen=True)
@@ -58,8 +38,7 @@ class Draft:
     cut: bool = False
     """Whether the reply was cut; such a draft does not pass a loop."""
     language: Language | None = None
-    """The language that the rubric asks for; None for English, or for comparing words as
-    written."""
+    """The language that the rubric asks for; None if it does not say."""
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
@@ -97,8 +76,14 @@ class Draft:
             for index, section in enumerate(self.sections)
             for block in section.blocks
             if block.kind in _PROSE
-            for sentence in sentences_of(visible_text((block,)))
+            for sentence in sentences_of(visible_text((block,)), self.language)
         )
+
+    @cached_property
+    def likely_language(self) -> Language | None:
+        """Its language, told by its letters if the rubric does not say; None if it is too short."""
+        enough = self.language is None and letter_bytes(self.visible) >= ENOUGH_BYTES
+        return language_of(self.visible) if enough else self.language
 
     @cached_property
     def visible(self) -> str:
@@ -111,7 +96,7 @@ class Draft:
         return tuple(
             (index, section, fence)
             for index, section in enumerate(self.sections)
-            for fence in fences_in(section.blocks)
+            for fence in fences_in(section.body)
         )
 
     @cached_property
@@ -161,12 +146,6 @@ class Finding:
     a function of the user's."""
 
 
-_MARKER = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])(?:[ \t]+|$)")
-_QUOTED = re.compile(r"[ \t]{0,3}> ?")
-_DEPTH = 3
-"""Code in a list in a list in a list is found, and none below: each level is one more parse."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
     """One block of fenced code."""
@@ -178,75 +157,31 @@ class Fence:
     """Whether there is a closing fence, and no other fence is opened before it."""
 
 
-def fences_in(blocks: Sequence[Block], *, depth: int = _DEPTH) -> Iterator[Fence]:
-    """The fenced code of some blocks, in order."""
-    for block in blocks:
-        if block.fence:
-            yield _fence(block)
-        # Most items and quotations have no code, and need no second parse.
-        elif depth and block.kind in {"item", "quote"} and re.search("```|~~~", block.text):
-            yield from fences_in(blocks_of(_unwrapped(block)), depth=depth - 1)
+def fences_in(markdown: str) -> Iterator[Fence]:
+    """The fenced code of a text, in lists and quotations too, in order."""
+    for token in tokens_of(markdown) if re.search("```|~~~", markdown) else ():
+        if token.type == "fence" and token.map:
+            language, *_ = (*token.info.lower().split(), "")
+            start, end = token.map
+            has_end = end - start - 1 > len(lines_of(token.content))
+            # A fence that opens inside another, as long as that one, tells that its end was left
+            # out: what was meant for prose stands in code from there on.
+            opens = re.search(
+                rf"(?m)^ {{0,3}}{token.markup}{token.markup[0]}*[ \t]*[\w{{]", token.content
+            )
+            yield Fence(
+                language=language.strip("{}."),
+                code=token.content,
+                closed=has_end and opens is None,
+            )
 
 
-def _fence(block: Block) -> Fence:
-    language, *_ = (*block.label.lower().split(), "")
-    lines = lines_of(block.text)
-    while not lines[0].strip():
-        del lines[0]
-    while len(lines) > 1 and not lines[-1].strip():
-        del lines[-1]
-    opening, *inside = lines
-    ends = bool(inside) and _behind_marks(inside[-1], block.fence) == ""
-    if ends:
-        del inside[-1]
-    # A fence that opens inside another, as long as that one, tells that its end was left out: what
-    # was meant for prose stands in code from there on.
-    opens = any(re.match(r"[\w{]", _behind_marks(line, block.fence) or "") for line in inside)
-    return Fence(
-        language=language.strip("{}."),
-        code="".join(_outdented(line, _indent(opening)) for line in inside),
-        closed=ends and not opens,
-    )
-
-
-def _behind_marks(line: str, fence: str) -> str | None:
-    """What follows the marks of a fence of at least that length; None when the line has none."""
-    marks = line.strip()
-    if _indent(line) > 3 or not marks.startswith(fence):
-        return None
-    return marks.lstrip(fence[0])
-
-
-def _unwrapped(block: Block) -> str:
-    """What stands in an item or a quotation, without the marks and the indentation of that."""
-    if block.kind == "quote":
-        return "".join(_QUOTED.sub("", line, count=1) for line in lines_of(block.text))
-    lines = lines_of(block.text.expandtabs(4))
-    first = next((number for number, line in enumerate(lines) if line.strip()), 0)
-    marker = _MARKER.match(lines[first])
-    width = marker.end() if marker else 0
-    inside = (_outdented(line, width) for line in lines[first + 1 :])
-    return "".join([lines[first][width:], *inside])
-
-
-def _outdented(line: str, width: int) -> str:
-    return line[min(width, _indent(line)) :]
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip(" "))
-
-
-# One mark between letters or digits does not part a word: `don't`, `1,024`, `e.g`, `and/or`, `a_b`.
-_WORD = re.compile(r"[^\W_]+(?:[-'\u2019.,/_][^\W_]+)*")
-_TERM = re.compile(r"[^\W_]+")
-_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
-_SPELT = (
-    *("zero", "one", "two", "three", "four", "five", "six"),
-    *("seven", "eight", "nine", "ten", "eleven", "twelve"),
+# Numerals and bullets of other scripts, which CommonMark does not take for those of items.
+_ITEM = re.compile(
+    r"(?m)^[ \t]*(?:(?![0-9])\d{1,2}[.)\uff0e\u3001-]|\d{1,2}\u3001|[(\uff08]\d{1,2}[)\uff09]"
+    r"|[一二三四五六七八九十]{1,3}\u3001|[\u2460-\u2473\u2022\u30fb])[^\n]*"
 )
-_LATIN = "0-9A-Za-z\u00c0-\u024f"
-
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 
 Sources = Sequence[str] | Mapping[str, str | Sequence[str]]
 """Texts to rely on; as a mapping, by the heading of the section that they belong to."""
@@ -260,6 +195,11 @@ def by_section(sources: Sources) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(text for text, _ in pairs), tuple(title for _, title in pairs)
 
 
+def items_of_scripts(block: Block) -> list[str]:
+    """The list items of a paragraph with the numerals or bullets of another script."""
+    return _ITEM.findall(block.text) if block.kind == "paragraph" else []
+
+
 def visible_text(blocks: Iterable[Block]) -> str:
     """Blocks as a reader sees them: without front matter, and without comments but in code."""
     return "".join(
@@ -269,38 +209,26 @@ def visible_text(blocks: Iterable[Block]) -> str:
     )
 
 
-def words(text: str) -> list[str]:
-    """Words as people count them."""
-    return _WORD.findall(text)
+ENOUGH_BYTES = 100
+"""Of letters, in UTF-8: about 17 words of English, 33 characters of Chinese."""
+# Near enough to each other to be taken for each other, in a text of any length.
+_ALIKE = (frozenset({"bs", "hr", "sr"}), frozenset({"nn", "no"}), frozenset({"id", "ms"}))
 
 
-def terms(text: str) -> list[str]:
-    """Words as they are compared: no matter the case, the apostrophe, or how accents are coded."""
-    return _TERM.findall(unicodedata.normalize("NFC", text).casefold())
+def letter_bytes(text: str) -> int:
+    """The length of its letters in UTF-8, which says how sure its language is."""
+    return len("".join(filter(str.isalpha, text)).encode("utf-8", "replace"))
 
 
-def stems(text: str, language: Language | None) -> list[str]:
-    """Words without their inflection: `Lösungen` and `Lösung` are one word of German."""
-    return terms(text) if language is None else _stemmer(language).analyze(spaced(text))
+def language_of(text: str) -> Language:
+    """The likeliest language of a text, which is a guess under `ENOUGH_BYTES`."""
+    # Imported at the first use: it takes half a second to load its model.
+    import py3langid  # noqa: PLC0415
+
+    ranked: list[Language] = [code for code, _ in py3langid.rank(text) if len(code) == 2]
+    return ranked[0]
 
 
-@cache
-def _stemmer(language: Language) -> TextAnalyzer:
-    return analyzer(_STEMMERS[language])
-
-
-def values_named(text: str) -> frozenset[Value]:
-    """The numbers a text names, in digits or, up to twelve, in words."""
-    in_words = set(terms(text))
-    spelt = {Decimal(number) for number, word in enumerate(_SPELT) if word in in_words}
-    return frozenset(spelt).union(*(number.values for number in numbers(text)))
-
-
-@cache
-def phrase_pattern(phrase: str) -> re.Pattern[str]:
-    """Finds a phrase on one line or several, but not inside a word: `todo` is not in `mastodon`."""
-    pattern = r"\s+".join(re.escape(word) for word in phrase.split())
-    # Only of Latin letters: some scripts have no spaces to tell words by.
-    before = f"(?<![{_LATIN}])" if re.match(f"[{_LATIN}]", phrase) else ""
-    after = f"(?![{_LATIN}])" if re.search(rf"[{_LATIN}]\Z", phrase) else ""
-    return re.compile(before + pattern + after, re.IGNORECASE)
+def same_language(a: str, b: str) -> bool:
+    """Whether two languages are one, or close relatives such as Croatian and Serbian."""
+    return a == b or any({a, b} <= alike for alike in _ALIKE)

@@ -23,7 +23,6 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from harness.errors import Mistake
 from harness.inference import Message
 from harness.rubric.checks import CHECKS, AnyCheck
-from harness.rubric.draft import Language
 from harness.rubric.templates import (
     OF_JUDGING,
     PromptName,
@@ -32,7 +31,8 @@ from harness.rubric.templates import (
     shared_chars,
     shipped_prompts,
 )
-from harness.rubric.word_forms import WITHOUT_DICTIONARY, is_installed
+from harness.rubric.word_forms import forms_installed, has_forms
+from harness.text.languages import Language
 
 _MODEL = ConfigDict(
     frozen=True,
@@ -359,9 +359,8 @@ class Rubric(BaseModel):
     purpose: str = ""
     """What kind of text it is for."""
     language: Language | None = None
-    """The language of drafts, by ISO 639-1, such as `de`; `grounded_names` then knows inflected
-    names, and phrases with `forms: true` other forms of their words. By default the checks assume
-    English."""
+    """The language of drafts, by ISO 639-1, such as `de`: checks then read its sentences, figures
+    and names, and phrases with `forms: true` other forms of their words."""
     scale: Scale = Scale()
     """Of the composite, and of dimensions without one of their own."""
     pass_at: float = Field(default_factory=lambda data: data["scale"].at(0.8))
@@ -449,10 +448,10 @@ class Rubric(BaseModel):
         """Why forms of words are not known; None if they are."""
         if self.language is None:
             return "forms: true needs the rubric's `language`, whose dictionary it looks into"
-        if self.language in WITHOUT_DICTIONARY:
-            return f"there is no dictionary of forms for '{self.language}'; list the forms instead"
-        if not is_installed():
+        if not forms_installed():
             return "forms: true needs dictionaries: pip install 'wiggum-harness[forms]'"
+        if not has_forms(self.language):
+            return f"there is no dictionary of forms for '{self.language}'; list the forms instead"
         return None
 
     def scale_of(self, name: str) -> Scale:

@@ -1,47 +1,54 @@
-"""Forms of one word, by the dictionaries of simplemma: `Häuser` and `Haus`, but not `Hausarzt`.
+"""Phrases in a text, as written or in other forms of their words.
 
-Stemmers cut endings off: for them, `several` and `severe` are one word.
+Forms go by the dictionaries of simplemma: `Häuser` and `Haus`, but not `Hausarzt`. Stemmers cut
+endings off: for them, `several` and `severe` are one word.
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 
-from harness.rubric.draft import Language
-
-WITHOUT_DICTIONARY = frozenset({"ta"})
-"""Of the languages of rubrics, those whose forms are not known."""
-
-_CODES = {"no": "nb"}
-_WORD = re.compile(r"[^\W_]+")
+from harness.text.folding import composed, folded, phrase_pattern
+from harness.text.languages import Language
+from harness.text.words import words
 
 
-def is_installed() -> bool:
+def phrases_in(
+    text: str, phrases: Sequence[str], language: Language | None, *, forms: bool
+) -> list[str]:
+    """The phrases that stand in a text; with `forms`, in any form of their words."""
+    searched = folded(text, language)
+    found = {one for one in phrases if phrase_pattern(folded(one, language)).search(searched)}
+    if forms and language is not None:
+        lemmas = _lemmas_of(text, language)
+        found |= {one for one in phrases if _stands_in(_lemmas_of(one, language), lemmas)}
+    return [one for one in phrases if one in found]
+
+
+def forms_installed() -> bool:
     """Whether the dictionaries are there."""
     return find_spec("simplemma") is not None
 
 
-def phrases_in(text: str, phrases: Iterable[str], language: Language) -> set[str]:
-    """The phrases of which forms of all words stand in a row in a text."""
-    words = _lemmas_of(text, language)
-    return {phrase for phrase in phrases if _stands_in(_lemmas_of(phrase, language), words)}
+def has_forms(language: Language) -> bool:
+    """Whether one of the dictionaries, which must be installed, is of this language."""
+    from simplemma.strategies.dictionaries import dictionary_factory  # noqa: PLC0415 - an extra
+
+    return _CODES.get(language, language) in dictionary_factory.SUPPORTED_LANGUAGES
 
 
-def _stands_in(phrase: Sequence[frozenset[str]], words: Sequence[frozenset[str]]) -> bool:
-    rows = (words[start : start + len(phrase)] for start in range(len(words) - len(phrase) + 1))
-    return bool(phrase) and any(
-        all(not word.isdisjoint(forms) for word, forms in zip(phrase, row, strict=True))
-        for row in rows
-    )
+_CODES = {"no": "nb", "bs": "hbs", "hr": "hbs", "sr": "hbs"}
+
+
+def _stands_in(phrase: Sequence[frozenset[str]], text: Sequence[frozenset[str]]) -> bool:
+    starts = range(len(text) - len(phrase) + 1) if phrase else ()
+    return any(not any(map(frozenset.isdisjoint, phrase, text[start:])) for start in starts)
 
 
 def _lemmas_of(text: str, language: Language) -> list[frozenset[str]]:
-    words = _WORD.findall(unicodedata.normalize("NFC", text))
-    return [_lemmas(word, language) for word in words]
+    return [_lemmas(word, language) for word in words(composed(text))]
 
 
 @lru_cache(maxsize=50_000)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness.compress import Section, condense_around, matter_of, passages_of, sections_of
-from harness.compress.markdown import sentence_pieces
 from harness.inference import Message
 from harness.rubric import DimensionScore, Draft, Finding, Prompts
 from harness.rubric.templates import FIELD, OF_WRITING
+from harness.text.sentences import sentence_pieces
 from harness.wiggum.policy import Round
 
 _SECTION_SOURCES_CHARS = 1_500

@@ -19,12 +19,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from harness.compress import edits_in, sentences_of, splice
+from harness.compress import edits_in, splice
 from harness.compress.condense import MARK
-from harness.compress.markdown import blocks_of, ends_sentence
+from harness.compress.markdown import blocks_of
 from harness.errors import InvalidInput, ReplyInvalid
 from harness.inference import ChatRequest, Completion, Message, check_whole, most_tokens_of
 from harness.rubric import Ask, Checked, DimensionScore, Draft, Prompts
+from harness.text.sentences import ends_sentence, sentences_of
 from harness.trace import Tracer
 from harness.wiggum.policy import Round, check_choice
 from harness.wiggum.prompts import RevisionPrompts, located, place_of, without_criticized
@@ -403,7 +404,6 @@ def _judged_sections(focus: Sequence[DimensionScore], draft: Draft) -> set[int |
 
 
 _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^\r\n]*)")
-
 _PROSE = {"paragraph", "item", "quote"}
 
 

@@ -49,9 +49,9 @@ from harness.compress.condense import LEFT_OUT, MARK
 from harness.compress.markdown import blocks_of
 from harness.rubric import Draft, load_rubric
 from harness.rubric.checks import CHECKS, Check
-from harness.rubric.draft import terms
 from harness.rubric.prompt import shown
 from harness.rubric.rubric import Shortening
+from harness.text.words import terms
 
 DOCUMENTS = Path(__file__).parents[3] / "shared" / "data" / "longdocs"
 FOCUS = "A guide that explains how to configure and run it, with examples."

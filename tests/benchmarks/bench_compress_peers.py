@@ -29,7 +29,7 @@ import numpy as np
 from bench_compress import DOCUMENTS, characteristic, words
 
 from harness.compress import condense, sentences_of
-from harness.rubric.draft import terms
+from harness.text.words import terms
 
 BUDGETS = (1_300, 3_000, 6_000, 10_000)
 SEEDS = 5

@@ -50,8 +50,8 @@ from harness import ChatRequest, open_shim
 from harness.compress import sections_of, sentences_of
 from harness.inference import Completion, Endpoint, Limits, Message, Meter
 from harness.rubric import Checked, Draft, Evaluator, Rubric, load_rubric
-from harness.rubric.draft import terms
 from harness.session.settings import Settings, demo_endpoint
+from harness.text.words import terms
 from harness.trace import Tracer, monotonic
 from harness.wiggum import Candidate, LoopPolicy, Reviser, best_of, revise_until_met
 

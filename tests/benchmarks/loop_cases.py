@@ -17,7 +17,7 @@ from pathlib import Path
 
 from harness.compress import passages_of, sections_of
 from harness.compress.markdown import blocks_of
-from harness.rubric.draft import terms
+from harness.text.words import terms
 
 SECTIONS = 3
 SOURCE_CHARS = (250, 1_200)

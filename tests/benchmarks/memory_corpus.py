@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Self
 
-from harness.compress.markdown import sentences_of
+from harness.compress import sentences_of
 from harness.memory import Passage
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

@@ -1,12 +1,12 @@
-"""Taking a document apart: into sections, blocks, sentences and passages."""
+"""Taking a document apart: into sections, blocks and passages."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_documents import documents
 
-from harness.compress import passages_of, sections_of, sentences_of, splice
-from harness.compress.markdown import Excerpt, blocks_of, sentence_pieces
+from harness.compress import passages_of, sections_of, splice
+from harness.compress.markdown import Excerpt, blocks_of
 from harness.errors import InvalidInput
 
 # --- sections and blocks -----------------------------------------------------------------------
@@ -36,6 +36,7 @@ TITLES = {
     "front matter with a list": ("---\ntags:\n  - shop\n---\nintro\n\n# A\n", [(0, ""), (1, "A")]),
     "front matter alone": ("---\ntitle: Shop\n---\n", [(0, "")]),
     "TOML": ("+++\ntitle = 'Shop'\n+++\n# A\n", [(1, "A")]),
+    "prose between rules": ("---\nSo: it is\nlong.\n\n---\n# A\n", [(0, ""), (1, "A")]),
     "two rules": ("---\n\nintro\n\n---\n# A\n", [(0, ""), (1, "A")]),
     "no end": ("---\ntitle: Shop\n\n# A\n", [(0, ""), (1, "A")]),
     "U+2028": ("# A\u2028# no\n\x0c# no\n# B\n", [(1, "A # no"), (1, "B")]),
@@ -64,56 +65,6 @@ def test_a_section_has_its_heading_and_its_body_verbatim():
     assert section.title == "One *two*"
     assert section.heading == "# One *two* #\n\n"
     assert section.body == "text\n\n    code\n\n"
-
-
-# --- sentences ---------------------------------------------------------------------------------
-
-SENTENCES = {
-    "stops": ["One.", "Two!", "Three?", "Four?!", "Five"],
-    "decimals": ["It costs 3.14 euros.", "Or 2.5."],
-    "e.g., i.e.": ["Use a cache, e.g. Redis.", "It helps, i.e. Saves time."],
-    "titles": ["Dr. Smith met Mrs. Jones et al. in May.", "They talked."],
-    "numbered": ["See Fig. 3 and Eq. 4, on pp. 5 to 7.", "No. 5 is alive."],
-    "year at the end": ["It was in 2019.", "Then came 2020."],
-    "ellipsis": ["Wait... what is it?", "Nothing...", "Good."],
-    "closing quote": ['He said "Go."', "She went."],
-    "brackets, bold": ["(It is so.)", "[Here.]", "**Bold.**", "Next."],
-    "references": ["It holds.[3]", "So does this.[^note]", "End."],
-    "dotted names": ["It runs on Node.js and v1.2.3 of it.", "Fine."],
-    "addresses": ["See example.com/a.b for more.", "It is there."],
-    "wrapped lines": ["First line\nand second.", "Third\nline."],
-    "without spaces": ["a." * 100_000],
-}
-
-
-@pytest.mark.parametrize("sentences", SENTENCES.values(), ids=SENTENCES)
-def test_a_text_is_cut_where_its_sentences_end(sentences):
-    assert sentence_pieces(" ".join(sentences)) == [
-        *(f"{sentence} " for sentence in sentences[:-1]),
-        sentences[-1],
-    ]
-
-
-BLANKS_AND_ITEMS = {
-    "blank": (" \n ", []),
-    "blank line": ("A title\n\nsome text.\n\nmore", ["A title", "some text.", "more"]),
-    "items": ("We need:\n- one\n- two", ["We need:", "- one", "- two"]),
-    "heading": ("text\n# Title", ["text", "# Title"]),
-    "Chinese": ("它很快。它也小！是吗？", ["它很快。", "它也小！", "是吗？"]),  # noqa: RUF001
-}
-
-
-@pytest.mark.parametrize(("text", "expected"), BLANKS_AND_ITEMS.values(), ids=BLANKS_AND_ITEMS)
-def test_blank_lines_items_and_other_scripts_end_sentences_too(text, expected):
-    assert sentences_of(text) == expected
-
-
-@given(st.one_of(documents, st.text(alphabet="aA1.!?…\"') \n\r。[]", max_size=40)))
-def test_no_character_is_lost_between_sentences(text):
-    pieces = sentence_pieces(text)
-
-    assert "".join(pieces) == text
-    assert sentences_of(text) == [piece.strip() for piece in pieces if piece.strip()]
 
 
 # --- passages ----------------------------------------------------------------------------------

@@ -62,7 +62,11 @@ EXCLUDING = (
 SECTIONS = (
     "- name: a\n  checks:\n  - { check: sections, min: 3 }\n  - { check: section_words, min: 50 }\n"
 )
+LANGUAGES = "title: T\nlanguage: ja\ndimensions:\n- name: a\n  checks: [{ check: words, max: 9 }]\n"
 CONTRADICTIONS = {
+    "a check that does not judge the language": case(
+        LANGUAGES, LANGUAGES.replace("ja", "ko"), (5, "check-not-for-language", "ja")
+    ),
     "a cap that caps nothing": case(
         {"at_most: 5": "at_most: 10"}, {"at_most: 5": "at_most: 9.5"}, (17, "cap-at-maximum", "10")
     ),

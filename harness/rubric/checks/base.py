@@ -20,6 +20,7 @@ from pydantic import (
 from harness.compress import Section
 from harness.errors import Mistake
 from harness.rubric.draft import Draft, Finding
+from harness.text.languages import Trait
 
 NO_TEXT = Finding("there is no text", code="check.no-text")
 
@@ -61,6 +62,8 @@ class Check(BaseModel):
     """The requirement; what stands in braces is filled in from the check, as `self`."""
     by_sources: ClassVar[bool] = False
     """Whether it has nothing to check a draft by that has no sources."""
+    not_for: ClassVar[tuple[Trait, ...]] = ()
+    """Of languages whose writing does not tell what it asks: in these, drafts are not judged."""
 
     @property
     def requirement(self) -> str:

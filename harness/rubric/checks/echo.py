@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from harness.compress import sentences_of
-from harness.rubric.draft import Draft, Finding, terms
+from harness.rubric.draft import Draft, Finding
+from harness.text.sentences import sentences_of
+from harness.text.words import terms
 
 _LONG_WORDS, _SHORT_WORDS = 6, 3
 """So many words of a prompt are an echo anywhere; so many only as the beginning of a line that ends

@@ -5,23 +5,35 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Iterable, Iterator, Set
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from harness.compress import Section, sentences_of
-from harness.compress.markdown import ends_sentence
+from harness.compress import Section
 from harness.errors import Notice
 from harness.rubric.checks.base import NO_TEXT, Check, Grade, Phrase, quoted, share_without
-from harness.rubric.draft import Draft, Finding, phrase_pattern, terms, visible_text
-from harness.rubric.numbers import Value, values_in
+from harness.rubric.draft import (
+    ENOUGH_BYTES,
+    Draft,
+    Finding,
+    items_of_scripts,
+    language_of,
+    letter_bytes,
+    same_language,
+    visible_text,
+)
 from harness.rubric.word_forms import phrases_in
+from harness.text.languages import Language as LanguageCode
+from harness.text.numbers import Value, values_in
+from harness.text.sentences import ends_sentence, sentences_of
+from harness.text.words import terms
 
 
 class _Phrases(Check):
     phrases: tuple[Phrase, ...] = Field(min_length=1)
-    """Looked for as whole words, without regard to case and line breaks, in headings too."""
+    """Looked for as whole words, in headings too, whatever their case, line breaks, quotation marks
+    and Unicode forms are."""
     forms: bool = False
     """Whether other forms of the words count, by a dictionary of the rubric's `language`."""
 
@@ -30,11 +42,7 @@ class _Phrases(Check):
         return ", ".join(self.phrases)
 
     def _found_in(self, text: str, draft: Draft) -> list[str]:
-        found = [phrase for phrase in self.phrases if phrase_pattern(phrase).search(text)]
-        if draft.language is None or not self.forms:
-            return found
-        by_form = phrases_in(text, self.phrases, draft.language)
-        return [phrase for phrase in self.phrases if phrase in found or phrase in by_form]
+        return phrases_in(text, self.phrases, draft.language, forms=self.forms)
 
 
 class Excludes(_Phrases):
@@ -101,12 +109,14 @@ _OPEN_FENCE = Notice(code="check.fence-open", message="a code fence is never clo
 class Finished(Check):
     """Every section has a text, which does not break off; every code fence is closed.
 
-    A list may do without full stops, and a colon may lead over to subsections.
+    A list may do without full stops, and a colon may lead over to subsections. Of sections in Thai
+    or Lao, which have no full stops, only what has no text or an open fence is judged.
     """
 
     check: Literal["finished"] = "finished"
 
     asks: ClassVar[str] = "Every section ends with a whole sentence."
+    not_for = ("no-stops",)
 
     def grade(self, draft: Draft) -> Grade:
         """The share of sections that are finished; 0 for a draft without text."""
@@ -122,16 +132,19 @@ class Finished(Check):
                 else unfinished(section, leads_over=draft.has_subsections(index))
             )
         )
+        if not findings and all(_NO_STOPS.search(part.body[-100:]) for _, part in draft.parts):
+            return Grade(1.0, unjudged="not for this language: its sentences have no stops")
         return Grade(share_without(findings, len(draft.parts)), findings)
 
 
-# An address, a face of signs or of pictures; and Thai and Lao, which have no stops.
+_NO_STOPS = re.compile(r"[\u0e00-\u0eff][^\w\s]*\s*\Z")
+# An address, a face of signs or of pictures, a tag, a formula; and Thai and Lao, without stops.
 _ENDS_WITHOUT_STOP = re.compile(
-    r"(?:\b(?:https?://|www\.)\S+|\S+@\S+\.\w+|\s[:;][-']?[)(DPp3]|[\u0e00-\u0eff]"
+    r"(?:\b(?:https?://|www\.)\S+|\S+@\S+\.\w+|\s[:;][-']?[)(DPp3]|\s\#\w+|\$\$|[\u0e00-\u0eff]"
     r"|[\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff][\u200d\ufe0f\U0001f3fb-\U0001f3ff]*)\s*\Z"
 )
 _FOOTNOTE = re.compile(r"\[\^[^\]\n]+\]:")
-_SIGNATURE_LINES = range(2, 5)
+_SIGNATURE_LINES = 4
 _SIGNATURE_WORDS = 5
 
 
@@ -156,12 +169,13 @@ def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
     if _ends(last.text) or (leads_over and last.text.rstrip().endswith(":")):
         return None
     # The items of a list need no full stop, unless the one before has one.
-    before = written[-2] if len(written) > 1 else last
-    is_after_whole = _ends(before.text)
+    if items_of_scripts(last)[-1:] == last.text.strip().splitlines()[-1:]:
+        return None
+    before = written[-2] if len(written) > 1 else None
     if last.kind == "item":
-        is_whole = not (before.kind == "item" and is_after_whole)
+        is_whole = not (before and before.kind == "item" and _ends(before.text))
     else:
-        is_whole = is_after_whole and _is_signature(last.text)
+        is_whole = before is not None and _is_signature(last.text, after=before.text)
     breaks_off = Notice(code="check.breaks-off", message="the last sentence breaks off; finish it")
     return None if is_whole else breaks_off
 
@@ -171,16 +185,16 @@ def _ends(text: str) -> bool:
     return ends_sentence(tail) or _ENDS_WITHOUT_STOP.search(tail) is not None
 
 
-def _is_signature(text: str) -> bool:
+def _is_signature(text: str, *, after: str) -> bool:
     """Whether a paragraph may close a letter: `Best regards,`, then a name, each on its line."""
     lines = [line.split() for line in text.strip().splitlines()]
-    return len(lines) in _SIGNATURE_LINES and all(
-        len(words) <= _SIGNATURE_WORDS and not words[0][0].islower() for words in lines if words
-    )
-
-
-_Said = tuple[frozenset[str], frozenset[Value]]
-"""What a sentence says: its words, and the numbers it names."""
+    if len(lines) > _SIGNATURE_LINES or any(
+        len(words) > _SIGNATURE_WORDS or words[0][0].islower() for words in lines if words
+    ):
+        return False
+    if after.rstrip()[-1:] in {",", "،", "，"} and len(after.split()) <= _SIGNATURE_WORDS:  # noqa: RUF001
+        return True
+    return _ends(after) and (len(lines) > 1 or text.lstrip()[0] in "-–—~")  # noqa: RUF001
 
 
 class NoRepetition(Check):
@@ -198,23 +212,26 @@ class NoRepetition(Check):
 
     def grade(self, draft: Draft) -> Grade:
         """The share of sentences that say something for the first time."""
-        all_said = [_said(sentence) for _, _, sentence in draft.sentences]
-        seen = _Seen(all_said, similarity=self.similarity)
+        sentences = [
+            (index, sentence, frozenset(w for w in terms(sentence) if not w.isdecimal()))
+            for index, _, sentence in draft.sentences
+        ]
         findings, repeated = [], set()
-        for (index, section, sentence), said in zip(draft.sentences, all_said, strict=True):
-            if len(said[0]) > 2 and seen.has_like(said):
+        seen = _Seen((words for _, _, words in sentences), share=self.similarity)
+        for index, sentence, words in sentences:
+            values = values_in(sentence)
+            if any(
+                len(words) > 2
+                and values == theirs
+                and len(words & earlier) / len(words | earlier) >= self.similarity
+                for earlier, theirs in seen.near(words, values)
+            ):
                 repeated.add(quoted(sentence))
-                findings.append(
-                    Finding(
-                        f"this was said before: {quoted(sentence)}",
-                        section.title,
-                        index,
-                        code="check.repeated",
-                    )
-                )
-            seen.add(said)
+                message = f"this was said before: {quoted(sentence)}"
+                findings.append(draft.finding(message, index, code="check.repeated"))
+            seen.add(words, values)
         findings += _said_in_other_words(draft, repeated=repeated)
-        return Grade(share_without(findings, len(all_said)), tuple(findings))
+        return Grade(share_without(findings, len(sentences)), tuple(findings))
 
 
 _PARAGRAPH_WORDS = 10
@@ -234,102 +251,60 @@ def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> list[Finding]:
         for block in section.blocks
         if block.kind == "paragraph"
     ]
-    count = Counter(word for _, _, words in paragraphs for word in words)
-    known: dict[str, list[tuple[frozenset[str], frozenset[Value]]]] = {}
     findings = []
+    seen = _Seen((words for _, _, words in paragraphs), share=_PARAGRAPH_SHARE)
     for index, text, words in paragraphs:
         if len(words) < _PARAGRAPH_WORDS:
             continue
         values = values_in(text)
-        # One of its rarest words must be shared: see `_Seen`.
-        rarest = sorted(words, key=lambda word: (count[word], word))
-        rarest = rarest[: len(words) - math.ceil(_PARAGRAPH_SHARE * len(words)) + 1]
-        message = f"an earlier paragraph says this in other words: {quoted(text)}"
         if any(
             len(words & earlier) >= _PARAGRAPH_SHARE * len(words) and values <= theirs
-            for word in rarest
-            for earlier, theirs in known.get(word, ())
+            for earlier, theirs in seen.near(words, values)
         ) and repeated.isdisjoint(map(quoted, sentences_of(text))):
+            message = f"an earlier paragraph says this in other words: {quoted(text)}"
             findings.append(draft.finding(message, index, code="check.repeated"))
-        for word in words:
-            known.setdefault(word, []).append((words, values))
+        seen.add(words, values)
     return findings
 
 
-class _Seen:
-    """The sentences so far, found again by their rarest words.
+_Said = tuple[frozenset[str], frozenset[Value]]
 
-    Two sets of at least a share `t` of common words have one in common among the first
-    `n - ceil(t * n) + 1` of each, when both are sorted alike: the prefix filter of Chaudhuri,
-    Ganti and Kaushik, "A primitive operator for similarity joins" (ICDE 2006). Sorted from the
-    rarest on, that leaves few to compare; comparing each with all would take quadratic time.
+
+class _Seen:
+    """What was said so far, found again by its rarest words.
+
+    A set that has a share `t` of the words of another has one of any `n - ceil(t * n) + 1` of them:
+    the prefix filter of Chaudhuri, Ganti and Kaushik, "A primitive operator for similarity joins"
+    (ICDE 2006). With the rarest, that leaves few to compare; comparing each with all would take
+    quadratic time.
     """
 
-    def __init__(self, all_said: list[_Said], *, similarity: float) -> None:
-        self._similarity = similarity
-        self._count = Counter(word for words, _ in all_said for word in words)
+    def __init__(self, said: Iterable[frozenset[str]], *, share: float) -> None:
+        self._share = share
+        self._count = Counter(word for words in said for word in words)
         self._known: set[_Said] = set()
-        self._by_word: dict[tuple[str, frozenset[Value]], list[frozenset[str]]] = {}
+        self._by_word: dict[str, list[_Said]] = {}
 
-    def has_like(self, said: _Said) -> bool:
-        """Whether an earlier sentence has the same numbers and nearly the same words."""
-        words, values = said
-        return said in self._known or any(
-            _jaccard(words, earlier) >= self._similarity
-            for word in self._rarest(words)
-            for earlier in self._by_word.get((word, values), ())
-        )
-
-    def add(self, said: _Said) -> None:
-        """Notes a sentence."""
-        if said in self._known:
-            return
-        self._known.add(said)
-        words, values = said
-        for word in self._rarest(words):
-            self._by_word.setdefault((word, values), []).append(words)
-
-    def _rarest(self, words: frozenset[str]) -> list[str]:
+    def near(self, words: frozenset[str], values: frozenset[Value]) -> Iterator[_Said]:
+        """Earlier ones that may have so many of these words; some may come more than once."""
+        if (words, values) in self._known:
+            yield words, values
         # A little less, so that rounding errors do not lift the product over a whole number.
-        needed = math.ceil(self._similarity * len(words) - 1e-9)
+        needed = math.ceil(self._share * len(words) - 1e-9)
         ranked = sorted(words, key=lambda word: (self._count[word], word))
-        return ranked[: len(words) - needed + 1]
+        for word in ranked[: len(words) - needed + 1]:
+            yield from self._by_word.get(word, ())
+
+    def add(self, words: frozenset[str], values: frozenset[Value]) -> None:
+        """Notes a sentence or a paragraph."""
+        if (words, values) not in self._known:
+            self._known.add((words, values))
+            for word in words:
+                self._by_word.setdefault(word, []).append((words, values))
 
 
-def _said(sentence: str) -> _Said:
-    words = frozenset(term for term in terms(sentence) if not term.isdecimal())
-    return words, values_in(sentence)
-
-
-def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
-    common = len(a & b)
-    return common / (len(a) + len(b) - common) if a or b else 0.0
-
-
-# fmt: off
-LanguageCode = Literal[
-    "af", "am", "an", "ar", "as", "az", "ba", "be", "bg", "bn", "br", "bs", "ca", "cs", "cy",
-    "da", "de", "dz", "el", "en", "eo", "es", "et", "eu", "fa", "fi", "fo", "fr", "fy", "ga",
-    "gd", "gl", "gu", "ha", "he", "hi", "hr", "ht", "hu", "hy", "id", "ig", "is", "it", "ja",
-    "jv", "ka", "kk", "km", "kn", "ko", "ku", "ky", "la", "lb", "lg", "ln", "lo", "lt", "lv",
-    "mg", "mk", "ml", "mn", "mr", "ms", "mt", "my", "ne", "nl", "nn", "no", "oc", "om", "or",
-    "pa", "pl", "ps", "pt", "qu", "ro", "ru", "rw", "sa", "se", "si", "sk", "sl", "sn", "so",
-    "sq", "sr", "st", "sv", "sw", "ta", "te", "tg", "th", "tk", "tl", "tr", "tt", "ug", "uk",
-    "ur", "uz", "vi", "vo", "wa", "xh", "yo", "zh", "zu",
-]
-# fmt: on
-"""The languages that can be told, by ISO 639-1."""
-
-# Near enough to each other to be taken for each other, in a text of any length.
-_ALIKE: tuple[frozenset[str], ...] = (
-    frozenset({"bs", "hr", "sr"}),
-    frozenset({"nn", "no"}),
-    frozenset({"id", "ms"}),
-)
 # Code spans, addresses and tags are of no language.
 _NOT_PROSE = re.compile(r"(?<!`)`++[^`]++`++|\]\([^()\s]*+\)|\bhttps?://\S++|<[^<>\s]++>")
-_ENOUGH_BYTES = 100
-"""Of letters, in UTF-8: about 17 words of English, 33 characters of Chinese."""
 
 
 class Language(Check):
@@ -348,23 +323,23 @@ class Language(Check):
     def grade(self, draft: Draft) -> Grade:
         """The share of prose in that language, by the length of the sections."""
         prose = _prose(draft)
-        short = [index for index, letters in prose.items() if _bytes(letters) < _ENOUGH_BYTES]
+        short = [index for index, letters in prose.items() if letter_bytes(letters) < ENOUGH_BYTES]
         together = " ".join(prose[index] for index in short)
         texts = [([index], text) for index, text in prose.items() if index not in set(short)]
-        if _bytes(together) >= _ENOUGH_BYTES:
+        if letter_bytes(together) >= ENOUGH_BYTES:
             texts.append((short, together))
         if not texts:
             return Grade(1.0, unjudged="it is too short to tell its language")
         right = 0
         findings: list[Finding] = []
         for indices, text in texts:
-            found = _language_of(text)
-            if _same(found, self.code):
-                right += _bytes(text)
+            found = language_of(text)
+            if same_language(found, self.code):
+                right += letter_bytes(text)
             else:
                 message = f"this reads as '{found}'; write it in '{self.code}'"
                 findings += [draft.finding(message, i, code="check.language") for i in indices]
-        total = sum(_bytes(text) for _, text in texts)
+        total = sum(letter_bytes(text) for _, text in texts)
         return Grade(right / total, tuple(sorted(findings, key=lambda one: one.section_index or 0)))
 
 
@@ -373,20 +348,3 @@ def _prose(draft: Draft) -> dict[int, str]:
     for index, _, sentence in draft.sentences:
         prose.setdefault(index, []).append(_NOT_PROSE.sub(" ", sentence))
     return {index: " ".join(sentences) for index, sentences in prose.items()}
-
-
-def _bytes(text: str) -> int:
-    letters = "".join(c for c in text if c.isalpha())
-    return len(letters.encode("utf-8"))
-
-
-def _language_of(text: str) -> str:
-    """The likeliest language with a code in ISO 639-1."""
-    # Imported at the first use: it takes half a second to load its model.
-    import py3langid  # noqa: PLC0415
-
-    return next(str(code) for code, _ in py3langid.rank(text) if len(code) == 2)
-
-
-def _same(a: str, b: str) -> bool:
-    return a == b or any({a, b} <= alike for alike in _ALIKE)

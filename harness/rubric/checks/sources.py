@@ -1,36 +1,42 @@
 """Checks of a draft against its sources: numbers, names, sentences. Without sources, unjudged.
 
-Names are found by their letters, without dictionary or model: made for languages that capitalize
-names and little else, such as English. If the rubric's language is German, which capitalizes nouns,
-only a capital inside a word marks a name. A doubtful word is no name: authors lose patience when
+Names are found by their capitals, without dictionary or model, in languages that capitalize names
+and little else, such as English, Russian or Greek. In German, which capitalizes nouns, and among
+letters without capitals, only some are found: then a draft is not judged unless one has no source.
+A doubtful word is no name: authors lose patience when
 asked for the source of `However`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import pairwise
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from harness.compress import sentences_of
 from harness.rubric.checks.base import Check, Grade, Phrase, quoted, share_without
-from harness.rubric.draft import Draft, stems, terms, values_named, visible_text
-from harness.rubric.numbers import numbers
+from harness.rubric.draft import Draft, visible_text
+from harness.text.folding import composed, folded
+from harness.text.languages import HANGUL, UNSPACED, has_blanks, has_trait, numerals
+from harness.text.numbers import TIMES, WORD, Number, Value, numbers
+from harness.text.sentences import sentences_of
+from harness.text.words import terms, words
 
-_CAPITAL_NOUNS = frozenset({"de"})
 _NO_SOURCES = Grade(1.0, unjudged="there are no sources")
 
 
 class GroundedNumbers(Check):
-    """Every number stands in the sources or in the task, in digits or, up to twelve, in words.
+    """Every number stands in the sources or in the task.
 
-    If sources belong to a section, it must be in these. 1,024 is 1024, 0.50 is 0.5 and 2,5 is 2.5;
-    1.200 may be 1200. A minus must be there, too. The marks of lists (`1.`) and references (`[1]`)
-    do not count.
+    Up to twelve in words, too, of English or the rubric's language. If sources belong to a section,
+    it must be in these. 1,024 is 1024, 0.50 is 0.5 and 2,5 is 2.5;
+    1.200 is what the other numbers, else the rubric's language, make of it. A minus, a percent sign
+    and another unit must be there, too. The marks of lists (`1.`) and references (`[1]`) do not
+    count.
     """
 
     check: Literal["grounded_numbers"] = "grounded_numbers"
@@ -42,13 +48,15 @@ class GroundedNumbers(Check):
         """The share of numbers that have a source; 1 when there are none."""
         if not draft.has_sources:
             return _NO_SOURCES
-        every = values_named(draft.evidence)
+        every = _named(draft.evidence, draft.language)
         total = 0
         findings = []
         for index, section in enumerate(draft.sections):
             own = draft.own_sources(index)
-            known = values_named("\n".join((draft.task, *own))) if own else every
-            found = numbers(visible_text(section.blocks))
+            known = every
+            if own:
+                known = _named("\n".join((draft.task, *own)), draft.language)
+            found = numbers(visible_text(section.blocks), draft.language)
             total += len(found)
             findings += [
                 draft.finding(
@@ -57,9 +65,45 @@ class GroundedNumbers(Check):
                     code="check.number-not-in-sources",
                 )
                 for number in found
-                if not number.is_among(known)
+                if not _is_among(number, known)
             ]
         return Grade(share_without(findings, total), tuple(findings))
+
+
+_Named = Mapping[Value, Collection[str]]
+"""Values with their units."""
+
+
+def _named(text: str, language: str | None) -> _Named:
+    """The numbers that a text names, in digits or in words."""
+    in_words = set(words(folded(text)))
+    spelt = [pair for code in {"en", language} for pair in enumerate(numerals(code))]
+    found: dict[Value, set[str]] = {
+        Decimal(n): {""} for n, word in spelt if folded(word) in in_words
+    }
+    for number in numbers(text):
+        for value, unit in (*number.readings, *((part, "") for part in number.parts)):
+            # `Falls by 5` is said of -5.
+            for one in {value, abs(value)} if isinstance(value, Decimal) else {value}:
+                found.setdefault(one, set()).add(unit)
+    return found
+
+
+def _is_among(number: Number, named: _Named) -> bool:
+    """Whether one of its readings is named with a unit that fits, or all of its parts are named."""
+    if any(value in named and _fits(unit, named[value]) for value, unit in number.readings):
+        return True
+    # Parts of a date are of no other date in its year.
+    years = {value[:5] for value, _ in number.readings if isinstance(value, str)}
+    other = any(isinstance(value, str) and value[:5] in years for value in named)
+    return bool(number.parts) and number.parts <= named.keys() and not other
+
+
+def _fits(unit: str, units: Collection[str]) -> bool:
+    """Whether a number may be one that stands elsewhere with these units."""
+    if unit == TIMES:  # a three before `million` is the same as one before an unknown word
+        return not {"", WORD}.isdisjoint(units)
+    return unit in {"", WORD, *units} or "" in units or (unit != "%" and WORD in units)
 
 
 class GroundedNames(Check):
@@ -68,8 +112,9 @@ class GroundedNames(Check):
     Names are words that are capitalized in mid-sentence, with the capitalized words after them
     (`Ada Lovelace`), words with capitals inside (`PyTorch`, `vLLM`), and identifiers in backticks.
     The capital of a sentence's first word tells nothing, nor do those of a line all in capitals.
-    With the rubric's `language`, inflected names are known too, and of German only the latter two
-    count.
+    Other endings of a name are known in languages that inflect names. In German, and in scripts
+    without capitals, only the latter two are found, and a draft is not judged unless one of them
+    has no source.
     """
 
     check: Literal["grounded_names"] = "grounded_names"
@@ -78,20 +123,21 @@ class GroundedNames(Check):
 
     asks: ClassVar[str] = "Every name stands in the sources."
     by_sources = True
+    not_for = ("capital-nouns", "no-capitals")
 
     def grade(self, draft: Draft) -> Grade:
         """The share of names that have a source, each counted once a section; 1 without any."""
         if not draft.has_sources:
             return _NO_SOURCES
-        evidence = "\n".join((draft.evidence, *self.allowed))
-        language = draft.language
-        words, identifiers = set(terms(evidence)), set(identifier_parts(evidence))
-        stemmed = set(stems(evidence, language))
+        language = draft.likely_language
+        nouns_have_capitals = has_trait(language, "capital-nouns")
         named = dict.fromkeys(
             (index, name)
             for index, _, sentence in draft.sentences
-            for name in names_in(sentence, nouns_have_capitals=language in _CAPITAL_NOUNS)
+            for name in names_in(sentence, nouns_have_capitals=nouns_have_capitals)
         )
+        evidence = "\n".join((draft.evidence, *self.allowed)) if named else ""
+        words, identifiers = _Known(terms(evidence)), set(identifier_parts(evidence))
         findings = tuple(
             draft.finding(
                 f"the name {name.text} is not in the sources",
@@ -99,12 +145,21 @@ class GroundedNames(Check):
                 code="check.name-not-in-sources",
             )
             for index, name in named
-            if not _is_known(name, identifiers if name.exact else words)
-            and (name.exact or not stemmed.issuperset(stems(name.text, language)))
+            if not (
+                identifiers.issuperset(name.parts)
+                if name.exact
+                else all(words.has(part, language) for part in name.parts)
+            )
         )
-        if not named and language in _CAPITAL_NOUNS:
-            return Grade(1.0, unjudged="in German, only names with capitals inside are found")
+        if not findings and (nouns_have_capitals or not _has_capitals(draft.visible)):
+            return Grade(1.0, unjudged="not for this language: only some of its names are found")
         return Grade(share_without(findings, len(named)), findings)
+
+
+def _has_capitals(text: str) -> bool:
+    """Whether most of its letters are of scripts with capitals."""
+    cased = sum(map(str.islower, text)) + sum(map(str.isupper, text))
+    return 2 * cased >= sum(map(str.isalpha, text))
 
 
 class GroundedSentences(Check):
@@ -144,8 +199,8 @@ class GroundedSentences(Check):
 
     def _rests(self, sentence: str, basis: _Basis) -> bool:
         said = terms(sentence)
-        # Words of four letters and more carry the matter; the rest are in every text.
-        matter = [term for term in said if len(term) >= 4]
+        # Words of four letters and more carry the matter; so does what stands without blanks.
+        matter = [term for term in said if len(term) >= 4 or not has_blanks(term)]
         pairs = [*pairwise(said)] if self.verbatim else []
         return _share_in(matter, basis.words) >= self.overlap and (
             not pairs
@@ -174,16 +229,41 @@ def _share_in(said: Sequence[object], source: Set[object]) -> float:
     return sum(one in source for one in said) / len(said) if said else 1.0
 
 
-def _is_known(name: Name, known: Set[str]) -> bool:
-    # `GPUs` are known from a source that speaks of a GPU.
-    return all(part in known or part.removesuffix("s") in known for part in name.parts)
+class _Known:
+    """The words that names may have."""
 
+    def __init__(self, words: Iterable[str]) -> None:
+        self._by_start: dict[str, set[str]] = {}
+        for word in words:
+            plain = word.replace("\u0451", "\u0435")
+            self._by_start.setdefault(plain[:_STEM], set()).add(plain)
+
+    def has(self, part: str, language: str | None) -> bool:
+        """Whether a word of a name is known, by another ending if the language has cases."""
+        part = part.replace("\u0451", "\u0435")
+        alike = self._by_start.get(part[:_STEM], set())
+        # `GPUs` are known from a source that speaks of a GPU.
+        if part in alike or part.removesuffix("s") in alike:
+            return True
+        inflected = has_trait(language, "inflected-names") or part[:1] > "\u024f"
+        return inflected and any(
+            word.startswith(part[: max(_STEM, len(part) - _ENDING)])
+            and part.startswith(word[: max(_STEM, len(word) - _ENDING)])
+            for word in alike
+        )
+
+
+_STEM, _ENDING = 3, 3
+"""The least letters of a stem, and the most of an ending."""
 
 _CODE_SPAN = re.compile(r"(?<!`)`++([^`]++)`++")
 _ADDRESS = re.compile(r"\]\([^()\s]*+\)|\b(?:https?://|www\.)\S++|<[^<>\s]++>")
-_TOKEN = re.compile(r"[^\W\d_]\w*+(?>(?:['\u2019&.-]\w++)*)")
+# Of scripts with blanks: in others, a name in Latin letters may stand among them without.
+_LETTER = f"[^\\W{UNSPACED}{HANGUL}]"
+_TOKEN = re.compile(rf"(?!\d|_){_LETTER}++(?>(?:['\u2019&.-]{_LETTER}++)*)")
 _PART = re.compile(r"\w{2,}+")
-_POSSESSIVE = re.compile(r"['\u2019][sS]\Z")
+# `Ada's`, `İstanbul'da`, `dell'Italia`: what is written onto a name.
+_AFFIX = re.compile(r"\A[^\W\d_A-Z]{1,7}['\u2019](?=[^\Wa-z])|['\u2019](?:[^\W\d_A-Z]{1,5}|S)\Z")
 # `**Key Benefit**: ...`, `Key Benefit: ...`, `[Optional] ...`: a heading of sorts, with the
 # capitals of one.
 _LABEL = re.compile(
@@ -223,9 +303,9 @@ def names_in(sentence: str, *, nouns_have_capitals: bool = False) -> Iterator[Na
         parts = tuple(identifier_parts(span))
         if parts and not any(c.isspace() for c in span.strip()):
             yield Name(text=f"`{span.strip()}`", parts=parts, exact=True)
-    prose = _ADDRESS.sub(" ", _CODE_SPAN.sub(" _ ", sentence))
-    for words in _runs(prose, nouns_have_capitals=nouns_have_capitals):
-        yield Name(text=" ".join(words), parts=tuple(p for word in words for p in terms(word)))
+    prose = _ADDRESS.sub(" ", _CODE_SPAN.sub(" _ ", composed(sentence)))
+    for run in _runs(prose, nouns_have_capitals=nouns_have_capitals):
+        yield Name(text=" ".join(run), parts=tuple(part for word in run for part in terms(word)))
 
 
 def identifier_parts(text: str) -> list[str]:
@@ -243,18 +323,15 @@ def _runs(prose: str, *, nouns_have_capitals: bool) -> Iterator[list[str]]:
     end = 0
     for token in tokens:
         gap = said[end : token.start()]
-        opens = nouns_have_capitals or end == 0 or _OPENS.search(gap) is not None
-        followed_by_number = said[token.end() : token.end() + 2].strip()[:1].isdigit()
-        if run and not gap.isspace():
-            yield run
-            run = []
-        word = _POSSESSIVE.sub("", token[0])
-        if _is_name(word, opens=opens) and not (followed_by_number and word.lower() in _NUMBERED):
-            run.append(word)
-        elif run:
-            yield run
-            run = []
         end = token.end()
+        opens = nouns_have_capitals or token is tokens[0] or _OPENS.search(gap) is not None
+        word = _AFFIX.sub("", token[0])
+        is_number = said[end : end + 2].strip()[:1].isdigit() and word.lower() in _NUMBERED
+        is_name = _is_name(word, opens=opens) and not is_number
+        if run and not (is_name and gap.isspace()):
+            yield run
+            run = []
+        run += [word] if is_name else []
     if run:
         yield run
 

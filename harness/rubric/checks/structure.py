@@ -11,9 +11,13 @@ from pydantic import model_validator
 from harness.compress import Section
 from harness.errors import Mistake
 from harness.rubric.checks.base import Check, Grade, InRange, Phrase, mean_of
-from harness.rubric.draft import Draft, Finding, terms, visible_text, words
+from harness.rubric.draft import Draft, Finding, items_of_scripts, visible_text
+from harness.text.folding import composed
+from harness.text.languages import has_blanks
+from harness.text.words import terms, words
 
-_NUMBER_BEFORE_ITEM = re.compile(r"\s*\d{1,9}[.)]")
+_NO_WIDTH = re.compile("[\u00ad\u200b\u200e\u200f\u2060\ufeff]")
+_BULLET = re.compile("\\s*[-*+•・]")
 
 ItemKind = Literal["any", "numbered", "bullets"]
 _ITEMS: dict[ItemKind, str] = {
@@ -23,15 +27,23 @@ _ITEMS: dict[ItemKind, str] = {
 }
 
 
+NO_WORDS = Grade(
+    1.0, unjudged="not for this language: no blanks part its words; give a range of 'characters'"
+)
+
+
 class Words(InRange):
-    """The number of words in the whole draft."""
+    """The number of words in the whole draft, in scripts that part words by blanks."""
 
     check: Literal["words"] = "words"
 
     asks: ClassVar[str] = "The whole text has {self._range} words."
+    not_for = ("no-blanks",)
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
+        if not has_blanks(draft.visible):
+            return NO_WORDS
         return self._grade(len(words(draft.visible)), "words in all")
 
 
@@ -44,7 +56,8 @@ class Characters(InRange):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
-        return self._grade(len(" ".join(draft.visible.split())), "characters in all")
+        seen = " ".join(_NO_WIDTH.sub("", draft.visible).split())
+        return self._grade(len(composed(seen)), "characters in all")
 
 
 class Sections(InRange):
@@ -65,9 +78,12 @@ class SectionWords(InRange):
     check: Literal["section_words"] = "section_words"
 
     asks: ClassVar[str] = "Each section has {self._range} words."
+    not_for = ("no-blanks",)
 
     def grade(self, draft: Draft) -> Grade:
         """The mean over the sections; text above the first heading is not one."""
+        if not has_blanks(draft.visible):
+            return NO_WORDS
         return self._grade_each(
             draft, lambda _, part: len(words(visible_text(part.blocks))), "words in this section"
         )
@@ -106,9 +122,10 @@ class Items(InRange):
 
     def _count(self, section: Section) -> int:
         items = [block.text for block in section.blocks if block.kind == "item"]
+        items += [line for block in section.blocks for line in items_of_scripts(block)]
         if self.kind == "any":
             return len(items)
-        numbered = sum(_NUMBER_BEFORE_ITEM.match(item) is not None for item in items)
+        numbered = sum(_BULLET.match(item) is None for item in items)
         return numbered if self.kind == "numbered" else len(items) - numbered
 
 
@@ -202,7 +219,7 @@ def _grade_levels(headings: list[Section]) -> Grade:
 def _compared(title: str) -> tuple[str, ...]:
     """A title's words, without a number in front: `2.1 Results`."""
     words = terms(title)
-    first = next((index for index, word in enumerate(words) if not word.isdecimal()), 0)
+    first = next((index for index, word in enumerate(words) if not word.isnumeric()), 0)
     return tuple(words[first:])
 
 

@@ -2,6 +2,8 @@
 
 # ruff: noqa: RUF001 - Cyrillic letters and Chinese commas are meant
 
+import unicodedata
+
 import pytest
 from graded import draft, found, messages, refused
 from hypothesis import given
@@ -14,6 +16,7 @@ from harness.rubric.checks import (
     ContainsAny,
     Excludes,
     Finished,
+    GroundedNames,
     Headings,
     Items,
     Language,
@@ -23,10 +26,12 @@ from harness.rubric.checks import (
     SectionWords,
     Words,
 )
-from harness.rubric.draft import Draft, terms
-from harness.rubric.numbers import values_in
+from harness.rubric.draft import Draft
+from harness.text.numbers import values_in
+from harness.text.words import terms
 
 WORDS = {
+    "marks belong to words": ("न्याय की बात, e\u0301te\u0301", 4),
     "nothing": ("", 0),
     "a sentence": ("One two, three.", 3),
     "headings count": ("# One\n\ntwo", 2),
@@ -53,6 +58,9 @@ ITEMS = {
     "items inside do not count": ("numbered", "1. a\n   - x\n   - y\n2. b\n", 2),
     "nor do dashes in code": ("any", "```\n- a\n1. b\n```\n", 0),
     "nor rules and sums": ("any", "a\n\n---\n\n5 - 3 is 2\n", 0),
+    "in Arabic": ("numbered", "١. خبز\n٢. ماء\n", 2),
+    "in Chinese": ("numbered", "一、面包\n二、水\n\n（1）茶\n", 3),
+    "bullets in Japanese": ("bullets", "・パン\n・水\n", 2),
     "apart": ("numbered", "\n\n".join(f"{n}) {step}" for n, step in enumerate(FIVE)), 5),
     "with lists inside": ("numbered", "".join(f"1. {s}\n   1. a part\n   - b\n" for s in FIVE), 5),
     "with code inside": (
@@ -121,6 +129,7 @@ STEPS = Headings(stepwise=True)
 MISSING, MISPLACED = "heading-missing", "heading-misplaced"
 HEADINGS = {
     "all": row(ORDER, "# Aim\n# Method\n# Result\n", 1, []),
+    "numbers of Chinese": row(Headings(titles=("引言",)), "# 一、引言\n", 1, []),
     "numbers and markup": row(ORDER, "# 1. AIM\n# 2.1 *Method*:\n# Result!\n", 1, []),
     "one missing": row(ORDER, "# Aim\n# Result\n", 2 / 3, [MISSING]),
     "one out of place": row(ORDER, "# Method\n# Result\n# Aim\n", 2 / 3, [MISPLACED]),
@@ -145,6 +154,21 @@ FOUND_WORDS = {
     "not as a pattern": ("C++ (old)", "In C++ (old) it", True),
     "where words are not parted": ("不知道", "我不知道。", True),
     "Latin within another script": ("AI", "人工AI很好", True),
+    "not within a word of Russian": ("кот", "Который?", False),
+    "a vowel sign is of the word": ("कि", "किताब", False),
+    "marks apart": ("Prüfung", "Die Pru\u0308fung", True),
+    "korean in its parts": ("가게", unicodedata.normalize("NFD", "가게는"), True),
+    "half-width kana": ("バックアップ", "ﾊﾞｯｸｱｯﾌﾟは毎晩", True),
+    "full width": ("A12", "番号はＡ１２です", True),
+    "typographic signs": ('don\'t - "so"', "Don’t – «so»", True),
+    "what has no width": ("Sicherheit", "Si\u00adcher\u200bheit", True),
+    "a ligature": ("office", "o\ufb03ce", True),
+    "vowel points": ("الكتاب", "الكِتَابُ", True),
+    "an article written on": ("كتاب", "والكتاب", True),
+    "other digits": ("2024", "٢٠٢٤", True),
+    "a superscript": ("102 users", "10² users", False),
+    "another accent": ("schön", "Das ist schon so", False),
+    "wrapped without a blank": ("不知道", "我不\n知道。", True),
 }
 PHRASES = {
     **{
@@ -255,6 +279,26 @@ def test_forms_of_a_word_are_those_of_a_dictionary(language, phrase, text, is_th
     assert check.grade(Draft(text=text, task="", language=language)).share == is_there
 
 
+NOT_FOR = {
+    "words in Chinese": (Words(max=9), "它很快，也很小。", True),
+    "words in Korean": (Words(max=9), "가게는 문을 연다.", False),
+    "words beside some Japanese": (Words(max=9), "We say 猫 for a cat of any kind.", False),
+    "words of sections in Thai": (SectionWords(max=9), "# ก\n\nร้านเปิดตอนเช้า\n", True),
+    "ends in Thai": (Finished(), "ร้านเปิดตอนเช้า", True),
+    "ends in Burmese": (Finished(), "ဆိုင်ဖွင့်ထားသည်။", False),
+    "names in German": (GroundedNames(), "Herr Dr. Hans Schneider aus Berlin hat", True),
+    "names in Arabic": (GroundedNames(), "كتب أحمد رسالة.", True),
+    "names in Russian": (GroundedNames(), "Это сказал Иван Петров.", False),
+}
+
+
+@pytest.mark.parametrize(("check", "text", "silent"), NOT_FOR.values(), ids=NOT_FOR)
+def test_a_check_says_which_languages_it_does_not_judge(check, text, silent):
+    language = "de" if text.startswith("Herr") else None
+    graded = Draft(text=text, task="", sources=("Frau Müller, Reklamation.",), language=language)
+    assert bool(check.grade(graded).unjudged) == silent
+
+
 def test_what_no_reader_sees_does_not_count():
     hidden = draft("---\ntitle: cost\n---\nIt is.<!-- cost -->\n\n<!--\ncost\n-->\n")
     assert ContainsAll(phrases=("cost",)).grade(hidden).share == 0
@@ -271,6 +315,10 @@ FINISHED = {
     "closing marks": "It is. (So *he* **said.**)",
     "references": "It is so.[3][^a] ",
     "a list without stops": "Two ways:\n\n- by day\n- by night",
+    "a list in Arabic": "نحتاج:\n\n١. خبز\n٢. ماء",
+    "a name behind a formula": "It is.\n\nBest regards,\n\nAnna Weber",
+    "French quotation marks": "Il dit : « Je pars. »",
+    "German quotation marks": "Er sagt: „Ich gehe.“",
     "a table": "| a | b |\n|---|---|\n| 1 | 2 |",
     "code": "Run it:\n\n```sh\nls\n```",
     "a fence that shows a fence": "````\n```\n````",
@@ -290,7 +338,6 @@ FINISHED = {
     "burmese": "ဆိုင်ဖွင့်ထားသည်။",
     "khmer": "ហាងបើកហើយ។",
     "greek, a question": "Είναι ανοιχτό;",
-    "thai, without stops": "ร้านเปิดตอนเช้า",
     "tibetan": "ཁང་པ་ཆེན་པོ།",
     "a longer fence around another": "````md\n```py\nx\n```\n````\n",
 }

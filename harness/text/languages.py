@@ -1,0 +1,70 @@
+"""The languages we know, and what their writing says: capitals, blanks, stops."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+# fmt: off
+Language = Literal[
+    "af", "am", "an", "ar", "as", "az", "ba", "be", "bg", "bn", "br", "bs", "ca", "cs", "cy",
+    "da", "de", "dz", "el", "en", "eo", "es", "et", "eu", "fa", "fi", "fo", "fr", "fy", "ga",
+    "gd", "gl", "gu", "ha", "he", "hi", "hr", "ht", "hu", "hy", "id", "ig", "is", "it", "ja",
+    "jv", "ka", "kk", "km", "kn", "ko", "ku", "ky", "la", "lb", "lg", "ln", "lo", "lt", "lv",
+    "mg", "mk", "ml", "mn", "mr", "ms", "mt", "my", "ne", "nl", "nn", "no", "oc", "om", "or",
+    "pa", "pl", "ps", "pt", "qu", "ro", "ru", "rw", "sa", "se", "si", "sk", "sl", "sn", "so",
+    "sq", "sr", "st", "sv", "sw", "ta", "te", "tg", "th", "tk", "tl", "tr", "tt", "ug", "uk",
+    "ur", "uz", "vi", "vo", "wa", "xh", "yo", "zh", "zu",
+]
+"""The languages that can be told, by ISO 639-1."""
+# fmt: on
+
+UNSPACED = (
+    "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3100-\u312f"
+    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9f"
+    "\U00020000-\U0003ffff"
+)
+"""Thai, Lao, Tibetan, Burmese, Khmer, Han, kana, bopomofo, for a class of a regular expression:
+scripts that put no blanks between words."""
+HANGUL = "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"
+"""It has blanks, but writes particles onto its words."""
+MARKS = "".join(c for c in map(chr, range(0x300, 0x3100)) if unicodedata.category(c)[0] == "M")
+"""Accents and vowel signs, which are no letters to `re` and belong to words."""
+
+Trait = Literal[
+    "no-blanks", "no-stops", "no-capitals", "capital-nouns", "inflected-names", "decimal-point"
+]
+"""Something that its writing has or lacks, as `languages.tsv` tells of the languages we know."""
+
+
+@cache
+def _table() -> dict[str, tuple[str, list[str], list[str]]]:
+    lines = files("harness.text").joinpath("languages.tsv").read_text(encoding="utf-8")
+    told = (line.split("\t") for line in lines.splitlines() if not line.startswith("#"))
+    return {code: (name, traits.split(), words.split()) for code, name, traits, words in told}
+
+
+def has_trait(language: str | None, trait: Trait) -> bool:
+    """Whether a language has it; none has what we do not know of it."""
+    return language in _table() and trait in _table()[language][1]
+
+
+def numerals(language: str | None) -> list[str]:
+    """The words for zero, one, two and so on; empty if they are not known."""
+    return _table()[language][2] if language in _table() else []
+
+
+def stemmers() -> tuple[str, ...]:
+    """The languages whose words a search takes back to stems, by their names in stores."""
+    return tuple(sorted(name for name, _, _ in _table().values() if name))
+
+
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+
+
+def has_blanks(text: str) -> bool:
+    """Whether blanks part its words, but for a tenth of the letters at most."""
+    return len(_UNSPACED.findall(text)) * 10 <= sum(map(str.isalnum, text))

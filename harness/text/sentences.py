@@ -1,0 +1,93 @@
+"""Sentences, by sentencex and what it leaves open; whether a text ends with one.
+
+In doubt two sentences stay together: half a sentence is the worse mistake.
+"""
+
+# ruff: noqa: RUF001 - the stops and quotation marks of several scripts are meant
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+
+from harness.text.languages import Language
+
+# A blank line, or the end of a line before a list item or a heading.
+_BREAK = re.compile(
+    r"(?<=\S)[ \t]*(?>\r\n?|\n)"
+    r"(?:[ \t]*(?>\r\n?|\n)\s*|(?=[ \t]*(?:[-*+]|\d{1,3}[.)]|\#{1,6})[ \t]))"
+)
+# These end a sentence by themselves.
+_FULL_STOPS = "。！？｡．।॥۔؟։።፧။។៕៚།༎܀߹꧉׃᠃"
+_CLOSING = "\"'”’»›)\\]*_`」』）】"  # what closes together with a sentence
+_REFERENCE = r"\[\^?\w{1,8}\]"
+# sentencex leaves sentences in brackets together, and what ends with a unit, as `0.2 s.`.
+_STOP = re.compile(
+    rf"[{_FULL_STOPS}]+[{_CLOSING}]*\s*|[.!?…][{_CLOSING}]+\s+"
+    r"|\d\s?(?:[kcmn\u00b5]?[mgls]|h|min)\.\s+"
+)
+# Closing marks, references and blanks belong to the sentence before, and so do signs at the end.
+_BELONGS = re.compile(rf"(?:\s*(?:[{_CLOSING}]+|{_REFERENCE})+(?=\s|\Z))*\s*(?:[^\w\s]*\s*\Z)?")
+# Behind a sentence's stop; `[;]` behind a Greek letter is the question mark.
+_ENDED = re.compile(
+    rf"(?:[.!?…‽‼⁇⁈⁉{_FULL_STOPS}]|[\u0370-\u03ff\u1f00-\u1fff][;\u037e])"
+    rf"(?:\s?[{_CLOSING}“‘«]|[⁰¹²³⁴-⁹\u200b-\u200f\u2060]|\s?{_REFERENCE})*\s*\Z"
+)
+_OPENING = "\"'“‘«([*_¿¡"
+# What a stop behind does not end: a number before its item, an abbreviation before a number.
+_NUMBERING = re.compile(r"\W*\d{1,3}[.)]\s*")
+_BEFORE_NUMBER = re.compile(
+    r"(?:^|[\s(])(?:approx|art|ca|cf|ch|eqs?|figs?|nos?|pp?|refs?|secs?|tab|v|ver|vol"
+    r"|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\.\s*\Z",
+    re.IGNORECASE,
+)
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def sentences_of(text: str, language: Language | None = None) -> list[str]:
+    """The sentences of a text, without the white space around them; code is not recognized."""
+    return [sentence for piece in sentence_pieces(text, language) if (sentence := piece.strip())]
+
+
+def ends_sentence(text: str) -> bool:
+    """Whether a text ends with the stop of a sentence, in any script; a reference may follow."""
+    return _ENDED.search(text, max(0, len(text) - 200)) is not None
+
+
+def sentence_pieces(text: str, language: Language | None = None) -> list[str]:
+    """The sentences of a text, each with the white space after it: joined, they are the text."""
+    return [
+        piece
+        for paragraph in _cut(text, [found.end() for found in _BREAK.finditer(text)])
+        for piece in _cut(paragraph, list(_ends(paragraph, language)))
+    ]
+
+
+def _ends(text: str, language: Language | None) -> Iterator[int]:
+    """Where the sentences of a paragraph end."""
+    import sentencex  # noqa: PLC0415 - a binary of 4 MB, for the first sentence
+
+    code = language or ("el" if re.search("[\u0370-\u03ff]", text) else "en")
+    # Half of a pair of surrogates is no text to it.
+    pieces = sentencex.segment(code, _SURROGATE.sub("?", text))
+    ends = {*accumulate(map(len, pieces)), *(found.end() for found in _STOP.finditer(text))}
+    start = 0
+    for place in sorted(ends):
+        belongs = _BELONGS.match(text, place)
+        end = belongs.end() if belongs else place
+        before, following = text[max(start, end - 20) : end], text[end : end + 4].lstrip(_OPENING)
+        last = before.rstrip().rstrip(_CLOSING)[-1:]
+        if end > start and not (
+            (last not in _FULL_STOPS and (following[:1].islower() or not before[-1].isspace()))
+            or (following.lstrip("$€£")[:1].isdigit() and _BEFORE_NUMBER.search(before))
+            or (following[:1] == "と" and before.rstrip()[-1:] in "」』")
+            or _NUMBERING.fullmatch(text, start, end)
+        ):
+            yield end
+            start = end
+
+
+def _cut(text: str, ends: list[int]) -> list[str]:
+    """The text cut at these places, without empty pieces."""
+    return [text[a:b] for a, b in pairwise([0, *ends, len(text)]) if a < b]

@@ -1,0 +1,39 @@
+"""Words: as people count them, and as they are compared."""
+
+from __future__ import annotations
+
+import re
+from operator import add
+
+from harness.text.folding import folded
+from harness.text.languages import HANGUL, MARKS, UNSPACED
+
+_LETTERS = rf"[^\W_]+(?:[{MARKS}\u200c\u200d]+[^\W_]*)*"
+_TERM = re.compile(rf"\w[\w{MARKS}\u200c\u200d]*")
+# One mark between letters or digits does not part a word: `don't`, `1,024`, `e.g`, `and/or`, `a_b`.
+_WORD = re.compile(rf"{_LETTERS}(?:[-'\u2019\u2010.,/_]{_LETTERS})*")
+_RUN = re.compile(f"[{UNSPACED}{HANGUL}]+")
+# Tone marks and the like of the scripts without blanks, which tokenizers take for gaps.
+_SIGNS = re.compile(
+    "[\u0e3a\u0e47-\u0e4c\u0e4e\u0eba\u0ec8-\u0ecc\u1037\u1039\u103a\u17c6-\u17d3\u17dd]+"
+)
+
+
+def words(text: str) -> list[str]:
+    """Words as people count them, where blanks part them: see `has_blanks`."""
+    return _WORD.findall(text)
+
+
+def terms(text: str, language: str | None = None) -> list[str]:
+    """Words as they are compared, folded; each two neighbors where no blanks part words."""
+    return _TERM.findall(in_twos(folded(text, language)).replace("_", " "))
+
+
+def in_twos(text: str) -> str:
+    """The text with each two letters of scripts without blanks as a word (Lucene's CJKAnalyzer)."""
+    return text if text.isascii() else _RUN.sub(_twos, text)
+
+
+def _twos(run: re.Match[str]) -> str:
+    letters = run[0] if run[0] >= "\u3000" else _SIGNS.sub("", run[0])
+    return f" {' '.join(map(add, letters, letters[1:])) or letters} "

@@ -1,0 +1,74 @@
+"""Where sentences end."""
+
+# ruff: noqa: RUF001 - quotation marks and letters of other scripts are meant
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.text.sentences import sentence_pieces, sentences_of
+
+SENTENCES = {
+    "stops": ["One.", "Two!", "Three?", "Four?!", "Five"],
+    "decimals": ["It costs 3.14 euros.", "Or 2.5."],
+    "e.g., i.e.": ["Use a cache, e.g. Redis.", "It helps, i.e. Saves time."],
+    "titles": ["Dr. Smith met Mrs. Jones et al. in May.", "They talked."],
+    "numbered": ["See Fig. 3 and Eq. 4, on pp. 5 to 7.", "No. 5 is alive."],
+    "year at the end": ["It was in 2019.", "Then came 2020."],
+    "ellipsis": ["Wait... what is it?", "Nothing...", "Good."],
+    "closing quote": ['He said "Go."', "She went."],
+    "brackets, bold": ["(It is so.)", "[Here.]", "**Bold.**", "Next."],
+    "references": ["It holds.[3]", "So does this.[^note]", "End."],
+    "dotted names": ["It runs on Node.js and v1.2.3 of it.", "Fine."],
+    "pictures and paths": ["See ![it](a.png) or `./x.sh` of it.", "Fine."],
+    "addresses": ["See example.com/a.b for more.", "It is there."],
+    "wrapped lines": ["First line\nand second.", "Third\nline."],
+    "without spaces": ["a." * 100_000],
+    "French quotation marks": ["Il dit : « Oui. »", "Puis il part."],
+    "units": ["It takes 0.2 s.", "And 3 km."],
+    "initials": ["J. Smith came.", "He left."],
+    "signs at the end": ["Come in! \N{PARTY POPPER}"],
+}
+
+
+@pytest.mark.parametrize("sentences", SENTENCES.values(), ids=SENTENCES)
+def test_a_text_is_cut_where_its_sentences_end(sentences):
+    assert sentence_pieces(" ".join(sentences)) == [
+        *(f"{sentence} " for sentence in sentences[:-1]),
+        sentences[-1],
+    ]
+
+
+BLANKS_AND_ITEMS = {
+    "blank": (" \n ", []),
+    "blank line": ("A title\n\nsome text.\n\nmore", ["A title", "some text.", "more"]),
+    "items": ("We need:\n- one\n- two", ["We need:", "- one", "- two"]),
+    "heading": ("text\n# Title", ["text", "# Title"]),
+    "Japanese, a quotation": (
+        "「行く。」と言った。彼は帰った。",
+        ["「行く。」と言った。", "彼は帰った。"],
+    ),
+    "Khmer": ("ហាងបើកហើយ។ លាហើយ។", ["ហាងបើកហើយ។", "លាហើយ។"]),
+    "Greek, a question": ("Πού είσαι; Εδώ.", ["Πού είσαι;", "Εδώ."]),
+    "half a surrogate pair": ("a \ud800. B.", ["a \ud800.", "B."]),
+    "Chinese": ("它很快。它也小！是吗？", ["它很快。", "它也小！", "是吗？"]),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), BLANKS_AND_ITEMS.values(), ids=BLANKS_AND_ITEMS)
+def test_blank_lines_items_and_other_scripts_end_sentences_too(text, expected):
+    assert sentences_of(text) == expected
+
+
+def test_a_language_with_dotted_ordinals_keeps_its_dates_together():
+    text = "Er kam am 3. Mai. Dann ging er, z. B. heim."
+
+    assert sentences_of(text, "de") == ["Er kam am 3. Mai.", "Dann ging er, z. B. heim."]
+
+
+@given(st.one_of(st.text(max_size=60), st.text(alphabet="aA1.!?…\"') \n\r。[]", max_size=40)))
+def test_no_character_is_lost_between_sentences(text):
+    pieces = sentence_pieces(text)
+
+    assert "".join(pieces) == text
+    assert sentences_of(text) == [piece.strip() for piece in pieces if piece.strip()]
