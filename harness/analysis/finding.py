@@ -157,8 +157,10 @@ class Diagnosis:
     """The speed of models against the machine's limits, as far as known."""
     findings: tuple[Finding, ...] = ()
     """Worst first: errors, then what took the most time."""
-    unexplained: Notice | None = None
-    """How slow its calls were, if most missed the targets without a finding that explains it."""
+    checked: tuple[str, ...] = ()
+    """The rules that were asked."""
+    unexplained: TimeShare | None = None
+    """The largest share of the critical path that no finding accounts for."""
     remarks: tuple[Notice, ...] = ()
     """Facts that may be intended, a sentence for each."""
     not_examined: tuple[Notice, ...] = ()

@@ -1,4 +1,4 @@
-"""Rules about models that are loaded and unloaded, and about calls that wait."""
+"""Rules about models that are loaded and unloaded, and about what waits for others."""
 
 from __future__ import annotations
 
@@ -12,18 +12,29 @@ from harness.analysis.facts import (
     LEAST_LOST_NS,
     MACHINE,
     Observed,
+    came_at_once,
     decoding,
+    gains_by_company,
     per_model,
     queues_in_server,
     tells_of_queues,
     ttft,
-    waits_before_sending,
 )
 from harness.analysis.finding import Evidence, Expected, Found, named, said_ns
+from harness.analysis.rules import (
+    FEWER_CALLS,
+    LESS_TO_COMPUTE,
+    SAME_PART_FIRST,
+    SHORTER_PROMPTS,
+    SHORTER_REPLIES,
+    SMALLER_NEIGHBOR,
+    Advice,
+    rule,
+)
 from harness.inference.providers import Aim
 from harness.trace import events
 from harness.trace.calls import Call
-from harness.trace.intervals import common, depths, length_ns, parts_within, without
+from harness.trace.intervals import common, depths, length_ns, without
 from harness.trace.records import Interval
 
 LONG_LOAD_NS = 200_000_000
@@ -38,16 +49,39 @@ LEAST_COLD_NS = 500_000_000
 LEAST_ITEMS = 4
 """Calls of a node of which one can be called slower than the others."""
 
-LEAST_WAITS = 2
-"""Calls that waited for room; one alone may have met a busy moment."""
+LEAST_OF_REPLICA = 3
+"""Calls that a server's speed is read from."""
+
+SLOW_REPLICA = 2.0
+"""How many times as long the slowest server of several takes for a token as the quickest."""
 
 _MIB = 1 << 20
 _TABLES = {MACHINE: "budget"}
 """Where the capacity of memory is set that is no device of its own."""
 
 
+@rule(
+    "cold-start",
+    "A cold start: the weights were not in memory when they were first needed.",
+    "L3",
+    Aim.KEEP_LOADED,
+    "do more in one run: a model is loaded once, at its first call",
+    cases={
+        "in server": Advice(
+            "A cold start in the server: it loaded or prepared the model at the first call.",
+            "L3",
+            (Aim.KEEP_LOADED, "send a short call ahead, while the run has other things to do"),
+        )
+    },
+    explains=("load", "prefill"),
+    explained_by=("out-of-reach", "retries"),
+)
 def cold_start(observed: Observed) -> Found | None:
     """The first call of a model waited for its weights. Further loads are `swap-thrash`."""
+    return _loaded(observed) or _slow_first_call(observed)
+
+
+def _loaded(observed: Observed) -> Found | None:
     waited = {load: _waited_for(load, observed) for load in _first_loads(observed)}
     firsts = [load for load, parts in waited.items() if length_ns(parts) >= LONG_LOAD_NS]
     lost_ns = length_ns(part for load in firsts for part in waited[load])
@@ -76,8 +110,9 @@ def _unexplained_ns(observed: Observed, call: Call) -> int:
     Reading a token takes no longer than writing one. 0 where it cannot be told.
     """
     asked, itl_ns = call.input_tokens, call.itl_mean_ns
-    if call.ttft_ns is None or asked is None or itl_ns is None:
+    if call.ttft_ns is None or asked is None or itl_ns is None or came_at_once(call):
         return 0
+    asked += call.reasoning_tokens or 0  # written, and perhaps not shown
     queued_ns = sum(one.duration_ns for one in queues_in_server(observed, [call]).values())
     read = asked - (call.cached_tokens or 0)
     return max(0, call.ttft_ns - queued_ns - read * itl_ns)
@@ -113,28 +148,83 @@ def _swaps_in_server(observed: Observed) -> Found | None:
 
 
 @per_model
-def slow_first_call(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """The first call waited, alone, for far longer than its prompt takes to be read."""
+def _slow_first_call(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """The first call waited, alone, for longer than its prompt explains, and than others did."""
     first = calls[0]
     alone = all(call.start_ns >= first.end_ns for call in calls[1:])
     if not alone or any(load.model == model for load in observed.loads):
-        return None  # `queueing` tells of company, and `cold-start` of loads that are known.
-    lost_ns = _unexplained_ns(observed, first)
-    if lost_ns < LEAST_COLD_NS or not observed.matters(lost_ns):
+        return None  # `queueing` tells of company, and `_loaded` of loads that are known.
+    first_ns = first.ttft_ns or 0
+    usual_ns = statistics.median([call.ttft_ns or 0 for call in calls[1:]] or [0])
+    lost_ns = min(_unexplained_ns(observed, first), first_ns - usual_ns)
+    if lost_ns < max(LEAST_COLD_NS, usual_ns) or not observed.matters(lost_ns):
         return None
     return Found(
-        seen=f"The first call to '{model}' waited {said_ns(first.ttft_ns or 0)} for its first "
+        case="in server",
+        seen=f"The first call to '{model}' waited {said_ns(first_ns)} for its first "
         "token. At the pace of the reply, reading its prompt takes at most "
-        f"{said_ns((first.ttft_ns or 0) - lost_ns)}; {observed.said(lost_ns)} went into something "
+        f"{said_ns(first_ns - lost_ns)}; {observed.said(lost_ns)} went into something "
         "else.",
+        evidence=Evidence.of([first], first_ttft_s=first_ns / 1e9, unexplained_s=lost_ns / 1e9),
+        lost_ns=lost_ns,
+    )
+
+
+@rule(
+    "straggler",
+    "A straggler: a node that needs all items, or the run's end, waits for the slowest one.",
+    "L6",
+    "divide what is longer than the others into items of its own",
+    "begin with the longest items",
+    "limit what one item may take: a lower max_output_tokens, or Timeout(…)",
+    cases={
+        "replica": Advice(
+            "One server of several is slower, and gets its share of the calls all the same.",
+            "L4a",
+            (
+                "see what else that server does, and whether it has the same GPU and settings",
+                "take it out of urls under [endpoints.{tag}]",
+            ),
+        )
+    },
+    explains=("decode",),
+    explained_by=("client-lag", "retries"),
+)
+def straggler(observed: Observed) -> Found | None:
+    """One server of several, or one item of a mapped node, was far slower than the others."""
+    return _slow_replica(observed) or _slow_item(observed)
+
+
+@per_model
+def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    speeds: dict[str, list[Call]] = {}
+    for call in calls:
+        if call.replica and call.itl_mean_ns:
+            speeds.setdefault(call.replica, []).append(call)
+    itl_ns = {
+        replica: statistics.median(call.itl_mean_ns or 0 for call in its)
+        for replica, its in speeds.items()
+        if len(its) >= LEAST_OF_REPLICA
+    }
+    if len(itl_ns) < 2:
+        return None
+    slowest, quickest = max(itl_ns, key=itl_ns.__getitem__), min(itl_ns.values())
+    lost_ns = length_ns(decoding(speeds[slowest])) * (1 - quickest / itl_ns[slowest])
+    if itl_ns[slowest] < SLOW_REPLICA * quickest or not observed.matters(lost_ns):
+        return None
+    return Found(
+        case="replica",
+        seen=f"Of the servers of '{model}', {slowest} wrote a token in {said_ns(itl_ns[slowest])}, "
+        f"the quickest in {said_ns(quickest)}; {len(speeds[slowest])} of {len(calls)} calls went "
+        f"to it ({observed.said(lost_ns)}).",
         evidence=Evidence.of(
-            [first], first_ttft_s=(first.ttft_ns or 0) / 1e9, unexplained_s=lost_ns / 1e9
+            speeds[slowest], calls=len(speeds[slowest]), slower=itl_ns[slowest] / quickest
         ),
         lost_ns=lost_ns,
     )
 
 
-def straggler(observed: Observed) -> Found | None:
+def _slow_item(observed: Observed) -> Found | None:
     """One item of a mapped node took far longer than the others, and the run waited for it."""
     on_path = {step.span for step in observed.path.steps}
     of_node: dict[str, list[int]] = {}
@@ -173,6 +263,15 @@ def straggler(observed: Observed) -> Found | None:
     )
 
 
+@rule(
+    "swap-thrash",
+    "Swap thrash: the models do not fit into memory together, and calls to them alternate, so that "
+    "a model evicted for one call is needed again for the next.",
+    "L4a",
+    Aim.LET_BOTH_STAY,
+    SMALLER_NEIGHBOR,
+    explains=("load", "room"),
+)
 def swap_thrash(observed: Observed) -> Found | None:
     """Models were loaded again and again, because another one was in their place."""
     firsts = {load.id for load in _first_loads(observed)}
@@ -201,37 +300,6 @@ def swap_thrash(observed: Observed) -> Found | None:
         expected=Expected("time of the reloads", lost_ns / 1e9, 0.0, "s") if room else None,
         lost_ns=lost_ns,
     )
-
-
-def budget_wait(observed: Observed) -> Found | None:
-    """Calls waited in this process, until a call to another model left room for theirs."""
-    elsewhere = [*observed.loads, *observed.seen[events.Unload], *observed.seen[events.ClientLag]]
-    in_use = {
-        model: without([one for one in observed.calls if one.model != model], elsewhere)
-        for model in {call.model for call in observed.calls}
-    }
-    waits = {
-        call.id: parts
-        for call in observed.calls
-        if length_ns(parts := common(_waits_for_room(call), in_use[call.model])) >= LEAST_LOST_NS
-    }
-    lost_ns = length_ns(part for parts in waits.values() for part in parts)
-    if len(waits) < LEAST_WAITS or not observed.matters(lost_ns):
-        return None
-    waited = [call for call in observed.calls if call.id in waits]
-    return Found(
-        seen=f"{len(waits)} calls to {named(call.model for call in waited)} waited in this "
-        "process, not in the server, until calls to another model ended and left room in the "
-        f"memory budget ({observed.said(lost_ns)}).",
-        evidence=Evidence.of(waited, waiting_calls=len(waits)),
-        server=waited[0].model,
-        first=_room_for_all(observed),
-        lost_ns=lost_ns,
-    )
-
-
-def _waits_for_room(call: Call) -> list[Interval]:
-    return without(waits_before_sending(call), call.turns)
 
 
 def _first_loads(observed: Observed) -> list[events.Load]:
@@ -292,9 +360,34 @@ LONG_FACTOR = 3.0
 the call that waited least."""
 
 
+_QUEUE_HERE = f"{FEWER_CALLS}: they would wait here instead, and other work could go on"
+
+
+@rule(
+    "queueing",
+    "Queueing: more calls came at once than the server has places.",
+    "L4a",
+    Aim.ANSWER_MORE_AT_ONCE,
+    Aim.BOUND_QUEUE,
+    _QUEUE_HERE,
+    cases={
+        "KV cache full": Advice(
+            "Queueing: more calls came at once than the KV cache has room for.",
+            "L4a",
+            (Aim.MORE_KV_ROOM, Aim.BOUND_QUEUE, _QUEUE_HERE),
+        ),
+        "at its limit": Advice(
+            "Queueing at a server that writes as much as it can: with more places, each call would "
+            "be answered more slowly.",
+            "L0",
+            (LESS_TO_COMPUTE, SHORTER_PROMPTS, SAME_PART_FIRST, SHORTER_REPLIES),
+        ),
+    },
+    explains=("queue", "prefill"),
+)
 @per_model
 def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Calls waited in their server for one of its places. Waiting to be sent is `budget-wait`."""
+    """Calls waited in their server for one of its places."""
     queues = queues_in_server(observed, calls)
     queued = _queued(calls, queues)
     lost_ns = length_ns(queues[call.id] for call in queued)
@@ -310,16 +403,17 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
     computes_all_it_can = any(
         one.model == model and one.bound == "compute" for one in observed.limits
     )
-    wanted = Aim.ANSWER_MORE_AT_ONCE, f"{_most_at_once(calls)} calls at once"
-    expected = _with_places(calls, queues, queued)
-    case = "places gain nothing" if expected.after >= expected.before else ""
-    case = "at its limit" if computes_all_it_can else case
+    at_its_limit = computes_all_it_can or gains_by_company(calls) is False
+    reads_ns = length_ns(part for call in calls for part in call.phases.get("prefill", ()))
+    mostly_reads = certain and reads_ns > length_ns(decoding(calls))
+    wanted, expected = (Aim.ANSWER_MORE_AT_ONCE, f"{_most_at_once(calls)} calls at once"), None
     if kv_is_full:  # in elements of half the size, twice as many fit
         wanted = Aim.MORE_KV_ROOM, ""
         expected = Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls")
+    full = "at its limit" if at_its_limit or mostly_reads else ""
     return Found(
         severity="warning" if certain else "hint",
-        case="KV cache full" if kv_is_full else case,
+        case="KV cache full" if kv_is_full else full,
         seen=f"{len(queued)} of {len(calls)} calls to '{model}' queued in the server, not here: "
         f"{said_ns(statistics.median(waits))} in the median, {said_ns(max(waits))} at most "
         f"({observed.said(lost_ns)}). It answered {'one' if seats == 1 else seats} at a time"
@@ -335,62 +429,6 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
         ),
         wanted=wanted,
         expected=expected,
-        lost_ns=lost_ns,
-    )
-
-
-def _with_places(
-    calls: Sequence[Call], queues: Mapping[int, Interval], queued: Sequence[Call]
-) -> Expected:
-    """With a place for each call that was there at once; the median over queued calls.
-
-    Prompts that are there together are read together: the first tokens come when all of them have
-    been read, which takes as long as one after the other did. What else a call waited for it waits
-    for again. Calls come when they did; writing replies is taken to take nothing from reading.
-    """
-    none = Interval(start_ns=0, end_ns=0)
-    own_ns = {c.id: (c.ttft_ns or 0) - queues.get(c.id, none).duration_ns for c in calls}
-    read_ns = {c.id: min(own_ns[c.id], c.phase_ns("prefill")) for c in calls}
-    waiting = sorted((one.start_ns, c.id) for c in calls if (one := ttft(c)))
-    now_ns, first_ns = 0, dict[int, int]()
-    while waiting:
-        now_ns = max(now_ns, waiting[0][0])
-        together = [number for sent_ns, number in waiting if sent_ns <= now_ns]
-        now_ns += sum(read_ns[number] for number in together)
-        for sent_ns, number in waiting[: len(together)]:
-            first_ns[number] = now_ns - sent_ns + own_ns[number] - read_ns[number]
-        waiting = waiting[len(together) :]
-    before_s = statistics.median(call.ttft_ns or 0 for call in queued) / 1e9
-    after_s = statistics.median(first_ns.get(call.id, 0) for call in queued) / 1e9
-    return Expected("time to first token of queued calls", before_s, after_s, "s")
-
-
-@per_model
-def behind_prefill(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Calls had a place in their server, and waited there until other prompts had been read."""
-    queues = queues_in_server(observed, calls)
-    queued = _queued(calls, queues)
-    if len(queued) < LEAST_QUEUED or not had_places(observed, calls):
-        return None
-    # A call's own prompt is read after its queue, never during it.
-    prefills = [part for call in calls for part in call.phases.get("prefill", ())]
-    waits = [queues[call.id] for call in queued]
-    behind = [part for parts in parts_within(waits, prefills) for part in parts]
-    lost_ns = length_ns(behind)
-    if lost_ns < QUEUED_SHARE * length_ns(waits) or not observed.matters(lost_ns):
-        return None
-    longest_ns = max(wait.duration_ns for wait in waits)
-    return Found(
-        seen=f"{len(queued)} of {len(calls)} calls to '{model}' waited in the server for up to "
-        f"{said_ns(longest_ns)} while it read the prompts of others ({observed.said(lost_ns)}). "
-        f"At most {_most_at_once(calls)} were in the server at once, and none waited for a place.",
-        evidence=Evidence.of(
-            queued,
-            calls=len(calls),
-            queued_calls=len(queued),
-            queue_max_s=longest_ns / 1e9,
-            calls_at_once=_most_at_once(calls),
-        ),
         lost_ns=lost_ns,
     )
 

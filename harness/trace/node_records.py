@@ -239,7 +239,7 @@ def critical_path(
 ) -> CriticalPath:
     """Finds the path from its end.
 
-    The flows called `output` show which node waited for which.
+    The flows called `output`, and `condition` of a `when=`, show which node waited for which.
     """
     steps = []
     free_ns = run.start_ns
@@ -269,7 +269,8 @@ def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int,
     sources: dict[int, list[NodeAttempt]] = {}
     for flow in flows:
         # Spans are numbered as they begin, so a source has the smaller number.
-        if flow.name == "output" and flow.source in by_id and flow.source < flow.target:
+        is_edge = flow.name in {"output", "condition"} and flow.source in by_id
+        if is_edge and flow.source < flow.target:
             sources.setdefault(flow.target, []).append(by_id[flow.source])
     calls: dict[str, list[NodeAttempt]] = {}  # by label, and by node for those of all its items
     for span in nodes:
