@@ -63,10 +63,10 @@ def _unexplained(observed: Observed, findings: tuple[Finding, ...]) -> TimeShare
 def remarks(observed: Observed) -> Iterator[Notice]:
     """Facts that may be intended, a sentence for each."""
     own, used = observed.cores
-    if observed.is_starved:
+    if observed.is_starved and not any(one.is_in_process for one in observed.servers.values()):
         yield Notice(
             code="diagnosis.foreign-load",
-            message=f"Other programs kept the machine busy: {used:.0%} of its cores were in use "
+            message=f"Other programs kept this machine busy: {used:.0%} of its cores were in use "
             f"while calls ran, and this process took {own:.2f} of one. Times may be longer for it.",
         )
     if observed.calls and all(call.from_cache for call in observed.calls):

@@ -31,8 +31,20 @@ LEAST_LOST_SHARE = 0.05
 TEXTS_OF_CALLS = 200
 """Of so many calls, from the first, the texts are compared: a fault that repeats shows in them."""
 
+SEVERAL = 2
+"""So often is no chance."""
+
 LEAST_COMPARED = 3
-"""Calls of each kind, to compare two kinds."""
+"""Calls of a kind whose median tells of it."""
+
+MOSTLY = 0.5
+"""From this share on."""
+
+ALONE = 1.1
+"""Calls under way at once, on average, up to which a call was alone."""
+
+LONG_NS = 500_000_000
+"""The target for the first token in interactive use; as a gap or a delay, worth a finding."""
 
 GAIN = 1.1
 """So many times as much is more."""
@@ -45,6 +57,9 @@ LEAST_OF_PACE = 16
 
 CORE_FULL = 0.85
 """Of a core, from which on a Python process has no more to compute with."""
+
+MUCH_LAG = 0.25
+"""Of the critical path, from which on the process is what is slow."""
 
 MACHINE = "machine"
 """The device of models that are in the machine's own memory."""
@@ -215,8 +230,14 @@ class Observed:
 
     @property
     def is_core_full(self) -> bool:
-        """Whether this process had no more to compute with."""
+        """Whether this process took all that a Python process can compute with."""
         return self.cores[0] >= CORE_FULL
+
+    @property
+    def is_late(self) -> bool:
+        """Whether this process could not have handled more calls at once in time."""
+        late = sum(one.share for one in self.shares if one.kind == "client lag")
+        return self.is_core_full or late >= MUCH_LAG
 
     @property
     def is_starved(self) -> bool:

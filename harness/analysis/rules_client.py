@@ -8,6 +8,8 @@ from itertools import pairwise
 
 from harness.analysis.facts import (
     LEAST_LOST_NS,
+    MOSTLY,
+    SEVERAL,
     TEXTS_OF_CALLS,
     Observed,
     busy_ns,
@@ -34,13 +36,6 @@ LARGE_SHARE = 0.4
 
 LONGEST_GAP_NS = 1_000_000_000
 """A call that comes later after the one before waited for something: a person, a tool."""
-
-LEAST_TURNS = 2
-"""Calls that waited for their turn, or queued in the server; one alone may have met a moment."""
-
-LEAST_AT_ONE_PLACE = 0.5
-"""The share of the time that the process stood still which one function has to answer for, before
-it is called the cause."""
 
 
 _MAPPED_NODE = "make it a mapped node, which runs once per item: @pipeline.node(each={{...}})"
@@ -169,11 +164,7 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Found | Non
     turns = [turn for call in calls for turn in call.turns]
     waited = [call for call in calls if length_ns(call.turns) >= LEAST_LOST_NS]
     lost_ns = length_ns(turns)
-    if (
-        len(waited) < LEAST_TURNS
-        or not observed.matters(lost_ns)
-        or _is_full(observed, model, calls)
-    ):
+    if len(waited) < SEVERAL or not observed.matters(lost_ns) or _is_full(observed, model, calls):
         return None
     server = observed.server(model)
     certain = tells_of_queues(observed, calls) or server.is_in_process
@@ -208,12 +199,12 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
     queued = [queue for queue in queues if queue.duration_ns >= LEAST_LOST_NS]
     server = observed.server(model)
     return (
-        observed.is_core_full
+        observed.is_late
         or gains_by_company(calls) is False
         or any(pause.model == model and pause.reason == "RateLimited" for pause in observed.retries)
         or bool(observed.highest(model, "waiting"))
         or kv > FULL_KV
-        or (len(queued) >= LEAST_TURNS and not had_places(observed, calls))
+        or (len(queued) >= SEVERAL and not had_places(observed, calls))
         or (server.is_in_process and server.places <= (server.max_parallel or server.places))
     )
 
@@ -299,7 +290,7 @@ def _place_of_most(lags: Sequence[events.ClientLag]) -> events.ClientLag | None:
     for lag in lags:
         by_function[lag.function] += lag.duration_ns
     function, most_ns = by_function.most_common(1)[0]
-    if function is None or most_ns < LEAST_AT_ONE_PLACE * by_function.total():
+    if function is None or most_ns < MOSTLY * by_function.total():
         return None
     return next(lag for lag in lags if lag.function == function)
 
@@ -318,7 +309,7 @@ def _places(observed: Observed) -> Found | None:
     """Calls of nodes waited for one of the pipeline's places, or of their node's own."""
     waits = observed.place_waits
     gain_ns = observed.lost_to_places_ns
-    if len(waits) < LEAST_TURNS or not observed.matters(gain_ns):
+    if len(waits) < SEVERAL or not observed.matters(gain_ns):
         return None
     at_work = [*observed.calls, *observed.seen[events.Embed]]
     calls_models = length_ns(common(waits.values(), at_work)) > length_ns(waits.values()) / 2
@@ -347,6 +338,31 @@ def _places(observed: Observed) -> Found | None:
         ),
         first=(f"a larger Concurrency(n) of '{of_node}'" if of_node else observed.more_places,),
         lost_ns=gain_ns,
+    )
+
+
+@rule(
+    "new-connections",
+    "Connections are not kept: the server, or a proxy before it, closes each after its reply. A "
+    "new one costs a round trip, with TLS two or three, and often more on the other side.",
+    "L5",
+    "turn keep-alive on at the server or proxy, with a longer time than calls are apart",
+    explains=("overhead",),
+)
+@per_model
+def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """Nearly every call opened a connection, although earlier ones were no longer in use."""
+    new = [call for call in calls if call.connecting_ns is not None]
+    needless = len(new) - max(depth for _, depth in depths(calls))
+    lost_ns = sum(call.connecting_ns or 0 for call in new)
+    if needless < max(LEAST_SERIAL_CALLS, len(calls) / 2):
+        return None
+    return Found(
+        severity="warning" if observed.matters(lost_ns) else "hint",
+        seen=f"{len(new)} of {len(calls)} calls to '{model}' opened a new connection "
+        f"({observed.said(lost_ns)}).",
+        evidence=Evidence.of(new, new_connections=len(new), calls=len(calls)),
+        lost_ns=lost_ns,
     )
 
 

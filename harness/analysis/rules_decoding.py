@@ -10,6 +10,12 @@ from operator import attrgetter
 from typing import Any
 
 from harness.analysis.facts import (
+    ALONE,
+    LEAST_COMPARED,
+    LEAST_OF_PACE,
+    LONG_NS,
+    MOSTLY,
+    SEVERAL,
     Observed,
     came_at_once,
     company_of,
@@ -33,12 +39,6 @@ TARGET_ITL_NS = 50_000_000
 SLOW_FACTOR = 2.0
 """From so many times that on, a call is slow whatever the company."""
 
-LEAST_SLOW = 3
-"""Calls as slow; one may have met a busy moment."""
-
-LEAST_STALL_NS = 500_000_000
-"""A pause of this length in a reply is worth a finding."""
-
 STALL_FACTOR = 20
 """And for so many times as long as the run's tokens are apart in the median."""
 
@@ -54,23 +54,8 @@ SAME = 1.3
 LARGER_PAIRS = 0.85
 """Of all pairs of an earlier and a later call, those in which the later one has more."""
 
-MUCH_REASONING = 0.5
-"""Of a model's tokens, the share that is reasoning."""
-
 LEAST_KEPT_BACK_NS = 300_000_000
 """Time to the first token of replies that came in one piece."""
-
-LEAST_ALONE = 3
-"""Calls without company that a server's own speed is read from."""
-
-LEAST_OUTPUT_TOKENS = 16
-"""Shorter replies have no speed."""
-
-ALONE = 1.1
-"""Calls being answered at once, on average, up to which a call was alone."""
-
-LEAST_PREEMPTIONS = 2
-"""One may be a burst's; and at least one for every twenty calls."""
 
 
 @rule(
@@ -89,7 +74,7 @@ def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Found | 
     """Replies stood still in their middle for far longer than tokens are apart in this run."""
     timed = [call for call in calls if call.itl_max_ns and call.itl_mean_ns]
     usual_ns = statistics.median([call.itl_mean_ns or 0 for call in timed] or [0])
-    least_ns = max(LEAST_STALL_NS, STALL_FACTOR * usual_ns)
+    least_ns = max(LONG_NS, STALL_FACTOR * usual_ns)
     stalled = [call for call in timed if (call.itl_max_ns or 0) >= least_ns]
     stalls_ns = [call.itl_max_ns or 0 for call in stalled]
     company = company_of(calls)
@@ -211,7 +196,7 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> F
         for part in call.phases.get(name, ())
     )
     share = hidden / max(1, tokens)
-    if share < MUCH_REASONING or not observed.matters(taken_ns * share):
+    if share < MOSTLY or not observed.matters(taken_ns * share):
         return None
     return Found(
         severity="hint",
@@ -236,7 +221,7 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> F
 @per_model
 def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Streams whose tokens all came together, long after the call was sent."""
-    long = [call for call in calls if (call.output_tokens or 0) >= LEAST_OUTPUT_TOKENS]
+    long = [call for call in calls if (call.output_tokens or 0) >= LEAST_OF_PACE]
     at_once = [c for c in long if came_at_once(c) and (c.ttft_ns or 0) >= LEAST_KEPT_BACK_NS]
     waited_ns = length_ns(part for c in at_once for part in c.phases.get("prefill", ()))
     if len(at_once) < max(2, 0.9 * len(long)) or not observed.matters(waited_ns):
@@ -300,9 +285,9 @@ def _slow_alone(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
         for call in calls
         if company.get(call.id, ALONE + 1) <= ALONE
         and call.itl_mean_ns
-        and (call.output_tokens or 0) >= LEAST_OUTPUT_TOKENS
+        and (call.output_tokens or 0) >= LEAST_OF_PACE
     ]
-    if len(alone) < LEAST_ALONE:
+    if len(alone) < LEAST_COMPARED:
         return None
     itl_ns = statistics.median(map(_itl_ns, alone))
     lost_ns = sum(call.phase_ns("decode") for call in alone) * (1 - TARGET_ITL_NS / itl_ns)
@@ -340,10 +325,10 @@ def _slow_together(observed: Observed, model: str, calls: Sequence[Call]) -> Fou
         for call in calls
         if call.phase_ns("decode")
         and call.itl_mean_ns
-        and (call.output_tokens or 0) >= LEAST_OUTPUT_TOKENS
+        and (call.output_tokens or 0) >= LEAST_OF_PACE
     ]
     slow = [call for call in timed if _itl_ns(call) >= SLOW_FACTOR * TYPEWRITER_NS]
-    if len(slow) < LEAST_SLOW or 2 * len(slow) <= len(timed):
+    if len(slow) < LEAST_COMPARED or 2 * len(slow) <= len(timed):
         return None
     itl_ns = statistics.median(map(_itl_ns, slow))
     lost_ns = length_ns(decoding(slow)) * (1 - TARGET_ITL_NS / itl_ns)
@@ -380,7 +365,7 @@ def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
     """The server threw out replies that were under way, to compute them again later."""
     values = [counter.value for counter in observed.counters.get((model, "preempted"), ())]
     count = values[-1] - values[0] if values else 0.0
-    if count < max(LEAST_PREEMPTIONS, len(calls) / 20):
+    if count < max(SEVERAL, len(calls) / 20):
         return None
     seats = max((depth for _, depth in depths(decoding(calls))), default=0)
     return Found(

@@ -6,7 +6,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence
 
-from harness.analysis.facts import Observed, per_model
+from harness.analysis.facts import (
+    LEAST_COMPARED,
+    SEVERAL,
+    Observed,
+    per_model,
+)
 from harness.analysis.finding import MOST_SPANS, Evidence, Expected, Found, counted, named, said_ns
 from harness.analysis.rules import FEWER_CALLS, Advice, rule
 from harness.errors import NodeTimedOut
@@ -16,11 +21,6 @@ from harness.trace import events
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns
 from harness.trace.records import error_class
-
-LEAST_RETRIES = 2
-"""A single retry is normal."""
-LEAST_UNREACHED = 3
-"""Calls that found no server: fewer may be a server that was just restarted."""
 
 _OUT_OF_MEMORY = re.compile(
     # llama.cpp and CUDA; Ollama; vLLM; the embedded engine, which does not say why it fails to load
@@ -99,7 +99,7 @@ def out_of_reach_calls(observed: Observed) -> dict[str, list[Call]]:
         is_refused = _CERTIFICATE in (call.error or "")
         if call.status == "error" and error_class(call.error) == UNREACHED and not is_refused:
             missed[call.model].append(call)
-    return {model: calls for model, calls in missed.items() if len(calls) >= LEAST_UNREACHED}
+    return {model: calls for model, calls in missed.items() if len(calls) >= LEAST_COMPARED}
 
 
 @rule(
@@ -163,7 +163,7 @@ def retries(observed: Observed) -> Found | None:
 def _paused(observed: Observed) -> Found | None:
     pauses = observed.retries
     lost_ns = length_ns(one.pause for one in pauses)
-    if len(pauses) < LEAST_RETRIES or not observed.matters(lost_ns):
+    if len(pauses) < SEVERAL or not observed.matters(lost_ns):
         return None
     reasons = Counter(pause.reason for pause in pauses)
     (reason, _), *_ = reasons.most_common()

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.analysis.facts import (
+    ALONE,
+    LEAST_COMPARED,
     LEAST_LOST_NS,
+    LONG_NS,
+    MOSTLY,
+    SEVERAL,
     Observed,
     came_at_once,
     first_token_ns,
@@ -23,27 +28,14 @@ from harness.inference.providers import Aim
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns, mean_depths
 
-HIGH_TTFT_NS = 500_000_000
-"""The target for interactive use; it is set for the 95th percentile, so a median above it is
-high."""
-
 LONG_PROMPT_TOKENS = 256
 """Shorter prompts gain nothing from a prefix cache worth telling."""
 
 VERY_LONG_TOKENS = 2048
 """Prompts whose reading is what takes the time, in company too."""
 
-LEAST_CALLS = 3
-"""So many calls show that something repeats."""
-
 LITTLE_QUEUE = 0.2
 """More queue than this share of the time to the first token, and the prompt is not what is slow."""
-
-ALONE = 1.1
-"""Calls under way at once, on average, up to which a call was alone."""
-
-MOSTLY = 0.5
-"""More than half."""
 
 
 @rule(
@@ -75,7 +67,7 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Foun
             or (call.id not in inferred and _input_tokens(call) >= VERY_LONG_TOKENS)
         ]
     lost_ns = length_ns(part for call in timed for part in call.phases.get("prefill", ()))
-    if len(timed) < LEAST_CALLS and lost_ns < MOSTLY * observed.run.duration_ns:
+    if len(timed) < LEAST_COMPARED and lost_ns < MOSTLY * observed.run.duration_ns:
         return None
     ttft_ns = statistics.median(call.ttft_ns or 0 for call in timed)
     tokens = statistics.median(map(_computed_tokens, timed))
@@ -87,7 +79,7 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Foun
         sum(call.phase_ns(name) for call in timed) for name in ("prefill", "decode")
     )
     if (
-        ttft_ns < HIGH_TTFT_NS
+        ttft_ns < LONG_NS
         or tokens < LONG_PROMPT_TOKENS
         or queue_share > LITTLE_QUEUE
         or prefill_ns < MOSTLY * (prefill_ns + decode_ns)
@@ -129,9 +121,6 @@ def _computed_tokens(call: Call) -> int:
 def _input_tokens(call: Call) -> int:
     return call.input_tokens or 0
 
-
-LEAST_PAIRS = 2
-"""Prompts like the one before that were read again: so many show that it repeats."""
 
 LITTLE_CACHED = 0.2
 """Less of a prompt than this was cached: about nothing, a chat template apart."""
@@ -184,7 +173,7 @@ def _drifting(observed: Observed, model: str, calls: Sequence[Call]) -> Found | 
     lost_ns = _for_all(pairs, compared) * _read_again_ns(
         calls, ((call, like.shared_share - like.prefix_share) for call, like in drifted)
     )
-    if len(drifted) < LEAST_PAIRS or not observed.matters(lost_ns):
+    if len(drifted) < SEVERAL or not observed.matters(lost_ns):
         return None
     prefix_share, shared_share = (
         statistics.median(getattr(like, share) for _, like in drifted)
@@ -228,7 +217,7 @@ def _uncached_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> F
     lost_ns = _for_all(pairs, compared) * _read_again_ns(
         calls, ((call, like.prefix_share) for call, like in same)
     )
-    if len(same) < LEAST_PAIRS or not observed.matters(lost_ns):
+    if len(same) < SEVERAL or not observed.matters(lost_ns):
         return None
     share = statistics.median(like.prefix_share for _, like in same)
     return Found(

@@ -9,8 +9,12 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from harness.analysis.facts import (
+    LEAST_COMPARED,
     LEAST_LOST_NS,
+    LONG_NS,
     MACHINE,
+    MOSTLY,
+    SEVERAL,
     Observed,
     came_at_once,
     decoding,
@@ -40,17 +44,8 @@ from harness.trace.records import Interval
 LONG_LOAD_NS = 200_000_000
 """A shorter load is a warm one: a model that is in memory answers within that."""
 
-LEAST_RELOADS = 2
-"""One load more than needed may be chance; from two on, models push each other out."""
-
-LEAST_COLD_NS = 500_000_000
-"""Of a first call's wait; connecting and warming up take less."""
-
 LEAST_ITEMS = 4
 """Calls of a node of which one can be called slower than the others."""
-
-LEAST_OF_REPLICA = 3
-"""Calls that a server's speed is read from."""
 
 SLOW_REPLICA = 2.0
 """How many times as long the slowest server of several takes for a token as the quickest."""
@@ -128,13 +123,13 @@ def _swaps_in_server(observed: Observed) -> Found | None:
     for before, call in pairwise(calls):
         known.add(before.model)
         wait_ns = _unexplained_ns(observed, call)
-        if call.start_ns < before.end_ns or wait_ns < LEAST_COLD_NS:
+        if call.start_ns < before.end_ns or wait_ns < LONG_NS:
             continue
         if call.model == before.model:
             return None
         lost_ns += wait_ns
         swaps += [call] if call.model in known else []
-    if len(swaps) < LEAST_RELOADS or not observed.matters(lost_ns):
+    if len(swaps) < SEVERAL or not observed.matters(lost_ns):
         return None
     return Found(
         seen=f"{len(swaps)} calls waited longer for their first token than their prompts explain, "
@@ -157,7 +152,7 @@ def _slow_first_call(observed: Observed, model: str, calls: Sequence[Call]) -> F
     first_ns = first.ttft_ns or 0
     usual_ns = statistics.median([call.ttft_ns or 0 for call in calls[1:]] or [0])
     lost_ns = min(_unexplained_ns(observed, first), first_ns - usual_ns)
-    if lost_ns < max(LEAST_COLD_NS, usual_ns) or not observed.matters(lost_ns):
+    if lost_ns < max(LONG_NS, usual_ns) or not observed.matters(lost_ns):
         return None
     return Found(
         case="in server",
@@ -204,7 +199,7 @@ def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Foun
     itl_ns = {
         replica: statistics.median(call.itl_mean_ns or 0 for call in its)
         for replica, its in speeds.items()
-        if len(its) >= LEAST_OF_REPLICA
+        if len(its) >= LEAST_COMPARED
     }
     if len(itl_ns) < 2:
         return None
@@ -278,7 +273,7 @@ def swap_thrash(observed: Observed) -> Found | None:
     again = [load for load in observed.loads if load.id not in firsts]
     if not observed.loads:
         return _swaps_in_server(observed)
-    if len(again) < LEAST_RELOADS:
+    if len(again) < SEVERAL:
         return None
     between = [u for u in observed.seen[events.Unload] if u.start_ns < again[-1].start_ns]
     lost_ns = length_ns(
@@ -342,13 +337,6 @@ def _mib(size_bytes: int) -> int:
     return math.ceil(size_bytes / _MIB)
 
 
-QUEUED_SHARE = 0.5
-"""A call queued when half of its time to the first token was queue: else the prompt was the
-matter."""
-
-LEAST_QUEUED = 2
-"""Calls that waited; one alone may have met a busy moment."""
-
 LEAST_INFERRED = 4
 """As many, where queueing is only inferred: long prompts can look like it."""
 
@@ -392,7 +380,7 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
     queued = _queued(calls, queues)
     lost_ns = length_ns(queues[call.id] for call in queued)
     certain = tells_of_queues(observed, calls)
-    least = LEAST_QUEUED if certain else LEAST_INFERRED
+    least = SEVERAL if certain else LEAST_INFERRED
     if len(queued) < least or not observed.matters(lost_ns) or had_places(observed, calls):
         return None
     waits = [queues[call.id].duration_ns for call in queued]
@@ -439,7 +427,7 @@ def _queued(calls: Sequence[Call], queues: Mapping[int, Interval]) -> list[Call]
         for call in calls
         if call.id in queues
         and queues[call.id].duration_ns
-        >= max(LEAST_LOST_NS, QUEUED_SHARE * (call.ttft_ns or call.duration_ns))
+        >= max(LEAST_LOST_NS, MOSTLY * (call.ttft_ns or call.duration_ns))
     ]
 
 

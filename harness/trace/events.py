@@ -363,7 +363,6 @@ class Warned(InstantEvent, name="warning"):
     message: str
     code: str | None = None
     more: Attributes = field(default_factory=dict)
-    """Its details."""
 
 
 # --- calls of models ------------------------------------------------------------------------------
@@ -449,6 +448,7 @@ class Chat(Request):
     draft_tokens: int | None = None
     accepted_tokens: int | None = None
     prompt_kv_bytes: int | None = None
+    connecting_ns: int | None = None
     finish_reason: str | None = None
     reply_sha256: Sha256 = None
     ttft_ns: int | None = None

@@ -37,6 +37,7 @@ RECORDED_RUNS: list[tuple[str, set[str], set[str]]] = [
     ("not_streamed", {"not-streamed"}, set()),
     ("reply_gap", {"reply-gap"}, set()),
     ("slow_replica", {"straggler"}, set()),
+    ("new_connections", {"new-connections"}, set()),
 ]
 """What must be said of each, and what may be. Made by record_runs.py; those from
 `unused_dependency` on at a loopback server that plants what they are called after."""
