@@ -139,8 +139,8 @@ class Observed:
     nodes: dict[int, events.NodeAttempt] = field(default_factory=dict)
     """By their spans."""
     place_waits: dict[int, Interval] = field(default_factory=dict)
-    """Of node calls that waited for one of the pipeline's places, by their spans: until each
-    began."""
+    """Of node calls that waited for a place, the pipeline's or their node's, by their spans: until
+    each began."""
     max_parallel: int | None = None
     """How many calls of nodes the pipeline runs at once; None for any number."""
     lost_to_places_ns: int = 0
@@ -212,6 +212,9 @@ class Observed:
     def more_places(self) -> str:
         """A larger limit of the pipeline, twice as large at most; empty if waits were short."""
         waits = self.place_waits.values()
+        own = [n for n in self.place_waits if self.nodes[n].concurrency_wait_ns]
+        if 2 * len(own) > len(waits):
+            return f"a larger Concurrency(n) of '{self.nodes[own[0]].node}'"
         if self.max_parallel is None or not self.matters(length_ns(waits)):
             return ""
         enough = self.max_parallel + max(depth for _, depth in depths(waits))
@@ -221,8 +224,11 @@ class Observed:
 
     @cached_property
     def cores(self) -> tuple[float, float]:
-        """What this process took of a core, and the share of all cores in use; while calls ran."""
-        within = union(self.calls)
+        """What this process took of a core, and the share of all cores in use.
+
+        While the event loop stood still, or while calls ran if it never did.
+        """
+        within = union(self.seen[events.ClientLag]) or union(self.calls)
         return (
             self._mean_while(("process harness", "CPU"), within),
             self._mean_while(("machine", "cores in use"), within),
@@ -231,13 +237,14 @@ class Observed:
     @property
     def is_core_full(self) -> bool:
         """Whether this process took all that a Python process can compute with."""
-        return self.cores[0] >= CORE_FULL
+        # Where others want the cores as well, it gets a part of one.
+        least = CORE_FULL / 2 if self.cores[1] >= CORE_FULL else CORE_FULL
+        return self.is_late and self.cores[0] >= least
 
     @property
     def is_late(self) -> bool:
         """Whether this process could not have handled more calls at once in time."""
-        late = sum(one.share for one in self.shares if one.kind == "client lag")
-        return self.is_core_full or late >= MUCH_LAG
+        return sum(one.share for one in self.shares if one.kind == "client lag") >= MUCH_LAG
 
     @property
     def is_starved(self) -> bool:
@@ -254,15 +261,6 @@ class Observed:
         lengths = [length_ns(parts) for parts in parts_within(held, within)]
         whole = sum(one.value * length for one, length in zip(values, lengths, strict=True))
         return whole / max(1, sum(lengths))
-
-    def is_quotable(self, calls: Mapping[int, Sequence[Call]], source: int, target: int) -> bool:
-        """Whether it is known what models replied in one node, and were asked in the other."""
-        replied, asked = calls.get(source, ()), calls.get(target, ())
-        return (
-            bool(replied and asked)
-            and all(self.reply(call) for call in replied)
-            and all(self.prompt(call) for call in asked)
-        )
 
     def said(self, lost_ns: float) -> str:
         """A part of the run for people: `4.3 s, 41 % of the run`."""
@@ -310,9 +308,9 @@ def observe(journal: Journal) -> Observed:
     observed.retries = [retry for retry in seen[events.Retry] if retry.model is not None]
     observed.nodes = {node.id: node for node in seen[events.NodeAttempt]}
     observed.place_waits = {
-        node.id: Interval(start_ns=node.start_ns - wait_ns, end_ns=node.start_ns)
+        node.id: Interval(start_ns=node.start_ns - node.waited_ns, end_ns=node.start_ns)
         for node in seen[events.NodeAttempt]
-        if (wait_ns := node.place_wait_ns or 0) > 0
+        if node.waited_ns > 0
     }
     for run in seen[events.Run]:
         observed.max_parallel = run.max_parallel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -19,7 +20,7 @@ from harness.analysis.facts import (
     tells_of_queues,
 )
 from harness.analysis.finding import MOST_SPANS, Evidence, Found, counted, named, said_ns
-from harness.analysis.rules import FEWER_CALLS, Advice, rule
+from harness.analysis.rules import Advice, rule
 from harness.analysis.rules_prompts import needed_replies
 from harness.analysis.rules_waiting import FULL_KV, had_places
 from harness.trace import events
@@ -227,11 +228,6 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
                 "more calls at once gain nothing",
             ),
         ),
-        "no one place": Advice(
-            "The process did much work in small pieces: replies stayed unread for a while.",
-            "L6",
-            (FEWER_CALLS, "see what the run's own code does for each call (py-spy)"),
-        ),
     },
     explains=("client lag",),
 )
@@ -249,15 +245,13 @@ def client_lag(observed: Observed) -> Found | None:
     longest_first = sorted(lags, key=lambda lag: lag.duration_ns, reverse=True)
     longest_ns = longest_first[0].duration_ns
     place = _place_of_most(longest_first)
-    if place is None and observed.is_starved:
-        return None  # A remark tells of other programs.
+    if place is None and not observed.is_core_full:
+        return None  # Of other programs, a remark tells.
     unreliable = [call for call in observed.calls if call.has_unreliable_latency]
     return Found(
         # Many short ones are what a busy process looks like.
-        severity="warning"
-        if observed.is_core_full or (place and place.duration_ns >= LEAST_LOST_NS)
-        else "hint",
-        case="" if place else "core full" if observed.is_core_full else "no one place",
+        severity="warning" if place is None or place.duration_ns >= LEAST_LOST_NS else "hint",
+        case="" if place else "core full",
         seen=f"The event loop of this process stood still for {said_ns(longest_ns)}"
         + (f" and {counted(len(lags) - 1, 'shorter time')}" if len(lags) > 1 else "")
         + (" while calls to models were" if common(lags, at_work) else " while other nodes were")
@@ -318,25 +312,19 @@ def _places(observed: Observed) -> Found | None:
         return None  # They would wait in the server, or for this process.
     certain = all(tells_of_queues(observed, calls) for calls in models.values())
     longest_first = sorted(waits, key=lambda span: waits[span].duration_ns, reverse=True)
-    own = [n for n in longest_first if observed.nodes[n].concurrency_wait_ns]
-    of_node = observed.nodes[own[0]].node if 2 * len(own) > len(waits) else None
     return Found(
         severity="warning" if certain else "hint",
         case="" if calls_models else "no models",
-        seen=f"{len(waits)} calls of nodes waited for one of "
-        + (
-            f"the places of '{of_node}', its Concurrency"
-            if of_node
-            else f"the pipeline's {observed.max_parallel or 1} places"
-        )
-        + f", up to {said_ns(waits[longest_first[0]].duration_ns)}. These waits held the run up "
-        f"for {observed.said(gain_ns)}"
+        seen=f"{len(waits)} calls of nodes waited for one of the places of the pipeline "
+        f"(max_parallel={observed.max_parallel}) or of their node, up to "
+        f"{said_ns(waits[longest_first[0]].duration_ns)}. These waits held the run up for "
+        f"{observed.said(gain_ns)}"
         + ("." if certain else ", and the servers do not report whether they were full."),
         evidence=Evidence(
             spans=tuple(longest_first[:MOST_SPANS]),
             figures={"waiting_node_calls": len(waits), "max_parallel": observed.max_parallel or 0},
         ),
-        first=(f"a larger Concurrency(n) of '{of_node}'" if of_node else observed.more_places,),
+        first=(observed.more_places,),
         lost_ns=gain_ns,
     )
 
@@ -368,6 +356,9 @@ def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
 
 _CONDITION_CHARS = 24
 """A shorter reply may well be a decision: what follows it need not repeat it."""
+_PIECES = re.compile(r'[\n,;:."]')
+_LEAST_PIECE = 4
+"""Characters of an item of a list, which a prompt may have alone."""
 
 
 @rule(
@@ -388,14 +379,17 @@ def unused_dependency(observed: Observed) -> Found | None:
     for before, step in pairwise(observed.path.steps):
         sources = observed.sources.get(step.span, ())
         is_edge = before.span in sources and (before.span, step.span) not in observed.decided
-        if not is_edge or not observed.is_quotable(calls, before.span, step.span):
+        replies = [observed.reply(call) or "" for call in calls.get(before.span, ())]
+        prompts = [observed.prompt(call) or "" for call in calls.get(step.span, ())]
+        if not (is_edge and replies and prompts and all(replies) and all(prompts)):
             continue
-        replies = [observed.reply(call) or "" for call in calls[before.span]]
-        prompts = [observed.prompt(call) or "" for call in calls[step.span]]
         uses = needed_replies(
             [*([""] * len(replies)), *prompts], [*replies, *([""] * len(prompts))]
         )
-        if any(uses) or max(map(len, replies)) < _CONDITION_CHARS:
+        pieces = {piece.strip() for reply in replies for piece in _PIECES.split(reply)}
+        quotes = any(len(one) >= _LEAST_PIECE and one in p for one in pieces for p in prompts)
+        is_item = observed.nodes[step.span].item is not None
+        if any(uses) or quotes or is_item or max(map(len, replies)) < _CONDITION_CHARS:
             continue
         others_ns = [observed.nodes[n].end_ns for n in sources if n in observed.nodes]
         others_ns.remove(observed.nodes[before.span].end_ns)
@@ -487,7 +481,8 @@ def slow_code(observed: Observed) -> Found | None:
     A hint: only its author knows whether it has to be there, and can be quicker.
     """
     functions = Counter(lag.function for lag in observed.seen[events.ClientLag] if lag.function)
-    kinds = {"code", "tool", "client lag"} if functions else {"code", "tool"}
+    is_own = bool(functions) or not observed.is_starved
+    kinds = {"code", "tool", "client lag"} if is_own else {"code", "tool"}
     taken = [one for one in observed.shares if one.kind in kinds]
     taken_ns = sum(one.duration_ns for one in taken)
     if sum(one.share for one in taken) < LARGE_SHARE or not observed.matters(taken_ns):

@@ -180,6 +180,7 @@ def _drifting(observed: Observed, model: str, calls: Sequence[Call]) -> Found | 
         for share in ("prefix_share", "shared_share")
     )
     return Found(
+        severity="hint" if all(call.cached_tokens is None for call, _ in drifted) else "warning",
         seen=f"{len(drifted)} prompts to '{model}' shared {shared_share:.0%} of their text with "
         f"the one before, but differed after the first {prefix_share:.0%}; {_cached(drifted)}. "
         f"Reading the rest again took {observed.said(lost_ns)}. The first difference is at "

@@ -24,7 +24,7 @@ from harness.analysis.facts import (
     tells_of_queues,
     ttft,
 )
-from harness.analysis.finding import Evidence, Expected, Found, named, said_ns
+from harness.analysis.finding import Evidence, Expected, Found, counted, named, said_ns
 from harness.analysis.rules import (
     FEWER_CALLS,
     LESS_TO_COMPUTE,
@@ -50,7 +50,6 @@ LEAST_ITEMS = 4
 SLOW_REPLICA = 2.0
 """How many times as long the slowest server of several takes for a token as the quickest."""
 
-_MIB = 1 << 20
 _TABLES = {MACHINE: "budget"}
 """Where the capacity of memory is set that is no device of its own."""
 
@@ -63,7 +62,8 @@ _TABLES = {MACHINE: "budget"}
     "do more in one run: a model is loaded once, at its first call",
     cases={
         "in server": Advice(
-            "A cold start in the server: it loaded or prepared the model at the first call.",
+            "A cold start in the server: it loaded or prepared the model before it answered. If "
+            "every call waits, it unloads the model in between, or the way to it is that slow.",
             "L3",
             (Aim.KEEP_LOADED, "send a short call ahead, while the run has other things to do"),
         )
@@ -73,7 +73,7 @@ _TABLES = {MACHINE: "budget"}
 )
 def cold_start(observed: Observed) -> Found | None:
     """The first call of a model waited for its weights. Further loads are `swap-thrash`."""
-    return _loaded(observed) or _slow_first_call(observed)
+    return _loaded(observed) or _cold_in_server(observed)
 
 
 def _loaded(observed: Observed) -> Found | None:
@@ -143,24 +143,32 @@ def _swaps_in_server(observed: Observed) -> Found | None:
 
 
 @per_model
-def _slow_first_call(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """The first call waited, alone, for longer than its prompt explains, and than others did."""
-    first = calls[0]
-    alone = all(call.start_ns >= first.end_ns for call in calls[1:])
-    if not alone or any(load.model == model for load in observed.loads):
-        return None  # `queueing` tells of company, and `_loaded` of loads that are known.
-    first_ns = first.ttft_ns or 0
-    usual_ns = statistics.median([call.ttft_ns or 0 for call in calls[1:]] or [0])
-    lost_ns = min(_unexplained_ns(observed, first), first_ns - usual_ns)
-    if lost_ns < max(LONG_NS, usual_ns) or not observed.matters(lost_ns):
+def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """The first call, or each one after a pause, waited for more than its prompt, alone."""
+    if any(load.model == model for load in observed.loads):
+        return None  # `_loaded` tells of loads that are known, and `queueing` of company.
+    alone = [c for n, c in enumerate(calls) if not n or c.start_ns >= calls[n - 1].end_ns]
+    waits_ns = {c.id: w for c in alone if (w := _unexplained_ns(observed, c)) >= LONG_NS}
+    cold = [call for call in alone if call.id in waits_ns]
+    warm_ns = [call.ttft_ns or 0 for call in calls if call.id not in waits_ns]
+    lost_ns = sum(waits_ns.values())
+    slowest_ns = max((call.ttft_ns or 0 for call in cold), default=0)
+    if (
+        not observed.matters(lost_ns)
+        or calls[0].id not in waits_ns
+        or any(call.start_ns < calls[0].end_ns for call in calls[1:])
+        or (warm_ns and slowest_ns < 2 * statistics.median(warm_ns))
+        or 1 < len(cold) < LEAST_COMPARED
+    ):
         return None
     return Found(
         case="in server",
-        seen=f"The first call to '{model}' waited {said_ns(first_ns)} for its first "
-        "token. At the pace of the reply, reading its prompt takes at most "
-        f"{said_ns(first_ns - lost_ns)}; {observed.said(lost_ns)} went into something "
-        "else.",
-        evidence=Evidence.of([first], first_ttft_s=first_ns / 1e9, unexplained_s=lost_ns / 1e9),
+        seen=f"{counted(len(cold), 'call')} to '{model}' waited up to {said_ns(slowest_ns)} for "
+        f"the first token, with no other under way; {observed.said(lost_ns)} of it went into "
+        "something else than reading the prompts, at the pace of the replies.",
+        evidence=Evidence.of(
+            cold, cold_calls=len(cold), first_ttft_s=slowest_ns / 1e9, unexplained_s=lost_ns / 1e9
+        ),
         lost_ns=lost_ns,
     )
 
@@ -319,7 +327,8 @@ def _room_for_all(observed: Observed) -> tuple[str, ...]:
             needs.setdefault(device, {})[load.model] = load.need_bytes
     return tuple(
         f"give all of them room: [{_TABLES.get(device, f'budget.devices.{device}')}] capacity = "
-        f'"{_mib(sum(of_models.values()) + observed.reserves.get(device, 0))} MiB" or more in '
+        f'"{math.ceil((sum(of_models.values()) + observed.reserves.get(device, 0)) / (1 << 20))} '
+        'MiB" or more in '
         "harness.toml"
         for device, of_models in needs.items()
         if len(of_models) > 1
@@ -331,10 +340,6 @@ def _side_by_side(observed: Observed) -> tuple[str, ...]:
     return (
         f"run more items side by side{places}: of those, one model does all before another comes",
     )
-
-
-def _mib(size_bytes: int) -> int:
-    return math.ceil(size_bytes / _MIB)
 
 
 LEAST_INFERRED = 4

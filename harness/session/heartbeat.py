@@ -68,7 +68,8 @@ class _Heart:
         self._next: asyncio.TimerHandle | None = None
         self._lag: list[Interval] = []
         """Successive stalls that are not recorded yet."""
-        self._places: Counter[tuple[str | None, str | None]] = Counter()
+        self._places: Counter[str | None] = Counter()
+        self._at: dict[str | None, str | None] = {}
         self._computed_ns = time.thread_time_ns()
         self._collected_ns = self._collects_since_ns = 0
         gc.callbacks.append(self._note_collection)
@@ -102,25 +103,27 @@ class _Heart:
                 # The thread runs on: behind a frame that has ended stands none, or anything.
                 if frame is not None:
                     with suppress(AttributeError):
-                        self._places[_place(frame)] += 1
+                        at, function = _place(frame)
+                        self._places[function] += 1
+                        self._at[function] = at
 
     def _record(self) -> None:
         places, self._places = self._places, Counter()
-        computed_ns, self._computed_ns = -self._computed_ns, time.thread_time_ns()
-        computed_ns += self._computed_ns
+        before_ns, self._computed_ns = self._computed_ns, time.thread_time_ns()
         collected_ns, self._collected_ns = self._collected_ns, 0
         if not self._lag:
             return
         stalls, self._lag = self._lag, []
         longest_ns = max(stall.duration_ns for stall in stalls)
         stood_ns = sum(stall.duration_ns for stall in stalls)
-        (at, function), count = places.most_common(1)[0] if places else ((None, None), 0)
+        function, count = places.most_common(1)[0] if places else (None, 0)
+        at = self._at.get(function)
         # Code that computes keeps the watch from looking, and other programs this whole process:
         # then a look or two would blame whatever line came next.
-        seen_ns = max(computed_ns, count * _LOOK_S * 1e9)
+        seen_ns = max(self._computed_ns - before_ns, count * _LOOK_S * 1e9)
         if 2 * collected_ns > stood_ns:
             at, function = None, "garbage collection"
-        elif 2 * count <= places.total() or 2 * seen_ns < stood_ns:
+        elif 2 * count <= places.total() or 4 * seen_ns < stood_ns:
             at = function = None
         lag = events.ClientLag(track="client lag", longest_ns=longest_ns, at=at, function=function)
         start_ns = stalls[0].start_ns + BEAT_NS
@@ -153,11 +156,12 @@ def _place(innermost: FrameType) -> tuple[str | None, str | None]:
     What awaits harness is not at work: its frames lie around those of harness.
     """
     for frame in takewhile(_is_in_task, _outward(innermost)):
-        file = frame.f_code.co_filename
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
         if file.startswith(_OWN):
             break
-        if not file.startswith((*_LIBRARIES, "<")):
-            return f"{Path(file).name}:{frame.f_lineno}", frame.f_code.co_name
+        is_library = file.startswith((*_LIBRARIES, "<")) or "site-packages" in file
+        if not is_library and not name.startswith("<"):  # <listcomp> stands in a function
+            return f"{Path(file).name}:{frame.f_lineno}", name
     return None, None
 
 

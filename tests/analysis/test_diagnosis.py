@@ -128,8 +128,6 @@ FAULTS = [
     Fault("client-lag", planted.client_lag,
           {"lags": 2, "longest_lag_s": 1.2, "unreliable_calls": 4}, "def in place of async def"),
     Fault("client-lag", lambda: planted.client_lag("parse"), name="the node's own function"),
-    Fault("client-lag", lambda: planted.client_lag(None), {"lags": 2}, "fewer calls at once",
-          severity="hint", name="lags at no one place"),
     Fault("out-of-memory", planted.out_of_memory_at_start, {"failed_calls": 1},
           "(32768)", severity="error"),
     Fault("out-of-memory", planted.out_of_memory_later,

@@ -66,7 +66,7 @@ NAMED_BY: Mapping[str, Collection[str]] = {
     "timeout-too-short": {"retries", "failed-calls", "node-retries"},
     "one-slow-server": (),
     "drive-between-stages": {"client-lag", "slow-code"},
-    "stages-in-step": (),
+    "stages-in-step": {"unused-dependency"},
     "long-chain-begins-last": {"max-parallel"},
     "unloaded-between-calls": {"cold-start", "swap-thrash"},
     "tokenizes-whole-history": {"client-lag", "slow-code"},
