@@ -339,17 +339,23 @@ def _places(observed: Observed) -> Found | None:
 )
 @per_model
 def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Nearly every call opened a connection, although earlier ones were no longer in use."""
-    new = [call for call in calls if call.connecting_ns is not None]
-    needless = len(new) - max(depth for _, depth in depths(calls))
+    """Calls that followed each other opened a connection each."""
+    # After a longer pause, and with many at once, this process closes connections itself.
+    after = [
+        later
+        for before, later in pairwise(calls)
+        if 0 <= later.start_ns - before.end_ns < LONGEST_GAP_NS
+    ]
+    new = [call for call in after if call.connecting_ns is not None]
     lost_ns = sum(call.connecting_ns or 0 for call in new)
-    if needless < max(LEAST_SERIAL_CALLS, len(calls) / 2):
+    is_few = len(new) < LEAST_SERIAL_CALLS or len(new) <= MOSTLY * len(after)
+    if is_few or observed.server(model).is_in_process:
         return None
     return Found(
         severity="warning" if observed.matters(lost_ns) else "hint",
-        seen=f"{len(new)} of {len(calls)} calls to '{model}' opened a new connection "
-        f"({observed.said(lost_ns)}).",
-        evidence=Evidence.of(new, new_connections=len(new), calls=len(calls)),
+        seen=f"{len(new)} of {len(after)} calls to '{model}' that followed another opened a new "
+        f"connection ({observed.said(lost_ns)}).",
+        evidence=Evidence.of(new, new_connections=len(new), calls=len(after)),
         lost_ns=lost_ns,
     )
 

@@ -50,9 +50,6 @@ LEAST_ITEMS = 4
 SLOW_REPLICA = 2.0
 """How many times as long the slowest server of several takes for a token as the quickest."""
 
-_TABLES = {MACHINE: "budget"}
-"""Where the capacity of memory is set that is no device of its own."""
-
 
 @rule(
     "cold-start",
@@ -115,7 +112,8 @@ def _unexplained_ns(observed: Observed, call: Call) -> int:
 
 def _swaps_in_server(observed: Observed) -> Found | None:
     """Calls waited whenever the one before had been to another model, and else they did not."""
-    calls = [call for calls in observed.by_model().values() for call in calls]
+    models = observed.by_model()
+    calls = [call for its in models.values() if len(models) > 1 for call in its]
     calls.sort(key=lambda call: call.start_ns)
     known: set[str] = set()
     swaps: list[Call] = []
@@ -326,10 +324,10 @@ def _room_for_all(observed: Observed) -> tuple[str, ...]:
         if load.need_bytes and isinstance(device := observed.server(load.model).device, str):
             needs.setdefault(device, {})[load.model] = load.need_bytes
     return tuple(
-        f"give all of them room: [{_TABLES.get(device, f'budget.devices.{device}')}] capacity = "
-        f'"{math.ceil((sum(of_models.values()) + observed.reserves.get(device, 0)) / (1 << 20))} '
-        'MiB" or more in '
-        "harness.toml"
+        "give all of them room: "
+        f"[{'budget' if device == MACHINE else f'budget.devices.{device}'}] capacity = "
+        f'"{math.ceil((sum(of_models.values()) + observed.reserves.get(device, 0)) / 2**20)} MiB" '
+        "or more in harness.toml"
         for device, of_models in needs.items()
         if len(of_models) > 1
     )
@@ -341,9 +339,6 @@ def _side_by_side(observed: Observed) -> tuple[str, ...]:
         f"run more items side by side{places}: of those, one model does all before another comes",
     )
 
-
-LEAST_INFERRED = 4
-"""As many, where queueing is only inferred: long prompts can look like it."""
 
 FULL_KV = 0.85
 """From this share on, it is the KV cache that keeps calls waiting."""
@@ -385,7 +380,7 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
     queued = _queued(calls, queues)
     lost_ns = length_ns(queues[call.id] for call in queued)
     certain = tells_of_queues(observed, calls)
-    least = SEVERAL if certain else LEAST_INFERRED
+    least = SEVERAL if certain else 2 * SEVERAL  # long prompts can look like it
     if len(queued) < least or not observed.matters(lost_ns) or had_places(observed, calls):
         return None
     waits = [queues[call.id].duration_ns for call in queued]
