@@ -196,12 +196,14 @@ class Observed:
 
     def while_counter(self, tag: str, name: str, holds: Callable[[float], bool]) -> list[Interval]:
         """When a server's counter had such a value: each holds until the next."""
+        return [held for held, value in self._held(tag, name) if holds(value)]
+
+    def _held(self, tag: str, name: str) -> list[tuple[Interval, float]]:
         values = self.counters.get((tag, name), ())
         ends_ns = [*(later.time_ns for later in values[1:]), self.run.end_ns]
         return [
-            Interval(start_ns=one.time_ns, end_ns=end_ns)
+            (Interval(start_ns=one.time_ns, end_ns=end_ns), one.value)
             for one, end_ns in zip(values, ends_ns, strict=False)
-            if holds(one.value)
         ]
 
     def matters(self, lost_ns: float) -> bool:
@@ -230,8 +232,8 @@ class Observed:
         """
         within = union(self.seen[events.ClientLag]) or union(self.calls)
         return (
-            self._mean_while(("process harness", "CPU"), within),
-            self._mean_while(("machine", "cores in use"), within),
+            self._mean_while("process harness", "CPU", within),
+            self._mean_while("machine", "cores in use", within),
         )
 
     @property
@@ -251,15 +253,10 @@ class Observed:
         """Whether all cores were in use, and not by this process."""
         return self.cores[1] >= CORE_FULL and self.cores[0] < CORE_FULL / 2
 
-    def _mean_while(self, counter: tuple[str, str], within: Sequence[Interval]) -> float:
-        values = self.counters.get(counter, ())
-        ends_ns = [*(later.time_ns for later in values[1:]), self.run.end_ns]
-        held = [
-            Interval(start_ns=one.time_ns, end_ns=max(one.time_ns, end_ns))
-            for one, end_ns in zip(values, ends_ns, strict=False)
-        ]
-        lengths = [length_ns(parts) for parts in parts_within(held, within)]
-        whole = sum(one.value * length for one, length in zip(values, lengths, strict=True))
+    def _mean_while(self, tag: str, name: str, within: Sequence[Interval]) -> float:
+        held = self._held(tag, name)
+        lengths = [length_ns(parts) for parts in parts_within([one for one, _ in held], within)]
+        whole = sum(value * length for (_, value), length in zip(held, lengths, strict=True))
         return whole / max(1, sum(lengths))
 
     def said(self, lost_ns: float) -> str:
@@ -330,11 +327,10 @@ def _noted(observed: Observed, items: Iterator[Item]) -> Iterator[Item]:
     """All items; times, counters and what lies in what are noted in passing."""
     for item in items:
         if type(item) is CounterSet:
-            tag = _tag_of(item.track or "")
-            if tag is not None:
+            if (item.track or "").startswith((_SERVER_TRACK, *_OWN_TRACKS)):
                 # The same few words in thousands of counters.
                 name, unit, track = map(intern, (item.name, item.unit, item.track or ""))
-                key = (intern(tag), name)
+                key = (intern(track.removeprefix(_SERVER_TRACK)), name)
                 counter = item._replace(name=name, unit=unit, track=track)
                 observed.counters.setdefault(key, []).append(counter)
         elif type(item) is SpanRecord or type(item) is Instant:
@@ -344,13 +340,6 @@ def _noted(observed: Observed, items: Iterator[Item]) -> Iterator[Item]:
             if type(item) is SpanRecord and item.status == "unfinished":
                 observed.unfinished.append(item)
         yield item
-
-
-def _tag_of(track: str) -> str | None:
-    """Of a server, its endpoint's; the track itself of the machine and of this process."""
-    if track in _OWN_TRACKS:
-        return track
-    return track.removeprefix(_SERVER_TRACK) if track.startswith(_SERVER_TRACK) else None
 
 
 def first_token_ns(call: Call) -> int | None:

@@ -144,10 +144,7 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
         "no models": Advice(
             "The pipeline's own limit: calls of nodes that call no model held its places.",
             "L6",
-            (
-                "make nodes that call no model faster, or fewer: each holds a place meanwhile",
-                "do such work for several items in one call of a node",
-            ),
+            ("make them faster, or do such work for several items in one call of a node",),
         )
     },
     explains=("place", "turn"),

@@ -291,28 +291,19 @@ def _slow_alone(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
     ]
     if len(alone) < LEAST_COMPARED:
         return None
-    itl_ns = statistics.median(map(_itl_ns, alone))
+    itl_ns = statistics.median(call.itl_mean_ns or 0 for call in alone)
     lost_ns = sum(call.phase_ns("decode") for call in alone) * (1 - TARGET_ITL_NS / itl_ns)
     if itl_ns < TYPEWRITER_NS or not observed.matters(lost_ns):
         return None
-    shares = {}
-    known = ""
     expected = None
     if limit is not None and limit.bound == "bandwidth":
         half = limit.with_weights(limit.weight_bytes // 2)
         expected = Expected("speed of a reply", limit.tokens_per_s, half, "tokens/s")
-    if limit is not None:
-        shares["memory_share"] = limit.memory_share
-        known = f" It wrote at {limit.memory_share:.0%} of what memory allows"
-        if limit.compute_share is not None:
-            shares["compute_share"] = limit.compute_share
-            known += f", and at {limit.compute_share:.0%} of what the processor does"
-        known += "."
     return Found(
         case=limit.bound if limit else "bandwidth",
         seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(alone)} calls that ran "
-        f"alone; {said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}." + known,
-        evidence=Evidence.of(alone, calls_alone=len(alone), itl_median_ms=itl_ns / 1e6, **shares),
+        f"alone; {said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
+        evidence=Evidence.of(alone, calls_alone=len(alone), itl_median_ms=itl_ns / 1e6),
         first=() if expected is None else ("use weights of half the size",),
         expected=expected,
         lost_ns=lost_ns,
@@ -329,10 +320,10 @@ def _slow_together(observed: Observed, model: str, calls: Sequence[Call]) -> Fou
         and call.itl_mean_ns
         and (call.output_tokens or 0) >= LEAST_OF_PACE
     ]
-    slow = [call for call in timed if _itl_ns(call) >= SLOW_FACTOR * TYPEWRITER_NS]
+    slow = [call for call in timed if (call.itl_mean_ns or 0) >= SLOW_FACTOR * TYPEWRITER_NS]
     if len(slow) < LEAST_COMPARED or 2 * len(slow) <= len(timed):
         return None
-    itl_ns = statistics.median(map(_itl_ns, slow))
+    itl_ns = statistics.median(call.itl_mean_ns or 0 for call in slow)
     lost_ns = length_ns(decoding(slow)) * (1 - TARGET_ITL_NS / itl_ns)
     if not observed.matters(lost_ns):
         return None
@@ -378,7 +369,3 @@ def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
         wanted=(Aim.MORE_KV_ROOM, ""),
         expected=Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls"),
     )
-
-
-def _itl_ns(call: Call) -> int:
-    return call.itl_mean_ns or 0

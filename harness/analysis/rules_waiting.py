@@ -41,11 +41,12 @@ from harness.trace.calls import Call
 from harness.trace.intervals import common, depths, length_ns, without
 from harness.trace.records import Interval
 
-LONG_LOAD_NS = 200_000_000
-"""A shorter load is a warm one: a model that is in memory answers within that."""
-
 LEAST_ITEMS = 4
 """Calls of a node of which one can be called slower than the others."""
+
+UNEVEN = 2
+"""How much longer the longest wait is than the shortest where others are in the way: a load takes
+about the same time each time."""
 
 SLOW_REPLICA = 2.0
 """How many times as long the slowest server of several takes for a token as the quickest."""
@@ -75,7 +76,7 @@ def cold_start(observed: Observed) -> Found | None:
 
 def _loaded(observed: Observed) -> Found | None:
     waited = {load: _waited_for(load, observed) for load in _first_loads(observed)}
-    firsts = [load for load, parts in waited.items() if length_ns(parts) >= LONG_LOAD_NS]
+    firsts = [load for load, parts in waited.items() if length_ns(parts) >= LEAST_LOST_NS]
     lost_ns = length_ns(part for load in firsts for part in waited[load])
     if not firsts or not observed.matters(lost_ns):
         return None
@@ -145,9 +146,8 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
     """The first call, or each one after a pause, waited for more than its prompt, alone."""
     if any(load.model == model for load in observed.loads):
         return None  # `_loaded` tells of loads that are known, and `queueing` of company.
-    alone = [c for n, c in enumerate(calls) if not n or c.start_ns >= calls[n - 1].end_ns]
-    waits_ns = {c.id: w for c in alone if (w := _unexplained_ns(observed, c)) >= LONG_NS}
-    cold = [call for call in alone if call.id in waits_ns]
+    waits_ns = _waits_alone(observed, calls, LONG_NS)
+    cold = [call for call in calls if call.id in waits_ns]
     warm_ns = [call.ttft_ns or 0 for call in calls if call.id not in waits_ns]
     lost_ns = sum(waits_ns.values())
     slowest_ns = max((call.ttft_ns or 0 for call in cold), default=0)
@@ -157,6 +157,7 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
         or any(call.start_ns < calls[0].end_ns for call in calls[1:])
         or (warm_ns and slowest_ns < 2 * statistics.median(warm_ns))
         or 1 < len(cold) < LEAST_COMPARED
+        or max(waits_ns.values()) > UNEVEN * min(waits_ns.values())
     ):
         return None
     return Found(
@@ -364,6 +365,11 @@ _QUEUE_HERE = f"{FEWER_CALLS}: they would wait here instead, and other work coul
             "L4a",
             (Aim.MORE_KV_ROOM, Aim.BOUND_QUEUE, _QUEUE_HERE),
         ),
+        "others": Advice(
+            "Queueing behind calls of others: this run had nothing else under way there.",
+            "L4a",
+            ("see what else the server answers meanwhile: its log, or its counters",),
+        ),
         "at its limit": Advice(
             "Queueing at a server that writes as much as it can: with more places, each call would "
             "be answered more slowly.",
@@ -373,9 +379,38 @@ _QUEUE_HERE = f"{FEWER_CALLS}: they would wait here instead, and other work coul
     },
     explains=("queue", "prefill"),
 )
+def queueing(observed: Observed) -> Found | None:
+    """Calls waited in their server for one of its places, behind each other or behind others."""
+    return _behind_each_other(observed) or _behind_others(observed)
+
+
 @per_model
-def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Calls waited in their server for one of its places."""
+def _behind_others(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    waits_ns = _waits_alone(observed, calls, LEAST_LOST_NS)
+    lost_ns, longest_ns = sum(waits_ns.values()), max(waits_ns.values(), default=0)
+    is_uneven = longest_ns > UNEVEN * min(waits_ns.values(), default=0)
+    if len(waits_ns) < 2 * SEVERAL or not is_uneven or not observed.matters(lost_ns):
+        return None
+    return Found(
+        severity="hint",
+        case="others",
+        seen=f"{len(waits_ns)} of {len(calls)} calls to '{model}' waited for their first token, up "
+        f"to {said_ns(longest_ns)} more than their prompts explain, now long, now short, with no "
+        f"other call of this run under way ({observed.said(lost_ns)}).",
+        evidence=Evidence.of((c for c in calls if c.id in waits_ns), queued_calls=len(waits_ns)),
+        lost_ns=lost_ns,
+    )
+
+
+def _waits_alone(observed: Observed, calls: Sequence[Call], least_ns: int) -> dict[int, int]:
+    """By call, what its prompt does not explain of its wait; of calls that came after the last."""
+    alone = (c for n, c in enumerate(calls) if not n or c.start_ns >= calls[n - 1].end_ns)
+    waits_ns = ((call.id, _unexplained_ns(observed, call)) for call in alone)
+    return {span: wait_ns for span, wait_ns in waits_ns if wait_ns >= least_ns}
+
+
+@per_model
+def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     queues = queues_in_server(observed, calls)
     queued = _queued(calls, queues)
     lost_ns = length_ns(queues[call.id] for call in queued)

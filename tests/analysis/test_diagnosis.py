@@ -38,6 +38,8 @@ RECORDED_RUNS: list[tuple[str, set[str], set[str]]] = [
     ("reply_gap", {"reply-gap"}, set()),
     ("slow_replica", {"straggler"}, set()),
     ("new_connections", {"new-connections"}, set()),
+    ("behind_others", {"queueing"}, set()),
+    ("busy_machine", set(), set()),  # healthy, while other programs took both cores
 ]
 """What must be said of each, and what may be. Made by record_runs.py; those from
 `unused_dependency` on at a loopback server that plants what they are called after."""
@@ -112,10 +114,10 @@ FAULTS = [
           "--kv-cache-dtype fp8, which halves the cache for less than 1 % loss", (8, 16, "calls")),
     Fault("slow-decode", planted.bandwidth_bound, {"calls_alone": 3, "itl_median_ms": 150}),
     Fault("slow-decode", lambda: planted.known_limits(1000),
-          {"memory_share": 0.667, "compute_share": 0.004}, "weights of half the size",
+          {"calls_alone": 3}, "weights of half the size",
           (6.67, 10, "tokens/s"), name="bandwidth, and known"),
     Fault("slow-decode", lambda: planted.known_limits(100, prefill_ms=6000),
-          {"memory_share": 0.067, "compute_share": 0.667}, "a smaller model",
+          {"calls_alone": 3}, "a smaller model",
           beside=frozenset({"prefill-bound", "serial-client"}), name="compute"),
     Fault("slow-decode", planted.slow_decode, {"slow_calls": 8, "itl_median_ms": 440},
           "threads one less than there are cores (now 2)"),

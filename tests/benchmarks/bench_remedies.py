@@ -3,8 +3,9 @@
     python tests/benchmarks/bench_remedies.py [--server llamacpp] [--server vllm] [--json]
 
 Each server is started with one place, and eight calls are made at once. The diagnosis names a
-setting; the server is started so, and the same run made again. The model is the demo's, of vLLM that in `VLLM_HOME`; llama-server is found
-by HARNESS_TEST_LLAMA_SERVER or in PATH. Let nothing else run meanwhile.
+setting; the server is started so, and the same run made again. The model is the demo's, of vLLM
+that in `VLLM_HOME`; llama-server is found by HARNESS_TEST_LLAMA_SERVER or in PATH. Let nothing else
+run meanwhile.
 """
 
 from __future__ import annotations
