@@ -165,6 +165,7 @@ def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Fo
     model, where = known[0].model, f" in '{known[0].node}'" if known[0].node else ""
     return Found(
         case=case,
+        severity="hint" if case == "longer" else "warning",  # a reply may have to be longer
         seen=f"{said.format(model=model, where=where)} as the run went on: {shown(after)} in the "
         f"later half of {len(known)} calls, {shown(before)} in the first",
         evidence=Evidence.of(later, calls=len(known), times_as_much=after / before),

@@ -123,8 +123,6 @@ def node_records(journal: Journal, *, latest: bool = False) -> tuple[NodeRecord,
 
 @dataclass(slots=True)
 class _Found:
-    """What a journal holds of one node call."""
-
     spans: list[NodeAttempt] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     output: NodeOutput | None = None
@@ -195,10 +193,12 @@ def _record(key: _Key, found: _Found, charges: Mapping[int, float], *, since: in
 def models_by_role(calls: Iterable[Call]) -> dict[str, tuple[str, ...]]:
     """The models that were asked, by role, as `NodeRecord.models` has them."""
     roles: dict[str, dict[str, None]] = {}
-    for call in calls:
-        served = call.model_id
+    # Failed attempts come last: who would have answered is known by the others.
+    for call in sorted(calls, key=lambda call: call.model_id is None):
+        served, names = call.model_id, roles.setdefault(call.role or "no role", {})
         said = f"{call.model} ({served})" if served and served != call.model else call.model
-        roles.setdefault(call.role or "no role", {})[said] = None
+        if served or not any(name.startswith(f"{said} (") for name in names):
+            names[said] = None
     return {role: tuple(sorted(models)) for role, models in roles.items()}
 
 
