@@ -44,16 +44,11 @@ def _messages(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.FunctionDef) and "Found" in called:
             found = filter(_text, _calls(node, "Found"))
             yield from (f"{_rule(node.name)}: {_text(one)}" for one in found)
-        elif isinstance(node, ast.Dict) and "Rule" in called:
-            for key, value in zip(node.keys, node.values, strict=True):
-                if isinstance(key, ast.Constant) and list(_calls(value, "Rule")):
-                    said = [one.args[1] for one in _calls(value, "Rule")]
-                    said += [one.args[0] for one in _calls(value, "Advice")]
-                    yield from (
-                        f"{_rule(key.value)}: {_template(one)}"
-                        for one in said
-                        if not isinstance(one, ast.Starred)
-                    )
+        elif isinstance(node, ast.Call) and _last_name(node) == "rule" and len(node.args) > 1:
+            said = [node.args[1], *(one.args[0] for one in _calls(node, "Advice"))]
+            if isinstance(code := node.args[0], ast.Constant):
+                texts = (_template(one) for one in said if not isinstance(one, ast.Starred))
+                yield from (f"{_rule(code.value)}: {text}" for text in texts)
 
 
 def _rule(name: str) -> str:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
+from harness.analysis import (  # noqa: F401 - each puts its rules into the table
+    rules_client,
+    rules_decoding,
+    rules_failures,
+    rules_prompts,
+    rules_waiting,
+)
 from harness.analysis.facts import Observed, observe
-from harness.analysis.finding import SEVERITIES, Diagnosis, Finding, counted, said_ns
+from harness.analysis.finding import SEVERITIES, Diagnosis, Finding, counted
 from harness.analysis.rules import RULES
 from harness.analysis.rules_failures import reached_own_limit
-from harness.analysis.run_report import Targets, goodput_of
+from harness.analysis.time_budget import TimeShare
 from harness.errors import Notice
-from harness.trace.calls import percentiles_of
 from harness.trace.journal_reader import Journal
 
 
@@ -25,10 +31,9 @@ def diagnose(journal: Journal) -> Diagnosis:
         time=observed.shares,
         speed_limits=observed.limits,
         findings=findings,
-        unexplained=slowness(observed)
-        if not any(RULES[finding.rule].slows_replies for finding in findings)
-        else None,
-        remarks=remarks(observed),
+        checked=tuple(RULES),
+        unexplained=_unexplained(observed, findings),
+        remarks=tuple(remarks(observed)),
         not_examined=not_examined(observed),
     )
 
@@ -49,27 +54,28 @@ def _explains(cause: Finding, finding: Finding) -> bool:
     )
 
 
-def slowness(observed: Observed) -> Notice | None:
-    """How slow calls were, in a sentence; None if most met the targets, or none can be judged."""
-    targets = Targets()
-    goodput = goodput_of(observed.calls, targets=targets, run_ns=observed.run.duration_ns)
-    slow = goodput.missed - goodput.failed
-    if slow <= goodput.met:
-        return None
-    answered = [call for call in observed.calls if call.status == "ok"]
-    first = _median(call.ttft_ns for call in answered)
-    between = _median(call.itl_mean_ns for call in answered)
-    return Notice(
-        code="diagnosis.slowness-unexplained",
-        message=f"{slow} of {goodput.met + slow} calls took longer than "
-        f"{said_ns(targets.ttft_ns)} to their first token or {said_ns(targets.itl_ns)} from token "
-        f"to token: {first} and {between} in the median.",
-    )
+def _unexplained(observed: Observed, findings: tuple[Finding, ...]) -> TimeShare | None:
+    """The largest share of the critical path that no finding accounts for."""
+    explained = {kind for finding in findings for kind in RULES[finding.rule].explains}
+    return next((one for one in observed.shares if one.kind not in explained), None)
 
 
-def remarks(observed: Observed) -> tuple[Notice, ...]:
+def remarks(observed: Observed) -> Iterator[Notice]:
     """Facts that may be intended, a sentence for each."""
-    return tuple(
+    own, used = observed.cores
+    if observed.is_starved and not any(one.is_in_process for one in observed.servers.values()):
+        yield Notice(
+            code="diagnosis.foreign-load",
+            message=f"Other programs kept this machine busy: {used:.0%} of its cores were in use "
+            f"while calls ran, and this process took {own:.2f} of one. Times may be longer for it.",
+        )
+    if observed.calls and all(call.from_cache for call in observed.calls):
+        yield Notice(
+            code="diagnosis.from-cache",
+            message=f"No model was asked: all {counted(len(observed.calls), 'call')} were answered "
+            "from the cache.",
+        )
+    yield from (
         Notice(
             code="diagnosis.replies-cut",
             message=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' reached "
@@ -101,8 +107,3 @@ def not_examined(observed: Observed) -> tuple[Notice, ...]:
             )
         )
     return tuple(missing)
-
-
-def _median(durations_ns: Iterable[int | None]) -> str:
-    found = percentiles_of(durations_ns)
-    return said_ns(found.p50_ns) if found else "unknown"

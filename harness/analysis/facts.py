@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,7 +17,7 @@ from harness.analysis.time_budget import TimeShare, TimeSpent
 from harness.inference.providers import PROVIDERS, Aim, Provider
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
-from harness.trace.intervals import depths, length_ns, parts_within, union
+from harness.trace.intervals import depths, length_ns, mean_depths, parts_within, union
 from harness.trace.journal_reader import Item, Journal
 from harness.trace.node_records import CriticalPath, critical_path
 from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
@@ -30,10 +31,41 @@ LEAST_LOST_SHARE = 0.05
 TEXTS_OF_CALLS = 200
 """Of so many calls, from the first, the texts are compared: a fault that repeats shows in them."""
 
+SEVERAL = 2
+"""So often is no chance."""
+
+LEAST_COMPARED = 3
+"""Calls of a kind whose median tells of it."""
+
+MOSTLY = 0.5
+"""From this share on."""
+
+ALONE = 1.1
+"""Calls under way at once, on average, up to which a call was alone."""
+
+LONG_NS = 500_000_000
+"""The target for the first token in interactive use; as a gap or a delay, worth a finding."""
+
+GAIN = 1.1
+"""So many times as much is more."""
+
+QUICKEST_TOKENS_PER_S = 5_000
+"""Of one reply: no model writes so fast, and what seems to was kept back."""
+
+LEAST_OF_PACE = 16
+"""Tokens of a reply that has a pace."""
+
+CORE_FULL = 0.85
+"""Of a core, from which on a Python process has no more to compute with."""
+
+MUCH_LAG = 0.25
+"""Of the critical path, from which on the process is what is slow."""
+
 MACHINE = "machine"
 """The device of models that are in the machine's own memory."""
 
 _SERVER_TRACK = "server "
+_OWN_TRACKS = {"process harness", "machine"}
 
 
 class Server(events.Endpoint, name=events.Endpoint.NAME):
@@ -107,8 +139,8 @@ class Observed:
     nodes: dict[int, events.NodeAttempt] = field(default_factory=dict)
     """By their spans."""
     place_waits: dict[int, Interval] = field(default_factory=dict)
-    """Of node calls that waited for one of the pipeline's places, by their spans: until each
-    began."""
+    """Of node calls that waited for a place, the pipeline's or their node's, by their spans: until
+    each began."""
     max_parallel: int | None = None
     """How many calls of nodes the pipeline runs at once; None for any number."""
     lost_to_places_ns: int = 0
@@ -121,6 +153,8 @@ class Observed:
     """The span around each span; phases left out."""
     sources: dict[int, list[int]] = field(default_factory=dict)
     """By span, the spans that it had to wait for."""
+    decided: set[tuple[int, int]] = field(default_factory=set)
+    """Of those, sources with the nodes whose `when=` they were given to."""
 
     @cached_property
     def texts(self) -> Mapping[object, str]:
@@ -162,12 +196,14 @@ class Observed:
 
     def while_counter(self, tag: str, name: str, holds: Callable[[float], bool]) -> list[Interval]:
         """When a server's counter had such a value: each holds until the next."""
+        return [held for held, value in self._held(tag, name) if holds(value)]
+
+    def _held(self, tag: str, name: str) -> list[tuple[Interval, float]]:
         values = self.counters.get((tag, name), ())
         ends_ns = [*(later.time_ns for later in values[1:]), self.run.end_ns]
         return [
-            Interval(start_ns=one.time_ns, end_ns=end_ns)
+            (Interval(start_ns=one.time_ns, end_ns=end_ns), one.value)
             for one, end_ns in zip(values, ends_ns, strict=False)
-            if holds(one.value)
         ]
 
     def matters(self, lost_ns: float) -> bool:
@@ -176,12 +212,52 @@ class Observed:
 
     @property
     def more_places(self) -> str:
-        """The pipeline's limit with which nothing would have waited; empty if waits were short."""
+        """A larger limit of the pipeline, twice as large at most; empty if waits were short."""
         waits = self.place_waits.values()
+        own = [n for n in self.place_waits if self.nodes[n].concurrency_wait_ns]
+        if 2 * len(own) > len(waits):
+            return f"a larger Concurrency(n) of '{self.nodes[own[0]].node}'"
         if self.max_parallel is None or not self.matters(length_ns(waits)):
             return ""
         enough = self.max_parallel + max(depth for _, depth in depths(waits))
-        return f"max_parallel={enough} in Pipeline(…), or None for no limit"
+        more = min(enough, 2 * self.max_parallel)
+        is_batch = any(one.is_batch for one in self.seen[events.Pipeline])
+        return f"--max-parallel {more}" if is_batch else f"max_parallel={more} in Pipeline(…)"
+
+    @cached_property
+    def cores(self) -> tuple[float, float]:
+        """What this process took of a core, and the share of all cores in use.
+
+        While the event loop stood still, or while calls ran if it never did.
+        """
+        within = union(self.seen[events.ClientLag]) or union(self.calls)
+        return (
+            self._mean_while("process harness", "CPU", within),
+            self._mean_while("machine", "cores in use", within),
+        )
+
+    @property
+    def is_core_full(self) -> bool:
+        """Whether this process took all that a Python process can compute with."""
+        # Where others want the cores as well, it gets a part of one.
+        least = CORE_FULL / 2 if self.cores[1] >= CORE_FULL else CORE_FULL
+        return self.is_late and self.cores[0] >= least
+
+    @property
+    def is_late(self) -> bool:
+        """Whether this process could not have handled more calls at once in time."""
+        return sum(one.share for one in self.shares if one.kind == "client lag") >= MUCH_LAG
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether all cores were in use, and not by this process."""
+        return self.cores[1] >= CORE_FULL and self.cores[0] < CORE_FULL / 2
+
+    def _mean_while(self, tag: str, name: str, within: Sequence[Interval]) -> float:
+        held = self._held(tag, name)
+        lengths = [length_ns(parts) for parts in parts_within([one for one, _ in held], within)]
+        whole = sum(value * length for (_, value), length in zip(held, lengths, strict=True))
+        return whole / max(1, sum(lengths))
 
     def said(self, lost_ns: float) -> str:
         """A part of the run for people: `4.3 s, 41 % of the run`."""
@@ -229,15 +305,17 @@ def observe(journal: Journal) -> Observed:
     observed.retries = [retry for retry in seen[events.Retry] if retry.model is not None]
     observed.nodes = {node.id: node for node in seen[events.NodeAttempt]}
     observed.place_waits = {
-        node.id: Interval(start_ns=node.start_ns - wait_ns, end_ns=node.start_ns)
+        node.id: Interval(start_ns=node.start_ns - node.waited_ns, end_ns=node.start_ns)
         for node in seen[events.NodeAttempt]
-        if (wait_ns := node.place_wait_ns or 0) > 0
+        if node.waited_ns > 0
     }
     for run in seen[events.Run]:
         observed.max_parallel = run.max_parallel
     for flow in journal.flows:
         if flow.name != "call":  # which leads from a span into itself
             observed.sources.setdefault(flow.target, []).append(flow.source)
+        if flow.name == "condition":
+            observed.decided.add((flow.source, flow.target))
     observed.lost_to_places_ns = lost_to_places_ns(seen[events.NodeAttempt], journal.flows)
     observed.limits = speed_limits_of(observed.calls, seen)
     observed.path = critical_path(seen[events.NodeAttempt], journal.flows, run=observed.run)
@@ -249,10 +327,10 @@ def _noted(observed: Observed, items: Iterator[Item]) -> Iterator[Item]:
     """All items; times, counters and what lies in what are noted in passing."""
     for item in items:
         if type(item) is CounterSet:
-            if item.track and item.track.startswith(_SERVER_TRACK):
+            if (item.track or "").startswith((_SERVER_TRACK, *_OWN_TRACKS)):
                 # The same few words in thousands of counters.
-                name, unit, track = map(intern, (item.name, item.unit, item.track))
-                key = (track.removeprefix(_SERVER_TRACK), name)
+                name, unit, track = map(intern, (item.name, item.unit, item.track or ""))
+                key = (intern(track.removeprefix(_SERVER_TRACK)), name)
                 counter = item._replace(name=name, unit=unit, track=track)
                 observed.counters.setdefault(key, []).append(counter)
         elif type(item) is SpanRecord or type(item) is Instant:
@@ -296,6 +374,45 @@ def busy_ns(call: Call) -> int:
 def decoding(calls: Sequence[Call]) -> list[Interval]:
     """When each was being answered."""
     return [interval for call in calls for interval in call.phases.get("decode", ())]
+
+
+def came_at_once(call: Call) -> bool:
+    """Whether the tokens of a reply came together: it was kept back, and its pace is no model's."""
+    tokens = call.output_tokens or 0
+    quickest_ns = tokens / QUICKEST_TOKENS_PER_S * 1e9
+    return tokens >= LEAST_OF_PACE and call.phase_ns("decode") < quickest_ns
+
+
+def company_of(calls: Sequence[Call]) -> Mapping[int, float]:
+    """How many replies were under way, on average, while each call was being answered.
+
+    By the call's span; itself included.
+    """
+    answered = [call for call in calls if call.phase_ns("decode") > 0]
+    depths = mean_depths([call.phases["decode"][0] for call in answered])
+    return {call.id: depth for call, depth in zip(answered, depths, strict=True)}
+
+
+def gains_by_company(calls: Sequence[Call]) -> bool | None:
+    """Whether a server wrote more tokens a second the more replies were under way.
+
+    Compares the calls with much company with those with half as much or less; None without such.
+    """
+    company = company_of(calls)
+    timed = [c for c in calls if c.id in company and c.itl_mean_ns and not came_at_once(c)]
+    most = max((company[call.id] for call in timed), default=0.0)
+    rates = [
+        [
+            company[call.id] / (call.itl_mean_ns or 1)
+            for call in timed
+            if low < company[call.id] <= up
+        ]
+        for low, up in ((0.0, most / 2), (most / 2, most))
+    ]
+    if min(map(len, rates)) < LEAST_COMPARED:
+        return None
+    fewer, more = map(statistics.median, rates)
+    return more > GAIN * fewer
 
 
 def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Interval]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from harness.analysis.speed_limits import SpeedLimit
 from harness.analysis.time_budget import TimeShare
 from harness.errors import Notice
 from harness.inference.providers import Aim
+from harness.trace.events import SpanEvent
 from harness.trace.records import RunState
 
 Severity = Literal["error", "warning", "hint"]
@@ -39,15 +40,6 @@ MOST_SPANS = 20
 _MOST_NAMES = 3
 
 
-class Spanned(Protocol):
-    """Anything with a span of its own: a call, a load."""
-
-    @property
-    def id(self) -> int:
-        """The span's."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Spans to look at, and measured figures."""
@@ -57,7 +49,7 @@ class Evidence:
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, shown: Iterable[Spanned], /, **figures: float) -> Evidence:
+    def of(cls, shown: Iterable[SpanEvent], /, **figures: float) -> Evidence:
         """The first of these spans, and the figures as far as they can be trusted."""
         return cls(
             spans=tuple(one.id for one in shown)[:MOST_SPANS],
@@ -157,8 +149,10 @@ class Diagnosis:
     """The speed of models against the machine's limits, as far as known."""
     findings: tuple[Finding, ...] = ()
     """Worst first: errors, then what took the most time."""
-    unexplained: Notice | None = None
-    """How slow its calls were, if most missed the targets without a finding that explains it."""
+    checked: tuple[str, ...] = ()
+    """The rules that were asked."""
+    unexplained: TimeShare | None = None
+    """The largest share of the critical path that no finding accounts for."""
     remarks: tuple[Notice, ...] = ()
     """Facts that may be intended, a sentence for each."""
     not_examined: tuple[Notice, ...] = ()

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from harness.analysis.facts import (
     LEAST_LOST_NS,
+    MOSTLY,
+    SEVERAL,
     TEXTS_OF_CALLS,
     Observed,
     busy_ns,
+    gains_by_company,
     per_model,
     queues_in_server,
     tells_of_queues,
-    ttft,
 )
-from harness.analysis.finding import MOST_SPANS, Evidence, Expected, Found, counted, named, said_ns
+from harness.analysis.finding import MOST_SPANS, Evidence, Found, counted, named, said_ns
+from harness.analysis.rules import Advice, rule
 from harness.analysis.rules_prompts import needed_replies
 from harness.analysis.rules_waiting import FULL_KV, had_places
 from harness.trace import events
@@ -33,20 +38,33 @@ LARGE_SHARE = 0.4
 LONGEST_GAP_NS = 1_000_000_000
 """A call that comes later after the one before waited for something: a person, a tool."""
 
-SAMPLE_LAG_NS = 1_200_000_000
-"""A counter may be so much older than it looks: llama.cpp is asked every 1.1 s."""
 
-LEAST_TURNS = 2
-"""Calls that waited for their turn, or queued in the server; one alone may have met a moment."""
-
-LEAST_IDLE_CALLS = 2
-"""Calls that waited while nothing was at work."""
-
-LEAST_AT_ONE_PLACE = 0.5
-"""The share of the time that the process stood still which one function has to answer for, before
-it is called the cause."""
+_MAPPED_NODE = "make it a mapped node, which runs once per item: @pipeline.node(each={{...}})"
+_TOGETHER = "make the calls of one function together: asyncio.gather, or a task group"
 
 
+@rule(
+    "serial-client",
+    "A serial client: the server had one call at a time, and calls that do not need each other "
+    "waited for each other. A server that batches them gives them back sooner.",
+    "L6",
+    _MAPPED_NODE,
+    _TOGETHER,
+    cases={
+        "in process": Advice(
+            "A serial client: the engine had one call at a time. It shares the processor's cores "
+            "among the calls under way, so several at once may be no faster there; a server that "
+            "batches them on a GPU would be.",
+            "L6",
+            (
+                "serve the model from one that batches on a GPU, if there is one",
+                _MAPPED_NODE,
+                _TOGETHER,
+            ),
+        )
+    },
+    explains=("decode", "prefill", "overhead"),
+)
 def serial_client(observed: Observed) -> Found | None:
     """Calls that do not need each other went one after another, none beside another.
 
@@ -55,7 +73,7 @@ def serial_client(observed: Observed) -> Found | None:
     """
     alone = _alone(observed.calls)
     first = alone[:TEXTS_OF_CALLS]
-    if len(first) < LEAST_SERIAL_CALLS:
+    if len(first) < LEAST_SERIAL_CALLS or "RateLimited" in {one.reason for one in observed.retries}:
         return None
     # When each could have ended, had it begun as soon as those it needs had; and its place in the
     # longest row of calls that it needs.
@@ -87,18 +105,13 @@ def serial_client(observed: Observed) -> Found | None:
         + (
             ""
             if in_process
-            else f" Run at once, they could have saved up to {observed.said(lost_ns)}."
+            else f" Run at once, they could have saved up to {observed.said(lost_ns)}, if the "
+            "server has places for them."
         ),
         first=(observed.more_places,) if kept_apart and observed.more_places else (),
         evidence=Evidence.of(independent, serial_calls=len(alone), independent_calls=at_once),
-        expected=None if in_process else _shorter(observed, lost_ns),
         lost_ns=None if in_process else lost_ns,
     )
-
-
-def _shorter(observed: Observed, gain_ns: float) -> Expected:
-    run_s = observed.run.duration_ns / 1e9
-    return Expected("the run", run_s, run_s - gain_ns / 1e9, "s")
 
 
 def _needed_or_paused(observed: Observed, calls: Sequence[Call]) -> Iterator[set[int]]:
@@ -122,24 +135,40 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
     return alone
 
 
+@rule(
+    "max-parallel",
+    "A limit of the run's own held calls back, and nothing shows that the server was full.",
+    "L6",
+    "raise it step by step, while the calls do not get slower and the run gets shorter",
+    cases={
+        "no models": Advice(
+            "The pipeline's own limit: calls of nodes that call no model held its places.",
+            "L6",
+            ("make them faster, or do such work for several items in one call of a node",),
+        )
+    },
+    explains=("place", "turn"),
+    explained_by=("client-lag",),
+)
+def max_parallel(observed: Observed) -> Found | None:
+    """Calls waited for a turn at an endpoint, or calls of nodes for a place, under a limit."""
+    found = [one for one in (_turns(observed), _places(observed)) if one is not None]
+    return max(found, key=lambda one: one.lost_ns or 0, default=None)
+
+
 @per_model
-def max_concurrency(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Calls waited for their turn under the endpoint's own limit, and its server was not full."""
     turns = [turn for call in calls for turn in call.turns]
     waited = [call for call in calls if length_ns(call.turns) >= LEAST_LOST_NS]
     lost_ns = length_ns(turns)
-    if (
-        len(waited) < LEAST_TURNS
-        or not observed.matters(lost_ns)
-        or _is_full(observed, model, calls)
-        or any(pause.model == model and pause.reason == "RateLimited" for pause in observed.retries)
-    ):
+    if len(waited) < SEVERAL or not observed.matters(lost_ns) or _is_full(observed, model, calls):
         return None
     server = observed.server(model)
     certain = tells_of_queues(observed, calls) or server.is_in_process
     limit = server.max_parallel
     longest_ns = max(turn.duration_ns for turn in turns)
-    at_once = max(depth for _, depth in depths(calls))
+    most = max(depth for _, depth in depths(calls))
     now = "" if limit is None else f" (now {limit})"
     return Found(
         severity="warning" if certain else "hint",
@@ -156,10 +185,7 @@ def max_concurrency(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
             longest_wait_s=longest_ns / 1e9,
             **({} if limit is None else {"max_parallel": limit}),
         ),
-        first=(
-            f"max_parallel = {at_once} under [endpoints.{model}]{now}, if so many are answered",
-        ),
-        expected=Expected("longest wait for a turn", longest_ns / 1e9, 0.0, "s"),
+        first=(f"max_parallel = {min(most, 2 * (limit or most))} under [endpoints.{model}]{now}",),
         lost_ns=lost_ns,
     )
 
@@ -171,13 +197,37 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
     queued = [queue for queue in queues if queue.duration_ns >= LEAST_LOST_NS]
     server = observed.server(model)
     return (
-        bool(observed.highest(model, "waiting"))
+        observed.is_late
+        or gains_by_company(calls) is False
+        or any(pause.model == model and pause.reason == "RateLimited" for pause in observed.retries)
+        or bool(observed.highest(model, "waiting"))
         or kv > FULL_KV
-        or (len(queued) >= LEAST_TURNS and not had_places(observed, calls))
+        or (len(queued) >= SEVERAL and not had_places(observed, calls))
         or (server.is_in_process and server.places <= (server.max_parallel or server.places))
     )
 
 
+@rule(
+    "client-lag",
+    "A blocked event loop: code that computes, or waits without `await`, stops everything else in "
+    "the process. Replies stay unread, and no call is sent.",
+    "L6",
+    "define the node with def in place of async def: it runs in a thread then",
+    "call what takes long with await asyncio.to_thread(…)",
+    "what keeps the interpreter's lock (an extension that computes) needs a process",
+    cases={
+        "core full": Advice(
+            "One core is all that a Python process computes with, and this one was full: the run "
+            "made as many calls a second as it can.",
+            "L6",
+            (
+                "divide the rows over several processes, or run nodes on workers (--on ray)",
+                "more calls at once gain nothing",
+            ),
+        ),
+    },
+    explains=("client lag",),
+)
 def client_lag(observed: Observed) -> Found | None:
     """The process stood still, while calls were under way or other nodes could have gone on."""
     at_work = [*observed.calls, *observed.seen[events.Embed]]
@@ -192,16 +242,18 @@ def client_lag(observed: Observed) -> Found | None:
     longest_first = sorted(lags, key=lambda lag: lag.duration_ns, reverse=True)
     longest_ns = longest_first[0].duration_ns
     place = _place_of_most(longest_first)
+    if place is None and not observed.is_core_full:
+        return None  # Of other programs, a remark tells.
     unreliable = [call for call in observed.calls if call.has_unreliable_latency]
     return Found(
         # Many short ones are what a busy process looks like.
-        severity="warning" if place and place.duration_ns >= LEAST_LOST_NS else "hint",
-        case="no one place" if place is None else "",
+        severity="warning" if place is None or place.duration_ns >= LEAST_LOST_NS else "hint",
+        case="" if place else "core full",
         seen=f"The event loop of this process stood still for {said_ns(longest_ns)}"
         + (f" and {counted(len(lags) - 1, 'shorter time')}" if len(lags) > 1 else "")
         + (" while calls to models were" if common(lags, at_work) else " while other nodes were")
         + f" under way ({observed.said(lost_ns)})"
-        + (", at no one place." if place is None else f": {_said_place(observed, place)}.")
+        + (f": {_said_place(observed, place)}." if place else ", at no one place.")
         + (
             f" Latencies of {counted(len(unreliable), 'call')} are unreliable for that."
             if unreliable
@@ -229,7 +281,7 @@ def _place_of_most(lags: Sequence[events.ClientLag]) -> events.ClientLag | None:
     for lag in lags:
         by_function[lag.function] += lag.duration_ns
     function, most_ns = by_function.most_common(1)[0]
-    if function is None or most_ns < LEAST_AT_ONE_PLACE * by_function.total():
+    if function is None or most_ns < MOSTLY * by_function.total():
         return None
     return next(lag for lag in lags if lag.function == function)
 
@@ -244,67 +296,118 @@ def _said_place(observed: Observed, lag: events.ClientLag) -> str:
     return f"in '{lag.function}' ({lag.at})" + (f", while {named(during)} ran" if during else "")
 
 
-def max_parallel(observed: Observed) -> Found | None:
-    """Calls of nodes waited for one of the pipeline's places, and the run with them."""
+def _places(observed: Observed) -> Found | None:
+    """Calls of nodes waited for one of the pipeline's places, or of their node's own."""
     waits = observed.place_waits
-    if len(waits) < LEAST_TURNS:
-        return None
     gain_ns = observed.lost_to_places_ns
-    if not observed.matters(gain_ns):
+    if len(waits) < SEVERAL or not observed.matters(gain_ns):
         return None
     at_work = [*observed.calls, *observed.seen[events.Embed]]
     calls_models = length_ns(common(waits.values(), at_work)) > length_ns(waits.values()) / 2
     models = observed.by_model() if calls_models else {}
     if any(_is_full(observed, model, calls) for model, calls in models.items()):
-        return None  # They would wait in the server.
+        return None  # They would wait in the server, or for this process.
     certain = all(tells_of_queues(observed, calls) for calls in models.values())
-    places, most = observed.max_parallel or 1, max(depth for _, depth in depths(waits.values()))
     longest_first = sorted(waits, key=lambda span: waits[span].duration_ns, reverse=True)
     return Found(
         severity="warning" if certain else "hint",
         case="" if calls_models else "no models",
-        seen=f"{len(waits)} calls of nodes waited for one of the pipeline's {places} places, up to "
-        f"{said_ns(waits[longest_first[0]].duration_ns)}. With a place for each, the run could "
-        f"have taken {observed.said(gain_ns)} less"
-        + (
-            "."
-            if certain
-            else ", if the servers, which do not report queues, can answer that many calls at once."
-        ),
+        seen=f"{len(waits)} calls of nodes waited for one of the places of the pipeline "
+        f"(max_parallel={observed.max_parallel}) or of their node, up to "
+        f"{said_ns(waits[longest_first[0]].duration_ns)}. These waits held the run up for "
+        f"{observed.said(gain_ns)}"
+        + ("." if certain else ", and the servers do not report whether they were full."),
         evidence=Evidence(
             spans=tuple(longest_first[:MOST_SPANS]),
-            figures={"waiting_node_calls": len(waits), "max_parallel": places},
+            figures={"waiting_node_calls": len(waits), "max_parallel": observed.max_parallel or 0},
         ),
-        first=(f"max_parallel={places + most} in Pipeline(…), or None for no limit",),
-        expected=_shorter(observed, gain_ns),
+        first=(observed.more_places,),
         lost_ns=gain_ns,
     )
 
 
-def idle_device(observed: Observed) -> Found | None:
-    """Calls were under way to a server that said it had none."""
-    for model, calls in observed.by_model().items():
-        if observed.server(model).is_in_process:
-            continue  # nothing is in between, and while another model loads it cannot be sampled
-        idle = common(
-            observed.while_counter(model, "running", lambda running: running == 0),
-            observed.while_counter(model, "waiting", lambda waiting: waiting == 0),
+@rule(
+    "new-connections",
+    "Connections are not kept: the server, or a proxy before it, closes each after its reply. A "
+    "new one costs a round trip, with TLS two or three, and often more on the other side.",
+    "L5",
+    "turn keep-alive on at the server or proxy, with a longer time than calls are apart",
+    explains=("overhead",),
+)
+@per_model
+def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """Calls that followed each other opened a connection each."""
+    # After a longer pause, and with many at once, this process closes connections itself.
+    after = [
+        later
+        for before, later in pairwise(calls)
+        if 0 <= later.start_ns - before.end_ns < LONGEST_GAP_NS
+    ]
+    new = [call for call in after if call.connecting_ns is not None]
+    lost_ns = sum(call.connecting_ns or 0 for call in new)
+    is_few = len(new) < LEAST_SERIAL_CALLS or len(new) <= MOSTLY * len(after)
+    if is_few or observed.server(model).is_in_process:
+        return None
+    return Found(
+        severity="warning" if observed.matters(lost_ns) else "hint",
+        seen=f"{len(new)} of {len(after)} calls to '{model}' that followed another opened a new "
+        f"connection ({observed.said(lost_ns)}).",
+        evidence=Evidence.of(new, new_connections=len(new), calls=len(after)),
+        lost_ns=lost_ns,
+    )
+
+
+_CONDITION_CHARS = 24
+"""A shorter reply may well be a decision: what follows it need not repeat it."""
+_PIECES = re.compile(r'[\n,;:."]')
+_LEAST_PIECE = 4
+"""Characters of an item of a list, which a prompt may have alone."""
+
+
+@rule(
+    "unused-dependency",
+    "The node waited for the other's output, and nothing of it is in its prompts. Its code may use "
+    "it otherwise.",
+    "L6",
+    "if it is not needed, take the parameter out: both then run at the same time",
+    explains=("decode", "prefill"),
+)
+def unused_dependency(observed: Observed) -> Found | None:
+    """A node on the critical path whose prompts quote nothing of the node that it waited for."""
+    calls: dict[int, list[Call]] = {}
+    for call in observed.calls[:TEXTS_OF_CALLS]:
+        if call.node_span is not None and call.status == "ok":
+            calls.setdefault(call.node_span, []).append(call)
+    worst: Found | None = None
+    for before, step in pairwise(observed.path.steps):
+        sources = observed.sources.get(step.span, ())
+        is_edge = before.span in sources and (before.span, step.span) not in observed.decided
+        replies = [observed.reply(call) or "" for call in calls.get(before.span, ())]
+        prompts = [observed.prompt(call) or "" for call in calls.get(step.span, ())]
+        if not (is_edge and replies and prompts and all(replies) and all(prompts)):
+            continue
+        uses = needed_replies(
+            [*([""] * len(replies)), *prompts], [*replies, *([""] * len(prompts))]
         )
-        certain = [Interval(start_ns=i.start_ns, end_ns=i.end_ns - SAMPLE_LAG_NS) for i in idle]
-        sent = [(call, one) for call in calls if (one := ttft(call))]
-        waits = parts_within((one for _, one in sent), certain)
-        waiting = [call for (call, _), parts in zip(sent, waits, strict=True) if parts]
-        lost_ns = length_ns(part for parts in waits for part in parts)
-        if len(waiting) >= LEAST_IDLE_CALLS and observed.matters(lost_ns):
-            return Found(
+        pieces = {piece.strip() for reply in replies for piece in _PIECES.split(reply)}
+        quotes = any(len(one) >= _LEAST_PIECE and one in p for one in pieces for p in prompts)
+        is_item = observed.nodes[step.span].item is not None
+        if any(uses) or quotes or is_item or max(map(len, replies)) < _CONDITION_CHARS:
+            continue
+        others_ns = [observed.nodes[n].end_ns for n in sources if n in observed.nodes]
+        others_ns.remove(observed.nodes[before.span].end_ns)
+        could_ns = max(others_ns, default=observed.nodes[before.span].start_ns)
+        lost_ns = min(observed.nodes[step.span].start_ns - could_ns, step.duration_ns)
+        if observed.matters(lost_ns) and (worst is None or lost_ns > (worst.lost_ns or 0)):
+            worst = Found(
                 severity="hint",
-                model=model,
-                seen=f"{len(waiting)} calls to '{model}' were under way while its server reported "
-                f"none running and none waiting ({observed.said(lost_ns)}).",
-                evidence=Evidence.of(waiting, waiting_calls=len(waiting)),
+                seen=f"'{step.node}' waited for '{before.node}', and no prompt of it has anything "
+                f"of what the models replied there. Side by side they would save at most "
+                f"{observed.said(lost_ns)}.",
+                evidence=Evidence(spans=(before.span, step.span), figures={}),
                 lost_ns=lost_ns,
             )
-    return None
+    return worst
 
 
 def needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
@@ -365,26 +468,42 @@ def _same_prompt(earlier: Call, later: Call) -> bool:
     return later.prompt_sha256 is not None and later.prompt_sha256 == earlier.prompt_sha256
 
 
+@rule(
+    "slow-code",
+    "Work beside models: a computation, a file, a tool or a pause in the node itself.",
+    "L6",
+    "see where: with run.span(…) around its parts, or a profiler (py-spy)",
+    "do it while models work: in a node of its own that others need not wait for",
+    "make independent parts of it together: asyncio.gather, or a mapped node",
+    explains=("code", "tool", "client lag"),
+    explained_by=("client-lag",),
+)
 def slow_code(observed: Observed) -> Found | None:
-    """A node's own code, or what it waited for beside models, took much of the critical path.
+    """A tool, or a node's own code, took much of the critical path.
 
     A hint: only its author knows whether it has to be there, and can be quicker.
     """
     functions = Counter(lag.function for lag in observed.seen[events.ClientLag] if lag.function)
-    kinds = {"code", "client lag"} if functions else {"code"}
+    is_own = bool(functions) or not observed.is_starved
+    kinds = {"code", "tool", "client lag"} if is_own else {"code", "tool"}
     taken = [one for one in observed.shares if one.kind in kinds]
     taken_ns = sum(one.duration_ns for one in taken)
     if sum(one.share for one in taken) < LARGE_SHARE or not observed.matters(taken_ns):
         return None
+    tools = sorted(observed.seen[events.Tool], key=lambda tool: -tool.duration_ns)
     names = [one.node for one in taken if one.node] or [step.node for step in observed.path.steps]
-    if not names:
+    if taken[0].kind == "tool" and tools:
+        what = f"The tool '{tools[0].tool}' took"
+        spans = [tool.id for tool in tools]
+    elif names:
+        where = "".join(f", in the function '{name}'" for name, _ in functions.most_common(1))
+        what = f"Code of {named(names[:1])}{where}, with its waits, took most of"
+        spans = [step.span for step in observed.path.steps if step.node in names[:1]]
+    else:
         return None
-    spans = [step.span for step in observed.path.steps if step.node in names[:1]]
-    where = "".join(f", in the function '{name}'" for name, _ in functions.most_common(1))
     return Found(
         severity="hint",
-        seen=f"Nodes' own code, with its waits, took {observed.said(taken_ns)}, most of it in "
-        f"{named(names[:1])}{where}: no model worked for it in that time.",
+        seen=f"{what} {observed.said(taken_ns)}: no model worked for it in that time.",
         evidence=Evidence(spans=tuple(spans[:1]), figures={"code_s": taken_ns / 1e9}),
         lost_ns=taken_ns,
     )

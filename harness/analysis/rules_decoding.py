@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
 
-from harness.analysis.facts import Observed, decoding, per_model
+from harness.analysis.facts import (
+    ALONE,
+    LEAST_COMPARED,
+    LEAST_OF_PACE,
+    LONG_NS,
+    MOSTLY,
+    SEVERAL,
+    Observed,
+    came_at_once,
+    company_of,
+    decoding,
+    per_model,
+    queues_in_server,
+)
 from harness.analysis.finding import Evidence, Expected, Found, counted, said_ns
+from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Advice, rule
 from harness.analysis.speed_limits import SpeedLimit
 from harness.inference.providers import Aim
 from harness.trace.calls import Call
-from harness.trace.intervals import common, depths, length_ns, mean_depths
-
-FULL_KV = 0.85
-"""Where the share of the KV cache in use should raise an alert."""
-
-LEAST_COMPARED = 6
-"""Calls needed to tell slow company from slow calls."""
-
-SLOWED_FACTOR = 1.5
-"""How much longer between tokens, in company, than with half as much of it or less."""
+from harness.trace.intervals import depths, length_ns
 
 TYPEWRITER_NS = 100_000_000
 """Readers see each token come when they are so far apart."""
@@ -30,103 +39,57 @@ TARGET_ITL_NS = 50_000_000
 SLOW_FACTOR = 2.0
 """From so many times that on, a call is slow whatever the company."""
 
-LEAST_SLOW = 3
-"""Calls as slow; one may have met a busy moment."""
+STALL_FACTOR = 20
+"""And for so many times as long as the run's tokens are apart in the median."""
 
-LEAST_STALL_NS = 500_000_000
-"""A pause of this length in a reply is worth a finding."""
+LEAST_TREND = 8
+"""Calls that show a change over the run."""
 
-STALL_FACTOR = 10
-"""And for so many times as long as 95 of 100 of its tokens take."""
+CHANGED = 1.8
+"""How many times as much the second half of them has, in the median, as the first."""
 
-LEAST_ALONE = 3
-"""Calls without company that a server's own speed is read from."""
+SAME = 1.3
+"""Up to so many times as much, company and prompts are as they were."""
 
-LEAST_OUTPUT_TOKENS = 16
-"""Shorter replies have no speed."""
+LARGER_PAIRS = 0.85
+"""Of all pairs of an earlier and a later call, those in which the later one has more."""
 
-ALONE = 1.1
-"""Calls being answered at once, on average, up to which a call was alone."""
-
-LEAST_DRAFTED = 200
-"""Tokens that a draft's worth is read from."""
-
-LITTLE_ACCEPTED = 1 / 3
-"""With a smaller share than this, a step that drafts three tokens (llama-server's default) is
-answered with less than one token more, and has to draft and check all three."""
-
-LEAST_PREEMPTIONS = 2
-"""One may be a burst's; and at least one for every twenty calls."""
+LEAST_KEPT_BACK_NS = 300_000_000
+"""Time to the first token of replies that came in one piece."""
 
 
+@rule(
+    "reply-gap",
+    "The server, or something between it and this process, stops in the middle of replies: it "
+    "makes room in its memory, reads another prompt, or does something else.",
+    "L4b",
+    "see the server's log for that moment",
+    Aim.SPREAD_PREFILL,
+    Aim.MORE_KV_ROOM,
+    explains=("decode",),
+    explained_by=("preemptions", "client-lag"),
+)
 @per_model
-def kv_pressure(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Tokens came further apart the more calls there were, while the KV cache was nearly full."""
-    full = observed.while_counter(model, "KV cache", lambda share: share > FULL_KV)
-    under_pressure = common(full, decoding(calls))
-    if not under_pressure:
-        return None
-    company = _company(calls)
-    timed = sorted(
-        (call for call in calls if call.id in company and call.itl_mean_ns),
-        key=lambda call: company[call.id],
-    )
-    if len(timed) < LEAST_COMPARED:
-        return None
-    half = len(timed) // 2
-    fewer, more = timed[:half], timed[half:]
-    itl_fewer, itl_more = (statistics.median(map(_itl_ns, some)) for some in (fewer, more))
-    with_fewer, with_more = (
-        statistics.median(company[call.id] for call in some) for some in (fewer, more)
-    )
-    lost_ns = length_ns(under_pressure) * (1 - itl_fewer / itl_more)
-    if (
-        with_more < 1.5 * with_fewer
-        or itl_more < SLOWED_FACTOR * itl_fewer
-        or not observed.matters(lost_ns)
-    ):
-        return None
-    highest = observed.highest(model, "KV cache") or 0.0
-    return Found(
-        seen=f"The KV cache of '{model}' was {highest:.0%} full, and tokens came "
-        f"{said_ns(itl_more)} apart with {with_more:.0f} replies under way, {said_ns(itl_fewer)} "
-        f"apart with {with_fewer:.0f} ({observed.said(lost_ns)}).",
-        evidence=Evidence.of(
-            reversed(more),
-            kv_cache_max_share=highest,
-            itl_many_ms=itl_more / 1e6,
-            itl_few_ms=itl_fewer / 1e6,
-            replies_many=with_more,
-            replies_few=with_fewer,
-        ),
-        wanted=(Aim.MORE_KV_ROOM, ""),
-        # The same tokens in elements of half the size.
-        expected=Expected("use of a 16-bit KV cache", 100 * highest, 50 * highest, "%"),
-        lost_ns=lost_ns,
-    )
-
-
-@per_model
-def stalled_replies(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Replies stood still in their middle, in most calls, for far longer than a token takes."""
+def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """Replies stood still in their middle for far longer than tokens are apart in this run."""
     timed = [call for call in calls if call.itl_max_ns and call.itl_mean_ns]
-    stalled = [
-        call
-        for call in timed
-        if (call.itl_max_ns or 0) >= max(LEAST_STALL_NS, STALL_FACTOR * (call.itl_p95_ns or 0))
-    ]
+    # The mean of a short reply is mostly its gap; the 95th percentile leaves that out.
+    paces_ns = (min(c.itl_mean_ns or 0, c.itl_p95_ns or c.itl_mean_ns or 0) for c in timed)
+    usual_ns = statistics.median([*paces_ns] or [0])
+    least_ns = max(LONG_NS, STALL_FACTOR * usual_ns)
+    stalled = [call for call in timed if (call.itl_max_ns or 0) >= least_ns]
     stalls_ns = [call.itl_max_ns or 0 for call in stalled]
-    company = _company(calls)
+    company = company_of(calls)
     lost_ns = sum(
         stall_ns / max(1.0, company.get(call.id, 1.0))
         for call, stall_ns in zip(stalled, stalls_ns, strict=True)
     )
-    if len(stalled) < 2 or 2 * len(stalled) <= len(timed) or not observed.matters(lost_ns):
+    if not stalled or not observed.matters(lost_ns):
         return None
     return Found(
         seen=f"{len(stalled)} of {len(timed)} replies of '{model}' stood still midway, for "
         f"{said_ns(statistics.median(stalls_ns))} in the median and {said_ns(max(stalls_ns))} at "
-        f"most ({observed.said(lost_ns)}); their other tokens came without such waits.",
+        f"most ({observed.said(lost_ns)}); tokens of this run are {said_ns(usual_ns)} apart.",
         evidence=Evidence.of(
             stalled, stalled_replies=len(stalled), longest_stall_s=max(stalls_ns) / 1e9
         ),
@@ -134,64 +97,214 @@ def stalled_replies(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
     )
 
 
+_TRENDS: Mapping[str, tuple[str, Callable[[Call], Any], str]] = {
+    "slower": (
+        "Tokens of '{model}'{where} came further apart",
+        attrgetter("itl_mean_ns"),
+        "decode",
+    ),
+    "longer": ("Replies of '{model}'{where} grew", attrgetter("output_tokens"), "decode"),
+    "later": ("First tokens of '{model}'{where} came later", attrgetter("ttft_ns"), "prefill"),
+}
+"""By case: what is said, what is compared, and the phase that takes longer for it."""
+
+
+@rule(
+    "changes-over-run",
+    "The server got slower while the run went on: it is hot, shares its device with something new, "
+    "or holds ever more.",
+    "L3",
+    "see what else the server and its device did in the later half, and its log",
+    "run the first calls again: if they are as slow now, the server is what changed",
+    cases={
+        "longer": Advice(
+            "Replies got longer from call to call. Each token takes its time, and what grows is "
+            "often what is sent back.",
+            "L6",
+            (
+                "limit them: max_output_tokens, or a length in the prompt",
+                "see whether prompts carry the earlier replies along",
+            ),
+        )
+    },
+    explains=("decode", "prefill"),
+    explained_by=("queueing", "drifting-prefix", "straggler", "client-lag"),
+)
 @per_model
-def bandwidth_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Tokens came far apart even where a call had the server to itself; by memory, if at all."""
-    limit = _limit(observed, model)
-    if limit is not None and limit.bound != "bandwidth":
+def changes_over_run(observed: Observed, _model: str, calls: Sequence[Call]) -> Found | None:
+    """Later calls of one kind were slower, or longer, than earlier ones, in the same company."""
+    kinds: dict[tuple[str | None, str | None], list[Call]] = {}
+    queued, company = queues_in_server(observed, calls), company_of(calls)
+    for call in calls:
+        if call.id not in queued and call.id in company and not call.unreliable:
+            kinds.setdefault((call.node and call.node.split("[")[0], call.role), []).append(call)
+    trends = (_trend(its, case, company) for its in kinds.values() for case in _TRENDS)
+    found = [one for one in trends if one and observed.matters(one.lost_ns or 0)]
+    worst = max(found, key=lambda one: one.lost_ns or 0, default=None)
+    return worst and replace(worst, seen=f"{worst.seen} ({observed.said(worst.lost_ns or 0)}).")
+
+
+def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Found | None:
+    said, measure, phase = _TRENDS[case]
+    known = [call for call in calls if measure(call)]
+    first, later = known[: len(known) // 2], known[len(known) // 2 :]
+    if len(known) < LEAST_TREND or _grew(first, later, lambda call: company[call.id]):
         return None
-    return _slow_alone(observed, model, calls, limit)
+    if case == "later" and _grew(first, later, lambda call: call.input_tokens or 0):
+        return None
+    before, after = (statistics.median(map(measure, part)) for part in (first, later))
+    ascending = sorted(map(measure, first))
+    larger = sum(bisect_left(ascending, measure(call)) for call in later)
+    if after < CHANGED * before or larger < LARGER_PAIRS * len(first) * len(later):
+        return None
+    lost_ns = sum(
+        call.phase_ns(phase) * max(0.0, 1 - before / measure(call)) / max(1.0, company[call.id])
+        for call in later
+    )
+    shown = "{:.0f} tokens".format if case == "longer" else said_ns
+    model, where = known[0].model, f" in '{known[0].node}'" if known[0].node else ""
+    return Found(
+        case=case,
+        severity="hint" if case == "longer" else "warning",  # a reply may have to be longer
+        seen=f"{said.format(model=model, where=where)} as the run went on: {shown(after)} in the "
+        f"later half of {len(known)} calls, {shown(before)} in the first",
+        evidence=Evidence.of(later, calls=len(known), times_as_much=after / before),
+        lost_ns=lost_ns,
+    )
+
+
+def _grew(first: Sequence[Call], later: Sequence[Call], of: Callable[[Call], float]) -> bool:
+    return statistics.median(map(of, later)) > SAME * statistics.median(map(of, first))
+
+
+@rule(
+    "hidden-reasoning",
+    "The model thinks before it answers, and what it thinks is not in the reply: it costs tokens, "
+    "and time to the first visible one.",
+    "L6",
+    "ask for less of it: reasoning_effort of the call, or the model's switch in extra_body",
+    "take a model that does not reason, where the work does not need it",
+    explains=("decode", "prefill"),
+)
+@per_model
+def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """Most tokens that a model wrote were reasoning."""
+    thinking = [call for call in calls if call.reasoning_tokens and call.output_tokens]
+    tokens = sum(call.output_tokens or 0 for call in calls)
+    hidden = sum(call.reasoning_tokens or 0 for call in thinking)
+    taken_ns = length_ns(
+        part
+        for call in thinking
+        for name in ("prefill", "decode")
+        for part in call.phases.get(name, ())
+    )
+    share = hidden / max(1, tokens)
+    if share < MOSTLY or not observed.matters(taken_ns * share):
+        return None
+    return Found(
+        severity="hint",
+        seen=f"{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), about "
+        f"{observed.said(taken_ns * share)}.",
+        evidence=Evidence.of(thinking, reasoning_tokens=hidden, output_tokens=tokens),
+        lost_ns=taken_ns * share,
+    )
+
+
+@rule(
+    "not-streamed",
+    "Replies came in one piece at their end: something between the server and this process keeps "
+    "them back, such as a proxy that buffers. Reading prompts and writing replies cannot be told "
+    "apart, and nothing can be shown early.",
+    "L5",
+    "turn the proxy's buffering off: in nginx proxy_buffering off, or the header "
+    "X-Accel-Buffering: no",
+    "point url under [endpoints.{tag}] at the server itself, and compare",
+    explains=("prefill",),
+)
+@per_model
+def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """Streams whose tokens all came together, long after the call was sent."""
+    long = [call for call in calls if (call.output_tokens or 0) >= LEAST_OF_PACE]
+    at_once = [c for c in long if came_at_once(c) and (c.ttft_ns or 0) >= LEAST_KEPT_BACK_NS]
+    waited_ns = length_ns(part for c in at_once for part in c.phases.get("prefill", ()))
+    if len(at_once) < max(2, 0.9 * len(long)) or not observed.matters(waited_ns):
+        return None
+    tokens = statistics.median(call.output_tokens or 0 for call in at_once)
+    return Found(
+        seen=f"{len(at_once)} of {len(long)} replies of '{model}', {tokens:.0f} tokens in the "
+        f"median, came whole {said_ns(statistics.median(call.ttft_ns or 0 for call in at_once))} "
+        "after they were asked for, with no time from the first token to the last.",
+        evidence=Evidence.of(at_once, replies=len(at_once)),
+    )
+
+
+@rule(
+    "slow-decode",
+    "Slow decoding: the machine cannot compute or read memory fast enough for that many replies at "
+    "once, or its threads get in each other's way.",
+    "L3",
+    Aim.COMPUTE_FASTER,
+    Aim.WRITE_FASTER,
+    SMALLER_MODEL,
+    cases={
+        "bandwidth": Advice(
+            "Memory bandwidth: each token reads all the weights once, and memory delivers them no "
+            "faster, unless other programs used the machine at the same time.",
+            "L0",
+            (
+                Aim.WRITE_FASTER,
+                SMALLER_MODEL,
+                "decode several calls at once: one reading of the weights then serves all of them",
+            ),
+        ),
+        "compute": Advice(
+            "Compute: the processor is fully used for each token, and memory could deliver more.",
+            "L0",
+            (
+                Aim.COMPUTE_FASTER,
+                LESS_TO_COMPUTE,
+                "several calls at once gain little here: they share what is computed",
+            ),
+        ),
+    },
+    explains=("decode",),
+    explained_by=("preemptions",),
+)
+def slow_decode(observed: Observed) -> Found | None:
+    """Tokens came far apart: of calls that ran alone, or of most calls whatever their company."""
+    return _slow_alone(observed) or _slow_together(observed)
 
 
 @per_model
-def compute_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """The same, of a model that writes about as quickly as the processor computes."""
-    limit = _limit(observed, model)
-    if limit is None or limit.bound != "compute":
+def _slow_alone(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    limits = (one for one in observed.limits if one.bound != "unknown")
+    limit: SpeedLimit | None = next((one for one in limits if one.model == model), None)
+    if limit is not None and limit.bound == "neither":
         return None
-    return _slow_alone(observed, model, calls, limit)
-
-
-def _limit(observed: Observed, model: str) -> SpeedLimit | None:
-    known = (limit for limit in observed.limits if limit.bound != "unknown")
-    return next((limit for limit in known if limit.model == model), None)
-
-
-def _slow_alone(
-    observed: Observed, model: str, calls: Sequence[Call], limit: SpeedLimit | None
-) -> Found | None:
     # Other models of the run share the machine, for all that is known.
-    company = _company([call for call in observed.calls if call.status == "ok"])
+    company = company_of([call for call in observed.calls if call.status == "ok"])
     alone = [
         call
         for call in calls
         if company.get(call.id, ALONE + 1) <= ALONE
         and call.itl_mean_ns
-        and (call.output_tokens or 0) >= LEAST_OUTPUT_TOKENS
+        and (call.output_tokens or 0) >= LEAST_OF_PACE
     ]
-    if len(alone) < LEAST_ALONE:
+    if len(alone) < LEAST_COMPARED:
         return None
-    itl_ns = statistics.median(map(_itl_ns, alone))
+    itl_ns = statistics.median(call.itl_mean_ns or 0 for call in alone)
     lost_ns = sum(call.phase_ns("decode") for call in alone) * (1 - TARGET_ITL_NS / itl_ns)
     if itl_ns < TYPEWRITER_NS or not observed.matters(lost_ns):
         return None
-    shares = {}
-    known = ""
     expected = None
     if limit is not None and limit.bound == "bandwidth":
         half = limit.with_weights(limit.weight_bytes // 2)
         expected = Expected("speed of a reply", limit.tokens_per_s, half, "tokens/s")
-    if limit is not None:
-        shares["memory_share"] = limit.memory_share
-        known = f" It wrote at {limit.memory_share:.0%} of what memory allows"
-        if limit.compute_share is not None:
-            shares["compute_share"] = limit.compute_share
-            known += f", and at {limit.compute_share:.0%} of what the processor does"
-        known += "."
     return Found(
+        case=limit.bound if limit else "bandwidth",
         seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(alone)} calls that ran "
-        f"alone; {said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}." + known,
-        evidence=Evidence.of(alone, calls_alone=len(alone), itl_median_ms=itl_ns / 1e6, **shares),
+        f"alone; {said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
+        evidence=Evidence.of(alone, calls_alone=len(alone), itl_median_ms=itl_ns / 1e6),
         first=() if expected is None else ("use weights of half the size",),
         expected=expected,
         lost_ns=lost_ns,
@@ -199,23 +312,23 @@ def _slow_alone(
 
 
 @per_model
-def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def _slow_together(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Tokens came very far apart in most calls, whatever else was under way."""
     timed = [
         call
         for call in calls
         if call.phase_ns("decode")
         and call.itl_mean_ns
-        and (call.output_tokens or 0) >= LEAST_OUTPUT_TOKENS
+        and (call.output_tokens or 0) >= LEAST_OF_PACE
     ]
-    slow = [call for call in timed if _itl_ns(call) >= SLOW_FACTOR * TYPEWRITER_NS]
-    if len(slow) < LEAST_SLOW or 2 * len(slow) <= len(timed):
+    slow = [call for call in timed if (call.itl_mean_ns or 0) >= SLOW_FACTOR * TYPEWRITER_NS]
+    if len(slow) < LEAST_COMPARED or 2 * len(slow) <= len(timed):
         return None
-    itl_ns = statistics.median(map(_itl_ns, slow))
+    itl_ns = statistics.median(call.itl_mean_ns or 0 for call in slow)
     lost_ns = length_ns(decoding(slow)) * (1 - TARGET_ITL_NS / itl_ns)
     if not observed.matters(lost_ns):
         return None
-    company = _company([call for call in observed.calls if call.status == "ok"])
+    company = company_of([call for call in observed.calls if call.status == "ok"])
     at_once = statistics.median(company[call.id] for call in slow)
     return Found(
         seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(slow)} of {len(timed)} "
@@ -228,17 +341,25 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
             itl_median_ms=itl_ns / 1e6,
             answered_at_once=at_once,
         ),
-        first=("make fewer calls at once",) if at_once > ALONE else (),
+        first=(FEWER_CALLS,) if at_once > ALONE else (),
         lost_ns=lost_ns,
     )
 
 
+@rule(
+    "preemptions",
+    "The KV cache was full while replies were growing in it.",
+    "L4b",
+    Aim.MORE_KV_ROOM,
+    FEWER_CALLS,
+    explains=("decode",),
+)
 @per_model
 def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """The server threw out replies that were under way, to compute them again later."""
     values = [counter.value for counter in observed.counters.get((model, "preempted"), ())]
     count = values[-1] - values[0] if values else 0.0
-    if count < max(LEAST_PREEMPTIONS, len(calls) / 20):
+    if count < max(SEVERAL, len(calls) / 20):
         return None
     seats = max((depth for _, depth in depths(decoding(calls))), default=0)
     return Found(
@@ -249,47 +370,3 @@ def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
         wanted=(Aim.MORE_KV_ROOM, ""),
         expected=Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls"),
     )
-
-
-@per_model
-def rejected_drafts(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """A draft model's tokens were mostly thrown away, by the replies or the server's counters."""
-    told = [call for call in calls if call.draft_tokens and call.accepted_tokens is not None]
-    drafted: float = sum(call.draft_tokens or 0 for call in told)
-    accepted: float = sum(call.accepted_tokens or 0 for call in told)
-    where = f"in {counted(len(told), 'call')}"
-    if not told:
-        drafted, accepted = (
-            max((one.value for one in observed.counters.get((model, name), ())), default=0)
-            for name in ("drafted", "accepted drafts")
-        )
-        where = "as its server counts"
-    if drafted >= LEAST_DRAFTED:
-        share, of = accepted / drafted, f"{accepted:.0f} of {drafted:.0f} drafted tokens "
-        figures = {"draft_tokens": drafted, "accepted_tokens": accepted}
-    else:
-        said = [one.value for one in observed.counters.get((model, "drafts accepted"), ())]
-        # Before its first draft a server says 0.
-        share, of = statistics.fmean(filter(None, said)) if any(said) else 1.0, "drafted tokens "
-        figures = {}
-    if share >= LITTLE_ACCEPTED:
-        return None
-    return Found(
-        severity="hint",
-        seen=f"'{model}' accepted {of}({share:.0%}), {where}.",
-        evidence=Evidence.of(told, accepted_share=share, **figures),
-    )
-
-
-def _company(calls: Sequence[Call]) -> Mapping[int, float]:
-    """How many replies were under way, on average, while each call was being answered.
-
-    By the call's span; itself included.
-    """
-    answered = [call for call in calls if call.phase_ns("decode") > 0]
-    depths = mean_depths([call.phases["decode"][0] for call in answered])
-    return {call.id: depth for call, depth in zip(answered, depths, strict=True)}
-
-
-def _itl_ns(call: Call) -> int:
-    return call.itl_mean_ns or 0

@@ -1,13 +1,19 @@
-"""Rules about calls that failed, and calls that were made again."""
+"""Rules about calls, nodes and runs that failed, and about what was made again."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 
-from harness.analysis.facts import Observed, per_model
+from harness.analysis.facts import (
+    LEAST_COMPARED,
+    SEVERAL,
+    Observed,
+    per_model,
+)
 from harness.analysis.finding import MOST_SPANS, Evidence, Expected, Found, counted, named, said_ns
+from harness.analysis.rules import FEWER_CALLS, Advice, rule
 from harness.errors import NodeTimedOut
 from harness.inference.providers import Aim
 from harness.inference.providers.error_replies import context_overflow
@@ -15,11 +21,6 @@ from harness.trace import events
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns
 from harness.trace.records import error_class
-
-LEAST_RETRIES = 2
-"""A single retry is normal."""
-LEAST_UNREACHED = 3
-"""Calls that found no server: fewer may be a server that was just restarted."""
 
 _OUT_OF_MEMORY = re.compile(
     # llama.cpp and CUDA; Ollama; vLLM; the embedded engine, which does not say why it fails to load
@@ -32,58 +33,137 @@ _OR_DAMAGED = " Or the file is damaged: the engine does not say which."
 _MORE_BUDGET = "raise [budget] capacity in harness.toml, if the machine has more memory"
 
 
+_OTHER_ERROR = Advice(
+    "The server failed, or the connection to it broke.",
+    "L3",
+    ("see the server's log for that moment",),
+)
+_ERRORS: Mapping[str, Advice] = {
+    "RateLimited": Advice(
+        "The account is at its limit of calls or tokens a minute.",
+        "L5",
+        (FEWER_CALLS, "have the account's limit raised"),
+    ),
+    "Overloaded": Advice(
+        "The server was loading, or had more calls than it takes.",
+        "L4a",
+        ("begin when the server has loaded", FEWER_CALLS, Aim.ANSWER_MORE_AT_ONCE),
+    ),
+    "ContextOverflow": Advice(
+        "Prompt and reply together are longer than the model's context.",
+        "L6",
+        ("shorten the prompt, or lower max_output_tokens", Aim.LONGER_CONTEXT),
+    ),
+    "CallTimeout": Advice(
+        "The reply took longer than the endpoint's timeout_s.",
+        "L3",
+        ("lower max_output_tokens, or raise timeout_s under [endpoints.{tag}]",),
+    ),
+    "EndpointUnreachable": Advice(
+        "Nothing answered: the server was not started, has gone, or is somewhere else.",
+        "L3",
+        ("see the server's log for why it ended", "check url under [endpoints.{tag}]"),
+    ),
+    "AuthenticationFailed": Advice(
+        "The server refused the key.", "L5", ("check api_key_env under [endpoints.{tag}]",)
+    ),
+    "ModelNotFound": Advice(
+        "The server has no model of that name.", "L5", ("check model_id under [endpoints.{tag}]",)
+    ),
+    "certificate": Advice(
+        "The server is there, and its certificate is refused.",
+        "L5",
+        ("name a file with its issuer's certificate in SSL_CERT_FILE",),
+    ),
+    "ModelFileInvalid": Advice(
+        "The model's file is not there, or is no whole GGUF.",
+        "L2",
+        ("check path under [endpoints.{tag}]",),
+    ),
+}
+"""By the class of the error that ended calls."""
+
+
 UNREACHED = "EndpointUnreachable"
 """The error of a call that no server received."""
+_CERTIFICATE = "the certificate of "
+"""In the message of one whose server was there."""
+_OF_REPLIES = {"ReplyInvalid", "ReplyCut", "ReplyEmpty"}
+"""Errors of replies that came, and were not what was asked for."""
 
 
 def out_of_reach_calls(observed: Observed) -> dict[str, list[Call]]:
     """By endpoint, the calls that did not reach it; one or two missed calls are left out."""
     missed: defaultdict[str, list[Call]] = defaultdict(list)
     for call in observed.calls:
-        if call.status == "error" and error_class(call.error) == UNREACHED:
+        is_refused = _CERTIFICATE in (call.error or "")
+        if call.status == "error" and error_class(call.error) == UNREACHED and not is_refused:
             missed[call.model].append(call)
-    return {model: calls for model, calls in missed.items() if len(calls) >= LEAST_UNREACHED}
+    return {model: calls for model, calls in missed.items() if len(calls) >= LEAST_COMPARED}
 
 
-def out_of_memory_at_start(observed: Observed) -> Found | None:
-    """A model could not be brought into memory: not one call to it came through before."""
-    failed = [c for c in _out_of_memory(observed) if not _answered_before(observed, c)]
+@rule(
+    "out-of-memory",
+    "Out of memory at start: weights, KV cache for the whole context, and buffers are allocated "
+    "before the first call, and there was no room for them.",
+    "L3",
+    Aim.FIT_AT_START,
+    "use smaller weights",
+    cases={
+        "later": Advice(
+            "Out of memory later: the KV cache grows from call to call, with the length of prompts "
+            "and the number of calls at once.",
+            "L3",
+            (
+                Aim.FIT_LATER,
+                "cap what a call can take: fewer passages, a lower max_output_tokens",
+            ),
+        )
+    },
+)
+def out_of_memory(observed: Observed) -> Found | None:
+    """A model could not be brought into memory, or ran out of it after calls that came through."""
+    failed = [c for c in observed.calls if c.status == "error" and _ran_out(c)]
     if not failed:
         return None
     server = observed.server(failed[0].model)
+    answered = observed.by_model().get(server.model, ())
+    before = [call for call in answered if call.end_ns <= failed[0].end_ns]
+    damaged = "" if before or error_class(failed[0].error) != "ModelFileInvalid" else _OR_DAMAGED
     return Found(
         severity="error",
         model=server.model,
-        seen=f"'{server.model}' was never loaded; its first call ended with: {failed[0].error}"
-        + (_OR_DAMAGED if error_class(failed[0].error) == "ModelFileInvalid" else ""),
-        evidence=Evidence.of(failed, failed_calls=len(failed)),
-        first=(_MORE_BUDGET,) if server.is_in_process else (),
-        lost_ns=length_ns(failed),
-    )
-
-
-def out_of_memory_later(observed: Observed) -> Found | None:
-    """A model that had been answering ran out of memory."""
-    failed = [c for c in _out_of_memory(observed) if _answered_before(observed, c)]
-    if not failed:
-        return None
-    server = observed.server(failed[0].model)
-    before = [c for c in observed.by_model()[server.model] if c.end_ns <= failed[0].start_ns]
-    return Found(
-        severity="error",
-        model=server.model,
-        seen=f"After {counted(len(before), 'call')} that succeeded, '{server.model}' ran out of "
-        f"memory {counted(len(failed), 'time')}: {failed[0].error}",
+        case="later" if before else "",
+        seen=(
+            f"After {counted(len(before), 'call')} that succeeded, '{server.model}' ran out of "
+            f"memory {counted(len(failed), 'time')}: {failed[0].error}"
+            if before
+            else f"'{server.model}' was never loaded; its first call ended with: {failed[0].error}"
+        )
+        + damaged,
         evidence=Evidence.of(failed, failed_calls=len(failed), calls_before=len(before)),
+        first=(_MORE_BUDGET,) if server.is_in_process and not before else (),
         lost_ns=length_ns(failed),
     )
 
 
+@rule(
+    "retries",
+    *_OTHER_ERROR[:2],
+    *_OTHER_ERROR.moves,
+    cases=_ERRORS,
+    explains=("retry", "failed"),
+    explained_by=("out-of-reach",),
+)
 def retries(observed: Observed) -> Found | None:
-    """Calls were refused and retried, and the pauses took time."""
+    """Calls were refused and tried again, or answered by another model than the one meant."""
+    return _paused(observed) or _fell_back(observed)
+
+
+def _paused(observed: Observed) -> Found | None:
     pauses = observed.retries
     lost_ns = length_ns(one.pause for one in pauses)
-    if len(pauses) < LEAST_RETRIES or not observed.matters(lost_ns):
+    if len(pauses) < SEVERAL or not observed.matters(lost_ns):
         return None
     reasons = Counter(pause.reason for pause in pauses)
     (reason, _), *_ = reasons.most_common()
@@ -100,6 +180,7 @@ def retries(observed: Observed) -> Found | None:
     )
 
 
+@rule("failed-calls", *_OTHER_ERROR[:2], *_OTHER_ERROR.moves, cases=_ERRORS, explains=("failed",))
 def failed_calls(observed: Observed) -> Found | None:
     """Calls failed for good, of something else than memory or an endpoint that was out of reach."""
     over = observed.outlived
@@ -119,7 +200,7 @@ def failed_calls(observed: Observed) -> Found | None:
     return Found(
         severity="error",
         model=model,
-        case=kind,
+        case="certificate" if _CERTIFICATE in (shown[-1].error or "") else kind,
         seen=f"{counted(sum(final.values()), 'call')} failed for good; {count} of '{model}' with "
         f"this: {shown[-1].error}",
         evidence=Evidence.of(shown, failed_calls=sum(final.values())),
@@ -144,15 +225,41 @@ def _context_for(calls: Sequence[Call]) -> tuple[Aim, str] | None:
     return Aim.LONGER_CONTEXT, f"{max(needed):,} tokens"
 
 
+@rule(
+    "failed-run",
+    "An error outside of model calls stopped the run.",
+    "L6",
+    "correct what the error names, and run it again",
+    cases={
+        "unfinished": Advice(
+            "The process was killed, or the run is still going.",
+            "L6",
+            ("see what ended the process: its terminal, or the system's log",),
+        ),
+        "reply": Advice(
+            "A model replied, and not with what was asked for: cut off, empty, or not of the type.",
+            "L6",
+            (
+                "ask again after a wrong reply: attempts=3, or Retry(3) of the node",
+                "for replies that are cut: a higher max_output_tokens, or on_cut",
+                "take a model or a server that constrains what it writes by the schema",
+            ),
+        ),
+    },
+    explained_by=("failed-calls", "out-of-memory", "out-of-reach"),
+)
 def failed_run(observed: Observed) -> Found | None:
     """The run did not come to its end."""
     ended = observed.journal.ended
     if ended is not None and ended.status != "error":
         return None
     if ended is not None:
-        nodes = [one.id for one in observed.nodes.values() if one.status == "error"]
+        failed = [one for one in observed.nodes.values() if one.status == "error"]
+        nodes = [one.id for one in failed]
+        of_reply = any(one.error_class in _OF_REPLIES for one in failed)
         return Found(
             severity="error",
+            case="reply" if of_reply else "",
             seen=f"The run ended with: {ended.error}",
             evidence=Evidence(
                 spans=tuple(nodes[:MOST_SPANS]), figures={"failed_nodes": len(nodes)}
@@ -169,21 +276,11 @@ def failed_run(observed: Observed) -> Found | None:
     )
 
 
-def _out_of_memory(observed: Observed) -> list[Call]:
-    return [call for call in observed.calls if call.status == "error" and _ran_out(call)]
-
-
 def _ran_out(call: Call) -> bool:
     return _OUT_OF_MEMORY.search(call.error or "") is not None
 
 
-def _answered_before(observed: Observed, call: Call) -> bool:
-    answered = observed.by_model().get(call.model, ())
-    return any(one.end_ns <= call.end_ns for one in answered)
-
-
-def fallbacks(observed: Observed) -> Found | None:
-    """Calls were answered by another model than the one that was meant."""
+def _fell_back(observed: Observed) -> Found | None:
     if not observed.seen[events.Fallback]:
         return None
     (model, _), *_ = Counter(map(observed.failed, observed.seen[events.Fallback])).most_common()
@@ -205,6 +302,15 @@ def fallbacks(observed: Observed) -> Found | None:
     )
 
 
+@rule(
+    "out-of-reach",
+    _ERRORS[UNREACHED].meaning,
+    "L3",
+    *_ERRORS[UNREACHED].moves,
+    "name an endpoint to ask instead: fallback under [endpoints.{tag}] in harness.toml",
+    cases={"replaced": _ERRORS[UNREACHED]},
+    explains=("failed", "retry"),
+)
 def out_of_reach(observed: Observed) -> Found | None:
     """An endpoint could not be reached several times."""
     failures = out_of_reach_calls(observed)
@@ -237,26 +343,46 @@ def _failed(observed: Observed, model: str, reasons: Container[str]) -> list[Cal
     ]
 
 
-_DECIDING = frozenset({"temperature", "top_p", "top_k", "min_p", "frequency_penalty"})
-"""Fields that affect the text, as does the seed of a sampled reply. The other fields only ask for
-information."""
+ASKED_AGAIN = "That is not what was asked for: "
+"""So does the message begin that tells a model of its mistake."""
 
 
+@rule(
+    "asked-again",
+    "Replies were not of the type that was asked for, and the models were asked again: each costs "
+    "a whole call. Without a schema that the server enforces, the prompt only describes it.",
+    "L3",
+    Aim.ENFORCE_SCHEMAS,
+    "say in the prompt what the reply has to look like, with an example",
+    "take a server or a model that constrains what it writes by the schema",
+)
 @per_model
-def schema_not_enforced(_observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Replies had a schema that nothing enforced."""
-    loose = [call for call in calls if call.schema in {"advisory", "ignored"}]
-    if not loose:
+def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """Calls whose prompts end with what was wrong with the reply before."""
+    typed = [call for call in calls if call.structured]
+    again = [c for c in typed if ASKED_AGAIN in (observed.prompt(c) or "").rpartition("\n\n")[2]]
+    # The first calls, whose texts are known, stand for all.
+    known = sum(observed.prompt(call) is not None for call in typed)
+    lost_ns = length_ns(again) * len(typed) / max(1, known)
+    if not again or not observed.matters(lost_ns):
         return None
-    is_ignored = any(call.schema == "ignored" for call in loose)
+    loose = sum(call.schema in {"advisory", "ignored"} for call in typed)
     return Found(
-        severity="warning" if is_ignored else "hint",
-        seen=f"{counted(len(loose), 'call')} to '{model}' had a schema, "
-        + ("which the server ignored." if is_ignored else "which the server did not enforce."),
-        evidence=Evidence.of(loose, unenforced_calls=len(loose)),
+        seen=f"{len(again)} of {counted(known, 'call')} to '{model}' for a typed reply asked again "
+        f"after one of another type ({observed.said(lost_ns)})"
+        + (f"; the server did not enforce the schema of {loose}." if loose else "."),
+        evidence=Evidence.of(again, asked_again=len(again), calls=known, unenforced_calls=loose),
+        lost_ns=lost_ns,
     )
 
 
+@rule(
+    "filled-context",
+    "Prompt and reply together filled the model's context: the ends of these replies are missing.",
+    "L6",
+    "shorten the prompts, or ask for less in one call",
+    Aim.LONGER_CONTEXT,
+)
 @per_model
 def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Replies were cut because the context was full; a set max_output_tokens may intend that."""
@@ -279,46 +405,45 @@ def reached_own_limit(call: Call) -> bool:
     return most is not None and (wrote is None or wrote >= most)
 
 
-@per_model
-def dropped_fields(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Calls were sent without fields that the model or its server refuses."""
-    without = [call for call in calls if call.dropped]
-    if not without:
+@rule(
+    "node-retries",
+    "Attempts at nodes failed and were made again, after a pause: the run waited for both.",
+    "L6",
+    "see why the attempts failed: the error is in the node's span",
+    "shorten the pauses: Retry(n, first_delay_s=…) of the node",
+    cases={
+        "timeout": Advice(
+            "A node's timeout is shorter than its work takes: each attempt starts over, and what "
+            "its calls had written is lost.",
+            "L6",
+            (
+                "raise the node's Timeout(…)",
+                "ask for less in one call: a lower max_output_tokens, a shorter prompt",
+            ),
+        )
+    },
+    explains=("node retry",),
+)
+def node_retries(observed: Observed) -> Found | None:
+    """Attempts of nodes that failed and were repeated, with the pauses; or that a timeout ended."""
+    pauses = [one for one in observed.seen[events.Retry] if one.node is not None]
+    again = {one.caption for one in observed.nodes.values() if one.attempt}
+    lost = [
+        one
+        for one in observed.nodes.values()
+        if one.error_class == NodeTimedOut.__name__
+        or (one.status == "error" and one.caption in again)
+    ]
+    lost_ns = length_ns([*(one.pause for one in pauses), *lost])
+    if not lost or not observed.matters(lost_ns):
         return None
-    names = tuple(dict.fromkeys(name for call in without for name in call.dropped))
-    unrepeatable = any(map(_is_left_to_the_model, without))
-    by_settings = [name for name in names if name in observed.server(model).drop]
+    reasons = Counter(one.error_class for one in lost)
     return Found(
-        severity="warning" if unrepeatable else "hint",
-        seen=f"{len(without)} of {len(calls)} calls to '{model}' were sent without {named(names)}: "
-        + (
-            "its settings say so."
-            if len(by_settings) == len(names)
-            else "the model, or its server, refuses them."
-        ),
-        evidence=Evidence.of(without, calls_without=len(without), calls=len(calls)),
-        first=(f"take {named(by_settings)} out of drop under [endpoints.{model}]",)
-        if by_settings
-        else (),
-    )
-
-
-def _is_left_to_the_model(call: Call) -> bool:
-    """Whether the same call may be answered otherwise, since it lacked a field."""
-    is_greedy = call.temperature == 0
-    return not _DECIDING.isdisjoint(call.dropped) or ("seed" in call.dropped and not is_greedy)
-
-
-def timed_out_attempts(observed: Observed) -> Found | None:
-    """Attempts of nodes that their own timeout ended: what their calls had written is lost."""
-    cut = [one for one in observed.nodes.values() if one.error_class == NodeTimedOut.__name__]
-    lost_ns = sum(one.duration_ns for one in cut)
-    if not cut or not observed.matters(lost_ns):
-        return None
-    names = named(one.node for one in cut)
-    return Found(
-        seen=f"The timeout of {names} ended {len(cut)} attempts "
-        f"({observed.said(lost_ns)}); what their calls had written is lost.",
-        evidence=Evidence.of(cut, attempts=float(len(cut))),
+        case="timeout" if NodeTimedOut.__name__ in reasons else "",
+        seen=f"{counted(len(lost), 'attempt')} at {named(one.caption for one in lost)} failed "
+        f"({', '.join(f'{count} with {name}' for name, count in reasons.most_common())}). The "
+        f"attempts and {said_ns(length_ns(one.pause for one in pauses))} of pauses took "
+        f"{observed.said(lost_ns)}.",
+        evidence=Evidence.of(lost, attempts=float(len(lost))),
         lost_ns=lost_ns,
     )

@@ -6,56 +6,68 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 from harness.analysis.facts import (
+    ALONE,
+    LEAST_COMPARED,
     LEAST_LOST_NS,
+    LONG_NS,
+    MOSTLY,
+    SEVERAL,
     Observed,
+    came_at_once,
     first_token_ns,
     per_model,
     queues_in_server,
     tells_of_queues,
 )
 from harness.analysis.finding import Evidence, Expected, Found, said_ns
+from harness.analysis.rules import SAME_PART_FIRST, SHORTER_PROMPTS, Advice, rule
+from harness.inference.providers import Aim
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns, mean_depths
-
-HIGH_TTFT_NS = 500_000_000
-"""The target for interactive use; it is set for the 95th percentile, so a median above it is
-high."""
 
 LONG_PROMPT_TOKENS = 256
 """Shorter prompts gain nothing from a prefix cache worth telling."""
 
-LEAST_CALLS = 3
-"""So many calls show that something repeats."""
+VERY_LONG_TOKENS = 2048
+"""Prompts whose reading is what takes the time, in company too."""
 
 LITTLE_QUEUE = 0.2
 """More queue than this share of the time to the first token, and the prompt is not what is slow."""
 
-ALONE = 1.1
-"""Calls under way at once, on average, up to which a call was alone."""
 
-MOSTLY = 0.5
-"""More than half."""
-
-
+@rule(
+    "prefill-bound",
+    "Prefill bound: the time goes into reading long prompts, not into waiting or writing.",
+    "L4b",
+    SHORTER_PROMPTS,
+    SAME_PART_FIRST,
+    Aim.READ_PROMPTS_FASTER,
+    explains=("prefill",),
+    explained_by=("drifting-prefix",),
+)
 @per_model
 def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Long prompts, read one after another without much queue, and slowly.
 
-    Where most of each was the same as in the last one, `drifting-prefix`, `uncached-prefix` or
-    `resent-history` say why it was read again. Fewer calls than three count if reading them took
-    more than half of the run.
+    Where most of each was the same as in the last one, `drifting-prefix` says why it was read
+    again. Fewer calls than three count if reading them took more than half of the run.
     """
-    timed = [call for call in calls if call.ttft_ns and call.input_tokens]
+    timed = [c for c in calls if c.ttft_ns and c.input_tokens and not came_at_once(c)]
     if timed and not tells_of_queues(observed, calls):
         # A queue may hide in the time to the first token, but not of a call without company.
         company = mean_depths(timed)
-        timed = [call for call, depth in zip(timed, company, strict=True) if depth <= ALONE]
+        inferred = queues_in_server(observed, calls)
+        timed = [
+            call
+            for call, depth in zip(timed, company, strict=True)
+            if depth <= ALONE
+            or (call.id not in inferred and _input_tokens(call) >= VERY_LONG_TOKENS)
+        ]
     lost_ns = length_ns(part for call in timed for part in call.phases.get("prefill", ()))
-    if len(timed) < LEAST_CALLS and lost_ns < MOSTLY * observed.run.duration_ns:
+    if len(timed) < LEAST_COMPARED and lost_ns < MOSTLY * observed.run.duration_ns:
         return None
     ttft_ns = statistics.median(call.ttft_ns or 0 for call in timed)
     tokens = statistics.median(map(_computed_tokens, timed))
@@ -67,7 +79,7 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Foun
         sum(call.phase_ns(name) for call in timed) for name in ("prefill", "decode")
     )
     if (
-        ttft_ns < HIGH_TTFT_NS
+        ttft_ns < LONG_NS
         or tokens < LONG_PROMPT_TOKENS
         or queue_share > LITTLE_QUEUE
         or prefill_ns < MOSTLY * (prefill_ns + decode_ns)
@@ -110,31 +122,48 @@ def _input_tokens(call: Call) -> int:
     return call.input_tokens or 0
 
 
-LEAST_PAIRS = 2
-"""Prompts like the one before that were read again: so many show that it repeats."""
-
-HISTORY_CALLS = 4
-"""Turns of a conversation before its history weighs anything."""
-
 LITTLE_CACHED = 0.2
 """Less of a prompt than this was cached: about nothing, a chat template apart."""
 
 READ_WHOLE = 0.7
 """From this share of the slowest reading on, a prompt was read whole."""
 
+LEAST_READING_NS = 100_000_000
+"""Of a prompt's repeated part; what is shorter may be the way to the server."""
+
 LOOKED_BACK = 32
 """Calls before one among which its predecessor is looked for."""
 
 
+@rule(
+    "drifting-prefix",
+    "The prefix drifts: a cache serves a prompt up to its first difference from an earlier one, "
+    "and here something varies near the beginning.",
+    "L6",
+    "put what varies (a time, a number, a name, a question) after what stays the same",
+    "keep the system prompt and the order of sources fixed from call to call",
+    cases={
+        "uncached": Advice(
+            "The server kept nothing: its prefix cache is off, too small, or was used by other "
+            "calls in between.",
+            "L4b",
+            (Aim.KEEP_PREFIXES, "see whether the server has a prefix cache, and whether it is on"),
+        ),
+    },
+    explains=("prefill",),
+)
+def drifting_prefix(observed: Observed) -> Found | None:
+    """Prompts were read again: they differ early, or the server kept nothing of them."""
+    return _drifting(observed) or _uncached_prefix(observed)
+
+
 @per_model
-def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def _drifting(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Prompts that are mostly the same, and differ early on: no cache can serve the rest.
 
     Without recorded texts, only that nothing was cached of prompts of the same length.
     """
     pairs = [pair for pair in _successive(calls) if _uncached(pair[1])]
-    if not any(observed.prompt(call) for call in calls):
-        return _drifting_unseen(observed, model, pairs)
     compared = _compared(observed, pairs)
     drifted = [
         (call, like)
@@ -142,15 +171,16 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
         if like.shared_share >= MOSTLY and like.prefix_share < MOSTLY * like.shared_share
     ]
     lost_ns = _for_all(pairs, compared) * _read_again_ns(
-        (call, like.shared_share - like.prefix_share) for call, like in drifted
+        calls, ((call, like.shared_share - like.prefix_share) for call, like in drifted)
     )
-    if len(drifted) < LEAST_PAIRS or not observed.matters(lost_ns):
+    if len(drifted) < SEVERAL or not observed.matters(lost_ns):
         return None
     prefix_share, shared_share = (
         statistics.median(getattr(like, share) for _, like in drifted)
         for share in ("prefix_share", "shared_share")
     )
     return Found(
+        severity="hint" if all(call.cached_tokens is None for call, _ in drifted) else "warning",
         seen=f"{len(drifted)} prompts to '{model}' shared {shared_share:.0%} of their text with "
         f"the one before, but differed after the first {prefix_share:.0%}; {_cached(drifted)}. "
         f"Reading the rest again took {observed.said(lost_ns)}. The first difference is at "
@@ -168,47 +198,31 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
     )
 
 
-def _drifting_unseen(
-    observed: Observed, model: str, pairs: Sequence[tuple[Call, Call]]
-) -> Found | None:
-    alike = [
-        later
-        for earlier, later in pairs
-        if later.cached_tokens is not None
-        and abs(_input_tokens(later) - _input_tokens(earlier)) <= 0.1 * _input_tokens(earlier)
-        and (later.ttft_ns or 0) >= HIGH_TTFT_NS
-    ]
-    lost_ns = length_ns(part for call in alike for part in call.phases.get("prefill", ()))
-    if len(alike) < max(LEAST_PAIRS, MOSTLY * len(pairs)) or not observed.matters(lost_ns):
-        return None
-    return Found(
-        severity="hint",
-        seen=f"{len(alike)} prompts to '{model}' were about as long as the one before, waited long "
-        f"for their first token, and were hardly cached ({observed.said(lost_ns)}).",
-        case="no texts",
-        evidence=Evidence.of(alike, prompts=len(alike)),
-        lost_ns=lost_ns,
-    )
-
-
 @per_model
-def uncached_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def _uncached_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Prompts that begin the same, one after another, and none of it was cached."""
-    slowest_ns = _slowest_reading_ns(calls)
+    long = [call for call in calls if _input_tokens(call) >= LONG_PROMPT_TOKENS]
+    slowest_ns = max((c.phase_ns("prefill") / _input_tokens(c) for c in long), default=0.0)
     pairs = [
         (earlier, later)
         for earlier, later in _successive(calls)
-        if _uncached(later) and _tells(later, slowest_ns)
+        if _uncached(later)
+        # Its server says so, or it was read about as slowly as any: nothing of it was cached.
+        and (
+            later.cached_tokens is not None
+            or later.phase_ns("prefill") >= READ_WHOLE * slowest_ns * _input_tokens(later) > 0
+        )
     ]
     compared = _compared(observed, pairs)
     same = [pair for pair in compared if pair[1].prefix_share >= MOSTLY]
     lost_ns = _for_all(pairs, compared) * _read_again_ns(
-        (call, like.prefix_share) for call, like in same
+        calls, ((call, like.prefix_share) for call, like in same)
     )
-    if len(same) < LEAST_PAIRS or not observed.matters(lost_ns):
+    if len(same) < SEVERAL or not observed.matters(lost_ns):
         return None
     share = statistics.median(like.prefix_share for _, like in same)
     return Found(
+        case="uncached",
         seen=f"{len(same)} prompts to '{model}' began with the same {share:.0%} of their text as "
         f"the one answered just before, and {_cached(same)}. Reading it again took "
         f"{observed.said(lost_ns)}.",
@@ -216,63 +230,6 @@ def uncached_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
         expected=_cached_before((call, like.prefix_share) for call, like in same),
         lost_ns=lost_ns,
     )
-
-
-def resent_history(observed: Observed) -> Found | None:
-    """A conversation whose every turn sends all the earlier ones, and the server reads them all."""
-    turns = max(_conversations(observed), key=_resent_tokens, default=[])
-    resent = _resent_tokens(turns)
-    cached = sum(map(_cached_tokens, turns[1:]))
-    read_again = max(0, resent - cached)
-    read = sum(map(_input_tokens, turns[1:])) - cached
-    lost_ns = sum(turn.phase_ns("prefill") for turn in turns[1:]) * read_again / max(1, read)
-    if len(turns) < HISTORY_CALLS or not observed.matters(lost_ns):
-        return None
-    model = turns[0].model
-    return Found(
-        model=model,
-        seen=f"{len(turns)} calls to '{model}' sent their whole history each time: prompts grew "
-        f"from {_input_tokens(turns[0])} to {_input_tokens(turns[-1])} tokens. {resent} tokens "
-        f"were sent again, and {cached} of them came from the prefix cache; reading the others "
-        f"again took {observed.said(lost_ns)}.",
-        evidence=Evidence.of(turns, calls=len(turns), resent_tokens=resent, cached_tokens=cached),
-        lost_ns=lost_ns,
-    )
-
-
-def _conversations(observed: Observed) -> list[list[Call]]:
-    """Calls of one node in one role, each with the tokens of the last and its reply, uncached."""
-    groups: dict[tuple[object, ...], list[Call]] = {}
-    slowest_ns = {}
-    for model, calls in observed.by_model().items():
-        slowest_ns[model] = _slowest_reading_ns(calls)
-        for call in calls:
-            key = (call.model, call.role, observed.parents.get(call.id))
-            groups.setdefault(key, []).append(call)
-    return [
-        calls
-        for calls in groups.values()
-        if all(
-            _continues(observed, earlier, later) and _tells(later, slowest_ns[later.model])
-            for earlier, later in pairwise(calls)
-        )
-        and sum(map(_cached_tokens, calls[1:])) < MOSTLY * _resent_tokens(calls)
-    ]
-
-
-def _continues(observed: Observed, earlier: Call, later: Call) -> bool:
-    """Whether a call's prompt holds the prompt before it, and its reply."""
-    least = _input_tokens(earlier) + (earlier.output_tokens or 0)
-    reply, prompt = observed.reply(earlier), observed.prompt(later)
-    return (
-        later.start_ns >= earlier.end_ns
-        and _input_tokens(later) >= least
-        and (reply is None or prompt is None or reply.strip() in prompt)
-    )
-
-
-def _resent_tokens(turns: Sequence[Call]) -> int:
-    return sum(map(_input_tokens, turns[:-1]))
 
 
 def _successive(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
@@ -285,14 +242,14 @@ def _successive(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
     pairs = []
     for number, later in enumerate(calls):
         first_ns = first_token_ns(later)
-        before = [
-            call
-            for call in calls[max(0, number - LOOKED_BACK) : number]
-            if (call.role, call.node) == (later.role, later.node)
-            and (call.end_ns <= later.start_ns or _well_before(first_token_ns(call), first_ns))
-        ]
-        if before and _input_tokens(later) >= LONG_PROMPT_TOKENS:
-            pairs.append((before[-1], later))
+        if _input_tokens(later) < LONG_PROMPT_TOKENS:
+            continue
+        for call in reversed(calls[max(0, number - LOOKED_BACK) : number]):
+            if (call.role, call.node) == (later.role, later.node) and (
+                call.end_ns <= later.start_ns or _well_before(first_token_ns(call), first_ns)
+            ):
+                pairs.append((call, later))
+                break
     return pairs
 
 
@@ -302,11 +259,20 @@ def _well_before(earlier_ns: int | None, later_ns: int | None) -> bool:
     return earlier_ns + LEAST_LOST_NS <= later_ns
 
 
-def _read_again_ns(shares: Iterable[tuple[Call, float]]) -> float:
-    """How long the server read what it had read before, by the share of each prompt."""
-    calls, parts = zip(*shares, strict=True) if (shares := [*shares]) else ((), ())
-    reading = [part for call in calls for part in call.phases.get("prefill", ())]
-    return length_ns(reading) * (statistics.fmean(parts) if parts else 0.0)
+def _read_again_ns(calls: Sequence[Call], shares: Iterable[tuple[Call, float]]) -> float:
+    """How long the server read what it had read before, by the share of each prompt.
+
+    Where a server says nothing of its cache, the time to the first token may have other reasons:
+    the quickest reading of a token among all its calls counts for each, if that is long.
+    """
+    again = [*shares]
+    reading = [part for call, _ in again for part in call.phases.get("prefill", ())]
+    read_ns = length_ns(reading) * (statistics.fmean(share for _, share in again) if again else 0)
+    if any(call.cached_tokens is not None for call, _ in again):
+        return read_ns
+    paces = [c.phase_ns("prefill") / _input_tokens(c) for c in calls if c.input_tokens]
+    again_ns = [min(paces, default=0) * _input_tokens(call) * share for call, share in again]
+    return min(read_ns, sum(again_ns)) if max(again_ns, default=0) >= LEAST_READING_NS else 0
 
 
 def _cached_before(shares: Iterable[tuple[Call, float]]) -> Expected:
@@ -343,29 +309,8 @@ def _cached(found: Sequence[tuple[Call, Likeness]]) -> str:
     return f"{sum(filter(None, cached))} of their {tokens} tokens were cached"
 
 
-def _tells(call: Call, slowest_ns: float) -> bool:
-    """Whether it is known how much of a prompt was cached.
-
-    Its server says so, or it was read about as slowly as any prompt: nothing of it was.
-    """
-    return call.cached_tokens is not None or (
-        _input_tokens(call) >= LONG_PROMPT_TOKENS
-        and call.phase_ns("prefill") >= READ_WHOLE * slowest_ns * _input_tokens(call) > 0
-    )
-
-
-def _slowest_reading_ns(calls: Iterable[Call]) -> float:
-    """How long a token of a long prompt took to read, at most."""
-    long = [call for call in calls if _input_tokens(call) >= LONG_PROMPT_TOKENS]
-    return max((call.phase_ns("prefill") / _input_tokens(call) for call in long), default=0.0)
-
-
 def _uncached(call: Call) -> bool:
-    return _cached_tokens(call) <= LITTLE_CACHED * _input_tokens(call)
-
-
-def _cached_tokens(call: Call) -> int:
-    return call.cached_tokens or 0
+    return (call.cached_tokens or 0) <= LITTLE_CACHED * _input_tokens(call)
 
 
 WINDOW_CHARS = 24

@@ -1,4 +1,4 @@
-"""Rules about models that are loaded and unloaded, and about calls that wait."""
+"""Rules about models that are loaded and unloaded, and about what waits for others."""
 
 from __future__ import annotations
 
@@ -9,47 +9,74 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from harness.analysis.facts import (
+    LEAST_COMPARED,
     LEAST_LOST_NS,
+    LONG_NS,
     MACHINE,
+    MOSTLY,
+    SEVERAL,
     Observed,
+    came_at_once,
     decoding,
+    gains_by_company,
     per_model,
     queues_in_server,
     tells_of_queues,
     ttft,
-    waits_before_sending,
 )
-from harness.analysis.finding import Evidence, Expected, Found, named, said_ns
+from harness.analysis.finding import Evidence, Expected, Found, counted, named, said_ns
+from harness.analysis.rules import (
+    FEWER_CALLS,
+    LESS_TO_COMPUTE,
+    SAME_PART_FIRST,
+    SHORTER_PROMPTS,
+    SHORTER_REPLIES,
+    SMALLER_NEIGHBOR,
+    Advice,
+    rule,
+)
 from harness.inference.providers import Aim
 from harness.trace import events
 from harness.trace.calls import Call
-from harness.trace.intervals import common, depths, length_ns, parts_within, without
+from harness.trace.intervals import common, depths, length_ns, without
 from harness.trace.records import Interval
-
-LONG_LOAD_NS = 200_000_000
-"""A shorter load is a warm one: a model that is in memory answers within that."""
-
-LEAST_RELOADS = 2
-"""One load more than needed may be chance; from two on, models push each other out."""
-
-LEAST_COLD_NS = 500_000_000
-"""Of a first call's wait; connecting and warming up take less."""
 
 LEAST_ITEMS = 4
 """Calls of a node of which one can be called slower than the others."""
 
-LEAST_WAITS = 2
-"""Calls that waited for room; one alone may have met a busy moment."""
+UNEVEN = 2
+"""How much longer the longest wait is than the shortest where others are in the way: a load takes
+about the same time each time."""
 
-_MIB = 1 << 20
-_TABLES = {MACHINE: "budget"}
-"""Where the capacity of memory is set that is no device of its own."""
+SLOW_REPLICA = 2.0
+"""How many times as long the slowest server of several takes for a token as the quickest."""
 
 
+@rule(
+    "cold-start",
+    "A cold start: the weights were not in memory when they were first needed.",
+    "L3",
+    Aim.KEEP_LOADED,
+    "do more in one run: a model is loaded once, at its first call",
+    cases={
+        "in server": Advice(
+            "A cold start in the server: it loaded or prepared the model before it answered. If "
+            "every call waits, it unloads the model in between, or the way to it is that slow.",
+            "L3",
+            (Aim.KEEP_LOADED, "send a short call ahead, while the run has other things to do"),
+        )
+    },
+    explains=("load", "prefill"),
+    explained_by=("out-of-reach", "retries"),
+)
 def cold_start(observed: Observed) -> Found | None:
     """The first call of a model waited for its weights. Further loads are `swap-thrash`."""
+    return _loaded(observed) or _cold_in_server(observed)
+
+
+def _loaded(observed: Observed) -> Found | None:
     waited = {load: _waited_for(load, observed) for load in _first_loads(observed)}
-    firsts = [load for load, parts in waited.items() if length_ns(parts) >= LONG_LOAD_NS]
+    firsts = [load for load, parts in waited.items() if length_ns(parts) >= LEAST_LOST_NS]
     lost_ns = length_ns(part for load in firsts for part in waited[load])
     if not firsts or not observed.matters(lost_ns):
         return None
@@ -76,8 +103,9 @@ def _unexplained_ns(observed: Observed, call: Call) -> int:
     Reading a token takes no longer than writing one. 0 where it cannot be told.
     """
     asked, itl_ns = call.input_tokens, call.itl_mean_ns
-    if call.ttft_ns is None or asked is None or itl_ns is None:
+    if call.ttft_ns is None or asked is None or itl_ns is None or came_at_once(call):
         return 0
+    asked += call.reasoning_tokens or 0  # written, and perhaps not shown
     queued_ns = sum(one.duration_ns for one in queues_in_server(observed, [call]).values())
     read = asked - (call.cached_tokens or 0)
     return max(0, call.ttft_ns - queued_ns - read * itl_ns)
@@ -85,7 +113,8 @@ def _unexplained_ns(observed: Observed, call: Call) -> int:
 
 def _swaps_in_server(observed: Observed) -> Found | None:
     """Calls waited whenever the one before had been to another model, and else they did not."""
-    calls = [call for calls in observed.by_model().values() for call in calls]
+    models = observed.by_model()
+    calls = [call for its in models.values() if len(models) > 1 for call in its]
     calls.sort(key=lambda call: call.start_ns)
     known: set[str] = set()
     swaps: list[Call] = []
@@ -93,13 +122,13 @@ def _swaps_in_server(observed: Observed) -> Found | None:
     for before, call in pairwise(calls):
         known.add(before.model)
         wait_ns = _unexplained_ns(observed, call)
-        if call.start_ns < before.end_ns or wait_ns < LEAST_COLD_NS:
+        if call.start_ns < before.end_ns or wait_ns < LONG_NS:
             continue
         if call.model == before.model:
             return None
         lost_ns += wait_ns
         swaps += [call] if call.model in known else []
-    if len(swaps) < LEAST_RELOADS or not observed.matters(lost_ns):
+    if len(swaps) < SEVERAL or not observed.matters(lost_ns):
         return None
     return Found(
         seen=f"{len(swaps)} calls waited longer for their first token than their prompts explain, "
@@ -113,28 +142,91 @@ def _swaps_in_server(observed: Observed) -> Found | None:
 
 
 @per_model
-def slow_first_call(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """The first call waited, alone, for far longer than its prompt takes to be read."""
-    first = calls[0]
-    alone = all(call.start_ns >= first.end_ns for call in calls[1:])
-    if not alone or any(load.model == model for load in observed.loads):
-        return None  # `queueing` tells of company, and `cold-start` of loads that are known.
-    lost_ns = _unexplained_ns(observed, first)
-    if lost_ns < LEAST_COLD_NS or not observed.matters(lost_ns):
+def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """The first call, or each one after a pause, waited for more than its prompt, alone."""
+    if any(load.model == model for load in observed.loads):
+        return None  # `_loaded` tells of loads that are known, and `queueing` of company.
+    waits_ns = _waits_alone(observed, calls, LONG_NS)
+    cold = [call for call in calls if call.id in waits_ns]
+    warm_ns = [call.ttft_ns or 0 for call in calls if call.id not in waits_ns]
+    lost_ns = sum(waits_ns.values())
+    slowest_ns = max((call.ttft_ns or 0 for call in cold), default=0)
+    if (
+        not observed.matters(lost_ns)
+        or calls[0].id not in waits_ns
+        or any(call.start_ns < calls[0].end_ns for call in calls[1:])
+        or (warm_ns and slowest_ns < 2 * statistics.median(warm_ns))
+        or 1 < len(cold) < LEAST_COMPARED
+        or max(waits_ns.values()) > UNEVEN * min(waits_ns.values())
+    ):
         return None
     return Found(
-        seen=f"The first call to '{model}' waited {said_ns(first.ttft_ns or 0)} for its first "
-        "token. At the pace of the reply, reading its prompt takes at most "
-        f"{said_ns((first.ttft_ns or 0) - lost_ns)}; {observed.said(lost_ns)} went into something "
-        "else.",
+        case="in server",
+        seen=f"{counted(len(cold), 'call')} to '{model}' waited up to {said_ns(slowest_ns)} for "
+        f"the first token, with no other under way; {observed.said(lost_ns)} of it went into "
+        "something else than reading the prompts, at the pace of the replies.",
         evidence=Evidence.of(
-            [first], first_ttft_s=(first.ttft_ns or 0) / 1e9, unexplained_s=lost_ns / 1e9
+            cold, cold_calls=len(cold), first_ttft_s=slowest_ns / 1e9, unexplained_s=lost_ns / 1e9
         ),
         lost_ns=lost_ns,
     )
 
 
+@rule(
+    "straggler",
+    "A straggler: a node that needs all items, or the run's end, waits for the slowest one.",
+    "L6",
+    "divide what is longer than the others into items of its own",
+    "begin with the longest items",
+    "limit what one item may take: a lower max_output_tokens, or Timeout(…)",
+    cases={
+        "replica": Advice(
+            "One server of several is slower, and gets its share of the calls all the same.",
+            "L4a",
+            (
+                "see what else that server does, and whether it has the same GPU and settings",
+                "take it out of urls under [endpoints.{tag}]",
+            ),
+        )
+    },
+    explains=("decode",),
+    explained_by=("client-lag", "retries"),
+)
 def straggler(observed: Observed) -> Found | None:
+    """One server of several, or one item of a mapped node, was far slower than the others."""
+    return _slow_replica(observed) or _slow_item(observed)
+
+
+@per_model
+def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    speeds: dict[str, list[Call]] = {}
+    for call in calls:
+        if call.replica and call.itl_mean_ns:
+            speeds.setdefault(call.replica, []).append(call)
+    itl_ns = {
+        replica: statistics.median(call.itl_mean_ns or 0 for call in its)
+        for replica, its in speeds.items()
+        if len(its) >= LEAST_COMPARED
+    }
+    if len(itl_ns) < 2:
+        return None
+    slowest, quickest = max(itl_ns, key=itl_ns.__getitem__), min(itl_ns.values())
+    lost_ns = length_ns(decoding(speeds[slowest])) * (1 - quickest / itl_ns[slowest])
+    if itl_ns[slowest] < SLOW_REPLICA * quickest or not observed.matters(lost_ns):
+        return None
+    return Found(
+        case="replica",
+        seen=f"Of the servers of '{model}', {slowest} wrote a token in {said_ns(itl_ns[slowest])}, "
+        f"the quickest in {said_ns(quickest)}; {len(speeds[slowest])} of {len(calls)} calls went "
+        f"to it ({observed.said(lost_ns)}).",
+        evidence=Evidence.of(
+            speeds[slowest], calls=len(speeds[slowest]), slower=itl_ns[slowest] / quickest
+        ),
+        lost_ns=lost_ns,
+    )
+
+
+def _slow_item(observed: Observed) -> Found | None:
     """One item of a mapped node took far longer than the others, and the run waited for it."""
     on_path = {step.span for step in observed.path.steps}
     of_node: dict[str, list[int]] = {}
@@ -173,13 +265,22 @@ def straggler(observed: Observed) -> Found | None:
     )
 
 
+@rule(
+    "swap-thrash",
+    "Swap thrash: the models do not fit into memory together, and calls to them alternate, so that "
+    "a model evicted for one call is needed again for the next.",
+    "L4a",
+    Aim.LET_BOTH_STAY,
+    SMALLER_NEIGHBOR,
+    explains=("load", "room"),
+)
 def swap_thrash(observed: Observed) -> Found | None:
     """Models were loaded again and again, because another one was in their place."""
     firsts = {load.id for load in _first_loads(observed)}
     again = [load for load in observed.loads if load.id not in firsts]
     if not observed.loads:
         return _swaps_in_server(observed)
-    if len(again) < LEAST_RELOADS:
+    if len(again) < SEVERAL:
         return None
     between = [u for u in observed.seen[events.Unload] if u.start_ns < again[-1].start_ns]
     lost_ns = length_ns(
@@ -203,37 +304,6 @@ def swap_thrash(observed: Observed) -> Found | None:
     )
 
 
-def budget_wait(observed: Observed) -> Found | None:
-    """Calls waited in this process, until a call to another model left room for theirs."""
-    elsewhere = [*observed.loads, *observed.seen[events.Unload], *observed.seen[events.ClientLag]]
-    in_use = {
-        model: without([one for one in observed.calls if one.model != model], elsewhere)
-        for model in {call.model for call in observed.calls}
-    }
-    waits = {
-        call.id: parts
-        for call in observed.calls
-        if length_ns(parts := common(_waits_for_room(call), in_use[call.model])) >= LEAST_LOST_NS
-    }
-    lost_ns = length_ns(part for parts in waits.values() for part in parts)
-    if len(waits) < LEAST_WAITS or not observed.matters(lost_ns):
-        return None
-    waited = [call for call in observed.calls if call.id in waits]
-    return Found(
-        seen=f"{len(waits)} calls to {named(call.model for call in waited)} waited in this "
-        "process, not in the server, until calls to another model ended and left room in the "
-        f"memory budget ({observed.said(lost_ns)}).",
-        evidence=Evidence.of(waited, waiting_calls=len(waits)),
-        server=waited[0].model,
-        first=_room_for_all(observed),
-        lost_ns=lost_ns,
-    )
-
-
-def _waits_for_room(call: Call) -> list[Interval]:
-    return without(waits_before_sending(call), call.turns)
-
-
 def _first_loads(observed: Observed) -> list[events.Load]:
     firsts: dict[str, events.Load] = {}
     for load in observed.loads:
@@ -255,9 +325,10 @@ def _room_for_all(observed: Observed) -> tuple[str, ...]:
         if load.need_bytes and isinstance(device := observed.server(load.model).device, str):
             needs.setdefault(device, {})[load.model] = load.need_bytes
     return tuple(
-        f"give all of them room: [{_TABLES.get(device, f'budget.devices.{device}')}] capacity = "
-        f'"{_mib(sum(of_models.values()) + observed.reserves.get(device, 0))} MiB" or more in '
-        "harness.toml"
+        "give all of them room: "
+        f"[{'budget' if device == MACHINE else f'budget.devices.{device}'}] capacity = "
+        f'"{math.ceil((sum(of_models.values()) + observed.reserves.get(device, 0)) / 2**20)} MiB" '
+        "or more in harness.toml"
         for device, of_models in needs.items()
         if len(of_models) > 1
     )
@@ -270,20 +341,6 @@ def _side_by_side(observed: Observed) -> tuple[str, ...]:
     )
 
 
-def _mib(size_bytes: int) -> int:
-    return math.ceil(size_bytes / _MIB)
-
-
-QUEUED_SHARE = 0.5
-"""A call queued when half of its time to the first token was queue: else the prompt was the
-matter."""
-
-LEAST_QUEUED = 2
-"""Calls that waited; one alone may have met a busy moment."""
-
-LEAST_INFERRED = 4
-"""As many, where queueing is only inferred: long prompts can look like it."""
-
 FULL_KV = 0.85
 """From this share on, it is the KV cache that keeps calls waiting."""
 
@@ -292,14 +349,73 @@ LONG_FACTOR = 3.0
 the call that waited least."""
 
 
+_QUEUE_HERE = f"{FEWER_CALLS}: they would wait here instead, and other work could go on"
+
+
+@rule(
+    "queueing",
+    "Queueing: more calls came at once than the server has places.",
+    "L4a",
+    Aim.ANSWER_MORE_AT_ONCE,
+    Aim.BOUND_QUEUE,
+    _QUEUE_HERE,
+    cases={
+        "KV cache full": Advice(
+            "Queueing: more calls came at once than the KV cache has room for.",
+            "L4a",
+            (Aim.MORE_KV_ROOM, Aim.BOUND_QUEUE, _QUEUE_HERE),
+        ),
+        "others": Advice(
+            "Queueing behind calls of others: this run had nothing else under way there.",
+            "L4a",
+            ("see what else the server answers meanwhile: its log, or its counters",),
+        ),
+        "at its limit": Advice(
+            "Queueing at a server that writes as much as it can: with more places, each call would "
+            "be answered more slowly.",
+            "L0",
+            (LESS_TO_COMPUTE, SHORTER_PROMPTS, SAME_PART_FIRST, SHORTER_REPLIES),
+        ),
+    },
+    explains=("queue", "prefill"),
+)
+def queueing(observed: Observed) -> Found | None:
+    """Calls waited in their server for one of its places, behind each other or behind others."""
+    return _behind_each_other(observed) or _behind_others(observed)
+
+
 @per_model
-def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Calls waited in their server for one of its places. Waiting to be sent is `budget-wait`."""
+def _behind_others(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    waits_ns = _waits_alone(observed, calls, LEAST_LOST_NS)
+    lost_ns, longest_ns = sum(waits_ns.values()), max(waits_ns.values(), default=0)
+    is_uneven = longest_ns > UNEVEN * min(waits_ns.values(), default=0)
+    if len(waits_ns) < 2 * SEVERAL or not is_uneven or not observed.matters(lost_ns):
+        return None
+    return Found(
+        severity="hint",
+        case="others",
+        seen=f"{len(waits_ns)} of {len(calls)} calls to '{model}' waited for their first token, up "
+        f"to {said_ns(longest_ns)} more than their prompts explain, now long, now short, with no "
+        f"other call of this run under way ({observed.said(lost_ns)}).",
+        evidence=Evidence.of((c for c in calls if c.id in waits_ns), queued_calls=len(waits_ns)),
+        lost_ns=lost_ns,
+    )
+
+
+def _waits_alone(observed: Observed, calls: Sequence[Call], least_ns: int) -> dict[int, int]:
+    """By call, what its prompt does not explain of its wait; of calls that came after the last."""
+    alone = (c for n, c in enumerate(calls) if not n or c.start_ns >= calls[n - 1].end_ns)
+    waits_ns = ((call.id, _unexplained_ns(observed, call)) for call in alone)
+    return {span: wait_ns for span, wait_ns in waits_ns if wait_ns >= least_ns}
+
+
+@per_model
+def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     queues = queues_in_server(observed, calls)
     queued = _queued(calls, queues)
     lost_ns = length_ns(queues[call.id] for call in queued)
     certain = tells_of_queues(observed, calls)
-    least = LEAST_QUEUED if certain else LEAST_INFERRED
+    least = SEVERAL if certain else 2 * SEVERAL  # long prompts can look like it
     if len(queued) < least or not observed.matters(lost_ns) or had_places(observed, calls):
         return None
     waits = [queues[call.id].duration_ns for call in queued]
@@ -310,16 +426,17 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
     computes_all_it_can = any(
         one.model == model and one.bound == "compute" for one in observed.limits
     )
-    wanted = Aim.ANSWER_MORE_AT_ONCE, f"{_most_at_once(calls)} calls at once"
-    expected = _with_places(calls, queues, queued)
-    case = "places gain nothing" if expected.after >= expected.before else ""
-    case = "at its limit" if computes_all_it_can else case
+    at_its_limit = computes_all_it_can or gains_by_company(calls) is False
+    reads_ns = length_ns(part for call in calls for part in call.phases.get("prefill", ()))
+    mostly_reads = certain and reads_ns > length_ns(decoding(calls))
+    wanted, expected = (Aim.ANSWER_MORE_AT_ONCE, f"{_most_at_once(calls)} calls at once"), None
     if kv_is_full:  # in elements of half the size, twice as many fit
         wanted = Aim.MORE_KV_ROOM, ""
         expected = Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls")
+    full = "at its limit" if at_its_limit or mostly_reads else ""
     return Found(
         severity="warning" if certain else "hint",
-        case="KV cache full" if kv_is_full else case,
+        case="KV cache full" if kv_is_full else full,
         seen=f"{len(queued)} of {len(calls)} calls to '{model}' queued in the server, not here: "
         f"{said_ns(statistics.median(waits))} in the median, {said_ns(max(waits))} at most "
         f"({observed.said(lost_ns)}). It answered {'one' if seats == 1 else seats} at a time"
@@ -339,69 +456,13 @@ def queueing(observed: Observed, model: str, calls: Sequence[Call]) -> Found | N
     )
 
 
-def _with_places(
-    calls: Sequence[Call], queues: Mapping[int, Interval], queued: Sequence[Call]
-) -> Expected:
-    """With a place for each call that was there at once; the median over queued calls.
-
-    Prompts that are there together are read together: the first tokens come when all of them have
-    been read, which takes as long as one after the other did. What else a call waited for it waits
-    for again. Calls come when they did; writing replies is taken to take nothing from reading.
-    """
-    none = Interval(start_ns=0, end_ns=0)
-    own_ns = {c.id: (c.ttft_ns or 0) - queues.get(c.id, none).duration_ns for c in calls}
-    read_ns = {c.id: min(own_ns[c.id], c.phase_ns("prefill")) for c in calls}
-    waiting = sorted((one.start_ns, c.id) for c in calls if (one := ttft(c)))
-    now_ns, first_ns = 0, dict[int, int]()
-    while waiting:
-        now_ns = max(now_ns, waiting[0][0])
-        together = [number for sent_ns, number in waiting if sent_ns <= now_ns]
-        now_ns += sum(read_ns[number] for number in together)
-        for sent_ns, number in waiting[: len(together)]:
-            first_ns[number] = now_ns - sent_ns + own_ns[number] - read_ns[number]
-        waiting = waiting[len(together) :]
-    before_s = statistics.median(call.ttft_ns or 0 for call in queued) / 1e9
-    after_s = statistics.median(first_ns.get(call.id, 0) for call in queued) / 1e9
-    return Expected("time to first token of queued calls", before_s, after_s, "s")
-
-
-@per_model
-def behind_prefill(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Calls had a place in their server, and waited there until other prompts had been read."""
-    queues = queues_in_server(observed, calls)
-    queued = _queued(calls, queues)
-    if len(queued) < LEAST_QUEUED or not had_places(observed, calls):
-        return None
-    # A call's own prompt is read after its queue, never during it.
-    prefills = [part for call in calls for part in call.phases.get("prefill", ())]
-    waits = [queues[call.id] for call in queued]
-    behind = [part for parts in parts_within(waits, prefills) for part in parts]
-    lost_ns = length_ns(behind)
-    if lost_ns < QUEUED_SHARE * length_ns(waits) or not observed.matters(lost_ns):
-        return None
-    longest_ns = max(wait.duration_ns for wait in waits)
-    return Found(
-        seen=f"{len(queued)} of {len(calls)} calls to '{model}' waited in the server for up to "
-        f"{said_ns(longest_ns)} while it read the prompts of others ({observed.said(lost_ns)}). "
-        f"At most {_most_at_once(calls)} were in the server at once, and none waited for a place.",
-        evidence=Evidence.of(
-            queued,
-            calls=len(calls),
-            queued_calls=len(queued),
-            queue_max_s=longest_ns / 1e9,
-            calls_at_once=_most_at_once(calls),
-        ),
-        lost_ns=lost_ns,
-    )
-
-
 def _queued(calls: Sequence[Call], queues: Mapping[int, Interval]) -> list[Call]:
     return [
         call
         for call in calls
         if call.id in queues
         and queues[call.id].duration_ns
-        >= max(LEAST_LOST_NS, QUEUED_SHARE * (call.ttft_ns or call.duration_ns))
+        >= max(LEAST_LOST_NS, MOSTLY * (call.ttft_ns or call.duration_ns))
     ]
 
 

@@ -13,8 +13,9 @@ from harness.trace.node_records import CriticalPath
 from harness.trace.records import Instant, Interval, SpanRecord
 
 TimeKind = Literal[
-    "client lag", "decode", "prefill", "load", "queue", "turn", "room", "failed", "overhead",
-    "retry", "embed", "memory", "tool", "code", "place", "between nodes", "start", "end",
+    "client lag", "decode", "prefill", "load", "queue", "turn", "room", "failed", "probe",
+    "overhead", "retry", "node retry", "embed", "memory", "tool", "code", "place",
+    "between nodes", "start", "end",
 ]  # fmt: skip
 
 TIME_KINDS: Mapping[TimeKind, str] = {
@@ -26,13 +27,15 @@ TIME_KINDS: Mapping[TimeKind, str] = {
     "turn": "calls waited here for their turn at an endpoint",
     "room": "calls waited here for room in memory, or within a limit of the run",
     "failed": "calls that failed, or were cut off",
+    "probe": "a server was asked what it does with schemas and tools",
     "overhead": "around the engines: client, network, front ends",
     "retry": "pauses before calls were tried again",
+    "node retry": "pauses before nodes were tried again",
     "embed": "texts were embedded",
     "memory": "passages were remembered or recalled",
     "tool": "tools were called that an agent's model asked for",
     "code": "the nodes' own code, and what it waited for",
-    "place": "nodes waited for one of the pipeline's places",
+    "place": "nodes waited for a place, the pipeline's or their own",
     "between nodes": "between two nodes",
     "start": "before the first node",
     "end": "after the last node",
@@ -40,14 +43,12 @@ TIME_KINDS: Mapping[TimeKind, str] = {
 """What each means. Of a moment at which several go on in a node on the path, the first one counts;
 what other nodes do meanwhile does not."""
 
-AT_WORK: frozenset[TimeKind] = frozenset({"decode", "prefill", "embed"})
-"""Models compute."""
-
 _KINDS: Mapping[TimeKind, tuple[type, ...]] = {
     "client lag": (events.ClientLag,),
     "load": (events.Unload,),
     "room": (events.WaitForRoom,),
-    "overhead": (events.CountTokens, events.SchemaProbe, events.ToolProbe, events.AskSlots),
+    "probe": (events.SchemaProbe, events.ToolProbe),
+    "overhead": (events.CountTokens, events.AskSlots),
     "embed": (events.Embed,),
     "memory": (events.Remember, events.Recall, events.Novelty, events.OpenMemory),
     "tool": (events.Tool, events.McpStart),
@@ -80,7 +81,9 @@ class TimeSpent:
             if kind := _KIND_OF_SPAN.get(item.name):
                 self._put(kind, item.start_ns, item.end_ns)
         elif retry := events.Retry.of(item):
-            self._put("retry", retry.pause.start_ns, retry.pause.end_ns)
+            self._put(
+                "node retry" if retry.node else "retry", retry.pause.start_ns, retry.pause.end_ns
+            )
 
     def shares(
         self, path: CriticalPath, calls: Sequence[Call], *, run: Interval
@@ -99,11 +102,15 @@ class TimeSpent:
             of_step.setdefault(call.node_span, []).append(call)
         waits, windows = _divided(path, run)
         lags = parts_within(waits, self._beside.get("client lag", ()))
+        pauses = parts_within(waits, self._beside.get("node retry", ()))
         beside = {kind: parts_within(windows, spans) for kind, spans in self._beside.items()}
         for number, step in enumerate(path.steps):
             lag_ns, wait_ns = length_ns(lags[number]), waits[number].duration_ns
-            place_ns = min(wait_ns - lag_ns, step.place_wait_ns)
+            pause_ns = length_ns(without(pauses[number], lags[number]))
             spent_ns["client lag"] += lag_ns
+            spent_ns["node retry"] += pause_ns
+            lag_ns += pause_ns
+            place_ns = min(wait_ns - lag_ns, step.place_wait_ns)
             spent_ns["place"] += place_ns
             spent_ns["between nodes" if number else "start"] += wait_ns - lag_ns - place_ns
             meanwhile = {kind: parts[number] for kind, parts in beside.items()}

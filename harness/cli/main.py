@@ -6,6 +6,7 @@ waits for an answer; 130 interrupted, 143 terminated.
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
@@ -16,10 +17,7 @@ from harness.files import shipped_directory
 from harness.version import __version__
 
 _COMMANDS = {
-    "advise": (
-        "harness.advise.advise_command:advise",
-        "Say what fits, and how quick it is.",
-    ),
+    "advise": ("harness.advise.advise_command:advise", "Say what fits, and how quick it is."),
     "batch": ("harness.cli.batch_command:batch", "Run a pipeline over the rows of a table."),
     "endpoints": ("harness.cli.endpoints:endpoints", "Check the configured endpoints."),
     "graph": ("harness.cli.graph_command:graph", "Draw a pipeline, with a run's times."),
@@ -39,6 +37,7 @@ _COMMANDS = {
 
 def main() -> None:
     """The `harness` command."""
+    gc.set_threshold(100_000)  # a long journal's million objects have no cycles
     why_not = steady_streams() if sys.stdout is sys.__stdout__ else lambda: None
     try:
         _call()

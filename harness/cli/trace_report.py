@@ -17,7 +17,7 @@ from harness.analysis.finding import counted
 from harness.analysis.run_report import Goodput, Occupancy
 from harness.analysis.slack import NodeSlack
 from harness.analysis.speed_limits import Bound, SpeedLimit
-from harness.analysis.time_budget import AT_WORK, TIME_KINDS, TimeShare
+from harness.analysis.time_budget import TIME_KINDS, TimeShare
 from harness.cli.tables import UNKNOWN, digits, dollars, known, seconds
 from harness.trace.calls import LEAST_FOR_TAILS, CallGroup, Percentiles, RunCost
 from harness.trace.node_records import CriticalPath
@@ -33,18 +33,6 @@ _ENDED: dict[RunState, str] = {
 
 _STYLES: dict[Severity, str] = {"error": "bold red", "warning": "bold yellow", "hint": "bold cyan"}
 
-_NOTHING = (
-    "Nothing is wrong that this can see: no model was loaded in a call's way, and no call waited "
-    "long or failed"
-)
-_NOTHING_IN_TEXTS = (
-    ", no prompt was read twice for nothing, and nothing ran one after another that could have run "
-    "at once"
-)
-_UNEXPLAINED = (
-    "No rule found a fault, but models were at work for only {at_work:.0%} of the time: what else "
-    "it went into stands above."
-)
 _BOUNDS: dict[Bound, str] = {
     "bandwidth": "Memory is the limit.",
     "compute": "Computing is the limit.",
@@ -52,19 +40,16 @@ _BOUNDS: dict[Bound, str] = {
     "unknown": "Nothing passes a limit, so what the limit is could not be told: the machine was "
     "slower when it was measured.",
 }
-_EXPLAINED = 0.7
-"""The share of the time that has to be models' work before a run is called well."""
 _LEAST_SHARE = 0.01
 _BASE = (
     "Findings count all nodes and calls, also those beside that path: their shares of the run may "
     "be larger."
 )
-_NODES_SHOWN = 10
-_NOTHING_YET = "Nothing was wrong that this can see until the run was cut short."
-_NEVER_SEEN = (
-    "What a journal cannot show: how busy the device was, what else ran on the machine, and "
-    "whether the replies were any good."
+_CHECKED = (
+    "Looked for by {rules} rules{cut}: calls that failed, waited or came again, loads of models, "
+    "prompts, replies, nodes and this process.{none}"
 )
+_NODES_SHOWN = 10
 _WHERE_SPANS_ARE = (
     "harness trace show SPAN prints one; in the timeline (harness trace open) its number is `span` "
     "among a slice's arguments."
@@ -106,13 +91,7 @@ def print_findings(diagnosis: Diagnosis, console: Console) -> None:
         console.print(Text(_time_line(diagnosis)))
     for limit in diagnosis.speed_limits:
         console.print(Text(_limit_line(limit)))
-    if diagnosis.unexplained is not None:
-        also = "also " if diagnosis.findings else ""
-        console.print(
-            Text(f"Calls were {also}slow, and no rule knows why. {diagnosis.unexplained}")
-        )
-    elif not diagnosis.findings:
-        console.print(_all_clear(diagnosis), highlight=False)
+    console.print(Text(_checked(diagnosis)), highlight=False)
     for remark in diagnosis.remarks:
         console.print(Text(str(remark)))
     if diagnosis.not_examined:
@@ -498,14 +477,17 @@ def _said_kind(one: TimeShare) -> str:
     return TIME_KINDS[one.kind] + (f" (most in '{one.node}')" if one.node else "")
 
 
-def _all_clear(diagnosis: Diagnosis) -> str:
-    """That no rule found anything, and how much of the time that explains."""
-    if diagnosis.status not in {"ok", "waiting", "stopped"}:
-        return _NOTHING_YET
-    at_work = sum(one.share for one in diagnosis.time if one.kind in AT_WORK)
-    if at_work < _EXPLAINED:
-        return _UNEXPLAINED.format(at_work=at_work)
-    return f"{_NOTHING}{'' if diagnosis.not_examined else _NOTHING_IN_TEXTS}. {_NEVER_SEEN}"
+def _checked(diagnosis: Diagnosis) -> str:
+    """What was looked for, and the largest part of the time that nothing found accounts for."""
+    said = _CHECKED.format(
+        none="" if diagnosis.findings else " Nothing was found.",
+        rules=len(diagnosis.checked),
+        cut="" if diagnosis.status in {"ok", "waiting", "stopped"} else ", up to its end",
+    )
+    one = diagnosis.unexplained
+    if one is None:
+        return said
+    return f"{said} The largest part that none explains: {one.share:.0%} {_said_kind(one)}."
 
 
 def _indented(line: str, *, style: str = "") -> Padding:

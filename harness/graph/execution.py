@@ -263,11 +263,10 @@ class _Running:
         return found
 
     def _is_wanted(self, call: Call) -> bool:
-        """Whether its node's `when=` lets it run."""
-        when = call.step.node.when
-        if when is None:
+        if (when := call.step.node.when) is None:
             return True
         asked = self._schedule.taken(call.state, call.item, when.parameters)
+        call.decided_by = asked.needs
         try:
             return bool(when.function(**asked.arguments))
         except Exception as error:

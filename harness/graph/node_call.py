@@ -307,13 +307,7 @@ _TRACEBACK_CHARS = 20_000
 
 
 class Suspended(BaseException):
-    """Leaves a node whose questions have no answer yet.
-
-    Not an `Exception`, so that a node that catches all errors does not catch it.
-
-    Attributes:
-        questions: More than one if the node asks several at once.
-    """
+    """Leaves a node whose questions have no answer yet; nodes that catch all errors do not."""
 
     def __init__(self, *questions: Question) -> None:
         super().__init__("; ".join(one.text for one in questions))
@@ -408,7 +402,8 @@ async def _attempt(
     call: Call, attempt: int, shared: Shared, *, handle: NodeCall | None, on_item: OnItem | None
 ) -> Given:
     step, path, label, tracer = call.step, call.state.path, call.label, shared.tracer
-    arguments, _, needs = call.taken
+    arguments, _, taken = call.taken
+    needs = (*taken, *call.decided_by)
     tracer.check_written()
     waits = _waits(call, until_ns=tracer.now_ns())
     begun = events.NodeAttempt(
@@ -424,10 +419,10 @@ async def _attempt(
         if step.policies.on_error not in (None, "fail"):
             # Should it fail, nodes that go on without its output had to wait for it too.
             call.state.note_span(call.item, span.id)
-        if needs:
-            tracer.flows("output", sources=[n for n in needs if type(n) is int], target=span.id)
-            if shared.earlier is not None and (before := [n for n in needs if type(n) is str]):
-                span.set(needs=before)
+        for flow, sources in (("output", taken), ("condition", call.decided_by)):
+            tracer.flows(flow, sources=[n for n in sources if type(n) is int], target=span.id)
+        if shared.earlier is not None and (before := [n for n in needs if type(n) is str]):
+            span.set(needs=before)
         if handle is not None:
             handle.begin_attempt(attempt)
         if step.node.takes_run:

@@ -326,6 +326,8 @@ class Call:
     """None for a node that is not mapped."""
     taken: Taken = NOTHING_TAKEN
     """Set when it begins."""
+    decided_by: tuple[int | str, ...] = ()
+    """What its node's `when=` was given."""
     around: Call | None = None
     """The call that it is nested in, by what waits for it."""
     has_place: bool = False

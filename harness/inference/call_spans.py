@@ -108,6 +108,7 @@ def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Itera
         "tools": completion.tools,
         "dropped": completion.dropped or None,
         "attempts": completion.attempts if is_new else None,
+        "connecting_ns": None if completion.from_cache else completion.connecting_ns,
     }
     span.set(**{name: fact for name, fact in facts.items() if fact is not None})
     if completion.from_cache:

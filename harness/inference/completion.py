@@ -150,6 +150,8 @@ class Completion:
     attempts: int = 1
     """Requests sent: more than one if a field was refused, or if the server had closed the
     connection."""
+    connecting_ns: int | None = None
+    """For a new connection; None of one that was kept open."""
     cut_by: Literal["tokens", "cost"] | None = None
     """The run's limit that decided where the reply was cut; None if the call set it."""
     from_cache: bool = False

@@ -56,7 +56,6 @@ class BatchResult:
     run: RunResult
     """The run that it is; its status is `failed` if a row failed."""
     rows: int
-    """All that were given."""
     outputs: Mapping[str, Any]
     """By the rows' ids, as the journal's JSON has them."""
     kept: int

@@ -299,13 +299,10 @@ class DraftRows:
     """Drafts that are scored as they are, by their ids: the rows of a batch without a pipeline."""
 
     drafts: Mapping[str, Draft]
-    """At least one."""
     rows: Mapping[str, Row]
-    """Where each stands first."""
     labels: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """What people said of them, by the columns of `wide`."""
     refused: Sequence[RowFailure] = ()
-    """Rows that are no draft."""
     known: Mapping[str, Scored] = field(default_factory=dict)
     """Scores that some have already, from a file that no journal is of."""
     pipeline: ClassVar[None] = None

@@ -53,13 +53,11 @@ class EndpointCheck:
     tag: str
     backend: str
     model_id: str
-    """What the model is called there."""
     reachable: bool | None = None
     """Whether a server answers; None if it was not tried."""
     error: Notice | None = None
     """Why it cannot be used, and the remedy."""
     models: tuple[str, ...] | None = None
-    """What its server serves."""
     context_tokens: int | None = None
     """Prompt and reply of one call, together."""
     slots: int | None = None
@@ -73,14 +71,11 @@ class EndpointCheck:
     logprobs: bool | None = None
     embeds: bool | None = None
     metrics: bool | None = None
-    """Whether its counters can be read."""
     dropped: tuple[str, ...] = ()
-    """Fields that it refuses."""
     ttft_ms: float | None = None
     """From sending a short prompt to the first token, with the model loaded."""
     tokens_per_s: float | None = None
     advice: tuple[Notice, ...] = ()
-    """What to change, there or here."""
 
 
 async def check_endpoints(
@@ -181,7 +176,6 @@ class _Trial:
         self.chats = not endpoint.embeddings
         """Whether it does, or is to; else all there is to see is that it embeds."""
         self.noticed: tuple[Notice, ...] = ()
-        """Advice beside the findings."""
 
     async def begin(self) -> None:
         """The call that decides whether the endpoint can be used. It may have to load the model."""

@@ -11,6 +11,7 @@ import gc
 import sys
 import sysconfig
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -67,7 +68,11 @@ class _Heart:
         self._next: asyncio.TimerHandle | None = None
         self._lag: list[Interval] = []
         """Successive stalls that are not recorded yet."""
-        self._places: Counter[tuple[str, str]] = Counter()
+        self._places: Counter[str | None] = Counter()
+        self._at: dict[str | None, str | None] = {}
+        self._computed_ns = time.thread_time_ns()
+        self._collected_ns = self._collects_since_ns = 0
+        gc.callbacks.append(self._note_collection)
 
     def beat(self) -> None:
         """Comes again until it is stopped."""
@@ -84,6 +89,7 @@ class _Heart:
         """There are no more beats."""
         if self._next is not None:
             self._next.cancel()
+        gc.callbacks.remove(self._note_collection)
         if (stall := self._tracer.stalls.beat()) is not None:
             self._lag.append(stall)
         self._record()
@@ -97,18 +103,38 @@ class _Heart:
                 # The thread runs on: behind a frame that has ended stands none, or anything.
                 if frame is not None:
                     with suppress(AttributeError):
-                        self._places[_place(frame)] += 1
+                        at, function = _place(frame)
+                        self._places[function] += 1
+                        self._at[function] = at
 
     def _record(self) -> None:
         places, self._places = self._places, Counter()
+        before_ns, self._computed_ns = self._computed_ns, time.thread_time_ns()
+        collected_ns, self._collected_ns = self._collected_ns, 0
         if not self._lag:
             return
         stalls, self._lag = self._lag, []
         longest_ns = max(stall.duration_ns for stall in stalls)
-        at, function = places.most_common(1)[0][0] if places else (None, None)
+        stood_ns = sum(stall.duration_ns for stall in stalls)
+        function, count = places.most_common(1)[0] if places else (None, 0)
+        at = self._at.get(function)
+        # Code that computes keeps the watch from looking, and other programs this whole process:
+        # then a look or two would blame whatever line came next.
+        seen_ns = max(self._computed_ns - before_ns, count * _LOOK_S * 1e9)
+        if 2 * collected_ns > stood_ns:
+            at, function = None, "garbage collection"
+        elif 2 * count <= places.total() or 4 * seen_ns < stood_ns:
+            at = function = None
         lag = events.ClientLag(track="client lag", longest_ns=longest_ns, at=at, function=function)
         start_ns = stalls[0].start_ns + BEAT_NS
         self._tracer.completed_span(lag, start_ns=start_ns, end_ns=stalls[-1].end_ns)
+
+    def _note_collection(self, phase: str, _info: dict[str, int]) -> None:
+        now_ns = time.perf_counter_ns()
+        if phase == "start":
+            self._collects_since_ns = now_ns
+        else:
+            self._collected_ns += now_ns - self._collects_since_ns
 
 
 def _frame_of(thread: int) -> FrameType | None:
@@ -124,13 +150,19 @@ def _frame_of(thread: int) -> FrameType | None:
                 gc.enable()
 
 
-def _place(innermost: FrameType) -> tuple[str, str]:
-    """Where the loop is, as `file.py:12`, and in which function."""
-    frames = list(takewhile(_is_in_task, _outward(innermost)))
-    written = (f for f in frames if not f.f_code.co_filename.startswith((*_LIBRARIES, _OWN, "<")))
-    own = (f for f in frames if f.f_code.co_filename.startswith(_OWN))
-    frame = next(written, None) or next(own, innermost)
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}", frame.f_code.co_name
+def _place(innermost: FrameType) -> tuple[str | None, str | None]:
+    """Where the loop is, as `file.py:12`, and in which function; nowhere in code of harness.
+
+    What awaits harness is not at work: its frames lie around those of harness.
+    """
+    for frame in takewhile(_is_in_task, _outward(innermost)):
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if file.startswith(_OWN):
+            break
+        is_library = file.startswith((*_LIBRARIES, "<")) or "site-packages" in file
+        if not is_library and not name.startswith("<"):  # <listcomp> stands in a function
+            return f"{Path(file).name}:{frame.f_lineno}", name
+    return None, None
 
 
 def _outward(frame: FrameType | None) -> Iterator[FrameType]:

@@ -22,7 +22,6 @@ KEPT = ".machine.json"
 """The file beside the runs with measurements, valid until the machine restarts."""
 
 FileOf = Callable[[Endpoint], Awaitable[Path | None]]
-"""Finds the file of a server's model."""
 
 
 @asynccontextmanager

@@ -49,7 +49,6 @@ class mcp:  # noqa: N801 - read as a word of the list of tools
     """Variables for the command, beside `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL` and `TERM`; it
     sees no others."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Sent with each request to the address."""
     only: Sequence[str] | None = None
     """Names of the tools to offer; by default all."""
     prefix: str = ""

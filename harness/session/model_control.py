@@ -37,13 +37,10 @@ class ModelSeen:
 
     tag: str
     backend: str
-    """The server's kind."""
     model: str
     """The name of its file, or its name on the server."""
     device: str
-    """The device that its endpoint names."""
     control: Control
-    """Who loads and unloads it."""
     pin: bool
     """Whether it stays in memory for a whole run."""
     priority: int

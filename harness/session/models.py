@@ -72,7 +72,6 @@ class OpenModels:
     """The models of a session, ready to be called."""
 
     client: Client
-    """Calls go through it."""
     budget: KeepAliveBudget | None
     """Shares the memory among them; None without models to share it."""
 

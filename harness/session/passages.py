@@ -51,7 +51,6 @@ RUN_FIELD = "run"
 _THREADS = 8
 
 Ask = Callable[[EmbedRequest], Awaitable[Embeddings]]
-"""Calls a model that embeds."""
 
 _BATCH = 64
 """Texts in one call: servers rarely compute more at once, and some accept at most 100."""

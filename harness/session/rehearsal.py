@@ -65,7 +65,6 @@ class Rehearsal:
     kept: tuple[str, ...]
     """Labels of the calls whose outputs it would reuse."""
     made_again: tuple[Remake, ...]
-    """Calls that were done."""
     unfinished: tuple[str, ...]
     """Labels of calls that were begun and have no output: they failed, or were interrupted."""
     new: tuple[str, ...]

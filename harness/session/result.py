@@ -126,7 +126,6 @@ class CallResult(Generic[ResultT]):
     """The outputs of a pipeline that a node called."""
 
     outputs: Mapping[str, object]
-    """By node."""
     result: ResultT
     """See `RunResult.result`."""
 

@@ -43,13 +43,9 @@ class Origin:
     config: Path | None = None
     """The settings file; None without one."""
     roles: Mapping[str, str] = field(default_factory=dict)
-    """Overrides the roles of the settings."""
     memory: Place | None = None
-    """Overrides the memory of the settings."""
     seed: int | None = None
-    """Overrides the seed of the settings."""
     engine: Engine | None = None
-    """Overrides the engine of the settings."""
     limits: Limits | None = None
     """Of the command alone: not recorded, so a further part of the run has its own."""
 
@@ -64,7 +60,6 @@ class Beginning:
     """As given, beside the limits of the pipeline and of the settings."""
     content: ContentPolicy
     inputs: tuple[str, ...] = ()
-    """The names of the given inputs."""
     is_batch: bool = False
 
 

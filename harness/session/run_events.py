@@ -57,9 +57,7 @@ class RunEvent:
     scores: Mapping[str, float] | None = None
     """For a verdict, by dimension."""
     stop_reason: str | None = None
-    """For an ended loop."""
     code: str | None = None
-    """The code of a warning."""
     message: str | None = None
     key: str | None = None
     """For a question: the key that answers it when the run is resumed."""

@@ -57,7 +57,6 @@ class Separation:
     """How different a run's producer and evaluators were."""
 
     producer: str
-    """Tag of the producer's endpoint."""
     evaluators: Mapping[str, Relation]
     """By the tag of each evaluator's endpoint, at least one: the relation of its model to the
     producer's. `family` only if the settings allow it; `unknown` if a family is not known; never
@@ -231,7 +230,6 @@ class EvaluatorDraw:
     pool: tuple[str, ...]
     """The tags it was drawn from, in order."""
     excluded: Mapping[str, str]
-    """Tags that were left out, and why."""
 
     @property
     def pool_sha256(self) -> str:
@@ -246,7 +244,6 @@ class EvaluatorPanel:
     members: tuple[str, ...]
     """Their tags, each once, in the order of the settings."""
     excluded: Mapping[str, str]
-    """Tags that were left out, and why."""
     combine: Combine
     """How their judgements become one."""
 
@@ -258,7 +255,6 @@ class EvaluatorPool:
     members: tuple[str, ...]
     """Their tags, in the order of the settings; at least one."""
     excluded: Mapping[str, str]
-    """Tags that were left out, and why."""
 
     def draw(self, seed: str) -> EvaluatorDraw:
         """One member, which depends on the seed alone."""

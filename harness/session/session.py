@@ -56,7 +56,6 @@ class Session:
 
     trace: RunTrace
     client: Client
-    """Calls models, within the run's limits."""
     casting: Casting
     """Which model plays which role, and the run's warnings."""
     served: ServedModels

@@ -47,7 +47,6 @@ class ToolResult:
 
     name: str
     arguments: str
-    """As the model wrote them."""
     text: str
     """The result as told to the model."""
     outcome: ToolOutcome

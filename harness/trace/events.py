@@ -104,7 +104,7 @@ class Event:
 
     def __init_subclass__(cls, *, name: str = "") -> None:
         cls.NAME = name or _words(cls)
-        _KEPT.add(cls.NAME)
+        _KEPT.update({cls.NAME} - {"chat", "queue"})  # which `calls_of` keeps
         dataclass(frozen=True, kw_only=True)(cls)
 
     @classmethod
@@ -117,8 +117,7 @@ class Event:
     def read(cls, record: SpanRecord | SpanStarted | Instant, **known: object) -> Self:
         """The same of a record of any name, with what else is known of the event."""
         event, (_, empty, types) = object.__new__(cls), _form(cast("Any", cls))
-        values: dict[str, object] = event.__dict__
-        values.update(empty)
+        values: dict[str, object] = event.__dict__  # what is not in it is read off the class
         values.update(record._asdict())
         for name, value in record.attributes.items():
             if name in types and isinstance(value, types[name]):
@@ -201,6 +200,7 @@ def _form(cls: type[Event]) -> _Form:
             form.empty[one.name] = None
         else:
             form.empty[one.name] = () if list in types else "None" if str in types else types[0]()
+        setattr(cls, one.name, form.empty[one.name])  # once for all: there may be 100,000
     return form
 
 
@@ -208,11 +208,10 @@ def written(event: Event | tuple[Any, ...]) -> tuple[str, dict[str, object]]:
     """The name and the attributes of an event."""
     if not isinstance(event, Event):
         return _words(type(event)), cast("Any", event)._asdict()
-    values = event.__dict__
     said = {
-        name: values[name]
+        name: value
         for name, default in _form(cast("Any", type(event))).defaults.items()
-        if values[name] is not default
+        if (value := getattr(event, name)) is not default
     }
     return event.NAME, said | said.pop("more") if "more" in said else said
 
@@ -364,7 +363,6 @@ class Warned(InstantEvent, name="warning"):
     message: str
     code: str | None = None
     more: Attributes = field(default_factory=dict)
-    """Its details."""
 
 
 # --- calls of models ------------------------------------------------------------------------------
@@ -450,6 +448,7 @@ class Chat(Request):
     draft_tokens: int | None = None
     accepted_tokens: int | None = None
     prompt_kv_bytes: int | None = None
+    connecting_ns: int | None = None
     finish_reason: str | None = None
     reply_sha256: Sha256 = None
     ttft_ns: int | None = None

@@ -123,8 +123,6 @@ def node_records(journal: Journal, *, latest: bool = False) -> tuple[NodeRecord,
 
 @dataclass(slots=True)
 class _Found:
-    """What a journal holds of one node call."""
-
     spans: list[NodeAttempt] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     output: NodeOutput | None = None
@@ -195,10 +193,12 @@ def _record(key: _Key, found: _Found, charges: Mapping[int, float], *, since: in
 def models_by_role(calls: Iterable[Call]) -> dict[str, tuple[str, ...]]:
     """The models that were asked, by role, as `NodeRecord.models` has them."""
     roles: dict[str, dict[str, None]] = {}
-    for call in calls:
-        served = call.model_id
+    # Failed attempts come last: who would have answered is known by the others.
+    for call in sorted(calls, key=lambda call: call.model_id is None):
+        served, names = call.model_id, roles.setdefault(call.role or "no role", {})
         said = f"{call.model} ({served})" if served and served != call.model else call.model
-        roles.setdefault(call.role or "no role", {})[said] = None
+        if served or not any(name.startswith(f"{said} (") for name in names):
+            names[said] = None
     return {role: tuple(sorted(models)) for role, models in roles.items()}
 
 
@@ -239,7 +239,7 @@ def critical_path(
 ) -> CriticalPath:
     """Finds the path from its end.
 
-    The flows called `output` show which node waited for which.
+    The flows called `output`, and `condition` of a `when=`, show which node waited for which.
     """
     steps = []
     free_ns = run.start_ns
@@ -269,7 +269,8 @@ def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int,
     sources: dict[int, list[NodeAttempt]] = {}
     for flow in flows:
         # Spans are numbered as they begin, so a source has the smaller number.
-        if flow.name == "output" and flow.source in by_id and flow.source < flow.target:
+        is_edge = flow.name in {"output", "condition"} and flow.source in by_id
+        if is_edge and flow.source < flow.target:
             sources.setdefault(flow.target, []).append(by_id[flow.source])
     calls: dict[str, list[NodeAttempt]] = {}  # by label, and by node for those of all its items
     for span in nodes:

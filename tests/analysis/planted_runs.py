@@ -201,17 +201,6 @@ def swap_thrash(**settings: Any) -> PlantedRun:
     return run
 
 
-def budget_wait() -> PlantedRun:
-    """A long call to one model keeps three to another waiting for its memory."""
-    run = PlantedRun()
-    run.endpoint("large", backend="embedded")
-    node = run.node("all", 0, 4_400)
-    run.call(0, parent=node, model="small", tokens=400)
-    for at_ms in (100, 200, 300):
-        run.call(at_ms, parent=node, model="large", wait_ms=4000 - at_ms)
-    return run
-
-
 def queueing(backend: str = "vllm", **settings: Any) -> PlantedRun:
     """Eight calls at once, and the server takes them one by one and says so."""
     run = PlantedRun(backend, **settings)
@@ -253,15 +242,6 @@ def queueing_unsaid(backend: str = "ollama") -> PlantedRun:
     run = PlantedRun(backend)
     for number in range(6):
         run.call(0, queue_ms=540 * number, tokens=51, quiet=True)
-    return run
-
-
-def behind_prefill(**settings: Any) -> PlantedRun:
-    """Three calls at once on four slots: the last two wait while the first prompt is read."""
-    run = PlantedRun("embedded", file="small.gguf", **settings)
-    for queue_ms, prefill_ms in ((10, 2400), (2400, 500), (2500, 600)):
-        run.call(0, queue_ms=queue_ms, prefill_ms=prefill_ms, input_tokens=600)
-    run.counter("waiting", (0, 0))
     return run
 
 
@@ -332,18 +312,9 @@ def resent_history(*, cached: bool = False, told: bool = True) -> PlantedRun:
     return run
 
 
-def kv_pressure(*, share: float = 0.93) -> PlantedRun:
-    """Four calls by twos, then eight at once: with a full cache each token takes thrice as long."""
-    run = PlantedRun("vllm")
-    for at_ms in (0, 1100):
-        run.calls(2, at_ms, tokens=50, itl_ms=20)
-    run.calls(8, 2200, tokens=80, itl_ms=60)
-    run.counter("KV cache", (0, 0.3), (2300, share), (6900, 0.1))
-    return run
-
-
 def preemptions() -> PlantedRun:
-    run = kv_pressure()
+    run = PlantedRun("vllm")
+    run.calls(8, 0)
     run.counter("preempted", (0, 0), (3000, 2), (4000, 5))
     return run
 
@@ -407,15 +378,6 @@ def places(waiting: float | None = 0) -> PlantedRun:
         waited = {"place_wait_ns": begins_ms * MS} if begins_ms else {}
         node = run.node("sections", begins_ms, 1200, item=item, **waited)
         run.call(begins_ms, parent=node, tokens=100)
-    return run
-
-
-def idle_server() -> PlantedRun:
-    """A gateway holds four calls back, while its server has nothing to do."""
-    run = PlantedRun("vllm")
-    for name in ("running", "waiting"):
-        run.counter(name, (0, 0))
-    run.calls(4, 0, prefill_ms=4000, quiet=True)
     return run
 
 
@@ -531,25 +493,10 @@ def failed_calls(**allowed: Any) -> PlantedRun:
     return run
 
 
-def schema_ignored() -> PlantedRun:
-    run = PlantedRun("triton-openai")
-    run.calls(3, structured=True, schema="ignored")
-    return run
-
-
 def context_filled() -> PlantedRun:
     run = PlantedRun("vllm")
     run.calls(3, tokens=40, finish_reason="length", max_output_tokens=4000)
     run.call()
-    return run
-
-
-def fields_dropped(
-    dropped: Iterable[str] = ("temperature",), temperature: float = 0.0, **settings: Any
-) -> PlantedRun:
-    run = PlantedRun("litellm", **settings)
-    run.call()
-    run.call(temperature=temperature, dropped=list(dropped))
     return run
 
 
@@ -588,24 +535,6 @@ def out_of_reach(*, fallback: bool = False) -> PlantedRun:
         if fallback:
             run.fallback("large", "EndpointUnreachable")
             run.call(model="large")
-    return run
-
-
-def rejected_drafts() -> PlantedRun:
-    run = PlantedRun("llamacpp")
-    run.calls(3, tokens=120, draft_tokens=270, accepted_tokens=40)
-    return run
-
-
-def drafts_rejected_by_counter(backend: str) -> PlantedRun:
-    """The same, where no reply tells and the server does."""
-    run = PlantedRun(backend)
-    run.calls(3, tokens=120)
-    if backend == "vllm":
-        run.counter("drafted", (0, 0), (900, 810))
-        run.counter("accepted drafts", (0, 0), (900, 120))
-    else:
-        run.counter("drafts accepted", (0, 0), (300, 0.1), (900, 0.2))
     return run
 
 
@@ -697,11 +626,6 @@ def one_retry() -> PlantedRun:
     return run
 
 
-def busy_but_not_full() -> PlantedRun:
-    """The same company as under KV pressure, and the cache has room."""
-    return kv_pressure(share=0.6)
-
-
 def serial_on_one_slot() -> PlantedRun:
     """The engine answers one call at a time, however many there are."""
     return serial_loop("embedded", slots=1)
@@ -738,12 +662,6 @@ def turns_that_keep_to_an_accounts_limit() -> PlantedRun:
     return run
 
 
-def drafts_that_pay() -> PlantedRun:
-    run = PlantedRun("llamacpp")
-    run.call(tokens=400, draft_tokens=400, accepted_tokens=250)
-    return run
-
-
 Make = Callable[[], PlantedRun]
 
 HEALTHY: list[Make] = [
@@ -755,11 +673,9 @@ HEALTHY: list[Make] = [
     nodes_in_a_row,
     cached_history,
     one_retry,
-    busy_but_not_full,
     serial_on_one_slot,
     answered_from_the_cache,
     schema_enforced,
     turns_before_a_full_server,
     turns_that_keep_to_an_accounts_limit,
-    drafts_that_pay,
 ]

@@ -62,9 +62,13 @@ def test_attempts_are_added_up(tmp_path):
         FAILED,
         span(2, 11, 12, parent=1, name="chat", model="m", status="error"),
         node(3, 30, 45),
-        span(4, 31, 32, parent=3, name="chat", model="m", input_tokens=7, output_tokens=2),
-    )
+        span(
+            *(4, 31, 32), parent=3, name="chat", model="m", model_id="m7", input_tokens=7,
+            output_tokens=2,
+        ),
+    )  # fmt: skip
     assert (one.duration_ns, one.calls, one.input_tokens, one.output_tokens) == (25, 2, 7, 2)
+    assert one.models == {"no role": ("m (m7)",)}
 
 
 def test_a_call_counts_for_the_nearest_node_around_it(tmp_path):

@@ -29,8 +29,20 @@ RECORDED_RUNS: list[tuple[str, set[str], set[str]]] = [
     ("serial_client", {"serial-client"}, set()),
     ("parallel_client", set(), set()),
     ("queueing", {"queueing"}, set()),
+    ("unused_dependency", {"unused-dependency"}, set()),
+    ("hidden_reasoning", {"hidden-reasoning"}, set()),
+    ("asked_again", {"asked-again"}, {"serial-client"}),
+    ("growing_replies", {"changes-over-run"}, set()),
+    ("slower_over_run", {"changes-over-run"}, set()),
+    ("not_streamed", {"not-streamed"}, set()),
+    ("reply_gap", {"reply-gap"}, set()),
+    ("slow_replica", {"straggler"}, set()),
+    ("new_connections", {"new-connections"}, set()),
+    ("behind_others", {"queueing"}, set()),
+    ("busy_machine", set(), set()),  # healthy, while other programs took both cores
 ]
-"""Made by record_runs.py: what must be said of each, and what may be."""
+"""What must be said of each, and what may be. Made by record_runs.py; those from
+`unused_dependency` on at a loopback server that plants what they are called after."""
 
 
 def found(run: PlantedRun, directory: Path) -> dict[str, Finding]:
@@ -67,78 +79,60 @@ TURNS = {"waiting_calls": 4, "longest_wait_s": 0.9, "max_parallel": 2}
 FAULTS = [
     Fault("cold-start", planted.cold_start, {"loads": 1, "longest_load_s": 3}, "llama-server",
           (3, 0, "s"), severity="hint"),
-    Fault("slow-first-call", planted.slow_first_call, {"first_ttft_s": 3, "unexplained_s": 2.4},
+    Fault("cold-start", planted.slow_first_call, {"first_ttft_s": 3, "unexplained_s": 2.4},
           "send a short call ahead"),
     Fault("swap-thrash", planted.swaps_in_a_server, {"reloads": 4},
-          beside=frozenset({"slow-first-call", "serial-client"})),
+          beside=frozenset({"cold-start", "serial-client"})),
     Fault("straggler", planted.straggler, {"took_s": 3, "usual_s": 0.6}, "longest items"),
-    Fault("stalled-replies", planted.stalled_replies,
+    Fault("reply-gap", planted.stalled_replies,
           {"stalled_replies": 3, "longest_stall_s": 1.5}, "gpu-memory"),
     Fault("swap-thrash", planted.swap_thrash, {"loads": 6, "models": 2, "reloads": 4},
           '[budget] capacity = "300 MiB"', (3.85, 0, "s"), beside=frozenset({"cold-start"})),
-    Fault("budget-wait", planted.budget_wait, {"waiting_calls": 3}, "a lower context_tokens"),
     Fault("queueing", planted.queueing, QUEUED | {"waiting_max": 7},
-          "a larger --max-num-seqs, for 8 calls at once: time to first token", (2.04, 0.32, "s")),
+          "a larger --max-num-seqs, for 8 calls at once"),
     Fault("queueing", lambda: planted.queueing("llamacpp"), QUEUED,
-          "divided between them, for 8 calls at once: time to first token",
-          (2.04, 0.32, "s"), name="queueing llama-server"),
+          "divided between them, for 8 calls at once", name="queueing llama-server"),
     Fault("queueing", planted.queueing_for_room, QUEUED,
           "--kv-cache-dtype fp8, which halves the cache for less than 1 % loss", (1, 2, "calls")),
     Fault("queueing", lambda: planted.queueing("embedded", file="small.gguf"), QUEUED,
-          "takes room for 4096 tokens, for 8 calls at once: time to first", (2.04, 0.32, "s"),
-          name="queueing embedded"),
+          "takes room for 4096 tokens, for 8 calls at once", name="queueing embedded"),
     Fault("queueing", planted.queueing_at_its_limit, {"queued_calls": 7}, "a smaller model"),
     Fault("queueing", planted.queueing_by_counter, {"queued_calls": 5, "waiting_max": 5}),
     Fault("queueing", planted.queueing_unsaid, {"queued_calls": 5},
-          "OLLAMA_NUM_PARALLEL (1 by default), for 6 calls at once",
-          (1.66, 0.24, "s"), severity="hint"),
-    # With a place of its own, a call would wait longer: until all prompts have been read.
-    Fault("queueing", lambda: planted.behind_prefill(slots=2), {}, "a smaller model",
-          name="behind a slot"),
-    Fault("behind-prefill", planted.behind_prefill, {"queued_calls": 2, "calls_at_once": 3}),
+          "OLLAMA_NUM_PARALLEL (1 by default), for 6 calls at once", severity="hint"),
     Fault("prefill-bound", planted.prefill_bound, {"prefill_tokens_per_s": 600, "queue_share": 0},
           "-ngl all", beside=frozenset({"serial-client"})),
     Fault("drifting-prefix", planted.drifting_prefix, {"prompts": 4, "shared_share": 0.958},
           "after what stays the same: time to first token", (2, 0.09, "s")),
-    Fault("drifting-prefix", lambda: planted.drifting_prefix(texts=False), {"prompts": 4},
-          severity="hint", beside=frozenset({"prefill-bound"}), name="texts not recorded"),
-    Fault("uncached-prefix", planted.uncached_prefix, {"prompts": 4, "prefix_share": 0.987},
+    Fault("drifting-prefix", planted.uncached_prefix, {"prompts": 4, "prefix_share": 0.987},
           "--no-enable-prefix-caching", (2, 0.03, "s")),
-    Fault("resent-history", planted.resent_history, {"calls": 8, "resent_tokens": 5460}),
-    Fault("resent-history", lambda: planted.resent_history(told=False), {"cached_tokens": 0},
-          name="resent, and nobody says so"),
-    Fault("kv-pressure", planted.kv_pressure, {"itl_many_ms": 60, "itl_few_ms": 20},
-          "--kv-cache-dtype fp8", (93, 46.5, "%")),
+    Fault("drifting-prefix", planted.resent_history,
+          expected=(2.04, 0.44, "s")),
+    Fault("drifting-prefix", lambda: planted.resent_history(told=False),
+          expected=(2.04, 0.44, "s"), name="resent, and nobody says so"),
     Fault("preemptions", planted.preemptions, {"preemptions": 5},
-          "--kv-cache-dtype fp8, which halves the cache for less than 1 % loss", (8, 16, "calls"),
-          beside=frozenset({"kv-pressure"})),
-    Fault("bandwidth-bound", planted.bandwidth_bound, {"calls_alone": 3, "itl_median_ms": 150}),
-    Fault("bandwidth-bound", lambda: planted.known_limits(1000),
-          {"memory_share": 0.667, "compute_share": 0.004}, "weights of half the size",
+          "--kv-cache-dtype fp8, which halves the cache for less than 1 % loss", (8, 16, "calls")),
+    Fault("slow-decode", planted.bandwidth_bound, {"calls_alone": 3, "itl_median_ms": 150}),
+    Fault("slow-decode", lambda: planted.known_limits(1000),
+          {"calls_alone": 3}, "weights of half the size",
           (6.67, 10, "tokens/s"), name="bandwidth, and known"),
-    Fault("compute-bound", lambda: planted.known_limits(100, prefill_ms=6000),
-          {"memory_share": 0.067, "compute_share": 0.667}, "a smaller model",
-          beside=frozenset({"prefill-bound", "serial-client"})),
+    Fault("slow-decode", lambda: planted.known_limits(100, prefill_ms=6000),
+          {"calls_alone": 3}, "a smaller model",
+          beside=frozenset({"prefill-bound", "serial-client"}), name="compute"),
     Fault("slow-decode", planted.slow_decode, {"slow_calls": 8, "itl_median_ms": 440},
           "threads one less than there are cores (now 2)"),
     Fault("serial-client", planted.serial_loop, {"serial_calls": 8, "independent_calls": 8},
-          "mapped node", (2, 0.39, "s")),
-    Fault("max-parallel", planted.places_without_models, {"waiting_node_calls": 8}, "for several",
-          (5.7, 5.4, "s")),
+          "mapped node"),
+    Fault("max-parallel", planted.places_without_models, {"waiting_node_calls": 8}, "for several"),
     Fault("max-parallel", planted.places, {"waiting_node_calls": 8, "max_parallel": 4},
-          "max_parallel=12", (3.6, 1.2, "s")),
-    Fault("max-parallel", lambda: planted.places(None), {}, "", (3.6, 1.2, "s"), severity="hint",
-          name="places, unsaid"),
-    Fault("idle-device", planted.idle_server, {"waiting_calls": 4}, severity="hint",
-          beside=frozenset({"prefill-bound", "queueing"})),
+          "max_parallel=8 in"),
+    Fault("max-parallel", lambda: planted.places(None), severity="hint", name="places, unsaid"),
     Fault("client-lag", planted.client_lag,
           {"lags": 2, "longest_lag_s": 1.2, "unreliable_calls": 4}, "def in place of async def"),
     Fault("client-lag", lambda: planted.client_lag("parse"), name="the node's own function"),
-    Fault("client-lag", lambda: planted.client_lag(None), {"lags": 2}, "leave one to this process",
-          severity="hint", name="lags at no one place"),
-    Fault("out-of-memory-at-start", planted.out_of_memory_at_start, {"failed_calls": 1},
+    Fault("out-of-memory", planted.out_of_memory_at_start, {"failed_calls": 1},
           "(32768)", severity="error"),
-    Fault("out-of-memory-later", planted.out_of_memory_later,
+    Fault("out-of-memory", planted.out_of_memory_later,
           {"failed_calls": 1, "calls_before": 3}, "OLLAMA_CONTEXT_LENGTH", severity="error"),
     Fault("retries", planted.retries, {"retries": 3, "pauses_s": 4.9}),
     Fault("failed-calls", planted.failed_calls, {"failed_calls": 1}, "a larger --max-model-len",
@@ -146,34 +140,18 @@ FAULTS = [
     Fault("failed-calls", lambda: planted.failed_calls(max_output_tokens=400), {"failed_calls": 1},
           "a larger --max-model-len, for 9,400 tokens: such failures", (1, 0, "calls"),
           severity="error", name="overflow by so much"),
-    Fault("schema-not-enforced", planted.schema_ignored, {"unenforced_calls": 3}, "Triton"),
     Fault("filled-context", planted.context_filled, {"cut_replies": 3, "replies": 4},
           "--max-model-len, for 4,060 tokens", (3, 0, "calls")),
-    # A dropped field matters if it decides what is written.
-    Fault("dropped-fields", planted.fields_dropped, {"calls_without": 1, "calls": 2}),
-    Fault("dropped-fields", lambda: planted.fields_dropped(["seed"], 0.7), name="sampled, no seed"),
-    Fault("dropped-fields", lambda: planted.fields_dropped(["seed"], 0), severity="hint",
-          name="greedy, no seed"),
-    Fault("max-concurrency", planted.turns, TURNS, "max_parallel = 6 under", (0.9, 0, "s")),
-    Fault("max-concurrency", planted.turns_unsaid, TURNS, "(now 2)", (0.9, 0, "s"),
-          severity="hint"),
-    Fault("fallbacks", planted.fell_back, {"fallbacks": 2}, "--max-num-seqs"),
+    Fault("max-parallel", planted.turns, TURNS, "max_parallel = 4 under"),
+    Fault("max-parallel", planted.turns_unsaid, TURNS, "(now 2)", severity="hint"),
+    Fault("retries", planted.fell_back, {"fallbacks": 2}, "--max-num-seqs"),
     Fault("out-of-reach", planted.out_of_reach, {"failed_calls": 5, "fallbacks": 0},
           "fallback under", severity="error"),
     Fault("out-of-reach", lambda: planted.out_of_reach(fallback=True),
           {"failed_calls": 5, "fallbacks": 5}, name="out of reach, and replaced"),
     Fault("slow-code", planted.slow_code, {"code_s": 2.57}, "run.span", severity="hint"),
     Fault("slow-code", planted.blocked_alone, {"code_s": 2}, severity="hint"),
-    Fault("timed-out-attempts", planted.timed_out_attempts, {"attempts": 2}, "Timeout(…)"),
-    Fault("rejected-drafts", planted.rejected_drafts,
-          {"draft_tokens": 810, "accepted_tokens": 120, "accepted_share": 0.148},
-          "--spec-draft-n-max", severity="hint"),
-    Fault("rejected-drafts", lambda: planted.drafts_rejected_by_counter("vllm"),
-          {"draft_tokens": 810, "accepted_share": 0.148}, "--spec-tokens", severity="hint",
-          name="drafts that vLLM counts"),
-    Fault("rejected-drafts", lambda: planted.drafts_rejected_by_counter("sglang"),
-          {"accepted_share": 0.15}, "--speculative-num-draft-tokens", severity="hint",
-          name="drafts that SGLang rates"),
+    Fault("node-retries", planted.timed_out_attempts, {"attempts": 2}, "Timeout(…)"),
 ]  # fmt: skip
 
 
@@ -202,9 +180,7 @@ def test_the_planted_fault_is_named_and_no_other(fault: Fault, tmp_path: Path) -
 
 
 def test_what_neither_memory_nor_processor_bounds_is_put_down_to_neither(tmp_path: Path) -> None:
-    assert (
-        not {"bandwidth-bound", "compute-bound"} & found(planted.known_limits(100), tmp_path).keys()
-    )
+    assert "slow-decode" not in found(planted.known_limits(100), tmp_path)
 
 
 def test_prompts_read_at_a_pace_that_only_a_cache_explains_were_cached(tmp_path: Path) -> None:
@@ -217,8 +193,8 @@ def test_nothing_is_said_of_a_healthy_run(make: Make, tmp_path: Path) -> None:
 
 
 def test_every_rule_has_a_run_in_which_it_is_the_planted_fault() -> None:
-    # A run that did not end has no calls to plant anything in: see below.
-    assert {fault.rule for fault in FAULTS} | {"failed-run"} == RULES.keys()
+    planted_or_recorded = {fault.rule for fault in FAULTS}.union(*(one[1] for one in RECORDED_RUNS))
+    assert planted_or_recorded | {"failed-run"} == RULES.keys()
 
 
 @pytest.mark.parametrize(
@@ -235,12 +211,23 @@ def test_a_recorded_run_is_diagnosed_as_what_it_was_made_to_show(
 @pytest.mark.parametrize(
     ("name", "rules"),
     [
+        ("batched", ["queueing", "cold-start"]),
+        ("brief", ["queueing"]),
         # One model, and a node that blocks the event loop: nothing waits for memory.
         ("client-lag", ["client-lag", "cold-start"]),
+        ("cold-load", ["queueing", "cold-start"]),
+        ("convoy", ["queueing", "cold-start"]),
+        # A place for each call that was let through, and each waited until prompts were read.
+        ("h100-eight-at-once", ["max-parallel"]),
+        ("h100-one-at-once", ["max-parallel"]),
+        ("h100-swaps", ["cold-start"]),
+        ("kv-pressure", ["preemptions"]),
+        ("prefix-drift", ["drifting-prefix"]),
+        ("prefix-kept", ["cold-start"]),
         # Others queue before the long reply, and are long over before it ends.
         ("straggler", ["queueing", "straggler"]),
-        # A place for each call that was let through, and each waited until prompts were read.
-        ("h100-eight-at-once", ["max-concurrency", "drifting-prefix"]),
+        ("swaps", ["swap-thrash", "cold-start", "serial-client"]),
+        ("swaps-avoided", ["cold-start"]),
     ],
 )
 def test_a_shipped_run_is_diagnosed_as_its_page_says(name: str, rules: list[str]) -> None:
@@ -252,7 +239,7 @@ def test_a_shipped_run_is_diagnosed_as_its_page_says(name: str, rules: list[str]
 def test_where_nodes_wait_for_places_the_remedies_name_their_limit() -> None:
     moves = {one.rule: one.move for one in diagnose(Journal(SHIPPED / "swaps.jsonl")).findings}
     for rule in ("swap-thrash", "serial-client"):
-        assert "max_parallel=4 in Pipeline(…)" in "\n".join(moves[rule])
+        assert "max_parallel=2 in Pipeline(…)" in "\n".join(moves[rule])
 
 
 def test_recorded_runs_tell_nothing_of_their_machine() -> None:
@@ -305,12 +292,6 @@ def test_every_backend_gets_flags_of_its_own_or_none(backend: str) -> None:
 # --- what cannot be told ---------------------------------------------------------------------
 
 
-def slow_of_no_known_cause() -> PlantedRun:
-    run = PlantedRun()
-    run.calls(4, 0, prefill_ms=900, itl_ms=80)
-    return run
-
-
 def one_call_without_latency() -> PlantedRun:
     run = PlantedRun()
     run.span("chat", 0, 4000, run.root, model="small")
@@ -320,7 +301,6 @@ def one_call_without_latency() -> PlantedRun:
 @pytest.mark.parametrize(
     ("make", "codes"),
     [
-        (slow_of_no_known_cause, ["slowness-unexplained", "texts-not-recorded"]),
         (planted.loop_without_texts, ["texts-not-recorded"]),
         (planted.chain_in_one_function, []),
         (one_call_without_latency, ["latency-unknown"]),
@@ -329,9 +309,17 @@ def one_call_without_latency() -> PlantedRun:
 def test_what_no_rule_can_tell_is_said(make: Make, codes: list[str], tmp_path: Path) -> None:
     diagnosis = diagnose(make().journal(tmp_path))
 
-    slowness = () if diagnosis.unexplained is None else (diagnosis.unexplained,)
-    said = [one.code for one in (*slowness, *diagnosis.not_examined)]
-    assert said == [f"diagnosis.{code}" for code in codes]
+    assert [one.code for one in diagnosis.not_examined] == [f"diagnosis.{code}" for code in codes]
+
+
+def test_the_largest_part_that_no_finding_explains_is_named(tmp_path: Path) -> None:
+    run = planted.serial_loop()
+    run.node("parse", run.now_ms, 900)
+    diagnosis = diagnose(run.journal(tmp_path))
+
+    assert [one.rule for one in diagnosis.findings] == ["serial-client"]
+    assert diagnosis.checked == tuple(RULES)
+    assert diagnosis.unexplained == next(one for one in diagnosis.time if one.kind == "start")
 
 
 def test_replies_that_reach_their_own_limit_are_told_and_are_no_fault(tmp_path: Path) -> None:
@@ -364,7 +352,7 @@ def test_a_run_that_ended_in_an_error_of_its_own_is_not_called_healthy(tmp_path:
 def test_a_failed_call_explains_the_failed_run(tmp_path: Path) -> None:
     journal = planted.out_of_memory_at_start().journal(tmp_path, ended="error")
 
-    assert [one.rule for one in diagnose(journal).findings] == ["out-of-memory-at-start"]
+    assert [one.rule for one in diagnose(journal).findings] == ["out-of-memory"]
 
 
 def test_a_killed_run_is_diagnosed_as_far_as_it_got(tmp_path: Path) -> None:

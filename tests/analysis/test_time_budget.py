@@ -1,7 +1,7 @@
 import asyncio
 from dataclasses import replace
 
-from harness import Default, Pipeline, Retry, Run, Settings
+from harness import Default, Pipeline, Retry, Run, Settings, Skipped
 from harness.analysis.facts import observe
 from harness.analysis.time_budget import TimeSpent
 from harness.trace import Interval, Journal, SpanRecord, calls_of
@@ -168,3 +168,22 @@ def test_attempts_that_failed_are_on_the_path_of_what_went_on_without_them(tmp_p
     # On a busy machine any of the 100 ms may count as client lag.
     code_ns = spent_ns.get("code", 0) + spent_ns.get("client lag", 0)
     assert code_ns >= 100 * MS
+
+
+def test_a_condition_is_an_edge_of_the_path(tmp_path):
+    pipeline = Pipeline("routed")
+
+    @pipeline.node
+    def route() -> str:
+        return "left"
+
+    @pipeline.node(when=lambda route: route == "left")
+    def left() -> str:
+        return "a reply"
+
+    @pipeline.node
+    def said(left: str | Skipped) -> str:
+        return str(left)
+
+    journal = Journal(pipeline.run(settings=Settings(traces=tmp_path)).files.journal)
+    assert [step.node for step in observe(journal).path.steps] == ["route", "left", "said"]

@@ -1,11 +1,11 @@
-"""Whether what a diagnosis says of queueing calls comes true.
+"""Whether the remedy that a diagnosis names for queueing calls helps.
 
     python tests/benchmarks/bench_remedies.py [--server llamacpp] [--server vllm] [--json]
 
 Each server is started with one place, and eight calls are made at once. The diagnosis names a
-setting and the time to the first token to expect with it; the server is started so, and the same
-run made again. The model is the demo's, of vLLM that in `VLLM_HOME`; llama-server is found
-by HARNESS_TEST_LLAMA_SERVER or in PATH. Let nothing else run meanwhile.
+setting; the server is started so, and the same run made again. The model is the demo's, of vLLM
+that in `VLLM_HOME`; llama-server is found by HARNESS_TEST_LLAMA_SERVER or in PATH. Let nothing else
+run meanwhile.
 """
 
 from __future__ import annotations
@@ -47,12 +47,11 @@ LLAMA_SERVER = os.environ.get("HARNESS_TEST_LLAMA_SERVER") or shutil.which("llam
 
 
 class Row(NamedTuple):
-    """One remedy: medians of the calls that queued, in seconds."""
+    """One remedy: medians of the queued calls, in seconds: their queue, then their first token."""
 
     server: str
     remedy: str
     before_s: float
-    expected_s: float
     after_s: float
 
 
@@ -67,10 +66,10 @@ def main() -> None:
     if options.json:
         print(json.dumps([row._asdict() for row in rows], indent=2))
         return
-    print(f"{'server':<10}{'before':>8}{'expected':>10}{'after':>8}  remedy")
+    print(f"{'server':<10}{'before':>8}{'after':>8}  remedy")
     for server, remedy, *times in rows:
-        before, expected, after = (f"{one:.2f} s" for one in times)
-        print(f"{server:<10}{before:>8}{expected:>10}{after:>8}  {remedy}")
+        before, after = (f"{one:.2f} s" for one in times)
+        print(f"{server:<10}{before:>8}{after:>8}  {remedy}")
 
 
 def measure(server: str, directory: Path) -> Row:
@@ -79,7 +78,7 @@ def measure(server: str, directory: Path) -> Row:
     with started(server, serving):
         queued = run(server, endpoint_of(server, serving), directory)
     finding = next(one for one in diagnose(queued).findings if one.rule == "queueing")
-    remedy, _, _ = finding.move[0].partition(": time to")
+    remedy = finding.move[0]
     places = int(re.search(r", for (\d+) calls at once", remedy)[1])
     wider = replace(serving, sequences=places)
     with started(server, wider):
@@ -87,8 +86,8 @@ def measure(server: str, directory: Path) -> Row:
     waited = set(finding.evidence.spans)
     numbers = [number for number, call in enumerate(chats(queued)) if call.id in waited]
     ttft_s = [call.ttft_ns / 1e9 for number, call in enumerate(chats(after)) if number in numbers]
-    expected = finding.expected
-    return Row(server, remedy, expected.before, expected.after, statistics.median(ttft_s))
+    before_s = finding.evidence.figures["queue_median_s"]
+    return Row(server, remedy, before_s, statistics.median(ttft_s))
 
 
 def chats(journal: Journal) -> list:

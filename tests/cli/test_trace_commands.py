@@ -186,7 +186,7 @@ def test_a_run_is_looked_at_by_people_and_scripts(
     said = trace(command, journal.stem, "--json", cwd=project)
     assert (for_people.exit_code, said.exit_code) == (0, 0)
     found = [one["rule"] for one in said.json.get("findings", ())]  # if the machine is busy
-    expected = {"report": journal.stem, "diagnose": "No rule found a fault", "check": "whole"}
+    expected = {"report": journal.stem, "diagnose": "Nothing was found.", "check": "whole"}
     assert all(one in for_people.stdout for one in found or [expected[command]])
     assert said.json["run_id"] == journal.stem
 

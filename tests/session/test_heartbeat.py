@@ -2,7 +2,9 @@ import asyncio
 import gc
 import sys
 import time
+from pathlib import Path
 
+import harness
 from harness.session.heartbeat import heartbeat
 from harness.trace import SpanRecord, Tracer
 
@@ -44,6 +46,30 @@ def test_a_stall_is_recorded_with_the_function_that_made_it():
     assert lag.attributes["function"] == "block"
     assert lag.attributes["at"].startswith("test_heartbeat.py:")
     assert lag.attributes["track"] == "client lag"
+
+
+def test_code_of_harness_that_blocks_is_put_on_no_line_of_its_caller():
+    names = {}
+    file = str(Path(harness.__file__).parent / "inference" / "client.py")
+    exec(compile("async def call():\n    sleep(0.4)", file, "exec"), {"sleep": time.sleep}, names)
+
+    async def work() -> None:
+        await names["call"]()
+
+    lag = longest(lags_of(work))
+    assert {"at", "function"}.isdisjoint(lag.attributes)
+
+
+def test_a_pause_for_garbage_has_its_name_and_no_line():
+    async def work() -> None:
+        gc.callbacks.append(lambda phase, _: time.sleep(0.4) if phase == "start" else None)
+        try:
+            gc.collect()
+        finally:
+            gc.callbacks.pop()
+
+    lag = longest(lags_of(work))
+    assert lag.attributes["function"] == "garbage collection"
 
 
 def test_no_garbage_is_collected_while_a_stall_is_looked_at(monkeypatch):

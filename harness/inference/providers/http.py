@@ -7,6 +7,7 @@ import codecs
 import json
 import re
 import ssl
+import time
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -344,7 +345,8 @@ class Exchange(AsyncExitStack):
         super().__init__()
         self._connection = connection
         self.requests = 0
-        """How many were sent so far."""
+        self.connecting_ns: int | None = None
+        """How long a new connection took; None of one that was kept open."""
 
     async def post(
         self, url: str, fields: Mapping[str, object], *, on_sent: Callable[[], None] | None = None
@@ -381,11 +383,14 @@ class Exchange(AsyncExitStack):
         self, url: str, fields: Mapping[str, object], on_sent: Callable[[], None] | None
     ) -> httpx2.Response:
         client, endpoint = self._connection.client, self._connection.endpoint
-        is_new = False
+        is_new, since_ns = False, 0
 
         async def watch(event: str, _details: Mapping[str, object]) -> None:
-            nonlocal is_new
-            is_new = is_new or event.endswith("connect_tcp.started")
+            nonlocal is_new, since_ns
+            if event.endswith("connect_tcp.started"):
+                is_new, since_ns = True, time.perf_counter_ns()
+            elif event.endswith(("connect_tcp.complete", "start_tls.complete")):
+                self.connecting_ns = time.perf_counter_ns() - since_ns
             if on_sent and event.endswith("send_request_body.complete"):
                 on_sent()
 
@@ -466,9 +471,12 @@ class HttpBackend(ABC):
                         raise
                 else:
                     exchange.push_async_callback(read_to_end, values)
-                    attempts = exchange.requests
                     return replace(
-                        completion, source=self._source, dropped=dropped, attempts=attempts
+                        completion,
+                        source=self._source,
+                        dropped=dropped,
+                        attempts=exchange.requests,
+                        connecting_ns=exchange.connecting_ns,
                     )
 
     async def aclose(self) -> None:

@@ -270,10 +270,6 @@ PROVIDER = Provider(
         fit_at_start="a smaller -c, or fewer layers on the GPU: -ngl",
         fit_later="a smaller -c, and -ctk q8_0 -ctv q8_0 -fa on",
         longer_context="a larger -c: -np divides it",
-        draft_better=(
-            "a draft of the same family (-md), or a smaller --spec-draft-n-max (3 by default)",
-            "a --spec-draft-p-min above 0 (the default): less likely tokens are not drafted",
-        ),
     ),
     host=lambda endpoint, access, _: RouterHost(endpoint, access),
     served=_served,

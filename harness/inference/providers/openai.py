@@ -95,7 +95,6 @@ MLC = Provider(
             '--overrides "tensor_parallel_shards=2", which splits the weights over GPUs',
         ),
         fit_at_start='--overrides "tensor_parallel_shards=2"',
-        draft_better="--speculative-mode disable, or a draft of the same family",
     ),
     schema=_mlc_schema,
     # It refuses conversations in which a tool was called.

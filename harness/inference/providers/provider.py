@@ -58,7 +58,6 @@ class Aim(StrEnum):
     FIT_LATER = "fit later"
     LONGER_CONTEXT = "longer context"
     SPREAD_PREFILL = "spread prefill"
-    DRAFT_BETTER = "draft better"
     ENFORCE_SCHEMAS = "enforce schemas"
 
 

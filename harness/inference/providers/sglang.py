@@ -38,7 +38,6 @@ PROVIDER = Provider(
         ),
         fit_at_start="a lower --mem-fraction-static, or --tp-size",
         fit_later="a lower --mem-fraction-static",
-        draft_better="a smaller --speculative-num-draft-tokens, or EAGLE3 and a head for it",
     ),
     served=_served,
     schema=nested_schema,

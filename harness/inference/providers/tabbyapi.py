@@ -46,7 +46,6 @@ PROVIDER = Provider(
         write_faster="draft_mode: ngram, or mtp for a model that has it",
         fit_at_start="cache_mode: Q8, which halves the cache",
         fit_later="cache_mode: Q8, which halves the cache",
-        draft_better="draft_mode: disabled, or a draft of the same family",
     ),
     served=_served,
     # The schema stands where others have a name and the schema.

@@ -27,7 +27,6 @@ PROVIDER = Provider(
         fit_at_start="a lower --free_gpu_memory_fraction (0.9 by default), or --tp_size",
         fit_later="a smaller --max_seq_len or --max_batch_size",
         longer_context="a larger --max_seq_len, and --max_num_tokens or --enable_chunked_prefill",
-        draft_better="a smaller max_draft_len under speculative_config in its --config",
         enforce_schemas="guided_decoding_backend in its --config",
     ),
     # Up to 1.2.1 at least, it takes OpenAI's wrapper for the schema itself, and says nothing.

@@ -59,7 +59,6 @@ PROVIDER = Provider(
         fit_at_start="--num-shard, or --quantize",
         fit_later="a smaller --max-total-tokens or --max-batch-prefill-tokens",
         longer_context="a larger --max-total-tokens",
-        draft_better="a smaller --speculate",
     ),
     served=_served,
     schema=_schema,

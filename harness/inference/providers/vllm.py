@@ -137,7 +137,6 @@ PROVIDER = Provider(
         fit_at_start="a lower --gpu-memory-utilization (0.92 by default) or --tensor-parallel-size",
         fit_later="a smaller --max-model-len or --max-num-seqs",
         longer_context="a larger --max-model-len",
-        draft_better="a smaller --spec-tokens, or --spec-method eagle3 with a head for this model",
     ),
     host=lambda endpoint, access, _: VllmHost(endpoint, access),
     served=_served,

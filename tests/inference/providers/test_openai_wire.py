@@ -541,11 +541,13 @@ def test_calls_one_after_another_share_a_connection_whatever_they_end_in():
     async def main():
         server = Loopback([WHOLE, error_reply(500, {"error": "boom"}), WHOLE])
         async with server, backend_at(server) as wire:
-            await wire.chat(REQUEST)
+            first = await wire.chat(REQUEST)
             with pytest.raises(ServerError):
                 await wire.chat(REQUEST)
-            await wire.chat(REQUEST)
+            last = await wire.chat(REQUEST)
             assert server.connections == 1
+            assert first.connecting_ns
+            assert last.connecting_ns is None
 
     asyncio.run(main())
 
