@@ -15,6 +15,7 @@ from harness.analysis.facts import (
 from harness.analysis.finding import MOST_SPANS, Evidence, Expected, Found, counted, named, said_ns
 from harness.analysis.rules import FEWER_CALLS, Advice, rule
 from harness.errors import NodeTimedOut
+from harness.inference.answer import ASKED_AGAIN
 from harness.inference.providers import Aim
 from harness.inference.providers.error_replies import context_overflow
 from harness.trace import events
@@ -341,10 +342,6 @@ def _failed(observed: Observed, model: str, reasons: Container[str]) -> list[Cal
         for call in observed.calls
         if call.status == "error" and call.model == model and error_class(call.error) in reasons
     ]
-
-
-ASKED_AGAIN = "That is not what was asked for: "
-"""So does the message begin that tells a model of its mistake."""
 
 
 @rule(
