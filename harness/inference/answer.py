@@ -32,7 +32,7 @@ _MOST_CALLS_FOR_THE_REST = 4
 """A model that goes on for ever is stopped after this many."""
 _REMINDER = "\n\n[Your last reply had no text. Give your answer as text.]"
 ASKED_AGAIN = "That is not what was asked for: "
-"""So begins the message to a model whose reply was of another type; the diagnosis knows it by it."""
+"""So begins what a model is told of a reply of another type; the diagnosis knows it by this."""
 _TEMPERATURE_AGAIN = 0.3
 """Of a greedy call that is repeated: the same request would bring the same reply."""
 
