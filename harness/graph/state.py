@@ -24,7 +24,6 @@ from harness.graph.values import (
     ValueForm,
     digest,
     digest_of_all,
-    dump_plain,
     sets_in_order,
     value_form,
 )
@@ -499,14 +498,14 @@ def digest_of_value(value: object) -> str:
 
     An object that has `code_parts()`, such as a handle of a database, counts by these.
     """
-    try:
-        return digest(dump_plain(value))
-    except TypeError:
-        pass
     if hasattr(type(value), "code_parts"):
         return code_of(value).digest
     if isinstance(value, Iterator | AsyncIterator):
         return NO_DIGEST  # it can be read only once
+    try:
+        return digest(value_form(object).encode(value))
+    except TypeError:
+        pass  # not what JSON means
     try:
         plain = from_json(to_json(value, inf_nan_mode="constants"))
         return digest(to_json(sets_in_order(plain, value), inf_nan_mode="constants"))
