@@ -2,8 +2,8 @@
 
 pydantic checks, writes and reads them. A resumed run must see the value that the first run made. So
 each value is read back as it is written, and refused, with the reason, if another would come back.
-Two kinds come back equal, but not identical: an int in a float's place becomes a float; and a time
-zone becomes its offset.
+Two kinds come back equal, but not identical: within models, dataclasses and tuples, an int in a
+float's place becomes a float; and a time zone becomes its offset.
 
 Values outside strict JSON (NaN, infinities, integers beyond 64 bits, half a surrogate pair) are
 kept as text in the JSON of Python's `json`: `{"$json": "[NaN]"}`.
@@ -21,7 +21,8 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from enum import Enum
 from hashlib import blake2b
-from typing import Any
+from types import UnionType
+from typing import Any, Union
 
 import orjson
 from pydantic import BaseModel, ConfigDict, RootModel, TypeAdapter, ValidationError
@@ -192,7 +193,7 @@ def digest_of_all(digests: Iterable[str]) -> str:
 
 def _adapter(annotation: object) -> TypeAdapter[Any]:
     try:
-        adapter = _configured(annotation)
+        adapter = _configured(_promoted(annotation))
     except PydanticSchemaGenerationError as error:
         raise TypeError(_no_form(annotation)) from error
     except PydanticUserError as error:
@@ -200,6 +201,19 @@ def _adapter(annotation: object) -> TypeAdapter[Any]:
     if not adapter.pydantic_complete:
         raise TypeError(f"{described(annotation)} names something that is not defined")
     return adapter
+
+
+def _promoted(annotation: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
+    """An annotation that takes ints for floats and bools for both, as PEP 484 does."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (list, dict):
+        *keys, item = arguments
+        return origin[*keys, _promoted(item)]
+    if origin in (Union, UnionType):
+        return Union[tuple(map(_promoted, arguments))]  # noqa: UP007 - not known here
+    if annotation is float:
+        return float | int | bool
+    return int | bool if annotation is int else annotation
 
 
 def _configured(annotation: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - whatever the author wrote
@@ -262,7 +276,10 @@ def _first(error: ValidationError) -> str:
             "a text in it has half of a surrogate pair, which is no character; "
             "text.encode('utf-8', 'replace').decode() leaves it out"
         )
-    place = "".join(f"[{key!r}]" for key in first["loc"])
+    loc = first["loc"]
+    if loc[-1:] in (("int",), ("float",)):
+        loc = loc[:-1]  # not a place, but a member of a union
+    place = "".join(f"[{key!r}]" for key in loc)
     return f"{place}: {first['msg']}" if place else first["msg"]
 
 
