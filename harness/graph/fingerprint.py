@@ -29,7 +29,7 @@ import sysconfig
 import types
 import typing
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path, PurePath
@@ -519,30 +519,17 @@ def imported_files(imported: Import, package: str) -> list[Path]:
         parent = package.rsplit(".", imported.level - 1)[0]
         places = getattr(sys.modules.get(parent), "__path__", [])
     else:
-        spec = _spec(parts[0])
-        if spec is None:
+        try:
+            spec = importlib.util.find_spec(parts[0])
+        except (ImportError, ValueError):  # one that was not imported as others are
             return []
-        if spec.submodule_search_locations is None:
-            # The origin of a built-in module is not a path.
-            is_file = spec.has_location and spec.origin is not None and is_own(spec.origin)
-            return [Path(spec.origin or "")] if is_file else []
-        places, parts = spec.submodule_search_locations, parts[1:]
-    found = [
-        _module_files(places, [*parts, *more]) for more in ((), *((n,) for n in imported.names))
-    ]
-    return [path for paths in found for path in paths if is_own(str(path))]
-
-
-def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
-    try:
-        return importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # one that was not imported as others are
-        return None
-
-
-def _module_files(places: Iterable[str], parts: list[str]) -> Iterator[Path]:
-    for place in places:
-        path = Path(place, *parts)
-        yield from (
-            p for p in (path / "__init__.py", path.with_name(f"{path.name}.py")) if p.is_file()
-        )
+        if spec is not None and spec.submodule_search_locations is not None:
+            places, parts = spec.submodule_search_locations, parts[1:]
+        elif spec is not None and spec.has_location:
+            places = [Path(spec.origin or "").parent]
+        else:  # none of this name, or built in
+            return []
+    ways = [parts, *([*parts, name] for name in imported.names)]
+    paths = [Path(place, *way) for way in ways for place in places]
+    files = [f for path in paths for f in (path / "__init__.py", path.with_name(f"{path.name}.py"))]
+    return [file for file in files if file.is_file() and is_own(str(file))]
