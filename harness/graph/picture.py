@@ -128,8 +128,8 @@ def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
     edges = graph.graph()
     generations = networkx.topological_generations(edges)
     layers = {name: number for number, names in enumerate(generations) for name in names}
-    shown = frozenset(networkx.transitive_reduction(edges).edges)
     critical = frozenset(pairwise(run.critical_path)) if run else frozenset()
+    shown = critical.union(networkx.transitive_reduction(edges).edges)
     sources = dict.fromkeys(name for node in graph.nodes.values() for name in node.sources)
     return Drawing(
         name=graph.name,
@@ -162,7 +162,7 @@ def _arrows(node: Node, graph: Graph, critical: Edges, shown: Edges) -> Iterator
             is_input=source not in graph.nodes,
             way="when" if source not in taken else _way(parameter, graph.nodes.get(source)),
             is_critical=edge in critical,
-            is_implied=source in graph.nodes and edge not in critical | shown,
+            is_implied=source in graph.nodes and edge not in shown,
         )
 
 

@@ -215,8 +215,9 @@ def _restored(output: NodeOutput, form: ValueForm) -> Found | str:
     if output.skipped is not None:
         return Skipped(reason=output.skipped), NO_DIGEST
     try:
-        if digest(orjson.dumps(output.value)) == output.digest:
-            return form.restore(output.value), output.digest
+        value = form.restore(output.value)
+        if digest(form.encode(value)) == output.digest:
+            return value, output.digest
     except (TypeError, ValueError):
         pass  # as below
     return "the journal does not hold its whole output; a secret may have been left out"
@@ -339,7 +340,7 @@ class Outputs:
                 continue
             if change_between(output, call, self.shared.surroundings, parts={}) is None:
                 call.uses.update({name: Use(one) for name, one in kept["uses"].items()})
-                return await self.keep(call, Given(value, orjson.dumps(output.value), 0))
+                return await self.keep(call, Given(value, call.step.form.encode(value), 0))
         return None
 
     async def _keep_in_cache(self, call: Call, data: bytes) -> None:

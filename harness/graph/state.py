@@ -493,6 +493,9 @@ class Places:
 # --- digests ------------------------------------------------------------------------------------
 
 
+_JSON = frozenset({str, int, float, bool, type(None), list, dict})
+
+
 def digest_of_value(value: object) -> str:
     """The digest of a value that a call takes, the same for equal values; `NO_DIGEST` for some.
 
@@ -502,10 +505,11 @@ def digest_of_value(value: object) -> str:
         return code_of(value).digest
     if isinstance(value, Iterator | AsyncIterator):
         return NO_DIGEST  # it can be read only once
-    try:
-        return digest(value_form(object).encode(value))
-    except TypeError:
-        pass  # not what JSON means
+    if type(value) in _JSON:
+        try:
+            return digest(value_form(object).encode(value))
+        except TypeError:
+            pass  # something in it is not what JSON means
     try:
         plain = from_json(to_json(value, inf_nan_mode="constants"))
         return digest(to_json(sets_in_order(plain, value), inf_nan_mode="constants"))
