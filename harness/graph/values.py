@@ -296,7 +296,7 @@ def _text_of(data: object) -> bytes | str:
     if isinstance(data, bytes) and not data.startswith(_OPENING):
         return data
     value = orjson.loads(data) if isinstance(data, bytes) else data
-    if type(value) is dict and len(value) == 1 and isinstance(value.get(_WRAPPED), str):
+    if type(value) is dict and len(value) == 1 and _WRAPPED in value:
         return str(value[_WRAPPED])
     return data if isinstance(data, bytes) else orjson.dumps(value)
 

@@ -117,6 +117,7 @@ def test_whatever_python_reads_from_json_comes_back_as_it_was_from_strict_json(v
         pytest.param(2**64, '{"$json":"18446744073709551616"}', id="more than 64 bits"),
         pytest.param("a\ud800", r'{"$json":"\"a\\ud800\""}', id="half of a surrogate pair"),
         pytest.param({"$json": "1"}, r'{"$json":"{\"$json\": \"1\"}"}', id="what looks wrapped"),
+        pytest.param({"$json": 1}, r'{"$json":"{\"$json\": 1}"}', id="what looks wrapped too"),
         pytest.param({"$json": "1", "b": 2}, '{"$json":"1","b":2}', id="what does not quite"),
     ],
 )
