@@ -49,7 +49,16 @@ def test_each_layer_exports_exactly_what_its_list_says() -> None:
 
 
 def test_importing_the_library_loads_nothing_heavy() -> None:
-    heavy = ("litellm", "llama_cpp", "xllamacpp", "tantivy", "wordllama", "torch", "mcp")
+    heavy = (
+        "litellm",
+        "llama_cpp",
+        "xllamacpp",
+        "tantivy",
+        "wordllama",
+        "torch",
+        "mcp",
+        "networkx",
+    )
     program = (
         "import sys, harness\n"
         "for name in harness.__all__: getattr(harness, name)\n"

@@ -1,13 +1,12 @@
-"""Compares annotations: does a value of one type fit a parameter of another?
+"""Compares annotations: may a value of one type be given to a parameter of another?
 
-For checks before there is any value: classes are compared, alone, in unions and in equal
-containers, and so are literals and the lengths of tuples; everything else fits. Unknown annotations
-are type variables, protocols, callables and texts.
+For checks before there is any value. Only what is certain is refused: classes of which neither
+derives from the other, alone, in unions, and as the arguments of equal containers; and different
+literals. Type variables, protocols, callables and texts fit everything, as `Any` does.
 """
 
 from __future__ import annotations
 
-import collections
 import collections.abc
 import inspect
 import types
@@ -18,23 +17,16 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union
 
 from pydantic import BaseModel
 
-_PLAIN_COLLECTIONS = {"builtins", "collections", "collections.abc", "typing"}
-"""Modules of classes whose arguments are understood."""
-_NOT_LIST_LIKE = (
-    str,
-    bytes,
-    bytearray,
-    memoryview,
-    # They have no order that is the same in every process.
-    collections.abc.Set,
-    collections.abc.Mapping,
-    BaseModel,
-)
-_STREAMS = (collections.abc.Iterable, collections.abc.AsyncIterable)
 _UNIONS = (Union, types.UnionType)
+_UNKNOWN = (Any, object, inspect.Parameter.empty, collections.abc.Callable)
 _PROMOTED: Mapping[type, tuple[type, ...]] = {float: (int,), complex: (int, float)}
 """What else may be given for a number, by PEP 484."""
-
+# Without items, or without an order of items that is the same in every process.
+_NOT_LIST_LIKE = (
+    *(str, bytes, bytearray, memoryview, BaseModel),
+    *(collections.abc.Set, collections.abc.Mapping),
+)
+_STREAMS = (collections.abc.Iterable, collections.abc.AsyncIterable)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,7 +52,7 @@ def fits(produced: object, wanted: object) -> bool:
 
     A union fits if any of its members does, on either side: `str | None` may be a `str`, and only
     the run shows it. A base class may turn out to be the derived class; a number fits upwards from
-    bool to int to float to complex, never down. The same containers fit as their items do.
+    bool to int to float to complex, never down.
     """
     try:
         return any(_fits(p, w) for p in members_of(produced) for w in members_of(wanted))
@@ -72,20 +64,18 @@ def _fits(produced: object, wanted: object) -> bool:
     p_class, w_class = _class_of(produced), _class_of(wanted)
     if p_class is None or w_class is None:
         return True
-    if Literal is typing.get_origin(produced) is typing.get_origin(wanted):
-        return typing.get_args(produced) == typing.get_args(wanted)
+    p, w = _arguments(produced), _arguments(wanted)
+    if typing.get_origin(produced) is typing.get_origin(wanted) is Literal:
+        return p == w
     if p_class is w_class:
-        p, w = _arguments(produced), _arguments(wanted)
-        if p_class is tuple and p and w:
-            p = p[:1] * len(w) if Ellipsis in p else p
-            w = w[:1] * len(p) if Ellipsis in w else w
-            if len(p) != len(w):
-                return False
-        return all(map(fits, p, w))
+        if not p or not w:
+            return True
+        p = p[:1] * len(w) if Ellipsis in p else p  # a tuple of any length
+        w = w[:1] * len(p) if Ellipsis in w else w
+        return len(p) == len(w) and all(map(fits, p, w))
     return (
-        issubclass(p_class, w_class)
+        issubclass(p_class, (w_class, *_PROMOTED.get(w_class, ())))
         or issubclass(w_class, p_class)
-        or issubclass(p_class, _PROMOTED.get(w_class, ()))
         or (inspect.isabstract(p_class) and inspect.isabstract(w_class))  # a class may be both
     )
 
@@ -110,15 +100,20 @@ def _item_of(annotation: object) -> object:
         return None
     if not issubclass(cls, _STREAMS):
         return object if inspect.isabstract(cls) or hasattr(cls, "__getitem__") else None
-    arguments = [one for one in _arguments(annotation) if one is not Ellipsis]
-    if not arguments or cls.__module__ not in _PLAIN_COLLECTIONS:
-        return object
-    return Union[tuple(arguments)] if cls is tuple else arguments[0]  # noqa: UP007 - as above
+    arguments = [one for one in typing.get_args(annotation) if one is not Ellipsis]
+    if cls is tuple and arguments:
+        return Union[tuple(arguments)]  # noqa: UP007 - as above
+    # What the arguments of other classes mean is theirs to say.
+    is_known = cls.__module__ in {"builtins", "collections", "collections.abc"}
+    return arguments[0] if arguments and is_known else object
 
 
 def members_of(annotation: object) -> list[object]:
     """An annotation without aliases and `Annotated`: the members of a union, single literals."""
-    annotation = without_names(annotation)
+    if isinstance(annotation, typing.NewType):
+        return members_of(annotation.__supertype__)
+    if type(annotation).__name__ == "TypeAliasType":  # PEP 695, from Python 3.12 on
+        return members_of(annotation.__value__)  # type: ignore[attr-defined]
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return members_of(arguments[0])
@@ -126,20 +121,7 @@ def members_of(annotation: object) -> list[object]:
         return [Literal[argument] for argument in arguments]
     if origin in _UNIONS:
         return [member for argument in arguments for member in members_of(argument)]
-    return [annotation]
-
-
-def without_names(annotation: object) -> object:
-    """An annotation with its aliases and new types replaced by what they name."""
-    while True:
-        if annotation is None:
-            return types.NoneType
-        if isinstance(annotation, typing.NewType):
-            annotation = annotation.__supertype__
-        elif type(annotation).__name__ == "TypeAliasType":  # PEP 695, from Python 3.12 on
-            annotation = annotation.__value__  # type: ignore[attr-defined]
-        else:
-            return annotation
+    return [types.NoneType if annotation is None else annotation]
 
 
 def described(annotation: object) -> str:
@@ -166,31 +148,24 @@ def _one_word(annotation: object) -> str:
         return "..."
     if isinstance(annotation, list):  # the parameters of a Callable
         return f"[{', '.join(map(described, annotation))}]"
-    name = getattr(annotation, "__name__", None)
-    return name if isinstance(name, str) else repr(annotation)
-
-
-# --- what an annotation is ----------------------------------------------------------------------
+    return str(getattr(annotation, "__name__", repr(annotation)))
 
 
 def _class_of(annotation: object) -> type | None:
     """The class of its values; None for an unknown one."""
-    cls = _generic_model(annotation)["origin"] or typing.get_origin(annotation) or annotation
-    if cls is Literal:
-        return type(_arguments(annotation)[0])
-    is_unknown = cls in (Any, object, inspect.Parameter.empty, collections.abc.Callable)
-    if is_unknown or not isinstance(cls, type) or getattr(cls, "_is_protocol", False):
+    if typing.get_origin(annotation) is Literal:
+        return type(typing.get_args(annotation)[0])
+    cls = _generic_model(annotation).get("origin") or typing.get_origin(annotation) or annotation
+    if cls in _UNKNOWN or not isinstance(cls, type) or getattr(cls, "_is_protocol", False):
         return None
     # Not `is_typeddict`: typing_extensions has its own, which pydantic needs before Python 3.12.
     return dict if hasattr(cls, "__required_keys__") and hasattr(cls, "__total__") else cls
 
 
 def _arguments(annotation: object) -> tuple[object, ...]:
-    """The arguments in its brackets; empty without."""
-    return _generic_model(annotation)["args"] or typing.get_args(annotation)
+    return _generic_model(annotation).get("args") or typing.get_args(annotation)
 
 
 def _generic_model(annotation: object) -> Mapping[str, Any]:
-    """Of what a generic model was made: pydantic makes a class of each `Box[int]`."""
-    made_from = getattr(annotation, "__pydantic_generic_metadata__", None)
-    return made_from or {"origin": None, "args": ()}
+    """What a generic model was made of: pydantic makes a class of each `Box[int]`."""
+    return getattr(annotation, "__pydantic_generic_metadata__", None) or {}

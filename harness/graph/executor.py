@@ -13,7 +13,7 @@ import inspect
 import math
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import aclosing, contextmanager, nullcontext, suppress
 from typing import Any, Literal, NamedTuple, Protocol
@@ -150,14 +150,14 @@ async def timed(
     try:
         reached = await _reached(limits, task, pulse)
     except asyncio.CancelledError:
-        await _end(task, label=label, log=log)
+        await end([task], label=label, log=log)
         raise
     except LeftBehind:
         leave_behind(task, label=label, log=log)
         raise
     if reached is None:
         return task.result()
-    await _end(task, label=label, log=log)
+    await end([task], label=label, log=log)
     if reached == "total_s":
         raise NodeTimedOut(f"took longer than total_s = {limits.total_s:g} s", limit="total_s")
     raise NodeTimedOut(f"showed no sign of life for idle_s = {limits.idle_s:g} s", limit="idle_s")
@@ -187,12 +187,16 @@ async def _reached(
             return "idle_s"
 
 
-async def _end(task: asyncio.Task[object], *, label: str, log: Log) -> None:
-    task.cancel()
+async def end(tasks: Collection[asyncio.Task[Any]], *, label: str, log: Log) -> None:
+    """Cancels tasks of a call, and abandons those that go on after a grace period."""
+    for task in tasks:
+        task.cancel()
     try:
-        await asyncio.wait({task}, timeout=GRACE_S)
+        if tasks:
+            await asyncio.wait(tasks, timeout=GRACE_S)
     finally:
-        leave_behind(task, label=label, log=log)
+        for task in tasks:
+            leave_behind(task, label=label, log=log)
 
 
 Doing = Literal["rest", "call", "sent", "ask"]

@@ -29,7 +29,7 @@ import sysconfig
 import types
 import typing
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path, PurePath
@@ -330,8 +330,7 @@ _ADDRESS = re.compile("0x[0-9a-fA-F]+")
 _FIELD_SETTINGS = tuple(name for name in FieldInfo.__slots__ if not name.startswith("_"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(typing.NamedTuple):
     """A value, taken apart."""
 
     label: str
@@ -340,12 +339,76 @@ class Parts:
     may_recur: bool = False
 
 
-def parts_of(value: object) -> Parts | None:
+def parts_of(value: object) -> Parts | None:  # noqa: PLR0911, PLR0912 - one for each kind
     """The parts of a value that is neither plain, a function, a class nor a module.
 
     None for most objects, which count by their class alone.
     """
-    return _of_container(value) or _of_callable(value) or _of_annotation(value) or _of_record(value)
+    match value:
+        case enum.Enum():
+            return Parts(f"member {value.name}", (type(value),))
+        case tuple():
+            return Parts("tuple", (type(value), *value))
+        case frozenset():
+            return Parts("frozenset", (*sorted(value, key=_place),))
+        case set():
+            return Parts("set", (*sorted(value, key=_place),), may_recur=True)
+        case list():
+            return Parts("list", (*value,), may_recur=True)
+        case dict():
+            return Parts("dict", (*value.items(),), may_recur=True)
+        case PurePath():
+            return Parts(f"path {value!s}", ())
+        case re.Pattern():
+            return Parts("pattern", (value.pattern, value.flags))
+        case types.SimpleNamespace():
+            return Parts("namespace", (*vars(value).items(),), may_recur=True)
+        case functools.partial():
+            return Parts("partial", (value.func, value.args, value.keywords))
+        case types.MethodType():
+            return Parts("method", (value.__func__, value.__self__))
+        case staticmethod() | classmethod():
+            return Parts(type(value).__name__, (value.__func__,))
+        case property():
+            return Parts("property", (value.fget, value.fset, value.fdel))
+        case functools.cached_property():
+            return Parts("property", (value.func,))
+        case types.BuiltinFunctionType():
+            return Parts(f"function {library_name(value.__module__, value.__qualname__)}", ())
+    if wrapped := inspect.getattr_static(value, "__wrapped__", None):
+        return Parts("wrapper", (type(value), wrapped))
+    if (origin := typing.get_origin(value)) is not None:
+        return Parts("generic", (origin, *typing.get_args(value)))
+    match value:
+        case typing.NewType():
+            return Parts(f"type {value.__name__}", (value.__supertype__,))
+        case typing.TypeVar():
+            return Parts(f"type {value.__name__}", (value.__bound__,))
+        case typing.ForwardRef():
+            return Parts(f"type {value.__forward_arg__}", ())
+    if type(value).__name__ == "TypeAliasType":  # PEP 695, from Python 3.12 on
+        alias: typing.Any = value
+        return Parts(f"type {alias.__name__}", (alias.__value__,), may_recur=True)
+    if type(value).__module__ == "typing":  # Any, Literal, Union: they have no parts
+        return Parts(f"type {value!r}", ())
+    fields = _fields(value)
+    return None if fields is None else Parts("record", (type(value), *fields), may_recur=True)
+
+
+def _fields(value: object) -> Iterable[tuple[object, object]] | None:
+    """Of an object with fields, or with `code_parts()`."""
+    made_of = getattr(type(value), "code_parts", None)
+    if made_of is not None:
+        return enumerate(made_of(value))
+    if isinstance(value, FieldInfo):
+        return [(name, getattr(value, name, None)) for name in _FIELD_SETTINGS]
+    if isinstance(value, BaseModel):
+        return value.__dict__.items()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
+    if type(value).__module__ == "pydantic._internal._fields":
+        return sorted(vars(value).items())  # what Field() was told, such as a pattern
+    return None
 
 
 def parts_of_class(cls: type) -> Parts:
@@ -378,7 +441,7 @@ def parts_of_class(cls: type) -> Parts:
         and not name.startswith("__pydantic_")
         and not (name.startswith("_") and _is_made(value))
     ]
-    return Parts(label=label, parts=tuple(parts))
+    return Parts(label, tuple(parts))
 
 
 def _is_made(member: object) -> bool:
@@ -397,94 +460,6 @@ def _annotations(cls: type) -> tuple[object, ...]:
     except Exception:  # noqa: BLE001 - whatever a text, taken for an annotation, raises
         resolved = {}
     return tuple((name, resolved.get(name, annotation)) for name, annotation in named.items())
-
-
-def _of_container(value: object) -> Parts | None:  # noqa: PLR0911 - one for each kind
-    match value:
-        case enum.Enum():
-            return Parts(label=f"member {value.name}", parts=(type(value),))
-        case tuple():
-            return Parts(label="tuple", parts=(type(value), *value))
-        case frozenset():
-            return Parts(label="frozenset", parts=_in_order(value))
-        case set():
-            return Parts(label="set", parts=_in_order(value), may_recur=True)
-        case list():
-            return Parts(label="list", parts=(*value,), may_recur=True)
-        case dict():
-            return Parts(label="dict", parts=(*value.items(),), may_recur=True)
-        case PurePath():
-            return Parts(label=f"path {value!s}", parts=())
-        case re.Pattern():
-            return Parts(label="pattern", parts=(value.pattern, value.flags))
-        case types.SimpleNamespace():
-            return Parts(label="namespace", parts=(*vars(value).items(),), may_recur=True)
-        case _:
-            return None
-
-
-def _of_callable(value: object) -> Parts | None:  # noqa: PLR0911 - one for each kind
-    match value:
-        case functools.partial():
-            return Parts(label="partial", parts=(value.func, value.args, value.keywords))
-        case types.MethodType():
-            return Parts(label="method", parts=(value.__func__, value.__self__))
-        case staticmethod() | classmethod():
-            return Parts(label=type(value).__name__, parts=(value.__func__,))
-        case property():
-            return Parts(label="property", parts=(value.fget, value.fset, value.fdel))
-        case functools.cached_property():
-            return Parts(label="property", parts=(value.func,))
-        case types.BuiltinFunctionType():
-            return Parts(
-                label=f"function {library_name(value.__module__, value.__qualname__)}", parts=()
-            )
-        case _:
-            wrapped = inspect.getattr_static(value, "__wrapped__", None)
-            return Parts(label="wrapper", parts=(type(value), wrapped)) if wrapped else None
-
-
-def _of_annotation(value: object) -> Parts | None:  # noqa: PLR0911 - one for each kind
-    origin = typing.get_origin(value)
-    if origin is not None:
-        return Parts(label="generic", parts=(origin, *typing.get_args(value)))
-    match value:
-        case typing.NewType():
-            return Parts(label=f"type {value.__name__}", parts=(value.__supertype__,))
-        case typing.TypeVar():
-            return Parts(label=f"type {value.__name__}", parts=(value.__bound__,))
-        case typing.ForwardRef():
-            return Parts(label=f"type {value.__forward_arg__}", parts=())
-        case _ if type(value).__name__ == "TypeAliasType":  # PEP 695, from Python 3.12 on
-            alias: typing.Any = value
-            return Parts(label=f"type {alias.__name__}", parts=(alias.__value__,), may_recur=True)
-        case _ if type(value).__module__ == "typing":  # Any, Literal, Union: they have no parts
-            return Parts(label=f"type {value!r}", parts=())
-        case _:
-            return None
-
-
-def _of_record(value: object) -> Parts | None:
-    """An object with fields, or with `code_parts()`."""
-    fields: Iterable[tuple[object, object]]
-    made_of = getattr(type(value), "code_parts", None)
-    if made_of is not None:
-        fields = enumerate(made_of(value))
-    elif isinstance(value, FieldInfo):
-        fields = [(name, getattr(value, name, None)) for name in _FIELD_SETTINGS]
-    elif isinstance(value, BaseModel):
-        fields = value.__dict__.items()
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
-    elif type(value).__module__ == "pydantic._internal._fields":
-        fields = sorted(vars(value).items())  # what Field() was told, such as a pattern
-    else:
-        return None
-    return Parts(label="record", parts=(type(value), *fields), may_recur=True)
-
-
-def _in_order(values: Iterable[object]) -> tuple[object, ...]:
-    return tuple(sorted(values, key=_place))
 
 
 def _place(member: object) -> str:
@@ -544,30 +519,17 @@ def imported_files(imported: Import, package: str) -> list[Path]:
         parent = package.rsplit(".", imported.level - 1)[0]
         places = getattr(sys.modules.get(parent), "__path__", [])
     else:
-        spec = _spec(parts[0])
-        if spec is None:
+        try:
+            spec = importlib.util.find_spec(parts[0])
+        except (ImportError, ValueError):  # one that was not imported as others are
             return []
-        if spec.submodule_search_locations is None:
-            # The origin of a built-in module is not a path.
-            is_file = spec.has_location and spec.origin is not None and is_own(spec.origin)
-            return [Path(spec.origin or "")] if is_file else []
-        places, parts = spec.submodule_search_locations, parts[1:]
-    found = [
-        _module_files(places, [*parts, *more]) for more in ((), *((n,) for n in imported.names))
-    ]
-    return [path for paths in found for path in paths if is_own(str(path))]
-
-
-def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
-    try:
-        return importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # one that was not imported as others are
-        return None
-
-
-def _module_files(places: Iterable[str], parts: list[str]) -> Iterator[Path]:
-    for place in places:
-        path = Path(place, *parts)
-        yield from (
-            p for p in (path / "__init__.py", path.with_name(f"{path.name}.py")) if p.is_file()
-        )
+        if spec is not None and spec.submodule_search_locations is not None:
+            places, parts = spec.submodule_search_locations, parts[1:]
+        elif spec is not None and spec.has_location:
+            places = [Path(spec.origin or "").parent]
+        else:  # none of this name, or built in
+            return []
+    ways = [parts, *([*parts, name] for name in imported.names)]
+    paths = [Path(place, *way) for way in ways for place in places]
+    files = [f for path in paths for f in (path / "__init__.py", path.with_name(f"{path.name}.py"))]
+    return [file for file in files if file.is_file() and is_own(str(file))]

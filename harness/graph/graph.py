@@ -6,7 +6,6 @@ output. Every other parameter is an input of the whole graph.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, Unpack, get_args, overload
@@ -29,6 +28,7 @@ from harness.graph.policies import (
 from harness.graph.values import value_form
 
 if TYPE_CHECKING:
+    import networkx
     from typing_extensions import TypeVar
 
     # With a default, so that plain `Pipeline` needs no parameter; Python has defaults since 3.13.
@@ -101,6 +101,7 @@ class Graph(Generic[ResultT]):
             raise PipelineInvalid(f"pipeline '{name}': {mistake}", code="pipeline.option-invalid")
         # By source: the nodes that take it, so that adding a node need not look at all others.
         self._takers: dict[str, list[str]] = {}
+        self._edges: networkx.DiGraph | None = None
 
     @overload
     def node(
@@ -244,6 +245,16 @@ class Graph(Generic[ResultT]):
         """The nodes that must end before this one starts."""
         return tuple(source for source in node.sources if source in self.nodes)
 
+    def graph(self) -> networkx.DiGraph:
+        """Its nodes by name, in the order of definition, each with an edge to its dependents."""
+        import networkx  # noqa: PLC0415 - slow
+
+        graph = networkx.DiGraph()
+        graph.add_nodes_from(self.nodes)
+        for node in self.nodes.values():
+            graph.add_edges_from((source, node.name) for source in self.dependencies(node))
+        return graph
+
     def check(self) -> None:
         """Checks the graph as a whole, before every run.
 
@@ -307,21 +318,23 @@ class Graph(Generic[ResultT]):
         del self.nodes[node.name]
         for source in node.sources:
             self._takers[source].remove(node.name)
+        self._edges = None
 
     def _cycle_through(self, node: Node) -> list[str]:
         """The cycle that a new node closes, from the node back to itself; empty if none."""
+        if self._edges is not None:
+            self._edges.add_edges_from((source, node.name) for source in node.sources)
         if not self._takers.get(node.name) or not self.dependencies(node):
             return []  # no node waits for it, or it waits for none, so nothing leads back to it
-        ways = {node.name: [node.name]}
-        waiting = deque([node.name])
-        while waiting:
-            name = waiting.popleft()
-            for source in self.dependencies(self.nodes[name]):
-                if source == node.name:
-                    return [*ways[name], source]
-                if source not in ways:
-                    ways[source] = [*ways[name], source]
-                    waiting.append(source)
+        import networkx  # noqa: PLC0415 - slow
+
+        if self._edges is None:
+            sources = {name: other.sources for name, other in self.nodes.items()}
+            self._edges = networkx.DiGraph(sources).reverse()
+        for source in self.dependencies(node):
+            if networkx.has_path(self._edges, node.name, source):
+                way = networkx.shortest_path(self._edges, node.name, source)
+                return [node.name, *reversed(way)]
         return []
 
 

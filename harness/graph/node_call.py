@@ -20,7 +20,7 @@ from harness.errors import (
     NodeFailed,
     message_of,
 )
-from harness.graph.executor import GRACE_S, Executor, Pulse, Work, leave_behind, this_task, timed
+from harness.graph.executor import Executor, Pulse, Work, end, this_task, timed
 from harness.graph.graph import Graph, bind_inputs
 from harness.graph.node import RUN_PARAMETER, read_node
 from harness.graph.outcome import Execution, Question, form_of_answer, not_an_answer, parse_answer
@@ -128,15 +128,7 @@ class NodeCall:
 
     async def end_attempt(self) -> None:
         """Ends nested calls that still go on: `asyncio.gather` leaves them."""
-        left = set(self._nesting)
-        for task in left:
-            task.cancel()
-        try:
-            if left:
-                await asyncio.wait(left, timeout=GRACE_S)
-        finally:
-            for task in left:
-                leave_behind(task, label=self.label, log=self._shared.log)
+        await end([*self._nesting], label=self.label, log=self._shared.log)
 
     def use(self, uses: Mapping[str, Use]) -> None:
         """Notes what this call, and so each call around it, uses beside code and inputs."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
 from itertools import pairwise
 from typing import Literal
 
@@ -28,6 +27,8 @@ only in its `when`."""
 
 Kind = Literal["async", "plain", "stream"]
 """A coroutine function; one that runs in a thread; one that yields its items as they come."""
+
+Edges = frozenset[tuple[str, str]]
 
 SeenStatus = NodeStatus | Literal["not run"]
 """How a node ended: the worst of its items."""
@@ -73,6 +74,8 @@ class Arrow:
     way: Way
     is_critical: bool = False
     """Whether it lies on the critical path of the run."""
+    is_implied: bool = False
+    """Whether a longer way leads there too: a flowchart names its source in the node instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +123,13 @@ def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
 
     The graph was checked before, so it has no cycle.
     """
-    needs = {name: graph.dependencies(node) for name, node in graph.nodes.items()}
-    layers: dict[str, int] = {}
-    for name in TopologicalSorter(needs).static_order():
-        layers[name] = max((layers[one] + 1 for one in needs[name]), default=0)
+    import networkx  # noqa: PLC0415 - slow
+
+    edges = graph.graph()
+    generations = networkx.topological_generations(edges)
+    layers = {name: number for number, names in enumerate(generations) for name in names}
     critical = frozenset(pairwise(run.critical_path)) if run else frozenset()
+    shown = critical.union(networkx.transitive_reduction(edges).edges)
     sources = dict.fromkeys(name for node in graph.nodes.values() for name in node.sources)
     return Drawing(
         name=graph.name,
@@ -133,7 +138,7 @@ def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
             Box(
                 name=name,
                 layer=layers[name],
-                arrows=tuple(dict.fromkeys(_arrows(graph.nodes[name], graph, critical))),
+                arrows=tuple(dict.fromkeys(_arrows(graph.nodes[name], graph, critical, shown))),
                 is_mapped=graph.nodes[name].is_mapped,
                 kind=_kind(graph.nodes[name]),
                 when=_condition(graph.nodes[name].when),
@@ -146,16 +151,18 @@ def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
     )
 
 
-def _arrows(node: Node, graph: Graph, critical: frozenset[tuple[str, str]]) -> Iterator[Arrow]:
+def _arrows(node: Node, graph: Graph, critical: Edges, shown: Edges) -> Iterator[Arrow]:
     taken = {parameter.source for parameter in node.parameters}
     asked = [one for one in (node.when.parameters if node.when else ()) if one.source not in taken]
     for parameter in (*node.parameters, *asked):
         source = parameter.source
+        edge = source, node.name
         yield Arrow(
             source=source,
             is_input=source not in graph.nodes,
             way="when" if source not in taken else _way(parameter, graph.nodes.get(source)),
-            is_critical=(source, node.name) in critical,
+            is_critical=edge in critical,
+            is_implied=source in graph.nodes and edge not in shown,
         )
 
 
@@ -261,9 +268,9 @@ def _label(box: Box) -> Iterator[str]:
     seen = box.seen
     items = f" {_MAPPED}{seen.items or '' if seen else ''}" if box.is_mapped else ""
     yield f"{_CRITICAL if seen and seen.is_critical else ''} {box.name}{items}".lstrip()
-    outside = [arrow for arrow in box.arrows if arrow.is_input]
-    if outside:
-        names = (f"each {one.source}" if one.way == "item" else one.source for one in outside)
+    named = [arrow for arrow in box.arrows if arrow.is_input or arrow.is_implied]
+    if named:
+        names = (f"each {one.source}" if one.way == "item" else one.source for one in named)
         yield f"← {', '.join(names)}"
     remarks = (f"when {box.when}" if box.when else "", ", ".join(box.roles), _KINDS[box.kind])
     yield from (_printable(remark) for remark in remarks if remark)
@@ -325,7 +332,7 @@ def _flowchart(drawing: Drawing) -> Iterator[str]:
         yield f'    {ids[box.name]}{opening}"{label}"{closing}'
     for box in drawing.boxes:
         for arrow in box.arrows:
-            if not arrow.is_input:
+            if not arrow.is_input and not arrow.is_implied:
                 line = _ARROWS[arrow.way][arrow.is_critical]
                 yield f"    {ids[arrow.source]} {line} {ids[box.name]}"
     seen = [(box, box.seen) for box in drawing.boxes if box.seen]

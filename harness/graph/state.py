@@ -24,7 +24,6 @@ from harness.graph.values import (
     ValueForm,
     digest,
     digest_of_all,
-    dump_plain,
     sets_in_order,
     value_form,
 )
@@ -496,19 +495,23 @@ class Places:
 # --- digests ------------------------------------------------------------------------------------
 
 
+_JSON = frozenset({str, int, float, bool, type(None), list, dict})
+
+
 def digest_of_value(value: object) -> str:
     """The digest of a value that a call takes, the same for equal values; `NO_DIGEST` for some.
 
     An object that has `code_parts()`, such as a handle of a database, counts by these.
     """
-    try:
-        return digest(dump_plain(value))
-    except TypeError:
-        pass
     if hasattr(type(value), "code_parts"):
         return code_of(value).digest
     if isinstance(value, Iterator | AsyncIterator):
         return NO_DIGEST  # it can be read only once
+    if type(value) in _JSON:
+        try:
+            return digest(value_form(object).encode(value))
+        except TypeError:
+            pass  # something in it is not what JSON means
     try:
         plain = from_json(to_json(value, inf_nan_mode="constants"))
         return digest(to_json(sets_in_order(plain, value), inf_nan_mode="constants"))

@@ -1,14 +1,12 @@
 """Outputs in the journal: written as JSON, and read back unchanged.
 
-A resumed run must see the value that the first run made. So a value that would be read back as
-another is refused when it is written, with the reason. Two kinds are read back equal, but not
-identical: within models, dataclasses and tuples, an int in a float's place becomes a float; and a
-time zone becomes its offset.
+pydantic checks, writes and reads them. A resumed run must see the value that the first run made. So
+each value is read back as it is written, and refused, with the reason, if another would come back.
+Two kinds come back equal, but not identical: within models, dataclasses and tuples, an int in a
+float's place becomes a float; and a time zone becomes its offset.
 
-Plain values are their own JSON: None, booleans, numbers, texts, lists, and mappings with texts as
-keys, of exactly these types and nested in any way. They need no schema. Values outside strict JSON
-(NaN, infinities, integers beyond 64 bits, half a surrogate pair) are kept as text in the JSON of
-Python's `json`: `{"$json": "[NaN]"}`.
+Values outside strict JSON (NaN, infinities, integers beyond 64 bits, half a surrogate pair) are
+kept as text in the JSON of Python's `json`: `{"$json": "[NaN]"}`.
 """
 
 from __future__ import annotations
@@ -16,23 +14,22 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import math
+import marshal
 import reprlib
 import typing
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from enum import Enum
 from hashlib import blake2b
-from types import NoneType, UnionType
-from typing import Any, Literal, Union
+from types import UnionType
+from typing import Any, Union
 
 import orjson
 from pydantic import BaseModel, ConfigDict, RootModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from harness.graph.annotations import described, remembered, without_names
+from harness.graph.annotations import described, remembered
 
-_EXACT = (str, int, float, bool, type(None))
 _NOT_FROM_JSON = frozenset(
     {"callable", "generator", "is-instance", "is-subclass", "literal of an enum"}
 )
@@ -43,6 +40,7 @@ _NOT_SCHEMAS = frozenset(
 )
 """Parts of a schema that are values, or do not concern reading."""
 
+_WRAPPED, _OPENING = "$json", b'{"$json":'
 _LONGEST = 200
 """Characters of a value in a message, where its excerpt does not show the difference."""
 _EXCERPT = reprlib.Repr()
@@ -53,38 +51,38 @@ class ValueForm:
     """How values of one return annotation are checked, written and restored.
 
     Args:
-        annotation: From `typing.get_type_hints`. For `object`, nothing is checked, and only plain
-            values can be written.
+        annotation: From `typing.get_type_hints`. For `object`, nothing is checked, and only what
+            JSON means can be written: None, booleans, numbers, texts, lists, and mappings with
+            texts as keys.
 
     Raises:
         TypeError: Its values cannot be written to a journal and restored.
     """
 
-    __slots__ = ("_adapter", "_check", "_exact", "_has_sets", "annotation")
+    __slots__ = ("_adapter", "_has_sets", "annotation")
 
     def __init__(self, annotation: object) -> None:
         self.annotation = object if annotation is inspect.Signature.empty else annotation
-        self._exact = annotation if annotation in _EXACT else None
-        self._adapter: TypeAdapter[Any] | None = None
-        self._has_sets = False
-        check = plain_check(self.annotation)
-        if check is None:
-            self._adapter = _adapter(self.annotation)
-            kinds = _kinds_in(self._adapter.core_schema)
-            if kinds & _NOT_FROM_JSON:
-                raise TypeError(_no_form(self.annotation))
-            self._has_sets = not kinds.isdisjoint({"set", "frozenset"})
-            check = self._is_valid
-        self._check = check
+        self._adapter = _adapter(self.annotation)
+        kinds = _kinds_in(self._adapter.core_schema)
+        if kinds & _NOT_FROM_JSON:
+            raise TypeError(_no_form(self.annotation))
+        self._has_sets = not kinds.isdisjoint({"set", "frozenset"})
 
     def check(self, value: object) -> object:
         """The value itself, if it is of the annotation.
 
+        Types are compared exactly, since an instance of a subclass would come back as its base.
+
         Raises:
             TypeError: It is not.
         """
-        if type(value) is self._exact or self._check(value):
-            return value
+        try:
+            # However strict, pydantic makes models of mappings.
+            if _is_same(value, self._validated(value)):
+                return value
+        except ValidationError:
+            pass
         missing = "; is an await missing?" if inspect.isawaitable(value) else ""
         raise TypeError(f"returned {self._mismatch(value)}{missing}")
 
@@ -95,8 +93,8 @@ class ValueForm:
             TypeError: It has no form in JSON, or would be read back as something else.
         """
         try:
-            return dump_plain(value) if self._adapter is None else self._verified(value)
-        except (TypeError, ValueError) as error:
+            return self._written(value)
+        except (TypeError, ValueError, RecursionError) as error:
             why = str(error).partition("\n")[0]
             raise TypeError(f"its output cannot be written to the journal: {why}") from error
 
@@ -106,64 +104,67 @@ class ValueForm:
         Raises:
             TypeError: It is not of the annotation, which may have changed.
         """
-        if self._adapter is None:
-            value = load_plain(data)
-            if self._check(value):
-                return value
-            raise TypeError(f"the journal has {self._mismatch(value)}")
+        text = _text_of(data)
         try:
-            return self._adapter.validate_json(
-                text_of(data), strict=True, by_alias=False, by_name=True
-            )
+            return self._adapter.validate_json(text, strict=True, by_alias=False, by_name=True)
         except ValidationError as error:
+            if _is_surrogate(error):  # Python's parser reads it, and pydantic's does not
+                try:
+                    return self._validated(json.loads(text))
+                except ValidationError:
+                    pass
             wanted = described(self.annotation)
             raise TypeError(f"what is written is not read as {wanted}: {_first(error)}") from error
 
-    def _is_valid(self, value: object) -> bool:
-        try:
-            # However strict, pydantic makes models of mappings.
-            return _is_same(value, self._validated(value))
-        except ValidationError:
-            return False
-
     def _validated(self, value: object) -> object:
-        assert self._adapter is not None
         return self._adapter.validate_python(value, strict=True)
 
     def _mismatch(self, value: object) -> str:
         text = (
-            f"{kind_of(value)} ({_EXCERPT.repr(value)}), "
+            f"{_kind_of(value)} ({_EXCERPT.repr(value)}), "
             f"where its annotation says {described(self.annotation)}"
         )
         if isinstance(value, Iterator | AsyncIterator):
             return f"{text}; it can be read only once, so return a list"
-        if self._adapter is not None:
-            try:
-                self._validated(value)
-            except ValidationError as error:
-                if error.errors()[0]["loc"]:
-                    return f"{text}: {_first(error)}"
+        try:
+            self._validated(value)
+        except ValidationError as error:
+            if error.errors()[0]["loc"]:
+                return f"{text}: {_first(error)}"
         return text
 
-    def _verified(self, value: object) -> bytes:
-        assert self._adapter is not None
+    def _written(self, value: object) -> bytes:
         plain = self._adapter.dump_python(
-            value, mode="json", by_alias=False, round_trip=True, warnings="error"
+            value,
+            mode="json",
+            by_alias=False,
+            round_trip=True,
+            warnings="error",
+            fallback=repr,  # comes back as a text, which tells the place of what has no form
         )
-        data = dump_plain(sets_in_order(plain, value) if self._has_sets else plain)
+        if self._has_sets:
+            plain = sets_in_order(plain, value)
+        try:
+            data = orjson.dumps(plain)
+            if _is_same(value, self.restore(data)):
+                return data
+        except (TypeError, ValueError):
+            pass  # an integer too large, or half of a surrogate pair; or NaN, which became null
+        data = orjson.dumps({_WRAPPED: json.dumps(plain)})
         restored = self.restore(data)
-        if not _is_same(value, restored):
-            place, was, back = _difference(value, restored)
-            shown = [_EXCERPT.repr(was), _EXCERPT.repr(back)]
-            if shown[0] == shown[1]:
-                shown = [repr(was)[:_LONGEST], repr(back)[:_LONGEST]]
-            if shown[0] == shown[1]:
-                shown[1] = "another that looks the same"
-            raise TypeError(
-                f"{kind_of(was)} ({shown[0]}){_at(place)} would come back as {shown[1]}; annotate "
-                "the return type with what it is, or return a value that JSON can hold whole"
-            )
-        return data
+        if _is_same(value, restored):
+            return data
+        place, was, back = _difference(value, restored) or ("", value, restored)
+        shown = [_EXCERPT.repr(was), _EXCERPT.repr(back)]
+        if shown[0] == shown[1]:
+            shown = [repr(was)[:_LONGEST], repr(back)[:_LONGEST]]
+        if shown[0] == shown[1]:
+            shown[1] = "another that looks the same"
+        where = f" at {place.removeprefix('.')}" if place else ""
+        raise TypeError(
+            f"{_kind_of(was)} ({shown[0]}){where} would come back as {shown[1]}; annotate the "
+            "return type with what it is, or return a value that JSON can hold whole"
+        )
 
 
 @remembered
@@ -192,7 +193,7 @@ def digest_of_all(digests: Iterable[str]) -> str:
 
 def _adapter(annotation: object) -> TypeAdapter[Any]:
     try:
-        adapter = _configured(annotation)
+        adapter = _configured(_promoted(annotation))
     except PydanticSchemaGenerationError as error:
         raise TypeError(_no_form(annotation)) from error
     except PydanticUserError as error:
@@ -202,11 +203,27 @@ def _adapter(annotation: object) -> TypeAdapter[Any]:
     return adapter
 
 
+def _promoted(annotation: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
+    """An annotation that takes ints for floats and bools for both, as PEP 484 does."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (list, dict):
+        *keys, item = arguments
+        return origin[*keys, _promoted(item)]
+    if origin in (Union, UnionType):
+        return Union[tuple(map(_promoted, arguments))]  # noqa: UP007 - not known here
+    if annotation is float:
+        return float | int | bool
+    return int | bool if annotation is int else annotation
+
+
 def _configured(annotation: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - whatever the author wrote
     try:
         # Bytes need not be UTF-8.
         return TypeAdapter(
-            annotation, config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+            annotation,
+            config=ConfigDict(
+                ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants"
+            ),
         )
     except PydanticUserError as error:
         if error.code != "type-adapter-config-unused":
@@ -254,17 +271,40 @@ def _kinds_in(schema: object) -> set[str]:
 def _first(error: ValidationError) -> str:
     """The first mistake, with its place."""
     first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        # The JSON is ours, so this is all that can be wrong with it.
+    if _is_surrogate(error):
         return (
             "a text in it has half of a surrogate pair, which is no character; "
             "text.encode('utf-8', 'replace').decode() leaves it out"
         )
-    place = "".join(f"[{key!r}]" for key in first["loc"])
+    loc = first["loc"]
+    if loc[-1:] in (("int",), ("float",)):
+        loc = loc[:-1]  # not a place, but a member of a union
+    place = "".join(f"[{key!r}]" for key in loc)
     return f"{place}: {first['msg']}" if place else first["msg"]
 
 
+def _is_surrogate(error: ValidationError) -> bool:
+    """Whether the mistake is half of a surrogate pair in the JSON."""
+    return "hex escape" in error.errors()[0]["msg"]
+
+
 # --- values -------------------------------------------------------------------------------------
+
+
+def _text_of(data: object) -> bytes | str:
+    """JSON for a parser that accepts NaN and large integers."""
+    if isinstance(data, bytes) and not data.startswith(_OPENING):
+        return data
+    value = orjson.loads(data) if isinstance(data, bytes) else data
+    if type(value) is dict and len(value) == 1 and _WRAPPED in value:
+        return str(value[_WRAPPED])
+    return data if isinstance(data, bytes) else orjson.dumps(value)
+
+
+def _kind_of(value: object) -> str:
+    """Its type in words: `a str`, `an int`."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def sets_in_order(plain: object, value: object) -> object:
@@ -282,38 +322,44 @@ def sets_in_order(plain: object, value: object) -> object:
     return plain
 
 
-def _is_same(value: object, back: object) -> bool:
+def _is_same(value: Any, back: Any) -> bool:  # noqa: ANN401 - whatever a node returns
     """Whether two values are equal and of the same types; NaN equals NaN."""
+    try:  # many times faster for large plain values; version 2 writes no references
+        if value is back or marshal.dumps(value, 2) == marshal.dumps(back, 2):
+            return True
+    except ValueError:
+        pass  # not plain
+    return _difference(value, back) is None
+
+
+def _difference(value: object, back: object) -> tuple[str, object, object] | None:
+    """The innermost parts that are not the same, and their place; None without any."""
     if value is back:
-        return True
+        return None
     kind: type = type(value)
     if kind is not type(back):
-        return {kind, type(back)} == {int, float} and value == back
+        is_same = {kind, type(back)} == {int, float} and value == back
+        return None if is_same else ("", value, back)
+    mine, theirs = _parts(value), _parts(back)
+    if mine is None or theirs is None:
+        is_same = value == back or (value != value and back != back)  # noqa: PLR0124 - NaN
+        return None if is_same else ("", value, back)
     # The bound of a deque, and what a defaultdict makes, are in no JSON.
     makes_same = all(getattr(value, one, None) == getattr(back, one, None) for one in _UNWRITTEN)
+    if not makes_same or len(mine) != len(theirs):
+        return "", value, back
+    for (name, part), (_, other) in zip(mine, theirs, strict=True):
+        if found := _difference(part, other):
+            return f"{name}{found[0]}", *found[1:]
+    return None
+
+
+def _parts(value: object) -> list[tuple[str, object]] | None:
+    """The items or fields of a value, with their places; None if it has none."""
     if isinstance(value, Mapping):
-        assert isinstance(back, Mapping)
-        return makes_same and _is_same([*value.items()], [*back.items()])
+        return [*(("", key) for key in value), *((f"[{key!r}]", value[key]) for key in value)]
     if isinstance(value, list | tuple | deque):
-        assert isinstance(back, list | tuple | deque)
-        return makes_same and len(value) == len(back) and all(map(_is_same, value, back))
-    fields = _fields(value)
-    if fields is not None:
-        return _is_same(fields, _fields(back))
-    return bool(value == back) or (value != value and back != back)  # noqa: PLR0124 - NaN
-
-
-def _difference(value: object, back: object, place: str = "") -> tuple[str, object, object]:
-    """The innermost parts of two values that are not the same, and their place."""
-    mine, theirs = _fields(value) or {}, _fields(back) or {}
-    for name, part in mine.items():
-        if name in theirs and not _is_same(part, theirs[name]):
-            return _difference(part, theirs[name], f"{place}.{name}" if place else name)
-    return place, value, back
-
-
-def _fields(value: object) -> dict[str, object] | None:
-    """The fields of a model or dataclass; None for anything else."""
+        return [(f"[{index}]", item) for index, item in enumerate(value)]
     if isinstance(value, BaseModel):
         names: Iterable[str] = type(value).model_fields
         more = {**(value.__pydantic_extra__ or {}), **(value.__pydantic_private__ or {})}
@@ -321,188 +367,5 @@ def _fields(value: object) -> dict[str, object] | None:
         names, more = [field.name for field in dataclasses.fields(value)], {}
     else:
         return None
-    return {name: getattr(value, name, None) for name in names} | more
-
-
-_WRAPPED = "$json"
-_SCALARS: frozenset[type] = frozenset({str, int, bool, NoneType})
-_TEXT: frozenset[type] = frozenset({str})
-_NUMBERS: frozenset[type] = frozenset({float})
-_WHOLE: frozenset[type] = frozenset({int, bool})
-_TYPES: dict[object, frozenset[type]] = {
-    str: _TEXT,
-    bool: frozenset({bool}),
-    int: _WHOLE,
-    float: _WHOLE | _NUMBERS,  # PEP 484: an int will do for a float
-    NoneType: frozenset({NoneType}),
-}
-_DEEPEST = 200
-"""Most levels of nesting; orjson writes 253, of which the journal's line needs some."""
-
-Check = Callable[[object], bool]
-
-
-def dump_plain(value: object) -> bytes:
-    """A plain value as strict JSON, for `load_plain`.
-
-    Raises:
-        TypeError: It is not plain, or contains itself.
-    """
-    if type(value) in _SCALARS or _is_strict(value, _DEEPEST):
-        try:
-            return orjson.dumps(value)
-        except orjson.JSONEncodeError:
-            pass  # an integer too large, or half of a surrogate pair
-    _refuse_other(value, "", _DEEPEST)
-    try:
-        return orjson.dumps({_WRAPPED: json.dumps(value)})
-    except ValueError as error:  # more digits than Python writes
-        raise TypeError(str(error)) from error
-
-
-def load_plain(data: object) -> object:
-    """The value that `dump_plain` wrote, from its bytes or from the result of `orjson.loads`."""
-    value = orjson.loads(data) if isinstance(data, bytes) else data
-    return json.loads(value[_WRAPPED]) if _is_wrapped(value) else value
-
-
-def text_of(data: object) -> bytes | str:
-    """The same data as JSON for a parser that accepts NaN and large integers."""
-    value = orjson.loads(data) if isinstance(data, bytes) else data
-    if _is_wrapped(value):
-        return str(value[_WRAPPED])
-    return data if isinstance(data, bytes) else orjson.dumps(value)
-
-
-def plain_check(annotation: object) -> Check | None:
-    """Checks values of an annotation that means plain values only; None for any other annotation.
-
-    Types are compared exactly, since an instance of a subclass would be read back as its base.
-    """
-    try:
-        return _check_of(without_names(annotation))
-    except RecursionError:
-        return None  # an alias that contains itself, as one of any JSON does
-
-
-def kind_of(value: object) -> str:
-    """Its type in words: `a str`, `an int`."""
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
-
-
-# --- writing ------------------------------------------------------------------------------------
-
-
-def _is_wrapped(value: object) -> typing.TypeGuard[dict[str, str]]:
-    return type(value) is dict and len(value) == 1 and _WRAPPED in value
-
-
-def _is_strict(value: object, room: int) -> bool:
-    """Whether strict JSON can hold it, except for long integers and half surrogate pairs."""
-    kind: type = type(value)
-    items: Any = value
-    if kind is float:
-        return math.isfinite(items)
-    if kind is dict:
-        if not _TEXT.issuperset(map(type, items)) or (_WRAPPED in items and len(items) == 1):
-            return False
-        items = items.values()
-    elif kind is not list:
-        return kind in _SCALARS
-    kinds = set(map(type, items))
-    if kinds <= _SCALARS:
-        return True
-    if kinds <= _NUMBERS:  # a vector, which may be long
-        return all(map(math.isfinite, items))
-    return room > 0 and all(_is_strict(item, room - 1) for item in items)
-
-
-def _refuse_other(value: object, place: str, room: int) -> None:
-    if room < 0:
-        raise TypeError(f"it contains itself, or is more than {_DEEPEST} levels deep")
-    kind: type = type(value)
-    items: Any = value
-    if kind is list:
-        for index, item in enumerate(items):
-            _refuse_other(item, f"{place}[{index}]", room - 1)
-    elif kind is dict:
-        for key, item in items.items():
-            if type(key) is not str:
-                raise TypeError(
-                    f"a mapping{_at(place)} has a key that is no str ({key!r}); "
-                    "annotate the return type with what it is"
-                )
-            _refuse_other(item, f"{place}[{key!r}]", room - 1)
-    elif isinstance(value, Iterator | AsyncIterator):
-        raise TypeError(f"{kind_of(value)}{_at(place)} can be read only once; return a list")
-    elif kind not in _SCALARS | _NUMBERS:
-        raise TypeError(
-            f"{kind_of(value)}{_at(place)} would not come back as one; "
-            "annotate the return type with what it is"
-        )
-
-
-def _at(place: str) -> str:
-    return f" at {place}" if place else ""
-
-
-# --- what annotations mean ----------------------------------------------------------------------
-
-
-def _check_of(annotation: object) -> Check | None:
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if annotation is object or annotation is Any:
-        return lambda _value: True
-    types = _scalar_types(annotation)
-    if types is not None:
-        return lambda value: type(value) in types
-    if origin is Literal:
-        return _literal_check(arguments)
-    if annotation is list or origin is list:
-        return _list_check(*(arguments or (object,)))
-    if annotation is dict or origin is dict:
-        return _dict_check(*(arguments or (str, object)))
-    return _union_check(arguments) if origin in {Union, UnionType} else None
-
-
-def _scalar_types(annotation: object) -> frozenset[type] | None:
-    """The types of its values, if none of them has parts."""
-    if typing.get_origin(annotation) in {Union, UnionType}:
-        members = [_scalar_types(without_names(m)) for m in typing.get_args(annotation)]
-        known = [member for member in members if member is not None]
-        return frozenset().union(*known) if len(known) == len(members) else None
-    return _TYPES.get(annotation) if isinstance(annotation, type) else None
-
-
-def _union_check(members: tuple[object, ...]) -> Check | None:
-    checks = [check for check in map(plain_check, members) if check is not None]
-    if len(checks) < len(members):
-        return None
-    return lambda value: any(check(value) for check in checks)
-
-
-def _literal_check(values: tuple[object, ...]) -> Check | None:
-    allowed = {(type(value), value) for value in values}
-    if not _SCALARS.issuperset(kind for kind, _ in allowed):
-        return None
-    return lambda value: type(value) in _SCALARS and (type(value), value) in allowed
-
-
-def _list_check(item: object) -> Check | None:
-    types = _scalar_types(without_names(item))
-    if types is not None:
-        return lambda value: type(value) is list and types.issuperset(map(type, value))
-    check = plain_check(item)
-    return check and (lambda value: type(value) is list and all(map(check, value)))
-
-
-def _dict_check(key: object, item: object) -> Check | None:
-    check = plain_check(item)
-    if without_names(key) is not str or check is None:
-        return None
-    return lambda value: (
-        type(value) is dict
-        and _TEXT.issuperset(map(type, value))
-        and all(map(check, value.values()))
-    )
+    fields = {name: getattr(value, name, None) for name in names} | more
+    return [(f".{name}", part) for name, part in fields.items()]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import InvalidInput, PipelineInvalid
 from harness.graph import Asker, Cache, Concurrency, Graph, OnError, Retry, Timeout, graph_inputs
 from harness.graph.graph import ResultT
+from harness.graph.picture import NodeSeen, run_seen
 from harness.inference import Backend, Limits
 from harness.rubric import Rubric
 from harness.session.batch import Batch, BatchResult
@@ -20,7 +22,10 @@ from harness.session.resume import Origin
 from harness.session.run import Run
 from harness.session.run_events import RunEvents
 from harness.session.settings import Settings, settings_or_default
-from harness.trace import Sink
+from harness.trace import Journal, Sink
+
+if TYPE_CHECKING:
+    import networkx
 
 
 class Pipeline(Graph[ResultT]):
@@ -99,6 +104,20 @@ class Pipeline(Graph[ResultT]):
                     line=item.node.line,
                     code="pipeline.run-parameter-misnamed",
                 )
+
+    def graph(self, run: Journal | None = None) -> networkx.DiGraph:
+        """Its nodes by name, in the order of definition, each with an edge to its dependents.
+
+        With a run, such as `Journal(result.files.journal)`, the nodes have the attributes
+        `status`, `items`, `busy_ns`, `calls`, `input_tokens`, `output_tokens` and `is_critical`.
+        """
+        graph = super().graph()
+        if run is not None:
+            figures = run_seen(run).nodes
+            graph.add_nodes_from(
+                (name, asdict(figures.get(name, NodeSeen()))) for name in self.nodes
+            )
+        return graph
 
     async def run_async(
         self,

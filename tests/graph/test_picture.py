@@ -24,22 +24,27 @@ SEED = st.integers(0, 2**32 - 1)
 
 
 @given(seed=SEED)
-def test_a_layer_is_the_longest_way_from_the_top(seed):
+def test_boxes_stand_below_what_they_take_and_arrows_that_others_imply_are_marked(seed):
     graph = random_graph(20, seed=seed)
-    order = nx.DiGraph(
-        (one, node.name) for node in graph.nodes.values() for one in graph.dependencies(node)
-    )
-    order.add_nodes_from(graph.nodes)
-    layers = {
-        name: number
-        for number, names in enumerate(nx.topological_generations(order))
-        for name in names
-    }
+    every, shown = nx.DiGraph(), nx.DiGraph()
 
     boxes = drawing_of(graph).boxes
 
-    assert {box.name: box.layer for box in boxes} == layers
-    assert [box.layer for box in boxes] == sorted(layers.values())
+    layers = {box.name: box.layer for box in boxes}
+    for box in boxes:
+        for kept in (every, shown):
+            kept.add_node(box.name)
+        every.add_edges_from((arrow.source, box.name) for arrow in box.arrows)
+        shown.add_edges_from((one.source, box.name) for one in box.arrows if not one.is_implied)
+        above = [layers[arrow.source] for arrow in box.arrows]
+        assert box.layer == max(above, default=-1) + 1
+    assert set(every.edges) == {
+        (source, node.name) for node in graph.nodes.values() for source in graph.dependencies(node)
+    }
+    assert set(nx.transitive_closure(every).edges) == set(nx.transitive_closure(shown).edges)
+    for edge in shown.edges:
+        others = nx.restricted_view(shown, [], [edge])
+        assert not nx.has_path(others, *edge)
 
 
 def test_boxes_and_arrows_say_what_nodes_are_and_how_they_take_what_they_take():
@@ -66,7 +71,7 @@ def test_boxes_and_arrows_say_what_nodes_are_and_how_they_take_what_they_take():
     )
     assert found["text"].arrows == (
         Arrow(source="notes", is_input=False, way="list"),
-        Arrow(source="pages", is_input=False, way="list"),
+        Arrow(source="pages", is_input=False, way="list", is_implied=True),
         Arrow(source="task", is_input=True, way="value"),
         Arrow(source="again", is_input=True, way="value"),
         Arrow(source="is_wanted", is_input=True, way="when"),
@@ -196,15 +201,13 @@ flowchart TD
     n0("● parts<br/>← task, document<br/>0.16 s")
     n1("● topics<br/>← task<br/>planner<br/>1.49 s · 1 call · 119 → 59 tokens")
     n2[["● sources ×3<br/>3.3 ms"]]
-    n3[["● sections ×3<br/>producer<br/>4.91 s · 3 calls · 751 → 177 tokens"]]
-    n4("● text<br/>← task<br/>3.68 s · 1 call · 599 → 80 tokens")
+    n3[["● sections ×3<br/>← each topics<br/>producer<br/>4.91 s · 3 calls · 751 → 177 tokens"]]
+    n4("● text<br/>← sources, task<br/>3.68 s · 1 call · 599 → 80 tokens")
     n5{{"later<br/>← task<br/>when lambda(task)<br/>not run"}}
     n0 ==> n1
     n1 == each ==> n2
-    n1 -- each --> n3
     n2 == each ==> n3
     n3 ==> n4
-    n2 --> n4
     n4 --> n5
     classDef critical stroke-width:4px
     class n0,n1,n2,n3,n4 critical
@@ -220,12 +223,15 @@ flowchart TD
     ids=["random", "words of the language"],
 )
 def test_every_node_and_every_joint_is_there(graph):
-    labels, joints = read(as_mermaid(drawing_of(graph)))
+    drawing = drawing_of(graph)
+    labels, joints = read(as_mermaid(drawing))
 
     assert {label.split("<br/>")[0] for label in labels} == graph.nodes.keys()
-    assert joints == {
-        (source, node.name) for node in graph.nodes.values() for source in graph.dependencies(node)
+    implied = {
+        (one.source, box.name) for box in drawing.boxes for one in box.arrows if one.is_implied
     }
+    assert joints | implied == set(graph.graph().edges)
+    assert not joints & implied
 
 
 def test_whatever_a_text_holds_it_stays_a_text_in_mermaid():

@@ -56,6 +56,28 @@ def echo():
     return {"producer": ScriptedBackend(lambda request: request.messages[0].content.upper())}
 
 
+def test_a_pipeline_is_a_graph_of_networkx_with_the_figures_of_a_run(settings):
+    async def text(run: Run, task: str) -> str:
+        return await run.chat("producer", task)
+
+    pipeline = pipeline_of(text, name="two")
+
+    @pipeline.node
+    def length(text: str, task: str) -> int:
+        return len(text)
+
+    result = run(pipeline, settings, {"task": "a"}, backends=echo())
+
+    assert [*pipeline.graph().edges] == [("text", "length")]
+    nodes = pipeline.graph(Journal(result.files.journal)).nodes
+    assert [(name, nodes[name]["status"], nodes[name]["calls"]) for name in nodes] == [
+        ("text", "done", 1),
+        ("length", "done", 0),
+    ]
+    assert nodes["text"]["busy_ns"] > 0
+    assert nodes["length"]["is_critical"]
+
+
 # --- what a run gives, and leaves ---------------------------------------------------------------
 
 
