@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
 
 _SEPARATORS = re.compile(r"[\s_:@,()\[\]-]+")
 _PATH = re.compile(r"[/\\]|--")  # Hugging Face's cache: models--Qwen--Qwen2.5-7B/snapshots/<hash>
@@ -56,19 +58,6 @@ _KQUANT_SIZE = re.compile(r" - (S|M|L)(?:mall|edium|arge)")
 """llama.cpp's words: `Q4_K - Medium`."""
 
 _SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bm]|\d+x\d+(?:\.\d+)?[bm]")
-
-# Names of Ollama's library that leave out what they are.
-_SHORT_FOR = {
-    frozenset(short.split()): tuple(words.split())
-    for short, words in {
-        "deepseek r1 1.5b": "deepseek r1 distill qwen 1.5b",
-        "deepseek r1 7b": "deepseek r1 distill qwen 7b",
-        "deepseek r1 8b": "deepseek r1 0528 qwen 3 8b",
-        "deepseek r1 14b": "deepseek r1 distill qwen 14b",
-        "deepseek r1 32b": "deepseek r1 distill qwen 32b",
-        "deepseek r1 70b": "deepseek r1 distill llama 70b",
-    }.items()
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +128,7 @@ def _parse_part(text: str, part: str) -> ModelName:
         words = ()
     return ModelName(
         text=text,
-        words=_SHORT_FOR.get(frozenset(words) - _CONVERSATIONAL, words),
+        words=_short_for().get(frozenset(words) - _CONVERSATIONAL, words),
         snapshot="".join(date.groups()) if date else None,
         quantization="-".join(packings) or None,
     )
@@ -162,71 +151,30 @@ def _words(name: str) -> Iterator[str]:
         yield from filter(None, split.groups()) if split else (word,)
 
 
-# In order of precedence: if a name has words of two families, as `DeepSeek-R1-Distill-Qwen-7B` and
-# `Llama-3.1-Nemotron-70B` do, its weights descend from the family that stands first here.
-_NAMED_AFTER: Mapping[str, str] = {
-    "gemma": "gemma codegemma shieldgemma medgemma paligemma",
-    "qwen": "qwen qwq qvq codeqwen",
-    "mistral": "mistral mixtral codestral ministral magistral devstral mathstral pixtral voxtral",
-    "phi": "phi",
-    "llama": "llama codellama vicuna alpaca",
-    "tinyllama": "tinyllama",
-    "smollm": "smollm",
-    "yi": "yi",
-    "internlm": "internlm",
-    "stablelm": "stablelm",
-    "falcon": "falcon",
-    "granite": "granite",
-    "glm": "glm chatglm codegeex",
-    "cohere": "command-r command-r7b command-a aya cohere",
-    "olmo": "olmo olmoe",
-    "starcoder": "starcoder starcoder2",
-    "baichuan": "baichuan",
-    "exaone": "exaone",
-    "minicpm": "minicpm",
-    "hunyuan": "hunyuan",
-    "ernie": "ernie",
-    "kimi": "kimi moonlight",
-    "minimax": "minimax abab",
-    "deepseek": "deepseek",
-    "claude": "claude",
-    "gemini": "gemini",
-    "grok": "grok",
-    "jamba": "jamba",
-    "lfm": "lfm",
-    "rwkv": "rwkv",
-    "nova": "nova-micro nova-lite nova-pro nova-premier",
-}
-
-# Derived models whose names do not say their origin; used if no word above is in the name.
-_DERIVED: Mapping[str, str] = {
-    "llama": (
-        "selene tulu hermes-3 orca patronus-lynx lynx judgelm pandalm auto-j self-taught-evaluator "
-        "root-judge prometheus-13b sonar nemotron-70b"
-    ),
-    "qwen": (
-        "m-prometheus openthinker marco-o1 athene deepscaler deepcoder sky-t1 bespoke-stratos "
-        "compassjudger con-j rise-judge reader-lm"
-    ),
-    "mistral": "prometheus zephyr openhermes starling neural-chat openchat notus",
-    "phi": "flow-judge glider",
-    "internlm": "minicheck",
-    "nemotron": "nemotron minitron",
-    # Last: o1 and o3 are also parts of other names.
-    "gpt": "gpt chatgpt o1 o3 o4",
-}
-
 _SHARED_ARCHITECTURES = frozenset({"llama", "deepseek2", "gpt2", "gptneox", "mamba", "mamba2"})
 """Architectures in GGUF files that several families share: Mistral's, Yi's and SmolLM's is
 `llama`."""
 
 
+@cache
+def _table(kind: str) -> Mapping[str, list[str]]:
+    """One of the three tables of `model_families.tsv`: `named`, `derived` or `short`."""
+    lines = files("harness.inference").joinpath("model_families.tsv").read_text(encoding="utf-8")
+    rows = (line.split("\t") for line in lines.splitlines() if line.startswith(f"{kind}\t"))
+    return {key: words.split() for _, key, words in rows}
+
+
+@cache
+def _short_for() -> Mapping[frozenset[str], tuple[str, ...]]:
+    return {frozenset(short.split()): tuple(words) for short, words in _table("short").items()}
+
+
 def family_of(name: ModelName) -> str | None:
     """The family of a model with this name; None if the name does not tell."""
     words = f"-{name.weights}-"
-    for table in (_NAMED_AFTER, _DERIVED):
+    for table in (_table("named"), _table("derived")):
         for family, members in table.items():
-            if any(f"-{member}-" in words for member in members.split()):
+            if any(f"-{member}-" in words for member in members):
                 return family
     return None
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from harness.compress import Section
-from harness.inference import Completion, TokenLogprob
+from harness.inference import Completion
+from harness.inference.completion import TokenLogprob
 from harness.rubric.checks import mean_of
 from harness.rubric.draft import Draft, Finding
 from harness.rubric.prompt import rule_keys, scores_of

@@ -16,10 +16,9 @@ from harness.inference import (
     ModelIdentity,
     ModelMetadata,
     relation_of,
-    served_identity,
     served_metadata,
 )
-from harness.inference.model_identity import serve_alike
+from harness.inference.model_identity import serve_alike, served_identity
 from harness.inference.providers.registry import tells_model
 from harness.log import log_notice, warnings_heard_by
 from harness.session.roles import EVALUATOR, PRODUCER, Roles

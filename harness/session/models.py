@@ -18,30 +18,29 @@ from harness.errors import (
     errors_of,
 )
 from harness.inference import (
-    Access,
     Backend,
     Client,
     Endpoint,
-    Gate,
     Host,
-    Line,
-    Replica,
-    ReplyCache,
     Request,
-    SchemaKnowledge,
     ScriptedBackend,
-    ToolKnowledge,
+    provider_of,
+    served_metadata,
+    server_address,
+)
+from harness.inference.client import Line
+from harness.inference.gate import Gate, Lease, Replica
+from harness.inference.providers.http import Access
+from harness.inference.providers.registry import (
     connect,
     host_of,
     knowledge_of,
     metrics_source,
-    provider_of,
-    served_metadata,
-    server_address,
     slots_source,
 )
-from harness.inference.gate import Lease
-from harness.inference.reply_store import reply_identity
+from harness.inference.reply_store import ReplyCache, reply_identity
+from harness.inference.structured import SchemaKnowledge
+from harness.inference.tool_offers import ToolKnowledge
 from harness.log import log_warning
 from harness.residency import KeepAliveBudget, Tenant, check_fits
 from harness.session.heartbeat import heartbeat

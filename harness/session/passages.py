@@ -24,8 +24,9 @@ import numpy as np
 
 from harness.compress import passages_of
 from harness.errors import ConfigurationInvalid, InferenceError, InvalidInput, Notice, ServerError
-from harness.inference import Embeddings, EmbedRequest, Ranking, RerankRequest
-from harness.inference.request import most_tokens_in
+from harness.inference import Embeddings, EmbedRequest
+from harness.inference.completion import Ranking
+from harness.inference.request import RerankRequest, most_tokens_in
 from harness.memory import (
     Filter,
     Hit,

@@ -16,7 +16,6 @@ from harness.graph import Graph, NodeCall, Retry
 from harness.graph.graph import ResultT
 from harness.graph.state import Use
 from harness.inference import (
-    Caller,
     ChatOptions,
     ChatRequest,
     Completion,
@@ -31,8 +30,9 @@ from harness.inference import (
     as_messages,
     as_texts,
     chat_request,
-    varied,
 )
+from harness.inference.answer import varied
+from harness.inference.client import Caller
 from harness.inference.reply_store import VARIATION
 from harness.memory import Filter, Hits, Mode, Passage, Scalar
 from harness.rubric import ChosenRubric, Draft, Rubric, Sources, Verdict, by_section

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from harness.hardware.gpus import Gpus, opened_gpus
 from harness.hardware.processes import CoreUse, ProcessUse, core_use, process_use
-from harness.inference import Reading
+from harness.inference.providers.counters import Reading
 from harness.log import log_warning
 from harness.trace import Clock, Tracer, describe
 

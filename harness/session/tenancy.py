@@ -19,16 +19,9 @@ from harness.hardware import (
 from harness.hardware.gpus import read_gpus
 from harness.hardware.machine import MACHINE_SHARE, machine_memory_bytes
 from harness.hardware.offload import dealt_footprints
-from harness.inference import (
-    FILE_BACKENDS,
-    MACHINE,
-    Endpoint,
-    Host,
-    loading_of,
-    provider_of,
-    server_address,
-)
+from harness.inference import FILE_BACKENDS, MACHINE, Endpoint, Host, provider_of, server_address
 from harness.inference.endpoint import AUTO, GPU_NAME
+from harness.inference.providers.registry import loading_of
 from harness.inference.providers.server_host import CLEARING_UP_S
 from harness.residency import Device, Need, Tenant
 from harness.residency.placement import place

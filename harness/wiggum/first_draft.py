@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.inference import ChatRequest, Completion, Meter, Spent, check_whole, most_prompt_tokens
+from harness.inference import ChatRequest, Completion, Meter, Spent, check_whole
+from harness.inference.request import most_prompt_tokens
 from harness.rubric import Ask, Draft, Evaluator
 from harness.trace import Tracer, events
 from harness.wiggum.loop import lengthened

@@ -23,7 +23,8 @@ from harness.advise.measured_speed import (
 )
 from harness.advise.rates import Factors, Rates
 from harness.errors import InferenceError
-from harness.inference import Completion, Endpoint, Phase, Usage
+from harness.inference import Completion, Endpoint, Usage
+from harness.inference.completion import Phase
 from harness.session import Settings
 from harness.trace.journal_reader import Journal
 

@@ -20,8 +20,9 @@ from harness.advise.layout_table import Serving, servers
 from harness.advise.layout_table import command_of as settings_of
 from harness.advise.layout_table import endpoint_of as lines_of
 from harness.errors import HarnessError
-from harness.inference import ChatRequest, Endpoint, as_messages, connect
+from harness.inference import ChatRequest, Endpoint, as_messages
 from harness.inference.providers import PROVIDERS
+from harness.inference.providers.registry import connect
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 PLAIN = Serving(model=MODEL, context_tokens=4096, sequences=4)

@@ -40,7 +40,9 @@ from typing import NamedTuple
 from figures import Figure, print_figures
 
 from harness.analysis import diagnose, report_of
-from harness.inference import ChatRequest, Client, Endpoint, Gate, Line, Message, ScriptedBackend
+from harness.inference import ChatRequest, Client, Endpoint, Message, ScriptedBackend
+from harness.inference.client import Line
+from harness.inference.gate import Gate
 from harness.trace import (
     TIMELINES,
     Content,

@@ -12,16 +12,10 @@ from loopback import Loopback, Reply
 from servers.emulated import Emulated
 
 from harness.errors import InferenceError
-from harness.inference import (
-    Access,
-    Backend,
-    ChatRequest,
-    Completion,
-    Endpoint,
-    Message,
-    Phase,
-    connect,
-)
+from harness.inference import Backend, ChatRequest, Completion, Endpoint, Message
+from harness.inference.completion import Phase
+from harness.inference.providers.http import Access
+from harness.inference.providers.registry import connect
 from harness.trace import monotonic
 
 REQUEST = ChatRequest(model="judge", messages=(Message("user", "Grüße, 日本"),))

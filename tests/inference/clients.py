@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from harness.inference import NOTHING, Backend, Client, Endpoint, Gate, Limits, Line, Meter, Spent
+from harness.inference import NOTHING, Backend, Client, Endpoint, Limits, Meter, Spent
+from harness.inference.client import Line
+from harness.inference.gate import Gate
 from harness.inference.health import RetryPolicy
 from harness.trace import Clock, Tracer, monotonic
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.inference import ChatRequest, Endpoint, as_messages, connect
+from harness.inference import ChatRequest, Endpoint, as_messages
+from harness.inference.providers.registry import connect
 from harness.session.settings import demo_endpoint
 
 CONTEXT_TOKENS = 512

@@ -8,13 +8,14 @@ from clients import client_of
 from pydantic import ValidationError
 
 from harness.errors import ConfigurationInvalid
-from harness.inference import ChatRequest, Endpoint, ScriptedBackend, as_messages, connect
+from harness.inference import ChatRequest, Endpoint, ScriptedBackend, as_messages
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.inference.providers.litellm import LiteLLMBackend
 from harness.inference.providers.llama_cpp_python import LlamaCppPython
 from harness.inference.providers.model_files import gpu_fields
 from harness.inference.providers.ollama import OllamaWire
 from harness.inference.providers.openai_wire import OpenAIWire
+from harness.inference.providers.registry import connect
 from harness.inference.providers.triton import TritonWire
 from harness.session import load_settings
 

@@ -20,8 +20,11 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference import ChatRequest, Client, Endpoint, Gate, Line, as_messages, connect
+from harness.inference import ChatRequest, Client, Endpoint, as_messages
+from harness.inference.client import Line
+from harness.inference.gate import Gate
 from harness.inference.health import RetryPolicy
+from harness.inference.providers.registry import connect
 from harness.trace import Tracer
 
 CALLS, WORKERS, SHARE = 1_000, 32, 0.3

@@ -7,7 +7,8 @@ from manual_clock import ManualClock
 from harness.errors import StreamCut
 from harness.graph.executor import leave_behind
 from harness.graph.outcome import Log
-from harness.inference import ChatRequest, Replica, ScriptedBackend, as_messages
+from harness.inference import ChatRequest, ScriptedBackend, as_messages
+from harness.inference.gate import Replica
 from harness.trace import SpanEnded, SpanStarted, Tracer
 
 

@@ -7,15 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import ModelFileInvalid
-from harness.inference import (
-    Endpoint,
-    ModelMetadata,
+from harness.inference import Endpoint, ModelMetadata, relation_of
+from harness.inference.model_identity import (
     metadata_from,
     model_identity,
-    relation_of,
     served_identity,
+    server_address,
 )
-from harness.inference.model_identity import server_address
 from harness.inference.model_names import family_of, family_of_architecture, parse_model_name
 
 MIB = 1 << 20

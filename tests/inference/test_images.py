@@ -5,10 +5,11 @@ import base64
 import pytest
 
 from harness.errors import InvalidInput
-from harness.inference import ChatRequest, Image, Message, ToolCall, as_messages, most_prompt_tokens
+from harness.inference import ChatRequest, Image, Message, ToolCall, as_messages
 from harness.inference.call_spans import conversation_text
 from harness.inference.images import MOST_BYTES
 from harness.inference.reply_store import call_key
+from harness.inference.request import most_prompt_tokens
 from harness.inference.tool_offers import _as_text
 
 PNG = b"\x89PNG\r\n\x1a\n of an owl"

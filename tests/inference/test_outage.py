@@ -18,7 +18,8 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference import ChatRequest, Replica, ScriptedBackend, as_messages
+from harness.inference import ChatRequest, ScriptedBackend, as_messages
+from harness.inference.gate import Replica
 from harness.inference.health import outage_of
 from harness.trace import SpanStarted, Tracer
 

@@ -8,14 +8,8 @@ from manual_clock import ManualClock
 from test_gate import Held, until_idle
 
 from harness.errors import CallTimeout, EndpointUnreachable, QueueFull, ServerError, StreamCut
-from harness.inference import (
-    ChatRequest,
-    EmbedRequest,
-    Message,
-    Replica,
-    ScriptedBackend,
-    as_messages,
-)
+from harness.inference import ChatRequest, EmbedRequest, Message, ScriptedBackend, as_messages
+from harness.inference.gate import Replica
 from harness.inference.health import is_replicas_fault, pause_s
 from harness.inference.replicas import ReplicaState, choice, most_for_one, preference, stable_prefix
 from harness.trace import SpanEnded, Tracer

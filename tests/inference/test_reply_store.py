@@ -20,15 +20,13 @@ from harness.inference import (
     Endpoint,
     Image,
     Message,
-    Phase,
     ScriptedBackend,
-    TokenLogprob,
     ToolCall,
     ToolSpec,
     Usage,
     as_messages,
 )
-from harness.inference.completion import InterTokenLatency
+from harness.inference.completion import InterTokenLatency, Phase, TokenLogprob
 from harness.inference.reply_store import ReplyCache, reply_identity
 from harness.text_store import TextStore
 from harness.trace import SpanEnded, SpanRecord, Tracer

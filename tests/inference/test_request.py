@@ -14,14 +14,13 @@ from harness.inference import (
     ChatRequest,
     EmbedRequest,
     Message,
-    Phase,
     ScriptedBackend,
     ToolCall,
     ToolSpec,
     as_messages,
     as_texts,
 )
-from harness.inference.completion import as_vectors
+from harness.inference.completion import Phase, as_vectors
 from harness.inference.request import most_prompt_tokens, most_tokens_in
 from harness.threads import to_its_end
 

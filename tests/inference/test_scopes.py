@@ -13,8 +13,9 @@ from metered import client_on, reply, request
 
 from harness import ScriptedBackend
 from harness.errors import LimitReached, RunLimitReached
-from harness.inference import Completion, Limits, most_prompt_tokens
+from harness.inference import Completion, Limits
 from harness.inference.meter import _innermost
+from harness.inference.request import most_prompt_tokens
 
 
 def test_a_call_counts_in_the_loop_that_it_is_made_in_and_in_all_around_it():

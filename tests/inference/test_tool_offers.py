@@ -13,16 +13,16 @@ from harness.inference import (
     ChatRequest,
     Endpoint,
     Message,
-    SchemaKnowledge,
     ScriptedBackend,
     ScriptedReply,
     ToolCall,
-    ToolKnowledge,
     ToolSpec,
     Usage,
-    knowledge_of,
 )
+from harness.inference.providers.registry import knowledge_of
 from harness.inference.reply_in_progress import CallPiece, tool_calls
+from harness.inference.structured import SchemaKnowledge
+from harness.inference.tool_offers import ToolKnowledge
 from harness.trace import Tracer
 from harness.trace.records import SpanEnded
 

@@ -15,8 +15,9 @@ from clients import client_of
 from real_engines import children
 
 from harness.errors import StreamCut
-from harness.inference import ChatRequest, Endpoint, as_messages, connect
+from harness.inference import ChatRequest, Endpoint, as_messages
 from harness.inference.providers.model_files import Engine
+from harness.inference.providers.registry import connect
 from harness.residency import Device, HostReport, KeepAliveBudget, Tenant
 from harness.session.settings import demo_endpoint
 from harness.trace import Tracer

@@ -29,7 +29,8 @@ from harness.errors import (
     EvaluatorAbstained,
     LimitReached,
 )
-from harness.inference import ScriptedBackend, ScriptedReply, most_prompt_tokens
+from harness.inference import ScriptedBackend, ScriptedReply
+from harness.inference.request import most_prompt_tokens
 from harness.rubric import Dimension, Draft, Evaluator, Finding
 from harness.rubric.checks import (
     Excludes,

@@ -10,7 +10,8 @@ import pytest
 from rubric.judged import CLEAR, DRAFT, alone, rubric
 
 from harness.compress import sections_of
-from harness.inference import ScriptedBackend, TokenLogprob
+from harness.inference import ScriptedBackend
+from harness.inference.completion import TokenLogprob
 from harness.rubric import Dimension, Draft, Evaluator
 from harness.rubric.rubric import Cap, Scale
 from harness.rubric.scoring import checked_score, section_named

@@ -21,7 +21,8 @@ from session_runs import (
 
 from harness import Limits, Run, ScriptedBackend, ScriptedReply, ToolCall, Usage
 from harness.errors import ReplyCut, ReplyEmpty
-from harness.inference import ChatRequest, Client, Line, Message
+from harness.inference import ChatRequest, Client, Message
+from harness.inference.client import Line
 from harness.inference.completion import is_visible
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate

@@ -24,7 +24,8 @@ from session_runs import (
 
 from harness import Run, ScriptedBackend, Verdict, load_rubric, load_run
 from harness.errors import ContextOverflow, LimitReached
-from harness.inference import Endpoint, token_prices
+from harness.inference import Endpoint
+from harness.inference.meter import token_prices
 from harness.rubric import Noise, with_prompts, write_noise
 from harness.rubric.calibration.bounds import Aim, AtThreshold
 from harness.rubric.calibration.calibration_files import Calibration, prompts_digest

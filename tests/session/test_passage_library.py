@@ -11,7 +11,7 @@ from session_runs import codes, fail, instants_of, pipeline_of, refused, run, se
 
 from harness import Run, ScriptedBackend, load_run
 from harness.errors import EndpointUnreachable, InferenceError, ServerError
-from harness.inference import Ranking
+from harness.inference.completion import Ranking
 from harness.session.passages import EndpointEmbedder
 
 TEA = "# Tea\n\nSteep green tea for three minutes.\n\n# Bread\n\nLet the dough rise twice.\n"

@@ -13,8 +13,10 @@ from structlog.testing import capture_logs
 
 from harness.errors import ServerError
 from harness.hardware import gpus
-from harness.inference import ChatRequest, Reading, as_messages, metrics_source
+from harness.inference import ChatRequest, as_messages
+from harness.inference.providers.counters import Reading
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
+from harness.inference.providers.registry import metrics_source
 from harness.session.run_counters import ProcessSource, Sampled, device_sources, sampling
 from harness.session.settings import demo_endpoint
 from harness.trace import Tracer, monotonic

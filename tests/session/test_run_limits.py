@@ -18,7 +18,8 @@ from session_runs import settings_of as plain_settings_of
 
 from harness import Journal, Message, Pipeline, Run, RunTrace, ScriptedBackend, load_run
 from harness.errors import HarnessError, RunLimitReached, ServerError
-from harness.inference import ChatRequest, Limits, Spent, most_prompt_tokens
+from harness.inference import ChatRequest, Limits, Spent
+from harness.inference.request import most_prompt_tokens
 from harness.session.result import run_spent
 from harness.session.session import open_session
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from harness.compress import sections_of
 from harness.errors import CallTimeout, ReplyInvalid
-from harness.inference import ScriptedBackend, most_prompt_tokens
+from harness.inference import ScriptedBackend
+from harness.inference.request import most_prompt_tokens
 from harness.rubric import DimensionScore, Draft, Finding, Verdict
 from harness.wiggum import Reviser, Round
 from harness.wiggum.ratchet import Finalist, Selection

@@ -24,16 +24,9 @@ from harness.errors import (
     Overloaded,
     StreamCut,
 )
-from harness.inference import (
-    ChatRequest,
-    EmbedRequest,
-    Image,
-    Message,
-    SchemaKnowledge,
-    ToolKnowledge,
-    ToolSpec,
-    as_messages,
-)
+from harness.inference import ChatRequest, EmbedRequest, Image, Message, ToolSpec, as_messages
+from harness.inference.structured import SchemaKnowledge
+from harness.inference.tool_offers import ToolKnowledge
 
 WHOLE = "".join(TEXT)
 HELLO = "Say hello."

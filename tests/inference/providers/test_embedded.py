@@ -14,8 +14,8 @@ import xllamacpp
 from real_engines import HELLO, children, loaded, request, small_endpoint
 
 from harness.errors import LoadFailed, ServerError, StreamCut
-from harness.inference import connect
 from harness.inference.providers import embedded, embedded_child
+from harness.inference.providers.registry import connect
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
 slow = pytest.mark.slow

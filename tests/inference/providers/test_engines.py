@@ -38,13 +38,12 @@ from harness.inference import (
     Message,
     ServerFacts,
     answer,
-    connect,
-    metrics_source,
-    model_identity,
     served_metadata,
     server_facts,
 )
+from harness.inference.model_identity import model_identity
 from harness.inference.providers.model_files import type_number
+from harness.inference.providers.registry import connect, metrics_source
 
 slow = pytest.mark.slow
 needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")

@@ -41,7 +41,8 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference import Access, ChatRequest, EmbedRequest, Endpoint, Message
+from harness.inference import ChatRequest, EmbedRequest, Endpoint, Message
+from harness.inference.providers.http import Access
 from harness.inference.providers.litellm import LiteLLMBackend
 
 REQUEST = ChatRequest(model="judge", messages=(Message("user", "How many owls?"),))

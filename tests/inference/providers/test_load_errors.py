@@ -5,8 +5,9 @@ from structlog.testing import capture_logs
 
 from harness.errors import LoadFailed, ModelFileInvalid
 from harness.hardware import read_gguf_header
-from harness.inference import Endpoint, loading_of
+from harness.inference import Endpoint
 from harness.inference.providers.model_files import header_of, load_error
+from harness.inference.providers.registry import loading_of
 from harness.session.settings import demo_endpoint
 
 

@@ -6,9 +6,10 @@ import structlog
 from calls import PATIENCE_S
 from servers.emulated import Emulated
 
-from harness.inference import Endpoint, ScriptedBackend, metrics_source
+from harness.inference import Endpoint, ScriptedBackend
 from harness.inference.endpoint import WireName
 from harness.inference.providers import PROVIDERS
+from harness.inference.providers.registry import metrics_source
 
 VLLM = b"vllm:num_requests_running 2\nvllm:generation_tokens_total %d\n"
 

@@ -32,7 +32,9 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference import Access, ChatRequest, Endpoint, Message, connect
+from harness.inference import ChatRequest, Endpoint, Message
+from harness.inference.providers.http import Access
+from harness.inference.providers.registry import connect
 
 # For other.example, signed by itself, until 2126.
 OWN_CERTIFICATE = """\

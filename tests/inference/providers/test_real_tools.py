@@ -17,16 +17,11 @@ from clients import client_of
 from contract_rows import VLLM_URL
 from real_engines import either_engine, loaded
 
-from harness.inference import (
-    ChatRequest,
-    Message,
-    SchemaKnowledge,
-    ToolCall,
-    ToolKnowledge,
-    ToolSpec,
-    knowledge_of,
-)
+from harness.inference import ChatRequest, Message, ToolCall, ToolSpec
 from harness.inference.providers.embedded import _SCRIPT, _SERVER
+from harness.inference.providers.registry import knowledge_of
+from harness.inference.structured import SchemaKnowledge
+from harness.inference.tool_offers import ToolKnowledge
 from harness.session.settings import demo_endpoint
 from harness.trace import Tracer
 from harness.trace.records import SpanEnded

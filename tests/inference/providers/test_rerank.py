@@ -13,7 +13,8 @@ from clients import client_of
 from loopback import Loopback, Reply, error_reply
 
 from harness.errors import NotOffered, ServerError
-from harness.inference import RerankRequest, ScriptedBackend
+from harness.inference import ScriptedBackend
+from harness.inference.request import RerankRequest
 
 TEXTS = ("Let the dough rise.", "Steep green tea for three minutes.", "Tea is a drink.")
 REQUEST = RerankRequest(model="judge", query="how long does tea steep", texts=TEXTS)

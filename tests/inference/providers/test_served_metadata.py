@@ -6,8 +6,9 @@ from typing import get_args
 import pytest
 from servers.pages import Pages
 
-from harness.inference import Endpoint, ModelMetadata, model_identity, relation_of, served_metadata
+from harness.inference import Endpoint, ModelMetadata, relation_of, served_metadata
 from harness.inference.endpoint import WireName
+from harness.inference.model_identity import model_identity
 from harness.inference.providers import PROVIDERS
 
 DIGEST = "sha256-" + "5e" * 32

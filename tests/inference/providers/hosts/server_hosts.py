@@ -14,7 +14,9 @@ from servers.triton_repository import TritonRepository
 from servers.vllm_sleeping import SleepingVllm
 
 from harness.errors import InferenceError
-from harness.inference import Access, Endpoint, connect, host_of
+from harness.inference import Endpoint
+from harness.inference.providers.http import Access
+from harness.inference.providers.registry import connect, host_of
 
 PATIENCE_S = 60.0
 """For what happens at once or never."""

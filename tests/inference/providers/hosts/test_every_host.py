@@ -17,9 +17,11 @@ from harness.errors import (
     LoadFailed,
     ModelNotFound,
 )
-from harness.inference import Access, Endpoint, connect, host_of
+from harness.inference import Endpoint
 from harness.inference.endpoint import FILE_BACKENDS, MANAGED_BACKENDS
 from harness.inference.providers import PROVIDERS
+from harness.inference.providers.http import Access
+from harness.inference.providers.registry import connect, host_of
 
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 EVERYTHING = ("load", "unload", "report")
