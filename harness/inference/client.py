@@ -311,7 +311,7 @@ class Client:
                         if not line.schemas.learn(error, offered, wanted):
                             raise
                     else:
-                        self._doubt(wanted, answer)
+                        self._notice(wanted.model, *doubts(wanted, answer))
                         answer = read_fitted(offered, wanted, with_text(offered, answer), mode)
                         reply = with_text(request, read_offered(request, offered, answer))
                 record_answer(reply, span, kv_bytes=line.kv_bytes)
@@ -382,15 +382,11 @@ class Client:
             self._notice(request.model, Notice(code="call.counts-impossible", message=message))
         return answer
 
-    def _doubt(self, request: ChatRequest, reply: Completion) -> None:
-        """Warns of what the server seems not to have done; see `doubts`."""
-        for notice in doubts(request, reply):
-            self._notice(request.model, notice)
-
-    def _notice(self, tag: str, notice: Notice) -> None:
-        if self.warn is not None and (tag, notice.code) not in self.noticed:
-            self.noticed.add((tag, notice.code))
-            self.warn(notice)
+    def _notice(self, tag: str, *notices: Notice) -> None:
+        for notice in notices:
+            if self.warn is not None and (tag, notice.code) not in self.noticed:
+                self.noticed.add((tag, notice.code))
+                self.warn(notice)
 
     def _line(self, tag: str) -> Line:
         line = self.lines.get(tag)

@@ -266,10 +266,9 @@ class Gate:
         self._serve()
 
     def _serve(self) -> None:
-        if not self._waiting:
-            return
-        states, refused = self._states(), set[tuple[int, ...]]()
-        for waiter in self._waiting:
+        waiting = [*self._waiting]
+        states, refused = self._states() if waiting else [], set[tuple[int, ...]]()
+        for waiter in waiting:
             if not any(state.has_place and not state.is_down for state in states):
                 break
             if waiter.order in refused and not waiter.tried:

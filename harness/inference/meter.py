@@ -422,14 +422,14 @@ class Admission:
     """For its reply, if a limit decided that."""
 
 
+@dataclass(slots=True)
 class Sending:
     """One request; its sender says when it has left, counts pieces, and sets the answer."""
 
-    def __init__(self, request: Request) -> None:
-        self.request: Request = request
-        self.has_left = False
-        self.answer: Completion | Embeddings | Ranking | None = None
-        self.pieces = 0
+    request: Request
+    has_left: bool = False
+    answer: Completion | Embeddings | Ranking | None = None
+    pieces: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import count
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import orjson
 from pydantic import TypeAdapter
@@ -315,11 +315,9 @@ def reply_identity(endpoint: Endpoint) -> str:
 
 
 def _completion_as_text(completion: Completion) -> str:
-    return json.dumps(completion, default=_fields_of)
-
-
-def _fields_of(part: Any) -> dict[str, object]:  # noqa: ANN401 - of a completion
-    return {one.name: getattr(part, one.name) for one in fields(part)}
+    return json.dumps(
+        completion, default=lambda part: {f.name: getattr(part, f.name) for f in fields(part)}
+    )
 
 
 def _read_completion(text: str | None) -> Completion | None:

@@ -55,9 +55,6 @@ class WaitingLine(Generic[WaiterT, PlaceT]):
         """Those that wait now; they may be settled meanwhile."""
         return iter(tuple(self._waiters))
 
-    def __len__(self) -> int:
-        return len(self._waiters)
-
     def join(self, waiter: WaiterT) -> int:
         """Adds a waiter, which may get its place at once; returns how many were there before."""
         before = len(self._waiters)

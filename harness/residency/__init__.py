@@ -1,6 +1,7 @@
 """The keep-alive budget: which models are in memory, and which is loaded next."""
 
-from harness.inference import Host, HostReport
+from harness.inference import Host
+from harness.inference.providers.provider import HostReport
 from harness.residency.budget import MAX_WAIT_S, KeepAliveBudget
 from harness.residency.ledger import (
     NOTHING_KNOWN,

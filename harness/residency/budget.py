@@ -10,7 +10,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from harness.errors import DoesNotFit, InferenceError, LoadFailed
-from harness.inference import MACHINE, ChatRequest, Host, Request, most_tokens_of
+from harness.inference import MACHINE, ChatRequest, Host
+from harness.inference.request import Request, most_tokens_of
 from harness.inference.waiting import Waiter, WaitingLine
 from harness.residency.ledger import (
     NOTHING_KNOWN,

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from harness.errors import EndpointUnreachable, LoadFailed, errors_of
-from harness.inference import MACHINE, Host, HostReport
+from harness.inference import MACHINE, Host
+from harness.inference.providers.provider import HostReport
 from harness.log import log_debug, log_warning
 from harness.residency.ledger import Device, Load, Need, Resident, State, Tenant, Unload
 from harness.trace import Tracer, describe, events

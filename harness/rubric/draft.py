@@ -12,7 +12,7 @@ import orjson
 
 from harness.compress import Section, sections_of
 from harness.compress.markdown import Block, blocks_of, lines_of, tokens_of
-from harness.inference import as_texts
+from harness.inference.request import as_texts
 from harness.text.languages import Language
 from harness.text.sentences import sentences_of
 from harness.text.words import terms

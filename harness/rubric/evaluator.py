@@ -18,8 +18,7 @@ from harness.errors import (
     InferenceError,
     LimitReached,
 )
-from harness.inference import most_tokens_of
-from harness.inference.request import most_tokens_in
+from harness.inference.request import most_tokens_in, most_tokens_of
 from harness.rubric.checks.echo import echoes
 from harness.rubric.draft import Draft
 from harness.rubric.judge import Ask, Case, judge, judge_request

@@ -8,18 +8,14 @@ from dataclasses import replace
 from itertools import combinations
 
 from harness.errors import ConfigurationInvalid, Notice, SameFamily, SameModel
-from harness.inference import (
-    ChatRequest,
-    Completion,
-    Endpoint,
-    Meter,
+from harness.inference import ChatRequest, Completion, Endpoint, Meter, ModelMetadata
+from harness.inference.model_identity import (
     ModelIdentity,
-    ModelMetadata,
     relation_of,
-    served_metadata,
+    serve_alike,
+    served_identity,
 )
-from harness.inference.model_identity import serve_alike, served_identity
-from harness.inference.providers.registry import tells_model
+from harness.inference.providers.registry import served_metadata, tells_model
 from harness.log import log_notice, warnings_heard_by
 from harness.session.roles import EVALUATOR, PRODUCER, Roles
 from harness.session.separation import (

@@ -8,18 +8,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Literal, TypeVar, Unpack, overload
 
-from harness.inference import (
-    ChatOptions,
-    Client,
-    Completion,
-    Embeddings,
-    EmbedRequest,
-    Prompt,
-    TextStream,
-    answer,
-    as_texts,
-    chat_request,
-)
+from harness.inference import ChatOptions, Client, Completion, Embeddings, EmbedRequest, TextStream
+from harness.inference.answer import answer, chat_request
+from harness.inference.request import Prompt, as_texts
 from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.own_loop import refuse_running_loop, run_to_its_end
 from harness.session.settings import Settings, settings_or_default

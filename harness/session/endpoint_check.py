@@ -23,11 +23,11 @@ from harness.inference import (
     EmbedRequest,
     Endpoint,
     Message,
-    ServerFacts,
     provider_of,
 )
 from harness.inference.completion import StructuredMode
 from harness.inference.providers.provider import NEVER, Switch
+from harness.inference.providers.server_host import ServerFacts
 from harness.session.models import check_tags, open_models
 from harness.session.settings import Settings
 from harness.session.trust import facts_of

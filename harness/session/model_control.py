@@ -15,8 +15,8 @@ from harness.errors import (
     InferenceError,
     InvalidInput,
 )
-from harness.inference import FILE_BACKENDS, Endpoint
-from harness.inference.endpoint import MANAGED_BACKENDS
+from harness.inference import Endpoint
+from harness.inference.endpoint import FILE_BACKENDS, MANAGED_BACKENDS
 from harness.residency import Host, HostReport, check_fits
 from harness.session.models import check_tags, opened_host
 from harness.session.settings import Settings

@@ -22,10 +22,8 @@ from harness.inference import (
     Client,
     Endpoint,
     Host,
-    Request,
     ScriptedBackend,
     provider_of,
-    served_metadata,
     server_address,
 )
 from harness.inference.client import Line
@@ -36,9 +34,11 @@ from harness.inference.providers.registry import (
     host_of,
     knowledge_of,
     metrics_source,
+    served_metadata,
     slots_source,
 )
 from harness.inference.reply_store import ReplyCache, reply_identity
+from harness.inference.request import Request
 from harness.inference.structured import SchemaKnowledge
 from harness.inference.tool_offers import ToolKnowledge
 from harness.log import log_warning

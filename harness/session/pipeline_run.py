@@ -25,8 +25,8 @@ from harness.graph import (
 from harness.graph.on_ray import on_ray
 from harness.graph.reuse import OUTPUT_CACHE, OutputCache
 from harness.graph.state import Places
-from harness.inference import NOTHING, Backend, Limits, Meter, merged
-from harness.inference.limits import FIELD_OF
+from harness.inference import NOTHING, Backend, Limits, Meter
+from harness.inference.limits import FIELD_OF, merged
 from harness.session.demand import Forecaster, Players, demand_of, judges
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of

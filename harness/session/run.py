@@ -24,16 +24,13 @@ from harness.inference import (
     Limits,
     Message,
     OnCut,
-    Prompt,
     TextStream,
-    answer,
     as_messages,
-    as_texts,
-    chat_request,
 )
-from harness.inference.answer import varied
+from harness.inference.answer import answer, chat_request, varied
 from harness.inference.client import Caller
 from harness.inference.reply_store import VARIATION
+from harness.inference.request import Prompt, as_texts
 from harness.memory import Filter, Hits, Mode, Passage, Scalar
 from harness.rubric import ChosenRubric, Draft, Rubric, Sources, Verdict, by_section
 from harness.session.agent import AgentOptions, AgentResult, run_agent

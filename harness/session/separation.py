@@ -24,8 +24,14 @@ from harness.errors import (
 )
 from harness.hardware import file_type_name
 from harness.hardware.gguf_file import read_gguf_file
-from harness.inference import Endpoint, ModelIdentity, ModelMetadata, relation_of
-from harness.inference.model_identity import Relation, metadata_from, model_identity
+from harness.inference import Endpoint, ModelMetadata
+from harness.inference.model_identity import (
+    ModelIdentity,
+    Relation,
+    metadata_from,
+    model_identity,
+    relation_of,
+)
 from harness.rubric.verdict import Combine
 from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.settings import SameFamilyRule

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from harness.errors import ConfigurationInvalid, Notice, did_you_mean
-from harness.inference import NOTHING, Backend, Client, Endpoint, Limits, Meter, Spent, merged
+from harness.inference import NOTHING, Backend, Client, Endpoint, Limits, Meter, Spent
+from harness.inference.limits import merged
 from harness.inference.meter import token_prices
 from harness.inference.reply_store import KeptReplies
 from harness.log import log_warning, warnings_heard_by

@@ -31,12 +31,12 @@ from harness.inference import (
     Completion,
     Endpoint,
     ModelMetadata,
-    Request,
     server_address,
-    server_facts,
 )
 from harness.inference.model_names import parse_model_name
+from harness.inference.providers.registry import server_facts
 from harness.inference.reply_store import reply_settings
+from harness.inference.request import Request
 from harness.rubric import load_rubric
 from harness.session.casting import word_on
 from harness.session.models import known_endpoints

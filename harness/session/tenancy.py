@@ -19,8 +19,8 @@ from harness.hardware import (
 from harness.hardware.gpus import read_gpus
 from harness.hardware.machine import MACHINE_SHARE, machine_memory_bytes
 from harness.hardware.offload import dealt_footprints
-from harness.inference import FILE_BACKENDS, MACHINE, Endpoint, Host, provider_of, server_address
-from harness.inference.endpoint import AUTO, GPU_NAME
+from harness.inference import MACHINE, Endpoint, Host, provider_of, server_address
+from harness.inference.endpoint import AUTO, FILE_BACKENDS, GPU_NAME
 from harness.inference.providers.registry import loading_of
 from harness.inference.providers.server_host import CLEARING_UP_S
 from harness.residency import Device, Need, Tenant

@@ -34,8 +34,10 @@ import httpx2
 from harness.errors import ConfigurationInvalid, Notice, NotTrusted
 from harness.files import shipped_directory
 from harness.graph.fingerprint import is_own_module
-from harness.inference import Endpoint, ServerFacts, provider_of, server_facts
+from harness.inference import Endpoint, provider_of
 from harness.inference.providers import APIS_WITH_ONE_KEY, MANAGED_APIS
+from harness.inference.providers.registry import server_facts
+from harness.inference.providers.server_host import ServerFacts
 from harness.log import log_warning
 from harness.memory import Place, PostgresUrl
 from harness.trace.secrets import searchable, secrets_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.inference import ChatRequest, Completion, Meter, Spent, check_whole
+from harness.inference import ChatRequest, Completion, Meter, Spent
+from harness.inference.answer import check_whole
 from harness.inference.request import most_prompt_tokens
 from harness.rubric import Ask, Draft, Evaluator
 from harness.trace import Tracer, events

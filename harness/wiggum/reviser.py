@@ -23,7 +23,9 @@ from harness.compress import edits_in, splice
 from harness.compress.condense import MARK
 from harness.compress.markdown import blocks_of
 from harness.errors import InvalidInput, ReplyInvalid
-from harness.inference import ChatRequest, Completion, Message, check_whole, most_tokens_of
+from harness.inference import ChatRequest, Completion, Message
+from harness.inference.answer import check_whole
+from harness.inference.request import most_tokens_of
 from harness.rubric import Ask, Checked, DimensionScore, Draft, Prompts
 from harness.text.sentences import ends_sentence, sentences_of
 from harness.trace import Tracer

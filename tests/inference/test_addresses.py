@@ -13,8 +13,14 @@ from servers.openai_server import MODEL, OpenAIServer
 from servers.pages import Pages
 from servers.triton import TritonServer
 
-from harness.inference import EmbedRequest, Endpoint, ScriptedBackend, served_metadata, server_facts
-from harness.inference.providers.registry import host_of, metrics_source, slots_source
+from harness.inference import EmbedRequest, Endpoint, ScriptedBackend
+from harness.inference.providers.registry import (
+    host_of,
+    metrics_source,
+    served_metadata,
+    server_facts,
+    slots_source,
+)
 
 QUERY = "?api_key=a%2Bb%26c&v=2"
 CLAUDE = "anthropic/claude-haiku-4-5"

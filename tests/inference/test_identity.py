@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import ModelFileInvalid
-from harness.inference import Endpoint, ModelMetadata, relation_of
+from harness.inference import Endpoint, ModelMetadata
 from harness.inference.model_identity import (
     metadata_from,
     model_identity,
+    relation_of,
     served_identity,
     server_address,
 )

@@ -15,11 +15,11 @@ from metered import client_on, reply, request
 
 from harness import ScriptedBackend
 from harness.errors import ContextOverflow, RunLimitReached, ServerError, StreamCut
-from harness.inference import Completion, EmbedRequest, Limits, Spent, most_tokens_of
+from harness.inference import Completion, EmbedRequest, Limits, Spent
 from harness.inference.client import Caller
 from harness.inference.meter import TokenPrice
 from harness.inference.reply_store import ReplyCache
-from harness.inference.request import most_prompt_tokens
+from harness.inference.request import most_prompt_tokens, most_tokens_of
 from harness.inference.structured import SchemaKnowledge
 from harness.text_store import TextStore
 

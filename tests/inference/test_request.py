@@ -18,10 +18,9 @@ from harness.inference import (
     ToolCall,
     ToolSpec,
     as_messages,
-    as_texts,
 )
 from harness.inference.completion import Phase, as_vectors
-from harness.inference.request import most_prompt_tokens, most_tokens_in
+from harness.inference.request import as_texts, most_prompt_tokens, most_tokens_in
 from harness.threads import to_its_end
 
 SOUND = {"type": "input_audio", "input_audio": {"data": "…"}}

@@ -15,7 +15,8 @@ from session_runs import BAD, GOOD, ONE_QUESTION, SOURCE, pipeline_of, refused, 
 
 from harness import Completion, OnCut, ReplyCut, Run, ScriptedBackend, ToolCall
 from harness.errors import ContextOverflow, HarnessError, ReplyFiltered
-from harness.inference import ChatRequest, Message, ScriptedReply, answer
+from harness.inference import ChatRequest, Message, ScriptedReply
+from harness.inference.answer import answer
 from harness.inference.completion import FinishReason
 
 ROLES = {"producer": "writer"}

@@ -17,8 +17,8 @@ from harness.errors import (
     RunLimitReached,
     ServerError,
 )
-from harness.inference import ChatRequest, Completion, Limits, Message, Meter, Spent, Usage, merged
-from harness.inference.limits import refusal
+from harness.inference import ChatRequest, Completion, Limits, Message, Meter, Spent, Usage
+from harness.inference.limits import merged, refusal
 from harness.inference.meter import TokenPrice
 from harness.wiggum import LoopPolicy
 

@@ -7,6 +7,7 @@ relies on none.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import httpx2
 import orjson
@@ -142,12 +143,4 @@ RUNPOD = Provider(
     health=None,
 )
 
-MODAL = Provider(
-    title="Modal",
-    schema=nested_schema,
-    tools=vllm.PROVIDER.tools,
-    counts_usage=False,
-    times=vllm.times,
-    timings=vllm.TIMES_SWITCH,
-    health=None,
-)
+MODAL = replace(RUNPOD, title="Modal", tools=vllm.PROVIDER.tools, counts_usage=False)

@@ -32,18 +32,17 @@ from harness.errors import (
     StreamCut,
 )
 from harness.hardware import CacheType, Loading, gguf_footprint, read_gguf_header
-from harness.inference import (
-    EmbedRequest,
-    Endpoint,
-    Message,
-    ServerFacts,
-    answer,
+from harness.inference import EmbedRequest, Endpoint, Message
+from harness.inference.answer import answer
+from harness.inference.model_identity import model_identity
+from harness.inference.providers.model_files import type_number
+from harness.inference.providers.registry import (
+    connect,
+    metrics_source,
     served_metadata,
     server_facts,
 )
-from harness.inference.model_identity import model_identity
-from harness.inference.providers.model_files import type_number
-from harness.inference.providers.registry import connect, metrics_source
+from harness.inference.providers.server_host import ServerFacts
 
 slow = pytest.mark.slow
 needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")

@@ -12,11 +12,12 @@ from servers.openai_server import CONTEXT_TOKENS, MODEL, OpenAIServer
 from servers.pages import Pages
 
 from harness.errors import NotOffered
-from harness.inference import EmbedRequest, Endpoint, ServerFacts, server_facts
+from harness.inference import EmbedRequest, Endpoint
 from harness.inference.endpoint import BackendName, WireName
 from harness.inference.providers import PROVIDERS
 from harness.inference.providers.provider import ALWAYS
-from harness.inference.providers.registry import slots_source
+from harness.inference.providers.registry import server_facts, slots_source
+from harness.inference.providers.server_host import ServerFacts
 
 NAMES = get_args(WireName)
 METRICS = {"llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm"}

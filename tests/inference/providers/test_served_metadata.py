@@ -6,10 +6,11 @@ from typing import get_args
 import pytest
 from servers.pages import Pages
 
-from harness.inference import Endpoint, ModelMetadata, relation_of, served_metadata
+from harness.inference import Endpoint, ModelMetadata
 from harness.inference.endpoint import WireName
-from harness.inference.model_identity import model_identity
+from harness.inference.model_identity import model_identity, relation_of
 from harness.inference.providers import PROVIDERS
+from harness.inference.providers.registry import served_metadata
 
 DIGEST = "sha256-" + "5e" * 32
 ADAPTER = "sha256-" + "a7" * 32

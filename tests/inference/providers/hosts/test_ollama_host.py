@@ -10,7 +10,8 @@ from servers.ollama_residency import GIB, Pulled
 
 from harness.errors import InferenceError, LoadFailed, ModelNotFound, ServerError
 from harness.hardware import Loading, gguf_footprint, gguf_header_from_values
-from harness.inference import ChatRequest, EmbedRequest, HostReport, as_messages
+from harness.inference import ChatRequest, EmbedRequest, as_messages
+from harness.inference.providers.provider import HostReport
 
 OLLAMA = KINDS["ollama"]
 REQUEST = ChatRequest(model="writer", messages=as_messages("Write."))

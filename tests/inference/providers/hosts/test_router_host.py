@@ -15,9 +15,10 @@ from server_hosts import KINDS, ask, cancel, host_at, router
 from servers.llama_router import Routed
 
 from harness.errors import AuthenticationFailed, EndpointUnreachable, LoadFailed, ModelNotFound
-from harness.inference import ChatRequest, Endpoint, HostReport, as_messages
+from harness.inference import ChatRequest, Endpoint, as_messages
 from harness.inference.providers.http import Access
 from harness.inference.providers.llamacpp import RouterHost
+from harness.inference.providers.provider import HostReport
 from harness.inference.providers.registry import connect
 
 ROUTER = KINDS["llamacpp"]
