@@ -725,7 +725,8 @@ calls = []
 sys.addaudithook(lambda name, args: calls.append((name, args)) if name in contacts else None)
 
 from harness.errors import EndpointUnreachable
-from harness.inference import Access, ChatRequest, Endpoint, as_messages
+from harness.inference import ChatRequest, Endpoint, as_messages
+from harness.inference.providers.http import Access
 from harness.inference.providers.litellm import LiteLLMBackend
 
 # Of some providers litellm would like to know more: here is one, where nobody is.
