@@ -189,6 +189,21 @@ def test_tables_of_another_program_or_version_are_no_store(url, postgres_server,
         PrimaryStore.open(place_of(url))
 
 
+def test_passages_of_the_version_before_get_their_checksums(url, postgres_server):
+    with MemoryStore.open(url, embedder=Letters()) as store:
+        store.add([Passage(text="one", quality=8), Passage(text="two", metadata={"n": 2})])
+    schema = place_of(url).schema
+    with postgres_server.connect() as db:
+        db.execute(f"ALTER TABLE {schema}.passage DROP COLUMN checksum")
+        db.execute(f"COMMENT ON TABLE {schema}.state IS '3'")
+    primary = PrimaryStore.open(place_of(url))
+    assert [passage.text for _, passage in primary.passages_between(0, 2)] == ["one", "two"]
+    with postgres_server.connect() as db:
+        db.execute(f"UPDATE {schema}.passage SET source = 'another' WHERE text = 'one'")
+    assert len(primary.damaged()) == 1
+    primary.close()
+
+
 def test_an_identity_that_would_lead_out_of_the_cache_is_refused(url, postgres_server, tmp_path):
     PrimaryStore.open(place_of(url), cache=tmp_path / "cache").close()
     with postgres_server.connect() as db:
