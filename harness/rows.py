@@ -123,7 +123,7 @@ class _Cells(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - of any type
         cell = self._cells[name]
-        return zlib.decompress(cell[0]).decode() if type(cell) is _Packed else cell
+        return zlib.decompress(cell).decode() if type(cell) is _Packed else cell
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._cells)
@@ -135,11 +135,11 @@ class _Cells(Mapping[str, Any]):
     def _packed(cell: object) -> object:
         if not isinstance(cell, str) or len(cell) < _LONG_CHARS:
             return cell
-        return _Packed((zlib.compress(cell.encode(), 1),))
+        return _Packed(zlib.compress(cell.encode(), 1))
 
 
-class _Packed(tuple[bytes]):
-    pass
+class _Packed(bytes):
+    """Not the bytes that a Parquet file may hold."""
 
 
 def listed(cell: object) -> list[Any]:

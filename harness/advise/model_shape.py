@@ -425,9 +425,13 @@ def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCac
     return tuple(full if n % period == period - 1 else narrow for n in range(layers)), True
 
 
+# These have the keys of latent attention, but cache full keys and values.
+_LATENT_NOT_CACHED = frozenset({"minicpm3", "plm"})
+
+
 def _full_cache(config: _Config, width: int) -> LayerCache:
     rank = config.product("kv_lora_rank")
-    if rank:
+    if rank and config.get("model_type") not in _LATENT_NOT_CACHED:
         return LayerCache(
             heads=1,
             key_length=rank + config.product("qk_rope_head_dim"),
@@ -437,6 +441,8 @@ def _full_cache(config: _Config, width: int) -> LayerCache:
     if heads == 0:
         raise config.unusable("num_attention_heads", "is 0; such models are not known here")
     length = config.count("head_dim", "attention_head_dim", default=width // heads)
+    if rank:
+        length = config.count("qk_nope_head_dim") + config.count("qk_rope_head_dim")
     is_one = config.get("multi_query") is True and not config.get("new_decoder_architecture")
     kv_heads = config.count(*_KV_HEADS, default=1 if is_one else heads)
     return LayerCache(heads=kv_heads, key_length=length, value_length=length)

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from harness.errors import ConfigurationInvalid, InvalidInput, MemoryStoreFailed
 from harness.files import cache_folder
+from harness.log import log_warning
 from harness.memory.embedder import Embedder, Vectors
 from harness.memory.passage import Added, Merge, Passage, WantedTags, tags_of
 from harness.memory.place import Place, PostgresUrl
@@ -268,8 +269,7 @@ class PrimaryStore:
         """The passage with this id."""
         with self._database.reading() as db:
             found = _find(db, id)
-        # An index of the database may be damaged, and lead to another passage.
-        return None if found is None or found[1] != id else self._whole(found)
+        return None if found is None else self._whole(found)
 
     def fetch(self, sequences: Iterable[int]) -> dict[int, Passage]:
         """The passages with these numbers that still exist; raises if one is damaged."""
@@ -312,8 +312,17 @@ class PrimaryStore:
         # Not one long read: SQLite's log of new writes grows as long as a read lasts.
         while low < high and (rows := self._rows_after(low)):
             for row in rows:
-                if row[0] <= high and (passage := _passage_of(row)) is not None:
+                if row[0] > high:
+                    break
+                if (passage := _passage_of(row)) is not None:
                     yield row[0], passage
+                    continue
+                log_warning(
+                    "a damaged passage is left out",
+                    code="memory.passage-damaged",
+                    passage=str(row[1]),
+                    path=str(self.place),
+                )
             low = rows[-1][0]
 
     def removed_between(self, low: int, high: int) -> list[int]:
@@ -569,7 +578,8 @@ def _passage_of(row: _Row) -> Passage | None:
 
 def _find(db: Statements, id_: str) -> _Row | None:
     row: _Row | None = db.execute(f"{_SELECT} WHERE id = ?", (_storable(id_),)).fetchone()
-    return row
+    # A damaged index of the database may lead to another passage.
+    return None if row is None or row[1] != id_ else row
 
 
 def _storable(id_: str) -> str | None:

@@ -72,6 +72,7 @@ SHAPE = {"num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 4}
 
 
 LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
+NOT_CACHED = {"model_type": "minicpm3", "qk_rope_head_dim": 8, "qk_nope_head_dim": 16}
 GPT_2 = {"n_layer": 8, "n_embd": 64, "n_head": 4}
 GROUPS = ("num_key_value_heads", "n_head_kv", "num_kv_heads")
 GROUPS += ("multi_query_group_num", "num_attention_groups")
@@ -93,6 +94,7 @@ GROUPS += ("multi_query_group_num", "num_attention_groups")
             SHAPE | {"model_type": "falcon", "multi_query": True}, (1, 16, 16), id="one head"
         ),
         pytest.param(SHAPE | LATENT, (1, 576, 0), id="a latent"),
+        pytest.param(SHAPE | LATENT | NOT_CACHED, (4, 24, 24), id="a latent that is not cached"),
     ],
 )
 def test_heads_go_by_many_names(write, config, expected):

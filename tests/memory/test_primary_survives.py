@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from stored import change, failing, put
+from structlog.testing import capture_logs
 
 from harness.errors import InvalidInput, MemoryStoreFailed
 from harness.memory.primary import PrimaryStore
@@ -230,7 +231,9 @@ def test_passages_of_the_version_before_get_their_checksums_when_the_store_is_op
     (damaged,) = primary.damaged()
     with failing(MemoryStoreFailed, "memory.passage-damaged"):
         primary.get(damaged)
-    assert [passage.text for _, passage in primary.passages_between(0, 2)] == ["two"]
+    with capture_logs() as logs:
+        assert [passage.text for _, passage in primary.passages_between(0, 2)] == ["two"]
+    assert [(log["code"], log["passage"]) for log in logs] == [("memory.passage-damaged", damaged)]
     primary.close()
 
 
