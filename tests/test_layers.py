@@ -21,6 +21,7 @@ LAYERS = [
     "log",
     "threads",
     "text_store",
+    "plugins",
     "trace",
     "hardware",
     "inference",

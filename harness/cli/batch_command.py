@@ -36,7 +36,6 @@ from harness.session.batch import Batch, BatchRehearsal, BatchResult
 from harness.session.batch_files import ROWS
 from harness.session.batch_rows import BadRows, BatchRows
 from harness.session.resume import Origin
-from harness.session.settings import Engine
 
 _SHOWN = 5
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -124,7 +123,7 @@ def batch(
     config: Path | None,
     roles: tuple[str, ...],
     memory: Place | None,
-    engine: Engine | None,
+    engine: str | None,
     limits: Limits,
     log_format: LogFormat,
     with_traceback: bool,

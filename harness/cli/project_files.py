@@ -17,14 +17,14 @@ from types import ModuleType
 import click
 
 from harness.cli.consoles import hide, say
-from harness.errors import HarnessError, InvalidInput, Notice, did_you_mean
+from harness.errors import HarnessError, InvalidInput, Mistake, Notice, did_you_mean
 from harness.files import shipped_directory
 from harness.inference import Endpoint
 from harness.memory import Place, place_of
 from harness.session import Pipeline, Settings, load_settings
 from harness.session.models import known_endpoints
 from harness.session.roles import DEMO_INSTALL
-from harness.session.settings import Engine
+from harness.session.settings import check_engine
 from harness.session.trust import known_secrets, not_allowed, project_of, refusal_to_run, remember
 
 PIPELINES = Path("pipelines")
@@ -37,7 +37,7 @@ def settings_for_calls(
     roles: Mapping[str, str] | None = None,
     memory: Place | None = None,
     seed: int | None = None,
-    engine: Engine | None = None,
+    engine: str | None = None,
     produces: bool = True,
 ) -> Settings:
     """As `load_settings`, for a command that calls models.
@@ -71,6 +71,14 @@ def store_place(_: click.Context, __: click.Parameter, given: str | None) -> Pla
     try:
         return None if given is None else place_of(given)
     except InvalidInput as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def executor_name(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
+    """Checks that there is such an executor."""
+    try:
+        return None if given is None else check_engine(given)
+    except Mistake as error:
         raise click.BadParameter(str(error)) from error
 
 

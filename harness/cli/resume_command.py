@@ -37,7 +37,6 @@ from harness.session import (
     rehearse,
     run_to_its_end,
 )
-from harness.session.settings import Engine
 from harness.session.trust import check_store
 
 
@@ -86,7 +85,7 @@ def resume(
     dry_run: bool,
     yes: bool,
     memory: Place | None,
-    engine: Engine | None,
+    engine: str | None,
     limits: Limits,
     log_format: LogFormat,
     with_traceback: bool,

@@ -29,6 +29,7 @@ from harness.cli.process import FAILED, STOPPED, WAITING, Interrupts
 from harness.cli.progress import Progress
 from harness.cli.project_files import (
     absolute_target,
+    executor_name,
     load_pipeline,
     remember_run,
     settings_for_calls,
@@ -48,7 +49,6 @@ from harness.graph.outcome import answer_problem
 from harness.inference import Limits
 from harness.memory import Place
 from harness.session import Origin, Pipeline, RunResult, Settings, run_to_its_end
-from harness.session.settings import Engine
 from harness.session.trust import SETTINGS_FILE
 from harness.trace import Record, RunStarted
 from harness.trace.journal_reader import JOURNAL_SUFFIX
@@ -80,8 +80,10 @@ _OPTIONS = (
     click.option(
         "--on",
         "engine",
-        type=click.Choice(get_args(Engine)),
-        help="Where nodes that ask for a worker run, in place of [execution] engine.",
+        metavar="NAME",
+        callback=executor_name,
+        help="Where nodes that ask for a worker run, in place of [execution] engine: ray, another "
+        "executor that is installed, or process.",
     ),
     json_option,
 )
@@ -139,7 +141,7 @@ def run(
     roles: tuple[str, ...],
     memory: Place | None,
     seed: int | None,
-    engine: Engine | None,
+    engine: str | None,
     limits: Limits,
     log_format: LogFormat,
     with_traceback: bool,

@@ -15,17 +15,27 @@ import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
-from contextlib import aclosing, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    aclosing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from typing import Any, Literal, NamedTuple, Protocol
 
 from harness.errors import NodeTimedOut
 from harness.graph.outcome import Log
 from harness.graph.policies import Resources, Timeout
 from harness.log import log_debug, log_warning
-from harness.trace import describe
+from harness.plugins import plugin_names
+from harness.trace import ContentPolicy, Tracer, describe
 
 GRACE_S = 1.0
 """Seconds that a cancelled call may take to end before it is abandoned."""
+
+LOCAL = "local"
+"""The address of workers that are started here, for one run."""
 
 
 class Work(NamedTuple):
@@ -64,6 +74,28 @@ class Executor(Protocol):
         ...
 
 
+class OpenExecutor(Protocol):
+    """Opens an executor for one run: an object of the entry points `harness.executors`."""
+
+    def __call__(
+        self,
+        address: str | None,
+        *,
+        tracer: Tracer,
+        content: ContentPolicy,
+        give_again: Callable[[str], None],
+    ) -> AbstractAsyncContextManager[Executor]:
+        """Opens it.
+
+        Args:
+            address: Of its workers: `[execution] address`, `LOCAL`, or None if not given.
+            tracer: The run's.
+            content: What workers record of texts.
+            give_again: Told the label of a call that is made from its beginning.
+        """
+        ...
+
+
 class InProcess:
     """Async functions run on the event loop, each plain one in a thread of its own.
 
@@ -78,9 +110,10 @@ class InProcess:
         """See `Executor.call`."""
         if work.on is not None and not self._has_told:
             self._has_told = True
+            names = ", ".join(plugin_names("executors"))
             log_warning(
-                "no cluster is configured, so a node that asks for a worker runs in this process; "
-                'give --on ray, or engine = "ray" under [execution]',
+                "no workers are configured, so a node that asks for one runs in this process; give "
+                f"--on NAME, or engine under [execution] ({names})",
                 code="run.no-workers",
                 node=work.label,
             )

@@ -161,8 +161,8 @@ class Graph(Generic[ResultT]):
             models: The roles that it will use, and no others, in the order of their first calls;
                 loads are planned from them. A run does not begin if one of them has no model,
                 except the evaluator beside the producer: without it, only code checks.
-            on: Runs the node on a worker of a Ray cluster with these resources, with `engine =
-                "ray"` or `--on ray`; in this process otherwise.
+            on: Runs the node on a worker with these resources if there are workers, as with
+                `--on ray`; in this process otherwise.
 
         Raises:
             PipelineInvalid: The name is taken, the signature cannot be a node's, a policy is of the

@@ -122,7 +122,7 @@ output is `Skipped`, or its output is a value."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What each call of a node reserves on its worker, with `engine = "ray"`.
+    """What each call of a node reserves on its worker, if `[execution] engine` has workers.
 
     Raises:
         InvalidInput: A number is less than 0, `memory` is not a size, or `gpus` is above 1 and not

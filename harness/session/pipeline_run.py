@@ -22,11 +22,12 @@ from harness.graph import (
     doubtful_inputs,
     execute,
 )
-from harness.graph.on_ray import on_ray
+from harness.graph.executor import OpenExecutor
 from harness.graph.reuse import OUTPUT_CACHE, OutputCache
 from harness.graph.state import Places
 from harness.inference import NOTHING, Backend, Limits, Meter
 from harness.inference.limits import FIELD_OF, merged
+from harness.plugins import load_plugin
 from harness.session.demand import Forecaster, Players, demand_of, judges
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
@@ -46,7 +47,7 @@ from harness.session.resume import (
 from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.run import Run
 from harness.session.session import Session, open_session
-from harness.session.settings import Settings, cluster_address
+from harness.session.settings import IN_PROCESS, Settings, check_workers
 from harness.session.surroundings import Surroundings
 from harness.trace import AUDIT_LOG, Record, Sink, describe, events, monotonic
 from harness.trace.run_list import find_journal
@@ -246,16 +247,17 @@ class PipelineRun:
                 clean=trace.redactor.clean,
             )
             stack.push_async_callback(cache.aclose)
-            executor = None
-            if (address := cluster_address(self.settings.execution, os.environ)) is not None:
-                executor = await stack.enter_async_context(
-                    on_ray(
-                        address,
-                        tracer=trace,
-                        content=self.settings.trace.content,
-                        give_again=session.replies.give_again,
-                    )
+            executor, execution = None, self.settings.execution
+            if execution.engine != IN_PROCESS:
+                check_workers(execution, os.environ)
+                open_executor: OpenExecutor = load_plugin("executors", execution.engine)
+                opened = open_executor(
+                    execution.address,
+                    tracer=trace,
+                    content=self.settings.trace.content,
+                    give_again=session.replies.give_again,
                 )
+                executor = await stack.enter_async_context(opened)
             places = Places(self.max_parallel)
             if session.budget is not None:
                 session.budget.tell_waiting(places.lend, max_parallel=self.max_parallel)

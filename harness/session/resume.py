@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from harness.errors import EvaluationFailed, HarnessError, InvalidInput, Notice, did_you_mean
 from harness.graph import Answers, Earlier, Execution, Graph, Question, bind_inputs, graph_inputs
@@ -16,7 +16,6 @@ from harness.graph.values import digest, value_form
 from harness.inference import Limits
 from harness.memory import Place, place_of
 from harness.session.result import RunSpent, run_spent
-from harness.session.settings import Engine
 from harness.trace import (
     ContentPolicy,
     Instant,
@@ -45,7 +44,7 @@ class Origin:
     roles: Mapping[str, str] = field(default_factory=dict)
     memory: Place | None = None
     seed: int | None = None
-    engine: Engine | None = None
+    engine: str | None = None
     limits: Limits | None = None
     """Of the command alone: not recorded, so a further part of the run has its own."""
 
@@ -297,7 +296,7 @@ def _beginning(said: events.Pipeline) -> Beginning:
             roles=dict(said.roles),
             memory=place_of(said.memory) if said.memory else None,
             seed=said.seed,
-            engine=cast("Engine | None", said.engine),
+            engine=said.engine,
         ),
         limits=Limits(**said.limits),
         content=said.content,

@@ -34,12 +34,13 @@ from harness.errors import (
     fault_of,
 )
 from harness.files import read_bytes
-from harness.graph.on_ray import LOCAL
+from harness.graph.executor import LOCAL
 from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint, Limits
 from harness.inference.providers import MANAGED_APIS
 from harness.log import log_warning
 from harness.memory import Place, is_url, place_of
+from harness.plugins import plugin_names
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
 from harness.session.roles import PRODUCER, Roles
@@ -68,8 +69,8 @@ def _as_tags(value: object) -> object:
     )
 
 
-Engine = Literal["process", "ray"]
-"""Where nodes that ask for a worker run."""
+IN_PROCESS = "process"
+"""The `engine` that needs no executor."""
 
 RoleTags = Annotated[str | tuple[str, ...], BeforeValidator(_as_tags)]
 """The tag of an endpoint, or a pool of them."""
@@ -240,13 +241,20 @@ class ExecutionSettings(BaseModel):
 
     model_config = _MODEL
 
-    engine: Engine = "process"
-    """`ray` runs them on a Ray cluster; `process` with all others, in one process."""
+    engine: str = IN_PROCESS
+    """`process` runs them with all others, in one process; else the name of an executor that is
+    installed, such as `ray`."""
     address: str | None = Field(default=None, min_length=1)
-    """The cluster's, `HOST:PORT`; `local` starts one on this machine for the run. When left out:
-    `RAY_ADDRESS`, or else `local`. Functions and their arguments are sent there."""
+    """Of the executor's workers, as a rule `HOST:PORT`; `local` starts some on this machine for the
+    run. When left out, the executor's own default; Ray's is `RAY_ADDRESS`, or else `local`.
+    Functions and their arguments are sent there."""
     written_in: Path | None = Field(default=None, exclude=True, repr=False)
     """As for endpoints."""
+
+    @field_validator("engine")
+    @classmethod
+    def _is_installed(cls, engine: str) -> str:
+        return check_engine(engine)
 
 
 class Settings(BaseModel):
@@ -566,24 +574,37 @@ def _key_parts(key: str) -> tuple[str, ...]:
     )
 
 
-def cluster_address(given: ExecutionSettings, environment: Mapping[str, str]) -> str | None:
-    """The address of the cluster that nodes run on; None without one.
+def check_engine(engine: str) -> str:
+    """The name of an executor, or `process`.
 
     Raises:
-        ConfigurationInvalid: A folder names it whose code the user has not allowed to run.
+        Mistake: No such executor is installed.
     """
-    if given.engine != "ray":
-        return None
-    address = given.address or environment.get("RAY_ADDRESS") or LOCAL
-    if given.address not in {None, LOCAL} and given.written_in is not None:
-        # Code goes there, and what comes back is unpickled, which may run any code here.
-        how = not_trusted(given.written_in / SETTINGS_FILE, environment=environment)
-        if how is not None:
-            raise ConfigurationInvalid(
-                f"[execution] address would send code to {address}, {how}",
-                code="trust.cluster-not-allowed",
-            )
-    return address
+    known = [IN_PROCESS, *plugin_names("executors")]
+    if engine not in known:
+        raise Mistake(
+            f"no executor '{engine}' is installed; " + did_you_mean(engine, known),
+            code="execution.engine-unknown",
+        )
+    return engine
+
+
+def check_workers(execution: ExecutionSettings, environment: Mapping[str, str]) -> None:
+    """Refuses to send code to an address that a folder names whose code may not run here.
+
+    Raises:
+        ConfigurationInvalid: The user has not allowed it.
+    """
+    address = execution.address
+    if address in {None, LOCAL} or execution.written_in is None:
+        return
+    # Code goes there, and what comes back is unpickled, which may run any code here.
+    how = not_trusted(execution.written_in / SETTINGS_FILE, environment=environment)
+    if how is not None:
+        raise ConfigurationInvalid(
+            f"[execution] address would send code to {address}, {how}",
+            code="trust.cluster-not-allowed",
+        )
 
 
 DEMO_TAG = "smollm2-135m"

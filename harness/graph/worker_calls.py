@@ -1,0 +1,435 @@
+"""Calls of nodes in other processes: packed here, performed there, recorded here.
+
+`OnWorkers` is the base of executors that send the calls with `on=` to workers, and make all others
+here. Only functions, their arguments and results leave this process, the driver. What a node asks
+of its run, the worker asks of the driver: models, limits, memory and the journal stay here. So
+limits hold as they do in one process, and a lost worker loses only the calls under way there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import pickle
+import socket
+import sys
+import time
+import traceback
+from abc import abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import lru_cache, partial
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from threading import Lock
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
+
+from harness.errors import ConfigurationInvalid, InvalidInput, PipelineInvalid, WorkerLost
+from harness.graph.executor import InProcess, Work
+from harness.graph.fingerprint import is_own_module
+from harness.graph.policies import Resources
+from harness.trace import ContentPolicy, Record, Span, Tracer, describe, events
+from harness.trace.clock import boot_id
+from harness.trace.records import CounterSet, SpanEnded, SpanStarted, joined
+
+_IN_DRIVER = {"ask", "chat", "embed", "evaluate", "novelty", "recall", "remember", "wiggum"}
+"""What a node may ask of its run in a worker."""
+_TRIES = 3
+"""Workers that a call may lose before it fails."""
+_BEAT_S = 0.1
+"""Signs of life are sent no more often."""
+
+
+class PackedCall(NamedTuple):
+    """A call on its way to a worker."""
+
+    number: int
+    """Of this call in its run."""
+    label: str
+    """Such as `findings[2]`."""
+    function: bytes
+    arguments: Mapping[str, bytes]
+    asks: bool
+    """Whether the function takes the run, and so may ask the driver."""
+    run_id: str
+    content: ContentPolicy
+    pickler: str
+    """See `OnWorkers.pickler`."""
+
+
+class PerformedCall(NamedTuple):
+    """What became of a call."""
+
+    value: bytes
+    """What was returned, or raised."""
+    traceback: str | None
+    """None if it returned."""
+    records: list[Record]
+    """The first and the last are of a span around the call."""
+    boot_id: str | None
+
+
+class Question(NamedTuple):
+    """What a worker asks of the run."""
+
+    data: bytes
+    answer: Callable[[bytes], object]
+    """Called with the answer, once."""
+
+
+class Board(Protocol):
+    """In a worker: the way to the driver."""
+
+    def beat(self, call: int) -> object:
+        """Passes on a sign of life."""
+
+    async def ask(self, call: int, question: bytes) -> bytes:
+        """Passes on a question, and waits for its answer."""
+        ...
+
+
+# --- in the driver -------------------------------------------------------------------------------
+
+
+class OnWorkers(InProcess):
+    """Makes calls with `on=` on workers, all others here.
+
+    Args:
+        tracer: The run's.
+        content: What workers record of texts.
+        give_again: Told the label of a call that is made from its beginning.
+    """
+
+    pickler: str = "cloudpickle"
+    """The module of cloudpickle, here and in workers: it pickles functions and classes that cannot
+    be imported there."""
+    lost: tuple[type[BaseException], ...] = ()
+    """Errors in a worker that mean that it cannot reach the driver: the call may be sent again."""
+
+    def __init__(
+        self, *, tracer: Tracer, content: ContentPolicy, give_again: Callable[[str], None]
+    ) -> None:
+        super().__init__()
+        self.tracer = tracer
+        self._content = content
+        self._give_again = give_again
+        self._numbers = count()
+        self._functions: dict[Callable[..., Any], bytes] = {}
+        self._clocks: dict[str | None, tuple[int, int]] = {}
+        self._lines: dict[int, asyncio.Queue[Question | None]] = {}
+
+    @abstractmethod
+    async def send(self, call: PackedCall, on: Resources) -> PerformedCall:
+        """Has a worker with these resources run `perform(call, board)`, and returns its result.
+
+        What comes over the board goes to `hear`. Cancelled, it ends the call on the worker too.
+
+        Raises:
+            WorkerLost: The call may be sent again.
+            ConfigurationInvalid: No worker can make such a call.
+        """
+
+    def hear(self, call: int, question: Question | None) -> None:
+        """Takes a question of a worker, or its sign of life."""
+        if call in self._lines:
+            self._lines[call].put_nowait(question)
+
+    async def call(self, work: Work) -> object:
+        """See `Executor.call`."""
+        if work.on is None:
+            return await super().call(work)
+        for tries in count(1):
+            try:
+                return await self._call(work, work.on)
+            except WorkerLost as error:
+                if tries == _TRIES:
+                    raise
+                reason, detail = type(error).__name__, self.tracer.excerpt(str(error))
+            retry = events.Retry(node=work.label, reason=reason, detail=detail, delay_s=0)
+            self.tracer.instant(retry)
+            self._give_again(work.label)
+            if work.handle is not None:
+                work.handle.begin_again()
+        raise AssertionError
+
+    async def _call(self, work: Work, on: Resources) -> object:
+        arguments = dict(work.arguments)
+        run: Any = arguments.pop("run", None)
+        if work.function not in self._functions:
+            self._functions[work.function] = self._packed(work, "", work.function)
+        call = PackedCall(
+            number=next(self._numbers),
+            label=work.label,
+            function=self._functions[work.function],
+            arguments={name: self._packed(work, name, value) for name, value in arguments.items()},
+            asks=run is not None,
+            run_id=self.tracer.run_id,
+            content=self._content,
+            pickler=self.pickler,
+        )
+        sent_ns = self.tracer.now_ns()
+        if run is None:
+            performed = await self.send(call, on)
+        else:
+            performed = await self._send_and_serve(call, on, work, run)
+        self._record(performed, sent_ns)
+        value = pickle.loads(performed.value)  # noqa: S301 - from a worker
+        if performed.traceback is None:
+            return value
+        if isinstance(value, self.lost):
+            raise WorkerLost(f"the way to its worker was lost ({value})") from value
+        value.add_note(f"In a worker:\n{performed.traceback}")
+        raise value
+
+    async def _send_and_serve(
+        self,
+        call: PackedCall,
+        on: Resources,
+        work: Work,
+        run: Any,  # noqa: ANN401 - a run
+    ) -> PerformedCall:
+        line = self._lines[call.number] = asyncio.Queue()
+        # Not raised in the group, which would hide which error it was.
+        failure: Exception | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                serving = group.create_task(_serve(work, run, line, self.pickler))
+                try:
+                    performed = await self.send(call, on)
+                except (WorkerLost, ConfigurationInvalid) as error:
+                    failure = error
+                serving.cancel()
+        finally:
+            del self._lines[call.number]
+        if failure is not None:
+            raise failure
+        return performed
+
+    def _packed(self, work: Work, name: str, value: object) -> bytes:
+        """The function of a call, or the argument of this name."""
+        try:
+            return _pickled(value, self.pickler)
+        except Exception as error:
+            culprit = _culprit(work.function, self.pickler)
+            what = f"argument '{name}'" if name else " → ".join(culprit)
+            code = inspect.unwrap(work.function).__code__
+            raise PipelineInvalid(
+                f"node '{work.label}' cannot be sent to a worker: {what or 'its function'} cannot "
+                f"be pickled ({error}); make it inside the node, or leave out on=",
+                code="worker.not-picklable",
+                path=Path(code.co_filename),
+                line=code.co_firstlineno,
+            ) from error
+
+    def _record(self, performed: PerformedCall, sent_ns: int) -> None:
+        """Takes a worker's records into the journal, by this process's clock."""
+        tracer, first, last = self.tracer, performed.records[0], performed.records[-1]
+        assert isinstance(first, SpanStarted)
+        assert isinstance(last, SpanEnded)
+        low, high = 0, 0
+        if performed.boot_id is None or performed.boot_id != boot_id():
+            # It was sent before it began there, and came after it had ended there.
+            bounds = sent_ns - first.time_ns, tracer.now_ns() - last.time_ns
+            low, high = clock_bounds(self._clocks.get(performed.boot_id), bounds)
+            self._clocks[performed.boot_id] = low, high
+        shift_ns = (low + high) // 2
+        told = {"wait_ns": first.time_ns + shift_ns - sent_ns, "clock_error_ns": high - shift_ns}
+        first = first._replace(attributes={**first.attributes, **told})
+        moved = [
+            *_moved([first, *performed.records[1:]], shift_ns, tracer.current_id, tracer.new_id)
+        ]
+        tracer.later(lambda: moved)
+
+
+async def _serve(
+    work: Work,
+    run: Any,  # noqa: ANN401 - a run
+    line: asyncio.Queue[Question | None],
+    pickler: str,
+) -> None:
+    """Does what a worker asks for, side by side, in the context of its node."""
+    with ExitStack() as queueing:
+        if work.handle is not None:
+            queueing.enter_context(work.handle.pulse.doing("rest"))
+        async with asyncio.TaskGroup() as group:
+            while True:
+                question = await line.get()
+                queueing.close()
+                run.beat()
+                if question is not None:
+                    group.create_task(_answer(run, question, pickler))
+
+
+async def _answer(
+    run: Any,  # noqa: ANN401 - a run
+    question: Question,
+    pickler: str,
+) -> None:
+    try:
+        name, arguments, options = pickle.loads(question.data)  # noqa: S301 - from a worker
+        answer = _pickled((await getattr(run, name)(*arguments, **options), None), pickler)
+    except Exception as error:  # noqa: BLE001 - raised again in the worker
+        answer = _pickled((None, _picklable(error, pickler)), pickler)
+    question.answer(answer)
+
+
+def clock_bounds(before: tuple[int, int] | None, now: tuple[int, int]) -> tuple[int, int]:
+    """The least and the most that a machine's clock is behind: each call may narrow it."""
+    low, high = now if before is None else (max(before[0], now[0]), min(before[1], now[1]))
+    return (low, high) if low <= high else now  # the clocks have drifted apart
+
+
+def _moved(
+    records: list[Record], shift_ns: int, around: int | None, new_id: Callable[[], int]
+) -> Iterator[Record]:
+    ends = {record.id: record for record in records if isinstance(record, SpanEnded)}
+    ids: dict[int | None, int | None] = {None: around}
+    for record in records:
+        if isinstance(record, SpanStarted):
+            number = ids[record.id] = new_id()
+            ended = ends.get(record.id) or SpanEnded(0, record.time_ns, "unfinished")
+            span = joined(record, ended)
+            start_ns, end_ns = span.start_ns + shift_ns, span.end_ns + shift_ns
+            yield span._replace(
+                id=number, parent=ids[record.parent], start_ns=start_ns, end_ns=end_ns
+            )
+        elif isinstance(record, CounterSet):
+            yield record._replace(time_ns=record.time_ns + shift_ns, span=ids[record.span])
+
+
+def _culprit(function: Callable[..., Any], pickler: str) -> list[str]:
+    """The way from a function to what cannot be pickled: names of globals and of its closure."""
+    variables = inspect.getclosurevars(inspect.unwrap(function))
+    owners = (("the closure's", variables.nonlocals), ("the global", variables.globals))
+    for owner, values in owners:
+        for name, value in values.items():
+            try:
+                _pickled(value, pickler)
+            except Exception:  # noqa: BLE001 - whatever its class raises
+                deeper = _culprit(value, pickler) if inspect.isfunction(value) else []
+                return [f"{owner} '{name}'", *deeper]
+    return []
+
+
+@contextmanager
+def own_modules_by_value(pickler: str) -> Iterator[None]:
+    """Around a run: the user's own modules, which a worker could not import, are sent by value.
+
+    That is, those that were imported before it. Runs side by side share the registration.
+    """
+    cloudpickle = import_module(pickler)
+    with _LOCK:
+        _RUNS[pickler] += 1
+        own = {module for module in tuple(sys.modules.values()) if is_own_module(module)}
+        for module in own - _BY_VALUE[pickler]:
+            with suppress(ValueError):  # it is no longer among the modules
+                cloudpickle.register_pickle_by_value(module)
+                _BY_VALUE[pickler].add(module)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _RUNS[pickler] -= 1
+            for module in () if _RUNS[pickler] else _BY_VALUE.pop(pickler):
+                with suppress(ValueError):
+                    cloudpickle.unregister_pickle_by_value(module)
+
+
+_LOCK = Lock()
+_RUNS: Counter[str] = Counter()
+_BY_VALUE: dict[str, set[ModuleType]] = defaultdict(set)
+
+
+# --- in a worker ---------------------------------------------------------------------------------
+
+
+def perform(call: PackedCall, board: Board | None) -> PerformedCall:
+    """Makes a call, in a worker.
+
+    Args:
+        call: As it was sent.
+        board: The way to the driver; may be None for a call that does not ask.
+    """
+    records: list[Record] = []
+    tracer = Tracer(records.append, content=call.content)
+    track, trace_back = f"worker {socket.gethostname()}", None
+    try:
+        with tracer.span(events.Worker(call.label, track, os.getpid())):
+            arguments = {
+                name: pickle.loads(value)  # noqa: S301 - from the driver
+                for name, value in call.arguments.items()
+            }
+            if call.asks:
+                assert board is not None
+                arguments["run"] = _Run(call, tracer, board)
+            value = _function(call.function)(**arguments)
+            if inspect.iscoroutine(value):
+                value = asyncio.run(value)
+            data = _pickled(value, call.pickler)
+    except KeyboardInterrupt:
+        raise  # so is a call cancelled
+    except BaseException as error:  # noqa: BLE001 - raised again in the driver
+        failure = _picklable(error, call.pickler)
+        data = _pickled(failure, call.pickler)
+        trace_back = "".join(traceback.format_exception(error))
+    return PerformedCall(data, trace_back, records, boot_id())
+
+
+def _pickled(value: object, pickler: str) -> bytes:
+    data: bytes = import_module(pickler).dumps(value)
+    return data
+
+
+def _picklable(error: BaseException, pickler: str) -> BaseException:
+    """The error, or one that says the same: some cannot be made again of what they keep."""
+    try:
+        pickle.loads(_pickled(error, pickler))  # noqa: S301 - its own
+    except Exception:  # noqa: BLE001 - whatever its class raises
+        return RuntimeError(describe(error))
+    return error
+
+
+@lru_cache(maxsize=256)
+def _function(data: bytes) -> Callable[..., Any]:
+    function: Callable[..., Any] = pickle.loads(data)  # noqa: S301 - from the driver
+    return function
+
+
+class _Run:
+    """The run as a node has it in a worker."""
+
+    def __init__(self, call: PackedCall, tracer: Tracer, board: Board) -> None:
+        self.id = call.run_id
+        self.span: Callable[..., Span] = tracer.span
+        self.counter = tracer.counter
+        self._number, self._pickler = call.number, call.pickler
+        self._board = board
+        self._beaten_s = 0.0
+        self.beat()
+
+    def beat(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._beaten_s > _BEAT_S:
+            self._beaten_s = now_s
+            self._board.beat(self._number)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name in _IN_DRIVER:
+            return partial(self._ask, name)
+        raise InvalidInput(
+            f"run.{name} does not work in a worker; leave out the node's on=, or use it in a node "
+            "without on=",
+            code="run.not-in-a-worker",
+        )
+
+    async def _ask(self, name: str, *arguments: object, **options: object) -> object:
+        question = _pickled((name, arguments, options), self._pickler)
+        answer = await self._board.ask(self._number, question)
+        value, error = pickle.loads(answer)  # noqa: S301 - from the driver
+        if error is not None:
+            raise error
+        return value
