@@ -11,18 +11,18 @@ What each group's objects must be is said in docs/plugins.md.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
 from harness.errors import ConfigurationInvalid, did_you_mean
-from harness.log import log_warning
 
 Group = Literal["providers", "executors", "stores", "exporters", "checks", "commands"]
 
 
 def plugin_names(group: Group) -> tuple[str, ...]:
     """The names in a group, sorted; imports none of them."""
-    return tuple(sorted(_plugins(group)))
+    return tuple(_plugins(group))
 
 
 def load_plugin(group: Group, name: str) -> Any:  # noqa: ANN401 - whatever it names
@@ -55,19 +55,33 @@ def load_plugin(group: Group, name: str) -> Any:  # noqa: ANN401 - whatever it n
         ) from error
 
 
-def load_plugins(group: Group) -> dict[str, Any]:
-    """All objects of a group, by name. One that cannot be imported is left out, with a warning."""
-    loaded = {}
-    for name in plugin_names(group):
+def load_plugins(
+    group: Group, *, taken: Collection[str] = ()
+) -> tuple[dict[str, Any], list[ConfigurationInvalid]]:
+    """All objects of a group, by name, and the errors of those that are left out.
+
+    These are the ones that cannot be imported, and those whose name is `taken`.
+    """
+    loaded, errors = {}, []
+    for name, plugin in _plugins(group).items():
         try:
+            if name in taken:
+                raise ConfigurationInvalid(
+                    f"{_described(plugin)} has a name that is taken", code="plugin.name-taken"
+                )
             loaded[name] = load_plugin(group, name)
         except ConfigurationInvalid as error:
-            log_warning(f"{error}; it is left out", code=error.code)
-    return loaded
+            errors.append(error)
+    return loaded, errors
 
 
 def _plugins(group: Group) -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=f"harness.{group}")}
+    """By name, sorted; of two with one name, that of the distribution that comes first."""
+    plugins: dict[str, EntryPoint] = {}
+    points = entry_points(group=f"harness.{group}")
+    for point in sorted(points, key=lambda it: (it.name, it.dist.name if it.dist else "")):
+        plugins.setdefault(point.name, point)
+    return plugins
 
 
 def _described(plugin: EntryPoint) -> str:

@@ -7,6 +7,7 @@ passwords.
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +25,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 
 from harness.analysis.otlp_spans import key_values, otlp_spans
 from harness.errors import ExportFailed, InvalidInput
+from harness.trace.exporter import ExportTarget
 from harness.trace.journal_reader import Journal
 from harness.trace.secrets import Redactor
 from harness.version import __version__
@@ -47,6 +49,37 @@ _HINTS = {
     405: _WRONG_ADDRESS,
     413: "raise the collector's limit on the size of a request, or send no texts",
 }
+
+
+def export_otlp(journal: Journal, target: ExportTarget) -> str:
+    """Sends a run to the target's endpoint, else that of OpenTelemetry's own variables.
+
+    See `Exporter`. `OTEL_EXPORTER_OTLP_HEADERS` count beside the target's headers.
+    """
+    if target.output is not None:
+        raise InvalidInput(
+            "--output is for a file; otlp sends to --endpoint", code="export.not-for-otlp"
+        )
+    endpoint = target.endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    if not endpoint:
+        raise InvalidInput(
+            "there is no collector to send to; give --endpoint, such as http://127.0.0.1:6006, "
+            "or set OTEL_EXPORTER_OTLP_ENDPOINT",
+            code="export.no-collector",
+        )
+    headers: dict[str, str] = {}
+    for pair in filter(None, os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(",")):
+        name, separator, value = pair.partition("=")
+        if not separator:
+            raise InvalidInput(
+                f"OTEL_EXPORTER_OTLP_HEADERS has {pair!r}, which is not of the form name=value",
+                code="export.header-malformed",
+            )
+        headers[name] = value
+    sent = send_otlp(
+        journal, endpoint=endpoint, headers={**headers, **target.headers}, content=target.content
+    )
+    return f"{sent} spans sent to {endpoint}"
 
 
 def send_otlp(

@@ -64,6 +64,7 @@ def _call() -> None:
 @click.group(
     cls=LazyGroup,
     lazy=_COMMANDS,
+    takes_plugins=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=f"The guides, Markdown, are in {shipped_directory('docs')}",
 )

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from harness.plugins import load_plugins
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
@@ -37,35 +39,52 @@ class LazyGroup(click.Group):
 
     Args:
         lazy: By name: `module:attribute` of the subcommand, and its line in the help.
+        takes_plugins: Whether it has the commands of other distributions too.
         how: See `click.Group`.
     """
 
-    def __init__(self, *, lazy: Mapping[str, tuple[str, str]], **how: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        *,
+        lazy: Mapping[str, tuple[str, str]],
+        takes_plugins: bool = False,
+        **how: Any,  # noqa: ANN401
+    ) -> None:
         super().__init__(**how)
         self._lazy = lazy
+        self._takes_plugins = takes_plugins
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""
-        return sorted([*super().list_commands(ctx), *self._lazy])
+        return sorted([*super().list_commands(ctx), *self._lazy, *self._plugins()])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports it if need be."""
         if cmd_name not in self._lazy:
-            return super().get_command(ctx, cmd_name)
+            return super().get_command(ctx, cmd_name) or self._plugins().get(cmd_name)
         module, name = self._lazy[cmd_name][0].split(":")
         command = getattr(import_module(module), name)
         assert isinstance(command, click.Command)
         return command
+
+    def _plugins(self) -> dict[str, click.Command]:
+        if not self._takes_plugins:
+            return {}
+        commands, errors = load_plugins("commands", taken=self._lazy)
+        for error in errors:
+            click.echo(f"harness: left out: {error}", err=True)
+        return commands
 
     def format_commands(  # noqa: D102 - see `click.Group`
         self,
         ctx: click.Context,  # noqa: ARG002
         formatter: click.HelpFormatter,
     ) -> None:
-        said = {name: one.get_short_help_str(limit=80) for name, one in self.commands.items()}
-        said |= {name: text for name, (_, text) in self._lazy.items()}
+        commands = {**self.commands, **self._plugins()}
+        lines = {name: each.get_short_help_str(limit=80) for name, each in commands.items()}
+        lines |= {name: text for name, (_, text) in self._lazy.items()}
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(said.items()))
+            formatter.write_dl(sorted(lines.items()))
 
 
 def set_variables(file: Path) -> None:

@@ -5,7 +5,6 @@ RUN is a run's id, any part of one, a file of the run, or `latest`.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import webbrowser
@@ -41,7 +40,8 @@ from harness.cli.consoles import (
 )
 from harness.cli.process import FAILED, UNUSABLE, LazyGroup
 from harness.errors import InvalidInput, did_you_mean
-from harness.trace import TIMELINES, Journal, TimelineFormat
+from harness.plugins import load_plugin, plugin_names
+from harness.trace import TIMELINES, Exporter, ExportTarget, Journal
 from harness.trace.run_list import journals_in
 
 if TYPE_CHECKING:
@@ -82,25 +82,26 @@ def trace() -> None:
 @click.option(
     "--format",
     "form",
-    type=click.Choice([*TIMELINES, "otlp"]),
+    metavar="NAME",
     default="perfetto",
     show_default=True,
-    help="Chrome Trace JSON, Perfetto's own format, or spans sent to an OpenTelemetry collector.",
+    help="chrome, perfetto, otlp (sent to an OpenTelemetry collector), or an exporter that is "
+    "installed.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="File to write; by default beside the journal.",
+    help="File to write; a timeline stands beside the journal by default.",
 )
-@click.option("--endpoint", help="For otlp: the collector, such as http://127.0.0.1:6006.")
+@click.option("--endpoint", help="Where to send it: a collector, such as http://127.0.0.1:6006.")
 @click.option(
     "--header",
     "headers",
     multiple=True,
     metavar="NAME=VALUE",
-    help=("For otlp: an HTTP header. May be repeated."),
+    help="An HTTP header to send along. May be repeated.",
 )
-@click.option("--content", is_flag=True, help="For otlp: send prompts and replies too.")
+@click.option("--content", is_flag=True, help="Send prompts and replies too.")
 def export(
     run: str,
     traces: Path | None,
@@ -113,25 +114,38 @@ def export(
 ) -> None:
     """Write a run as a timeline, or send it to a collector. The run may still be going."""
     with complaints():
-        journal = _journal(run, traces)
-        if form != "otlp" and (endpoint or headers or content):
-            raise InvalidInput(
-                "--endpoint, --header and --content are for --format otlp",
-                code="option.only-for-otlp",
-            )
-        if form == "otlp":
-            if output is not None:
+        timeline = next((TIMELINES[name] for name in TIMELINES if name == form), None)
+        if timeline is None:
+            if form not in (names := plugin_names("exporters")):
                 raise InvalidInput(
-                    "--output is for a timeline; otlp sends to --endpoint",
-                    code="option.not-for-otlp",
+                    f"no exporter '{form}' is installed; "
+                    + did_you_mean(form, [*TIMELINES, *names]),
+                    code="option.format-unknown",
                 )
-            _send(journal, endpoint, headers, content=content)
+            export_run: Exporter = load_plugin("exporters", form)
+        elif endpoint or headers or content:
+            raise InvalidInput(
+                f"{form} writes a file; --endpoint, --header and --content are for exporters that "
+                "send, such as --format otlp",
+                code="option.not-for-timelines",
+            )
+        journal = _journal(run, traces)
+        if timeline is not None:
+            suffix, write = timeline
+            path = output or journal.path.with_suffix(suffix)
+            with Shown(stderr=True).status(f"Writing {path} …"):
+                write(journal, path)
+            say(path)
             return
-        suffix, write = TIMELINES[_timeline_format(form)]
-        target = output or journal.path.with_suffix(suffix)
-        with Shown(stderr=True).status(f"Writing {target} …"):
-            write(journal, target)
-        say(target)
+        target = ExportTarget(
+            output=output,
+            endpoint=endpoint,
+            headers=read_pairs(headers, option="--header", form="NAME=VALUE"),
+            content=content,
+        )
+        with Shown(stderr=True).status(f"Exporting to {endpoint or output or form} …"):
+            said = export_run(journal, target)
+        say(said)
 
 
 @trace.command()
@@ -264,35 +278,6 @@ def check(run: str, traces: Path | None, *, as_json: bool) -> None:
     sys.exit(0 if found.is_whole else FAILED)
 
 
-def _send(
-    journal: Journal, endpoint: str | None, headers: tuple[str, ...], *, content: bool
-) -> None:
-    try:
-        from harness.analysis.otlp import send_otlp  # noqa: PLC0415 - its packages are optional
-    except ModuleNotFoundError as error:
-        raise InvalidInput(
-            f"the OTLP export needs a package that is not installed ({error.name}): "
-            "pip install 'wiggum-harness[otlp]'",
-            code="export.package-missing",
-        ) from error
-
-    given = endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-    if not given:
-        raise InvalidInput(
-            "there is no collector to send to; give --endpoint, such as http://127.0.0.1:6006, "
-            "or set OTEL_EXPORTER_OTLP_ENDPOINT",
-            code="export.no-collector",
-        )
-    usual = os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
-    pairs = {
-        **read_pairs(filter(None, usual.split(",")), option="OTEL_…_HEADERS", form="name=value"),
-        **read_pairs(headers, option="--header", form="NAME=VALUE"),
-    }
-    with Shown(stderr=True).status(f"Sending to {given} …"):
-        sent = send_otlp(journal, endpoint=given, headers=pairs, content=content)
-    say(f"{sent} spans sent to {given}")
-
-
 def _last_runs(last: int | None, pipeline: str | None, traces: Path | None) -> list[Journal]:
     """The last runs, of one pipeline if it is named, in the order they began.
 
@@ -311,10 +296,6 @@ def _last_runs(last: int | None, pipeline: str | None, traces: Path | None) -> l
         )
     chosen.sort(key=lambda one: one.started.wall_ns)
     return chosen[-last:] if last else chosen
-
-
-def _timeline_format(form: str) -> TimelineFormat:
-    return next(known for known in TIMELINES if known == form)
 
 
 def _journal(run: str, traces: Path | None) -> Journal:

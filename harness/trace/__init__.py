@@ -5,6 +5,7 @@ Knows nothing of models or rubrics.
 
 from harness.trace.calls import UNRELIABLE, Call, CallGroup, calls_of, group_calls
 from harness.trace.clock import Clock, monotonic
+from harness.trace.exporter import Exporter, ExportTarget
 from harness.trace.journal import Durability, OnFailure
 from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal, load_run
@@ -44,6 +45,8 @@ __all__ = [
     "ContentPolicy",
     "CounterSet",
     "Durability",
+    "ExportTarget",
+    "Exporter",
     "Flow",
     "Flows",
     "Instant",

@@ -1,0 +1,114 @@
+"""What other distributions add is found by name; what is broken among it is named and left out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command import harness
+from pipelines import ECHO
+
+from harness.errors import ConfigurationInvalid
+from harness.plugins import load_plugin, load_plugins, plugin_names
+
+MODULE = """
+import click
+
+@click.command()
+def hello():
+    '''Say hello.'''
+    click.echo("hello")
+
+def export_lines(journal, target):
+    target.output.write_text(str(sum(1 for _ in journal.spans())))
+    return f"{target.output} written"
+"""
+
+Distribution = Callable[[str, str], None]
+
+
+@pytest.fixture
+def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Distribution:
+    """Installs one with these entry points; its one module is `added`."""
+    (tmp_path / "added.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "added", raising=False)
+
+    def install(name: str, entry_points: str) -> None:
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(entry_points)
+
+    return install
+
+
+def test_ray_and_otlp_are_found_as_what_others_add_is() -> None:
+    assert "ray" in plugin_names("executors")
+    assert "otlp" in plugin_names("exporters")
+
+
+def test_a_command_of_another_distribution_is_one_of_harness(
+    distribution: Distribution, tmp_path: Path
+) -> None:
+    distribution("greeting", "[harness.commands]\nhello = added:hello\n")
+    assert harness("hello", cwd=tmp_path).stdout == "hello\n"
+    assert "Say hello." in harness("--help", cwd=tmp_path).stdout
+
+
+def test_an_exporter_of_another_distribution_writes_where_it_is_told(
+    distribution: Distribution, tmp_path: Path
+) -> None:
+    distribution("lines", "[harness.exporters]\nlines = added:export_lines\n")
+    (tmp_path / "echo.py").write_text(ECHO)
+    export = ("trace", "export", "--format")
+
+    assert harness("run", "echo.py", "--task", "tea", cwd=tmp_path).exit_code == 0
+    done = harness(*export, "lines", "--output", "spans.txt", cwd=tmp_path)
+    unknown = harness(*export, "line", cwd=tmp_path)
+
+    assert (done.exit_code, done.stdout) == (0, "spans.txt written\n")
+    assert int((tmp_path / "spans.txt").read_text()) > 0
+    assert (unknown.exit_code, "did you mean 'lines'" in unknown.stderr) == (2, True)
+
+
+def test_what_is_broken_or_has_a_name_that_is_taken_is_left_out_and_named(
+    distribution: Distribution, tmp_path: Path
+) -> None:
+    distribution(
+        "mixed",
+        "[harness.commands]\nhello = added:hello\nlost = added:nothing\nrun = added:hello\n"
+        "far = not_installed:hello [far]\n",
+    )
+
+    commands, errors = load_plugins("commands", taken=["run"])
+    shown = harness("--help", cwd=tmp_path)
+
+    assert [*commands] == ["hello"]
+    assert [error.code for error in errors] == [
+        "plugin.package-missing",
+        "plugin.broken",
+        "plugin.name-taken",
+    ]
+    assert "pip install 'mixed[far]'" in str(errors[0])
+    assert "Say hello." in shown.stdout
+    assert "command 'lost' of mixed" in shown.stderr
+
+
+def test_one_that_is_asked_for_by_name_and_is_not_there_is_an_error(
+    distribution: Distribution,
+) -> None:
+    distribution("greeting", "[harness.commands]\nhello = added:hello\n")
+    with pytest.raises(ConfigurationInvalid, match="did you mean 'hello'") as caught:
+        load_plugin("commands", "helo")
+    assert caught.value.code == "plugin.unknown"
+
+
+def test_of_two_with_one_name_that_of_the_first_distribution_counts(
+    distribution: Distribution,
+) -> None:
+    distribution("b-second", "[harness.commands]\nhello = added:export_lines\n")
+    distribution("a-first", "[harness.commands]\nhello = added:hello\n")
+    assert load_plugin("commands", "hello").name == "hello"
