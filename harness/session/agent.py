@@ -88,18 +88,18 @@ def next_move(steps: Sequence[Step], reply: Completion, *, max_steps: int) -> Mo
     """The next move after a reply of the model."""
     if not reply.tool_calls and reply.text.strip():
         return "answered"
-    asked, same = _asked(reply.tool_calls), 0
-    if asked and steps and _asked(steps[-1].turn.tool_calls) == asked:
-        if any(one.outcome == "repeated" for one in steps[-1].results):
+    requested, same = _asked(reply.tool_calls), 0
+    if requested and steps and _asked(steps[-1].turn.tool_calls) == requested:
+        if any(result.outcome == "repeated" for result in steps[-1].results):
             return "repeating"
         last = _shown(steps[-1])
         for step in reversed(steps):
-            if _asked(step.turn.tool_calls) != asked or _shown(step) != last:
+            if _asked(step.turn.tool_calls) != requested or _shown(step) != last:
                 break
             same += 1
     if len(steps) + 1 >= max_steps:
         return "max_steps"
-    if not asked:
+    if not requested:
         return "nudge"
     return "remind" if same >= SAME_CALLS else "call"
 
@@ -141,45 +141,45 @@ async def run_agent(
             "more",
             code="agent.limit-not-positive",
         )
-    by_name = {one.spec.name: one for one in tools}
+    by_name = {tool.spec.name: tool for tool in tools}
     caller = _Caller(by_name, tracer, max_result_chars)
-    said, steps = list(messages), list[Step]()
+    messages_so_far, steps = list(messages), list[Step]()
     with tracer.span(events.Agent(f"{name} ({role})", role)) as span:
         while True:
             number = len(steps) + 1
             with tracer.span(events.AgentStep(f"step {number}", number)):
                 try:
-                    reply = await ask(tuple(said))
+                    reply = await ask(tuple(messages_so_far))
                 except NotOffered:
-                    blind = [*map(_unseen, said)]
-                    if blind == said:
+                    blind = [*map(_unseen, messages_so_far)]
+                    if blind == messages_so_far:
                         raise
-                    said = blind
-                    reply = await ask(tuple(said))
+                    messages_so_far = blind
+                    reply = await ask(tuple(messages_so_far))
                 match move := next_move(steps, reply, max_steps=max_steps):
                     case "answered" | "max_steps" | "repeating":
                         break
                     case "call":
-                        items = [caller.item(one) for one in reply.tool_calls]
+                        items = [caller.item(request) for request in reply.tool_calls]
                         results = await call.map(caller.step, items, name=name, has_track=False)
                     case "remind":
-                        results = [_repeated(one) for one in steps[-1].results]
+                        results = [_repeated(result) for result in steps[-1].results]
                     case "nudge":
                         results = []
                 steps.append(Step(turn=reply.message, results=tuple(results)))
-                said += _told(steps[-1], is_last=len(steps) == max_steps - 1)
-        calls = tuple(one for step in steps for one in step.results)
+                messages_so_far += _told(steps[-1], is_last=len(steps) == max_steps - 1)
+        calls = tuple(result for step in steps for result in step.results)
         span.set(steps=len(steps) + 1, calls=len(calls), stop_reason=move)
-    texts = [one.strip() for one in (*(step.turn.content for step in steps), reply.text)]
+    texts = [text.strip() for text in (*(step.turn.content for step in steps), reply.text)]
     if texts[-1]:
-        said.append(replace(reply.message, tool_calls=()))
+        messages_so_far.append(replace(reply.message, tool_calls=()))
     return AgentResult(
         text=next(filter(None, reversed(texts)), ""),
         stop_reason=move,
         value=None,
         steps=len(texts),
         calls=calls,
-        messages=tuple(said),
+        messages=tuple(messages_so_far),
     )
 
 
@@ -200,15 +200,15 @@ def _repeated(result: ToolResult) -> ToolResult:
 
 def _told(step: Step, *, is_last: bool) -> list[Message]:
     """What a step adds to the conversation."""
-    told = [step.turn]
-    told += [
+    messages = [step.turn]
+    messages += [
         Message("tool", result.text, answers=call.id, images=result.images)
         for call, result in zip(step.turn.tool_calls, step.results, strict=True)
     ] or [Message("user", _EMPTY)]
     if is_last:
         # In the last message: templates of some models allow no user after a tool.
-        told[-1] = replace(told[-1], content=told[-1].content + _LAST)
-    return told
+        messages[-1] = replace(messages[-1], content=messages[-1].content + _LAST)
+    return messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,20 +263,20 @@ class _Caller:
         """The result of a tool, as told; raises what the tool raises, and `ToolFailed`."""
         tool = self.tools.get(name)
         if tool is None:
-            known = did_you_mean(name, self.tools)
-            raise ToolFailed(f"there is no tool '{name}'; {known}", outcome="unknown")
+            suggestion = did_you_mean(name, self.tools)
+            raise ToolFailed(f"there is no tool '{name}'; {suggestion}", outcome="unknown")
         arguments = tool.read(written)
         call: NodeCall = run._call  # noqa: SLF001 - what a run is to its node, this is to the run
         question = tool.question(arguments)
         if question is not None and not await call.ask(question, bool):
             refused = "refused by the person who was asked; do not make this call again"
             raise ToolFailed(refused, outcome="refused")
-        given = {RUN_PARAMETER: run, **arguments} if tool.takes_run else arguments
-        made = InProcess().call(Work(f"{call.label} {name}", tool.function, given))
+        values = {RUN_PARAMETER: run, **arguments} if tool.takes_run else arguments
+        outcome = InProcess().call(Work(f"{call.label} {name}", tool.function, values))
         if tool.timeout_s is not None:
             limit = Timeout(total_s=tool.timeout_s)
-            made = timed(made, limit, pulse=call.pulse, label=call.label, log=Log())
-        return result_of(await made)
+            outcome = timed(outcome, limit, pulse=call.pulse, label=call.label, log=Log())
+        return result_of(await outcome)
 
 
 def _is_the_runs_own(error: BaseException) -> bool:

@@ -45,7 +45,7 @@ def audit_line(
     )
     last: Mapping[str, Any] = entries[-1] if entries else {}
     passed = all(scored) if scored else all_passed([*earlier_loops, *loops])
-    is_skipped = any(one.code == "run.result-skipped" for one in casting.warnings)
+    is_skipped = any(notice.code == "run.result-skipped" for notice in casting.warnings)
     roles, separation = casting.roles, casting.separation
     return {
         "run_id": started.run_id,
@@ -55,7 +55,7 @@ def audit_line(
         "producer_model": roles.producer,
         "evaluator_model": ", ".join(roles.evaluators) or None,  # None when only code checked
         "separation": separation.relation if separation is not None else None,
-        "warnings": [asdict(one) for one in casting.warnings],
+        "warnings": [asdict(notice) for notice in casting.warnings],
         "run_duration_s": journal.duration_ns / 1e9,
         "input_tokens": use.input_tokens,
         "output_tokens": use.output_tokens,
@@ -89,7 +89,7 @@ def _loop_entry(loop: WiggumResult) -> dict[str, Any]:
         "rubric_sha256": loop.rubric.sha256,
         "stop_reason": loop.stop_reason,
         "best_round": loop.best.number,
-        "scores": tuple(one.verdict.composite for one in loop.rounds),
+        "scores": tuple(round_.verdict.composite for round_ in loop.rounds),
     }
 
 

@@ -144,9 +144,9 @@ class Batch:
         self._first = SCORES if rows.pipeline is None else ROWS
         self._earlier = self._unfinished(settings.traces)
         before = self._earlier.inputs.get("digests") if self._earlier else None
-        known = orjson.loads(before.text) if before is not None and before.text else []
+        recorded = orjson.loads(before.text) if before is not None and before.text else []
         # Rows keep their numbers, which are parts of the names of all calls.
-        self._order: list[str] = list(dict.fromkeys([*known, *self._rows.given]))
+        self._order: list[str] = list(dict.fromkeys([*recorded, *self._rows.given]))
         if len(self._order) > _DRAWN_ROWS:
             trace = settings.trace.model_copy(update={"timelines": ()})
             settings = settings.model_copy(update={"trace": trace})
@@ -182,10 +182,10 @@ class Batch:
 
             async def drafts(run: Run, row: str) -> Scored:
                 assert rubric is not None
-                if (known := table.known.get(table.given[row].id)) is not None:
-                    if known.evaluator:
+                if (score := table.known.get(table.given[row].id)) is not None:
+                    if score.evaluator:
                         run._call.use(run._session.surroundings.noted("model:evaluator"))
-                    return known
+                    return score
                 with ended.counted(row):
                     return await evaluate(
                         run._session,
@@ -203,17 +203,17 @@ class Batch:
 
         async def rows(run: Run, row: str) -> object:
             with ended.counted(row):
-                given = (await run.call(pipeline, **table.inputs(row))).result
+                output = (await run.call(pipeline, **table.inputs(row))).result
             # The journal has it so, too; of what it lacks, the row would be made again each time.
-            return None if isinstance(given, Skipped) else clean(given)
+            return None if isinstance(output, Skipped) else clean(output)
 
         async def scores(run: Run, row: str, output: object) -> dict[str, object]:
             assert rubric is not None
             with ended.counted(row):
                 draft = table.draft(row, output)
                 verdict = (await evaluate(run._session, draft, rubric, ask=run._chat)).verdict
-            said = {"composite": verdict.composite, "passed": verdict.passed}
-            return said | {"scores": dict(verdict.vector)}
+            fields = {"composite": verdict.composite, "passed": verdict.passed}
+            return fields | {"scores": dict(verdict.vector)}
 
         result = pipeline.nodes[pipeline.result_node]
         kind: Any = list[returned(result)] if result.is_mapped else returned(result)  # type: ignore[misc]
@@ -222,7 +222,7 @@ class Batch:
         roles = None if None in declared else [*dict.fromkeys(chain(*filter(None, declared)))]
         graph.node(name=ROWS, each={"row": "digests"}, when=is_given, models=roles)(rows)
         if rubric is not None:
-            judge = ["evaluator"] if any(not one.optional for one in judged) else None
+            judge = ["evaluator"] if any(not dimension.optional for dimension in judged) else None
             graph.node(name=SCORES, each={"row": "digests", "output": ROWS}, models=judge)(scores)
         return graph
 
@@ -239,7 +239,9 @@ class Batch:
             row_of=self._row_of,
             code_of=lambda number: self._ended.codes.get(self._order[number], NodeFailed.code),
             last=ROWS if chosen is None else SCORES,
-            dimensions=None if chosen is None else [one.name for one in chosen.rubric.dimensions],
+            dimensions=None
+            if chosen is None
+            else [dimension.name for dimension in chosen.rubric.dimensions],
             inputs=dict.fromkeys(chain.from_iterable(r.fields for r in self._rows.given.values())),
             redactor=self._redactor(),
             begun=self._note,
@@ -257,9 +259,9 @@ class Batch:
                 if error.result is None:
                     raise
                 result = error.result
-            for one in result.questions:
-                number = _number(one.node)
-                reason = f"it asks '{one.text}', and a batch asks nobody"
+            for question in result.questions:
+                number = _number(question.node)
+                reason = f"it asks '{question.text}', and a batch asks nobody"
                 row, code = self._row_of(number), "batch.asks-nobody"
                 files.fail(failure_of(row, reason, code=code, number=number))
         if files.error is not None:
@@ -290,26 +292,26 @@ class Batch:
                 through=ROWS if self._rows.pipeline else None,
             )
         again = tuple(
-            one
-            for one in (foreseen.made_again if foreseen else ())
-            if self._order[_number(one.node)] in self._rows.given
+            remake
+            for remake in (foreseen.made_again if foreseen else ())
+            if self._order[_number(remake.node)] in self._rows.given
         )
-        kept = Counter(node_of_all(label) for label in (foreseen.kept if foreseen else ()))
-        begun = [*(one.node for one in again), *(foreseen.unfinished if foreseen else ())]
+        counts = Counter(node_of_all(label) for label in (foreseen.kept if foreseen else ()))
+        begun = [*(remake.node for remake in again), *(foreseen.unfinished if foreseen else ())]
         rows_again = sum(
             node_of_all(label) == self._first and self._order[_number(label)] in self._rows.given
             for label in begun
         )
         rows = len(self._rows.given)
         return BatchRehearsal(
-            kept=kept[self._first],
+            kept=counts[self._first],
             again=again,
             nodes=Counter(
-                node_of_all(label.partition("/")[2]) for one in again for label in one.steps
+                node_of_all(label.partition("/")[2]) for remake in again for label in remake.steps
             ),
-            new=rows - kept[self._first] - rows_again,
+            new=rows - counts[self._first] - rows_again,
             rows_again=rows_again,
-            unscored=rows - kept[SCORES] if self._chosen and self._first == ROWS else 0,
+            unscored=rows - counts[SCORES] if self._chosen and self._first == ROWS else 0,
             refused=len(self._rows.refused),
         )
 
@@ -321,8 +323,8 @@ class Batch:
     def _outcomes(self) -> Iterator[bool]:
         """Whether each draft passed, as far as that is known; one without a verdict did not."""
         if self._first == SCORES:
-            known = (line["passed"] for line in self._files.lines.values())
-            yield from (one for one in known if one is not None)
+            verdicts = (line["passed"] for line in self._files.lines.values())
+            yield from (passed for passed in verdicts if passed is not None)
             yield from (False for _ in self._files.failures)
 
     def _row_of(self, number: int) -> Row:
@@ -393,24 +395,26 @@ class Batch:
         """What earlier parts made of each row; with a reason if the last of it no longer holds."""
         states = [State(step, step.node.name) for step in plan_of(self._graph)]
         for number, name in enumerate(self._order):
-            made: Made = {}
-            taken = {"row": digest_of_value(name)}
+            row_state: Made = {}
+            inputs = {"row": digest_of_value(name)}
             for state in states if name in self._rows.given else ():
-                call = Call(state, number, Taken({}, taken, ()))
-                found = earlier.outputs.find(call, surroundings=surroundings)
+                call = Call(state, number, Taken({}, inputs, ()))
+                reusable = earlier.outputs.find(call, surroundings=surroundings)
                 last = earlier.outputs.last(state.path, number)
-                if isinstance(found, str) and last is not None and last.value is not None:
+                if isinstance(reusable, str) and last is not None and last.value is not None:
                     before = earlier.outputs.last(SCORES, number)
                     scores = {} if before is None else {SCORES: before.value}
-                    old = made | {state.path: last.value} | scores | {USES: last.uses or {}}
-                    yield number, old, found
-                if not isinstance(found, tuple):
+                    old = row_state | {state.path: last.value} | scores | {USES: last.uses or {}}
+                    yield number, old, reusable
+                if not isinstance(reusable, tuple):
                     break
-                made[state.path] = orjson.loads(state.step.form.encode(found[0]))
-                made[USES] = made.get(USES, {}) | {n: use.digest for n, use in call.uses.items()}
-                taken = taken | {"output": found[1]}
-            if made:
-                yield number, made, None
+                row_state[state.path] = orjson.loads(state.step.form.encode(reusable[0]))
+                row_state[USES] = row_state.get(USES, {}) | {
+                    n: use.digest for n, use in call.uses.items()
+                }
+                inputs = inputs | {"output": reusable[1]}
+            if row_state:
+                yield number, row_state, None
 
 
 def _number(label: str) -> int:

@@ -72,8 +72,18 @@ class BatchFiles:
         self._last = last
         scores = [] if dimensions is None else ["passed", "composite"]
         scores += [f"score.{name}" for name in dimensions or ()]
-        own = [f"inputs.{name}" for name in inputs]
-        self.columns = ["row", "id", "file", "line", *own, "output", *scores, "models", "outdated"]
+        columns = [f"inputs.{name}" for name in inputs]
+        self.columns = [
+            "row",
+            "id",
+            "file",
+            "line",
+            *columns,
+            "output",
+            *scores,
+            "models",
+            "outdated",
+        ]
         self._redactor = redactor
         self._begun = begun
         self._stack = ExitStack()
@@ -110,11 +120,11 @@ class BatchFiles:
                 stays until it is replaced, so that a batch that is interrupted has lost nothing.
             refused: Rows that are not run.
         """
-        for number, made, reason in before:
+        for number, row_state, reason in before:
             if reason is None:
-                self._note(number, made)
-            elif self._last in made:
-                line = self.line(number, self._row_of(number), made)
+                self._note(number, row_state)
+            elif self._last in row_state:
+                line = self.line(number, self._row_of(number), row_state)
                 self.outdated[number] = line | {"outdated": reason}
         if self._path is not None and self._path.suffix.lower() != ".parquet":
             self._write_all()
@@ -167,17 +177,17 @@ class BatchFiles:
             case RunStarted():
                 self._begun(record.run_id)
 
-    def _note(self, number: int, made: Made) -> None:
+    def _note(self, number: int, row_state: Made) -> None:
         """Writes a row's line, once all of it is there."""
-        if self._last not in made:
-            self._made[number] = made
+        if self._last not in row_state:
+            self._made[number] = row_state
             return
-        line = self.lines[number] = self.line(number, self._row_of(number), made)
+        line = self.lines[number] = self.line(number, self._row_of(number), row_state)
         self._is_replaced |= self.outdated.pop(number, None) is not None
         if self._file is not None:
             self._append(line)
 
-    def line(self, number: int, row: Row, made: Made) -> dict[str, Any]:
+    def line(self, number: int, row: Row, row_state: Made) -> dict[str, Any]:
         """What is written of a row, as JSON has it."""
         line = {
             "row": number,
@@ -185,27 +195,27 @@ class BatchFiles:
             "file": str(row.path),
             "line": row.line,
             "inputs": row.fields,  # packed, until they are written
-            "output": made[ROWS],
+            "output": row_state[ROWS],
             "models": [
                 {"role": role, "endpoint": endpoint, "model": model}
-                for name, model in made.get(USES, {}).items()
+                for name, model in row_state.get(USES, {}).items()
                 for kind, role, endpoint in [(*name.split(":", 2), "", "")[:3]]
                 if kind == "reply"
             ],
         }
-        return line | ({"score": made[SCORES]} if SCORES in made else {})
+        return line | ({"score": row_state[SCORES]} if SCORES in row_state else {})
 
     def cells(self, line: Mapping[str, Any]) -> dict[str, Any]:
         """A line as a table has it."""
         score = line.get("score", {})
         cells = {
             **{name: line[name] for name in ("row", "id", "file", "line")},
-            **{f"inputs.{name}": _text(one) for name, one in line["inputs"].items()},
+            **{f"inputs.{name}": _text(value) for name, value in line["inputs"].items()},
             "output": _text(line["output"]),
             "models": _text(line["models"]),
             "outdated": line.get("outdated", ""),  # of one type in Parquet
             **{name: score.get(name) for name in ("passed", "composite")},
-            **{f"score.{name}": one for name, one in score.get("scores", {}).items()},
+            **{f"score.{name}": value for name, value in score.get("scores", {}).items()},
         }
         return {name: cells.get(name) for name in self.columns}
 

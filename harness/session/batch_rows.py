@@ -87,8 +87,8 @@ class RowsEnded:
         codes: Of the errors of rows that failed, by their names.
     """
 
-    def __init__(self, most: float | None) -> None:
-        self._most = most
+    def __init__(self, allowed: float | None) -> None:
+        self._most = allowed
         self._ended = 0
         self._failed = Counter[tuple[str, str]]()
         self._end: RunLimitReached | None = None
@@ -127,7 +127,7 @@ class RowsEnded:
         reason = node, code
         self._failed[reason] += 1
         failed, ended = self._failed[reason], self._ended + 1
-        if are_too_many(failed, ended=ended, most=self._most):
+        if are_too_many(failed, ended=ended, allowed=self._most):
             self._end = RunLimitReached(
                 f"no further row is begun, since {failed} of the first {ended} failed for one "
                 f"reason ({code}), as {message_of(cause)}; mend it, or allow more (--max-failures, "
@@ -137,13 +137,13 @@ class RowsEnded:
             )
 
 
-def are_too_many(failed: int, *, ended: int, most: float | None) -> bool:
+def are_too_many(failed: int, *, ended: int, allowed: float | None) -> bool:
     """Whether so many failures for one reason end a batch; see `RowsEnded`."""
-    if most is None:
+    if allowed is None:
         return False
-    if isinstance(most, int):
-        return failed > most
-    return failed >= _JUDGED and failed > most * ended
+    if isinstance(allowed, int):
+        return failed > allowed
+    return failed >= _JUDGED and failed > allowed * ended
 
 
 class BatchRows:
@@ -183,7 +183,11 @@ class BatchRows:
         self.pipeline = pipeline
         takes = graph_inputs(pipeline)
         self._names = frozenset(takes)
-        self._needed = {name: one.node.name for name, one in takes.items() if not one.has_default}
+        self._needed = {
+            name: parameter.node.name
+            for name, parameter in takes.items()
+            if not parameter.has_default
+        }
         self._every = every or {}
         if unknown := sorted(self._every.keys() - self._names):
             raise InvalidInput(
@@ -191,27 +195,27 @@ class BatchRows:
                 f"{did_you_mean(unknown[0], self._names)}",
                 code="pipeline.unknown-input",
             )
-        found = [*_rows_of(inputs, columns or {}, self._names)]
-        if not found:
+        rows = [*_rows_of(inputs, columns or {}, self._names)]
+        if not rows:
             raise InvalidInput("there is no row below the names of the columns", code="row.no-rows")
         if sample is not None:
             # A larger sample by the same seed holds the smaller one.
-            drawn = random.Random(seed).sample(range(len(found)), len(found))[:sample]  # noqa: S311
-            found = [found[n] for n in sorted(drawn)]
+            drawn = random.Random(seed).sample(range(len(rows)), len(rows))[:sample]  # noqa: S311
+            rows = [rows[n] for n in sorted(drawn)]
         self.known: Mapping[str, Scored] = {}
         self.given: dict[str, Row] = {}
         self.refused: list[RowFailure] = []
         ids: set[str] = set()
-        for row in found:
+        for row in rows:
             try:
                 self._take(row, ids)
             except InvalidInput as error:
                 self.refused.append(refusal_of(row, error))
         if self.refused and (bad_rows == "stop" or not self.given):
-            for file in (one for one in found if isinstance(one, InvalidInput)):
+            for file in (error for error in rows if isinstance(error, InvalidInput)):
                 if file.line is None:  # all of it, such as an empty one
                     raise file
-            raise mistakes_in(self.refused, of=len(found), what=f"do not fit '{pipeline.name}'")
+            raise mistakes_in(self.refused, of=len(rows), what=f"do not fit '{pipeline.name}'")
 
     def code_parts(self) -> tuple[object, ...]:
         """See `fingerprint`: what rows hold is an input, and no part of the code."""
@@ -246,7 +250,7 @@ class BatchRows:
                 )
         bind_inputs(self.pipeline, values)
         held = sorted((name, digest_of_value(value)) for name, value in values.items())
-        if any(one == NO_DIGEST for _, one in held):
+        if any(digest == NO_DIGEST for _, digest in held):
             held = [("", row.place)]  # such values cannot be compared
         name = digest(orjson.dumps([row.fields.get("id"), held], default=str))
         count = 1
@@ -257,8 +261,10 @@ class BatchRows:
 
     def _inputs(self, row: Row) -> dict[str, object]:
         """The columns that are inputs, and what is set for all, with the row's columns in it."""
-        own = {name: value for name, value in row.fields.items() if name in self._names}
-        if not own and not any(_COLUMN.search(str(one)) for one in self._every.values()):
+        fields = {name: value for name, value in row.fields.items() if name in self._names}
+        if not fields and not any(
+            _COLUMN.search(str(template)) for template in self._every.values()
+        ):
             # With defaults for all inputs, every row would be the same.
             if row.line is None:
                 raise row.refusal(
@@ -272,24 +278,24 @@ class BatchRows:
                 f"({', '.join(sorted(self._names))}); say --columns INPUT=COLUMN",
                 code="batch.no-input",
             )
-        return own | {name: _filled(row, name, value) for name, value in self._every.items()}
+        return fields | {name: _filled(row, name, value) for name, value in self._every.items()}
 
 
 def mistakes_in(refused: Sequence[RowFailure], *, of: int, what: str) -> InvalidInput:
     """All rows that are refused, each reason once, with its first places."""
     places: dict[str, list[str]] = {}
-    for one in refused:
-        places.setdefault(one.reason, []).append(one.place)
-    told = []
+    for error in refused:
+        places.setdefault(error.reason, []).append(error.place)
+    lines = []
     for reason, where in places.items():
-        more = len(where) - _PLACES
-        shown = ", ".join(where[:_PLACES]) + (f" and {more} more" if more > 0 else "")
-        told.append(f"  {shown}: {reason}")
-    if len(told) > _SHOWN:
-        told[_SHOWN:] = [f"  … and {len(told) - _SHOWN} more"]
+        omitted = len(where) - _PLACES
+        shown = ", ".join(where[:_PLACES]) + (f" and {omitted} more" if omitted > 0 else "")
+        lines.append(f"  {shown}: {reason}")
+    if len(lines) > _SHOWN:
+        lines[_SHOWN:] = [f"  … and {len(lines) - _SHOWN} more"]
     return InvalidInput(
         f"{len(refused)} of {of} rows {what}, so nothing was run; mend them, or let them fail "
-        'alone (--bad-rows skip, bad_rows="skip"):\n' + "\n".join(told),
+        'alone (--bad-rows skip, bad_rows="skip"):\n' + "\n".join(lines),
         code="batch.rows-mistaken",
     )
 
@@ -329,11 +335,11 @@ def _filled(row: Row, name: str, value: object) -> object:
     if not isinstance(value, str):
         return value
 
-    def cell(found: re.Match[str]) -> str:
-        if found[1] not in row.fields:
-            said = f"it has no '{found[1]}', which {found[0]} stands for"
-            raise row.refusal(said, code="batch.no-column")
-        return str(row.fields[found[1]])
+    def cell(match: re.Match[str]) -> str:
+        if match[1] not in row.fields:
+            problem = f"it has no '{match[1]}', which {match[0]} stands for"
+            raise row.refusal(problem, code="batch.no-column")
+        return str(row.fields[match[1]])
 
     text = _COLUMN.sub(cell, value)
     if not text.startswith("@"):
@@ -347,15 +353,15 @@ def _rows_of(
     """The rows of files and folders, or those that a program has."""
     if isinstance(inputs, str | Path):
         inputs = [inputs]
-    for number, one in enumerate(inputs, start=1):
-        if isinstance(one, Mapping):
+    for number, source in enumerate(inputs, start=1):
+        if isinstance(source, Mapping):
             ours = {theirs: mine for mine, theirs in columns.items()}
-            fields = {ours.get(name, name): value for name, value in one.items()}
+            fields = {ours.get(name, name): value for name, value in source.items()}
             yield Row(fields=fields, path=Path("inputs"), line=number)
-        elif isinstance(one, str | Path):
-            yield from read_rows([str(one)], columns=columns, whole=whole)
+        elif isinstance(source, str | Path):
+            yield from read_rows([str(source)], columns=columns, whole=whole)
         else:
             raise InvalidInput(
-                f"a row is {type(one).__name__}; give mappings of inputs, or names of files",
+                f"a row is {type(source).__name__}; give mappings of inputs, or names of files",
                 code="batch.row-not-mapping",
             )

@@ -117,30 +117,34 @@ class Casting:
         producer, tags = self.roles.producer, self._judges() if judges else ()
         reachable = self.models.reachable(producer, *tags) if producer and tags else ()
         in_use = [self.models.endpoints[tag] for tag in sorted(self.required)]
-        compared = {one.tag: one for one in (*reachable, *in_use) if one.urls or one in reachable}
-        asked = [endpoint for endpoint in compared.values() if tells_model(endpoint)]
-        if not asked:
+        compared = {
+            endpoint.tag: endpoint
+            for endpoint in (*reachable, *in_use)
+            if endpoint.urls or endpoint in reachable
+        }
+        to_ask = [endpoint for endpoint in compared.values() if tells_model(endpoint)]
+        if not to_ask:
             return
-        with tracer.span(events.AskServers([endpoint.tag for endpoint in asked])) as span:
+        with tracer.span(events.AskServers([endpoint.tag for endpoint in to_ask])) as span:
             async with asyncio.TaskGroup() as group:
                 answers = [
                     (endpoint, name, group.create_task(word_on(replica, environment)))
-                    for endpoint in asked
+                    for endpoint in to_ask
                     for name, replica in endpoint.replicas.items()
                 ]
-            said: dict[str, ModelMetadata] = {}
+            metadata: dict[str, ModelMetadata] = {}
             for endpoint, name, answer in answers:
                 word = answer.result()
                 if word is not None:
-                    first = said.setdefault(endpoint.tag, word)
+                    first = metadata.setdefault(endpoint.tag, word)
                     if not serve_alike(first, word):
                         raise ConfigurationInvalid(
                             f"the replica {name} of endpoint '{endpoint.tag}' serves another model "
                             "than the first that answered; give it an endpoint of its own",
                             code="endpoint.replicas-differ",
                         )
-            span.set(told=list(said))
-        self.models.take_word(said)
+            span.set(told=list(metadata))
+        self.models.take_word(metadata)
 
     def choose_evaluators(self, tracer: Tracer, *, task: str, run_id: str) -> None:
         """If there is a pool: draws one evaluator from it, or takes all of them as a panel.
@@ -194,7 +198,7 @@ class Casting:
                 tracer.instant(events.Separation(kinship.relation, *described))
                 for warning in self.models.warnings(kinship):
                     self.warn(warning, tracer)
-        for warning in (one for tag in evaluators for one in self.models.doubts(tag)):
+        for warning in (doubt for tag in evaluators for doubt in self.models.doubts(tag)):
             self.warn(warning, tracer)
         for warning in self._on_panel():
             self.warn(warning, tracer)
@@ -236,11 +240,11 @@ class Casting:
                 message=f"the panel has one evaluator, '{self.panel.members[0]}': the pool has no "
                 "other, or no other that may judge",
             )
-        for one, other in combinations(self.panel.members, 2):
-            if relation_of(self.models.identity(one), self.models.identity(other)) == "same":
+        for first, second in combinations(self.panel.members, 2):
+            if relation_of(self.models.identity(first), self.models.identity(second)) == "same":
                 yield Notice(
                     code="panel.same-model",
-                    message=f"'{one}' and '{other}' on the panel are the same model, so its "
+                    message=f"'{first}' and '{second}' on the panel are the same model, so its "
                     "judgement counts twice; leave one of them out of the pool",
                 )
 
@@ -325,8 +329,8 @@ class ServedModels:
             self._early.setdefault(key, (request, completion))
             return
         early, self._early = self._early, {}
-        for asked, answered in (*early.values(), (request, completion)):
-            self._look_at(asked, answered, separation)
+        for asked_by, answered in (*early.values(), (request, completion)):
+            self._look_at(asked_by, answered, separation)
         self.before()
 
     def before(self) -> None:
@@ -343,11 +347,11 @@ class ServedModels:
         tag, model_id = completion.endpoint or request.model, completion.model_id
         endpoint = models.endpoints[tag]
         asked_for = {tag, endpoint.model_id}
-        seen = self._seen.setdefault(request.model, {})
-        if model_id in asked_for | _STAND_INS or (tag, model_id) in seen:
+        identities = self._seen.setdefault(request.model, {})
+        if model_id in asked_for | _STAND_INS or (tag, model_id) in identities:
             return
-        found = served_identity(endpoint, model_id)
-        seen[tag, model_id] = found
+        identity = served_identity(endpoint, model_id)
+        identities[tag, model_id] = identity
 
         # 2. Is it what the other role is played by?
         what = f"{request.role} '{tag}' was answered by '{model_id}'"
@@ -355,31 +359,31 @@ class ServedModels:
         other_role = PRODUCER if judges else EVALUATOR
         for other_tag in (separation.producer,) if judges else separation.evaluators:
             theirs = chains_from(other_tag, models.endpoints)
-            known = [models.identity(chain[-1]) for chain in theirs]
+            identities_there = [models.identity(chain[-1]) for chain in theirs]
             evaluator = request.model if judges else other_tag
-            for other in (*known, *self._seen.get(other_tag, {}).values()):
-                self._compare(found, other, what, other_role, evaluator=evaluator)
+            for counterpart in (*identities_there, *self._seen.get(other_tag, {}).values()):
+                self._compare(identity, counterpart, what, other_role, evaluator=evaluator)
 
     def _compare(
         self,
-        found: ModelIdentity,
-        other: ModelIdentity,
+        identity: ModelIdentity,
+        counterpart: ModelIdentity,
         what: str,
         other_role: str,
         *,
         evaluator: str,
     ) -> None:
-        if not found.tells_weights and not found.shares_server(other):
+        if not identity.tells_weights and not identity.shares_server(counterpart):
             return
-        relation = relation_of(found, other)
-        said = f"{what}; it and the {other_role}'s '{other.called}' are "
-        said += "the same model" if relation == "same" else f"of one family ({found.family})"
+        relation = relation_of(identity, counterpart)
+        message = f"{what}; it and the {other_role}'s '{counterpart.called}' are "
+        message += "the same model" if relation == "same" else f"of one family ({identity.family})"
         if relation == "same" or (
             relation == "family" and self._casting.models.same_family == "refuse"
         ):
-            self._refusal = refusal(said, relation)
+            self._refusal = refusal(message, relation)
         elif relation == "family":
-            self._allow(evaluator, said)
+            self._allow(evaluator, message)
 
     def _allow(self, evaluator: str, message: str) -> None:
         separation = self._casting.separation

@@ -61,7 +61,7 @@ def demand_of(graph: Graph) -> dict[str, tuple[str, ...] | None]:
         name: node.policies.over(graph.policies).models if node.takes_run else ()
         for name, node in graph.nodes.items()
     }
-    return {name: said and tuple(dict.fromkeys(said)) for name, said in declared.items()}
+    return {name: roles and tuple(dict.fromkeys(roles)) for name, roles in declared.items()}
 
 
 def judges(graph: Graph) -> bool:
@@ -116,9 +116,11 @@ class CallDemand:
     def asks(self, model: str) -> None:
         """A call of a model begins."""
         if model in self._loop_models:
-            others = sorted(self._loop_models - {model})
-            here = model in self._loop
-            self._loop = self._loop[self._loop.index(model) :] if here else [model, *others]
+            following = sorted(self._loop_models - {model})
+            is_in_loop = model in self._loop
+            self._loop = (
+                self._loop[self._loop.index(model) :] if is_in_loop else [model, *following]
+            )
         elif model not in self._ahead:
             self.was_surprised = True
             self._ahead.insert(0, model)
@@ -226,9 +228,9 @@ class Forecaster:
         if ahead is None:
             return
         ahead.begun.add(item)
-        for one in [one for one in ahead.calls if item in (None, one)]:
-            ahead.is_all &= not ahead.calls.pop(one).was_surprised
-            del self._under_way[label_of(node, one)]
+        for ended in [ended for ended in ahead.calls if item in (None, ended)]:
+            ahead.is_all &= not ahead.calls.pop(ended).was_surprised
+            del self._under_way[label_of(node, ended)]
 
     def counts(self, node: str, total: int) -> None:
         """See `Watcher.counts`."""
@@ -292,10 +294,14 @@ class _NodeAhead:
 
 def ancestors(graph: Graph, name: str) -> tuple[str, ...]:
     """All nodes that a node waits for, directly or not."""
-    found: dict[str, None] = {}
+    ancestry: dict[str, None] = {}
     open_ = [name]
     while open_:
-        sources = [one for one in graph.dependencies(graph.nodes[open_.pop()]) if one not in found]
-        found.update(dict.fromkeys(sources))
+        sources = [
+            source
+            for source in graph.dependencies(graph.nodes[open_.pop()])
+            if source not in ancestry
+        ]
+        ancestry.update(dict.fromkeys(sources))
         open_ += sources
-    return tuple(found)
+    return tuple(ancestry)

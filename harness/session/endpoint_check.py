@@ -119,10 +119,10 @@ async def _check(
         ) as models:
             trial = _Trial(models.client, alone, lambda doing: progress(f"{endpoint.tag}: {doing}"))
             await trial.begin()
-            known = _with_facts(blank, await facts_of(alone, environment))
+            report = _with_facts(blank, await facts_of(alone, environment))
             # It was called, and answered, whatever its pages do.
-            known = replace(known, reachable=True)
-            check = await trial.chat(known) if trial.chats else replace(known, embeds=True)
+            report = replace(report, reachable=True)
+            check = await trial.chat(report) if trial.chats else replace(report, embeds=True)
             return replace(check, advice=(*trial.noticed, *advice_on(check, endpoint)))
     except HarnessError as error:
         return await _unusable(blank, error, endpoint, environment)
@@ -132,21 +132,21 @@ async def _unusable(
     blank: EndpointCheck, error: HarnessError, endpoint: Endpoint, environment: Mapping[str, str]
 ) -> EndpointCheck:
     """What can be said of an endpoint that does not answer."""
-    said = error.statement
+    problem = error.statement
     match error:
         case EndpointUnreachable() | CallTimeout(limit="connect_timeout_s"):
-            return replace(blank, error=Notice(code=error.code, message=said), reachable=False)
+            return replace(blank, error=Notice(code=error.code, message=problem), reachable=False)
         case InferenceError():
             facts = await facts_of(endpoint, environment)
             if facts.ready is False and facts.reachable:
-                said += "; the server says that it is not ready"
+                problem += "; the server says that it is not ready"
             if isinstance(error, ModelNotFound) and facts.models:
-                said += "; " + did_you_mean(endpoint.model_id, facts.models)
-            why = Notice(code=error.code, message=said)
+                problem += "; " + did_you_mean(endpoint.model_id, facts.models)
+            why = Notice(code=error.code, message=problem)
             return replace(_with_facts(blank, facts), error=why)
         case _:
             # What is written down is wrong: it was not even tried.
-            return replace(blank, error=Notice(code=error.code, message=said))
+            return replace(blank, error=Notice(code=error.code, message=problem))
 
 
 def _with_facts(check: EndpointCheck, facts: ServerFacts) -> EndpointCheck:
@@ -192,10 +192,10 @@ class _Trial:
             if error.status not in _REFUSED or not await _can(self._client.embed(self._embed)):
                 raise
             self.chats = False
-            said = error.statement
+            problem = error.statement
             self.noticed = (
                 Notice(
-                    code="endpoint.embeds-only", message=f"it embeds, and does not chat: {said}"
+                    code="endpoint.embeds-only", message=f"it embeds, and does not chat: {problem}"
                 ),
             )
 
@@ -230,10 +230,10 @@ class _Trial:
             return None
 
 
-async def _can(asked: Awaitable[object]) -> bool | None:
+async def _can(request: Awaitable[object]) -> bool | None:
     """Whether what was asked is offered; None where something else went wrong."""
     try:
-        await asked
+        await request
     except NotOffered:
         return False
     except ServerError as error:

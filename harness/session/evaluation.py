@@ -97,7 +97,10 @@ async def evaluate(
     """One verdict, recorded like a loop's; see `Run.evaluate`, and `Batch` for `checks_only`."""
     rubric, is_open = chosen.rubric, False
     if checks_only:
-        rubric, is_open = rubric.without_judges(), not all(one.optional for one in rubric.judged)
+        rubric, is_open = (
+            rubric.without_judges(),
+            not all(dimension.optional for dimension in rubric.judged),
+        )
     if rubric.judged:
         await session.seat()
     # With a fixed number of samples, noise decides nothing: they may be what it is measured by.
@@ -135,9 +138,9 @@ async def run_loop(
 ) -> WiggumResult:
     """Writes a draft, or chooses from those that are given, and revises it; see `Run.wiggum`."""
     # 1. Whatever can be wrong with the arguments, before any model is asked.
-    rubric, said = chosen.rubric, session.evaluation
-    several = said.candidates or rubric.candidates if candidates is None else candidates
-    offered = said.finalists or rubric.finalists if finalists is None else finalists
+    rubric, defaults = chosen.rubric, session.evaluation
+    several = defaults.candidates or rubric.candidates if candidates is None else candidates
+    offered = defaults.finalists or rubric.finalists if finalists is None else finalists
     seed = first_seed(session.seed)
     check_sources(rubric, by_section(sources)[0])
     noise = noise_of(session, chosen)
@@ -163,15 +166,19 @@ async def run_loop(
 
     # 2. The first draft: of an earlier part of the run, given, chosen from several, or written now.
     texts, headings = by_section(sources)
-    told = reviser.prompts.told
+    overridden = reviser.prompts.told
     written_before = rounds[0].draft if rounds else ""
     text = drafts[0] if drafts and len(drafts) == 1 else written_before
-    first = Draft(text=text, task=task, sources=texts, source_sections=headings, told=told)
+    first = Draft(text=text, task=task, sources=texts, source_sections=headings, told=overridden)
     draft_span, selection = None, None
     if drafts is not None and not rounds:
         if len(drafts) != 1:
-            given = [Candidate(number=n, text=text) for n, text in enumerate(drafts, start=1)]
-            selection = best_of(given, base=first, check=evaluator.checked, finalists=offered)
+            candidates_given = [
+                Candidate(number=n, text=text) for n, text in enumerate(drafts, start=1)
+            ]
+            selection = best_of(
+                candidates_given, base=first, check=evaluator.checked, finalists=offered
+            )
             first = replace(first, text=selection.best.text)
         meter.check_room(evaluator.most_tokens(first), what="the evaluation of the draft")
     elif not rounds:
@@ -255,13 +262,13 @@ def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
     calibration = Calibration.read(rubric, chosen.directory)
     differs = calibration.differences(rubric, evaluator) if calibration else ()
     if calibration and differs:
-        said = (
+        problem = (
             f"{calibration.path(rubric, chosen.directory)} is of another state: what differs is "
             f"{' and '.join(differs)}. The error rate that was claimed for pass_at "
             f"{calibration.at.threshold:g} does not hold here; tune it again with 'harness rubric "
             "tune'"
         )
-        notice = Notice(code="evaluator.calibration-differs", message=said)
+        notice = Notice(code="evaluator.calibration-differs", message=problem)
         session.casting.warn(notice, session.trace)
     elif calibration:
         noise = calibration.noise

@@ -85,12 +85,12 @@ class _Machine(BaseModel):
 def _speed_of_memory(path: Path) -> _Machine:
     """The measurement since the machine's start, or a new one."""
     with suppress(OSError, ValidationError):
-        kept = _Machine.model_validate_json(path.read_bytes())
-        if kept.boot_id == boot_id() is not None and kept.cores == core_count():
-            return kept
-    found = _Machine(
+        measured = _Machine.model_validate_json(path.read_bytes())
+        if measured.boot_id == boot_id() is not None and measured.cores == core_count():
+            return measured
+    machine = _Machine(
         boot_id=boot_id(), memory_bytes_per_s=round(memory_bytes_per_s()), cores=core_count()
     )
     with suppress(OSError), whole_file(path) as file:
-        file.write(found.model_dump_json().encode())
-    return found
+        file.write(machine.model_dump_json().encode())
+    return machine

@@ -106,15 +106,15 @@ class McpServers:
             McpServerFailed: A server cannot be used.
         """
         usable: list[UsableTool] = []
-        for one in sources:
+        for source in sources:
             else_s = timeout_s
-            if isinstance(one, mcp):
-                tools = await self._tools_of(one)
+            if isinstance(source, mcp):
+                tools = await self._tools_of(source)
                 else_s = timeout_s or _CALL_S
             else:
-                tools = [usable_tool(one)]
+                tools = [usable_tool(source)]
             usable += [replace(tool, timeout_s=tool.timeout_s or else_s) for tool in tools]
-        tool_specs([one.spec for one in usable])
+        tool_specs([tool.spec for tool in usable])
         return usable
 
     async def aclose(self) -> None:
@@ -135,7 +135,7 @@ class McpServers:
         return connection
 
     async def _tools_of(self, server: mcp) -> list[UsableTool]:
-        listed = {one.name: one for one in (await self._connected(server)).listed}
+        listed = {tool.name: tool for tool in (await self._connected(server)).listed}
         for name in server.only or ():
             if name not in listed:
                 raise InvalidInput(
@@ -147,8 +147,8 @@ class McpServers:
             UsableTool(
                 spec=ToolSpec(
                     name=re.sub(r"[^A-Za-z0-9_-]", "_", server.prefix + name)[:64],
-                    description=one.description or "",
-                    parameters=one.input_schema,
+                    description=tool.description or "",
+                    parameters=tool.input_schema,
                 ),
                 function=partial(self._call, server, name),
                 takes_run=False,
@@ -157,7 +157,7 @@ class McpServers:
                 timeout_s=server.timeout_s,
                 approve=server.approve,
             )
-            for name, one in listed.items()
+            for name, tool in listed.items()
             if server.only is None or name in server.only
         ]
 
@@ -274,13 +274,13 @@ class _Connection:
     def _failed(self, what: str, error: BaseException) -> McpServerFailed:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        told = "it took too long" if isinstance(error, TimeoutError) else str(describe(error))
-        why = " ".join(told.split())
+        problem = "it took too long" if isinstance(error, TimeoutError) else str(describe(error))
+        why = " ".join(problem.split())
         *_, last = ["", *self._said_last().strip().splitlines()]
-        name, said = self._server.name, f". It said last: {last.strip():.300}" if last else ""
+        name, last_words = self._server.name, f". It said last: {last.strip():.300}" if last else ""
         remedy = "its address" if self._server.url else "its command in a terminal"
         return McpServerFailed(
-            f"the MCP server '{name}' {what} ({why:.300}); try {remedy}{said}", server=name
+            f"the MCP server '{name}' {what} ({why:.300}); try {remedy}{last_words}", server=name
         )
 
     def _said_last(self) -> str:
@@ -299,18 +299,18 @@ class _Connection:
 def _answer_of(result: Any) -> object:  # noqa: ANN401 - the client's, which may not be installed
     """The texts and images of a result, with a word on its other parts; else its value."""
     parts: list[str | Image] = []
-    for one in result.content:
-        match one.type:
+    for block in result.content:
+        match block.type:
             case "text":
-                parts.append(one.text)
-            case "resource" if hasattr(one.resource, "text"):
-                parts.append(one.resource.text)
+                parts.append(block.text)
+            case "resource" if hasattr(block.resource, "text"):
+                parts.append(block.resource.text)
             case "resource_link":
-                parts.append(f"[a link to {one.uri}]")
-            case "image" if (image := _image(one.data)) is not None:
+                parts.append(f"[a link to {block.uri}]")
+            case "image" if (image := _image(block.data)) is not None:
                 parts.append(image)
             case kind:
-                parts.append(f"[{kind} of type {getattr(one, 'mime_type', None)} is left out]")
+                parts.append(f"[{kind} of type {getattr(block, 'mime_type', None)} is left out]")
     if any(isinstance(part, Image) for part in parts):
         return parts
     return "\n".join(map(str, parts)) if parts else result.structured_content

@@ -132,7 +132,7 @@ def _refuse_uncontrolled(endpoint: Endpoint) -> None:
 
 
 async def _look(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen:
-    seen = ModelSeen(
+    state = ModelSeen(
         tag=endpoint.tag,
         backend=endpoint.backend,
         model=endpoint.model_id if endpoint.path is None else endpoint.path.name,
@@ -142,21 +142,21 @@ async def _look(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen
         priority=endpoint.priority,
     )
     try:
-        match seen.control:
+        match state.control:
             case "managed":
                 async with opened_host(endpoint, environment) as host:
-                    return _as_reported(seen, await _report(endpoint, host))
+                    return _as_reported(state, await _report(endpoint, host))
             case "fixed" if endpoint.url is not None:
                 facts = await facts_of(endpoint, environment)
-                return replace(seen, reachable=facts.reachable)
+                return replace(state, reachable=facts.reachable)
             case "run" if endpoint.path is not None:
-                return replace(seen, problem=_problem_of(endpoint.path))
+                return replace(state, problem=_problem_of(endpoint.path))
             case _:
-                return seen
+                return state
     except EndpointUnreachable as error:
-        return replace(seen, reachable=False, problem=error.statement)
+        return replace(state, reachable=False, problem=error.statement)
     except HarnessError as error:
-        return replace(seen, problem=error.statement)
+        return replace(state, problem=error.statement)
 
 
 def _problem_of(file: Path) -> str | None:
@@ -172,8 +172,8 @@ def _control(endpoint: Endpoint) -> Control:
     return "managed" if endpoint.manage else "fixed"
 
 
-def _as_reported(seen: ModelSeen, report: HostReport | None) -> ModelSeen:
-    return replace(seen, reachable=True, **({} if report is None else asdict(report)))
+def _as_reported(state: ModelSeen, report: HostReport | None) -> ModelSeen:
+    return replace(state, reachable=True, **({} if report is None else asdict(report)))
 
 
 async def _report(endpoint: Endpoint, host: Host) -> HostReport | None:

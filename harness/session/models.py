@@ -94,12 +94,13 @@ def describe_endpoints(endpoints: Mapping[str, Endpoint], tracer: Tracer) -> Non
     for tag, endpoint in endpoints.items():
         # A trace is shown to others: where a file lies on this machine is not theirs to know.
         hidden = {"tag", "api_key_env", "path", "headers", "query"}
-        said = endpoint.model_dump(mode="json", exclude=hidden, exclude_defaults=True)
+        description = endpoint.model_dump(mode="json", exclude=hidden, exclude_defaults=True)
         if endpoint.path is not None:
-            said["file"] = endpoint.path.name
+            description["file"] = endpoint.path.name
         if "device" in endpoint.model_fields_set:
-            said["device"] = endpoint.device  # even the default, which "auto" may have become
-        tracer.instant(events.Endpoint(model=tag, more=said))
+            # Even the default, which "auto" may have become.
+            description["device"] = endpoint.device
+        tracer.instant(events.Endpoint(model=tag, more=description))
 
 
 @asynccontextmanager
@@ -153,10 +154,10 @@ async def open_models(
         opened: dict[str, OpenedEndpoint] = {}
         for tag, endpoint in endpoints.items():
             if backends and tag in backends:
-                one = OpenedEndpoint(endpoint=endpoint, backend=backends[tag])
+                opening = OpenedEndpoint(endpoint=endpoint, backend=backends[tag])
             else:
                 try:
-                    one = open_endpoint(
+                    opening = open_endpoint(
                         endpoint,
                         environment=environment,
                         cached=cache is not None,
@@ -165,22 +166,22 @@ async def open_models(
                 except (ConfigurationInvalid, ModelFileInvalid) as error:
                     if tag in required:
                         raise
-                    one = OpenedEndpoint(
+                    opening = OpenedEndpoint(
                         endpoint=endpoint, backend=ScriptedBackend(()), error=error
                     )
                     # For the required endpoints that it stands in for.
-                    for needed in (one for one in required if tag in endpoints[one].fallback):
+                    for needed in (user for user in required if tag in endpoints[user].fallback):
                         warn(
                             Notice(
                                 code="endpoint.fallback-unusable",
                                 message=f"'{tag}' cannot stand in for '{needed}': {error}",
                             )
                         )
-            for replica in one.replicas or (one,):
+            for replica in opening.replicas or (opening,):
                 stack.push_async_callback(replica.backend.aclose)
-            if one.host is not None:
-                stack.push_async_callback(one.host.aclose)
-            opened[tag] = one
+            if opening.host is not None:
+                stack.push_async_callback(opening.host.aclose)
+            opened[tag] = opening
 
         # 2. What they have in common.
         tenants = await _tenants(opened.values(), required=required)
@@ -196,7 +197,7 @@ async def open_models(
         await stack.enter_async_context(
             sampling([*sampled.values(), *devices], tracer=tracer, every_s=sample_every_s)
         )
-        usable = [one.endpoint for one in opened.values() if one.error is None]
+        usable = [entry.endpoint for entry in opened.values() if entry.error is None]
         await stack.enter_async_context(
             machine_speed_recorded(
                 usable,
@@ -205,32 +206,32 @@ async def open_models(
                 file_of=partial(_served_file, opened=opened, sampled=sampled),
             )
         )
-        known = _knowledge(endpoints)
+        knowledge = _knowledge(endpoints)
 
         # 3. The way to each.
         lines = {}
-        for tag, one in opened.items():
-            is_scripted = one.endpoint.backend == "scripted"
-            ones = one.replicas or (one,)
+        for tag, opening in opened.items():
+            is_scripted = opening.endpoint.backend == "scripted"
+            ones = opening.replicas or (opening,)
             called = [sampled[of.server].called for of in ones if of.server in sampled]
             gate = Gate(
-                max_parallel=one.endpoint.max_parallel,
-                max_queue=one.endpoint.max_queue,
-                max_outage_s=one.endpoint.max_outage_s,
+                max_parallel=opening.endpoint.max_parallel,
+                max_queue=opening.endpoint.max_queue,
+                max_outage_s=opening.endpoint.max_outage_s,
                 replicas=[_replica(of) for of in ones],
-                lease=_lease(one, budget=budget if tag in tenants else None, called=called),
+                lease=_lease(opening, budget=budget if tag in tenants else None, called=called),
                 tracer=tracer,
             )
             lines[tag] = Line(
-                endpoint=one.endpoint,
+                endpoint=opening.endpoint,
                 backend=ones[0].backend,
                 gate=gate,
                 others=tuple(of.backend for of in ones[1:]),
-                schemas=None if is_scripted else known[tag][0],
-                tools=None if is_scripted else known[tag][1],
-                identity=one.identity,
-                kv_bytes=None if one.error else kv_bytes_of(one.endpoint),
-                error=one.error,
+                schemas=None if is_scripted else knowledge[tag][0],
+                tools=None if is_scripted else knowledge[tag][1],
+                identity=opening.identity,
+                kv_bytes=None if opening.error else kv_bytes_of(opening.endpoint),
+                error=opening.error,
             )
         yield OpenModels(
             client=Client(lines=lines, tracer=tracer, cache=cache, warn=warn), budget=budget
@@ -238,7 +239,7 @@ async def open_models(
 
 
 def _lease(
-    one: OpenedEndpoint, *, budget: KeepAliveBudget | None, called: Collection[asyncio.Event]
+    opened: OpenedEndpoint, *, budget: KeepAliveBudget | None, called: Collection[asyncio.Event]
 ) -> Lease | None:
     """The lease that a call to an endpoint holds; None if it needs none.
 
@@ -246,7 +247,7 @@ def _lease(
     """
     if budget is None and not called:
         return None
-    context_tokens = one.endpoint.context_tokens if one.endpoint.path is not None else None
+    context_tokens = opened.endpoint.context_tokens if opened.endpoint.path is not None else None
 
     @asynccontextmanager
     async def held(request: Request) -> AsyncIterator[None]:
@@ -259,12 +260,12 @@ def _lease(
     return held
 
 
-def _replica(one: OpenedEndpoint) -> Replica:
+def _replica(opened: OpenedEndpoint) -> Replica:
     """One of the servers behind an endpoint, for its gate."""
-    if one.server is None:
+    if opened.server is None:
         return Replica()
-    slots = slots_source(one.endpoint, api_key=one.api_key)
-    return Replica(name=one.name, slots=slots)
+    slots = slots_source(opened.endpoint, api_key=opened.api_key)
+    return Replica(name=opened.name, slots=slots)
 
 
 def _open_cache(settings: Settings, redactor: Redactor) -> ReplyCache | None:
@@ -295,13 +296,17 @@ async def _tenants(
     If a server cannot be asked now, its model is called without being counted, unless the run
     requires it.
     """
-    hosts = {one.endpoint.tag: (one.endpoint, one.host) for one in opened if one.host is not None}
+    hosts = {
+        entry.endpoint.tag: (entry.endpoint, entry.host)
+        for entry in opened
+        if entry.host is not None
+    }
     # Side by side: a server that does not answer is not waited for once for each of its models.
-    found = await asyncio.gather(
-        *(tenant_of(*one) for one in hosts.values()), return_exceptions=True
+    results = await asyncio.gather(
+        *(tenant_of(*entry) for entry in hosts.values()), return_exceptions=True
     )
     tenants = {}
-    for tag, tenant in zip(hosts, found, strict=True):
+    for tag, tenant in zip(hosts, results, strict=True):
         if isinstance(tenant, Tenant):
             tenants[tag] = tenant
         elif tag in required or not isinstance(tenant, HarnessError):
@@ -330,7 +335,7 @@ def _open_budget(
     for model in tenants:
         if model in required or tenants[model].pin:
             check_fits(model, tenants, {device.name: device for device in devices})
-    hosts = {one.endpoint.tag: one.host for one in opened if one.host is not None}
+    hosts = {entry.endpoint.tag: entry.host for entry in opened if entry.host is not None}
     for device in devices:
         room, reserve = device.room_bytes, device.reserve_bytes
         budget = events.Budget(device=device.name, capacity_bytes=room, reserve_bytes=reserve)
@@ -341,29 +346,29 @@ def _open_budget(
         hosts={tag: hosts[tag] for tag in tenants},
         tracer=tracer,
         max_wait_s=settings.budget.max_wait_s,
-        left=[one.endpoint.tag for one in opened if one.endpoint.url is not None],
+        left=[entry.endpoint.tag for entry in opened if entry.endpoint.url is not None],
     )
 
 
 def _to_sample(opened: Iterable[OpenedEndpoint]) -> dict[str, Sampled]:
     """The servers that have counters, by address; each once, on the track of its first tag."""
     sampled: dict[str, Sampled] = {}
-    for one in (replica for each in opened for replica in each.replicas or (each,)):
-        if one.server is None or one.server in sampled:
+    for server in (replica for entry in opened for replica in entry.replicas or (entry,)):
+        if server.server is None or server.server in sampled:
             continue
-        source = metrics_source(one.endpoint, one.backend, api_key=one.api_key)
+        source = metrics_source(server.endpoint, server.backend, api_key=server.api_key)
         if source is not None:
-            track = f"server {one.endpoint.tag} {one.name}".rstrip()
-            sampled[one.server] = Sampled(source=source, track=track)
+            track = f"server {server.endpoint.tag} {server.name}".rstrip()
+            sampled[server.server] = Sampled(source=source, track=track)
     return sampled
 
 
 def _processes(opened: Iterable[OpenedEndpoint]) -> dict[str, Callable[[], int | None]]:
     """By the track of its server, how to learn the process of each engine that is started here."""
     return {
-        f"server {one.endpoint.tag}": partial(process, one.backend)
-        for one in opened
-        if one.error is None and (process := provider_of(one.endpoint).process) is not None
+        f"server {entry.endpoint.tag}": partial(process, entry.backend)
+        for entry in opened
+        if entry.error is None and (process := provider_of(entry.endpoint).process) is not None
     }
 
 
@@ -374,13 +379,15 @@ async def _served_file(
 
     Other servers are not asked.
     """
-    one = opened[endpoint.tag]
-    if one.server is None or not (one.server in sampled and sampled[one.server].called.is_set()):
+    entry = opened[endpoint.tag]
+    if entry.server is None or not (
+        entry.server in sampled and sampled[entry.server].called.is_set()
+    ):
         return None
-    said = await served_metadata(endpoint, api_key=one.api_key)
-    if said is None or said.path is None or not said.path.endswith(".gguf"):
+    metadata = await served_metadata(endpoint, api_key=entry.api_key)
+    if metadata is None or metadata.path is None or not metadata.path.endswith(".gguf"):
         return None
-    return Path(said.path)
+    return Path(metadata.path)
 
 
 def _knowledge(
@@ -442,8 +449,10 @@ def open_endpoint(
         for replica in endpoint.replicas.values():
             api_key_of(replica, environment)  # before any of them holds anything
         how = partial(open_endpoint, environment=environment, cached=cached, clock=clock)
-        each = tuple(replace(how(one), name=name) for name, one in endpoint.replicas.items())
-        return replace(each[0], endpoint=endpoint, name="", replicas=each)
+        replicas = tuple(
+            replace(how(replica), name=name) for name, replica in endpoint.replicas.items()
+        )
+        return replace(replicas[0], endpoint=endpoint, name="", replicas=replicas)
     api_key = api_key_of(endpoint, environment)
     # Files are read first: as long as they can be wrong, there is nothing to close.
     identity = reply_identity(endpoint) if cached else None

@@ -74,12 +74,12 @@ def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:
 
 def _close(runner: asyncio.Runner) -> None:
     loop = runner.get_loop()
-    left = asyncio.all_tasks(loop)
-    for task in left:
+    pending = asyncio.all_tasks(loop)
+    for task in pending:
         task.cancel()
-    if left:
-        _, left = loop.run_until_complete(asyncio.wait(left, timeout=_GRACE_S))
-    if not left:
+    if pending:
+        _, pending = loop.run_until_complete(asyncio.wait(pending, timeout=_GRACE_S))
+    if not pending:
         runner.close()
         return
     # The runner would wait for them for ever. Of what is destroyed while it is pending the loop

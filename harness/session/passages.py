@@ -114,10 +114,10 @@ class PassageLibrary:
         """
         created, digest = created or datetime.now(UTC), sha256_of(document)
         clean = self._tracer.redactor.clean
-        given = document, title, source, metadata or {}
+        arguments = document, title, source, metadata or {}
         document, title, source = map(clean, (document, title, source))
-        metadata = {k: clean(v) if isinstance(v, str) else v for k, v in given[-1].items()}
-        if (document, title, source, metadata) != given:
+        metadata = {k: clean(v) if isinstance(v, str) else v for k, v in arguments[-1].items()}
+        if (document, title, source, metadata) != arguments:
             message = f"a secret in a document is replaced before it is remembered ('{source}')"
             self._warn(Notice(code="memory.secret-replaced", message=message))
         passages = [
@@ -150,11 +150,11 @@ class PassageLibrary:
                 passages=len(passages),
                 added=len(added.new),
                 known=len(added.known),
-                merged=[{"id": one.id, "into": one.into} for one in added.merged],
+                merged=[{"id": merge.id, "into": merge.into} for merge in added.merged],
             )
             for refusal in added.refused:
-                said = map(self._tracer.excerpt, (refusal.title, refusal.reason))
-                self._tracer.instant(events.Refused(refusal.id, *said))
+                excerpts = map(self._tracer.excerpt, (refusal.title, refusal.reason))
+                self._tracer.instant(events.Refused(refusal.id, *excerpts))
                 self._warn(
                     Notice(
                         code="memory.passage-refused",
@@ -162,10 +162,10 @@ class PassageLibrary:
                         "invisible characters; 'refused' in the trace says which",
                     )
                 )
-            now = {one.id: one.into for one in added.merged}
-            ids = [now.get(passage.id, passage.id) for passage in passages]
-            kept = await self._in_thread(lambda: [store.get(one) for one in ids])
-        return tuple(passage for passage in kept if passage is not None)
+            merged_into = {merge.id: merge.into for merge in added.merged}
+            ids = [merged_into.get(passage.id, passage.id) for passage in passages]
+            stored = await self._in_thread(lambda: [store.get(id_) for id_ in ids])
+        return tuple(passage for passage in stored if passage is not None)
 
     async def recall(
         self,
@@ -185,10 +185,10 @@ class PassageLibrary:
         )
         with self._tracer.span(recall) as span:
             store = await self._open()
-            most = limit
+            candidates = limit
             if self._settings.rerank is not None and isinstance(limit, int):
-                most = max(limit, min(_RANKED_PER_HIT * limit, _MOST_RANKED))
-            search = partial(store.search, query, limit=most, mode=mode, where=where)
+                candidates = max(limit, min(_RANKED_PER_HIT * limit, _MOST_RANKED))
+            search = partial(store.search, query, limit=candidates, mode=mode, where=where)
             hits, behind = await self._in_thread(lambda: (search(), store.behind))
             hits = await self._reranked(query, hits, limit=limit)
             if budget_tokens is not None:
@@ -291,8 +291,8 @@ def _as_json(where: Filter | None) -> dict[str, object] | None:
     if where is None:
         return None
     return {
-        name: wanted if isinstance(wanted, str | int | float) else list(wanted)
-        for name, wanted in where.items()
+        name: condition if isinstance(condition, str | int | float) else list(condition)
+        for name, condition in where.items()
     }
 
 

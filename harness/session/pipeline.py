@@ -178,7 +178,7 @@ class Pipeline(Graph[ResultT]):
             "observers": observers or None,
             "origin": origin,
         }
-        given = {**(inputs or {}), **named}
+        arguments = {**(inputs or {}), **named}
         if inputs is None:
             self._refuse_inputs_among(options)
         elif twice := inputs.keys() & named.keys():
@@ -210,8 +210,8 @@ class Pipeline(Graph[ResultT]):
                     "an answer belongs to a run that asked; name the run to resume",
                     code="answer.without-run",
                 )
-            return await run.begin(given)
-        return await run.resume(resume, given, answers=answers or {})
+            return await run.begin(arguments)
+        return await run.resume(resume, arguments, answers=answers or {})
 
     run = in_own_loop(run_async, instead="pipeline.run_async(…)")
 
@@ -230,10 +230,10 @@ class Pipeline(Graph[ResultT]):
             inputs: By name.
             options: Inputs, and all that `run_async` takes.
         """
-        others = options.pop("observers", ())
+        observers = options.pop("observers", ())
 
         def run(observer: Sink) -> Coroutine[Any, Any, RunResult[Any]]:
-            return self.run_async(inputs, observers=(*others, observer), **options)
+            return self.run_async(inputs, observers=(*observers, observer), **options)
 
         return RunEvents(run)
 
@@ -313,9 +313,9 @@ class Pipeline(Graph[ResultT]):
 
     def _refuse_inputs_among(self, options: Mapping[str, object]) -> None:
         """An option with the name of an input is ambiguous."""
-        known = graph_inputs(self)
+        parameters = graph_inputs(self)
         for name, value in options.items():
-            if value is not None and name in known:
+            if value is not None and name in parameters:
                 raise InvalidInput(
                     f"'{name}' is an input of '{self.name}' and an option of run; give inputs as a "
                     f'mapping, run({{"{name}": …}}), beside which {name}= is the option',
@@ -334,8 +334,8 @@ def _check_limits(limits: object) -> None:
 def _check_backends(backends: object) -> None:
     if backends is None:
         return
-    given = backends.values() if isinstance(backends, Mapping) else [None]
-    if not all(hasattr(one, "chat") for one in given):
+    candidates = backends.values() if isinstance(backends, Mapping) else [None]
+    if not all(hasattr(backend, "chat") for backend in candidates):
         raise InvalidInput(
             f"backends={backends!r:.80} maps no tags to backends; write "
             '{"producer": ScriptedBackend(["A reply."])}, for example',

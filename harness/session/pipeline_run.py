@@ -127,7 +127,7 @@ class PipelineRun:
         earlier = run
         if not isinstance(earlier, EarlierRun):
             earlier = read_earlier_run(find_journal(earlier, lambda: self.settings.traces))
-        values, given = inputs_now(graph, inputs, earlier)
+        values, names = inputs_now(graph, inputs, earlier)
         answered = match_answers(answers, earlier.questions)
         surroundings = await Surroundings(self.settings, self.backends).beside(earlier.outputs)
         if earlier.is_finished:
@@ -137,7 +137,7 @@ class PipelineRun:
         return await self._run(
             _Part(
                 inputs=values,
-                given=given,
+                given=names,
                 limits=merged(self.limits, earlier.beginning.limits),
                 origin=self.origin or earlier.beginning.origin,
                 answers={**earlier.answers, **answered},
@@ -217,13 +217,13 @@ class PipelineRun:
                 is_batch=self.is_batch,
             ),
         )
-        known = part.earlier.answers if part.earlier else {}
+        recorded = part.earlier.answers if part.earlier else {}
         for (key, text), answer in part.answers.items():
-            if (key, text) not in known:
-                said = events.Answer(
+            if (key, text) not in recorded:
+                event = events.Answer(
                     key=key, text=trace.excerpt(text), answer=trace.excerpt(answer)
                 )
-                trace.instant(said)
+                trace.instant(event)
         # From here on the run can be killed and resumed.
         await trace.persisted()
 
@@ -371,8 +371,8 @@ def _needed_roles(graph: Graph) -> dict[str, str]:
 
 
 def _failure(ended: Execution) -> NodeFailed:
-    first, *others = ended.failures
-    failure = NodeFailed(first.node, first.error, attempts=first.attempts, others=len(others))
+    first, *rest = ended.failures
+    failure = NodeFailed(first.node, first.error, attempts=first.attempts, others=len(rest))
     failure.__cause__ = first.error
     return failure
 

@@ -99,8 +99,8 @@ async def rehearse(
     values, _ = inputs_now(graph, inputs, earlier)
     surroundings = await Surroundings(settings, backends).beside(earlier.outputs)
     ended = await rehearsed(graph, values, earlier, surroundings, through=through)
-    reasons = {one.node: one.reason for one in ended.reruns}
-    kept = frozenset(ended.reused)
+    reasons = {rerun.node: rerun.reason for rerun in ended.reruns}
+    reused = frozenset(ended.reused)
     called: set[str] = set()
     took: dict[str, dict[str, NodeRecord]] = {}
     for record in node_records(earlier.journal, latest=True):
@@ -110,28 +110,28 @@ async def rehearse(
     for label, records in took.items():
         own = records.get(label)
         is_done = own is not None and own.status in {"done", "reused"} and own.node in graph.nodes
-        if own is not None and own.times and not is_done and label not in kept:
+        if own is not None and own.times and not is_done and label not in reused:
             unfinished.append(label)
-        if not is_done or label in kept:
+        if not is_done or label in reused:
             continue
-        made = [one for one in records.values() if one.label not in kept]
-        costs = [one.cost_usd for one in made if one.cost_usd is not None]
+        calls_again = [each_call for each_call in records.values() if each_call.label not in reused]
+        costs = [each_call.cost_usd for each_call in calls_again if each_call.cost_usd is not None]
         again.append(
             Remake(
                 node=label,
                 reason=reasons.get(label, "what it takes is made again"),
-                steps=tuple(one.label for one in made if one is not own),
-                calls=sum(one.calls for one in made),
-                input_tokens=sum(one.input_tokens for one in made),
-                output_tokens=sum(one.output_tokens for one in made),
+                steps=tuple(each_call.label for each_call in calls_again if each_call is not own),
+                calls=sum(each_call.calls for each_call in calls_again),
+                input_tokens=sum(each_call.input_tokens for each_call in calls_again),
+                output_tokens=sum(each_call.output_tokens for each_call in calls_again),
                 cost_usd=sum(costs) if costs else None,
             )
         )
     return Rehearsal(
-        kept=tuple(one for one in ended.reused if "/" not in one),
+        kept=tuple(label for label in ended.reused if "/" not in label),
         made_again=tuple(again),
         unfinished=tuple(unfinished),
-        new=tuple(one for one in graph.nodes if one not in called and one not in ended.outputs),
+        new=tuple(name for name in graph.nodes if name not in called and name not in ended.outputs),
         renamed=renamed_nodes(ended),
     )
 
@@ -181,8 +181,8 @@ class _NoCalls:
     async def call(self, work: Work) -> object:
         """See `Executor.call`."""
         if work.label.startswith(self._through) and "/" not in work.label:
-            made: Any = work.function(**work.arguments)
-            return await made
+            value: Any = work.function(**work.arguments)
+            return await value
         self.was_asked = True
         # No error: no policy tries it again, puts a default in its place, or ends the run.
         raise Suspended
@@ -195,7 +195,7 @@ class _NoCalls:
 def _from_journal(graph: Graph, ended: Execution, earlier: EarlierRun) -> RunResult:
     journal, path = earlier.journal, earlier.journal.path
     timelines = {form: path.with_suffix(TIMELINES[form][0]) for form in TIMELINES}
-    there = {form: one if one.is_file() else None for form, one in timelines.items()}
+    existing = {form: path if path.is_file() else None for form, path in timelines.items()}
     return RunResult(
         run_id=journal.started.run_id,
         pipeline=graph.name,
@@ -213,8 +213,8 @@ def _from_journal(graph: Graph, ended: Execution, earlier: EarlierRun) -> RunRes
         duration_s=0.0,
         files=RunFiles(
             journal=path,
-            chrome_trace=there["chrome"],
-            perfetto_trace=there["perfetto"],
+            chrome_trace=existing["chrome"],
+            perfetto_trace=existing["perfetto"],
             audit_log=path.parent / AUDIT_LOG,
         ),
         warnings=(*earlier.notices, *result_notices(graph, ended), *rename_notices(ended)),

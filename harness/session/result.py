@@ -138,8 +138,8 @@ def call_result(graph: Graph[ResultT], outputs: Mapping[str, object]) -> CallRes
 
 def result_of(graph: Graph[ResultT], ended: Execution) -> ResultT:
     """The result node's output; None without one."""
-    given: Any = ended.outputs.get(graph.result_node)
-    return cast("ResultT", None if isinstance(given, Skipped) else given)
+    output: Any = ended.outputs.get(graph.result_node)
+    return cast("ResultT", None if isinstance(output, Skipped) else output)
 
 
 def result_notices(graph: Graph, ended: Execution) -> Iterator[Notice]:
@@ -176,14 +176,14 @@ def run_spent(journal: Journal) -> RunSpent:
     Raises:
         JournalInvalid: A line in the middle is not a record.
     """
-    seen = events.Events()
-    calls = calls_of(seen.noted(journal.items(SpanRecord, Instant)))
+    recorded = events.Events()
+    calls = calls_of(recorded.noted(journal.items(SpanRecord, Instant)))
     sent: list[events.Request] = [
         call
-        for call in (*calls, *priced_asides(seen[events.OtherRequest]))
+        for call in (*calls, *priced_asides(recorded[events.OtherRequest]))
         if call.was_sent and not call.from_cache
     ]
-    endpoints = seen[events.Endpoint]
+    endpoints = recorded[events.Endpoint]
     charges = charges_of(sent, endpoints)
     uncounted = [call for call in sent if call.input_tokens is None]
     return RunSpent(

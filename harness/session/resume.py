@@ -114,7 +114,7 @@ class EarlierRun:
     @property
     def notices(self) -> tuple[Notice, ...]:
         """Warnings about its missing parts."""
-        return tuple(Notice(code="resume.salvaged", message=one) for one in self.lost)
+        return tuple(Notice(code="resume.salvaged", message=loss) for loss in self.lost)
 
     @property
     def spent(self) -> RunSpent:
@@ -134,7 +134,7 @@ def record_beginning(
 ) -> None:
     """Records the beginning of a run, with only the given inputs."""
     origin = beginning.origin
-    limits = {name: one for name, one in asdict(beginning.limits).items() if one is not None}
+    limits = {name: limit for name, limit in asdict(beginning.limits).items() if limit is not None}
     tracer.instant(
         events.Pipeline(
             pipeline=graph.name,
@@ -150,19 +150,19 @@ def record_beginning(
             is_batch=beginning.is_batch,
         )
     )
-    known = graph_inputs(graph)
+    parameters = graph_inputs(graph)
     for name, value in inputs.items():
         try:
-            data = value_form(known[name].annotation).encode(value)
+            data = value_form(parameters[name].annotation).encode(value)
         except TypeError:
             tracer.instant(events.Input(input=name))
         else:
-            given = events.Input(
+            event = events.Input(
                 input=name,
                 value_sha256=tracer.content(data.decode()),
                 digest=tracer.excerpt(digest(data)),
             )
-            tracer.instant(given)
+            tracer.instant(event)
 
 
 def record_outcome(tracer: Tracer, ended: Execution) -> None:
@@ -170,12 +170,12 @@ def record_outcome(tracer: Tracer, ended: Execution) -> None:
     tracer.instant(
         events.Outcome(
             status=ended.status,
-            failed=tuple(one.node for one in ended.failures[:_MOST]),
+            failed=tuple(failure.node for failure in ended.failures[:_MOST]),
             failures=len(ended.failures),
             skips=len(ended.skips),
             reused=len(ended.reused),
             made_again=len(ended.reruns),
-            questions=tuple(one.key for one in ended.questions),
+            questions=tuple(question.key for question in ended.questions),
         )
     )
 
@@ -192,45 +192,47 @@ def read_earlier_run(path: Path) -> EarlierRun:
     """
     journal = Journal(path)
     sizes = _sizes(journal)
-    found = _Found()
+    collected = _Found()
     for item in journal.items(SpanRecord, Instant, NodeOutput):
         if isinstance(item, NodeOutput):
-            found.outputs.append(item)
+            collected.outputs.append(item)
         elif isinstance(item, Instant):
-            found.take(item)
+            collected.take(item)
         elif attempt := events.NodeAttempt.of(item):
-            found.note_call(attempt)
-    if found.beginning is None:
+            collected.note_call(attempt)
+    if collected.beginning is None:
         raise InvalidInput(
             "it ended before anything was recorded, or an earlier version recorded it; begin a "
             "new run",
             path=path,
             code="resume.never-began",
         )
-    if found.beginning.content != "full":
+    if collected.beginning.content != "full":
         raise InvalidInput(
-            f'it recorded no texts (content = "{found.beginning.content}"), so there are no '
+            f'it recorded no texts (content = "{collected.beginning.content}"), so there are no '
             'outputs to resume from; to resume later runs, set content = "full" under [trace]',
             path=path,
             code="resume.no-texts",
         )
-    texts = journal.texts({one.value_sha256 for one in found.inputs.values()} - {None})
+    texts = journal.texts(
+        {recorded.value_sha256 for recorded in collected.inputs.values()} - {None}
+    )
     return EarlierRun(
         journal=journal,
-        beginning=found.beginning,
+        beginning=collected.beginning,
         inputs={
-            name: RecordedInput(text=texts.get(one.value_sha256), digest=one.digest or "")
-            for name in {**dict.fromkeys(found.beginning.inputs), **found.inputs}
-            for one in [
-                found.inputs.get(name) or events.Input(input=name, value_sha256=None, digest="")
+            name: RecordedInput(text=texts.get(digest.value_sha256), digest=digest.digest or "")
+            for name in {**dict.fromkeys(collected.beginning.inputs), **collected.inputs}
+            for digest in [
+                collected.inputs.get(name) or events.Input(input=name, value_sha256=None, digest="")
             ]
         },
-        outputs=Earlier(found.outputs, found.codes),
-        answers=found.answers,
-        questions=tuple(found.questions.values()),
-        loops=earlier_loops(journal, found.outputs, lost=bool(found.lost)),
-        misled=frozenset(found.misled),
-        lost=tuple(found.lost),
+        outputs=Earlier(collected.outputs, collected.codes),
+        answers=collected.answers,
+        questions=tuple(collected.questions.values()),
+        loops=earlier_loops(journal, collected.outputs, lost=bool(collected.lost)),
+        misled=frozenset(collected.misled),
+        lost=tuple(collected.lost),
         sizes=sizes,
     )
 
@@ -263,8 +265,8 @@ class _Found:
         if pipeline := events.Pipeline.of(instant):
             self.beginning = _beginning(pipeline)
             self.inputs.clear()
-        elif given := events.Input.of(instant):
-            self.inputs[given.input] = given
+        elif given_input := events.Input.of(instant):
+            self.inputs[given_input.input] = given_input
         elif asked := events.Question.of(instant):
             node, _, _ = asked.key.rpartition("/")
             self.questions[asked.key] = Question(
@@ -282,26 +284,28 @@ class _Found:
         elif outcome := events.Outcome.of(instant):
             # A question that a part did not ask before it ended is obsolete.
             self.questions = {
-                key: one for key, one in self.questions.items() if key in outcome.questions
+                key: question
+                for key, question in self.questions.items()
+                if key in outcome.questions
             }
 
 
-def _beginning(said: events.Pipeline) -> Beginning:
+def _beginning(event: events.Pipeline) -> Beginning:
     return Beginning(
         origin=None
-        if said.target is None
+        if event.target is None
         else Origin(
-            target=said.target,
-            config=Path(said.config) if said.config else None,
-            roles=dict(said.roles),
-            memory=place_of(said.memory) if said.memory else None,
-            seed=said.seed,
-            engine=said.engine,
+            target=event.target,
+            config=Path(event.config) if event.config else None,
+            roles=dict(event.roles),
+            memory=place_of(event.memory) if event.memory else None,
+            seed=event.seed,
+            engine=event.engine,
         ),
-        limits=Limits(**said.limits),
-        content=said.content,
-        inputs=said.inputs,
-        is_batch=said.is_batch,
+        limits=Limits(**event.limits),
+        content=event.content,
+        inputs=event.inputs,
+        is_batch=event.is_batch,
     )
 
 
@@ -339,31 +343,31 @@ def inputs_now(
             path=earlier.journal.path,
             code="resume.other-pipeline",
         )
-    given = _with_recorded(graph, earlier, inputs)
-    return bind_inputs(graph, given), frozenset(given)
+    values = _with_recorded(graph, earlier, inputs)
+    return bind_inputs(graph, values), frozenset(values)
 
 
 def _with_recorded(
     graph: Graph, earlier: EarlierRun, inputs: Mapping[str, object]
 ) -> dict[str, object]:
-    given = dict(inputs)
-    known = graph_inputs(graph)
-    for name, one in earlier.inputs.items():
-        if name in given or name not in known:  # replaced, or no longer an input
+    values = dict(inputs)
+    parameters = graph_inputs(graph)
+    for name, recorded in earlier.inputs.items():
+        if name in values or name not in parameters:  # replaced, or no longer an input
             continue
         try:
-            if one.text is None:
+            if recorded.text is None:
                 raise TypeError("it has no form in JSON, or is lost")
-            if digest(one.text.encode()) != one.digest:
+            if digest(recorded.text.encode()) != recorded.digest:
                 raise TypeError("a secret was left out of it")
-            given[name] = value_form(known[name].annotation).restore(one.text.encode())
+            values[name] = value_form(parameters[name].annotation).restore(recorded.text.encode())
         except TypeError as error:
             raise InvalidInput(
                 f"input '{name}' cannot be restored from the journal ({error}); give it again: "
                 f"--set {name}=…, or by its name to Pipeline.run",
                 code="resume.input-lost",
             ) from error
-    return given
+    return values
 
 
 # --- renamed nodes ------------------------------------------------------------------------------
@@ -376,15 +380,15 @@ def labels_before(ended: Execution) -> frozenset[str]:
 
 def renamed_nodes(ended: Execution) -> dict[str, str]:
     """The names that reused nodes had in the earlier parts of the run, by their names now."""
-    return {_node_of(now): _node_of(before) for now, before in ended.renamed.items()}
+    return {_node_of(new): _node_of(before) for new, before in ended.renamed.items()}
 
 
 def rename_notices(ended: Execution) -> Iterator[Notice]:
     """A notice for each node that was recognized under a new name."""
-    for now, before in renamed_nodes(ended).items():
+    for new, before in renamed_nodes(ended).items():
         yield Notice(
             code="resume.node-renamed",
-            message=f"'{now}' has the code that '{before}' had: its output is used again under "
+            message=f"'{new}' has the code that '{before}' had: its output is used again under "
             "the new name",
         )
 
@@ -430,7 +434,7 @@ def only_question(questions: Sequence[Question]) -> Question:
             code="answer.none-asked",
         )
     if len(questions) > 1:
-        listed = "; ".join(f"{one.key}: {_title(one)}" for one in questions)
+        listed = "; ".join(f"{question.key}: {_title(question)}" for question in questions)
         raise InvalidInput(
             f"{len(questions)} questions wait for an answer ({listed}); name one: --answer "
             f"{questions[0].key}=…",
@@ -445,14 +449,14 @@ def _title(question: Question) -> str:
 
 
 def _asked(name: str, questions: Sequence[Question]) -> Question:
-    asked = [one for one in questions if one.key == name]
-    asked = asked or [one for one in questions if one.node == name]
-    if len(asked) == 1:
-        return asked[0]
-    if asked:
-        keys = ", ".join(one.key for one in asked)
+    matching = [question for question in questions if question.key == name]
+    matching = matching or [question for question in questions if question.node == name]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        keys = ", ".join(question.key for question in matching)
         raise InvalidInput(
-            f"node '{name}' asks {len(asked)} questions; name one of them: {keys}",
+            f"node '{name}' asks {len(matching)} questions; name one of them: {keys}",
             code="answer.several-of-node",
         )
     if not questions:
@@ -461,7 +465,7 @@ def _asked(name: str, questions: Sequence[Question]) -> Question:
         )
     raise InvalidInput(
         f"no question '{name}' waits for an answer; "
-        + did_you_mean(name, [one.key for one in questions]),
+        + did_you_mean(name, [question.key for question in questions]),
         code="answer.question-unknown",
     )
 
@@ -480,25 +484,25 @@ def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
         JournalInvalid: The journal is damaged.
     """
     remembered = [
-        one
-        for one in events.Events(journal.spans())[events.Remember]
-        if one.status == "ok" and one.document_sha256
+        event
+        for event in events.Events(journal.spans())[events.Remember]
+        if event.status == "ok" and event.document_sha256
     ]
-    texts = journal.texts({one.document_sha256 for one in remembered})
+    texts = journal.texts({event.document_sha256 for event in remembered})
     documents: list[dict[str, Any]] = []
-    for one in remembered:
+    for event in remembered:
         document = {
-            "document": _whole(texts.get(one.document_sha256), digest=one.digest),
-            "title": one.title or "",
-            "source": one.source or "",
-            "quality": one.quality,
-            "metadata": one.metadata or {},
+            "document": _whole(texts.get(event.document_sha256), digest=event.digest),
+            "title": event.title or "",
+            "source": event.source or "",
+            "quality": event.quality,
+            "metadata": event.metadata or {},
             # An earlier version did not record it.
-            "created": one.created and datetime.fromisoformat(one.created),
+            "created": event.created and datetime.fromisoformat(event.created),
         }
         if document not in documents:
             documents.append(document)
-    whole = [one for one in documents if one["document"] is not None]
+    whole = [document for document in documents if document["document"] is not None]
     return whole, len(documents) - len(whole)
 
 

@@ -91,9 +91,9 @@ class Roles:
     def producer(self) -> str | None:
         """Tag of the producer's endpoint; None if ambiguous. A draw does not change it."""
         evaluators = {*self.evaluators, *(self.pool or ())}
-        others = [tag for tag in self._endpoints if tag not in evaluators]
-        is_clear = self._produces and len(others) == 1
-        return self._named(PRODUCER) or (others[0] if is_clear else None)
+        candidates = [tag for tag in self._endpoints if tag not in evaluators]
+        is_clear = self._produces and len(candidates) == 1
+        return self._named(PRODUCER) or (candidates[0] if is_clear else None)
 
     @property
     def in_use(self) -> frozenset[str]:
@@ -184,9 +184,9 @@ def with_backends(
     return cast
 
 
-def meant_role(role: str, known: Collection[str]) -> str | None:
+def meant_role(role: str, names: Collection[str]) -> str | None:
     """The known role that a name is nearly, but not exactly."""
-    if role in known:
+    if role in names:
         return None
-    near = difflib.get_close_matches(role, sorted(known), n=1, cutoff=0.8)
+    near = difflib.get_close_matches(role, sorted(names), n=1, cutoff=0.8)
     return near[0] if near else None

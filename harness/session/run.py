@@ -370,7 +370,7 @@ class Run:
         step_options: ChatOptions = {**options, "allow_empty": True}
 
         async def ask(messages: tuple[Message, ...]) -> Completion:
-            specs = tuple(one.spec for one in usable)
+            specs = tuple(tool.spec for tool in usable)
             return await self.chat(role, messages, tools=specs, **step_options)
 
         result = await run_agent(
@@ -572,7 +572,7 @@ class Run:
             self._call.use(self._session.surroundings.noted("seed"))
         # With another model a loop begins again: its rounds would be of both.
         players = self._session.surroundings.noted(f"model:{PRODUCER}", f"model:{EVALUATOR}")
-        call_key = "-".join([call_key, *(one.digest for one in players.values())])
+        call_key = "-".join([call_key, *(player.digest for player in players.values())])
         about = [text for part in by_section(sources) for text in part]
         key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=about, draft=draft)
         before = rounds or self._rounds_before(key, chosen.rubric, drafts)
@@ -649,9 +649,9 @@ class Run:
         """The request's seed; of a sampled call without one, made of the run's."""
         if request.seed is not None or not request.temperature or self._session.seed is None:
             return request.seed
-        said = [self._session.seed, self._label, *(m.content for m in request.messages)]
+        material = [self._session.seed, self._label, *(m.content for m in request.messages)]
         # As many bits as every server takes.
-        return int.from_bytes(sha256(repr(said).encode()).digest()[:3])
+        return int.from_bytes(sha256(repr(material).encode()).digest()[:3])
 
     def _passages(self) -> PassageLibrary:
         """The memory, for a call that may ask models."""

@@ -108,8 +108,8 @@ def device_sources(
             for number, gpu in enumerate(gpus.found):
                 sources[gpu.name] = GpuSource(gpus, number)
         sampled = [Sampled(source=source, track=track) for track, source in sources.items()]
-        for one in sampled:
-            one.called.set()
+        for entry in sampled:
+            entry.called.set()
         yield sampled
 
 
@@ -128,11 +128,11 @@ class CoreSource(_Source):
 
     async def read(self) -> tuple[Reading, ...]:
         """Nothing at first, or where Linux does not count."""
-        before, now = self._before, core_use()
-        self._before = now
-        if before is None or now is None or now.total_s <= before.total_s:
+        before, current = self._before, core_use()
+        self._before = current
+        if before is None or current is None or current.total_s <= before.total_s:
             return ()
-        share = (now.busy_s - before.busy_s) / (now.total_s - before.total_s)
+        share = (current.busy_s - before.busy_s) / (current.total_s - before.total_s)
         return (Reading(name="cores in use", unit="share", value=round(share, 3)),)
 
 
@@ -150,18 +150,18 @@ class ProcessSource(_Source):
     async def read(self) -> tuple[Reading, ...]:
         """Of the cores it used nothing at first, or after another process took its place."""
         process_id, now_ns = self._process_id(), self._clock()
-        now = None if process_id is None else process_use(process_id)
+        current = None if process_id is None else process_use(process_id)
         before, self._before = self._before, None
-        if process_id is None or now is None:
+        if process_id is None or current is None:
             return ()
-        self._before = process_id, now_ns, now
-        resident_bytes = now.resident_bytes // _MIB * _MIB
+        self._before = process_id, now_ns, current
+        resident_bytes = current.resident_bytes // _MIB * _MIB
         readings = [
             Reading(name="process memory", unit="bytes", value=resident_bytes),
-            Reading(name="page", unit="faults", value=now.page_faults),
+            Reading(name="page", unit="faults", value=current.page_faults),
         ]
         if before is not None and before[0] == process_id and now_ns > before[1]:
-            cores = (now.cpu_s - before[2].cpu_s) * 1e9 / (now_ns - before[1])
+            cores = (current.cpu_s - before[2].cpu_s) * 1e9 / (now_ns - before[1])
             readings.append(Reading(name="CPU", unit="cores", value=round(cores, 2)))
         return tuple(readings)
 
@@ -176,7 +176,7 @@ class GpuSource(_Source):
     async def read(self) -> tuple[Reading, ...]:
         """What it tells; asked in a thread, since a driver may take its time."""
         state = await asyncio.to_thread(self._gpus.state, self._number)
-        told = (
+        quantities = (
             ("in use", "share", state.busy),
             ("memory in use", "share", state.memory_busy),
             ("memory taken", "bytes", state.used_bytes),
@@ -184,6 +184,6 @@ class GpuSource(_Source):
         )
         return tuple(
             Reading(name=name, unit=unit, value=value)
-            for name, unit, value in told
+            for name, unit, value in quantities
             if value is not None
         )

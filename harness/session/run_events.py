@@ -70,11 +70,11 @@ class RunEvent:
 
     def as_json(self) -> str:
         """One line with the fields that are not None, and the main fields of the result."""
-        said = {one.name: getattr(self, one.name) for one in fields(self)}
-        said = {name: value for name, value in said.items() if value is not None}
+        values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
+        values = {name: value for name, value in values.items() if value is not None}
         if self.result is not None:
-            said["result"] = {name: getattr(self.result, name) for name in _TOLD_OF_A_RESULT}
-        return orjson.dumps(to_jsonable_python(said, fallback=repr)).decode()
+            values["result"] = {name: getattr(self.result, name) for name in _TOLD_OF_A_RESULT}
+        return orjson.dumps(to_jsonable_python(values, fallback=repr)).decode()
 
 
 class RunEvents(Stream[RunEvent, RunResult]):
@@ -90,19 +90,19 @@ class RunEvents(Stream[RunEvent, RunResult]):
     """
 
     def __init__(self, run: Callable[[Sink], Coroutine[Any, Any, RunResult]]) -> None:
-        told = Told[RunEvent](
-            lambda before, more: replace(before, text=f"{before.text}{more.text}"),
+        queue = Told[RunEvent](
+            lambda before, after: replace(before, text=f"{before.text}{after.text}"),
             most=_MOST_WAITING,
             missed=lambda number: RunEvent(kind="missed", missed=number),
         )
-        super().__init__(partial(_told, run, told), told)
+        super().__init__(partial(_told, run, queue), queue)
 
 
 async def _told(
-    run: Callable[[Sink], Coroutine[Any, Any, RunResult]], told: Told[RunEvent]
+    run: Callable[[Sink], Coroutine[Any, Any, RunResult]], queue: Told[RunEvent]
 ) -> RunResult:
-    result = await run(_Observer(told))
-    told.tell(RunEvent(kind="done", result=result))
+    result = await run(_Observer(queue))
+    queue.tell(RunEvent(kind="done", result=result))
     return result
 
 
@@ -111,8 +111,8 @@ class _Observer:
 
     hears_text = True
 
-    def __init__(self, told: Told[RunEvent]) -> None:
-        self._told = told
+    def __init__(self, queue: Told[RunEvent]) -> None:
+        self._told = queue
         self._open: dict[int, SpanStarted] = {}
         self._attempts: dict[str, int] = {}
 
@@ -148,9 +148,11 @@ class _Observer:
         span = joined(self._open[record.id], record)
         if events.NodeAttempt.of(span) and span.status != "ok":
             self._tell("node ended", span.id, status=attempt_status(span), error=span.error)
-        elif (one := events.Evaluate.of(span)) and one.composite is not None:
-            scores, composite = one.scores, one.composite
-            self._tell("verdict", span.id, composite=composite, passed=one.passed, scores=scores)
+        elif (evaluated := events.Evaluate.of(span)) and evaluated.composite is not None:
+            scores, composite = evaluated.scores, evaluated.composite
+            self._tell(
+                "verdict", span.id, composite=composite, passed=evaluated.passed, scores=scores
+            )
         elif (loop := events.Loop.of(span)) and loop.stop_reason is not None:
             self._tell("loop ended", span.id, stop_reason=loop.stop_reason, round=loop.best_round)
 
@@ -160,13 +162,17 @@ class _Observer:
             self._tell("node ended", node=label, status="skipped", error=skip.detail)
         elif reuse := events.Reuse.of(instant):
             self._tell("node ended", node=label_of(reuse.node, reuse.item), status="reused")
-        elif one := events.Round.of(instant):
-            number, composite = one.round, one.composite
-            self._tell("round", one.span, round=number, composite=composite, passed=one.passed)
-        elif said := events.Warned.of(instant):
-            self._tell("warning", said.span, code=said.code, message=said.message)
-        elif asked := events.Question.of(instant):
-            self._tell("question", asked.span, key=asked.key, text=asked.text, form=asked.form)
+        elif round_ := events.Round.of(instant):
+            number, composite = round_.round, round_.composite
+            self._tell(
+                "round", round_.span, round=number, composite=composite, passed=round_.passed
+            )
+        elif warning := events.Warned.of(instant):
+            self._tell("warning", warning.span, code=warning.code, message=warning.message)
+        elif question := events.Question.of(instant):
+            self._tell(
+                "question", question.span, key=question.key, text=question.text, form=question.form
+            )
 
     def _tell(
         self,
@@ -175,11 +181,11 @@ class _Observer:
         *,
         piece_of: int | None = None,
         node: str | None = None,
-        **said: Any,  # noqa: ANN401
+        **fields_: Any,  # noqa: ANN401
     ) -> None:
         """Sends an event of a node, or of the node around a span."""
         around = self._open.get(span or 0)
         while around is not None and not (attempt := events.NodeAttempt.of(around)):
             around = self._open.get(around.parent or 0)
         label = attempt.label if around is not None and attempt is not None else node
-        self._told.tell(RunEvent(kind=kind, node=label, **said), key=piece_of)
+        self._told.tell(RunEvent(kind=kind, node=label, **fields_), key=piece_of)

@@ -94,9 +94,9 @@ class ComparedModels:
         chains = (chain for tag in tags for chain in chains_from(tag, self.endpoints))
         return tuple(self.endpoints[tag] for tag in dict.fromkeys(chain[-1] for chain in chains))
 
-    def take_word(self, said: Mapping[str, ModelMetadata]) -> None:
+    def take_word(self, metadata_by_tag: Mapping[str, ModelMetadata]) -> None:
         """Replaces what is known of models with what their servers say, by tag."""
-        for tag, metadata in said.items():
+        for tag, metadata in metadata_by_tag.items():
             self._identities[tag] = model_identity(self.endpoints[tag], metadata)
 
     def kinship(self, producer: str, evaluator: str) -> Kinship:
@@ -163,19 +163,21 @@ class ComparedModels:
                     "judge with Q8_0 or better, or set the thresholds by this model's own scores",
                 )
 
-    def _relation(self, one: str, other: str) -> Relation:
-        return "same" if one == other else relation_of(self.identity(one), self.identity(other))
+    def _relation(self, first: str, second: str) -> Relation:
+        return (
+            "same" if first == second else relation_of(self.identity(first), self.identity(second))
+        )
 
     def _whose_word(self, kinship: Kinship) -> str:
         """That servers say so, as the end of a sentence; empty if the settings do."""
-        said = [
+        reporting = [
             role
             for role, chain in ((PRODUCER, kinship.producer), (EVALUATOR, kinship.evaluator))
             if self.identity(chain[-1]).source == "server"
         ]
-        if len(said) == 2:
+        if len(reporting) == 2:
             return ", as their servers say"
-        return f", as the {said[0]}'s server says" if said else ""
+        return f", as the {reporting[0]}'s server says" if reporting else ""
 
     def _whereabouts(self, chain: Chain) -> str:
         endpoint = self.endpoints[chain[-1]]
@@ -185,8 +187,8 @@ class ComparedModels:
             place = f"{endpoint.model_id} at {endpoint.url}" if endpoint.url else endpoint.model_id
             served = self.identity(chain[-1]).served
             place += f", serving {served}" if served else ""
-        way = f", by the fallbacks {' -> '.join(chain)}" if len(chain) > 1 else ""
-        return f"'{chain[0]}' ({place}{way})"
+        route = f", by the fallbacks {' -> '.join(chain)}" if len(chain) > 1 else ""
+        return f"'{chain[0]}' ({place}{route})"
 
 
 def refusal(what: str, relation: Relation) -> SameModel | SameFamily:
@@ -303,8 +305,8 @@ def _why_not(producer: str, tag: str, models: ComparedModels) -> str | None:
     objection = models.objection(kinship)
     if objection is None:
         return None
-    ways = [chain for chain in (kinship.producer, kinship.evaluator) if len(chain) > 1]
-    over = "".join(f", by the fallbacks {' -> '.join(chain)}" for chain in ways)
+    routes = [chain for chain in (kinship.producer, kinship.evaluator) if len(chain) > 1]
+    over = "".join(f", by the fallbacks {' -> '.join(chain)}" for chain in routes)
     return f"it and the producer '{producer}' {objection}{over}"
 
 

@@ -349,14 +349,14 @@ def load_settings(
         if endpoints.setdefault(tag, endpoint) is not endpoint:
             log_warning("the endpoint of that name is asked", code="roles.tag-first", tag=tag)
     # What is given is the user's own.
-    given = {} if memory is None else {"path": memory, "written_in": None}
+    store = {} if memory is None else {"path": memory, "written_in": None}
     if roles and produces:
         _warn_of_producer(endpoints, settings.roles, roles)
     return settings.model_copy(
         update={
             "endpoints": endpoints,
             "roles": {**settings.roles, **(roles or {})},
-            "memory": settings.memory.model_copy(update=given),
+            "memory": settings.memory.model_copy(update=store),
         }
     )
 
@@ -366,20 +366,20 @@ def named_models(names: Iterable[str]) -> dict[str, Endpoint]:
 
     An API's usual key goes to its own host, and Ollama's models are those of this machine.
     """
-    found = {}
+    settings_found = {}
     for name in names:
         provider, _, model = name.partition("/")
         if model and provider == "ollama":
             url = "http://127.0.0.1:11434"
-            found[name] = Endpoint(tag=name, backend="ollama", url=url, model_id=model)
+            settings_found[name] = Endpoint(tag=name, backend="ollama", url=url, model_id=model)
         elif model and provider in MANAGED_APIS:
-            found[name] = Endpoint(tag=name, backend="litellm", model_id=name)
-    return found
+            settings_found[name] = Endpoint(tag=name, backend="litellm", model_id=name)
+    return settings_found
 
 
-def _say_where_settings_are(here: Path) -> None:
+def _say_where_settings_are(folder: Path) -> None:
     # Not read: in a folder of several users, such as /tmp, the file may be anyone's.
-    above = next((one for one in here.parents if (one / SETTINGS_FILE).is_file()), None)
+    above = next((parent for parent in folder.parents if (parent / SETTINGS_FILE).is_file()), None)
     if above is not None:
         log_warning(
             f"there is no {SETTINGS_FILE} here, and that of {above} is not read; work there, or "
@@ -391,20 +391,20 @@ def _say_where_settings_are(here: Path) -> None:
 def _warn_of_producer(
     endpoints: Mapping[str, Endpoint],
     written: Mapping[str, str | tuple[str, ...]],
-    given: Mapping[str, str],
+    overrides: Mapping[str, str],
 ) -> None:
     """Warns if a given role takes the producer's model away from it."""
     try:
         was = Roles(endpoints, written).producer
-        now = Roles(endpoints, {**written, **given}).producer
+        current = Roles(endpoints, {**written, **overrides}).producer
     except ConfigurationInvalid:
         return  # an error of its own when the roles are used
-    if was != now and PRODUCER not in given:
+    if was != current and PRODUCER not in overrides:
         log_warning(
             "the given roles change the producer; to keep it, give the role 'producer' too",
             code="roles.producer-changed",
             was=was,
-            now=now,
+            now=current,
         )
 
 
@@ -422,8 +422,8 @@ def _read_file(path: Path, environment: Mapping[str, str]) -> Settings:
         ) from error
     except tomllib.TOMLDecodeError as error:
         # tomllib ends its messages with "(at line 3, column 7)".
-        found = re.search(r"at line (\d+)", str(error))
-        line = int(found[1]) if found else None
+        match = re.search(r"at line (\d+)", str(error))
+        line = int(match[1]) if match else None
         raise ConfigurationInvalid(
             f"not TOML: {error}", path=path, line=line, code="config.not-toml"
         ) from error
@@ -439,13 +439,13 @@ def _read_file(path: Path, environment: Mapping[str, str]) -> Settings:
         for problem in error.errors():
             line = _line_of(tuple(str(part) for part in problem["loc"]), text)
             mistakes.append((line, _explain(problem)))
-        (line, said), *others = sorted(mistakes, key=lambda one: one[0] or 0)
-        more = "".join(
-            f"\n{InvalidInput(one.message, code=one.code, path=path, line=at)}"
-            for at, one in others
+        (line, said), *rest = sorted(mistakes, key=lambda mistake: mistake[0] or 0)
+        further = "".join(
+            f"\n{InvalidInput(text.message, code=text.code, path=path, line=at)}"
+            for at, text in rest
         )
         raise ConfigurationInvalid(
-            said.message + more, code=said.code, path=path, line=line
+            said.message + further, code=said.code, path=path, line=line
         ) from error
 
 
@@ -461,8 +461,8 @@ def _endpoints_from(environment: Mapping[str, str]) -> dict[str, Endpoint]:
         problem = Notice(code="config.not-json", message=f"not JSON: {error}")
         cause: Exception = error
     except ValidationError as error:
-        said = [_explain(one) for one in error.errors()]
-        problem = replace(said[0], message="; ".join(one.message for one in said))
+        faults = [_explain(fault) for fault in error.errors()]
+        problem = replace(faults[0], message="; ".join(fault.message for fault in faults))
         cause = error
     raise ConfigurationInvalid(
         f'{ENDPOINTS_VARIABLE}: {problem.message}; its form is {{"<tag>": {{"url": "http://…/v1", '
@@ -526,11 +526,11 @@ def _explain(problem: Any) -> Notice:  # noqa: ANN401 - pydantic's ErrorDetails,
         offered = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
         given = str(problem["input"])
         message = f"'{given}' is not one of its values; {did_you_mean(given, offered)}"
-    said = Notice(
+    notice = Notice(
         code="config.setting-invalid", message=f"{where}: {message}" if where else message
     )
     mistake = problem.get("ctx", {}).get("error")
-    return replace(said, code=mistake.code) if isinstance(mistake, Mistake) else said
+    return replace(notice, code=mistake.code) if isinstance(mistake, Mistake) else notice
 
 
 def _fields_at(location: tuple[int | str, ...]) -> set[str]:
@@ -557,13 +557,13 @@ def _line_of(location: tuple[str, ...], text: str) -> int | None:
     for number, line in enumerate(text.splitlines(), start=1):
         if header := re.match(r"\s*\[+([^\]]+)\]+", line):
             table = _key_parts(header[1])
-            here = table
+            path = table
         elif key := re.match(r"\s*([\w\"'.-]+)\s*=", line):
-            here = (*table, *_key_parts(key[1]))
+            path = (*table, *_key_parts(key[1]))
         else:
             continue
-        if here == location[: len(here)] and len(here) > best[0]:
-            best = (len(here), number)
+        if path == location[: len(path)] and len(path) > best[0]:
+            best = (len(path), number)
     return best[1]
 
 
@@ -580,10 +580,10 @@ def check_engine(engine: str) -> str:
     Raises:
         Mistake: No such executor is installed.
     """
-    known = [IN_PROCESS, *plugin_names("executors")]
-    if engine not in known:
+    names = [IN_PROCESS, *plugin_names("executors")]
+    if engine not in names:
         raise Mistake(
-            f"no executor '{engine}' is installed; " + did_you_mean(engine, known),
+            f"no executor '{engine}' is installed; " + did_you_mean(engine, names),
             code="execution.engine-unknown",
         )
     return engine

@@ -131,10 +131,10 @@ class Surroundings:
             return None  # whichever answered is valid, if it is of the role's definition
         if kind == "place":
             return self._move(role, tag, uses)
-        before, now = uses[name], self._one(name)
-        if now is not None and now.digest == before:
+        before, current = uses[name], self._one(name)
+        if current is not None and current.digest == before:
             return None
-        said = {
+        subject = {
             "model": f"its model for '{rest}'",
             "fallback": f"'{tag}', which answered for '{role}',",
             "rubric": f"rubric '{rest}'",
@@ -145,26 +145,28 @@ class Surroundings:
             "embedder": "the model that embeds passages",
             "reranker": "the model that ranks passages",
         }.get(kind, f"'{name}'")
-        if now is None:
-            return f"{said} is not known now"
+        if current is None:
+            return f"{subject} is not known now"
         earlier = parts.get(before, {})
         differing = [
-            one for one in {**now.parts, **earlier} if now.parts.get(one) != earlier.get(one)
+            part
+            for part in {**current.parts, **earlier}
+            if current.parts.get(part) != earlier.get(part)
         ]
         was = ", ".join(
-            f"{one} was {earlier.get(one, _NONE)}, is {now.parts.get(one, _NONE)}"
-            for one in differing
-            if one != "endpoint" or len(differing) == 1
+            f"{part} was {earlier.get(part, _NONE)}, is {current.parts.get(part, _NONE)}"
+            for part in differing
+            if part != "endpoint" or len(differing) == 1
         )
-        return f"{said} changed" + (f" ({was})" if earlier and was else "")
+        return f"{subject} changed" + (f" ({was})" if earlier and was else "")
 
     def _move(self, role: str, tag: str, uses: Mapping[str, str]) -> str | None:
         """Whether a model at another address is another model, or may be."""
-        now, before = self._one(f"place:{role}:{tag}"), uses[f"place:{role}:{tag}"].split(",")
-        if now is None or not {*before}.isdisjoint(now.digest.split(",")):
+        current, before = self._one(f"place:{role}:{tag}"), uses[f"place:{role}:{tag}"].split(",")
+        if current is None or not {*before}.isdisjoint(current.digest.split(",")):
             return None
         model = uses.get(f"reply:{role}:{tag}", "")
-        reported = [self._served.get(one) for one in self._answering(role, tag)]
+        reported = [self._served.get(member) for member in self._answering(role, tag)]
         if any(word is not None and _reports(word, model) for word in reported):
             return None
         return (
@@ -180,8 +182,8 @@ class Surroundings:
                 if kind == "place" and self._move(role, tag, uses) is not None:
                     tags |= dict.fromkeys(self._answering(role, tag))
         firsts = (next(iter(self._endpoints[tag].replicas.values())) for tag in tags)
-        told = await asyncio.gather(*(self._reported(first) for first in firsts))
-        self._served |= {tag: word for tag, word in zip(tags, told, strict=True) if word}
+        metadata = await asyncio.gather(*(self._reported(first) for first in firsts))
+        self._served |= {tag: word for tag, word in zip(tags, metadata, strict=True) if word}
         return self
 
     async def _reported(self, endpoint: Endpoint) -> ModelMetadata | None:
@@ -220,8 +222,8 @@ class Surroundings:
             case "place":
                 addresses = [
                     _short(server_address(url).encode())
-                    for one in map(self._endpoints.__getitem__, self._answering(role, tag))
-                    for url in one.urls or filter(None, [one.url])
+                    for endpoint in map(self._endpoints.__getitem__, self._answering(role, tag))
+                    for url in endpoint.urls or filter(None, [endpoint.url])
                 ]
                 return Use(",".join(sorted(addresses))) if addresses else None
             case "templates":
@@ -253,7 +255,9 @@ class Surroundings:
             return ()
 
     def _stand_ins(self, role: str) -> frozenset[str]:
-        return frozenset(one for tag in self._tags(role) for one in self._endpoints[tag].fallback)
+        return frozenset(
+            fallback for tag in self._tags(role) for fallback in self._endpoints[tag].fallback
+        )
 
     def _answering(self, role: str, tag: str) -> tuple[str, ...]:
         """The endpoint itself; those that play the role now if it does not, as under a new name."""
@@ -265,16 +269,16 @@ class Surroundings:
         if len(members) < 2:
             return members[0] if members else None
         combine = self._settings.evaluation.panel
-        said = orjson.dumps([combine, *sorted(one.digest for one in members)])
-        names = sorted(str(one.parts.get("model_id")) for one in members)
-        return Use(_short(said), {"pool": " ".join(names), "panel": str(combine or _NONE)})
+        data = orjson.dumps([combine, *sorted(member.digest for member in members)])
+        names = sorted(str(member.parts.get("model_id")) for member in members)
+        return Use(_short(data), {"pool": " ".join(names), "panel": str(combine or _NONE)})
 
     def _of(self, tag: str) -> Use:
         endpoint = self._endpoints[tag]
-        said = reply_settings(endpoint)
-        parts = {name: _word(value) for name, value in said.items()}
+        settings = reply_settings(endpoint)
+        parts = {name: _word(value) for name, value in settings.items()}
         return Use(
-            _short(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)), {"endpoint": tag, **parts}
+            _short(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)), {"endpoint": tag, **parts}
         )
 
     def _text(self, kind: str, name: str) -> Use:
@@ -294,8 +298,8 @@ def _reports(served: ModelMetadata, model: str) -> bool:
     names = {*served.names, path, Path(path).name} - {""}
     # Also in other words, but not packed in another way.
     parsed = replace(parse_model_name(model), text="")
-    known = (replace(parse_model_name(name), text="") for name in names)
-    return model in names or (bool(parsed.words) and parsed in known)
+    reported = (replace(parse_model_name(name), text="") for name in names)
+    return model in names or (bool(parsed.words) and parsed in reported)
 
 
 def _short(data: bytes) -> str:

@@ -52,10 +52,10 @@ def check_managed(endpoints: Iterable[Endpoint]) -> None:
     for endpoint in endpoints:
         if not endpoint.manage or endpoint.url is None or not provider_of(endpoint).holds_one_model:
             continue
-        other = managed.setdefault(server_address(endpoint.url), endpoint.tag)
-        if other != endpoint.tag:
+        first_tag = managed.setdefault(server_address(endpoint.url), endpoint.tag)
+        if first_tag != endpoint.tag:
             raise ConfigurationInvalid(
-                f"endpoints '{other}' and '{endpoint.tag}' are both managed at {endpoint.url}, and "
+                f"endpoints '{first_tag}' and '{endpoint.tag}' are both managed at {endpoint.url}, and "
                 f"a server of backend '{endpoint.backend}' holds one model; set manage to false "
                 "for one of them, or give it a server of its own",
                 code="budget.managed-twice",
@@ -169,18 +169,31 @@ def placed(endpoints: Mapping[str, Endpoint], settings: Settings) -> dict[str, E
     """The endpoints, "auto" being a device; a server's model counts if its `need` is written."""
     named = settings.roles.get(EVALUATOR, EVALUATOR)
     judges = (named,) if isinstance(named, str) else named
-    auto = [one for one in endpoints.values() if one.device == AUTO]
-    auto.sort(key=lambda one: (not (one.pin or one.tag in judges), -one.priority))
+    auto = [endpoint for endpoint in endpoints.values() if endpoint.device == AUTO]
+    auto.sort(
+        key=lambda endpoint: (not (endpoint.pin or endpoint.tag in judges), -endpoint.priority)
+    )
     if not auto:
         return dict(endpoints)
     gpus = [gpu.name for gpu in read_gpus() if gpu.capacity_bytes]
-    devices = {one.name: one for one in devices_of(settings.budget, named=gpus)}
-    found = place(
-        {one.tag: partial(_need_on, one) for one in auto},
-        {name: one for name, one in devices.items() if name == MACHINE or GPU_NAME.fullmatch(name)},
-        taken=[_need_on(one, one.device) for one in endpoints.values() if one.device != AUTO],
+    devices = {device.name: device for device in devices_of(settings.budget, named=gpus)}
+    places = place(
+        {endpoint.tag: partial(_need_on, endpoint) for endpoint in auto},
+        {
+            name: device
+            for name, device in devices.items()
+            if name == MACHINE or GPU_NAME.fullmatch(name)
+        },
+        taken=[
+            _need_on(endpoint, endpoint.device)
+            for endpoint in endpoints.values()
+            if endpoint.device != AUTO
+        ],
     )
-    chosen = {one.tag: one.model_copy(update={"device": found[one.tag]}) for one in auto}
+    chosen = {
+        endpoint.tag: endpoint.model_copy(update={"device": places[endpoint.tag]})
+        for endpoint in auto
+    }
     return {**endpoints, **chosen}
 
 
@@ -203,8 +216,8 @@ def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tupl
     names = [name for name in dict.fromkeys([*settings.devices, *named]) if name != MACHINE]
     read = {gpu.name: gpu.capacity_bytes for gpu in read_gpus()} if names else {}
     for name in names:
-        said = settings.devices.get(name, DeviceSettings())
-        size_bytes = said.capacity_bytes or read.get(name)
+        device = settings.devices.get(name, DeviceSettings())
+        size_bytes = device.capacity_bytes or read.get(name)
         if size_bytes is None:
             raise ConfigurationInvalid(
                 f"the capacity of '{name}' is unknown; set [budget.devices.{name}] "
@@ -213,6 +226,6 @@ def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tupl
                 code="budget.capacity-unknown",
             )
         devices.append(
-            Device(name=name, capacity_bytes=size_bytes, reserve_bytes=said.reserve_bytes)
+            Device(name=name, capacity_bytes=size_bytes, reserve_bytes=device.reserve_bytes)
         )
     return tuple(devices)

@@ -107,21 +107,21 @@ class UsableTool:
         """
         wrote = f"you wrote {arguments:.200}"  # which the server is not sent again
         try:
-            given = read_arguments(arguments)
+            values = read_arguments(arguments)
         except orjson.JSONDecodeError as error:
             what = f"the arguments are not valid JSON: {error}; {wrote}"
             raise ToolFailed(what, outcome="invalid") from error
-        if not isinstance(given, dict):
+        if not isinstance(values, dict):
             raise ToolFailed(f"the arguments are not a JSON object; {wrote}", outcome="invalid")
-        return self.arguments_of(given)
+        return self.arguments_of(values)
 
     def question(self, arguments: Mapping[str, object]) -> str | None:
         """What a person is asked before a call; None for nothing."""
-        asked = self.approve(arguments) if callable(self.approve) else self.approve
-        if not asked:
+        needs_approval = self.approve(arguments) if callable(self.approve) else self.approve
+        if not needs_approval:
             return None
-        said = ", ".join(f"{name}={value!r:.500}" for name, value in arguments.items())
-        return f"{'May this be called?' if asked is True else asked} {self.spec.name}({said})"
+        shown_arguments = ", ".join(f"{name}={value!r:.500}" for name, value in arguments.items())
+        return f"{'May this be called?' if needs_approval is True else needs_approval} {self.spec.name}({shown_arguments})"
 
 
 Offered = Callable[..., object] | Tool | ToolSpec
@@ -134,8 +134,8 @@ def tool_specs(tools: Sequence[Offered]) -> tuple[ToolSpec, ...]:
     Raises:
         InvalidInput: One cannot be a tool, or two have one name.
     """
-    specs = [one if isinstance(one, ToolSpec) else usable_tool(one).spec for one in tools]
-    names = [one.name for one in specs]
+    specs = [tool if isinstance(tool, ToolSpec) else usable_tool(tool).spec for tool in tools]
+    names = [spec.name for spec in specs]
     if twice := {name for name in names if names.count(name) > 1}:
         raise InvalidInput(
             f"two tools are called '{min(twice)}'; give one another name: Tool(…, name=…), or "
@@ -189,29 +189,35 @@ def _read(tool: Tool) -> UsableTool:
     takes_run = parameters.pop(RUN_PARAMETER, None) is not None
     described, of_arguments = _docstring(inspect.getdoc(function) or "")
     fields: dict[str, Any] = {}
-    for number, one in enumerate(parameters.values()):
-        if one.kind in {one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY}:
+    for number, parameter in enumerate(parameters.values()):
+        if parameter.kind in {
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+            parameter.POSITIONAL_ONLY,
+        }:
             raise mistake(
-                f"takes '{one}', which cannot be given by name; name each parameter, without '/'",
+                f"takes '{parameter}', which cannot be given by name; name each parameter, without '/'",
                 code="tool.parameter-without-name",
             )
-        if one.annotation is one.empty:
+        if parameter.annotation is parameter.empty:
             raise mistake(
-                f"has no annotation for '{one.name}', and a model needs it to know what to give; "
-                f"write {one.name}: str, for example",
+                f"has no annotation for '{parameter.name}', and a model needs it to know what to give; "
+                f"write {parameter.name}: str, for example",
                 code="tool.parameter-unannotated",
             )
         try:
-            kind = annotation_of(function, one.name)
+            kind = annotation_of(function, parameter.name)
         except (NameError, AttributeError) as error:
             raise mistake(
-                f"has an annotation of '{one.name}' that cannot be resolved ({error}); import the "
+                f"has an annotation of '{parameter.name}' that cannot be resolved ({error}); import the "
                 "name at run time, not only under TYPE_CHECKING",
                 code="tool.type-unusable",
             ) from error
-        default = ... if one.default is one.empty else one.default
-        said = Field(default, alias=one.name, description=of_arguments.get(one.name))
-        fields[f"p{number}"] = kind, said  # its own name may be one of pydantic's
+        default = ... if parameter.default is parameter.empty else parameter.default
+        default_field = Field(
+            default, alias=parameter.name, description=of_arguments.get(parameter.name)
+        )
+        fields[f"p{number}"] = kind, default_field  # its own name may be one of pydantic's
     try:
         model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
         schema = model.model_json_schema(schema_generator=_Schema)
@@ -223,9 +229,9 @@ def _read(tool: Tool) -> UsableTool:
         ) from error
     del schema["title"]
 
-    def arguments_of(given: Mapping[str, object]) -> dict[str, object]:
+    def arguments_of(values: Mapping[str, object]) -> dict[str, object]:
         try:
-            read = model.model_validate(given)
+            read = model.model_validate(values)
         except ValidationError as error:
             raise ToolFailed(_wrong(error, [*parameters]), outcome="invalid") from error
         if place := next(_not_finite(read), None):
@@ -301,23 +307,23 @@ def _docstring(text: str) -> tuple[str, dict[str, str]]:
         if title.startswith("Arg"):
             last = None
             for line in inspect.cleandoc(section).splitlines():
-                if found := _ARGUMENT.match(line):
-                    last = found[1]
-                    arguments[last] = found[2]
+                if match := _ARGUMENT.match(line):
+                    last = match[1]
+                    arguments[last] = match[2]
                 elif last is not None and line.strip():
                     arguments[last] += f" {line.strip()}"
     return described.strip(), arguments
 
 
-def _wrong(error: ValidationError, known: Sequence[str]) -> str:
-    said = []
-    for one in error.errors(include_url=False)[:5]:
-        place = ".".join(map(str, one["loc"]))
-        if one["type"] == "extra_forbidden" and len(one["loc"]) == 1:
-            said.append(f"there is no argument '{place}'; {did_you_mean(place, known)}")
+def _wrong(error: ValidationError, names: Sequence[str]) -> str:
+    problems = []
+    for fault in error.errors(include_url=False)[:5]:
+        place = ".".join(map(str, fault["loc"]))
+        if fault["type"] == "extra_forbidden" and len(fault["loc"]) == 1:
+            problems.append(f"there is no argument '{place}'; {did_you_mean(place, names)}")
         else:
-            said.append(f"{place}: {one['msg']}" if place else one["msg"])
-    return "; ".join(said)
+            problems.append(f"{place}: {fault['msg']}" if place else fault["msg"])
+    return "; ".join(problems)
 
 
 # --- results as texts ---------------------------------------------------------------------------
@@ -339,8 +345,8 @@ def result_of(value: object) -> tuple[str, tuple[Image, ...]]:
         return plain, tuple(images)
     try:
         # Without images, a model's own serialization holds.
-        shown = plain if images else value
-        text = to_json(shown, bytes_mode="base64", inf_nan_mode="strings").decode()
+        content = plain if images else value
+        text = to_json(content, bytes_mode="base64", inf_nan_mode="strings").decode()
     except (PydanticSerializationError, ValueError) as error:
         raise TypeError(f"its result cannot be written as JSON: {error}") from error
     return text, tuple(images)

@@ -106,8 +106,8 @@ def not_allowed(
     if endpoint.url is None:
         places.append(provider)
     for name in named:
-        entries = product((f"{name}@{one}" for one in places), ("", str(folder)))
-        wider = product((f"{_ANY}@{one}" for one in places), ("", str(folder)))
+        entries = product((f"{name}@{place_}" for place_ in places), ("", str(folder)))
+        wider = product((f"{_ANY}@{place_}" for place_ in places), ("", str(folder)))
         usual = _is_usual(name, url, endpoint, environment)
         if not usual and allowed.isdisjoint(entries) and allowed.isdisjoint(wider):
             entry = f"{name}@{places[0]}"
@@ -139,7 +139,7 @@ def check_store(
     host, port = (place.host or "localhost").lower(), place.port or _POSTGRES_PORT
     places = [f"{host}:{port}"] + [host] * (port == _POSTGRES_PORT)
     names = product((_PASSWORD, _ANY), places)
-    entries = product((f"{name}@{one}" for name, one in names), ("", str(folder)))
+    entries = product((f"{name}@{place_}" for name, place_ in names), ("", str(folder)))
     if not _read(environment).keys.isdisjoint(entries):
         return
     entry = f"{_PASSWORD}@{places[-1]}"
@@ -162,9 +162,9 @@ def _spellings(url: str) -> list[str]:
     address = httpx2.URL(url)  # the parser that also sends the call
     host = address.raw_host.decode("ascii").lower()
     host = f"[{host}]" if ":" in host else host
-    own = _OWN_PORT.get(address.scheme)
-    port = address.port if address.port is not None else own
-    return [host, f"{host}:{port}"] if port == own else [f"{host}:{port}"]
+    own_port = _OWN_PORT.get(address.scheme)
+    port = address.port if address.port is not None else own_port
+    return [host, f"{host}:{port}"] if port == own_port else [f"{host}:{port}"]
 
 
 def _is_usual(
@@ -178,13 +178,15 @@ def _is_usual(
         host = address.host if address.scheme == "https" and address.port is None else "-"
     for provider, (hosts, variables) in MANAGED_APIS.items():
         carried = variables.split() + [_ANY] * (endpoint.url is None or chosen == provider)
-        is_there = any(_matches(one, host) for one in hosts.split()) if host else True
+        is_there = any(_matches(pattern, host) for pattern in hosts.split()) if host else True
         if variable in carried and is_there and (host or chosen in {"", provider}):
             return True
     if variable != _ANY or endpoint.url is not None or url is None:
         return False
-    said = (value for name, value in environment.items() if _ADDRESS.fullmatch(name))
-    return any(_spellings(url) == _spellings(one) for one in said if one.startswith("http"))
+    proxies = (value for name, value in environment.items() if _ADDRESS.fullmatch(name))
+    return any(
+        _spellings(url) == _spellings(proxy) for proxy in proxies if proxy.startswith("http")
+    )
 
 
 def _matches(pattern: str, host: str) -> bool:
@@ -227,9 +229,9 @@ def project_of(file: Path) -> Path:
     The user's home is not a project: of a file there, only the file itself.
     """
     file, home = file.resolve(), Path.home()
-    around = [one for one in file.parents if one not in {home, Path("/")}]
-    found = next((one for one in around if (one / SETTINGS_FILE).is_file()), file.parent)
-    return found if found in around else file
+    around = [folder for folder in file.parents if folder not in {home, Path("/")}]
+    project = next((folder for folder in around if (folder / SETTINGS_FILE).is_file()), file.parent)
+    return project if project in around else file
 
 
 def _running() -> set[Path]:
@@ -307,8 +309,8 @@ def _read(environment: Mapping[str, str]) -> _Trust:
 
 def _exported(variable: str, entry: str, separator: str, environment: Mapping[str, str]) -> str:
     """The shell line that allows an entry until the shell ends."""
-    known = environment.get(variable)
-    return f"export {variable}={shlex.quote(f'{known}{separator}{entry}' if known else entry)}"
+    value = environment.get(variable)
+    return f"export {variable}={shlex.quote(f'{value}{separator}{entry}' if value else entry)}"
 
 
 # --- secrets ---------------------------------------------------------------------------------
@@ -326,7 +328,7 @@ def secret_variables(endpoints: Iterable[Endpoint], *, named: Collection[str]) -
         endpoints: Name the variables of their keys.
         named: Further variables, from `[trace] secrets`.
     """
-    keys = {name for one in endpoints for name in one.variables}
+    keys = {name for endpoint in endpoints for name in endpoint.variables}
     return tuple(sorted(keys.union(named)))
 
 
@@ -342,7 +344,9 @@ def warn_of_secrets(
                 variable=name,
             )
     secrets = secrets_of(environment, named=secret_variables(endpoints, named=named))
-    if common := sorted(name for name, one in secrets.items() if one and not searchable(one)):
+    if common := sorted(
+        name for name, secret in secrets.items() if secret and not searchable(secret)
+    ):
         log_warning(
             f"{', '.join(common)}: too short or too common a value to be looked for in texts, which"
             " keep it; if it is a real secret, take a longer one",
@@ -362,29 +366,29 @@ def known_secrets(
         named: Further variables, from `[trace] secrets`.
     """
     endpoints = tuple(endpoints)
-    own = secrets_of(environment, named=secret_variables(endpoints, named=named))
-    values = set(own.values())
+    secrets = secrets_of(environment, named=secret_variables(endpoints, named=named))
+    values = set(secrets.values())
     for endpoint in endpoints:
-        told = (*endpoint.headers.items(), *endpoint.query.items())
-        values.update(value for name, value in told if _SECRET_PARAMETER.search(name))
-        for one in endpoint.replicas.values():
-            if one.url is not None:
-                values.update(_credentials(one.url))
+        pairs = (*endpoint.headers.items(), *endpoint.query.items())
+        values.update(value for name, value in pairs if _SECRET_PARAMETER.search(name))
+        for replica in endpoint.replicas.values():
+            if replica.url is not None:
+                values.update(_credentials(replica.url))
     return frozenset(values)
 
 
 def _credentials(url: str) -> set[str]:
     """The credentials in an address: as written, decoded, and as a client sends them."""
     address = urlsplit(url)
-    found = set()
+    texts = set()
     if address.username is not None:
         user, password = address.username, address.password
         # Beside a password, the user's name is not secret; alone, it may be a token.
         secret = user if password is None else password
         sent = b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()).decode()
-        found |= {secret, unquote(secret), sent, sent.rstrip("=")}
+        texts |= {secret, unquote(secret), sent, sent.rstrip("=")}
     for parameter in address.query.split("&"):
         name, _, value = parameter.partition("=")
         if _SECRET_PARAMETER.search(unquote(name)):
-            found |= {value, unquote(value), unquote_plus(value)}
-    return found - {""}
+            texts |= {value, unquote(value), unquote_plus(value)}
+    return texts - {""}

@@ -136,7 +136,7 @@ def test_a_judge_that_stays_away_ends_the_batch_and_it_goes_on_later(tmp_path):
     ],
 )
 def test_rows_that_fail_for_one_reason_end_a_batch(failed, ended, most, too_many):
-    assert are_too_many(failed, ended=ended, most=most) == too_many
+    assert are_too_many(failed, ended=ended, allowed=most) == too_many
 
 
 def failing(calls, reasons):
