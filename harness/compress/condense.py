@@ -71,24 +71,24 @@ def condense(
     sections = sections_of(markdown)
     cut = len(markdown) - keep_tail_chars
     parts = parts_of(sections, cut=cut)
-    kept: dict[int, str] = {}
-    if 2 * (bare := sum(map(len, _shown_all(sections, parts, kept)))) > budget_chars:
+    kept_texts: dict[int, str] = {}
+    if 2 * (bare := sum(map(len, _shown_all(sections, parts, kept_texts)))) > budget_chars:
         parts = parts_of(sections, cut=cut, plain=True)
-        bare = sum(map(len, _shown_all(sections, parts, kept)))
+        bare = sum(map(len, _shown_all(sections, parts, kept_texts)))
 
     # 1. Put the tail back, from its end.
     room = budget_chars - bare
     for part in (p for blocks in reversed(parts) for ps in reversed(blocks) for p in reversed(ps)):
         text = tail_of(part, cut)
-        takes = added_chars(part, text, kept)
+        takes = added_chars(part, text, kept_texts)
         if part.end <= cut:
             break
         if takes <= room:
-            kept[part.start] = text
+            kept_texts[part.start] = text
             room -= takes
 
     # 2. Put back the most valuable parts.
-    texts = filled(sections, parts, kept, budget_chars=budget_chars, focus=focus)
+    texts = filled(sections, parts, kept_texts, budget_chars=budget_chars, focus=focus)
 
     # 3. In a document of short parts the marks can cost more than they save.
     text = min(markdown, "".join(texts), key=len)
@@ -108,17 +108,19 @@ def condense_around(
     Raises:
         InvalidInput: There is no such section.
     """
-    found = sections_of(markdown)
-    if unknown := sorted(set(sections) - set(range(len(found)))):
+    whole = sections_of(markdown)
+    if unknown := sorted(set(sections) - set(range(len(whole)))):
         raise InvalidInput(
-            f"there is no section {unknown[0]}; the document has {len(found)}, counted from 0",
+            f"there is no section {unknown[0]}; the document has {len(whole)}, counted from 0",
             code="compress.unknown-section",
         )
     if len(markdown) <= budget_chars:
         return _condensed(markdown, markdown)
-    parts = parts_of(found, cut=len(markdown))
-    kept = {part.start: part.text for index in sections for block in parts[index] for part in block}
-    texts = filled(found, parts, kept, budget_chars=budget_chars, focus=focus)
+    parts = parts_of(whole, cut=len(markdown))
+    kept_texts = {
+        part.start: part.text for index in sections for block in parts[index] for part in block
+    }
+    texts = filled(whole, parts, kept_texts, budget_chars=budget_chars, focus=focus)
     return _condensed(markdown, min(markdown, "".join(texts), key=len))
 
 
@@ -131,26 +133,28 @@ def _condensed(before: str, after: str) -> Condensed:
 def filled(
     sections: Sequence[Section],
     parts: Sequence[SectionParts],
-    kept: dict[int, str],
+    kept_texts: dict[int, str],
     *,
     budget_chars: int,
     focus: str,
 ) -> list[str]:
     """Each section with its kept parts, and as many more as fit into the budget for all."""
     flat = [[part for block in blocks for part in block] for blocks in parts]
-    best = BestFirst(flat, focus=focus, kept=kept)
-    texts = _shown_all(sections, parts, kept)
+    best = BestFirst(flat, focus=focus, texts=kept_texts)
+    texts = _shown_all(sections, parts, kept_texts)
     # A part often takes less than was counted for it, so that there is room for more.
-    while chosen := best.fitting(budget_chars - sum(map(len, texts)), kept=kept):
-        kept |= {part.start: part.text for part in chosen}
+    while chosen := best.fitting(budget_chars - sum(map(len, texts)), texts=kept_texts):
+        kept_texts |= {part.start: part.text for part in chosen}
         for index in {part.section for part in chosen}:
-            texts[index] = shown(sections[index], parts[index], kept)
+            texts[index] = shown(sections[index], parts[index], kept_texts)
     return texts
 
 
-def _shown_all(sections: Sequence[Section], parts: Sequence[SectionParts], kept: Kept) -> list[str]:
+def _shown_all(
+    sections: Sequence[Section], parts: Sequence[SectionParts], texts: Kept
+) -> list[str]:
     return [
-        shown(section, section_parts, kept)
+        shown(section, section_parts, texts)
         for section, section_parts in zip(sections, parts, strict=True)
     ]
 
@@ -196,34 +200,34 @@ class BestFirst:
     focus.
     """
 
-    def __init__(self, parts: Sequence[Sequence[Part]], *, focus: str, kept: Kept) -> None:
-        said = [[_said(part) for part in section] for section in parts]
-        wanted = frozenset(words_in(" ".join(_MATTER.findall(focus))))
-        self._unsaid = _weights(said, wanted)
+    def __init__(self, parts: Sequence[Sequence[Part]], *, focus: str, texts: Kept) -> None:
+        words = [[_said(part) for part in section] for section in parts]
+        focus_words = frozenset(words_in(" ".join(_MATTER.findall(focus))))
+        self._unsaid = _weights(words, focus_words)
         candidates = [
-            _candidate(part, part_said, wanted)
-            for section, section_said in zip(parts, said, strict=True)
+            _candidate(part, part_said, focus_words)
+            for section, section_said in zip(parts, words, strict=True)
             for part, part_said in zip(section, section_said, strict=True)
         ]
         for candidate in candidates:
-            if kept.get(candidate.part.start) == candidate.part.text:
+            if texts.get(candidate.part.start) == candidate.part.text:
                 self._say(candidate)
         # By falling value, then in order. The value of a part falls when others say the same, and
         # never rises: only the first has to be checked.
         self._heap = [
             (-self._worth(candidate), candidate.part.start, candidate)
             for candidate in candidates
-            if kept.get(candidate.part.start) != candidate.part.text
+            if texts.get(candidate.part.start) != candidate.part.text
         ]
         heapq.heapify(self._heap)
 
-    def fitting(self, room: int, *, kept: Kept) -> list[Part]:
+    def fitting(self, room: int, *, texts: Kept) -> list[Part]:
         """The next parts that surely fit into the room."""
         chosen: list[Part] = []
         too_long = []
         while self._heap and room > 0:
             _, start, candidate = first = heapq.heappop(self._heap)
-            takes = added_chars(candidate.part, candidate.part.text, kept)
+            takes = added_chars(candidate.part, candidate.part.text, texts)
             if takes > room:
                 too_long.append(first)
                 continue
@@ -250,9 +254,9 @@ class BestFirst:
             unsaid.pop(word, None)
 
 
-def _candidate(part: Part, said: Sequence[str], wanted: frozenset[str]) -> _Candidate:
-    says = frozenset(said)
-    common = len(says & wanted)
+def _candidate(part: Part, words: Sequence[str], focus_words: frozenset[str]) -> _Candidate:
+    says = frozenset(words)
+    common = len(says & focus_words)
     place = 1 + 0.5 / (1 + part.before) + 1.5 / (1 + part.after)
     # The first words in common count most.
     relevance = 1 + 3 * common / (common + 2)
@@ -260,12 +264,14 @@ def _candidate(part: Part, said: Sequence[str], wanted: frozenset[str]) -> _Cand
     return _Candidate(part=part, says=says, factor=factor)
 
 
-def _weights(said: Sequence[Sequence[Sequence[str]]], wanted: Set[str]) -> list[dict[str, float]]:
+def _weights(
+    words: Sequence[Sequence[Sequence[str]]], focus_words: Set[str]
+) -> list[dict[str, float]]:
     """For each section, the weights of its words: log(1 + n) * log(1 + parts / parts with it)."""
-    parts = [part for section in said for part in section]
+    parts = [part for section in words for part in section]
     parts_with = Counter(chain.from_iterable(map(set, parts)))
     weights = []
-    for section in said:
+    for section in words:
         count = Counter(chain.from_iterable(section))
         tf_idf = {
             word: math.log1p(n) * math.log1p(len(parts) / parts_with[word])
@@ -278,21 +284,21 @@ def _weights(said: Sequence[Sequence[Sequence[str]]], wanted: Set[str]) -> list[
         weights.append(
             {word: quotation if word[0] == '"' else _NUMBER for word in count}
             | {word: score * scale for word, score in tf_idf.items()}
-            | dict.fromkeys(wanted & tf_idf.keys(), _WANTED)
+            | dict.fromkeys(focus_words & tf_idf.keys(), _WANTED)
         )
     return weights
 
 
 def _said(part: Part) -> list[str]:
     """The words and numbers of a part, and its quotations, marked by a quotation mark."""
-    said = words_in(part.text)
+    words = words_in(part.text)
     if part.block.kind == "quote":
-        said.append(f'"{part.start}')
+        words.append(f'"{part.start}')
     elif part.block.kind != "code":
-        said += [f'"{quotation}' for quotation in QUOTED.findall(part.text)]
+        words += [f'"{quotation}' for quotation in QUOTED.findall(part.text)]
     if not part.after and part.block.kind == "paragraph" and part.text.rstrip()[-1:].isalnum():
-        said.append('"breaks off')
-    return said
+        words.append('"breaks off')
+    return words
 
 
 def words_in(text: str) -> list[str]:
@@ -348,7 +354,7 @@ def parts_of(sections: Sequence[Section], *, cut: int, plain: bool = False) -> l
 
     With `plain`, the marks of code and tables do not say what they stand for.
     """
-    found: list[SectionParts] = []
+    split: list[SectionParts] = []
     start = 0
     for number, section in enumerate(sections):
         start += len(section.heading)
@@ -376,8 +382,8 @@ def parts_of(sections: Sequence[Section], *, cut: int, plain: bool = False) -> l
                 parts[-1].append(part)
                 before += 1
                 start += len(text)
-        found.append(parts)
-    return found
+        split.append(parts)
+    return split
 
 
 def tail_of(part: Part, cut: int) -> str:
@@ -390,20 +396,20 @@ def tail_of(part: Part, cut: int) -> str:
     return opening + part.text[len("".join(before)) :]
 
 
-def added_chars(part: Part, text: str, kept: Kept) -> int:
+def added_chars(part: Part, text: str, texts: Kept) -> int:
     """The most that the document grows when this text of the part is kept.
 
     The true growth depends on its neighbors, since one mark stands for a run of parts.
     """
-    instead_of = kept.get(part.start, part.mark if part.mark != LEFT_OUT else "")
+    instead_of = texts.get(part.start, part.mark if part.mark != LEFT_OUT else "")
     return len(text) - len(instead_of) + _MARKS_CHARS
 
 
-def shown(section: Section, parts: SectionParts, kept: Kept) -> str:
+def shown(section: Section, parts: SectionParts, kept_texts: Kept) -> str:
     """The section with its heading, the kept parts, and marks for the rest."""
     body = ""
     for block_parts in parts:
-        texts = [kept.get(part.start, "") for part in block_parts]
+        texts = [kept_texts.get(part.start, "") for part in block_parts]
         mark = block_parts[0].mark
         is_marked = body.rstrip(BLANK).endswith(LEFT_OUT)  # one mark for a run of parts
         if any(texts):

@@ -64,9 +64,9 @@ def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = Non
     sections = sections_of(document)
     titles = [section.title for section in sections if section.level]
     returned = sections_of(unwrapped(reply, titles=titles))
-    asked = frozenset(allowed or ())
-    matches = matches_of(returned, sections, preferred=asked)
-    if 0 in asked and [s.level for s in (*returned[:1], *sections[:1])] == [0, 0]:
+    headings = frozenset(allowed or ())
+    matches = matches_of(returned, sections, preferred=headings)
+    if 0 in headings and [s.level for s in (*returned[:1], *sections[:1])] == [0, 0]:
         matches[0] = 0
 
     replacements: dict[int, str] = {}
@@ -74,7 +74,7 @@ def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = Non
         body, full = returned[number].body, sections[index].body
         if not sections[index].level:
             body = _COURTESY.sub("", body, count=1)
-        is_asked = allowed is None or index in asked
+        is_asked = allowed is None or index in headings
         if is_asked and _lines(body) != _lines(full) and _is_usable(body, instead_of=full):
             heading = sections[index].heading
             replacements[index] = heading + ("" if heading[-1:] in "\r\n" else "\n\n") + body
@@ -101,14 +101,14 @@ def _is_one_more(returned: Sequence[Section], sections: Sequence[Section]) -> bo
     headed = [section for section in returned if section.level]
     if len(headed) != 1 or not any(section.level for section in sections):
         return False
-    said = matter_of(headed[0].body)
-    return all(2 * len(said & matter_of(section.body)) < len(said) for section in sections)
+    matter = matter_of(headed[0].body)
+    return all(2 * len(matter & matter_of(section.body)) < len(matter) for section in sections)
 
 
 def _added(
     returned: Sequence[Section], sections: Sequence[Section], matches: Mapping[int, int]
 ) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
+    indexes: dict[int, list[str]] = {}
     # New sections before the first match go before it.
     follows = matches[min(matches)] - 1 if matches else len(sections) - 1
     for number, section in enumerate(returned):
@@ -116,11 +116,11 @@ def _added(
             follows = matches[number]
         elif section.level and _is_usable(section.body):
             # Not between a section and its subsections, which would become the new one's.
-            deeper = (other.level > section.level for other in sections[follows + 1 :])
+            deeper = (later.level > section.level for later in sections[follows + 1 :])
             follows += sum(takewhile(bool, deeper))
             text = f"{'#' * section.level} {section.title}\n\n{section.body}"
-            found.setdefault(follows, []).append(text)
-    return found
+            indexes.setdefault(follows, []).append(text)
+    return indexes
 
 
 # Tried in this order after a text that would run on into the next section: the blank line that a
@@ -285,8 +285,8 @@ def matches_of(
         last = -1
         for number, section in enumerate(returned):
             if number not in matches and section.level:
-                taken = set(matches.values())
-                alike = [i for i in by_likeness.get(likeness(section), ()) if i not in taken]
+                matched = set(matches.values())
+                alike = [i for i in by_likeness.get(likeness(section), ()) if i not in matched]
                 meant = [index for index in alike if index in preferred] or alike
                 if len(meant) == 1 or (meant and not only_one):
                     matches[number] = next((index for index in meant if index > last), meant[0])
@@ -320,20 +320,20 @@ def unwrapped(reply: str, *, titles: Collection[str]) -> str:
     parser cannot find the fence's end: to it, a nested fence of as many backticks ends it.
     """
     lines = lines_of(reply)
-    found = (
+    candidates = (
         (number, match) for number, line in enumerate(lines) if (match := _FENCE.fullmatch(line))
     )
-    start, opening = next(found, (0, None))
+    start, opening = next(candidates, (0, None))
     if opening is None or opening["label"].casefold() not in {"", "md", "markdown"}:
         return reply
     closing = [n for n, line in enumerate(lines) if n > start and _closes(line, opening["fence"])]
     end = closing[-1] if closing else len(lines)
     inside = "".join(lines[start + 1 : end])
     outside = "".join([*lines[:start], "\n", *lines[end + 1 :]])
-    wanted = {plain_title(title) for title in titles}
+    plain_titles = {plain_title(title) for title in titles}
     first = next((section.title for section in sections_of(inside)), "")
-    begins = bool(opening["label"]) or plain_title(first) in wanted - {""}
-    return inside if begins and not wanted & _titles_in(outside) else reply
+    begins = bool(opening["label"]) or plain_title(first) in plain_titles - {""}
+    return inside if begins and not plain_titles & _titles_in(outside) else reply
 
 
 def _closes(line: str, fence: str) -> bool:

@@ -42,14 +42,14 @@ _NOTHING = Section(title="", level=0, heading="", blocks=())
 def condense_toward(
     documents: Sequence[str],
     *,
-    said: str,
+    draft: str,
     budget_chars: int,
     focus: str = "",
     frame_chars: int = 0,
 ) -> tuple[str, ...]:
     """The documents, shortened together to `budget_chars` if they are longer.
 
-    First stays what `said` quotes: parts that share five words in a row with one of its sentences
+    First stays what `draft` quotes: parts that share five words in a row with one of its sentences
     or quotations, or all words of a shorter one; words of one or two letters do not count. Up to
     two thirds of the room then go to the parts nearest to its sentences, the rest to headings and
     to what `condense` would keep. Where there is not room for all, parts that serve most for their
@@ -57,9 +57,9 @@ def condense_toward(
 
     Args:
         documents: In Markdown.
-        said: A text that draws on them, in Markdown.
+        draft: A text that draws on them, in Markdown.
         budget_chars: Never exceeded.
-        focus: Its words are preferred where `said` does not decide.
+        focus: Its words are preferred where `draft` does not decide.
         frame_chars: What is put around each document that is shown, and counts too.
 
     Returns:
@@ -68,42 +68,47 @@ def condense_toward(
     if sum(len(document) + frame_chars for document in documents) <= budget_chars:
         return tuple(documents)
     by_document = [sections_of(document) for document in documents]
-    document_of = [number for number, found in enumerate(by_document) for _ in found]
-    sections = [_in_pieces(section) for found in by_document for section in found]
+    document_of = [number for number, sections in enumerate(by_document) for _ in sections]
+    sections = [_in_pieces(section) for document in by_document for section in document]
     # The sizes of code and tables in marks would take the room of evidence.
     parts = parts_of(sections, cut=sum(map(len, documents)), plain=True)
-    kept: dict[int, str] = {}
-    seen: set[int] = set()
+    kept_texts: dict[int, str] = {}
+    shown_sections: set[int] = set()
     room = budget_chars
 
     def opening_chars(index: int) -> int:
         """The most that a section takes with nothing kept."""
-        frame = 0 if document_of[index] in {document_of[i] for i in seen} else frame_chars
-        return 0 if index in seen else len(sections[index].heading) + 3 * len(_GAP) + frame
+        frame = 0 if document_of[index] in {document_of[i] for i in shown_sections} else frame_chars
+        return (
+            0 if index in shown_sections else len(sections[index].heading) + 3 * len(_GAP) + frame
+        )
 
     # 1. Evidence.
-    for part, is_quoted in _evidence(said, [p for blocks in parts for ps in blocks for p in ps]):
-        takes = opening_chars(part.section) + added_chars(part, part.text, kept)
+    for part, is_quoted in _evidence(draft, [p for blocks in parts for ps in blocks for p in ps]):
+        takes = opening_chars(part.section) + added_chars(part, part.text, kept_texts)
         if takes <= room - (0 if is_quoted else (1 - _NEAR_SHARE) * budget_chars):
-            kept[part.start] = part.text
-            seen.add(part.section)
+            kept_texts[part.start] = part.text
+            shown_sections.add(part.section)
             room -= takes
 
     # 2. Headings of other sections, those of the same documents first.
-    least, rests_on = room * (1 - _OUTLINE_SHARE), {document_of[index] for index in seen}
+    least_chars, rests_on = (
+        room * (1 - _OUTLINE_SHARE),
+        {document_of[index] for index in shown_sections},
+    )
     for index in sorted(range(len(sections)), key=lambda i: document_of[i] not in rests_on):
-        if (takes := opening_chars(index)) <= room - least:
-            seen.add(index)
+        if (takes := opening_chars(index)) <= room - least_chars:
+            shown_sections.add(index)
             room -= takes
 
     # 3. What adds most, with the room that marks did not take.
     spans = [slice(*ends) for ends in pairwise(accumulate(map(len, by_document), initial=0))]
-    of_seen = [parts[i] if i in seen else () for i in range(len(sections))]
-    in_view = [section if i in seen else _NOTHING for i, section in enumerate(sections)]
-    texts = [shown(section, ps, kept) for section, ps in zip(in_view, of_seen, strict=True)]
+    of_seen = [parts[i] if i in shown_sections else () for i in range(len(sections))]
+    in_view = [section if i in shown_sections else _NOTHING for i, section in enumerate(sections)]
+    texts = [shown(section, ps, kept_texts) for section, ps in zip(in_view, of_seen, strict=True)]
     joined = [_joined(texts[span]) for span in spans]
     around = sum(len(text) + frame_chars for text in joined if text) - sum(map(len, texts))
-    texts = filled(in_view, of_seen, kept, budget_chars=budget_chars - around, focus=focus)
+    texts = filled(in_view, of_seen, kept_texts, budget_chars=budget_chars - around, focus=focus)
     # A section that ends with a mark needs none for what follows.
     views = (_joined(texts[span]).replace(2 * _GAP, _GAP) for span in spans)
     return tuple(min(pair, key=len) for pair in zip(documents, views, strict=True))
@@ -133,23 +138,23 @@ _NEAREST = 3
 _MARK_CHARS = 15
 
 
-def _evidence(said: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
+def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
     """The parts that bear on a text, and whether it quotes them; the most useful first.
 
     Words are weighed by inverse document frequency, parts being the documents (Spärck Jones, "A
     statistical interpretation of term specificity and its application in retrieval", 1972).
     """
-    blocks = [block.text for block in blocks_of(said) if block.kind != "heading"]
+    blocks = [block.text for block in blocks_of(draft) if block.kind != "heading"]
     sentences = (sentence for text in blocks for sentence in sentences_of(text))
-    claims = [words_in(claim) for claim in dict.fromkeys([*sentences, *QUOTED.findall(said)])]
+    claims = [words_in(claim) for claim in dict.fromkeys([*sentences, *QUOTED.findall(draft)])]
     lengths = sorted({min(_RUN_WORDS, len(words)) for words in claims} - {0, 1})
     features = [
         {*words, *(run for length in lengths for run in _runs(words, length))}
         for words in (words_in(part.text) for part in parts)
     ]
     places: dict[str, list[int]] = defaultdict(list)
-    for number, found in enumerate(features):
-        for feature in found:
+    for number, its_features in enumerate(features):
+        for feature in its_features:
             places[feature].append(number)
 
     served: dict[int, float] = defaultdict(float)
@@ -166,7 +171,11 @@ def _evidence(said: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
                     weights[number] += weight
             best = min(weights, key=lambda n: (-weights[n], n))
             served[best] += weights[best]
-            lacks = {one: weight for one, weight in lacks.items() if one not in features[best]}
+            lacks = {
+                feature: weight
+                for feature, weight in lacks.items()
+                if feature not in features[best]
+            }
 
     def order(number: int) -> tuple[bool, float, int]:
         value = served[number] / (len(parts[number].text) + _MARK_CHARS)

@@ -69,25 +69,25 @@ class Block:
 def blocks_of(markdown: str) -> tuple[Block, ...]:
     """The top-level blocks of a document, in order."""
     lines = lines_of(markdown)
-    found: dict[int, Block] = {}  # by first line, still without text
+    blocks: dict[int, Block] = {}  # by first line, still without text
     line = 0
     if front := front_matter(markdown):
-        found[0] = Block(kind="metadata", text="")
+        blocks[0] = Block(kind="metadata", text="")
         line = len(lines_of(front))
         markdown = "\n" * line + markdown[len(front) :]
     for start, end, block in _parsed(markdown):
-        found |= _unparsed(lines, line, start)
-        found[start] = block
+        blocks |= _unparsed(lines, line, start)
+        blocks[start] = block
         line = end
-    found |= _unparsed(lines, line, len(lines))
-    if lines and not found:
-        found[0] = Block(kind="other", text="")
+    blocks |= _unparsed(lines, line, len(lines))
+    if lines and not blocks:
+        blocks[0] = Block(kind="other", text="")
     # Each block reaches to the next; the first also takes the blank lines before it.
-    starts = [*found, len(lines)]
+    starts = [*blocks, len(lines)]
     starts[0] = 0
     return tuple(
         replace(block, text="".join(lines[start:end]))
-        for block, (start, end) in zip(found.values(), pairwise(starts), strict=True)
+        for block, (start, end) in zip(blocks.values(), pairwise(starts), strict=True)
     )
 
 

@@ -34,12 +34,12 @@ R = TypeVar("R")
 
 def remembered(function: Callable[P, R]) -> Callable[P, R]:
     """Caches a function by annotation: large graphs have few different ones."""
-    known = lru_cache(maxsize=1024)(function)
+    cached = lru_cache(maxsize=1024)(function)
 
     @wraps(function)
     def ask(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return known(*args, **kwargs)  # type: ignore[arg-type]  # whether they have a hash
+            return cached(*args, **kwargs)  # type: ignore[arg-type]  # whether they have a hash
         except TypeError:
             return function(*args, **kwargs)
 
@@ -47,7 +47,7 @@ def remembered(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @remembered
-def fits(produced: object, wanted: object) -> bool:
+def fits(produced: object, required: object) -> bool:
     """Whether a value of the first annotation may be given to a parameter of the second.
 
     A union fits if any of its members does, on either side: `str | None` may be a `str`, and only
@@ -55,17 +55,17 @@ def fits(produced: object, wanted: object) -> bool:
     bool to int to float to complex, never down.
     """
     try:
-        return any(_fits(p, w) for p in members_of(produced) for w in members_of(wanted))
+        return any(_fits(p, w) for p in members_of(produced) for w in members_of(required))
     except (RecursionError, TypeError):
         return True  # aliases that contain themselves, as one of any JSON does; odd metaclasses
 
 
-def _fits(produced: object, wanted: object) -> bool:
-    p_class, w_class = _class_of(produced), _class_of(wanted)
+def _fits(produced: object, required: object) -> bool:
+    p_class, w_class = _class_of(produced), _class_of(required)
     if p_class is None or w_class is None:
         return True
-    p, w = _arguments(produced), _arguments(wanted)
-    if typing.get_origin(produced) is typing.get_origin(wanted) is Literal:
+    p, w = _arguments(produced), _arguments(required)
+    if typing.get_origin(produced) is typing.get_origin(required) is Literal:
         return p == w
     if p_class is w_class:
         if not p or not w:
@@ -100,7 +100,7 @@ def _item_of(annotation: object) -> object:
         return None
     if not issubclass(cls, _STREAMS):
         return object if inspect.isabstract(cls) or hasattr(cls, "__getitem__") else None
-    arguments = [one for one in typing.get_args(annotation) if one is not Ellipsis]
+    arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
     if cls is tuple and arguments:
         return Union[tuple(arguments)]  # noqa: UP007 - as above
     # What the arguments of other classes mean is theirs to say.

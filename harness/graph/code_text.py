@@ -89,9 +89,9 @@ def _parsed(source: str) -> tuple[Mapping[tuple[int, str], list[_Function]], Set
             first = (*getattr(node, "decorator_list", ()), node)[0]
             functions.setdefault((first.lineno, name), []).append(node)
     while waiting:
-        inner = [one for one in waiting.pop().co_consts if isinstance(one, CodeType)]
+        inner = [constant for constant in waiting.pop().co_consts if isinstance(constant, CodeType)]
         waiting += inner
-        compiled.update(one for one in inner if (one.co_firstlineno, one.co_name) in functions)
+        compiled.update(code for code in inner if (code.co_firstlineno, code.co_name) in functions)
     return functions, compiled
 
 
@@ -111,8 +111,12 @@ class _Writer:
         """A function, without its name, decorators and defaults."""
         self.words.append(type(node).__name__)
         for kind in ("posonlyargs", "args", "vararg", "kwonlyargs", "kwarg"):
-            given = getattr(node.args, kind)
-            names = [one.arg for one in (given if isinstance(given, list) else [given]) if one]
+            parameters = getattr(node.args, kind)
+            names = [
+                parameter.arg
+                for parameter in (parameters if isinstance(parameters, list) else [parameters])
+                if parameter
+            ]
             self.words.append(f"{kind} {names}")
         match node.body:
             case [ast.Expr(value=ast.Constant(value=str())), *body]:  # a docstring
@@ -129,7 +133,7 @@ class _Writer:
                 self.words.append(f"{type(value.value).__name__} {value.value!r}")
             case ast.JoinedStr(values=values):  # in which Python 3.12 has empty texts too
                 self.words.append("JoinedStr")
-                self._add([one for one in values if getattr(one, "value", None) != ""])
+                self._add([value for value in values if getattr(value, "value", None) != ""])
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
                 self.words.append(getattr(value, "name", ""))
                 self._add(getattr(value, "decorator_list", []))
@@ -146,18 +150,18 @@ class _Writer:
                 self._add_node(value)
             case list():
                 self.words.append(f"list {len(value)}")
-                for one in value:
-                    self._add(one)
+                for item in value:
+                    self._add(item)
             case _:
                 self.words.append(repr(value))
 
     def _add_node(self, node: ast.AST) -> None:
         match node:
             case ast.Import():
-                for one in node.names:
-                    self.imports[Import(module=one.name, level=0, names=())] = None
+                for alias in node.names:
+                    self.imports[Import(module=alias.name, level=0, names=())] = None
             case ast.ImportFrom(module=module, level=level):
-                names = tuple(one.name for one in node.names)
+                names = tuple(alias.name for alias in node.names)
                 self.imports[Import(module=module or "", level=level, names=names)] = None
         self.words.append(type(node).__name__)
         for name, value in ast.iter_fields(node):
@@ -182,9 +186,13 @@ def _global_names(code: CodeType) -> set[str]:
 
 
 def _compiled_text(code: CodeType) -> CodeText:
-    inner = [_compiled_text(one) for one in code.co_consts if isinstance(one, CodeType)]
+    inner = [
+        _compiled_text(constant) for constant in code.co_consts if isinstance(constant, CodeType)
+    ]
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
-    constants = [_constant(one) for one in code.co_consts if not isinstance(one, CodeType)]
+    constants = [
+        _constant(constant) for constant in code.co_consts if not isinstance(constant, CodeType)
+    ]
     says: list[object] = [
         counts,
         code.co_varnames[: sum(counts[::2])],
@@ -199,9 +207,9 @@ def _compiled_text(code: CodeType) -> CodeText:
             level, names = (before.argval for before in instructions[index - 2 : index])
             imports[Import(module=instruction.argval, level=level, names=names or ())] = None
     return CodeText(
-        text="\n".join(["bytecode", *map(repr, says), *(one.text for one in inner)]),
-        reads=(*((name,) for name in code.co_names), *(r for one in inner for r in one.reads)),
-        imports=(*imports, *(i for one in inner for i in one.imports)),
+        text="\n".join(["bytecode", *map(repr, says), *(text.text for text in inner)]),
+        reads=(*((name,) for name in code.co_names), *(r for text in inner for r in text.reads)),
+        imports=(*imports, *(i for text in inner for i in text.imports)),
     )
 
 

@@ -163,7 +163,7 @@ class _Running:
         # Told once, of the whole run: ten thousand nested graphs would copy it as often.
         log = self._shared.log if self._parent is None else Log()
         return Execution(
-            outputs={name: one for name, one in wholes.items() if type(one) is not Blocked},
+            outputs={name: whole for name, whole in wholes.items() if type(whole) is not Blocked},
             failures=tuple(self._failures),
             skips=(*log.skips, *self._unnoticed(log)),
             questions=tuple(self._questions),
@@ -174,12 +174,14 @@ class _Running:
         )
 
     def _unnoticed(self, log: Log) -> Iterator[NodeSkip]:
-        noticed = {one.node for one in self._failures}
-        for one in log.failed_inside:
-            if one.node not in noticed:
-                noticed.add(one.node)
-                said = describe(one.error)
-                yield NodeSkip(node=one.node, reason=f"failed, and its caller did not: {said}")
+        noticed = {failure.node for failure in self._failures}
+        for failure in log.failed_inside:
+            if failure.node not in noticed:
+                noticed.add(failure.node)
+                detail = describe(failure.error)
+                yield NodeSkip(
+                    node=failure.node, reason=f"failed, and its caller did not: {detail}"
+                )
 
     def _skip(
         self, state: State, item: int | None, reason: str, because_of: str | None = None
@@ -233,12 +235,12 @@ class _Running:
                 return self._stopping, NO_DIGEST
             call.taken = self._schedule.taken(state, item, call.step.node.parameters)
             try:
-                found = await self._found(call)
-                if found is not None:
+                stored = await self._found(call)
+                if stored is not None:
                     if self._parent is not None:
                         self._parent.use(call.uses)
-                    return found
-                given = await self._perform(call)
+                    return stored
+                output = await self._perform(call)
             except CallFailed as failed:
                 return await self._failed(call, failed)
             except Suspended as suspended:
@@ -246,7 +248,7 @@ class _Running:
                 return Blocked(call.label, "waits for an answer"), NO_DIGEST
             # Its place is free for another call while its output is written down.
             self._calls.give_back(call)
-            return await self._outputs.keep(call, given)
+            return await self._outputs.keep(call, output)
         except asyncio.CancelledError:
             return self._cut_off(call), NO_DIGEST
         finally:
@@ -257,18 +259,18 @@ class _Running:
         if not self._is_wanted(call):
             self._skip_call(call, _NOT_WANTED)
             return Skipped(reason=_NOT_WANTED), NO_DIGEST
-        found = await self._outputs.find(call)
-        if found is not None and type(found[0]) is Skipped:
-            self._skip_call(call, f"failed, and is left out: {found[0].reason}")
-        return found
+        stored = await self._outputs.find(call)
+        if stored is not None and type(stored[0]) is Skipped:
+            self._skip_call(call, f"failed, and is left out: {stored[0].reason}")
+        return stored
 
     def _is_wanted(self, call: Call) -> bool:
         if (when := call.step.node.when) is None:
             return True
-        asked = self._schedule.taken(call.state, call.item, when.parameters)
-        call.decided_by = asked.needs
+        condition = self._schedule.taken(call.state, call.item, when.parameters)
+        call.decided_by = condition.needs
         try:
-            return bool(when.function(**asked.arguments))
+            return bool(when.function(**condition.arguments))
         except Exception as error:
             raise CallFailed(error, 0) from error
 
@@ -314,7 +316,7 @@ class _Running:
         if self._stopping is not None:
             return self._stopping, NO_DIGEST  # what it raised on its way out is no failure
         self._calls.give_back(call)
-        said = describe(error) or ""
+        detail = describe(error) or ""
         if isinstance(error, RunLimitReached):
             self._stopped_by = self._stopped_by or error
         # A call that was cancelled, by the node itself perhaps, has not come to its end.
@@ -322,12 +324,12 @@ class _Running:
         # After a limit nothing is written: the call is made when the run goes on with a higher one.
         is_limit = isinstance(error, RunLimitReached)
         if on_error == "skip":
-            self._skip_call(call, f"failed, and is left out: {said}")
+            self._skip_call(call, f"failed, and is left out: {detail}")
             if not is_limit:
-                await self._outputs.record(call, skipped=said)
-            return Skipped(reason=said), NO_DIGEST
+                await self._outputs.record(call, skipped=detail)
+            return Skipped(reason=detail), NO_DIGEST
         if isinstance(on_error, Default):
-            self._skip_call(call, f"failed, and its default stands for it: {said}")
+            self._skip_call(call, f"failed, and its default stands for it: {detail}")
             value = call.state.with_items_given(on_error.value)
             data = call.step.form.encode(value)
             if is_limit:
@@ -450,11 +452,11 @@ class _Calls:
 
     def leave_behind(self) -> list[Call]:
         """Removes the calls that are still running, and continues without them."""
-        left = [call for call in self._tasks if call.is_made]
-        for call in left:
+        unfinished = [call for call in self._tasks if call.is_made]
+        for call in unfinished:
             leave_behind(self._tasks.pop(call), label=call.label, log=self._shared.log)
             self.give_back(call)
-        return left
+        return unfinished
 
     async def wait(self, timeout_s: float) -> None:
         """Returns when all have ended, or after this many seconds; none begins after it."""

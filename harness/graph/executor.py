@@ -163,7 +163,7 @@ _GLANCE_S = 0.1
 
 
 async def timed(
-    made: Coroutine[Any, Any, object],
+    attempt: Coroutine[Any, Any, object],
     limits: Timeout,
     *,
     pulse: Pulse,
@@ -179,7 +179,7 @@ async def timed(
         Exception: The attempt raised it.
     """
     # A task of its own, since only a task can be left behind.
-    task = asyncio.get_running_loop().create_task(made)
+    task = asyncio.get_running_loop().create_task(attempt)
     try:
         reached = await _reached(limits, task, pulse)
     except asyncio.CancelledError:
@@ -275,8 +275,12 @@ class Pulse:
     @property
     def alive_s(self) -> float:
         """The last certain sign of life, by the loop's clock."""
-        now = self._now
-        waits = now["ask"] or now["rest"] or (now["call"] and not now["sent"])
+        activities = self._now
+        waits = (
+            activities["ask"]
+            or activities["rest"]
+            or (activities["call"] and not activities["sent"])
+        )
         return self._now_s() if waits else self._beat_s
 
     @property

@@ -63,14 +63,14 @@ class Code:
         """The parts that differ from earlier ones, in words; empty if those are unknown."""
         if not parts:
             return ""
-        said = [
+        changes = [
             f"'{name}'{self._place(name)}"
             for name, digest in self.parts.items()
             if parts.get(name) != digest
         ]
-        said += [f"'{name}', which is gone" for name in parts if name not in self.parts]
-        more = f" and {len(said) - _MOST} more" if len(said) > _MOST else ""
-        return ", ".join(said[:_MOST]) + more
+        changes += [f"'{name}', which is gone" for name in parts if name not in self.parts]
+        further = f" and {len(changes) - _MOST} more" if len(changes) > _MOST else ""
+        return ", ".join(changes[:_MOST]) + further
 
     def _place(self, name: str) -> str:
         place = self.places.get(name) or _place_of_constant(self.files.get(name), name)
@@ -98,11 +98,11 @@ def code_of(function: object) -> Code:
     # Caching would keep alive what a closure holds, a whole run perhaps.
     if not isinstance(function, FunctionType) or function.__closure__:
         return _read(function).code
-    known = _known(function)
-    if not known.holds():
+    cached = _known(function)
+    if not cached.holds():
         _known.cache_clear()  # a name was bound again, as the cells of a notebook do
-        known = _known(function)
-    return known.code
+        cached = _known(function)
+    return cached.code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,13 +272,15 @@ class _Reading:
 
     def _note(self, name: str | None, begin: int) -> None:
         """Notes a part: the words from `begin` on that belong to no other part."""
-        told = {n for one in self._constants for n in range(*one)}
+        constants = {n for span in self._constants for n in range(*span)}
         # Without numbers, which depend on everything met before.
-        words = ["#" if one.startswith("#") else one for one in self._words[begin:]]
-        own = [one for n, one in enumerate(words, begin) if n not in told]
+        words = ["#" if word.startswith("#") else word for word in self._words[begin:]]
+        kept_words = [word for n, word in enumerate(words, begin) if n not in constants]
         name = name or "its code"
         before = self._parts.get(name, "")
-        self._parts[name] = blake2b("\n".join([before, *own]).encode(), digest_size=4).hexdigest()
+        self._parts[name] = blake2b(
+            "\n".join([before, *kept_words]).encode(), digest_size=4
+        ).hexdigest()
 
     def _add_module(self, module: ModuleType) -> None:
         """A whole module: any of it may be used."""
@@ -426,8 +428,8 @@ def parts_of_class(cls: type) -> Parts:
     if issubclass(cls, BaseModel):
         parts.append(tuple(cls.model_fields.items()))
     if dataclasses.is_dataclass(cls):
-        made: typing.Any = vars(cls).get("__dataclass_params__")
-        parts.append(made and (made.eq, made.order, made.frozen, made.unsafe_hash))
+        options: typing.Any = vars(cls).get("__dataclass_params__")
+        parts.append(options and (options.eq, options.order, options.frozen, options.unsafe_hash))
         parts.append(
             tuple(
                 (f.name, f.default, f.default_factory, f.init, f.compare, f.kw_only)
@@ -529,7 +531,7 @@ def imported_files(imported: Import, package: str) -> list[Path]:
             places = [Path(spec.origin or "").parent]
         else:  # none of this name, or built in
             return []
-    ways = [parts, *([*parts, name] for name in imported.names)]
-    paths = [Path(place, *way) for way in ways for place in places]
+    names = [parts, *([*parts, name] for name in imported.names)]
+    paths = [Path(place, *name) for name in names for place in places]
     files = [f for path in paths for f in (path / "__init__.py", path.with_name(f"{path.name}.py"))]
     return [file for file in files if file.is_file() and is_own(str(file))]

@@ -282,7 +282,10 @@ class Graph(Generic[ResultT]):
             (
                 node.name,
                 node.function,
-                [(one.name, one.source, one.is_mapped) for one in node.parameters],
+                [
+                    (parameter.name, parameter.source, parameter.is_mapped)
+                    for parameter in node.parameters
+                ],
                 node.combine,
                 node.when and node.when.function,
             )
@@ -329,12 +332,12 @@ class Graph(Generic[ResultT]):
         import networkx  # noqa: PLC0415 - slow
 
         if self._edges is None:
-            sources = {name: other.sources for name, other in self.nodes.items()}
+            sources = {name: taker.sources for name, taker in self.nodes.items()}
             self._edges = networkx.DiGraph(sources).reverse()
         for source in self.dependencies(node):
             if networkx.has_path(self._edges, node.name, source):
-                way = networkx.shortest_path(self._edges, node.name, source)
-                return [node.name, *reversed(way)]
+                cycle = networkx.shortest_path(self._edges, node.name, source)
+                return [node.name, *reversed(cycle)]
         return []
 
 
@@ -368,8 +371,8 @@ def _check_output(node: Node, graph: Graph) -> None:
 
 
 def _produced(node: Node) -> Any:  # noqa: ANN401 - whatever the pipeline's author wrote
-    one: Any = returned(node)
-    return list[one] if node.is_mapped else one
+    annotation: Any = returned(node)
+    return list[annotation] if node.is_mapped else annotation
 
 
 def _check_result(node: Node, stated: object) -> None:
@@ -383,7 +386,7 @@ def _check_result(node: Node, stated: object) -> None:
 
 
 def _check_edge(source: Node, node: Node, parameter: Parameter) -> None:
-    wanted = node.annotation(parameter.name)
+    annotation = node.annotation(parameter.name)
     produced = _produced(source)
     if parameter.is_mapped:
         item = item_of(produced)
@@ -394,10 +397,10 @@ def _check_edge(source: Node, node: Node, parameter: Parameter) -> None:
                 code="pipeline.maps-no-list",
             )
         produced = item
-    if not fits(produced, wanted):
+    if not fits(produced, annotation):
         what = "gives items that are" if parameter.is_mapped else "returns"
         raise node.mistake(
-            f"node '{node.name}' takes '{parameter.name}' as {described(wanted)}, and "
+            f"node '{node.name}' takes '{parameter.name}' as {described(annotation)}, and "
             f"'{source.name}' {what} {described(produced)}; make the annotations agree",
             code="pipeline.types-disagree",
         )
@@ -416,8 +419,8 @@ class Input:
     @property
     def annotation(self) -> Any:  # noqa: ANN401 - whatever the pipeline's author wrote
         """Its type; for a mapped parameter, a list of the parameter's type."""
-        one: Any = self.node.annotation(self.parameter.name)
-        return list[one] if self.parameter.is_mapped else one
+        annotation: Any = self.node.annotation(self.parameter.name)
+        return list[annotation] if self.parameter.is_mapped else annotation
 
     @property
     def has_default(self) -> bool:
@@ -440,18 +443,20 @@ def graph_inputs(graph: Graph) -> dict[str, Input]:
         for parameter in node.everything_taken:
             if parameter.source not in graph.nodes:
                 name = parameter.source
-                found = Input(name=name, node=node, parameter=parameter)
-                inputs[name] = _agreed(inputs[name], found) if name in inputs else found
+                input_ = Input(name=name, node=node, parameter=parameter)
+                inputs[name] = _agreed(inputs[name], input_) if name in inputs else input_
     return inputs
 
 
 def _agreed(first: Input, second: Input) -> Input:
     """The one with a default, or else with a type."""
-    chosen, other = sorted(
-        (first, second), key=lambda one: (one.has_default, one.annotation not in _ANY), reverse=True
+    chosen, second_choice = sorted(
+        (first, second),
+        key=lambda candidate: (candidate.has_default, candidate.annotation not in _ANY),
+        reverse=True,
     )
-    if other.annotation not in (chosen.annotation, *_ANY) or (
-        other.has_default and other.parameter.default != chosen.parameter.default
+    if second_choice.annotation not in (chosen.annotation, *_ANY) or (
+        second_choice.has_default and second_choice.parameter.default != chosen.parameter.default
     ):
         raise second.node.mistake(
             f"nodes '{first.node.name}' and '{second.node.name}' take the input '{first.name}' "
@@ -461,14 +466,14 @@ def _agreed(first: Input, second: Input) -> Input:
     return chosen
 
 
-def bind_inputs(graph: Graph, given: Mapping[str, object]) -> dict[str, object]:
+def bind_inputs(graph: Graph, values: Mapping[str, object]) -> dict[str, object]:
     """The value of every input: the given one, or its default.
 
     Raises:
         PipelineInvalid: An input is missing, unknown, or of the wrong type.
     """
     inputs = graph_inputs(graph)
-    for name in given:
+    for name in values:
         if name not in inputs:
             what = "is a node, not an input" if name in graph.nodes else "is not an input"
             raise PipelineInvalid(
@@ -476,16 +481,20 @@ def bind_inputs(graph: Graph, given: Mapping[str, object]) -> dict[str, object]:
                 code="pipeline.unknown-input",
             )
     return {
-        name: _checked(item, given[name]) if name in given else _default(graph, item)
+        name: _checked(item, values[name]) if name in values else _default(graph, item)
         for name, item in inputs.items()
     }
 
 
-def doubtful_inputs(graph: Graph, given: Collection[str]) -> Iterator[Notice]:
+def doubtful_inputs(graph: Graph, names: Collection[str]) -> Iterator[Notice]:
     """Warnings about inputs that use their default, and whose names are one edit from a node's."""
     for name, item in graph_inputs(graph).items():
-        others = (node for node in graph.nodes if node != item.node.name)
-        near = None if name in given else next((one for one in others if _is_near(name, one)), None)
+        candidates = (node for node in graph.nodes if node != item.node.name)
+        near = (
+            None
+            if name in names
+            else next((candidate for candidate in candidates if _is_near(name, candidate)), None)
+        )
         if near is not None:
             yield Notice(
                 code="pipeline.input-like-node",
@@ -494,13 +503,13 @@ def doubtful_inputs(graph: Graph, given: Collection[str]) -> Iterator[Notice]:
             )
 
 
-def _is_near(one: str, other: str) -> bool:
+def _is_near(a: str, b: str) -> bool:
     """Whether one letter added, removed or changed, or two swapped, makes both names equal."""
-    while one[:1] == other[:1] != "":
-        one, other = one[1:], other[1:]
-    while one[-1:] == other[-1:] != "":
-        one, other = one[:-1], other[:-1]
-    return max(len(one), len(other)) == 1 or (len(one) == 2 and one == other[::-1])
+    while a[:1] == b[:1] != "":
+        a, b = a[1:], b[1:]
+    while a[-1:] == b[-1:] != "":
+        a, b = a[:-1], b[:-1]
+    return max(len(a), len(b)) == 1 or (len(a) == 2 and a == b[::-1])
 
 
 def _default(graph: Graph, item: Input) -> object:
@@ -508,10 +517,10 @@ def _default(graph: Graph, item: Input) -> object:
         return item.parameter.default
     node = item.node
     # A misspelled edge looks like a missing input.
-    others = graph.nodes.keys() - {node.name}
+    nodes = graph.nodes.keys() - {node.name}
     raise node.mistake(
         f"node '{node.name}' needs '{item.name}', which is neither given nor the name of a node; "
-        "give it" + (f", or name a node; {did_you_mean(item.name, others)}" if others else ""),
+        "give it" + (f", or name a node; {did_you_mean(item.name, nodes)}" if nodes else ""),
         code="pipeline.input-missing",
     )
 
@@ -528,12 +537,12 @@ def _checked(item: Input, value: object) -> object:
             except ValidationError:
                 pass
         first = error.errors()[0]
-        given = first["input"]
-        said = repr(given[:80]) if isinstance(given, str) else repr(given)[:80]
+        rejected = first["input"]
+        excerpt = repr(rejected[:80]) if isinstance(rejected, str) else repr(rejected)[:80]
         where = "".join(f"[{key!r}]" for key in first["loc"])
         raise PipelineInvalid(
             f"input '{item.name}{where}' does not fit node '{item.node.name}': {first['msg']} "
-            f"(given: {said})",
+            f"(given: {excerpt})",
             code="pipeline.input-invalid",
         ) from error
 

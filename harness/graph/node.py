@@ -79,14 +79,17 @@ class Node:
     @property
     def everything_taken(self) -> tuple[Parameter, ...]:
         """Its parameters, then the parameters that only its `when` has."""
-        own = {one.name for one in self.parameters}
-        asked = self.when.parameters if self.when else ()
-        return (*self.parameters, *(one for one in asked if one.name not in own))
+        names = {parameter.name for parameter in self.parameters}
+        conditions = self.when.parameters if self.when else ()
+        return (
+            *self.parameters,
+            *(parameter for parameter in conditions if parameter.name not in names),
+        )
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The nodes and inputs that it needs, those of its `when` included."""
-        return tuple(dict.fromkeys(one.source for one in self.everything_taken))
+        return tuple(dict.fromkeys(parameter.source for parameter in self.everything_taken))
 
     def mistake(self, message: str, *, code: str) -> PipelineInvalid:
         """An error that names its file and line."""
@@ -99,8 +102,8 @@ class Node:
             PipelineInvalid: The annotation names something that does not exist.
         """
         function = self.function
-        own = {one.name for one in self.parameters}
-        if self.when and name in {one.name for one in self.when.parameters} - own:
+        names = {parameter.name for parameter in self.parameters}
+        if self.when and name in {parameter.name for parameter in self.when.parameters} - names:
             function = self.when.function
         try:
             return annotation_of(inspect.unwrap(function), name)
@@ -147,8 +150,8 @@ def _read_annotation(function: Callable[..., object], name: str) -> object:
     if name not in annotations:
         return object
     # Of this one alone: the other types need not exist at run time.
-    one = SimpleNamespace(__annotations__={name: annotations[name]})
-    return typing.get_type_hints(one, function.__globals__, include_extras=True)[name]
+    holder = SimpleNamespace(__annotations__={name: annotations[name]})
+    return typing.get_type_hints(holder, function.__globals__, include_extras=True)[name]
 
 
 # Many nodes of a large graph share a function.
@@ -256,23 +259,23 @@ class _Reader:
             raise self.mistake(f"node '{self.name}': {wrong}", "pipeline.option-invalid")
 
     def check_sources(
-        self, mapped: Mapping[str, str], taken: Mapping[str, str], own: list[str]
+        self, mapped: Mapping[str, str], sources: Mapping[str, str], unused: list[str]
     ) -> None:
-        for option, names in (("each", mapped), ("takes", taken)):
+        for option, names in (("each", mapped), ("takes", sources)):
             for parameter in names:
-                if parameter not in own:
+                if parameter not in unused:
                     raise self.mistake(
                         f"{option}= of node '{self.name}' names '{parameter}', which is not a "
-                        f"parameter that takes a value; {did_you_mean(parameter, own)}",
+                        f"parameter that takes a value; {did_you_mean(parameter, unused)}",
                         "pipeline.unknown-parameter",
                     )
-        if both := mapped.keys() & taken.keys():
+        if both := mapped.keys() & sources.keys():
             raise self.mistake(
                 f"each= and takes= of node '{self.name}' both name '{min(both)}'; leave one",
                 "pipeline.parameter-taken-twice",
             )
 
-    def when(self, function: Callable[..., object], own: Mapping[str, Parameter]) -> When:
+    def when(self, function: Callable[..., object], parameters: Mapping[str, Parameter]) -> When:
         signature = self.signature(function, f"when= of node '{self.name}'")
         if inspect.iscoroutinefunction(function) or RUN_PARAMETER in signature:
             raise self.mistake(
@@ -284,7 +287,7 @@ class _Reader:
             function=function,
             parameters=tuple(
                 # A name that the node has too means here what it means there: one item, say.
-                own.get(p.name)
+                parameters.get(p.name)
                 or Parameter(name=p.name, source=p.name, is_mapped=False, default=p.default)
                 for p in signature.values()
             ),

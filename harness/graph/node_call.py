@@ -116,9 +116,9 @@ class NodeCall:
         if self._counts:
             # What the attempt before left out is done again, or left out again.
             log, inside = self._shared.log, f"{self.label}/"
-            log.skips[:] = [one for one in log.skips if not one.node.startswith(inside)]
+            log.skips[:] = [skip for skip in log.skips if not skip.node.startswith(inside)]
             log.failed_inside[:] = [
-                one for one in log.failed_inside if not one.node.startswith(inside)
+                failure for failure in log.failed_inside if not failure.node.startswith(inside)
             ]
         self._counts.clear()
 
@@ -147,8 +147,8 @@ class NodeCall:
         """
         number = self.count(kind)
         code, inputs = self._call.step.code.digest, self._call.taken.inputs
-        said = "\n".join([kind, code, *(f"{name}={value}" for name, value in inputs.items())])
-        digest = hashlib.sha256(said.encode()).hexdigest()[:16]
+        text = "\n".join([kind, code, *(f"{name}={value}" for name, value in inputs.items())])
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return f"{self.label}#{number}@{digest}"
 
     async def call(self, graph: Graph, inputs: Mapping[str, object]) -> Mapping[str, object]:
@@ -217,24 +217,26 @@ class NodeCall:
         question = Question(
             key=f"{self.label}/{key}", node=self.label, text=text, form=form_of_answer(returns)
         )
-        given = shared.answers.get((question.key, text))
-        if given is None:
-            given = await self._asked(question)
-        while given is not None:
+        reply = shared.answers.get((question.key, text))
+        if reply is None:
+            reply = await self._asked(question)
+        while reply is not None:
             try:
-                answer = parse_answer(given, returns)
+                answer = parse_answer(reply, returns)
             except ValueError:
-                question = replace(question, problem=not_an_answer(given, question.form))
-                given = await self._asked(question)
+                question = replace(question, problem=not_an_answer(reply, question.form))
+                reply = await self._asked(question)
             else:
-                shared.answers[question.key, text] = given
-                said, answered = shared.tracer.excerpt(text), shared.tracer.excerpt(given)
-                shared.tracer.instant(events.Answer(key=question.key, text=said, answer=answered))
+                shared.answers[question.key, text] = reply
+                excerpt, answered = shared.tracer.excerpt(text), shared.tracer.excerpt(reply)
+                shared.tracer.instant(
+                    events.Answer(key=question.key, text=excerpt, answer=answered)
+                )
                 # A person must not be asked twice.
                 await shared.tracer.persisted()
                 return answer
-        said = shared.tracer.excerpt(text)
-        shared.tracer.instant(events.Question(key=question.key, text=said, form=question.form))
+        excerpt = shared.tracer.excerpt(text)
+        shared.tracer.instant(events.Question(key=question.key, text=excerpt, form=question.form))
         raise Suspended(question)
 
     async def _asked(self, question: Question) -> object | None:
@@ -278,8 +280,8 @@ class NodeCall:
 
 def _whole(ended: Execution) -> Execution:
     if ended.failures:
-        first, *others = ended.failures
-        failed = NodeFailed(first.node, first.error, attempts=first.attempts, others=len(others))
+        first, *rest = ended.failures
+        failed = NodeFailed(first.node, first.error, attempts=first.attempts, others=len(rest))
         failed.result = ended
         raise failed from first.error
     if ended.stopped_by is not None:
@@ -302,7 +304,7 @@ class Suspended(BaseException):
     """Leaves a node whose questions have no answer yet; nodes that catch all errors do not."""
 
     def __init__(self, *questions: Question) -> None:
-        super().__init__("; ".join(one.text for one in questions))
+        super().__init__("; ".join(question.text for question in questions))
         self.questions = questions
 
 
@@ -394,8 +396,8 @@ async def _attempt(
     call: Call, attempt: int, shared: Shared, *, handle: NodeCall | None, on_item: OnItem | None
 ) -> Given:
     step, path, label, tracer = call.step, call.state.path, call.label, shared.tracer
-    arguments, _, taken = call.taken
-    needs = (*taken, *call.decided_by)
+    arguments, _, digests = call.taken
+    needs = (*digests, *call.decided_by)
     tracer.check_written()
     waits = _waits(call, until_ns=tracer.now_ns())
     begun = events.NodeAttempt(
@@ -411,7 +413,7 @@ async def _attempt(
         if step.policies.on_error not in (None, "fail"):
             # Should it fail, nodes that go on without its output had to wait for it too.
             call.state.note_span(call.item, span.id)
-        for flow, sources in (("output", taken), ("condition", call.decided_by)):
+        for flow, sources in (("output", digests), ("condition", call.decided_by)):
             tracer.flows(flow, sources=[n for n in sources if type(n) is int], target=span.id)
         if shared.earlier is not None and (before := [n for n in needs if type(n) is str]):
             span.set(needs=before)
@@ -422,15 +424,17 @@ async def _attempt(
             arguments = {RUN_PARAMETER: shared.run_of(handle), **arguments}
         work = Work(label, step.node.function, arguments, step.policies.on, handle)
         if step.item_form is None:
-            made = shared.executor.call(work)
+            work_done = shared.executor.call(work)
         else:
-            made = _stream(step.item_form, work, shared.executor, handle, on_item)
+            work_done = _stream(step.item_form, work, shared.executor, handle, on_item)
         timeout = step.policies.timeout
         try:
             if timeout is None or handle is None:
-                value = await made
+                value = await work_done
             else:
-                value = await timed(made, timeout, pulse=handle.pulse, label=label, log=shared.log)
+                value = await timed(
+                    work_done, timeout, pulse=handle.pulse, label=label, log=shared.log
+                )
         except Exception as error:
             span.set(traceback=tracer.excerpt(_traceback(error)))
             raise
@@ -454,10 +458,10 @@ def _waits(call: Call, *, until_ns: int) -> dict[str, int]:
 
 
 def _traceback(error: Exception) -> str:
-    said = "".join(traceback.format_exception(error))
-    if len(said) <= _TRACEBACK_CHARS:
-        return said
-    return said[-_TRACEBACK_CHARS:].partition("\n")[2]  # whole lines: half a secret goes unseen
+    text = "".join(traceback.format_exception(error))
+    if len(text) <= _TRACEBACK_CHARS:
+        return text
+    return text[-_TRACEBACK_CHARS:].partition("\n")[2]  # whole lines: half a secret goes unseen
 
 
 async def _stream(
@@ -483,11 +487,11 @@ def _leaf(error: BaseException) -> BaseException:
     """The first error of nested groups; a question to a person goes before errors."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    leaves = [_leaf(one) for one in error.exceptions]
+    leaves = [_leaf(nested) for nested in error.exceptions]
     first = min(leaves, key=_rank)
     if isinstance(first, Suspended):
-        asking = [one for one in leaves if isinstance(one, Suspended)]
-        return Suspended(*(question for one in asking for question in one.questions))
+        asking = [leaf for leaf in leaves if isinstance(leaf, Suspended)]
+        return Suspended(*(question for suspended in asking for question in suspended.questions))
     return first
 
 

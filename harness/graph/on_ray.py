@@ -127,14 +127,16 @@ def _stay(ray: Any, address: str, connected: Future[None]) -> None:  # noqa: ANN
 
 def _connect(ray: Any, address: str) -> None:  # noqa: ANN401 - the library
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to its makers
-    own: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-    own["_system_config"] = {"gcs_rpc_server_reconnect_timeout_s": _HEAD_S}
+    options: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    options["_system_config"] = {"gcs_rpc_server_reconnect_timeout_s": _HEAD_S}
     try:
         host, _, port = address.rpartition(":")
         if host and port.isdecimal():
             # Ray would wait for minutes, and no signal would end it.
             socket.create_connection((host, int(port)), timeout=_REACH_S).close()
-        ray.init(address=address, logging_level=logging.ERROR, **(own if address == LOCAL else {}))
+        ray.init(
+            address=address, logging_level=logging.ERROR, **(options if address == LOCAL else {})
+        )
     except Exception as error:
         raise _no_cluster(address, error) from error
 
@@ -226,12 +228,12 @@ class _OnRay(OnWorkers):
     def _opened_switchboard(self) -> Any:  # noqa: ANN401 - a handle of Ray's
         if self._switchboard is None:
             ray = self._ray
-            here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
                 ray.get_runtime_context().get_node_id(), soft=False
             )
             self._switchboard = (
                 ray.remote(_Switchboard)
-                .options(num_cpus=0, max_concurrency=100_000, scheduling_strategy=here)
+                .options(num_cpus=0, max_concurrency=100_000, scheduling_strategy=strategy)
                 .remote()
             )
             # Not in a task group: it serves the calls of all nodes, until the run ends.

@@ -144,42 +144,42 @@ def form_of_answer(returns: Any) -> str:  # noqa: ANN401 - whatever a node asks 
     if returns in _FORMS:
         return _FORMS[returns]
     choices = get_args(returns)
-    if choices and all(isinstance(one, str) for one in choices):
+    if choices and all(isinstance(choice, str) for choice in choices):
         return events.Question.form_of(choices)
     return f"JSON of {described(returns)}"
 
 
-def parse_answer(given: object, returns: Any) -> object:  # noqa: ANN401
+def parse_answer(answer: object, returns: Any) -> object:  # noqa: ANN401
     """The answer as a value of the type, from a typed text or from a value.
 
     Raises:
         ValueError: It is not of that type.
     """
     adapter: TypeAdapter[object] = TypeAdapter(returns)
-    if not isinstance(given, str) or returns is str:
-        return adapter.validate_python(given)
-    text = given.strip()
+    if not isinstance(answer, str) or returns is str:
+        return adapter.validate_python(answer)
+    text = answer.strip()
     try:
         return adapter.validate_python(text)  # 'yes' is true, '3' is three
     except ValueError:
         return adapter.validate_json(text)
 
 
-def answer_problem(given: object, form: str) -> str:
+def answer_problem(answer: object, form: str) -> str:
     """Why an answer does not have a form, judged by its text alone; empty if it may."""
-    returns = next((one for one, words in _FORMS.items() if words == form), None)
+    returns = next((kind for kind, words in _FORMS.items() if words == form), None)
     choices = events.Question.choices_of(form)
     try:
         if returns is not None:
-            parse_answer(given, returns)
+            parse_answer(answer, returns)
         # A choice may contain a comma, so this accepts some texts that are no choice.
-        elif choices is not None and f", {str(given).strip()}, " not in f", {choices}, ":
-            return not_an_answer(given, form)
+        elif choices is not None and f", {str(answer).strip()}, " not in f", {choices}, ":
+            return not_an_answer(answer, form)
     except ValueError:
-        return not_an_answer(given, form)
+        return not_an_answer(answer, form)
     return ""
 
 
-def not_an_answer(given: object, form: str) -> str:
+def not_an_answer(answer: object, form: str) -> str:
     """The message for an answer of the wrong form."""
-    return f"{given!r} is not {form}"
+    return f"{answer!r} is not {form}"

@@ -111,8 +111,8 @@ class Drawing:
     @property
     def unknown(self) -> tuple[str, ...]:
         """Nodes that the run had and the graph does not have."""
-        known = {box.name for box in self.boxes}
-        return tuple(name for name in (self.run.nodes if self.run else ()) if name not in known)
+        names = {box.name for box in self.boxes}
+        return tuple(name for name in (self.run.nodes if self.run else ()) if name not in names)
 
 
 # --- the graph ----------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
     generations = networkx.topological_generations(edges)
     layers = {name: number for number, names in enumerate(generations) for name in names}
     critical = frozenset(pairwise(run.critical_path)) if run else frozenset()
-    shown = critical.union(networkx.transitive_reduction(edges).edges)
+    drawn = critical.union(networkx.transitive_reduction(edges).edges)
     sources = dict.fromkeys(name for node in graph.nodes.values() for name in node.sources)
     return Drawing(
         name=graph.name,
@@ -138,7 +138,7 @@ def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
             Box(
                 name=name,
                 layer=layers[name],
-                arrows=tuple(dict.fromkeys(_arrows(graph.nodes[name], graph, critical, shown))),
+                arrows=tuple(dict.fromkeys(_arrows(graph.nodes[name], graph, critical, drawn))),
                 is_mapped=graph.nodes[name].is_mapped,
                 kind=_kind(graph.nodes[name]),
                 when=_condition(graph.nodes[name].when),
@@ -151,18 +151,22 @@ def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
     )
 
 
-def _arrows(node: Node, graph: Graph, critical: Edges, shown: Edges) -> Iterator[Arrow]:
-    taken = {parameter.source for parameter in node.parameters}
-    asked = [one for one in (node.when.parameters if node.when else ()) if one.source not in taken]
-    for parameter in (*node.parameters, *asked):
+def _arrows(node: Node, graph: Graph, critical: Edges, drawn: Edges) -> Iterator[Arrow]:
+    sources = {parameter.source for parameter in node.parameters}
+    conditions = [
+        parameter
+        for parameter in (node.when.parameters if node.when else ())
+        if parameter.source not in sources
+    ]
+    for parameter in (*node.parameters, *conditions):
         source = parameter.source
         edge = source, node.name
         yield Arrow(
             source=source,
             is_input=source not in graph.nodes,
-            way="when" if source not in taken else _way(parameter, graph.nodes.get(source)),
+            way="when" if source not in sources else _way(parameter, graph.nodes.get(source)),
             is_critical=edge in critical,
-            is_implied=source in graph.nodes and edge not in shown,
+            is_implied=source in graph.nodes and edge not in drawn,
         )
 
 
@@ -224,12 +228,12 @@ def run_seen(journal: Journal) -> RunSeen:
 
 def node_seen(records: Sequence[NodeRecord], *, is_critical: bool) -> NodeSeen:
     """A run's figures for a node, from the records of its items and of nested calls."""
-    own = [record for record in records if "/" not in record.node]
-    statuses = {record.status for record in own}
+    outer = [record for record in records if "/" not in record.node]
+    statuses = {record.status for record in outer}
     return NodeSeen(
         status=next((status for status in _WORST_FIRST if status in statuses), "not run"),
-        items=len(own),
-        busy_ns=length_ns(part for record in own for part in record.times),
+        items=len(outer),
+        busy_ns=length_ns(part for record in outer for part in record.times),
         calls=sum(record.calls for record in records),
         input_tokens=sum(record.input_tokens for record in records),
         output_tokens=sum(record.output_tokens for record in records),
@@ -239,7 +243,7 @@ def node_seen(records: Sequence[NodeRecord], *, is_critical: bool) -> NodeSeen:
 
 def _critical_path(journal: Journal) -> tuple[str, ...]:
     attempts = events.Events(journal.spans())[events.NodeAttempt]
-    spans = [one for one in attempts if "/" not in one.label]
+    spans = [attempt for attempt in attempts if "/" not in attempt.label]
     run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
     steps = critical_path(spans, journal.flows, run=run).steps
     # Each node once, although several of its calls may follow one another.
@@ -265,25 +269,25 @@ def _printable(text: str) -> str:
 
 def _label(box: Box) -> Iterator[str]:
     """The lines of a node: its name, inputs, remarks and figures."""
-    seen = box.seen
-    items = f" {_MAPPED}{seen.items or '' if seen else ''}" if box.is_mapped else ""
-    yield f"{_CRITICAL if seen and seen.is_critical else ''} {box.name}{items}".lstrip()
+    times = box.seen
+    items = f" {_MAPPED}{times.items or '' if times else ''}" if box.is_mapped else ""
+    yield f"{_CRITICAL if times and times.is_critical else ''} {box.name}{items}".lstrip()
     named = [arrow for arrow in box.arrows if arrow.is_input or arrow.is_implied]
     if named:
-        names = (f"each {one.source}" if one.way == "item" else one.source for one in named)
+        names = (f"each {arrow.source}" if arrow.way == "item" else arrow.source for arrow in named)
         yield f"← {', '.join(names)}"
     remarks = (f"when {box.when}" if box.when else "", ", ".join(box.roles), _KINDS[box.kind])
     yield from (_printable(remark) for remark in remarks if remark)
-    if seen is not None:
-        tokens = f"{seen.input_tokens:,} → {seen.output_tokens:,} tokens"
+    if times is not None:
+        tokens = f"{times.input_tokens:,} → {times.output_tokens:,} tokens"
         figures = (
-            "" if seen.status == "done" else seen.status,
-            _duration(seen.busy_ns) if seen.busy_ns else "",
-            f"{seen.calls:,} call{'' if seen.calls == 1 else 's'}" if seen.calls else "",
-            tokens if seen.calls else "",
+            "" if times.status == "done" else times.status,
+            _duration(times.busy_ns) if times.busy_ns else "",
+            f"{times.calls:,} call{'' if times.calls == 1 else 's'}" if times.calls else "",
+            tokens if times.calls else "",
         )
-        if said := " · ".join(filter(None, figures)):
-            yield said
+        if figures_text := " · ".join(filter(None, figures)):
+            yield figures_text
 
 
 def _duration(time_ns: int) -> str:
@@ -315,13 +319,13 @@ def as_mermaid(drawing: Drawing) -> str:
 
 
 def _flowchart(drawing: Drawing) -> Iterator[str]:
-    said, run = _printable(drawing.name), drawing.run
+    title, run = _printable(drawing.name), drawing.run
     if run is not None:
         ended = {"ok": "ended well", "unfinished": "was killed, or is not over"}
         how = ended.get(run.status, run.status)
-        said += f" · run {_printable(run.run_id)}: {_duration(run.duration_ns)}, {how}"
+        title += f" · run {_printable(run.run_id)}: {_duration(run.duration_ns)}, {how}"
     # A text in the quotes of JSON is one of YAML too.
-    yield from ("---", f"title: {orjson.dumps(said).decode()}", "---", "flowchart TD")
+    yield from ("---", f"title: {orjson.dumps(title).decode()}", "---", "flowchart TD")
     ids = {box.name: f"n{number}" for number, box in enumerate(drawing.boxes)}
     for box in drawing.boxes:
         # A box with double sides is called once per item; a hexagon may be skipped.
@@ -335,15 +339,15 @@ def _flowchart(drawing: Drawing) -> Iterator[str]:
             if not arrow.is_input and not arrow.is_implied:
                 line = _ARROWS[arrow.way][arrow.is_critical]
                 yield f"    {ids[arrow.source]} {line} {ids[box.name]}"
-    seen = [(box, box.seen) for box in drawing.boxes if box.seen]
+    timed = [(box, box.seen) for box in drawing.boxes if box.seen]
     if drawing.unknown:
         yield f"    %% in the run, and not in the file: {_printable(', '.join(drawing.unknown))}"
     for name, style, members in (
-        ("critical", "stroke-width:4px", [box for box, figures in seen if figures.is_critical]),
+        ("critical", "stroke-width:4px", [box for box, figures in timed if figures.is_critical]),
         (
             "absent",
             "stroke-dasharray:5 4",
-            [box for box, figures in seen if figures.status in {"skipped", "not run"}],
+            [box for box, figures in timed if figures.status in {"skipped", "not run"}],
         ),
     ):
         if members:

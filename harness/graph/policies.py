@@ -171,7 +171,7 @@ class Policies:
 
     def over(self, defaults: Policies) -> Policies:
         """These policies, with `defaults` where they are None."""
-        pairs = ((one.name, getattr(self, one.name)) for one in fields(self))
+        pairs = ((policy.name, getattr(self, policy.name)) for policy in fields(self))
         return replace(defaults, **{name: value for name, value in pairs if value is not None})
 
     def mistake(self) -> str | None:

@@ -140,7 +140,7 @@ class Earlier:
             change = change_between(output, call, surroundings, parts=self._codes)
             outcome = change or _restored(output, call.step.form)
             if not isinstance(outcome, str):
-                call.uses.update({name: Use(one) for name, one in (output.uses or {}).items()})
+                call.uses.update({name: Use(use) for name, use in (output.uses or {}).items()})
                 return outcome
             reason = reason or outcome
         return reason
@@ -148,8 +148,10 @@ class Earlier:
     @property
     def uses(self) -> list[Mapping[str, str]]:
         """What the calls used, each set once."""
-        sets = (one.uses for outputs in self._outputs.values() for one in outputs if one.uses)
-        return [dict(one) for one in {tuple(sorted(uses.items())): None for uses in sets}]
+        sets = (
+            output.uses for outputs in self._outputs.values() for output in outputs if output.uses
+        )
+        return [dict(key) for key in {tuple(sorted(uses.items())): None for uses in sets}]
 
     def renamed(self, codes: Mapping[str, str]) -> dict[str, str]:
         """The nodes of a graph that had another name: their paths then, by their paths now.
@@ -165,11 +167,11 @@ class Earlier:
     @cached_property
     def _codes_by_graph(self) -> dict[str, dict[str, str]]:
         """The digests of the code of nodes with outputs, by path, for each prefix of paths."""
-        found: dict[str, dict[str, str]] = {}
+        changes: dict[str, dict[str, str]] = {}
         for outputs in self._outputs.values():
             last = outputs[-1]
-            found.setdefault(last.node.rpartition("/")[0], {})[last.node] = last.code or ""
-        return found
+            changes.setdefault(last.node.rpartition("/")[0], {})[last.node] = last.code or ""
+        return changes
 
 
 def change_between(
@@ -257,47 +259,47 @@ class Outputs:
     async def find(self, call: Call) -> Found | None:
         """An output for which the call need not be made; None if it must be made."""
         if self.attempts is not None:
-            found = self.attempts.find(call)
-            if isinstance(found, tuple):
-                return found  # not logged: it was when it was made
+            stored = self.attempts.find(call)
+            if isinstance(stored, tuple):
+                return stored  # not logged: it was when it was made
         before = self.renamed.get(call.state.path)
-        found = None
+        stored = None
         if self.shared.earlier is not None:
-            found = self.shared.earlier.find(call, before, surroundings=self.shared.surroundings)
-        if before is not None and isinstance(found, tuple):
+            stored = self.shared.earlier.find(call, before, surroundings=self.shared.surroundings)
+        if before is not None and isinstance(stored, tuple):
             self.shared.log.renamed[call.label] = label_of(before, call.item)
         elif before is not None:
-            found = None  # the same code with other inputs is another node
-        if isinstance(found, str):
-            self.shared.log.reruns[Rerun(node=call.label, reason=found)] = None
-            found = None
-        if found is None and call.step.policies.cache is not None:
-            found = await self._find_in_cache(call)
-        if found is not None:
+            stored = None  # the same code with other inputs is another node
+        if isinstance(stored, str):
+            self.shared.log.reruns[Rerun(node=call.label, reason=stored)] = None
+            stored = None
+        if stored is None and call.step.policies.cache is not None:
+            stored = await self._find_in_cache(call)
+        if stored is not None:
             self.shared.log.reused[call.label] = None
             self.shared.tracer.instant(events.Reuse(node=call.state.path, item=call.item))
-        return found
+        return stored
 
-    async def keep(self, call: Call, given: Given) -> Found:
+    async def keep(self, call: Call, output: Given) -> Found:
         """Writes an output; returns when it is as safe as the run requires."""
-        given_digest = digest(given.data)
-        if given.span:
-            call.state.note_span(call.item, given.span)
+        given_digest = digest(output.data)
+        if output.span:
+            call.state.note_span(call.item, output.span)
             if self.attempts is not None:
                 self.attempts.add(
                     NodeOutput(
                         call.state.path,
                         call.item,
-                        orjson.loads(given.data),
+                        orjson.loads(output.data),
                         call.taken.inputs,
                         call.step.code.digest,
                         digest=given_digest,
                         uses=_digests(call.uses),
                     )
                 )
-            await self._keep_in_cache(call, given.data)
-        await self.record(call, data=given.data, digest=given_digest)
-        return given.value, given_digest
+            await self._keep_in_cache(call, output.data)
+        await self.record(call, data=output.data, digest=given_digest)
+        return output.value, given_digest
 
     async def record(
         self,
@@ -331,15 +333,17 @@ class Outputs:
         if cache is None or policy is None or key is None:
             return None
         path, inputs, code = call.state.path, call.taken.inputs, call.step.code.digest
-        for each in _read(await cache.find(key, max_age_s=policy.max_age_s)) or ():
-            kept = _read(await cache.find(each, max_age_s=policy.max_age_s))
+        for entry in _read(await cache.find(key, max_age_s=policy.max_age_s)) or ():
+            stored = _read(await cache.find(entry, max_age_s=policy.max_age_s))
             try:
-                output = NodeOutput(path, call.item, kept["value"], inputs, code, uses=kept["uses"])
+                output = NodeOutput(
+                    path, call.item, stored["value"], inputs, code, uses=stored["uses"]
+                )
                 value = call.step.form.restore(output.value)
             except (KeyError, TypeError, ValueError):
                 continue
             if change_between(output, call, self.shared.surroundings, parts={}) is None:
-                call.uses.update({name: Use(one) for name, one in kept["uses"].items()})
+                call.uses.update({name: Use(use) for name, use in stored["uses"].items()})
                 return await self.keep(call, Given(value, call.step.form.encode(value), 0))
         return None
 
@@ -349,14 +353,14 @@ class Outputs:
         if cache is None or policy is None or key is None:
             return
         uses = _digests(call.uses)
-        own = digest(orjson.dumps([key, sorted(uses.items())]))
-        others = [
-            one
-            for one in _read(await cache.find(key, max_age_s=policy.max_age_s)) or ()
-            if one != own
+        entry = digest(orjson.dumps([key, sorted(uses.items())]))
+        entries = [
+            entry_key
+            for entry_key in _read(await cache.find(key, max_age_s=policy.max_age_s)) or ()
+            if entry_key != entry
         ]
-        cache.keep(key, orjson.dumps([own, *others[: _MOST_KEPT - 1]]))
-        cache.keep(own, orjson.dumps({"uses": uses, "value": orjson.Fragment(data)}))
+        cache.keep(key, orjson.dumps([entry, *entries[: _MOST_KEPT - 1]]))
+        cache.keep(entry, orjson.dumps({"uses": uses, "value": orjson.Fragment(data)}))
 
     def _cache_key(self, call: Call) -> str | None:
         """None if its output is not cached, or one of its inputs cannot be compared."""

@@ -140,7 +140,7 @@ class Schedule:
             self._start(state, None)
         else:
             try:
-                state.sources = [self._source_of(one, state) for one in step.mapped]
+                state.sources = [self._source_of(parameter, state) for parameter in step.mapped]
             except PipelineInvalid as error:
                 self._settle_whole(state, self._failed(state, error))
                 return
@@ -204,14 +204,14 @@ class Schedule:
         """Starts an item if it has not begun and all its arguments exist."""
         if item in state.begun or state.obstacle is not None:
             return
-        taken = [
+        values = [
             source.item(index)
             for source, index in zip(state.sources, indices_of(state, item), strict=True)
         ]
-        if any(value is PENDING for value in taken):
+        if any(value is PENDING for value in values):
             return
         state.begun.add(item)
-        if any(type(value) in _NO_VALUES for value in taken):
+        if any(type(value) in _NO_VALUES for value in values):
             obstacle = self._obstacle(state, state.step.mapped, item)
             if obstacle is not None:
                 self._settle_item(state, item, obstacle, NO_DIGEST)
@@ -264,7 +264,7 @@ class Schedule:
             self._settle_whole(state, state.obstacle)
         elif state.settled == state.total:
             assert state.items is not None
-            blocked = [one for one in state.items if type(one) is Blocked]
+            blocked = [item for item in state.items if type(item) is Blocked]
             outcome = blocked[0] if blocked else state.items
             self._settle_whole(state, outcome, digest_of_all(state.digests))
 
@@ -328,10 +328,10 @@ def count_items(state: State) -> int | None:
     """
     node = state.step.node
     totals = [source.total for source in state.sources]
-    known = [total for total in totals if total is not None]
+    totals_known = [total for total in totals if total is not None]
     if node.combine == "product":
-        return math.prod(known)
-    if len(set(known)) > 1:
+        return math.prod(totals_known)
+    if len(set(totals_known)) > 1:
         names = [parameter.source for parameter in state.step.mapped]
         listed = ", ".join(
             f"'{name}' has {total}"
@@ -343,7 +343,7 @@ def count_items(state: State) -> int | None:
             'combinations, write combine="product"',
             code="pipeline.lengths-differ",
         )
-    return known[0] if len(known) == len(totals) else None
+    return totals_known[0] if len(totals_known) == len(totals) else None
 
 
 def indices_of(state: State, item: int) -> list[int]:

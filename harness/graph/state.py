@@ -120,15 +120,17 @@ def _compile(graph: Graph) -> list[Step]:
 
 
 def _step(node: Node, graph: Graph) -> Step:
-    asked = node.when.parameters if node.when else ()
+    conditions = node.when.parameters if node.when else ()
     return Step(
         node=node,
         policies=node.policies.over(graph.policies),
         form=value_form(returned(node)),
         item_form=value_form(item_of(node.annotation("return"))) if node.is_streaming else None,
         code=code_of(node.function),
-        mapped=tuple(one for one in node.parameters if one.is_mapped),
-        whole=tuple(one for one in (*node.parameters, *asked) if not one.is_mapped),
+        mapped=tuple(parameter for parameter in node.parameters if parameter.is_mapped),
+        whole=tuple(
+            parameter for parameter in (*node.parameters, *conditions) if not parameter.is_mapped
+        ),
         takes_skipped=_asking(node, graph, lambda annotation: annotation),
         takes_skipped_items=_asking(node, graph, item_of),
     )
@@ -137,9 +139,10 @@ def _step(node: Node, graph: Graph) -> Step:
 def _asking(node: Node, graph: Graph, part: Callable[[object], object]) -> frozenset[str]:
     """The parameters that ask for `Skipped` in a part of their annotation."""
     return frozenset(
-        one.name
-        for one in node.parameters
-        if one.source in graph.nodes and Skipped in members_of(part(node.annotation(one.name)))
+        parameter.name
+        for parameter in node.parameters
+        if parameter.source in graph.nodes
+        and Skipped in members_of(part(node.annotation(parameter.name)))
     )
 
 
@@ -147,8 +150,8 @@ def _streams(step: Step, source: str) -> bool:
     """Whether a step takes only the items of a source, as they come."""
     return (
         step.node.combine == "zip"
-        and any(one.source == source for one in step.mapped)
-        and all(one.source != source for one in step.whole)
+        and any(parameter.source == source for parameter in step.mapped)
+        and all(parameter.source != source for parameter in step.whole)
     )
 
 
@@ -246,8 +249,8 @@ class State:
         assert self.items is not None
         if with_skipped or not any(type(item) is Skipped for item in self.items):
             return list(self.items), self.digest
-        kept = [n for n, item in enumerate(self.items) if type(item) is not Skipped]
-        return [self.items[n] for n in kept], digest_of_all(self.digests[n] for n in kept)
+        numbers = [n for n, item in enumerate(self.items) if type(item) is not Skipped]
+        return [self.items[n] for n in numbers], digest_of_all(self.digests[n] for n in numbers)
 
     def with_items_given(self, default: object) -> object:
         """A default for a failed call, after the items that others already have."""

@@ -113,8 +113,10 @@ class ValueForm:
                     return self._validated(json.loads(text))
                 except ValidationError:
                     pass
-            wanted = described(self.annotation)
-            raise TypeError(f"what is written is not read as {wanted}: {_first(error)}") from error
+            annotation = described(self.annotation)
+            raise TypeError(
+                f"what is written is not read as {annotation}: {_first(error)}"
+            ) from error
 
     def _validated(self, value: object) -> object:
         return self._adapter.validate_python(value, strict=True)
@@ -155,15 +157,15 @@ class ValueForm:
         if _is_same(value, restored):
             return data
         place, was, back = _difference(value, restored) or ("", value, restored)
-        shown = [_EXCERPT.repr(was), _EXCERPT.repr(back)]
-        if shown[0] == shown[1]:
-            shown = [repr(was)[:_LONGEST], repr(back)[:_LONGEST]]
-        if shown[0] == shown[1]:
-            shown[1] = "another that looks the same"
+        excerpts = [_EXCERPT.repr(was), _EXCERPT.repr(back)]
+        if excerpts[0] == excerpts[1]:
+            excerpts = [repr(was)[:_LONGEST], repr(back)[:_LONGEST]]
+        if excerpts[0] == excerpts[1]:
+            excerpts[1] = "another that looks the same"
         where = f" at {place.removeprefix('.')}" if place else ""
         raise TypeError(
-            f"{_kind_of(was)} ({shown[0]}){where} would come back as {shown[1]}; annotate the "
-            "return type with what it is, or return a value that JSON can hold whole"
+            f"{_kind_of(was)} ({excerpts[0]}){where} would come back as {excerpts[1]}; annotate "
+            "the return type with what it is, or return a value that JSON can hold whole"
         )
 
 
@@ -345,12 +347,12 @@ def _difference(value: object, back: object) -> tuple[str, object, object] | Non
         is_same = value == back or (value != value and back != back)  # noqa: PLR0124 - NaN
         return None if is_same else ("", value, back)
     # The bound of a deque, and what a defaultdict makes, are in no JSON.
-    makes_same = all(getattr(value, one, None) == getattr(back, one, None) for one in _UNWRITTEN)
+    makes_same = all(getattr(value, name, None) == getattr(back, name, None) for name in _UNWRITTEN)
     if not makes_same or len(mine) != len(theirs):
         return "", value, back
-    for (name, part), (_, other) in zip(mine, theirs, strict=True):
-        if found := _difference(part, other):
-            return f"{name}{found[0]}", *found[1:]
+    for (name, part), (_, counterpart) in zip(mine, theirs, strict=True):
+        if difference := _difference(part, counterpart):
+            return f"{name}{difference[0]}", *difference[1:]
     return None
 
 
@@ -362,10 +364,10 @@ def _parts(value: object) -> list[tuple[str, object]] | None:
         return [(f"[{index}]", item) for index, item in enumerate(value)]
     if isinstance(value, BaseModel):
         names: Iterable[str] = type(value).model_fields
-        more = {**(value.__pydantic_extra__ or {}), **(value.__pydantic_private__ or {})}
+        extra = {**(value.__pydantic_extra__ or {}), **(value.__pydantic_private__ or {})}
     elif dataclasses.is_dataclass(value):
-        names, more = [field.name for field in dataclasses.fields(value)], {}
+        names, extra = [field.name for field in dataclasses.fields(value)], {}
     else:
         return None
-    fields = {name: getattr(value, name, None) for name in names} | more
+    fields = {name: getattr(value, name, None) for name in names} | extra
     return [(f".{name}", part) for name, part in fields.items()]

@@ -237,8 +237,8 @@ class OnWorkers(InProcess):
             low, high = clock_bounds(self._clocks.get(performed.boot_id), bounds)
             self._clocks[performed.boot_id] = low, high
         shift_ns = (low + high) // 2
-        told = {"wait_ns": first.time_ns + shift_ns - sent_ns, "clock_error_ns": high - shift_ns}
-        first = first._replace(attributes={**first.attributes, **told})
+        times = {"wait_ns": first.time_ns + shift_ns - sent_ns, "clock_error_ns": high - shift_ns}
+        first = first._replace(attributes={**first.attributes, **times})
         moved = [
             *_moved([first, *performed.records[1:]], shift_ns, tracer.current_id, tracer.new_id)
         ]
@@ -277,10 +277,10 @@ async def _answer(
     question.answer(answer)
 
 
-def clock_bounds(before: tuple[int, int] | None, now: tuple[int, int]) -> tuple[int, int]:
+def clock_bounds(before: tuple[int, int] | None, bounds: tuple[int, int]) -> tuple[int, int]:
     """The least and the most that a machine's clock is behind: each call may narrow it."""
-    low, high = now if before is None else (max(before[0], now[0]), min(before[1], now[1]))
-    return (low, high) if low <= high else now  # the clocks have drifted apart
+    low, high = bounds if before is None else (max(before[0], bounds[0]), min(before[1], bounds[1]))
+    return (low, high) if low <= high else bounds  # the clocks have drifted apart
 
 
 def _moved(
@@ -324,8 +324,8 @@ def own_modules_by_value(pickler: str) -> Iterator[None]:
     cloudpickle = import_module(pickler)
     with _LOCK:
         _RUNS[pickler] += 1
-        own = {module for module in tuple(sys.modules.values()) if is_own_module(module)}
-        for module in own - _BY_VALUE[pickler]:
+        modules = {module for module in tuple(sys.modules.values()) if is_own_module(module)}
+        for module in modules - _BY_VALUE[pickler]:
             with suppress(ValueError):  # it is no longer among the modules
                 cloudpickle.register_pickle_by_value(module)
                 _BY_VALUE[pickler].add(module)

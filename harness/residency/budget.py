@@ -257,10 +257,12 @@ class KeepAliveBudget:
     # --- decisions --------------------------------------------------------------------------------
 
     def _state(self) -> State:
-        tenants, most = self._residents.tenants, self._max_parallel
+        tenants, slots = self._residents.tenants, self._max_parallel
         nodes = {waiter.call.node for waiter in self._waiting} | self._leases.keys()
-        if most is not None and len(nodes) > most:
-            tenants = {m: replace(one, slots=one.slots or most) for m, one in tenants.items()}
+        if slots is not None and len(nodes) > slots:
+            tenants = {
+                m: replace(tenant, slots=tenant.slots or slots) for m, tenant in tenants.items()
+            }
         return State(
             now_ns=self._tracer.now_ns(),
             ledger=self.ledger,
@@ -288,8 +290,8 @@ class KeepAliveBudget:
                     self._residents.begin(move, state)
 
     def _tell_waiting(self, state: State) -> None:
-        there = state.ledger.residents
-        waiting = {call.node for call in state.waiting if call.model not in there} - {None}
+        residents = state.ledger.residents
+        waiting = {call.node for call in state.waiting if call.model not in residents} - {None}
         lent = len(waiting) if state.is_crowded else 0
         if lent != self._lent:
             self._lent = lent
@@ -337,7 +339,7 @@ def most_kv_tokens(request: Request, *, context_tokens: int | None) -> int:
     """
     if not isinstance(request, ChatRequest):
         return 0
-    most = most_tokens_of(request)
+    tokens = most_tokens_of(request)
     if context_tokens is None:
-        return most
-    return min(most, context_tokens) if request.max_output_tokens else context_tokens
+        return tokens
+    return min(tokens, context_tokens) if request.max_output_tokens else context_tokens

@@ -100,8 +100,8 @@ class Ledger:
 
     def taken_bytes(self, device: str) -> int:
         """Bytes of the models there, including the moving one."""
-        there = [*self.residents.values(), *([self.moving] if self.moving else [])]
-        return sum(one.need.get(device, 0) for one in there)
+        occupants = [*self.residents.values(), *([self.moving] if self.moving else [])]
+        return sum(occupant.need.get(device, 0) for occupant in occupants)
 
     def free_bytes(self, device: str) -> int:
         """Below 0 if too much is taken."""
@@ -109,7 +109,7 @@ class Ledger:
 
     def without(self, model: str) -> Ledger:
         """A ledger without this model."""
-        rest = {name: one for name, one in self.residents.items() if name != model}
+        rest = {name: resident for name, resident in self.residents.items() if name != model}
         return replace(self, residents=rest)
 
 
@@ -243,9 +243,9 @@ def check_fits(model: str, tenants: Mapping[str, Tenant], devices: Mapping[str, 
     for name, need_bytes in tenant.need.items():
         device = devices[name]
         pinned = {
-            other.model: other.need[name]
-            for other in tenants.values()
-            if other.pin and other.model != model and name in other.need
+            tenant.model: tenant.need[name]
+            for tenant in tenants.values()
+            if tenant.pin and tenant.model != model and name in tenant.need
         }
         room_bytes = device.room_bytes - sum(pinned.values())
         if need_bytes <= room_bytes:
@@ -270,9 +270,9 @@ def capacity_table(device: Device) -> str:
 
 
 def _remedy(device: Device, pinned: Collection[str]) -> str:
-    ways = ["lower its context_tokens or slots", "use a smaller quantization"]
+    remedies = ["lower its context_tokens or slots", "use a smaller quantization"]
     if pinned:
-        ways.append("leave out a pin")
+        remedies.append("leave out a pin")
     if device.reserve_bytes:
-        ways.append("lower the reserve")
-    return f"{', '.join(ways)}, or raise capacity under {capacity_table(device)}"
+        remedies.append("lower the reserve")
+    return f"{', '.join(remedies)}, or raise capacity under {capacity_table(device)}"

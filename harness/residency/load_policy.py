@@ -62,7 +62,7 @@ def why_it_waits(call: WaitingCall, state: State) -> tuple[PlaceOf, str]:
         return _why_it_waits_for(resident, call, state)
     if ledger.moving is not None:
         return "memory", f"'{ledger.moving.model}' is on the move"
-    in_use = [f"'{one.model}'" for one in ledger.residents.values() if one.leases]
+    in_use = [f"'{resident.model}'" for resident in ledger.residents.values() if resident.leases]
     if in_use:
         return "memory", f"no room until calls to {', '.join(in_use)} end"
     return "memory", "what is in memory is about to be used again"
@@ -74,7 +74,7 @@ def _why_it_waits_for(resident: Resident, call: WaitingCall, state: State) -> tu
         return "slots", f"slots: all {tenant.slots} of '{model}' are taken"
     if tenant.kv_tokens is not None and resident.kv_tokens + call.kv_tokens > tenant.kv_tokens:
         return "cache", f"KV cache: the cache of '{model}' is full"
-    if any(one.model == model and one.id < call.id for one in state.waiting):
+    if any(waiting.model == model and waiting.id < call.id for waiting in state.waiting):
         return "cache", f"KV cache: an earlier call waits for room in the cache of '{model}'"
     return "memory", f"'{model}' makes way for a model that was waited for longer"
 
@@ -92,19 +92,22 @@ def _grantable(state: State, urgent: Load | None) -> Iterator[int]:
     held_up: set[str] = set()
     going = urgent.evict if urgent is not None else ()
     due: WaitingCall | None = None
-    taken = {model: (one.leases, one.kv_tokens) for model, one in state.ledger.residents.items()}
+    usage = {
+        model: (resident.leases, resident.kv_tokens)
+        for model, resident in state.ledger.residents.items()
+    }
     for call in state.waiting:
         if urgent is not None and due is None and call.model == urgent.model:
             due = call  # those before it have been waiting longer, and go first
-        if call.model in held_up or call.model not in taken:
+        if call.model in held_up or call.model not in usage:
             continue
         if due is not None and call.model in going and _makes_way(call, due, state):
             held_up.add(call.model)
             continue
-        leases, kv_tokens = taken[call.model]
+        leases, kv_tokens = usage[call.model]
         tenant = state.tenants[call.model]
         if not is_crowded or _has_room(tenant, call, leases=leases, kv_tokens=kv_tokens):
-            taken[call.model] = leases + 1, kv_tokens + call.kv_tokens
+            usage[call.model] = leases + 1, kv_tokens + call.kv_tokens
             yield call.id
         else:
             held_up.add(call.model)
@@ -132,28 +135,28 @@ def _wanted(state: State) -> dict[str, WaitingCall]:
 
 def _urgent(state: State) -> Load | None:
     """The switch that must be made now, or once calls to the models that make way have ended."""
-    wanted = _wanted(state)
-    if not wanted or state.ledger.moving is not None:
+    needed = _wanted(state)
+    if not needed or state.ledger.moving is not None:
         return None
-    due_ns = _latest_switch_ns(list(wanted.values()), state)
+    due_ns = _latest_switch_ns(list(needed.values()), state)
     if state.now_ns < due_ns:
         return None
-    model, call = next(iter(wanted.items()))
+    model, call = next(iter(needed.items()))
     choice, why = Choice(state), {model: f"it has been waited for {_seconds(state, call)} s"}
     return choice.best(why, going=choice.idle) or choice.best(why)
 
 
 def _switch(state: State) -> Load | Wait:
     """A switch for a waiting call, if it is due; else when to look again."""
-    wanted = _wanted(state)
-    if not wanted:
+    needed = _wanted(state)
+    if not needed:
         return Wait()
-    due_ns = _latest_switch_ns(list(wanted.values()), state)
-    idle = [one for one in state.ledger.residents.values() if one.leases == 0]
-    if not _can_fit(wanted, state, going=idle):
+    due_ns = _latest_switch_ns(list(needed.values()), state)
+    idle = [resident for resident in state.ledger.residents.values() if resident.leases == 0]
+    if not _can_fit(needed, state, going=idle):
         return Wait(until_ns=due_ns)
     choice = Choice(state)
-    reasons = dict.fromkeys(wanted, "a call waits for it")
+    reasons = dict.fromkeys(needed, "a call waits for it")
     best = choice.best(_of_highest_rank(reasons, state.tenants))
     if best is None:
         return Wait()
@@ -201,8 +204,8 @@ def _makes_way(call: WaitingCall, due: WaitingCall, state: State) -> bool:
     Not if the call could not wait for its model to come back: it would be due as soon as the other
     model has come, and the two would go for each other after every call. But a turn has an end.
     """
-    own, other = state.tenants[call.model], state.tenants[due.model]
-    back_ns = state.now_ns + round((other.load_s + other.call_s + own.load_s) * 1e9)
+    tenant, due_tenant = state.tenants[call.model], state.tenants[due.model]
+    back_ns = state.now_ns + round((due_tenant.load_s + due_tenant.call_s + tenant.load_s) * 1e9)
     turn_ns = state.now_ns - state.ledger.residents[call.model].since_ns
     can_wait = back_ns <= call.since_ns + state.max_wait_ns
     return can_wait or turn_ns >= _LONGEST_TURN * state.max_wait_ns
@@ -226,7 +229,9 @@ def _latest_switch_ns(oldest: Sequence[WaitingCall], state: State) -> int:
         tenant = state.tenants[call.model]
         latest_ns = min(latest_ns, call.since_ns + state.max_wait_ns - ahead_ns)
         ahead_ns += round((tenant.load_s + tenant.call_s) * 1e9)
-    under_way = [state.tenants[one.model].call_s for one in residents.values() if one.leases]
+    under_way = [
+        state.tenants[resident.model].call_s for resident in residents.values() if resident.leases
+    ]
     latest_ns -= round(max(under_way, default=0.0) * 1e9)
     return latest_ns
 
@@ -238,11 +243,17 @@ def _overgrown(state: State) -> Unload | None:
     """A model that must go since the residents take more than there is."""
     ledger = state.ledger
     for device in sorted(ledger.devices):
-        there = [one for one in ledger.residents.values() if one.need.get(device)]
+        occupants = [
+            resident for resident in ledger.residents.values() if resident.need.get(device)
+        ]
         # A single model that turned out larger than the room has found room nonetheless.
-        if ledger.free_bytes(device) >= 0 or len(there) < 2:
+        if ledger.free_bytes(device) >= 0 or len(occupants) < 2:
             continue
-        idle = [one for one in there if one.leases == 0 and _may_go(one.model, state)]
+        idle = [
+            resident
+            for resident in occupants
+            if resident.leases == 0 and _may_go(resident.model, state)
+        ]
         if idle:
             going = min(
                 idle, key=lambda o: (state.tenants[o.model].priority, o.idle_since_ns, o.model)
@@ -263,9 +274,9 @@ def _prefetch(state: State) -> Load | None:
     """The model that is used next, if there is room for it or the forecast frees some."""
     coming = state.forecast.models
     unused = [
-        one
-        for one in state.ledger.residents.values()
-        if one.leases == 0 and one.model not in coming
+        resident
+        for resident in state.ledger.residents.values()
+        if resident.leases == 0 and resident.model not in coming
     ]
     missing = coming - state.ledger.residents.keys() - state.failed
     # A load ahead must not delay a call that waits now.
@@ -316,18 +327,20 @@ class Choice:
         passed = zip(self._uses, self._at, strict=True)
         self._used_now = {model for uses, at in passed for model in uses[:at]}
         self._next_use = self._next_uses(self._at)
-        unpinned = [one for one in residents.values() if not state.tenants[one.model].pin]
-        self._going = [one.model for one in sorted(unpinned, key=self._missed)]
+        unpinned = [
+            resident for resident in residents.values() if not state.tenants[resident.model].pin
+        ]
+        self._going = [resident.model for resident in sorted(unpinned, key=self._missed)]
 
     @property
     def wanted_next(self) -> list[str]:
         """The models that could be used next, were they in memory."""
-        wanted = {
+        required = {
             self._uses[n][self._at[n]]
             for n in self._begun(self._at)
             if self._at[n] < len(self._uses[n])
         }
-        return sorted(wanted - self._state.ledger.residents.keys() - self._state.failed)
+        return sorted(required - self._state.ledger.residents.keys() - self._state.failed)
 
     @property
     def left(self) -> tuple[Strand, ...]:
@@ -352,14 +365,14 @@ class Choice:
 
         `reasons` says why each should come. If `going` is None, all that are not pinned may go.
         """
-        found: list[tuple[tuple[float, bool, int, int], str, tuple[str, ...]]] = []
+        options: list[tuple[tuple[float, bool, int, int], str, tuple[str, ...]]] = []
         for model in reasons:
             victims = self._victims(model, self._going if going is None else going)
             if victims is not None:
-                found.append((self._cost(model, victims), model, victims))
-        if not found:
+                options.append((self._cost(model, victims), model, victims))
+        if not options:
             return None
-        _, model, victims = min(found, key=lambda one: one[0])
+        _, model, victims = min(options, key=lambda option: option[0])
         return Load(
             model=model,
             evict=victims,
@@ -378,9 +391,9 @@ class Choice:
             return None
         if model not in self._used_now:
             return residents[model].idle_since_ns + _MOMENT_NS
-        if any(one.leases for one in residents.values()):
+        if any(resident.leases for resident in residents.values()):
             return None
-        idle_since_ns = max(one.idle_since_ns for one in residents.values())
+        idle_since_ns = max(resident.idle_since_ns for resident in residents.values())
         return idle_since_ns + round(self._tenants[model].load_s * 1e9)
 
     def can_go(self, model: str) -> bool:
@@ -396,14 +409,14 @@ class Choice:
     def _victims(self, model: str, going: Sequence[str]) -> tuple[str, ...] | None:
         """The least missed residents that make room for a model; None if all are too few."""
         victims: list[str] = []
-        for one in going:
+        for victim in going:
             if self._has_room(model, victims):
                 break
-            victims.append(one)
+            victims.append(victim)
         if not self._has_room(model, victims):
             return None
-        for one in reversed(victims):
-            fewer = [other for other in victims if other != one]
+        for victim in reversed(victims):
+            fewer = [kept_victim for kept_victim in victims if kept_victim != victim]
             if self._has_room(model, fewer):
                 victims = fewer
         return tuple(victims)
@@ -425,13 +438,15 @@ class Choice:
         the higher priority.
         """
         residents = self._state.ledger.residents
-        there = (residents.keys() - set(victims)) | {model}
-        at = self._run(self._at, there)
-        to_load = [model, *(self._next_uses(at).keys() - there)]
-        busy_s = [self._tenants[one].call_s for one in victims if residents[one].leases]
-        cost_s = math.fsum(self._tenants[one].load_s for one in to_load) + max(busy_s, default=0.0)
-        left = {uses[n:] for uses, n in zip(self._uses, at, strict=True)}
-        return cost_s, bool(busy_s), len(left), -self._tenants[model].priority
+        loaded = (residents.keys() - set(victims)) | {model}
+        at = self._run(self._at, loaded)
+        to_load = [model, *(self._next_uses(at).keys() - loaded)]
+        busy_s = [self._tenants[victim].call_s for victim in victims if residents[victim].leases]
+        cost_s = math.fsum(self._tenants[needed_model].load_s for needed_model in to_load) + max(
+            busy_s, default=0.0
+        )
+        remaining = {uses[n:] for uses, n in zip(self._uses, at, strict=True)}
+        return cost_s, bool(busy_s), len(remaining), -self._tenants[model].priority
 
     def _missed(self, resident: Resident) -> tuple[float, bool, int, float, float, str]:
         """How much a resident is missed; the smallest goes first.
@@ -476,16 +491,16 @@ class Choice:
 
     def _begun(self, at: Sequence[int]) -> Iterator[int]:
         for n, before in enumerate(self._after):
-            if all(at[other] == len(self._uses[other]) for other in before):
+            if all(at[strand] == len(self._uses[strand]) for strand in before):
                 yield n
 
     def _next_uses(self, at: Sequence[int]) -> dict[str, int]:
         """How many uses of other models come before a model's next one, in the strand it is in."""
-        found: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         for uses, behind in zip(self._uses, at, strict=True):
             for n, model in enumerate(uses[behind:]):
-                found[model] = min(found.get(model, n), n)
-        return found
+                numbers[model] = min(numbers.get(model, n), n)
+        return numbers
 
 
 def _strands(state: State) -> list[Strand]:
@@ -501,4 +516,4 @@ def _numbered(
     """Each strand's uses of the budget's models, and the numbers of the strands before it."""
     number = {strand.name: n for n, strand in enumerate(strands)}
     uses = [tuple(model for model in strand.uses if model in tenants) for strand in strands]
-    return uses, [[number[name] for name in one.after if name in number] for one in strands]
+    return uses, [[number[name] for name in strand.after if name in number] for strand in strands]

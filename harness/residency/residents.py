@@ -334,12 +334,12 @@ class Residents:
             other programs may have been in its place.
         """
         tenant = self.tenants[model]
-        more = {
+        attributes = {
             device: min(max(bytes_, free[device] + 1), self._most_room_bytes(model, device))
             for device, bytes_ in tenant.need.items()
         }
-        may_fit = any(more[device] > free[device] for device in more)
-        need = more if may_fit else self._estimates[model].need
+        may_fit = any(attributes[device] > free[device] for device in attributes)
+        need = attributes if may_fit else self._estimates[model].need
         self.tenants[model] = replace(tenant, need=need)
         return may_fit
 
@@ -422,14 +422,17 @@ class Residents:
         gpus = [device for device in devices if device != MACHINE]
         if len(gpus) == 1 and report.gpu_bytes is not None:
             # What had no room on the GPU is in the machine's memory.
-            said = {gpus[0]: report.gpu_bytes, MACHINE: report.total_bytes - report.gpu_bytes}
+            bytes_by_device = {
+                gpus[0]: report.gpu_bytes,
+                MACHINE: report.total_bytes - report.gpu_bytes,
+            }
         elif len(devices) == 1:
-            said = dict.fromkeys(devices, report.total_bytes)
+            bytes_by_device = dict.fromkeys(devices, report.total_bytes)
         else:
             return None
         return {
             device: max(min(bytes_, self._most_room_bytes(model, device)), 1)
-            for device, bytes_ in said.items()
+            for device, bytes_ in bytes_by_device.items()
             if bytes_ > 0 or device in devices
         }
 

@@ -264,7 +264,7 @@ def _with_sources(condensed: Condensed, rubric: Rubric, draft: Draft, room: _Roo
     sources = condense_toward(
         draft.sources,
         # What the task asks for is shown too: a draft may have missed it.
-        said=f"{condensed.text}\n\n{draft.task}",
+        draft=f"{condensed.text}\n\n{draft.task}",
         budget_chars=max(room.chars - condensed.after_chars, room.least_chars),
         focus=focus_of(rubric, draft),
         frame_chars=room.source_chars,

@@ -289,8 +289,8 @@ def mistakes_in(refused: Sequence[RowFailure], *, of: int, what: str) -> Invalid
     lines = []
     for reason, where in places.items():
         omitted = len(where) - _PLACES
-        shown = ", ".join(where[:_PLACES]) + (f" and {omitted} more" if omitted > 0 else "")
-        lines.append(f"  {shown}: {reason}")
+        listed = ", ".join(where[:_PLACES]) + (f" and {omitted} more" if omitted > 0 else "")
+        lines.append(f"  {listed}: {reason}")
     if len(lines) > _SHOWN:
         lines[_SHOWN:] = [f"  … and {len(lines) - _SHOWN} more"]
     return InvalidInput(

@@ -108,9 +108,13 @@ async def rehearse(
         took.setdefault(record.label.partition("/")[0], {})[record.label] = record
     again, unfinished = [], []
     for label, records in took.items():
-        own = records.get(label)
-        is_done = own is not None and own.status in {"done", "reused"} and own.node in graph.nodes
-        if own is not None and own.times and not is_done and label not in reused:
+        outermost = records.get(label)
+        is_done = (
+            outermost is not None
+            and outermost.status in {"done", "reused"}
+            and outermost.node in graph.nodes
+        )
+        if outermost is not None and outermost.times and not is_done and label not in reused:
             unfinished.append(label)
         if not is_done or label in reused:
             continue
@@ -120,7 +124,9 @@ async def rehearse(
             Remake(
                 node=label,
                 reason=reasons.get(label, "what it takes is made again"),
-                steps=tuple(each_call.label for each_call in calls_again if each_call is not own),
+                steps=tuple(
+                    each_call.label for each_call in calls_again if each_call is not outermost
+                ),
                 calls=sum(each_call.calls for each_call in calls_again),
                 input_tokens=sum(each_call.input_tokens for each_call in calls_again),
                 output_tokens=sum(each_call.output_tokens for each_call in calls_again),

@@ -144,12 +144,12 @@ def result_of(graph: Graph[ResultT], ended: Execution) -> ResultT:
 
 def result_notices(graph: Graph, ended: Execution) -> Iterator[Notice]:
     """A warning if the result node was skipped."""
-    given = ended.outputs.get(graph.result_node)
-    if isinstance(given, Skipped):
+    output = ended.outputs.get(graph.result_node)
+    if isinstance(output, Skipped):
         yield Notice(
             code="run.result-skipped",
             message=f"there is no result: its node '{graph.result_node}' was skipped "
-            f'({given.reason}); if another gives it, write Pipeline(…, result="…")',
+            f'({output.reason}); if another gives it, write Pipeline(…, result="…")',
         )
 
 

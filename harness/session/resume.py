@@ -267,10 +267,13 @@ class _Found:
             self.inputs.clear()
         elif given_input := events.Input.of(instant):
             self.inputs[given_input.input] = given_input
-        elif asked := events.Question.of(instant):
-            node, _, _ = asked.key.rpartition("/")
-            self.questions[asked.key] = Question(
-                key=asked.key, node=node, text=asked.text or "", form=asked.form
+        elif asked_question := events.Question.of(instant):
+            node, _, _ = asked_question.key.rpartition("/")
+            self.questions[asked_question.key] = Question(
+                key=asked_question.key,
+                node=node,
+                text=asked_question.text or "",
+                form=asked_question.form,
             )
         elif answered := events.Answer.of(instant):
             self.answers[answered.key, answered.text or ""] = answered.answer
@@ -401,7 +404,7 @@ def _node_of(label: str) -> str:
 
 
 def match_answers(
-    given: Mapping[str, object], questions: Sequence[Question]
+    new_answers: Mapping[str, object], questions: Sequence[Question]
 ) -> dict[tuple[str, str], object]:
     """Finds the question that each answer is for.
 
@@ -411,7 +414,7 @@ def match_answers(
         InvalidInput: There is no such question, or its answer has another form.
     """
     answers: dict[tuple[str, str], object] = {}
-    for name, answer in given.items():
+    for name, answer in new_answers.items():
         question = _asked(name, questions)
         problem = answer_problem(answer, question.form)
         if problem:

@@ -439,13 +439,13 @@ def _read_file(path: Path, environment: Mapping[str, str]) -> Settings:
         for problem in error.errors():
             line = _line_of(tuple(str(part) for part in problem["loc"]), text)
             mistakes.append((line, _explain(problem)))
-        (line, said), *rest = sorted(mistakes, key=lambda mistake: mistake[0] or 0)
+        (line, first_problem), *rest = sorted(mistakes, key=lambda mistake: mistake[0] or 0)
         further = "".join(
             f"\n{InvalidInput(text.message, code=text.code, path=path, line=at)}"
             for at, text in rest
         )
         raise ConfigurationInvalid(
-            said.message + further, code=said.code, path=path, line=line
+            first_problem.message + further, code=first_problem.code, path=path, line=line
         ) from error
 
 
@@ -524,8 +524,8 @@ def _explain(problem: Any) -> Notice:  # noqa: ANN401 - pydantic's ErrorDetails,
     message = fault_of(problem)
     if problem["type"] == "literal_error":
         offered = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
-        given = str(problem["input"])
-        message = f"'{given}' is not one of its values; {did_you_mean(given, offered)}"
+        unknown = str(problem["input"])
+        message = f"'{unknown}' is not one of its values; {did_you_mean(unknown, offered)}"
     notice = Notice(
         code="config.setting-invalid", message=f"{where}: {message}" if where else message
     )

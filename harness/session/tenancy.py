@@ -55,9 +55,9 @@ def check_managed(endpoints: Iterable[Endpoint]) -> None:
         first_tag = managed.setdefault(server_address(endpoint.url), endpoint.tag)
         if first_tag != endpoint.tag:
             raise ConfigurationInvalid(
-                f"endpoints '{first_tag}' and '{endpoint.tag}' are both managed at {endpoint.url}, and "
-                f"a server of backend '{endpoint.backend}' holds one model; set manage to false "
-                "for one of them, or give it a server of its own",
+                f"endpoints '{first_tag}' and '{endpoint.tag}' are both managed at {endpoint.url}, "
+                f"and a server of backend '{endpoint.backend}' holds one model; set manage to "
+                "false for one of them, or give it a server of its own",
                 code="budget.managed-twice",
             )
 
@@ -184,7 +184,7 @@ def placed(endpoints: Mapping[str, Endpoint], settings: Settings) -> dict[str, E
             for name, device in devices.items()
             if name == MACHINE or GPU_NAME.fullmatch(name)
         },
-        taken=[
+        needs_taken=[
             _need_on(endpoint, endpoint.device)
             for endpoint in endpoints.values()
             if endpoint.device != AUTO

@@ -117,11 +117,12 @@ class UsableTool:
 
     def question(self, arguments: Mapping[str, object]) -> str | None:
         """What a person is asked before a call; None for nothing."""
-        needs_approval = self.approve(arguments) if callable(self.approve) else self.approve
-        if not needs_approval:
+        approval = self.approve(arguments) if callable(self.approve) else self.approve
+        if not approval:
             return None
-        shown_arguments = ", ".join(f"{name}={value!r:.500}" for name, value in arguments.items())
-        return f"{'May this be called?' if needs_approval is True else needs_approval} {self.spec.name}({shown_arguments})"
+        shown = ", ".join(f"{name}={value!r:.500}" for name, value in arguments.items())
+        text = "May this be called?" if approval is True else approval
+        return f"{text} {self.spec.name}({shown})"
 
 
 Offered = Callable[..., object] | Tool | ToolSpec
@@ -196,21 +197,22 @@ def _read(tool: Tool) -> UsableTool:
             parameter.POSITIONAL_ONLY,
         }:
             raise mistake(
-                f"takes '{parameter}', which cannot be given by name; name each parameter, without '/'",
+                f"takes '{parameter}', which cannot be given by name; name each parameter, "
+                "without '/'",
                 code="tool.parameter-without-name",
             )
         if parameter.annotation is parameter.empty:
             raise mistake(
-                f"has no annotation for '{parameter.name}', and a model needs it to know what to give; "
-                f"write {parameter.name}: str, for example",
+                f"has no annotation for '{parameter.name}', and a model needs it to know what to "
+                f"give; write {parameter.name}: str, for example",
                 code="tool.parameter-unannotated",
             )
         try:
             kind = annotation_of(function, parameter.name)
         except (NameError, AttributeError) as error:
             raise mistake(
-                f"has an annotation of '{parameter.name}' that cannot be resolved ({error}); import the "
-                "name at run time, not only under TYPE_CHECKING",
+                f"has an annotation of '{parameter.name}' that cannot be resolved ({error}); "
+                "import the name at run time, not only under TYPE_CHECKING",
                 code="tool.type-unusable",
             ) from error
         default = ... if parameter.default is parameter.empty else parameter.default

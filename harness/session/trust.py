@@ -106,8 +106,8 @@ def not_allowed(
     if endpoint.url is None:
         places.append(provider)
     for name in named:
-        entries = product((f"{name}@{place_}" for place_ in places), ("", str(folder)))
-        wider = product((f"{_ANY}@{place_}" for place_ in places), ("", str(folder)))
+        entries = product((f"{name}@{place}" for place in places), ("", str(folder)))
+        wider = product((f"{_ANY}@{place}" for place in places), ("", str(folder)))
         usual = _is_usual(name, url, endpoint, environment)
         if not usual and allowed.isdisjoint(entries) and allowed.isdisjoint(wider):
             entry = f"{name}@{places[0]}"
@@ -139,7 +139,7 @@ def check_store(
     host, port = (place.host or "localhost").lower(), place.port or _POSTGRES_PORT
     places = [f"{host}:{port}"] + [host] * (port == _POSTGRES_PORT)
     names = product((_PASSWORD, _ANY), places)
-    entries = product((f"{name}@{place_}" for name, place_ in names), ("", str(folder)))
+    entries = product((f"{name}@{host}" for name, host in names), ("", str(folder)))
     if not _read(environment).keys.isdisjoint(entries):
         return
     entry = f"{_PASSWORD}@{places[-1]}"

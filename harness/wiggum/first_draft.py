@@ -44,14 +44,14 @@ async def write_first_draft(
         evaluation = evaluator.most_tokens(lengthened(empty, tokens=room))
         return candidates * (prompt_tokens + room) + finalists * evaluation
 
-    room, rest, kept = request.max_output_tokens or 0, meter.left("tokens"), 0
+    room, rest, reserve = request.max_output_tokens or 0, meter.left("tokens"), 0
     if not room and rest is not None:
-        left = int(rest.amount)
+        tokens_left = int(rest.amount)
         # An equal part for each round, half of it for the evaluation, which reads the draft.
-        room = max(_LEAST_DRAFT_TOKENS, left // (2 * max_rounds * candidates))
-        while room > _LEAST_DRAFT_TOKENS and most_tokens(room) > left:
+        room = max(_LEAST_DRAFT_TOKENS, tokens_left // (2 * max_rounds * candidates))
+        while room > _LEAST_DRAFT_TOKENS and most_tokens(room) > tokens_left:
             room = max(_LEAST_DRAFT_TOKENS, room // 2)
-        kept = left - candidates * (prompt_tokens + room)
+        reserve = tokens_left - candidates * (prompt_tokens + room)
     meter.check_room(most_tokens(room), what="the first draft and its evaluation")
 
     # 2. Sample drafts, until one has full scores by the checks: they rank no other higher.
@@ -61,12 +61,12 @@ async def write_first_draft(
             check_whole(reply, endpoint=request.model)
         return reply.text.strip(), is_cut
 
-    def is_flawless(one: Candidate) -> bool:
-        if not one.text or one.cut or finalists > 1:
+    def is_flawless(candidate: Candidate) -> bool:
+        if not candidate.text or candidate.cut or finalists > 1:
             return False
-        return not evaluator.checked(replace(empty, text=one.text)).short
+        return not evaluator.checked(replace(empty, text=candidate.text)).short
 
-    with tracer.span(events.Draft()) as span, meter.holding(Spent(input_tokens=kept)):
+    with tracer.span(events.Draft()) as span, meter.holding(Spent(input_tokens=reserve)):
         place = Place(request=request, read=read, base_seed=base_seed, is_enough=is_flawless)
         drafts = await sample([place], times=candidates, at_once=at_once, ask=ask, tracer=tracer)
         # 3. Choose.

@@ -150,7 +150,7 @@ def check_rounds(rounds: Sequence[Round], first_draft: Draft, rubric: Rubric) ->
     """
     if not rounds:
         return
-    if [one.number for one in rounds] != list(range(1, len(rounds) + 1)):
+    if [round_.number for round_ in rounds] != list(range(1, len(rounds) + 1)):
         raise InvalidInput(
             "the earlier rounds must be complete and in order, from round 1 on",
             code="loop.rounds-out-of-order",
@@ -160,7 +160,7 @@ def check_rounds(rounds: Sequence[Round], first_draft: Draft, rubric: Rubric) ->
             "the earlier rounds began with another draft; begin with the draft of round 1",
             code="loop.other-draft",
         )
-    if any(one.verdict.rubric_sha256 != rubric.sha256 for one in rounds):
+    if any(round_.verdict.rubric_sha256 != rubric.sha256 for round_ in rounds):
         raise InvalidInput(
             f"the earlier rounds were scored by another version of rubric '{rubric.id}'; begin "
             "the loop again",
@@ -205,8 +205,8 @@ class _Loop:
         """Adds rounds until there is a reason to stop."""
         # 1. Take over what an earlier part of the run has; else evaluate the first draft. An error
         #    there is the caller's: there is nothing to return.
-        for one in earlier:
-            self._take_over(one)
+        for round_ in earlier:
+            self._take_over(round_)
         if not self.rounds:
             first = Finalist(text=self.first_draft.text, cut=self.first_draft.cut)
             first_drafts = first_drafts or Selection(finalists=(first,))
@@ -216,7 +216,7 @@ class _Loop:
             step = decide(
                 self.rounds,
                 policy=self.policy,
-                left=self.meter.left,
+                rest_of=self.meter.left,
                 most_tokens=self._most_tokens,
             )
             if isinstance(step, Stop):
@@ -239,17 +239,17 @@ class _Loop:
         """Writes how the loop ended, on its span and as an instant."""
         best = best_round(self.rounds) if self.rounds else None
         number, passed = (best.number, best.verdict.passed) if best else (None, None)
-        composites = [one.verdict.composite for one in self.rounds]
+        composites = [round_.verdict.composite for round_ in self.rounds]
         span.set(stop_reason=stop.reason, best_round=number, passed=passed, composites=composites)
         detail = self.tracer.excerpt(stop.detail)
         self.tracer.instant(events.Stop(reason=stop.reason, detail=detail, best_round=number))
 
-    def _take_over(self, one: Round) -> None:
+    def _take_over(self, round_: Round) -> None:
         """Adds a round that was evaluated before, and writes it into this run's journal too."""
-        self.meter.go_on_from(one.drafting)
-        self.meter.go_on_from(one.judging)
-        self.rounds.append(one)
-        record_round(one, self.tracer)
+        self.meter.go_on_from(round_.drafting)
+        self.meter.go_on_from(round_.judging)
+        self.rounds.append(round_)
+        record_round(round_, self.tracer)
 
     def _most_tokens(self, step: Revise) -> int:
         """The most that a revision and its evaluation can use."""
@@ -265,8 +265,8 @@ class _Loop:
     def _draft(self, text: str, *, cut: bool) -> Draft:
         """A draft, with what the producer was told so far: it may repeat findings too."""
         findings = (f.message for r in self.rounds for s in r.verdict.scores for f in s.findings)
-        told = (*self.reviser.prompts.told, *dict.fromkeys(findings))
-        return replace(self.first_draft, text=text, cut=cut, told=told)
+        notes = (*self.reviser.prompts.told, *dict.fromkeys(findings))
+        return replace(self.first_draft, text=text, cut=cut, told=notes)
 
     async def _revise(self, step: Revise) -> tuple[Selection, int]:
         """The next draft, and the id of the span that it was written in."""
@@ -278,7 +278,7 @@ class _Loop:
             self.tracer.flow("verdict", source=judged_in, target=span.id)
             base = self._base(step)
             # The revision may not take all that is left: it has to be evaluated too.
-            cost, seconds = greatest([one.judging for one in self.rounds])
+            cost, seconds = greatest([round_.judging for round_ in self.rounds])
             room = Spent(cost_usd=cost, time_ns=math.ceil(seconds * 1e9))
             with self.meter.holding(room):
                 revision = await self.reviser.revise(base, step.focus, rounds=self.rounds)
@@ -298,10 +298,10 @@ class _Loop:
         in.
         """
         drafting = self.meter.lap()
-        earlier = {one.draft for one in self.rounds}
-        others = [one for one in revision.finalists[1:] if one.text not in earlier]
+        earlier = {round_.draft for round_ in self.rounds}
+        rest = [finalist for finalist in revision.finalists[1:] if finalist.text not in earlier]
         judged: list[_Judged] = []
-        for finalist in (*revision.finalists[:1], *others):
+        for finalist in (*revision.finalists[:1], *rest):
             try:
                 judged.append(await self._judged(finalist, written_in=written_in))
             except HarnessError:
@@ -310,13 +310,13 @@ class _Loop:
                 break  # the finalists before it have verdicts
             if judged[-1].verdict.passed:
                 break
-        best = max(judged, key=lambda one: one.verdict.rank)  # the earlier of equals
+        best = max(judged, key=lambda judgement: judgement.verdict.rank)  # the earlier of equals
         tried = revision.tried
         if best is not judged[0]:
-            scored = [one.finalist for one in judged]
+            scored = [judgement.finalist for judgement in judged]
             tried = with_winner(tried, winner=best.finalist, scored=scored)
         text, origin = best.finalist.text, step.base if step else None
-        one = Round(
+        round_ = Round(
             number=len(self.rounds) + 1,
             draft=text,
             verdict=best.verdict,
@@ -328,9 +328,9 @@ class _Loop:
             tried=tried,
         )
         self._record_tried(tried)
-        self.rounds.append(one)
-        self.judged_in[one.number] = best.span
-        record_round(one, self.tracer)
+        self.rounds.append(round_)
+        self.judged_in[round_.number] = best.span
+        record_round(round_, self.tracer)
         await self.tracer.persisted()
 
     async def _judged(self, finalist: Finalist, *, written_in: int | None) -> _Judged:
@@ -343,7 +343,7 @@ class _Loop:
         )
         with tracer.span(begun) as span:
             tracer.flow("draft", source=written_in, target=span.id)
-            chosen = [one.span for one in finalist.taken if one.span is not None]
+            chosen = [candidate.span for candidate in finalist.taken if candidate.span is not None]
             tracer.flows("candidate", sources=chosen, target=span.id)
             verdict = await self.evaluator.evaluate(draft)
             verdict = replace(verdict, passed=verdict.passed and not draft.cut)
@@ -356,16 +356,16 @@ class _Loop:
 
     def _record_tried(self, tried: Sequence[Tried]) -> None:
         """Records the fate of each candidate."""
-        for one in tried:
+        for trial in tried:
             fate = events.CandidateFate(
                 round=len(self.rounds) + 1,
-                section=self.tracer.excerpt(one.section),
-                number=one.number,
-                seed=one.seed,
-                outcome=one.outcome,
-                checked=one.checked,
-                text_sha256=self.tracer.content(one.text) if one.text else None,
-                detail=self.tracer.excerpt(one.error) or None,
+                section=self.tracer.excerpt(trial.section),
+                number=trial.number,
+                seed=trial.seed,
+                outcome=trial.outcome,
+                checked=trial.checked,
+                text_sha256=self.tracer.content(trial.text) if trial.text else None,
+                detail=self.tracer.excerpt(trial.error) or None,
             )
             self.tracer.instant(fate)
 

@@ -143,7 +143,7 @@ def decide(
     rounds: Sequence[Round],
     *,
     policy: LoopPolicy,
-    left: Callable[[LimitName], Rest | None],
+    rest_of: Callable[[LimitName], Rest | None],
     most_tokens: Callable[[Revise], int],
 ) -> Stop | Revise:
     """The next step after the last round's verdict.
@@ -167,7 +167,7 @@ def decide(
     if len(rounds) >= policy.max_rounds:
         return Stop(reason="max_rounds")
     step = next_revision(rounds, policy)
-    lacking = _lacking(rounds, left, lambda: most_tokens(step))
+    lacking = _lacking(rounds, rest_of, lambda: most_tokens(step))
     return Stop(reason="budget", detail=lacking) if lacking else step
 
 
@@ -175,12 +175,12 @@ def decide_on_draft(
     text: str, rounds: Sequence[Round], *, tried: Sequence[Tried] = ()
 ) -> Stop | None:
     """Stops the loop at a revision without text, or one that was evaluated before."""
-    if not text.strip() and any(one.outcome == "no_gain" for one in tried):
+    if not text.strip() and any(trial.outcome == "no_gain" for trial in tried):
         detail = f"none of {len(tried)} candidates raised what the checks score"
         return Stop(reason="plateau", detail=detail)
     if not text.strip():
         return Stop(reason="producer_empty", detail="the revision has no text of its own")
-    same = next((one for one in rounds if one.draft == text), None)
+    same = next((round_ for round_ in rounds if round_.draft == text), None)
     if same is None:
         return None
     return Stop(reason="cycle", detail=f"the revision is the draft of round {same.number} again")
@@ -228,14 +228,16 @@ def changed_chars(before: str, after: str) -> int:
 
 def greatest(stages: Sequence[Spent]) -> tuple[float, float]:
     """The highest cost of a stage in dollars, and its longest time in seconds."""
-    return max(one.cost_usd or 0.0 for one in stages), max(one.seconds for one in stages)
+    return max(stage.cost_usd or 0.0 for stage in stages), max(stage.seconds for stage in stages)
 
 
 def _same_scores(rounds: Sequence[Round]) -> Round | None:
     """The round before the last, or its base, if it scored as the last in every dimension."""
     last = rounds[-1]
-    before = (one for one in rounds[:-1] if one.number in (last.number - 1, last.base_round))
-    return next((one for one in before if one.verdict.vector == last.verdict.vector), None)
+    before = (
+        round_ for round_ in rounds[:-1] if round_.number in (last.number - 1, last.base_round)
+    )
+    return next((round_ for round_ in before if round_.verdict.vector == last.verdict.vector), None)
 
 
 def _last_gains(rounds: Sequence[Round]) -> list[float]:
@@ -244,8 +246,8 @@ def _last_gains(rounds: Sequence[Round]) -> list[float]:
         return []
     best = best_round(rounds[:-_PATIENCE]).verdict
     gains = []
-    for one in rounds[-_PATIENCE:]:
-        *kind, composite = one.verdict.rank
+    for round_ in rounds[-_PATIENCE:]:
+        *kind, composite = round_.verdict.rank
         *best_kind, best_composite = best.rank
         # With a gate shut, the composite is of other dimensions.
         beyond = math.inf if kind > best_kind else -math.inf
@@ -255,21 +257,21 @@ def _last_gains(rounds: Sequence[Round]) -> list[float]:
 
 
 def _lacking(
-    rounds: Sequence[Round], left: Callable[[LimitName], Rest | None], tokens: Callable[[], int]
+    rounds: Sequence[Round], rest_of: Callable[[LimitName], Rest | None], tokens: Callable[[], int]
 ) -> str:
     """Which limit another revision and its evaluation would exceed, in words; empty if none.
 
     Their cost and time are taken from the rounds before.
     """
-    draft_usd, draft_s = greatest([one.drafting for one in rounds])
-    verdict_usd, verdict_s = greatest([one.judging for one in rounds])
+    draft_usd, draft_s = greatest([round_.drafting for round_ in rounds])
+    verdict_usd, verdict_s = greatest([round_.judging for round_ in rounds])
     needs: tuple[tuple[LimitName, Callable[[], float], str], ...] = (
         ("tokens", tokens, "tokens"),
         ("cost", lambda: draft_usd + verdict_usd, "dollars"),
         ("time", lambda: draft_s + verdict_s, "seconds"),
     )
     for name, need_of, unit in needs:
-        rest = left(name)
+        rest = rest_of(name)
         if rest is not None and (need := need_of()) > rest.amount:
             return (
                 f"a revision and its evaluation may take {need:.6g} {unit}, and of "

@@ -168,8 +168,8 @@ def without_criticized(body: str, messages: Sequence[str]) -> str:
     return "".join(
         piece
         for piece in sentence_pieces(body)
-        if len(said := " ".join(piece.split())[:_QUOTED_CHARS]) < _SHORT_CHARS
-        or said not in remarks
+        if len(quotation := " ".join(piece.split())[:_QUOTED_CHARS]) < _SHORT_CHARS
+        or quotation not in remarks
     ).strip()
 
 
@@ -180,8 +180,8 @@ def _first_version(draft: Draft, index: int, rounds: Sequence[Round]) -> Section
     """
     title = draft.sections[index].title
     number = sum(section.title == title for section in draft.sections[:index])
-    for one in rounds:
-        namesakes = [s for s in sections_of(one.draft) if s.title == title]
+    for round_ in rounds:
+        namesakes = [s for s in sections_of(round_.draft) if s.title == title]
         if number < len(namesakes):
             return namesakes[number]
     return draft.sections[index]
@@ -196,9 +196,9 @@ def _nearest_sections(
     """
     sections = draft.sections
     chosen = list(cited(focus, sections))
-    wanted = matter_of(" ".join(listed(focus)))
+    matter = matter_of(" ".join(listed(focus)))
     by_nearness = sorted(
-        range(len(sections)), key=lambda i: len(wanted & matter_of(sections[i].text)), reverse=True
+        range(len(sections)), key=lambda i: len(matter & matter_of(sections[i].text)), reverse=True
     )
     room -= sum(len(sections[index].text) for index in chosen)
     for index in by_nearness:
@@ -233,7 +233,7 @@ def located(
     None if one concerns the whole draft, or a dimension failed without findings: rewriting single
     sections cannot fix that.
     """
-    told: dict[int, dict[str, DimensionScore]] = {}
+    scores: dict[int, dict[str, DimensionScore]] = {}
     for score in focus:
         if not score.findings:
             return None
@@ -241,8 +241,8 @@ def located(
             index = place_of(finding, sections)
             if index is None:
                 return None
-            told.setdefault(index, {}).setdefault(finding.message, score)
-    return {index: _first_of(messages) for index, messages in sorted(told.items())}
+            scores.setdefault(index, {}).setdefault(finding.message, score)
+    return {index: _first_of(messages) for index, messages in sorted(scores.items())}
 
 
 def listed(focus: Sequence[DimensionScore]) -> tuple[str, ...]:
@@ -269,9 +269,9 @@ def score_history(rounds: Sequence[Round]) -> str:
     if len(rounds) < 2:
         return ""
     lines = [
-        f"- round {one.number}: "
-        + ", ".join(f"{score.name} {score.points:g}" for score in one.verdict.scores)
-        for one in rounds
+        f"- round {round_.number}: "
+        + ", ".join(f"{score.name} {score.points:g}" for score in round_.verdict.scores)
+        for round_ in rounds
     ]
     return "\n".join(lines)
 
@@ -311,32 +311,34 @@ def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: i
     every = list(dict.fromkeys(sources))
     if sum(len(source) for source in every) <= limit_chars:
         return "\n\n".join(every)
-    wanted = [matter_of(text) for text in to]
-    by_nearness = sorted(every, key=partial(_nearness, wanted), reverse=True)
+    matters = [matter_of(text) for text in to]
+    by_nearness = sorted(every, key=partial(_nearness, matters), reverse=True)
     chosen: list[str] = []
     for source in by_nearness:
         room = limit_chars - sum(len(text) for text in chosen)
         if len(source) <= room:
             chosen.append(source)
         elif not chosen:
-            chosen.append(_nearest_passages(source, wanted, limit_chars))
+            chosen.append(_nearest_passages(source, matters, limit_chars))
     return "\n\n".join(chosen)
 
 
-def _nearest_passages(source: str, wanted: Sequence[frozenset[str]], limit_chars: int) -> str:
+def _nearest_passages(source: str, matters: Sequence[frozenset[str]], limit_chars: int) -> str:
     """The passages that share the most words with some texts, in the order of the source."""
-    passages = [one.text for one in passages_of(source, max_chars=min(_PASSAGE_CHARS, limit_chars))]
+    passages = [
+        passage.text for passage in passages_of(source, max_chars=min(_PASSAGE_CHARS, limit_chars))
+    ]
     by_nearness = sorted(
-        range(len(passages)), key=lambda index: _nearness(wanted, passages[index]), reverse=True
+        range(len(passages)), key=lambda index: _nearness(matters, passages[index]), reverse=True
     )
     chosen: list[int] = []
     for index in by_nearness:
-        room = limit_chars - sum(len(passages[other]) + 2 for other in chosen)
+        room = limit_chars - sum(len(passages[index]) + 2 for index in chosen)
         if len(passages[index]) <= room:
             chosen.append(index)
     return "\n\n".join(passages[index] for index in sorted(chosen))
 
 
-def _nearness(wanted: Sequence[frozenset[str]], text: str) -> list[int]:
+def _nearness(matters: Sequence[frozenset[str]], text: str) -> list[int]:
     words = matter_of(text)
-    return [len(words & others) for others in wanted]
+    return [len(words & matter) for matter in matters]

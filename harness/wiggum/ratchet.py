@@ -116,15 +116,17 @@ def select(
     sections: checks cannot tell whether they gained. The second finalist is made of the second-best
     candidates, and so on.
     """
-    found = [
+    climbs = [
         _climb(base, candidates, put=put, check=check, undecided=undecided, place=place)
         for place in range(finalists)
     ]
-    first = found[0]
-    drafts = {one.finalist.text: one.finalist for one in reversed(found) if one.finalist.taken}
+    first = climbs[0]
+    drafts = {
+        climb.finalist.text: climb.finalist for climb in reversed(climbs) if climb.finalist.taken
+    }
     return Selection(
         finalists=tuple(reversed(drafts.values())),
-        tried=tuple(_tried(base, one, first) for one in candidates),
+        tried=tuple(_tried(base, candidate, first) for candidate in candidates),
         how=how,
     )
 
@@ -143,34 +145,36 @@ def best_of(
     the rank. The text of `base` does not count.
     """
     scores = {
-        one.number: check(replace(base, text=one.text, cut=one.cut)) for one in drafts if one.text
+        draft.number: check(replace(base, text=draft.text, cut=draft.cut))
+        for draft in drafts
+        if draft.text
     }
     ranked = sorted(
-        (one for one in drafts if one.text),
-        key=lambda one: (not one.cut, scores[one.number].rank, -one.number),
+        (draft for draft in drafts if draft.text),
+        key=lambda draft: (not draft.cut, scores[draft.number].rank, -draft.number),
         reverse=True,
     )
-    chosen = {one.text: one for one in reversed(ranked[:finalists])}
-    found = [_finalist(one.text, [one]) for one in reversed(chosen.values())]
+    chosen = {draft.text: draft for draft in reversed(ranked[:finalists])}
+    finalists_ = [_finalist(draft.text, [draft]) for draft in reversed(chosen.values())]
     tried: list[Tried] = []
-    for one in drafts:
-        outcome: Outcome = "taken" if one in ranked[:1] else "outdone"
-        if not one.text:
-            outcome = "failed" if one.error else "unusable"
-        mean = scores[one.number].mean if one.text else None
-        tried.append(_record(one, outcome=outcome, section=None, checked=mean))
+    for draft in drafts:
+        outcome: Outcome = "taken" if draft in ranked[:1] else "outdone"
+        if not draft.text:
+            outcome = "failed" if draft.error else "unusable"
+        mean = scores[draft.number].mean if draft.text else None
+        tried.append(_record(draft, outcome=outcome, section=None, checked=mean))
     if ranked:
         best = replace(base, text=ranked[0].text, cut=ranked[0].cut)
         mixed = select(
             best,
-            [part for other in ranked[1:] if not other.cut for part in _parts(other, of=best)],
+            [part for draft in ranked[1:] if not draft.cut for part in _parts(draft, of=best)],
             put=partial(put_sections, best.text),
             check=check,
         )
         tried += mixed.tried
         for better in mixed.finalists:
-            found[0] = replace(better, taken=(ranked[0], *better.taken))
-    return Selection(finalists=tuple(found), tried=tuple(tried))
+            finalists_[0] = replace(better, taken=(ranked[0], *better.taken))
+    return Selection(finalists=tuple(finalists_), tried=tuple(tried))
 
 
 def put_sections(markdown: str, texts: Mapping[int | None, str]) -> str:
@@ -182,41 +186,43 @@ def put_sections(markdown: str, texts: Mapping[int | None, str]) -> str:
     return splice(markdown, {key: text for key, text in texts.items() if key is not None})
 
 
-def _parts(other: Candidate, *, of: Draft) -> Iterator[Candidate]:
+def _parts(draft: Candidate, *, of: Draft) -> Iterator[Candidate]:
     """The sections of another draft that have a namesake in this one, as candidates for it."""
-    theirs = _by_name(sections_of(other.text))
+    theirs = _by_name(sections_of(draft.text))
     for name, (index, _) in _by_name(of.sections).items():
         if name in theirs:
-            yield replace(other, section=index, text=theirs[name][1].body.strip())
+            yield replace(draft, section=index, text=theirs[name][1].body.strip())
 
 
 def _by_name(sections: Sequence[Section]) -> dict[tuple[str, int], tuple[int, Section]]:
     """Sections with a heading, and their indices, by title and its earlier occurrences."""
-    seen = Counter[str]()
-    found = {}
+    counts = Counter[str]()
+    parts = {}
     for index, section in enumerate(sections):
         if section.level:
-            found[section.title, seen[section.title]] = index, section
-            seen[section.title] += 1
-    return found
+            parts[section.title, counts[section.title]] = index, section
+            counts[section.title] += 1
+    return parts
 
 
 def with_winner(
     tried: Iterable[Tried], *, winner: Finalist, scored: Iterable[Finalist]
 ) -> tuple[Tried, ...]:
     """The record if the evaluator preferred another finalist than the checks."""
-    taken = {(one.section, one.number) for one in winner.taken}
-    seen = {(one.section, one.number) for draft in scored for one in draft.taken}
+    chosen = {(candidate.section, candidate.number) for candidate in winner.taken}
+    scored_parts = {
+        (candidate.section, candidate.number) for draft in scored for candidate in draft.taken
+    }
 
-    def outcome(one: Tried) -> Outcome:
-        key = one.section_index, one.number
-        if key in taken:
+    def outcome(trial: Tried) -> Outcome:
+        key = trial.section_index, trial.number
+        if key in chosen:
             return "taken"
-        if key in seen:
+        if key in scored_parts:
             return "finalist"
-        return one.outcome
+        return trial.outcome
 
-    return tuple(replace(one, outcome=outcome(one)) for one in tried)
+    return tuple(replace(trial, outcome=outcome(trial)) for trial in tried)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,59 +245,59 @@ def _climb(
 ) -> _Climb:
     """One draft, with the candidate in this place of the order at each section."""
     text, rank = base.text, check(base).rank
-    taken: dict[int | None, Candidate] = {}
+    chosen: dict[int | None, Candidate] = {}
     means: dict[tuple[int | None, int], float] = {}
     gained: list[tuple[int | None, int]] = []
-    for section in dict.fromkeys(one.section for one in candidates):
+    for section in dict.fromkeys(candidate.section for candidate in candidates):
         better = []
-        for one in candidates:
-            if one.section != section or not one.text:
+        for candidate in candidates:
+            if candidate.section != section or not candidate.text:
                 continue
             try:
-                trial = put({**{key: c.text for key, c in taken.items()}, section: one.text})
+                trial = put({**{key: c.text for key, c in chosen.items()}, section: candidate.text})
             except InvalidInput:
                 continue
-            checked = check(replace(base, text=trial, cut=one.cut))
-            means[section, one.number] = checked.mean
+            checked = check(replace(base, text=trial, cut=candidate.cut))
+            means[section, candidate.number] = checked.mean
             if gains(checked, over=rank, undecided=section in undecided and trial != text):
-                gained.append((section, one.number))
-                better.append((checked.rank, -one.number, one, trial))
+                gained.append((section, candidate.number))
+                better.append((checked.rank, -candidate.number, candidate, trial))
         if better:
-            better.sort(key=lambda found: found[:2], reverse=True)
-            rank, _, taken[section], text = better[min(place, len(better) - 1)]
-    return _Climb(finalist=_finalist(text, taken.values()), means=means, gained=gained)
+            better.sort(key=lambda gain: gain[:2], reverse=True)
+            rank, _, chosen[section], text = better[min(place, len(better) - 1)]
+    return _Climb(finalist=_finalist(text, chosen.values()), means=means, gained=gained)
 
 
-def _finalist(text: str, taken: Iterable[Candidate]) -> Finalist:
-    chosen = tuple(taken)
-    return Finalist(text=text, taken=chosen, cut=any(one.cut for one in chosen))
+def _finalist(text: str, candidates: Iterable[Candidate]) -> Finalist:
+    chosen = tuple(candidates)
+    return Finalist(text=text, taken=chosen, cut=any(candidate.cut for candidate in chosen))
 
 
-def _tried(base: Draft, one: Candidate, climb: _Climb) -> Tried:
-    key = one.section, one.number
+def _tried(base: Draft, candidate: Candidate, climb: _Climb) -> Tried:
+    key = candidate.section, candidate.number
     outcome: Outcome = "no_gain"
-    if one in climb.finalist.taken:
+    if candidate in climb.finalist.taken:
         outcome = "taken"
-    elif one.error:
+    elif candidate.error:
         outcome = "failed"
     elif key not in climb.means:
         outcome = "unusable"
     elif key in climb.gained:
         outcome = "outdone"
-    title = None if one.section is None else base.sections[one.section].title
-    return _record(one, outcome=outcome, section=title, checked=climb.means.get(key))
+    title = None if candidate.section is None else base.sections[candidate.section].title
+    return _record(candidate, outcome=outcome, section=title, checked=climb.means.get(key))
 
 
 def _record(
-    one: Candidate, *, outcome: Outcome, section: str | None, checked: float | None
+    candidate: Candidate, *, outcome: Outcome, section: str | None, checked: float | None
 ) -> Tried:
     return Tried(
-        number=one.number,
+        number=candidate.number,
         section=section,
-        section_index=one.section,
-        seed=one.seed,
+        section_index=candidate.section,
+        seed=candidate.seed,
         outcome=outcome,
         checked=None if checked is None else round(checked, 3),
-        text=one.text,
-        error=one.error,
+        text=candidate.text,
+        error=candidate.error,
     )

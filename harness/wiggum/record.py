@@ -55,25 +55,25 @@ def reasons_in(verdict: Verdict) -> list[str]:
     return [f"{score.name}: {score.reason}" for score in verdict.scores if score.reason]
 
 
-def record_round(one: Round, tracer: Tracer) -> None:
+def record_round(round_: Round, tracer: Tracer) -> None:
     """Writes a round so that `rounds_in` can read it back."""
-    spent = one.spent
-    as_json = partial(_as_json().dump_json, one, exclude={"draft"})
+    spent = round_.spent
+    as_json = partial(_as_json().dump_json, round_, exclude={"draft"})
     tracer.instant(
         events.Round(
-            round=one.number,
-            base_round=one.base_round,
-            composite=one.verdict.composite,
-            passed=one.verdict.passed,
-            cut=one.cut,
-            changed_chars=one.changed_chars,
+            round=round_.number,
+            base_round=round_.base_round,
+            composite=round_.verdict.composite,
+            passed=round_.verdict.passed,
+            cut=round_.cut,
+            changed_chars=round_.changed_chars,
             calls=spent.calls,
             input_tokens=spent.input_tokens,
             output_tokens=spent.output_tokens,
             cost_usd=spent.cost_usd,
             seconds=spent.seconds,
-            draft_chars=len(one.draft),
-            draft_sha256=tracer.content(one.draft),
+            draft_chars=len(round_.draft),
+            draft_sha256=tracer.content(round_.draft),
             round_sha256=tracer.content(lambda: as_json().decode()),
         )
     )
@@ -132,20 +132,20 @@ def recorded_loops(journal: Journal) -> tuple[RecordedLoop, ...]:
     return loops_in(events.Events(journal.items(SpanRecord, Instant)))
 
 
-def loops_in(seen: events.Events) -> tuple[RecordedLoop, ...]:
+def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
     """The same of the events of a journal."""
     parts: dict[object, list[events.Loop]] = {}
-    for loop in seen[events.Loop]:
+    for loop in recorded[events.Loop]:
         parts.setdefault(loop.key or loop.id, []).append(loop)
     scores: dict[int | None, list[float]] = {}
-    for verdict in seen[events.Evaluate]:
+    for verdict in recorded[events.Evaluate]:
         if verdict.composite is not None:
             scores.setdefault(verdict.parent, []).append(verdict.composite)
     rounds: dict[int | None, list[events.Round]] = {}
-    for one in seen[events.Round]:
-        rounds.setdefault(one.span, []).append(one)
-    nodes = {node.id: node.caption for node in seen[events.NodeAttempt]}
-    details = {stop.span: stop.detail or "" for stop in seen[events.Stop]}
+    for round_ in recorded[events.Round]:
+        rounds.setdefault(round_.span, []).append(round_)
+    nodes = {node.id: node.caption for node in recorded[events.NodeAttempt]}
+    details = {stop.span: stop.detail or "" for stop in recorded[events.Stop]}
     return tuple(
         _loop(
             spans,
@@ -168,15 +168,15 @@ def _loop(
 ) -> RecordedLoop:
     # Each part sums up those before it, unless it was killed before it had written their rounds
     # down again: the one with the most rounds counts, the last of equals.
-    most = max(range(len(parts)), key=lambda part: (len(rounds[part]), part))
-    loop = parts[most]
+    longest = max(range(len(parts)), key=lambda part: (len(rounds[part]), part))
+    loop = parts[longest]
     composites = scores if loop.composites is None else loop.composites
     return RecordedLoop(
         key=loop.key,
         node=node,
         rubric=loop.rubric,
         rubric_sha256=loop.rubric_sha256,
-        composites=tuple(float(one) for one in composites if isinstance(one, int | float)),
+        composites=tuple(float(score) for score in composites if isinstance(score, int | float)),
         best_round=loop.best_round,
         passed=loop.passed,
         stop_reason=loop.stop_reason,
@@ -186,7 +186,7 @@ def _loop(
         prompts_sha256=loop.prompts_sha256,
         task_sha256=loop.task_sha256,
         prompt_sha256=loop.prompt_sha256,
-        rounds=rounds[most],
+        rounds=rounds[longest],
     )
 
 
@@ -250,11 +250,11 @@ def earlier_loops(
         JournalInvalid: The journal is damaged.
     """
     loops = [loop for loop in recorded_loops(journal) if loop.key]
-    done = {label_of(one.node, one.item) for one in outputs}
-    left = [loop for loop in loops if loop.call not in done]
-    texts = {} if lost else texts_of(left, journal)
+    done = {label_of(output.node, output.item) for output in outputs}
+    unfinished = [loop for loop in loops if loop.call not in done]
+    texts = {} if lost else texts_of(unfinished, journal)
     rounds: dict[str, tuple[Round, ...] | str] = {}
-    for loop in left:
+    for loop in unfinished:
         try:
             rounds[str(loop.key)] = (
                 "the journal was damaged, and may not have all of it"
@@ -280,11 +280,13 @@ def texts_of(loops: Iterable[RecordedLoop], journal: Journal) -> dict[object, st
     Raises:
         JournalInvalid: The journal is damaged.
     """
-    wanted: set[object] = set()
+    hashes: set[object] = set()
     for loop in loops:
-        wanted |= {loop.task_sha256, loop.prompt_sha256}
-        wanted |= {text for one in loop.rounds for text in (one.draft_sha256, one.round_sha256)}
-    return journal.texts(wanted - {None})
+        hashes |= {loop.task_sha256, loop.prompt_sha256}
+        hashes |= {
+            text for round_ in loop.rounds for text in (round_.draft_sha256, round_.round_sha256)
+        }
+    return journal.texts(hashes - {None})
 
 
 def rounds_in(
@@ -295,7 +297,7 @@ def rounds_in(
     Raises:
         InvalidInput: They cannot be restored, as in `rounds_from`.
     """
-    return tuple(_round(one, texts, journal) for one in loop.rounds)
+    return tuple(_round(round_, texts, journal) for round_ in loop.rounds)
 
 
 def _round(recorded: events.Round, texts: Mapping[object, str], journal: Journal) -> Round:

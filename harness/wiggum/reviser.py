@@ -131,7 +131,7 @@ class Reviser:
             return await self._with_sections(draft, requests, focus, rounds)
         if self._has_sections(draft):
             edited = await self._edited(draft, focus, rounds)
-            if edited.best.text or any(one.outcome == "no_gain" for one in edited.tried):
+            if edited.best.text or any(trial.outcome == "no_gain" for trial in edited.tried):
                 return edited
         return await self._written_anew(draft, focus, rounds)
 
@@ -225,7 +225,7 @@ class Reviser:
             [
                 self._place(
                     request,
-                    made=partial(_fitting, before=bodies[index]),
+                    prompt_of=partial(_fitting, before=bodies[index]),
                     section=index,
                     afresh=self.prompts.afresh(draft, index, rounds),
                 )
@@ -252,7 +252,7 @@ class Reviser:
             except InvalidInput as error:
                 raise self._misfit(error, [reply]) from error
 
-        places = [self._place(request, made=applied)]
+        places = [self._place(request, prompt_of=applied)]
         return await self._chosen(draft, places, how="edits", undecided=_judged(focus))
 
     async def _written_anew(
@@ -262,7 +262,7 @@ class Reviser:
         findings = [finding.message for score in focus for finding in score.findings]
         return await self._chosen(
             draft,
-            [self._place(request, made=partial(_fitting, before=draft.text))],
+            [self._place(request, prompt_of=partial(_fitting, before=draft.text))],
             criticized={None: (draft.text, findings)},
             how="whole",
             undecided=_judged(focus),
@@ -272,7 +272,7 @@ class Reviser:
         self,
         request: ChatRequest,
         *,
-        made: Callable[[str], str],
+        prompt_of: Callable[[str], str],
         section: int | None = None,
         afresh: str = "",
     ) -> Place:
@@ -280,7 +280,7 @@ class Reviser:
 
         def read(completion: Completion) -> tuple[str, bool]:
             text, cut = self._read(completion)
-            return made(text), cut
+            return prompt_of(text), cut
 
         return Place(
             request=request,
@@ -314,9 +314,9 @@ class Reviser:
             and (cut := without_criticized(text, findings))
             and cut != text.strip()
         ]
-        settled = {one.section for one in cuts if settles(one)}
+        settled = {cut.section for cut in cuts if settles(cut)}
         sampled = await sample(
-            [replace(one, is_enough=settles) for one in places if one.section not in settled],
+            [replace(place, is_enough=settles) for place in places if place.section not in settled],
             times=self._candidates,
             at_once=self._at_once,
             ask=self._ask,
@@ -332,12 +332,14 @@ class Reviser:
                 finalists=self._finalists,
                 how=how,
             )
-        usable = [one for one in sampled if one.text]
+        usable = [candidate for candidate in sampled if candidate.text]
         try:
-            text = put({one.section: one.text for one in usable}) if usable else ""
+            text = (
+                put({candidate.section: candidate.text for candidate in usable}) if usable else ""
+            )
         except InvalidInput as error:
-            raise self._misfit(error, [one.text for one in usable]) from error
-        only = Finalist(text=text, cut=any(one.cut for one in usable))
+            raise self._misfit(error, [candidate.text for candidate in usable]) from error
+        only = Finalist(text=text, cut=any(candidate.cut for candidate in usable))
         return Selection(finalists=(only,), how=how)
 
     def _settling(
@@ -348,26 +350,26 @@ class Reviser:
             return lambda _: False
         before = self._check(draft).rank
 
-        def settles(one: Candidate) -> bool:
-            if not one.text or one.cut:
+        def settles(candidate: Candidate) -> bool:
+            if not candidate.text or candidate.cut:
                 return False
             try:
-                trial = replace(draft, text=put({one.section: one.text}))
+                trial = replace(draft, text=put({candidate.section: candidate.text}))
             except InvalidInput:
                 return False
             if trial.text == draft.text:
                 return False
             checked = self._check(trial)
-            if not gains(checked, over=before, undecided=one.section in undecided):
+            if not gains(checked, over=before, undecided=candidate.section in undecided):
                 return False
-            if one.section is None:
+            if candidate.section is None:
                 return not checked.short
             # It may have brought headings of its own.
             added = len(trial.sections) - len(draft.sections)
-            own = range(one.section, one.section + 1 + added)
+            rewritten = range(candidate.section, candidate.section + 1 + added)
             return not any(
                 not score.findings
-                or any(place_of(finding, trial.sections) in own for finding in score.findings)
+                or any(place_of(finding, trial.sections) in rewritten for finding in score.findings)
                 for score in checked.short
             )
 
@@ -444,10 +446,10 @@ def _open_fence(text: str) -> tuple[int, str] | None:
     opened: tuple[int, str] | None = None
     start = 0
     for line in text.splitlines(keepends=True):
-        if found := _FENCE.match(line):
-            fence, info = found["fence"], found["info"].strip()
+        if match := _FENCE.match(line):
+            fence, info = match["fence"], match["info"].strip()
             if opened is None:
-                opened = (start, found["indent"] + fence)
+                opened = (start, match["indent"] + fence)
             elif fence.startswith(opened[1].strip()) and not info:
                 opened = None
         start += len(line)

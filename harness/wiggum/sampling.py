@@ -64,27 +64,27 @@ async def sample(
     """Errors so far."""
 
     async def sampled(place: Place) -> list[Candidate]:
-        found: list[Candidate] = []
+        candidates: list[Candidate] = []
         latest: list[Candidate] = []
         async with room:
             while (
-                len(found) < times
+                len(candidates) < times
                 and not any(isinstance(error, LASTING) for error in met)
                 and not any(map(place.is_enough, latest))
             ):
-                numbers = range(len(found) + 1, min(len(found) + wave, times) + 1)
+                numbers = range(len(candidates) + 1, min(len(candidates) + wave, times) + 1)
                 async with asyncio.TaskGroup() as group:
-                    asked = {
+                    tasks = {
                         number: group.create_task(
                             _once(place, ask) if times == 1 else _one(place, number, ask, tracer)
                         )
                         for number in _order(place, numbers)
                     }
-                results = [asked[number].result() for number in numbers]
-                latest = [one for one, _ in results]
+                results = [tasks[number].result() for number in numbers]
+                latest = [candidate for candidate, _ in results]
                 met.extend(error for _, error in results if error is not None)
-                found += latest
-        return found
+                candidates += latest
+        return candidates
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -92,7 +92,7 @@ async def sample(
     except ExceptionGroup as failed:
         # One failed call ends the round; the first says why.
         raise _first_of(failed) from None
-    candidates = tuple(one for task in tasks for one in task.result())
+    candidates = tuple(candidate for task in tasks for candidate in task.result())
     if met and len(met) == len(candidates):
         raise met[0]
     return candidates

@@ -105,7 +105,7 @@ def speed_figures(documents: Sequence[str], budget: int) -> list[Figure]:
             text, sections=(1,), budget_chars=REVISER_BUDGET, focus=FOCUS
         ),
         "condense_toward": lambda text: condense_toward(
-            [text], said=text[:REVISER_BUDGET], budget_chars=budget, focus=FOCUS
+            [text], draft=text[:REVISER_BUDGET], budget_chars=budget, focus=FOCUS
         ),
         "the parse alone": blocks_of,
         "markdown-it-py, complete": parser.parse,

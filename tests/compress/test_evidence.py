@@ -32,7 +32,7 @@ def manual(*, sections=8, sentences=12) -> str:
     st.lists(documents, max_size=4), documents, st.integers(0, 300), st.integers(0, 40), documents
 )
 def test_the_budget_is_never_exceeded_and_what_fits_stays(given_, said, budget, frame, focus):
-    seen = condense_toward(given_, said=said, budget_chars=budget, focus=focus, frame_chars=frame)
+    seen = condense_toward(given_, draft=said, budget_chars=budget, focus=focus, frame_chars=frame)
 
     assert len(seen) == len(given_)
     is_whole = seen == tuple(given_)
@@ -48,7 +48,7 @@ def test_what_the_text_quotes_stays_verbatim(chosen):
     picked = [sentences_of(document.split("# ")[part + 1])[number + 1] for part, number in chosen]
     said = " ".join(f"As it says: {sentence}" for sentence in picked)
 
-    (seen,) = condense_toward([document], said=said, budget_chars=3_000)
+    (seen,) = condense_toward([document], draft=said, budget_chars=3_000)
 
     assert len(seen) <= 3_000 < len(document)
     assert [sentence for sentence in picked if sentence not in seen] == []
@@ -71,7 +71,7 @@ def test_what_a_claim_rests_on_stays(said, evidence):
         f"{manual()}# Odds\n\n{FLUSHED} Some zebras arrived late.\n\n"
         f"| what | g |\n|---|---|\n{rows}| zinc | 30 |\n{rows}"
     )
-    (seen,) = condense_toward([document], said=said, budget_chars=1_500)
+    (seen,) = condense_toward([document], draft=said, budget_chars=1_500)
 
     assert evidence in seen
     assert len(seen) <= 1_500
@@ -80,7 +80,7 @@ def test_what_a_claim_rests_on_stays(said, evidence):
 def test_kept_text_is_verbatim_in_order_and_marked_where_something_is_left_out():
     document = manual()
 
-    (seen,) = condense_toward([document], said="The loader takes 305 ms.", budget_chars=2_000)
+    (seen,) = condense_toward([document], draft="The loader takes 305 ms.", budget_chars=2_000)
 
     pieces = [piece.strip() for piece in seen.split(LEFT_OUT)]
     places = [document.find(piece) for piece in pieces if piece]
@@ -93,7 +93,7 @@ def test_one_budget_is_for_all_documents_and_goes_where_the_evidence_is():
     texts = [manual(sections=2), "Nothing to do with it. " * 200, manual(sections=8)]
     wanted = sentences_of(texts[2])[-1]
 
-    seen = condense_toward(texts, said=wanted, budget_chars=700, frame_chars=50)
+    seen = condense_toward(texts, draft=wanted, budget_chars=700, frame_chars=50)
 
     assert wanted in seen[2]
     assert sum(len(text) + 50 for text in seen if text) <= 700
@@ -103,7 +103,7 @@ def test_one_budget_is_for_all_documents_and_goes_where_the_evidence_is():
 def test_a_text_that_claims_nothing_leaves_the_outline_and_what_is_characteristic():
     document = manual()
 
-    (seen,) = condense_toward([document], said="", budget_chars=3_000)
+    (seen,) = condense_toward([document], draft="", budget_chars=3_000)
 
     assert headings(seen) == headings(document)
     assert 2_700 < len(seen) <= 3_000
@@ -112,7 +112,9 @@ def test_a_text_that_claims_nothing_leaves_the_outline_and_what_is_characteristi
 def test_a_text_without_sentences_is_shown_in_part():
     data = "[" + ",".join(f'{{"id":{n},"name":"n{n}"}}' for n in range(3_000)) + "]"
 
-    (seen,) = condense_toward([data], said='The entry "name":"n1500" is there.', budget_chars=4_000)
+    (seen,) = condense_toward(
+        [data], draft='The entry "name":"n1500" is there.', budget_chars=4_000
+    )
 
     assert re.search(r'"name":"n1500"', seen)
     assert len(seen) <= 4_000

@@ -45,12 +45,12 @@ def test_a_model_goes_whole_to_the_freest_gpu_or_else_to_the_machine(case):
     there, sizes, taken, expected = CASES[case]
     models = {f"m{number}": model(size) for number, size in enumerate(sizes)}
     taken = [{name: size * GIB for name, size in taken.items()}]
-    found = place(models, there, taken=taken)
+    found = place(models, there, needs_taken=taken)
     assert found == dict(zip(models, expected, strict=True))
 
 
 def test_what_would_not_fit_beside_its_gpu_in_the_machine_stays_off_it():
-    found = place({"m": model(4, beside=2)}, devices(machine=1, gpu0=24), taken=[])
+    found = place({"m": model(4, beside=2)}, devices(machine=1, gpu0=24), needs_taken=[])
     assert found == {"m": "machine"}
 
 
@@ -62,7 +62,7 @@ def test_no_gpu_holds_too_much_and_what_one_has_room_for_is_on_one(sizes, gpus, 
     all_ = devices(machine=64, **{f"gpu{number}": size for number, size in enumerate(gpus)})
     models = {f"m{number}": model(size) for number, size in enumerate(sizes)}
     other = {"gpu0": int(min(there, *gpus[:1]) * GIB)} if gpus else {}
-    found = place(models, all_, taken=[other])
+    found = place(models, all_, needs_taken=[other])
     gpu_names = [*all_][1:]
 
     def free(device, placed):

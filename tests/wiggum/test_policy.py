@@ -64,7 +64,7 @@ def decided(so_far, *, spent=NOTHING, need=0, policy=None, **limits):
     clock = ManualClock()
     with in_a_loop(None, Limits(**limits), clock=clock) as (_, meter):
         meter.go_on_from(spent)
-        return decide(so_far, policy=policy, left=meter.left, most_tokens=lambda _step: need)
+        return decide(so_far, policy=policy, rest_of=meter.left, most_tokens=lambda _step: need)
 
 
 LOW, HIGH, HIGHER = {"a": 3.0, "b": 5.0}, {"a": 6.0, "b": 5.0}, {"a": 6.0, "b": 6.5}
