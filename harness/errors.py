@@ -183,12 +183,12 @@ class RubricInvalid(InvalidInput):
         code: str | None = None,
         path: Path | None = None,
         line: int | None = None,
-        others: Sequence[Problem] = (),
+        further: Sequence[Problem] = (),
     ) -> None:
-        more = f" (and {len(others)} more, which 'harness rubric check' lists)" if others else ""
-        super().__init__(message + more, code=code, path=path, line=line)
+        count = f" (and {len(further)} more, which 'harness rubric check' lists)" if further else ""
+        super().__init__(message + count, code=code, path=path, line=line)
         first = Problem(path=path, line=line, message=message, code=self.code)
-        self.problems = (first, *others)
+        self.problems = (first, *further)
 
 
 class LabelsInvalid(InvalidInput):
@@ -593,13 +593,13 @@ class NodeFailed(HarnessError):
         self, node: str, cause: BaseException, *, attempts: int = 1, others: int = 0
     ) -> None:
         # With the class, except for ours: the message of a KeyError('x') would be only 'x'.
-        said = message_of(cause)
+        message = message_of(cause)
         if not isinstance(cause, HarnessError):
-            said = f"{type(cause).__name__}: {said}{_place_of(cause)}"
+            message = f"{type(cause).__name__}: {message}{_place_of(cause)}"
         nodes = "node" if others == 1 else "nodes"
-        more = f" (and {others} more {nodes} failed)" if others else ""
+        ending = f" (and {others} more {nodes} failed)" if others else ""
         tried = f" (called {attempts} times)" if attempts > 1 else ""
-        super().__init__(f"node '{node}' failed: {said}{tried}{more}")
+        super().__init__(f"node '{node}' failed: {message}{tried}{ending}")
         self.node = node
 
 
@@ -697,8 +697,12 @@ def _place_of(error: BaseException) -> str:
 
     ours = (str(Path(__file__).parent), *(sysconfig.get_path(n) for n in ("stdlib", "purelib")))
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(ours)]
-    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    frames_there = [frame for frame in frames if not frame.filename.startswith(ours)]
+    return (
+        f" ({Path(frames_there[-1].filename).name}:{frames_there[-1].lineno})"
+        if frames_there
+        else ""
+    )
 
 
 def message_of(error: BaseException) -> str:
@@ -709,14 +713,14 @@ def message_of(error: BaseException) -> str:
         return "(its message cannot be read)"
 
 
-def nearest_names(name: str, known: Iterable[str]) -> list[str]:
+def nearest_names(name: str, names: Iterable[str]) -> list[str]:
     """The known names that an unknown one may be a slip of; the nearest first, three at most."""
-    return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.6)
+    return difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.6)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """The end of a message about an unknown name: the nearest known names, or all of them."""
-    names = sorted(known)
+    names = sorted(candidates)
     if near := nearest_names(name, names):
         return "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
     return "known: " + ", ".join(names) if names else "there are none"

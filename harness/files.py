@@ -94,14 +94,14 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        said = f"cannot be written ({error.strerror})"
-        raise InvalidInput(said, code="file.unwritable", path=path) from error
+        problem = f"cannot be written ({error.strerror})"
+        raise InvalidInput(problem, code="file.unwritable", path=path) from error
 
 
-def read_bytes(path: Path, *, most: int = -1) -> bytes:
+def read_bytes(path: Path, *, max_bytes: int = -1) -> bytes:
     """What a file holds, `most` bytes of it; as `opened`."""
     with opened(path) as file:
-        return file.read(most)
+        return file.read(max_bytes)
 
 
 def opened(path: Path) -> BinaryIO:

@@ -71,8 +71,8 @@ def _written(node: Element | str, clean: Callable[[str], str]) -> Iterator[str]:
         return
     yield f"<{node.tag}"
     for name, value in node.attributes.items():
-        said = "".join(_written(value, clean)) if isinstance(value, str) else f"{value:.6g}"
-        yield f' {name}="{said}"'
+        text = "".join(_written(value, clean)) if isinstance(value, str) else f"{value:.6g}"
+        yield f' {name}="{text}"'
     yield ">"
     if node.tag == "style":
         yield _STYLE
@@ -119,10 +119,10 @@ class Axis:
         return [round(number * step, 10) for number in range(first, last + 1)]
 
 
-def round_step(least: float) -> float:
+def round_step(at_least: float) -> float:
     """The smallest of 1, 2 and 5, by powers of ten, that is not below a number above 0."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(n * power for n in (1, 2, 5, 10) if n * power >= least * (1 - 1e-9))
+    power = 10.0 ** math.floor(math.log10(at_least))
+    return next(n * power for n in (1, 2, 5, 10) if n * power >= at_least * (1 - 1e-9))
 
 
 def percent(share: float) -> str:
@@ -164,20 +164,20 @@ class Plot:
 
     def bar(self, low: Point, high: Point, look: Look) -> None:
         """Draws a bar between two corners."""
-        (left, bottom), (right, top) = self._at(low), self._at(high)
+        (x_low, bottom), (right, top) = self._at(low), self._at(high)
         top, bottom = sorted((top, bottom))
-        size = {"width": max(1, right - left - 1), "height": bottom - top}
-        self._draw("rect", "", x=left + 0.5, y=top, **size, class_=f"bar {look}")
+        size = {"width": max(1, right - x_low - 1), "height": bottom - top}
+        self._draw("rect", "", x=x_low + 0.5, y=top, **size, class_=f"bar {look}")
 
     def dot(self, at: Point, *, radius: float) -> None:
         """Draws a circle."""
         x, y = self._at(at)
         self._draw("circle", "", cx=x, cy=y, r=radius, class_="dot")
 
-    def text(self, said: str, at: Point, *, rise: float = 0) -> None:
+    def text(self, label: str, at: Point, *, rise: float = 0) -> None:
         """Writes a text that begins at a point, or so much above it."""
         x, y = self._at(at)
-        self._draw("text", "", said, x=x, y=y - rise)
+        self._draw("text", "", label, x=x, y=y - rise)
 
     def figure(self, caption: str) -> Element:
         """The plot, with its title above and a caption below."""

@@ -24,9 +24,9 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
     """Cuts off the frames of harness where a node failed: the node's own error is chained."""
     if call.excinfo is None or call.excinfo.typename != "NodeFailed":
         return
-    own, frame = Path(__file__).parent, call.excinfo.tb
+    package, frame = Path(__file__).parent, call.excinfo.tb
     while frame.tb_next is not None:
-        if own in Path(frame.tb_next.tb_frame.f_code.co_filename).parents:
+        if package in Path(frame.tb_next.tb_frame.f_code.co_filename).parents:
             frame.tb_next = None
             return
         frame = frame.tb_next

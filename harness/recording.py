@@ -111,11 +111,13 @@ class Recording:
         return _reply(replies[self._given[key] - 1], request)
 
     def _missing(self, request: ChatRequest, *, times: int) -> ScriptMismatch:
-        asked = _asked(request)
-        known = [line["asked"] for line in self._lines[1:] if line["role"] == request.role]
-        likeness = [difflib.SequenceMatcher(None, text, asked).quick_ratio() for text in known]
-        nearest = known[likeness.index(max(likeness))] if known else ""
-        lines = nearest.splitlines(), asked.splitlines()
+        conversation = _asked(request)
+        recorded = [line["asked"] for line in self._lines[1:] if line["role"] == request.role]
+        likeness = [
+            difflib.SequenceMatcher(None, text, conversation).quick_ratio() for text in recorded
+        ]
+        nearest = recorded[likeness.index(max(likeness))] if recorded else ""
+        lines = nearest.splitlines(), conversation.splitlines()
         diff = [*difflib.unified_diff(*lines, "recorded", "asked", n=1, lineterm="")]
         why = f"it was recorded {times} times, and is asked once more" if times else "it is new"
         return ScriptMismatch(
@@ -138,14 +140,16 @@ class _Recorder(ScriptedBackend):
     async def chat(self, request: ChatRequest) -> Completion:
         """The reply as it will be given again, so that what follows from it is the same."""
         reply = await self._client.chat(request)
-        said = orjson.loads(orjson.dumps(asdict(reply)))
+        fields_said = orjson.loads(orjson.dumps(asdict(reply)))
         line = {
             "node": node_under_way() or "",
             "role": request.role,
-            "served_by": said.pop("model_id"),
+            "served_by": fields_said.pop("model_id"),
             "asked": _asked(request),
             # What is empty is not worth a place in a diff.
-            "reply": {n: value for n, value in said.items() if value and n not in _OF_ITS_CALL},
+            "reply": {
+                n: value for n, value in fields_said.items() if value and n not in _OF_ITS_CALL
+            },
         }
         cleaned: Any = self._redactor.clean_values(line)
         self._lines.append({"key": _key(request), **cleaned})
@@ -166,9 +170,9 @@ def _backends(
     }
 
 
-def _reply(said: Mapping[str, Any], request: ChatRequest) -> Completion:
+def _reply(line: Mapping[str, Any], request: ChatRequest) -> Completion:
     empty = {"text": "", "reasoning": "", "usage": None, "model_id": request.model}
-    return _COMPLETION.validate_python({**_OF_ITS_CALL, **empty, **said})
+    return _COMPLETION.validate_python({**_OF_ITS_CALL, **empty, **line})
 
 
 def _key(request: ChatRequest) -> str:
@@ -177,10 +181,10 @@ def _key(request: ChatRequest) -> str:
 
 def _asked(request: ChatRequest) -> str:
     """What a call asks, for people to compare."""
-    more = {
-        one.name: getattr(request, one.name)
-        for one in fields(request)
-        if one.name not in _UNSAID and getattr(request, one.name) != one.default
+    options = {
+        field.name: getattr(request, field.name)
+        for field in fields(request)
+        if field.name not in _UNSAID and getattr(request, field.name) != field.default
     }
-    said = [f"{name} = {orjson.dumps(value).decode()}" for name, value in more.items()]
-    return "\n".join([conversation_text(request.messages), "", *said]).strip()
+    texts = [f"{name} = {orjson.dumps(value).decode()}" for name, value in options.items()]
+    return "\n".join([conversation_text(request.messages), "", *texts]).strip()

@@ -97,11 +97,11 @@ class Row:
         Raises:
             InvalidInput: They are no texts.
         """
-        found = listed(self.fields.get("sources", []))
-        if not all(isinstance(one, str) for one in found):
-            said = "'sources' is a text, or a list of texts"
-            raise self.refusal(said, code="row.sources-not-texts")
-        return tuple(found)
+        sources = listed(self.fields.get("sources", []))
+        if not all(isinstance(source, str) for source in sources):
+            problem = "'sources' is a text, or a list of texts"
+            raise self.refusal(problem, code="row.sources-not-texts")
+        return tuple(sources)
 
     def beside(self, name: str) -> Path:
         """A file that the row names: a relative path begins at the folder of its table."""
@@ -167,28 +167,28 @@ def files_named(names: Iterable[str], *, endings: AbstractSet[str]) -> list[Path
             files += _files_under(path, endings)
         elif path.exists():
             files.append(path)
-        elif found := sorted(glob.glob(name, recursive=True)):  # noqa: PTH207 - absolute ones too
-            files += [Path(one) for one in found if Path(one).is_file()]
+        elif matches := sorted(glob.glob(name, recursive=True)):  # noqa: PTH207 - absolute ones too
+            files += [Path(match) for match in matches if Path(match).is_file()]
         else:
             raise InvalidInput("there is no such file", code="file.missing", path=path)
     return files
 
 
 def _files_under(directory: Path, endings: AbstractSet[str]) -> list[Path]:
-    found = sorted(
+    files = sorted(
         path
         for path in directory.rglob("*")
         if path.suffix.lower() in endings
         and path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(directory).parts)
     )
-    if not found:
+    if not files:
         raise InvalidInput(
             f"no file in it ends in {', '.join(sorted(endings))}; name files",
             code="file.none-in-directory",
             path=directory,
         )
-    return found
+    return files
 
 
 def read_rows(
@@ -213,14 +213,14 @@ def read_rows(
         InvalidInput: A file is missing, or no row has such a column.
     """
     renamed = {theirs: mine for mine, theirs in (columns or {}).items()}
-    seen: set[str] = set()
+    columns_seen: set[str] = set()
     for path in files_named(names, endings=TEXTS | TABLES):
         for row in _rows_in(path):
             if isinstance(row, InvalidInput):
                 yield row
                 continue
             fields = dict(_flat(row.fields, whole))
-            seen |= fields.keys()
+            columns_seen |= fields.keys()
             # A name that another column gets is no longer its column's own.
             named = {
                 renamed.get(n, n): value
@@ -230,12 +230,16 @@ def read_rows(
             # Without empty cells, and numbers that are none.
             full = {n: v for n, v in named.items() if n and v not in (None, "") and v == v}  # noqa: PLR0124
             if full:
-                kept = (n for n in named if n in full or n.partition(".")[0] in empty)
-                cells = _Cells({n: named[n] for n in kept})
+                nonempty = (n for n in named if n in full or n.partition(".")[0] in empty)
+                cells = _Cells({n: named[n] for n in nonempty})
                 yield Row(fields=cells, path=row.path, line=row.line)
     for theirs, mine in renamed.items():
-        if seen and theirs not in seen:
-            hint = f"write {theirs}={mine}" if mine in seen else did_you_mean(theirs, seen)
+        if columns_seen and theirs not in columns_seen:
+            hint = (
+                f"write {theirs}={mine}"
+                if mine in columns_seen
+                else did_you_mean(theirs, columns_seen)
+            )
             raise InvalidInput(
                 f"--columns {mine}={theirs}: there is no column '{theirs}'; {hint}",
                 code="row.no-column",
@@ -282,13 +286,13 @@ def _lines(file: BinaryIO, newline: str, path: Path) -> Iterator[str]:
         for line in lines:
             number += 1
             if "\0" in line:
-                said = "the table is a binary file; give a text"
-                raise InvalidInput(said, code="file.binary", path=path)
+                problem = "the table is a binary file; give a text"
+                raise InvalidInput(problem, code="file.binary", path=path)
             is_empty = is_empty and not line.strip()
             yield line
     except UnicodeDecodeError as error:
-        said = f"the table is not UTF-8 text (behind line {number}); convert it, or give a text"
-        raise InvalidInput(said, code="file.not-utf8", path=path) from error
+        problem = f"the table is not UTF-8 text (behind line {number}); convert it, or give a text"
+        raise InvalidInput(problem, code="file.not-utf8", path=path) from error
     finally:
         lines.detach()  # or else it would close standard input
     if is_empty:
@@ -335,8 +339,8 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            said = f"not CSV ({error}); the rest of the file is not read"
-            yield InvalidInput(said, code="row.not-csv", path=path, line=line)
+            problem = f"not CSV ({error}); the rest of the file is not read"
+            yield InvalidInput(problem, code="row.not-csv", path=path, line=line)
             return
         if cells is None:
             return
@@ -347,11 +351,11 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
             if len(set(named)) < len(named):
                 yield row.refusal("two columns have the same name", code="row.columns-alike")
         elif cells and len(cells) != len(header):
-            said = (
+            problem = (
                 f"it has {len(cells)} cells under {len(header)} columns; put a text with "
                 f"{delimiter!r} in it between double quotes"
             )
-            yield row.refusal(said, code="row.cells")
+            yield row.refusal(problem, code="row.cells")
         elif cells:
             yield row
 
@@ -385,8 +389,8 @@ def check_output(path: Path, endings: AbstractSet[str]) -> None:
         ConfigurationInvalid: It is Parquet, and pyarrow is missing.
     """
     if path.suffix.lower() not in endings:
-        said = f"rows are written as {' or '.join(sorted(endings))}"
-        raise InvalidInput(said, code="row.output-unknown", path=path)
+        problem = f"rows are written as {' or '.join(sorted(endings))}"
+        raise InvalidInput(problem, code="row.output-unknown", path=path)
     if path.suffix.lower() == ".parquet":
         _pyarrow()
 
@@ -403,8 +407,8 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """
     check_output(path, {".jsonl", ".parquet"})
     pyarrow = _pyarrow() if path.suffix.lower() == ".parquet" else None
-    left = iter(rows)
-    group = list(islice(left, _ROW_GROUP))
+    rest = iter(rows)
+    group = list(islice(rest, _ROW_GROUP))
     if not group:
         return
     with writing(path), whole_file(path) as file, ExitStack() as stack:
@@ -416,7 +420,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
                 file.writelines(orjson.dumps(row) + b"\n" for row in group)
             else:
                 writer.write_batch(pyarrow.RecordBatch.from_pylist(group, schema=schema))
-            group = list(islice(left, _ROW_GROUP))
+            group = list(islice(rest, _ROW_GROUP))
 
 
 class RowFile:
@@ -437,10 +441,10 @@ class RowFile:
             written.
     """
 
-    def __init__(self, path: Path, *, columns: Sequence[str], more: Iterable[str] = ()) -> None:
+    def __init__(self, path: Path, *, columns: Sequence[str], further: Iterable[str] = ()) -> None:
         self.path = path
         self._is_csv = path.suffix.lower() == ".csv"
-        self._columns = [*columns, *more] if self._is_csv else list(columns)
+        self._columns = [*columns, *further] if self._is_csv else list(columns)
         check_output(path, {".csv", ".jsonl"})
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -451,8 +455,8 @@ class RowFile:
         except BaseException as error:
             self._file.close()
             if isinstance(error, BlockingIOError):
-                said = "another command is writing it"
-                raise self._refusal(said, code="row.output-locked") from error
+                problem = "another command is writing it"
+                raise self._refusal(problem, code="row.output-locked") from error
             raise
 
     def __enter__(self) -> Self:
@@ -486,41 +490,43 @@ class RowFile:
         data = self._file.read()
         begin = _csv_line(self._columns) if self._is_csv else b'{"'
         whole = data.rfind(b"\n") + 1
-        kept = data if not self._is_csv and _is_json(data[whole:]) else data[:whole]
+        whole_lines = data if not self._is_csv and _is_json(data[whole:]) else data[:whole]
         read = _csv_rows if self._is_csv else _json_rows
         newline = "" if self._is_csv else "\n"
-        lines = io.StringIO(kept.decode(errors="replace"), newline=newline)
-        found = list(read(lines, self.path))
-        rows = [row.fields for row in found if isinstance(row, Row)]
+        lines = io.StringIO(whole_lines.decode(errors="replace"), newline=newline)
+        items = list(read(lines, self.path))
+        rows = [row.fields for row in items if isinstance(row, Row)]
         if self._is_csv:
             rows = [
                 {
                     name: v[1:] if v[:1] == "'" and _FORMULA.match(v) else v
-                    for name, v in one.items()
+                    for name, v in row.items()
                 }
-                for one in rows
+                for row in rows
             ]
-        own = set(self._columns)
-        strange = [one for one in found if not (isinstance(one, Row) and own <= one.fields.keys())]
+        columns = set(self._columns)
+        strange = [
+            item for item in items if not (isinstance(item, Row) and columns <= item.fields.keys())
+        ]
         # Nothing is dropped of a file that may be another's.
-        if rows and "id" in rows[0] and (lacks := sorted(own - rows[0].keys())):
-            said = f"its rows have no {', '.join(lacks)}, as rows do here; give another file"
-            raise self._refusal(said, code="row.output-other-columns")
-        if strange and len(strange) < len(found):
-            said = (
+        if rows and "id" in rows[0] and (lacks := sorted(columns - rows[0].keys())):
+            problem = f"its rows have no {', '.join(lacks)}, as rows do here; give another file"
+            raise self._refusal(problem, code="row.output-other-columns")
+        if strange and len(strange) < len(items):
+            problem = (
                 "it is no whole row of this command; delete this line, and what it held is made "
                 "again, or give another file"
             )
             raise InvalidInput(
-                said, code="row.output-damaged", path=self.path, line=strange[0].line
+                problem, code="row.output-damaged", path=self.path, line=strange[0].line
             )
         if strange or not data.startswith(begin[: len(data)]):
-            said = "it holds something else than rows of this command; give another file"
-            raise self._refusal(said, code="row.output-foreign")
-        os.ftruncate(self._file.fileno(), len(kept))
-        if self._is_csv and not kept:
+            problem = "it holds something else than rows of this command; give another file"
+            raise self._refusal(problem, code="row.output-foreign")
+        os.ftruncate(self._file.fileno(), len(whole_lines))
+        if self._is_csv and not whole_lines:
             self._write(begin)
-        elif kept and not kept.endswith(b"\n"):
+        elif whole_lines and not whole_lines.endswith(b"\n"):
             self._write(b"\n")
         return rows
 
@@ -538,10 +544,10 @@ def _is_json(text: bytes) -> bool:
 
 def _csv_line(values: Iterable[object]) -> bytes:
     """One line: in texts, line ends become spaces; what is no text is JSON."""
-    said = io.StringIO(newline="")
+    buffer = io.StringIO(newline="")
     cells = [f"'{v}" if _FORMULA.match(v) else v for v in map(cell_of, values)]
-    csv.writer(said, lineterminator="\n").writerow(cells)
-    return said.getvalue().encode()
+    csv.writer(buffer, lineterminator="\n").writerow(cells)
+    return buffer.getvalue().encode()
 
 
 def cell_of(value: object) -> str:

@@ -151,10 +151,13 @@ class _Person:
         if self._mistake is not None:
             raise self._mistake
         if self._left:
-            left = ", ".join(map(repr, sorted(self._left)))
-            asked = "; ".join(f"{one.key}: {_short(one.text)}" for one in self._asked)
+            unused = ", ".join(map(repr, sorted(self._left)))
+            questions = "; ".join(
+                f"{question.key}: {_short(question.text)}" for question in self._asked
+            )
             raise ScriptMismatch(
-                f"no question was asked for the answers {left}; asked were: {asked or 'none'}",
+                f"no question was asked for the answers {unused}; asked were: "
+                f"{questions or 'none'}",
                 code="script.unused-answers",
             )
 
@@ -214,23 +217,23 @@ class Script:
         """Raises a `ScriptMismatch` if a call had no reply, or a list's was not asked for."""
         if self.mistake is not None:
             raise self.mistake
-        left = [repr(said) for place, said in _each(self._replies) if place not in self._used]
-        if left:
+        unused = [repr(reply) for place, reply in _each(self._replies) if place not in self._used]
+        if unused:
             raise ScriptMismatch(
-                f"{len(left)} replies of the script were not used: "
-                f"{', '.join(map(_short, left))}. Each call of a node reads a list from its first "
-                "reply; to script one node alone, write its name in place of the role. "
+                f"{len(unused)} replies of the script were not used: "
+                f"{', '.join(map(_short, unused))}. Each call of a node reads a list from its "
+                "first reply; to script one node alone, write its name in place of the role. "
                 f"{self._calls()}",
                 code="script.unused-replies",
             )
 
     def _reply(self, request: ChatRequest) -> str | ScriptedReply:
         label = node_under_way() or ""
-        role, said = request.role or "", request.messages[-1].content
-        self._asked.append(f"{label or 'no node'} ({role or 'no role'}): {_short(said)}")
+        role, content = request.role or "", request.messages[-1].content
+        self._asked.append(f"{label or 'no node'} ({role or 'no role'}): {_short(content)}")
         nodes = (label, re.sub(r"\[\d+\]$", "", label)) if label else ()
-        others = (*nodes, role, PRODUCER)
-        names = (EVALUATOR,) if role == EVALUATOR else tuple(dict.fromkeys(others))
+        keys = (*nodes, role, PRODUCER)
+        names = (EVALUATOR,) if role == EVALUATOR else tuple(dict.fromkeys(keys))
         try:
             name = next((name for name in names if name in self._replies), None)
             if name is None:
@@ -270,7 +273,7 @@ class Script:
         )
 
     def _calls(self) -> str:
-        first = "".join(f"\n  {asked}" for asked in self._asked[-_SHOWN_CALLS:])
+        first = "".join(f"\n  {call}" for call in self._asked[-_SHOWN_CALLS:])
         return f"The calls so far, the last {_SHOWN_CALLS} at most:{first or ' none'}"
 
 
@@ -281,7 +284,7 @@ def _each(entry: object, *place: str) -> Iterator[tuple[tuple[str, ...], object]
             yield from _each(below, *place, name)
     elif isinstance(entry, list | Judge):
         replies = entry.left if isinstance(entry, Judge) else entry
-        yield from (((*place, str(number)), said) for number, said in enumerate(replies))
+        yield from (((*place, str(number)), reply) for number, reply in enumerate(replies))
 
 
 def _as_sent(reply: object, request: ChatRequest) -> str | ScriptedReply:
@@ -300,10 +303,10 @@ def _as_sent(reply: object, request: ChatRequest) -> str | ScriptedReply:
             f"text, or a ScriptedReply. It asked: {_short(request.messages[-1].content)}",
             code="script.not-a-text",
         )
-    said = to_jsonable_python(reply)
-    if is_wrapped and not (isinstance(said, dict) and set(said) == {"answer"}):
-        said = {"answer": said}
-    return orjson.dumps(said).decode()
+    value = to_jsonable_python(reply)
+    if is_wrapped and not (isinstance(value, dict) and set(value) == {"answer"}):
+        value = {"answer": value}
+    return orjson.dumps(value).decode()
 
 
 class Judge:
@@ -340,17 +343,17 @@ class Judge:
         Raises:
             ScriptMismatch: It is no request for a judgement, or there are no scores for it.
         """
-        asked = next((m.content for m in request.messages if m.role == "user"), "")
-        draft = next((one for one in FENCED.finditer(asked) if one[1] == "draft"), None)
+        prompt = next((m.content for m in request.messages if m.role == "user"), "")
+        draft = next((match for match in FENCED.finditer(prompt) if match[1] == "draft"), None)
         fields: Any = (request.reply_schema or {}).get("properties")
         if draft is None or fields is None:
             raise ScriptMismatch(
                 "a Judge answers only calls that judge a draft by a rubric, and this call asks "
-                f"for something else: {_short(asked)}",
+                f"for something else: {_short(prompt)}",
                 code="script.not-a-judgement",
             )
         scores = self._scores_of(draft[0].partition("\n")[2].rpartition("\n")[0], label)
-        return judgement_as_json(fields, scores, reason=self._reason, asked=asked[draft.end() :])
+        return judgement_as_json(fields, scores, reason=self._reason, prompt=prompt[draft.end() :])
 
     def _scores_of(self, draft: str, label: str) -> Scores:
         if callable(self._scores):
@@ -369,25 +372,25 @@ class Judge:
 
 
 def judgement_as_json(
-    fields: Mapping[str, Any], scores: Scores, *, reason: str, asked: str = ""
+    fields: Mapping[str, Any], scores: Scores, *, reason: str, prompt: str = ""
 ) -> str:
     """What an evaluator replies where a schema has these fields: of one judgement, or one a name.
 
     A lone judgement is of the dimension that the end of the prompt, `asked`, names.
     """
     if "score" in fields:
-        names = re.findall(r"[\w-]+", asked)
-        known = (name for name in names if isinstance(scores, Mapping) and name in scores)
-        score = _score(scores, next(known, "another one"))
+        names = re.findall(r"[\w-]+", prompt)
+        names_known = (name for name in names if isinstance(scores, Mapping) and name in scores)
+        score = _score(scores, next(names_known, "another one"))
         issues = [{"section": "whole text", "problem": reason}]
-        said = {"reason": reason, "issues": issues, "score": score}
+        answer = {"reason": reason, "issues": issues, "score": score}
         # What is left are the statements that caps go by.
-        return orjson.dumps({name: said.get(name, False) for name in fields}).decode()
+        return orjson.dumps({name: answer.get(name, False) for name in fields}).decode()
     judged = {
-        name: judgement_as_json(one["properties"], _score(scores, name), reason=reason)
-        for name, one in fields.items()
+        name: judgement_as_json(schema["properties"], _score(scores, name), reason=reason)
+        for name, schema in fields.items()
     }
-    return orjson.dumps({name: orjson.Fragment(said) for name, said in judged.items()}).decode()
+    return orjson.dumps({name: orjson.Fragment(text) for name, text in judged.items()}).decode()
 
 
 def _score(scores: Scores, dimension: str) -> float:

@@ -229,7 +229,7 @@ def _as_written(value: Any, where: Written) -> Written:  # noqa: ANN401 - a pres
 def _refusal(problems: Iterable[Problem]) -> RubricInvalid:
     first, *others = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
     return RubricInvalid(
-        first.message, code=first.code, path=first.path, line=first.line, others=others
+        first.message, code=first.code, path=first.path, line=first.line, further=others
     )
 
 

@@ -92,7 +92,7 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> tuple[Written, tuple[Pro
         return RubricInvalid(message, code=code, path=path, line=line)
 
     try:
-        content = read_bytes(path, most=_MOST_BYTES + 1)
+        content = read_bytes(path, max_bytes=_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise refusal("it is longer than 1 MiB, which no rubric is", code="rubric.too-long")
         text = content.decode("utf-8")
