@@ -179,7 +179,7 @@ QUOTED = re.compile(r"“[^”]{8,}”|\"[^\"\n]{8,}\"|«[^»]{8,}»|„[^“”
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _RankedPart:
     """A part that can be kept."""
 
     part: Part
@@ -242,26 +242,26 @@ class BestFirst:
             heapq.heappush(self._heap, waiting)
         return chosen
 
-    def _worth(self, candidate: _Candidate) -> float:
+    def _worth(self, candidate: _RankedPart) -> float:
         unsaid = self._unsaid[candidate.part.section]
         # Exact, since the order of a set differs between processes.
         new = math.fsum(unsaid[word] for word in candidate.says if word in unsaid)
         return (new + _NOTHING_NEW) * candidate.factor
 
-    def _say(self, candidate: _Candidate) -> None:
+    def _say(self, candidate: _RankedPart) -> None:
         unsaid = self._unsaid[candidate.part.section]
         for word in candidate.says:
             unsaid.pop(word, None)
 
 
-def _candidate(part: Part, words: Sequence[str], focus_words: frozenset[str]) -> _Candidate:
+def _candidate(part: Part, words: Sequence[str], focus_words: frozenset[str]) -> _RankedPart:
     says = frozenset(words)
     common = len(says & focus_words)
     place = 1 + 0.5 / (1 + part.before) + 1.5 / (1 + part.after)
     # The first words in common count most.
     relevance = 1 + 3 * common / (common + 2)
     factor = place * relevance / (len(part.text) + _MARK_CHARS)
-    return _Candidate(part=part, says=says, factor=factor)
+    return _RankedPart(part=part, says=says, factor=factor)
 
 
 def _weights(

@@ -27,17 +27,17 @@ from harness.graph.graph import Graph
 from harness.graph.node_call import Answers, CallFailed, NodeCall, Suspended, Watcher, perform
 from harness.graph.outcome import Asker, Execution, Log, NodeFailure, NodeSkip, Question, Skipped
 from harness.graph.policies import Default
-from harness.graph.reuse import Earlier, Found, OutputCache, Outputs, Shared, Surroundings
+from harness.graph.reuse import ChangeDetector, Earlier, Found, OutputCache, Outputs, Shared
 from harness.graph.schedule import Schedule
 from harness.graph.state import (
     INNERMOST,
     NO_DIGEST,
     PENDING,
     Blocked,
-    Call,
-    Given,
+    CallOutput,
     Places,
-    State,
+    StepCall,
+    StepState,
     digest_of_value,
     plan_of,
 )
@@ -57,7 +57,7 @@ async def execute(
     max_parallel: int | Places | None = None,
     earlier: Earlier | None = None,
     cache: OutputCache | None = None,
-    surroundings: Surroundings | None = None,
+    surroundings: ChangeDetector | None = None,
     answers: Answers | None = None,
     asker: Asker | None = None,
     deadline_s: float | None = None,
@@ -184,7 +184,7 @@ class _Running:
                 )
 
     def _skip(
-        self, state: State, item: int | None, reason: str, because_of: str | None = None
+        self, state: StepState, item: int | None, reason: str, because_of: str | None = None
     ) -> None:
         skip = NodeSkip(node=state.label(item), reason=reason, because_of=because_of)
         self._shared.log.skips.append(skip)
@@ -192,17 +192,17 @@ class _Running:
         event = events.Skip(node=state.path, item=item, detail=detail, because_of=because_of)
         self._shared.tracer.instant(event)
 
-    def _skip_call(self, call: Call, reason: str, because_of: str | None = None) -> None:
+    def _skip_call(self, call: StepCall, reason: str, because_of: str | None = None) -> None:
         self._skip(call.state, call.item, reason, because_of)
 
-    def _say_total(self, state: State, total: int) -> None:
+    def _say_total(self, state: StepState, total: int) -> None:
         self._shared.tracer.instant(events.Items(node=state.path, total=total))
         if self._watcher is not None:
             self._watcher.counts(state.path, total)
 
     # --- calls as tasks ---------------------------------------------------------------------------
 
-    async def _run_call(self, call: Call) -> None:
+    async def _run_call(self, call: StepCall) -> None:
         try:
             if self._parent is not None:
                 self._parent.beat()
@@ -222,12 +222,12 @@ class _Running:
                 this_task().add_done_callback(forget)
                 raise
 
-    def _settle(self, call: Call, outcome: object, outcome_digest: str) -> None:
+    def _settle(self, call: StepCall, outcome: object, outcome_digest: str) -> None:
         if outcome is self._stopping and self._stopping is not None:
             self._skip_call(call, self._stopping.reason, self._stopping.label or None)
         self._schedule.settle(call.state, call.item, outcome, outcome_digest)
 
-    async def _outcome(self, call: Call) -> Found | tuple[Blocked, str]:
+    async def _outcome(self, call: StepCall) -> Found | tuple[Blocked, str]:
         """The output of a call, or its replacement; and the digest."""
         state, item = call.state, call.item
         try:
@@ -254,7 +254,7 @@ class _Running:
         finally:
             self._calls.give_back(call)
 
-    async def _found(self, call: Call) -> Found | None:
+    async def _found(self, call: StepCall) -> Found | None:
         """The output of a call that need not be made; None if it must be made."""
         if not self._is_wanted(call):
             self._skip_call(call, _NOT_WANTED)
@@ -264,7 +264,7 @@ class _Running:
             self._skip_call(call, f"failed, and is left out: {stored[0].reason}")
         return stored
 
-    def _is_wanted(self, call: Call) -> bool:
+    def _is_wanted(self, call: StepCall) -> bool:
         if (when := call.step.node.when) is None:
             return True
         condition = self._schedule.taken(call.state, call.item, when.parameters)
@@ -274,7 +274,7 @@ class _Running:
         except Exception as error:
             raise CallFailed(error, 0) from error
 
-    async def _perform(self, call: Call) -> Given:
+    async def _perform(self, call: StepCall) -> CallOutput:
         if self._stopping is not None:
             raise asyncio.CancelledError
         step, shared, parent = call.step, self._shared, self._parent
@@ -291,10 +291,10 @@ class _Running:
         finally:
             call.is_made = False
 
-    async def _hand_on(self, call: Call, item: int, value: object, data: bytes) -> None:
+    async def _hand_on(self, call: StepCall, item: int, value: object, data: bytes) -> None:
         """An item of a generating node, for the nodes that take items as they come."""
         state = call.state
-        part = Call(state, item, call.taken)
+        part = StepCall(state, item, call.taken)
         part.uses = call.uses
         await self._outputs.record(part, data=data, digest=digest(data))
         if state.outcome is not PENDING:
@@ -310,7 +310,7 @@ class _Running:
 
     # --- calls that give nothing ------------------------------------------------------------------
 
-    async def _failed(self, call: Call, failed: CallFailed) -> Found | tuple[Blocked, str]:
+    async def _failed(self, call: StepCall, failed: CallFailed) -> Found | tuple[Blocked, str]:
         """The replacement for the output of a call whose last attempt raised."""
         error = failed.error
         if self._stopping is not None:
@@ -334,10 +334,10 @@ class _Running:
             data = call.step.form.encode(value)
             if is_limit:
                 return value, digest(data)
-            return await self._outputs.keep(call, Given(value, data, 0))
+            return await self._outputs.keep(call, CallOutput(value, data, 0))
         return self._given_up(call, failed), NO_DIGEST
 
-    def _given_up(self, call: Call, failed: CallFailed) -> Blocked:
+    def _given_up(self, call: StepCall, failed: CallFailed) -> Blocked:
         label, error = call.label, failed.error
         if isinstance(error, RunLimitReached):
             blocked = Blocked(label, "was stopped by a limit")
@@ -352,7 +352,7 @@ class _Running:
         self._failures.append(NodeFailure(node=label, error=error, attempts=failed.attempts))
         return Blocked(label, "failed")
 
-    def _cut_off(self, call: Call) -> Blocked:
+    def _cut_off(self, call: StepCall) -> Blocked:
         """The replacement for the output of a call whose task was cancelled."""
         if self._stopping is not None:
             return self._stopping
@@ -404,10 +404,10 @@ class _Calls:
 
     def __init__(
         self,
-        run: Callable[[Call], Coroutine[Any, Any, None]],
+        run: Callable[[StepCall], Coroutine[Any, Any, None]],
         shared: Shared,
         *,
-        around: Call | None,
+        around: StepCall | None,
     ) -> None:
         self._run = run
         self._shared = shared
@@ -415,12 +415,12 @@ class _Calls:
         self._loop = asyncio.get_running_loop()
         # A call begins in whatever task makes way for it, which may be inside other spans.
         self._context = contextvars.copy_context()
-        self._tasks: dict[Call, asyncio.Task[None]] = {}
+        self._tasks: dict[StepCall, asyncio.Task[None]] = {}
         self._is_over = False
 
-    def begin(self, state: State, item: int | None) -> None:
+    def begin(self, state: StepState, item: int | None) -> None:
         """Begins a call, now or when there is a place for it."""
-        call = Call(state, item, around=self._around)
+        call = StepCall(state, item, around=self._around)
         if state.places is None:
             self._take_place(call)
         else:
@@ -428,19 +428,19 @@ class _Calls:
             if not call.has_place and not call.waits:
                 call.waits = (("node", self._shared.tracer.now_ns()),)
 
-    def _take_place(self, call: Call) -> None:
+    def _take_place(self, call: StepCall) -> None:
         self._shared.places.take(partial(self._start, call), call)
         if not call.has_place:
             call.waits = (*call.waits, ("pipeline", self._shared.tracer.now_ns()))
 
-    def give_back(self, call: Call) -> None:
+    def give_back(self, call: StepCall) -> None:
         """Frees a call's place, if it still has it."""
         if call.has_place:
             self._shared.places.leave(call)
             if call.state.places is not None:
                 call.state.places.give_back()
 
-    def has_ended(self, call: Call) -> bool:
+    def has_ended(self, call: StepCall) -> bool:
         """Removes a call; False if it was abandoned before."""
         return self._tasks.pop(call, None) is not None
 
@@ -450,7 +450,7 @@ class _Calls:
             if call.is_made:
                 task.cancel()
 
-    def leave_behind(self) -> list[Call]:
+    def leave_behind(self) -> list[StepCall]:
         """Removes the calls that are still running, and continues without them."""
         unfinished = [call for call in self._tasks if call.is_made]
         for call in unfinished:
@@ -467,7 +467,7 @@ class _Calls:
         finally:
             self._is_over = True  # a call that gets a place from now on passes it on
 
-    def _start(self, call: Call) -> None:
+    def _start(self, call: StepCall) -> None:
         call.has_place = True
         if self._is_over:
             self._loop.call_soon(self.give_back, call)

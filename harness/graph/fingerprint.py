@@ -47,7 +47,7 @@ _OF_THE_MODULE = frozenset({"__builtins__", "__file__", "__name__", "__package__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class Fingerprint:
     """A digest of a function's code and of all that it refers to."""
 
     digest: str
@@ -88,7 +88,7 @@ def _place_of_constant(file: str | None, name: str) -> str | None:
     return bound and f"{Path(file or '').name}:{text.count(chr(10), 0, bound.start()) + 1}"
 
 
-def code_of(function: object) -> Code:
+def code_of(function: object) -> Fingerprint:
     """The fingerprint of a function, with its parts; the same in every process.
 
     The digest does not depend on comments, docstrings, annotations, a decorator's arguments, lines
@@ -106,10 +106,10 @@ def code_of(function: object) -> Code:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
+class _CheckedFingerprint:
     """A fingerprint, and the names that it rests on."""
 
-    code: Code
+    code: Fingerprint
     names: tuple[tuple[Mapping[str, object], str, object], ...]
     """Every name that was looked up: its scope, itself, and its value."""
     cells: tuple[tuple[CellType, object], ...]
@@ -121,8 +121,8 @@ class _Known:
         )
 
 
-def _read(function: object) -> _Known:
-    reading = _Reading()
+def _read(function: object) -> _CheckedFingerprint:
+    reading = _FingerprintWriter()
     if isinstance(function, FunctionType):
         reading.mention(function)  # wherever it is written
     else:
@@ -133,7 +133,7 @@ def _read(function: object) -> _Known:
 _known = functools.lru_cache(maxsize=1024)(_read)
 
 
-class _Reading:
+class _FingerprintWriter:
     """Walks from one function over all that it reaches, and writes it as text.
 
     A value that may lead back to itself gets a number when it is first met, and is written once,
@@ -191,7 +191,7 @@ class _Reading:
             else:
                 self._write_parts(parts)
 
-    def finished(self) -> _Known:
+    def finished(self) -> _CheckedFingerprint:
         """Writes everything that was met, and everything that leads to."""
         for number, value in enumerate(self._met):  # which grows meanwhile
             begin = len(self._words)
@@ -208,8 +208,8 @@ class _Reading:
                 place = f"{Path(code.co_filename).name}:{code.co_firstlineno}"
                 self._places.setdefault(value.__qualname__, place)
         text = "\n".join(self._words).encode()
-        return _Known(
-            code=Code(
+        return _CheckedFingerprint(
+            code=Fingerprint(
                 digest=blake2b(text, digest_size=16).hexdigest(),
                 parts=self._parts,
                 places=self._places,

@@ -407,7 +407,7 @@ def _check_edge(source: Node, node: Node, parameter: Parameter) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class GraphInput:
     """A value that a graph takes from outside."""
 
     name: str
@@ -432,23 +432,23 @@ _ANY = (object, list[object])
 """The types of an input without annotation."""
 
 
-def graph_inputs(graph: Graph) -> dict[str, Input]:
+def graph_inputs(graph: Graph) -> dict[str, GraphInput]:
     """The inputs of a graph: every parameter that no node provides, by name.
 
     Raises:
         PipelineInvalid: Two nodes take one input with different types or defaults.
     """
-    inputs: dict[str, Input] = {}
+    inputs: dict[str, GraphInput] = {}
     for node in graph.nodes.values():
         for parameter in node.everything_taken:
             if parameter.source not in graph.nodes:
                 name = parameter.source
-                input_ = Input(name=name, node=node, parameter=parameter)
+                input_ = GraphInput(name=name, node=node, parameter=parameter)
                 inputs[name] = _agreed(inputs[name], input_) if name in inputs else input_
     return inputs
 
 
-def _agreed(first: Input, second: Input) -> Input:
+def _agreed(first: GraphInput, second: GraphInput) -> GraphInput:
     """The one with a default, or else with a type."""
     chosen, second_choice = sorted(
         (first, second),
@@ -512,7 +512,7 @@ def _is_near(a: str, b: str) -> bool:
     return max(len(a), len(b)) == 1 or (len(a) == 2 and a == b[::-1])
 
 
-def _default(graph: Graph, item: Input) -> object:
+def _default(graph: Graph, item: GraphInput) -> object:
     if item.has_default:
         return item.parameter.default
     node = item.node
@@ -525,7 +525,7 @@ def _default(graph: Graph, item: Input) -> object:
     )
 
 
-def _checked(item: Input, value: object) -> object:
+def _checked(item: GraphInput, value: object) -> object:
     adapter = _adapter(item.annotation)
     try:
         return adapter.validate_python(value)

@@ -185,7 +185,7 @@ def read_node(
             code="pipeline.node-without-signature",
         )
     chosen = function.__name__ if name is None else name
-    reader = _Reader(chosen, Path(code.co_filename), code.co_firstlineno)
+    reader = _SignatureReader(chosen, Path(code.co_filename), code.co_firstlineno)
     reader.check_name()
     reader.check_options(each, takes, combine, policies)
     if policies.on is not None and inspect.isasyncgenfunction(inspect.unwrap(function)):
@@ -222,7 +222,7 @@ def read_node(
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _SignatureReader:
     """Reads what belongs to one node; every error names the node's file and line."""
 
     name: str

@@ -26,7 +26,7 @@ from harness.graph.node import RUN_PARAMETER, read_node
 from harness.graph.outcome import Execution, Question, form_of_answer, not_an_answer, parse_answer
 from harness.graph.policies import Concurrency, Policies, Retry
 from harness.graph.reuse import Earlier, Shared
-from harness.graph.state import INNERMOST, Call, Given, Use
+from harness.graph.state import INNERMOST, CallOutput, StepCall, Use
 from harness.graph.values import ValueForm
 from harness.trace import events
 
@@ -66,7 +66,7 @@ class NodeCall:
 
     def __init__(
         self,
-        call: Call,
+        call: StepCall,
         *,
         shared: Shared,
         nested: Nested,
@@ -260,11 +260,11 @@ class NodeCall:
         finally:
             self._nesting.discard(task)
 
-    def _innermost(self) -> Call:
+    def _innermost(self) -> StepCall:
         """Stands for an unknown call inside this one, if this one's own place is lent already."""
         if self._call.loan is None:
             return self._call
-        call = Call(self._call.state, self._call.item, around=self._call)
+        call = StepCall(self._call.state, self._call.item, around=self._call)
         call.has_place = True
         return call
 
@@ -323,13 +323,13 @@ class CallFailed(Exception):
 
 
 async def perform(
-    call: Call,
+    call: StepCall,
     shared: Shared,
     *,
     handle: NodeCall | None,
     parent: NodeCall | None,
     on_item: OnItem | None,
-) -> Given:
+) -> CallOutput:
     """Calls a node until it gives a valid output, as often as its policy allows.
 
     `handle` serves its `run` and its time limits; None if it has neither. `on_item` is called with
@@ -377,7 +377,7 @@ async def perform(
             await asyncio.sleep(delay_s)
 
 
-def _delay_s(call: Call, error: Exception, attempt: int) -> float | None:
+def _delay_s(call: StepCall, error: Exception, attempt: int) -> float | None:
     """Seconds before the next attempt; None for no further attempt."""
     retry = call.step.policies.retry
     if retry is None or isinstance(_cause(error), InvalidInput | LimitReached):
@@ -393,8 +393,8 @@ def _cause(error: BaseException) -> BaseException:
 
 
 async def _attempt(
-    call: Call, attempt: int, shared: Shared, *, handle: NodeCall | None, on_item: OnItem | None
-) -> Given:
+    call: StepCall, attempt: int, shared: Shared, *, handle: NodeCall | None, on_item: OnItem | None
+) -> CallOutput:
     step, path, label, tracer = call.step, call.state.path, call.label, shared.tracer
     arguments, _, digests = call.taken
     needs = (*digests, *call.decided_by)
@@ -442,15 +442,15 @@ async def _attempt(
             if handle is not None:
                 await handle.end_attempt()
         value = step.form.check(value)
-        return Given(value, step.form.encode(value), span.id)
+        return CallOutput(value, step.form.encode(value), span.id)
 
 
-def track_of(call: Call) -> str:
+def track_of(call: StepCall) -> str:
     """The track of the timeline that a call is drawn on."""
     return call.step.node.track or f"node {call.state.path}"
 
 
-def _waits(call: Call, *, until_ns: int) -> dict[str, int]:
+def _waits(call: StepCall, *, until_ns: int) -> dict[str, int]:
     """How long the call's first attempt waited for a place, of its node's and of all, by limit."""
     waits, call.waits = call.waits, ()
     times_ns = [*(since_ns for _, since_ns in waits), until_ns]

@@ -22,7 +22,7 @@ from harness.graph.worker_calls import (
     OnWorkers,
     PackedCall,
     PerformedCall,
-    Question,
+    WorkerQuestion,
     own_modules_by_value,
     perform,
 )
@@ -81,7 +81,7 @@ async def on_ray(
         connected.cancel()  # else, after Ctrl-C, the end of the thread that joins is waited for
 
 
-class _Connection:
+class _RayConnection:
     """Ray has one for a process, which runs share, side by side and one after the other.
 
     It ends with the process. Ended after each run, as it once was, it left the next run's actors to
@@ -111,7 +111,7 @@ class _Connection:
                 self._address = address
 
 
-_CONNECTION = _Connection()
+_CONNECTION = _RayConnection()
 
 
 def _stay(ray: Any, address: str, connected: Future[None]) -> None:  # noqa: ANN401 - the library
@@ -247,7 +247,7 @@ class _OnRay(OnWorkers):
                 for call, number, data in await switchboard.take.remote():
                     # Answered where it was asked: another one counts its questions from 1 again.
                     answer = partial(switchboard.answer.remote, number)
-                    self.hear(call, None if data is None else Question(data, answer))
+                    self.hear(call, None if data is None else WorkerQuestion(data, answer))
         self._switchboard = None  # it has died: the workers' calls fail, and are sent again
 
 

@@ -24,9 +24,9 @@ import orjson
 
 from harness.errors import Notice
 from harness.graph.executor import Executor
-from harness.graph.fingerprint import Code
+from harness.graph.fingerprint import Fingerprint
 from harness.graph.outcome import Asker, Log, Rerun, Skipped
-from harness.graph.state import NO_DIGEST, Call, Given, Places, Use
+from harness.graph.state import NO_DIGEST, CallOutput, Places, StepCall, Use
 from harness.graph.values import ValueForm, digest
 from harness.text_store import TextStore
 from harness.trace import NodeOutput, Tracer, events
@@ -88,7 +88,7 @@ class OutputCache:
         await self._store.aclose()
 
 
-class Surroundings(Protocol):
+class ChangeDetector(Protocol):
     """What calls use beside their code and inputs, as it is now."""
 
     def change_since(
@@ -128,7 +128,7 @@ class Earlier:
         return outputs[-1] if outputs else None
 
     def find(
-        self, call: Call, path: str | None = None, *, surroundings: Surroundings | None = None
+        self, call: StepCall, path: str | None = None, *, surroundings: ChangeDetector | None = None
     ) -> Found | str | None:
         """The earlier output of a call; or the reason why it is invalid; or None if there is none.
 
@@ -176,8 +176,8 @@ class Earlier:
 
 def change_between(
     output: NodeOutput,
-    call: Call,
-    surroundings: Surroundings | None,
+    call: StepCall,
+    surroundings: ChangeDetector | None,
     *,
     parts: Mapping[str, Mapping[str, str]],
 ) -> str | None:
@@ -237,7 +237,7 @@ class Shared:
     earlier: Earlier | None
     """None in the first part of a run."""
     cache: OutputCache | None
-    surroundings: Surroundings | None
+    surroundings: ChangeDetector | None
     """None if no call can use any."""
     answers: dict[tuple[str, str], object]
     """As `Answers`; grows."""
@@ -256,7 +256,7 @@ class Outputs:
     renamed: Mapping[str, str]
     """The paths that renamed nodes had in earlier parts, by their paths now."""
 
-    async def find(self, call: Call) -> Found | None:
+    async def find(self, call: StepCall) -> Found | None:
         """An output for which the call need not be made; None if it must be made."""
         if self.attempts is not None:
             stored = self.attempts.find(call)
@@ -280,7 +280,7 @@ class Outputs:
             self.shared.tracer.instant(events.Reuse(node=call.state.path, item=call.item))
         return stored
 
-    async def keep(self, call: Call, output: Given) -> Found:
+    async def keep(self, call: StepCall, output: CallOutput) -> Found:
         """Writes an output; returns when it is as safe as the run requires."""
         given_digest = digest(output.data)
         if output.span:
@@ -303,7 +303,7 @@ class Outputs:
 
     async def record(
         self,
-        call: Call,
+        call: StepCall,
         *,
         data: bytes | None = None,
         digest: str | None = None,
@@ -311,7 +311,7 @@ class Outputs:
     ) -> None:
         """Writes a call's output to the journal, with the digests of its code and inputs."""
         code, takes_run = call.step.code, call.step.node.takes_run
-        parts: list[Code | Use] = [code, *call.uses.values()]
+        parts: list[Fingerprint | Use] = [code, *call.uses.values()]
         for used in parts:
             if used.parts and used.digest not in self.shared.log.codes:
                 self.shared.log.codes.add(used.digest)
@@ -328,7 +328,7 @@ class Outputs:
         )
         await self.shared.tracer.persisted()
 
-    async def _find_in_cache(self, call: Call) -> Found | None:
+    async def _find_in_cache(self, call: StepCall) -> Found | None:
         cache, policy, key = self.shared.cache, call.step.policies.cache, self._cache_key(call)
         if cache is None or policy is None or key is None:
             return None
@@ -344,10 +344,10 @@ class Outputs:
                 continue
             if change_between(output, call, self.shared.surroundings, parts={}) is None:
                 call.uses.update({name: Use(use) for name, use in stored["uses"].items()})
-                return await self.keep(call, Given(value, call.step.form.encode(value), 0))
+                return await self.keep(call, CallOutput(value, call.step.form.encode(value), 0))
         return None
 
-    async def _keep_in_cache(self, call: Call, data: bytes) -> None:
+    async def _keep_in_cache(self, call: StepCall, data: bytes) -> None:
         """Stores an output with what its call used, and its key by code and inputs."""
         cache, policy, key = self.shared.cache, call.step.policies.cache, self._cache_key(call)
         if cache is None or policy is None or key is None:
@@ -362,7 +362,7 @@ class Outputs:
         cache.keep(key, orjson.dumps([entry, *entries[: _MOST_KEPT - 1]]))
         cache.keep(entry, orjson.dumps({"uses": uses, "value": orjson.Fragment(data)}))
 
-    def _cache_key(self, call: Call) -> str | None:
+    def _cache_key(self, call: StepCall) -> str | None:
         """None if its output is not cached, or one of its inputs cannot be compared."""
         inputs = call.taken.inputs
         if call.step.policies.cache is None or NO_DIGEST in inputs.values():

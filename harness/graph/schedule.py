@@ -18,15 +18,15 @@ from harness.graph.state import (
     PENDING,
     Blocked,
     ListSource,
-    State,
     Step,
+    StepState,
     Taken,
     digest_of_value,
 )
 from harness.graph.values import digest as value_digest
 from harness.graph.values import digest_of_all
 
-OnSkip = Callable[[State, int | None, str, str | None], None]
+OnSkip = Callable[[StepState, int | None, str, str | None], None]
 
 _NO_VALUES = (Blocked, Skipped)
 
@@ -49,13 +49,13 @@ class Schedule:
         plan: Sequence[Step],
         inputs: Mapping[str, object],
         *,
-        start: Callable[[State, int | None], None],
+        start: Callable[[StepState, int | None], None],
         on_skip: OnSkip,
-        on_total: Callable[[State, int], None],
+        on_total: Callable[[StepState, int], None],
         on_end: Callable[[str, int | None], None] | None = None,
         prefix: str,
     ) -> None:
-        self.states = {step.node.name: State(step, prefix + step.node.name) for step in plan}
+        self.states = {step.node.name: StepState(step, prefix + step.node.name) for step in plan}
         self.failures: list[NodeFailure] = []
         self._inputs = inputs
         self._input_digests = {name: digest_of_value(value) for name, value in inputs.items()}
@@ -63,7 +63,7 @@ class Schedule:
         self._on_skip = on_skip
         self._on_total = on_total
         self._on_end = on_end
-        self._settled: deque[tuple[State, int | None]] = deque()
+        self._settled: deque[tuple[StepState, int | None]] = deque()
         self._left = len(self.states)
 
     @property
@@ -78,7 +78,7 @@ class Schedule:
                 self._begin(state)
         self._pass_on()
 
-    def settle(self, state: State, item: int | None, outcome: object, digest: str) -> None:
+    def settle(self, state: StepState, item: int | None, outcome: object, digest: str) -> None:
         """Records how a call ended, and starts all calls that can begin now.
 
         `outcome` is its output, `Skipped` or `Blocked`; `item` is None for a node that is not
@@ -90,14 +90,14 @@ class Schedule:
             self._settle_item(state, item, outcome, digest)
         self._pass_on()
 
-    def add_item(self, state: State, item: int, value: object, digest: str) -> None:
+    def add_item(self, state: StepState, item: int, value: object, digest: str) -> None:
         """Records an item of a generating node, which continues."""
         if state.items is None:
             state.items = []
         self._settle_item(state, item, value, digest)
         self._pass_on()
 
-    def taken(self, state: State, item: int | None, parameters: Sequence[Parameter]) -> Taken:
+    def taken(self, state: StepState, item: int | None, parameters: Sequence[Parameter]) -> Taken:
         """The arguments of a call that can begin."""
         arguments: dict[str, Any] = {}
         digests: dict[str, str] = {}
@@ -131,7 +131,7 @@ class Schedule:
 
     # --- nodes and items that can begin -----------------------------------------------------------
 
-    def _begin(self, state: State) -> None:
+    def _begin(self, state: StepState) -> None:
         step = state.step
         obstacle = self._obstacle(state, step.whole, None) if state.is_in_trouble else None
         if obstacle is not None:
@@ -147,7 +147,7 @@ class Schedule:
             state.items = []
             self._advance(state)
 
-    def _source_of(self, parameter: Parameter, state: State) -> State | ListSource:
+    def _source_of(self, parameter: Parameter, state: StepState) -> StepState | ListSource:
         source = self.states.get(parameter.source)
         if source is not None and source.step.gives_items:
             return source
@@ -163,7 +163,7 @@ class Schedule:
         # A copy, since other nodes that take the list may change it.
         return ListSource([*values], [digest_of_value(value) for value in values])
 
-    def _advance(self, state: State) -> None:
+    def _advance(self, state: StepState) -> None:
         """Starts all items of a mapped node that can begin; ends the node if there are no more."""
         if state.obstacle is None:
             state.obstacle = self._obstacle_of_lists(state)
@@ -173,13 +173,13 @@ class Schedule:
                 self._begin_item(state, item)
         self._end_items(state)
 
-    def _obstacle_of_lists(self, state: State) -> Blocked | Skipped | None:
+    def _obstacle_of_lists(self, state: StepState) -> Blocked | Skipped | None:
         """Why a mapped node has no further items, once known; records it.
 
         Otherwise finds how many items there will be.
         """
         # Those that will have no more items, and it is not known how many there would have been.
-        states = [source for source in state.sources if isinstance(source, State)]
+        states = [source for source in state.sources if isinstance(source, StepState)]
         early = [source for source in states if source.has_ended and source.total is None]
         for source in early:
             if type(source.outcome) is Blocked:
@@ -200,7 +200,7 @@ class Schedule:
             return skipped
         return None
 
-    def _begin_item(self, state: State, item: int) -> None:
+    def _begin_item(self, state: StepState, item: int) -> None:
         """Starts an item if it has not begun and all its arguments exist."""
         if item in state.begun or state.obstacle is not None:
             return
@@ -219,7 +219,7 @@ class Schedule:
         self._start(state, item)
 
     def _obstacle(
-        self, state: State, parameters: Sequence[Parameter], item: int | None
+        self, state: StepState, parameters: Sequence[Parameter], item: int | None
     ) -> Blocked | Skipped | None:
         """Why a call cannot be made, if one of the parameters has no value; records it."""
         skipped: str | None = None
@@ -242,13 +242,13 @@ class Schedule:
         self._on_skip(state, item, reason, skipped)
         return Skipped(reason=reason)
 
-    def _failed(self, state: State, error: PipelineInvalid) -> Blocked:
+    def _failed(self, state: StepState, error: PipelineInvalid) -> Blocked:
         self.failures.append(NodeFailure(node=state.path, error=error, attempts=0))
         return Blocked(state.path, "failed")
 
     # --- what has ended ---------------------------------------------------------------------------
 
-    def _settle_item(self, state: State, item: int, outcome: object, digest: str) -> None:
+    def _settle_item(self, state: StepState, item: int, outcome: object, digest: str) -> None:
         state.set_item(item, outcome, _digest_of(outcome, digest))
         if state.step.followers:
             self._settled.append((state, item))
@@ -257,7 +257,7 @@ class Schedule:
                 self._on_end(state.path, item)
             self._end_items(state)
 
-    def _end_items(self, state: State) -> None:
+    def _end_items(self, state: StepState) -> None:
         if state.outcome is not PENDING or state.settled < len(state.begun):
             return
         if state.obstacle is not None:
@@ -268,7 +268,7 @@ class Schedule:
             outcome = blocked[0] if blocked else state.items
             self._settle_whole(state, outcome, digest_of_all(state.digests))
 
-    def _settle_whole(self, state: State, outcome: object, digest: str = NO_DIGEST) -> None:
+    def _settle_whole(self, state: StepState, outcome: object, digest: str = NO_DIGEST) -> None:
         if state.step.item_form and not state.step.mapped and isinstance(outcome, list):
             self._complete(state, outcome)
         state.outcome, state.digest = outcome, _digest_of(outcome, digest)
@@ -277,7 +277,7 @@ class Schedule:
             self._on_end(state.path, None)
         self._settled.append((state, None))
 
-    def _complete(self, state: State, values: list[object]) -> None:
+    def _complete(self, state: StepState, values: list[object]) -> None:
         """Settles all items of a generating node, with those it gave before."""
         for item in range(state.settled, len(values)):
             if state.items is None:
@@ -315,12 +315,14 @@ def _digest_of(outcome: object, digest: str) -> str:
     return NO_DIGEST if type(outcome) is Blocked else digest
 
 
-def _source_item(state: State, parameter: Parameter, item: int) -> tuple[int, State | ListSource]:
+def _source_item(
+    state: StepState, parameter: Parameter, item: int
+) -> tuple[int, StepState | ListSource]:
     place = state.step.mapped.index(parameter)
     return indices_of(state, item)[place], state.sources[place]
 
 
-def count_items(state: State) -> int | None:
+def count_items(state: StepState) -> int | None:
     """The number of items that a mapped node will have; None while unknown.
 
     Raises:
@@ -346,7 +348,7 @@ def count_items(state: State) -> int | None:
     return totals_known[0] if len(totals_known) == len(totals) else None
 
 
-def indices_of(state: State, item: int) -> list[int]:
+def indices_of(state: StepState, item: int) -> list[int]:
     """Which item of each source an item takes."""
     if state.step.node.combine == "zip":
         return [item] * len(state.sources)

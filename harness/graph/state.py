@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from pydantic_core import from_json, to_json
 
 from harness.graph.annotations import item_of, members_of
-from harness.graph.fingerprint import Code, code_of
+from harness.graph.fingerprint import Fingerprint, code_of
 from harness.graph.graph import Graph, returned
 from harness.graph.node import Node, Parameter
 from harness.graph.outcome import Skipped
@@ -64,7 +64,7 @@ class Step:
     """The form of one call's output."""
     item_form: ValueForm | None
     """The form of a generating node's items; None for other nodes."""
-    code: Code
+    code: Fingerprint
     mapped: tuple[Parameter, ...]
     whole: tuple[Parameter, ...]
     """Parameters that are not mapped, those of its `when` included."""
@@ -158,7 +158,7 @@ def _streams(step: Step, source: str) -> bool:
 # --- nodes --------------------------------------------------------------------------------------
 
 
-class State:
+class StepState:
     """The outputs of a step so far.
 
     Attributes:
@@ -204,7 +204,7 @@ class State:
         if step.gives_items:  # most do not, and large graphs have many
             self.spans: dict[int, int] = {}
             self.digests: list[str] = []
-            self.sources: list[State | ListSource] = []
+            self.sources: list[StepState | ListSource] = []
             self.begun: set[int] = set()
             self._wholes: dict[bool, tuple[list[object], str]] = {}
 
@@ -270,7 +270,7 @@ class State:
 
 
 class ListSource(NamedTuple):
-    """A list whose items a mapped node takes; stands in for a `State` that has ended."""
+    """A list whose items a mapped node takes; stands in for a `StepState` that has ended."""
 
     values: list[object]
     digests: list[str]
@@ -282,12 +282,12 @@ class ListSource(NamedTuple):
 
     @property
     def reach(self) -> int:
-        """As in `State`."""
+        """As in `StepState`."""
         return len(self.values)
 
     @property
     def has_ended(self) -> bool:
-        """As in `State`."""
+        """As in `StepState`."""
         return True
 
     def item(self, index: int) -> object:
@@ -320,17 +320,17 @@ class Use(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class StepCall:
     """One call of a node, or of one item, from the moment it may begin to its end."""
 
-    state: State
+    state: StepState
     item: int | None
     """None for a node that is not mapped."""
     taken: Taken = NOTHING_TAKEN
     """Set when it begins."""
     decided_by: tuple[int | str, ...] = ()
     """What its node's `when=` was given."""
-    around: Call | None = None
+    around: StepCall | None = None
     """The call that it is nested in, by what waits for it."""
     has_place: bool = False
     """Whether it counts as one of those under way."""
@@ -361,17 +361,17 @@ class Call:
 class Loan:
     """The place of a call that waits for nested calls: one of them has it, or the next gets it."""
 
-    borrower: Call | None = None
+    borrower: StepCall | None = None
     tasks: int = 0
     """Of the lender, which wait."""
     waiting: deque[_Entry] = field(default_factory=deque)
 
 
-INNERMOST: ContextVar[Call] = ContextVar("innermost")
+INNERMOST: ContextVar[StepCall] = ContextVar("innermost")
 """The call that this code runs in, whatever `run` it uses."""
 
 
-class Given(NamedTuple):
+class CallOutput(NamedTuple):
     """The output of one call."""
 
     value: object
@@ -389,7 +389,7 @@ _MOST_LOANS = 7
 class _Entry:
     """A call in the queue for a place."""
 
-    call: Call | None
+    call: StepCall | None
     start: Callable[[], object] | None
     """None once it has begun."""
 
@@ -410,7 +410,7 @@ class Places:
         self._count = count()
         self._waiting: list[tuple[int, int, _Entry]] = []  # a heap
 
-    def take(self, start: Callable[[], object], call: Call | None = None) -> None:
+    def take(self, start: Callable[[], object], call: StepCall | None = None) -> None:
         """Calls `start` when there is a place; `leave` must follow.
 
         Without a `call`, the place is no one's to lend, and `give_back` must follow.
@@ -434,7 +434,7 @@ class Places:
                 loan.waiting.append(entry)
 
     @contextmanager
-    def lent_by(self, call: Call) -> Iterator[None]:
+    def lent_by(self, call: StepCall) -> Iterator[None]:
         """Lends the place of a call that waits inside the block for nested calls."""
         if call.loan is None and call.has_place:
             call.loan = Loan()
@@ -453,7 +453,7 @@ class Places:
                     loan.borrower.lender = None
                     self._free -= 1
 
-    def leave(self, call: Call) -> None:
+    def leave(self, call: StepCall) -> None:
         """The call is over, and its place free, unless a nested call goes on with it."""
         call.has_place = False
         (loan, call.loan), (lender, call.lender) = (call.loan, None), (call.lender, None)

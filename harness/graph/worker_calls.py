@@ -73,7 +73,7 @@ class PerformedCall(NamedTuple):
     boot_id: str | None
 
 
-class Question(NamedTuple):
+class WorkerQuestion(NamedTuple):
     """What a worker asks of the run."""
 
     data: bytes
@@ -120,7 +120,7 @@ class OnWorkers(InProcess):
         self._numbers = count()
         self._functions: dict[Callable[..., Any], bytes] = {}
         self._clocks: dict[str | None, tuple[int, int]] = {}
-        self._lines: dict[int, asyncio.Queue[Question | None]] = {}
+        self._lines: dict[int, asyncio.Queue[WorkerQuestion | None]] = {}
 
     @abstractmethod
     async def send(self, call: PackedCall, on: Resources) -> PerformedCall:
@@ -133,7 +133,7 @@ class OnWorkers(InProcess):
             ConfigurationInvalid: No worker can make such a call.
         """
 
-    def hear(self, call: int, question: Question | None) -> None:
+    def hear(self, call: int, question: WorkerQuestion | None) -> None:
         """Takes a question of a worker, or its sign of life."""
         if call in self._lines:
             self._lines[call].put_nowait(question)
@@ -248,7 +248,7 @@ class OnWorkers(InProcess):
 async def _serve(
     work: Work,
     run: Any,  # noqa: ANN401 - a run
-    line: asyncio.Queue[Question | None],
+    line: asyncio.Queue[WorkerQuestion | None],
     pickler: str,
 ) -> None:
     """Does what a worker asks for, side by side, in the context of its node."""
@@ -266,7 +266,7 @@ async def _serve(
 
 async def _answer(
     run: Any,  # noqa: ANN401 - a run
-    question: Question,
+    question: WorkerQuestion,
     pickler: str,
 ) -> None:
     try:
@@ -365,7 +365,7 @@ def perform(call: PackedCall, board: Board | None) -> PerformedCall:
             }
             if call.asks:
                 assert board is not None
-                arguments["run"] = _Run(call, tracer, board)
+                arguments["run"] = _RunInWorker(call, tracer, board)
             value = _function(call.function)(**arguments)
             if inspect.iscoroutine(value):
                 value = asyncio.run(value)
@@ -399,7 +399,7 @@ def _function(data: bytes) -> Callable[..., Any]:
     return function
 
 
-class _Run:
+class _RunInWorker:
     """The run as a node has it in a worker."""
 
     def __init__(self, call: PackedCall, tracer: Tracer, board: Board) -> None:

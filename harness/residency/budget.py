@@ -15,11 +15,11 @@ from harness.inference.request import Request, most_tokens_of
 from harness.inference.waiting import Waiter, WaitingLine
 from harness.residency.ledger import (
     NOTHING_KNOWN,
+    BudgetState,
     Device,
     Forecast,
     Grant,
     Ledger,
-    State,
     Tenant,
     Wait,
     WaitingCall,
@@ -34,7 +34,7 @@ MAX_WAIT_S = 60.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Waiter(Waiter[WaitingCall]):
+class _WaitingCall(Waiter[WaitingCall]):
     call: WaitingCall
     awaits_load: bool = False
     """Whether its span records that."""
@@ -85,7 +85,7 @@ class KeepAliveBudget:
         """By the node that has them."""
         self._forecast = NOTHING_KNOWN
         self._was_surprised = False
-        self._waiting = WaitingLine[_Waiter, WaitingCall](
+        self._waiting = WaitingLine[_WaitingCall, WaitingCall](
             tracer=tracer, serve=self._consider, why=self._why, take_back=self._end
         )
         self._ids = itertools.count(1)
@@ -187,7 +187,7 @@ class KeepAliveBudget:
             # A forecast that has left out a model may do so again.
             self._was_surprised = True
             self._forecast = replace(self._forecast, is_complete=False)
-        waiter = _Waiter(rank=(call.id,), call=call)
+        waiter = _WaitingCall(rank=(call.id,), call=call)
         self._waiting.join(waiter)
         await self._waiting.place_of(waiter)
         began_ns = self._tracer.now_ns()
@@ -202,13 +202,13 @@ class KeepAliveBudget:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def _grant(self, waiter: _Waiter) -> None:
+    def _grant(self, waiter: _WaitingCall) -> None:
         call = waiter.call
         self._leases[call.node] += 1
         self._residents.begin_use(call.model, kv_tokens=call.kv_tokens)
         self._waiting.settle(waiter, call)
 
-    def _why(self, waiter: _Waiter) -> events.Happening:
+    def _why(self, waiter: _WaitingCall) -> events.Happening:
         load = self._residents.load_of(waiter.call.model)
         waiter.awaits_load = load is not None
         if load is not None:
@@ -256,14 +256,14 @@ class KeepAliveBudget:
 
     # --- decisions --------------------------------------------------------------------------------
 
-    def _state(self) -> State:
+    def _state(self) -> BudgetState:
         tenants, slots = self._residents.tenants, self._max_parallel
         nodes = {waiter.call.node for waiter in self._waiting} | self._leases.keys()
         if slots is not None and len(nodes) > slots:
             tenants = {
                 m: replace(tenant, slots=tenant.slots or slots) for m, tenant in tenants.items()
             }
-        return State(
+        return BudgetState(
             now_ns=self._tracer.now_ns(),
             ledger=self.ledger,
             tenants=tenants,
@@ -289,7 +289,7 @@ class KeepAliveBudget:
                 case move:
                     self._residents.begin(move, state)
 
-    def _tell_waiting(self, state: State) -> None:
+    def _tell_waiting(self, state: BudgetState) -> None:
         residents = state.ledger.residents
         waiting = {call.node for call in state.waiting if call.model not in residents} - {None}
         lent = len(waiting) if state.is_crowded else 0

@@ -166,7 +166,7 @@ class WaitingCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class BudgetState:
     """All that a decision rests on. Equal states make equal decisions."""
 
     now_ns: int
@@ -200,7 +200,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class LoadModel:
     """A model comes; others go first."""
 
     model: str
@@ -212,7 +212,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unload:
+class UnloadModel:
     """A model is unloaded without another to load."""
 
     model: str
@@ -227,7 +227,7 @@ class Wait:
     """None if only a change matters."""
 
 
-Decision = Grant | Load | Unload | Wait
+Decision = Grant | LoadModel | UnloadModel | Wait
 
 
 # --- what can ever fit ----------------------------------------------------------------------------

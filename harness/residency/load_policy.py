@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Final
 
 from harness.residency.ledger import (
+    BudgetState,
     Decision,
     Grant,
-    Load,
+    LoadModel,
     Resident,
-    State,
     Strand,
     Tenant,
-    Unload,
+    UnloadModel,
     Wait,
     WaitingCall,
 )
@@ -34,7 +34,7 @@ _LONGEST_TURN: Final = 2
 """In longest waits: how long a model stays at most while calls wait too long for others."""
 
 
-def decide(state: State) -> Decision:
+def decide(state: BudgetState) -> Decision:
     """The next action."""
     urgent = _urgent(state)
     granted = tuple(_grantable(state, urgent))
@@ -49,12 +49,12 @@ def decide(state: State) -> Decision:
         idle = all(state.ledger.residents[model].leases == 0 for model in urgent.evict)
         return urgent if idle else Wait()
     switch = _switch(state)
-    if isinstance(switch, Load):
+    if isinstance(switch, LoadModel):
         return switch
     return _pinned(state) or _prefetch(state) or _release(state) or switch
 
 
-def why_it_waits(call: WaitingCall, state: State) -> tuple[PlaceOf, str]:
+def why_it_waits(call: WaitingCall, state: BudgetState) -> tuple[PlaceOf, str]:
     """What a call is waiting for now, and a sentence about it."""
     ledger = state.ledger
     resident = ledger.residents.get(call.model)
@@ -68,7 +68,9 @@ def why_it_waits(call: WaitingCall, state: State) -> tuple[PlaceOf, str]:
     return "memory", "what is in memory is about to be used again"
 
 
-def _why_it_waits_for(resident: Resident, call: WaitingCall, state: State) -> tuple[PlaceOf, str]:
+def _why_it_waits_for(
+    resident: Resident, call: WaitingCall, state: BudgetState
+) -> tuple[PlaceOf, str]:
     model, tenant = call.model, state.tenants[call.model]
     if tenant.slots is not None and resident.leases >= tenant.slots:
         return "slots", f"slots: all {tenant.slots} of '{model}' are taken"
@@ -82,7 +84,7 @@ def _why_it_waits_for(resident: Resident, call: WaitingCall, state: State) -> tu
 # --- calls for what is resident ---------------------------------------------------------------
 
 
-def _grantable(state: State, urgent: Load | None) -> Iterator[int]:
+def _grantable(state: BudgetState, urgent: LoadModel | None) -> Iterator[int]:
     """The calls that can begin, in order; never one before an earlier call of its model.
 
     Where models must take turns, no call is sent to wait in a server: there it could not be
@@ -124,7 +126,7 @@ def _has_room(tenant: Tenant, call: WaitingCall, *, leases: int, kv_tokens: int)
 # --- calls for what is not ----------------------------------------------------------------------
 
 
-def _wanted(state: State) -> dict[str, WaitingCall]:
+def _wanted(state: BudgetState) -> dict[str, WaitingCall]:
     """The oldest call of each model that calls wait for and that is not resident."""
     oldest: dict[str, WaitingCall] = {}
     for call in state.waiting:
@@ -133,7 +135,7 @@ def _wanted(state: State) -> dict[str, WaitingCall]:
     return oldest
 
 
-def _urgent(state: State) -> Load | None:
+def _urgent(state: BudgetState) -> LoadModel | None:
     """The switch that must be made now, or once calls to the models that make way have ended."""
     needed = _wanted(state)
     if not needed or state.ledger.moving is not None:
@@ -146,7 +148,7 @@ def _urgent(state: State) -> Load | None:
     return choice.best(why, going=choice.idle) or choice.best(why)
 
 
-def _switch(state: State) -> Load | Wait:
+def _switch(state: BudgetState) -> LoadModel | Wait:
     """A switch for a waiting call, if it is due; else when to look again."""
     needed = _wanted(state)
     if not needed:
@@ -167,7 +169,7 @@ def _switch(state: State) -> Load | Wait:
     return best if latest_ns <= state.now_ns else Wait(until_ns=min(latest_ns, due_ns))
 
 
-def _can_fit(models: Iterable[str], state: State, *, going: Iterable[Resident]) -> bool:
+def _can_fit(models: Iterable[str], state: BudgetState, *, going: Iterable[Resident]) -> bool:
     """Whether one of these models fits after these unloads: much cheaper than the choice."""
     tenants = [state.tenants[model] for model in models if model in state.tenants]
     if not tenants:
@@ -191,14 +193,14 @@ def _of_highest_rank(reasons: Mapping[str, str], tenants: Mapping[str, Tenant]) 
     return {model: reason for model, reason in reasons.items() if ranks[model] == highest}
 
 
-def _seconds(state: State, call: WaitingCall) -> str:
+def _seconds(state: BudgetState, call: WaitingCall) -> str:
     return f"{(state.now_ns - call.since_ns) / 1e9:.1f}"
 
 
 # --- how long a call can be put off ---------------------------------------------------------------
 
 
-def _makes_way(call: WaitingCall, due: WaitingCall, state: State) -> bool:
+def _makes_way(call: WaitingCall, due: WaitingCall, state: BudgetState) -> bool:
     """Whether a call for a resident model is held up, so that a due call gets its model.
 
     Not if the call could not wait for its model to come back: it would be due as soon as the other
@@ -211,7 +213,7 @@ def _makes_way(call: WaitingCall, due: WaitingCall, state: State) -> bool:
     return can_wait or turn_ns >= _LONGEST_TURN * state.max_wait_ns
 
 
-def _latest_switch_ns(oldest: Sequence[WaitingCall], state: State) -> int:
+def _latest_switch_ns(oldest: Sequence[WaitingCall], state: BudgetState) -> int:
     """The last moment to begin making room so that no call waits too long.
 
     Assumes that the models are loaded one after another, the longest awaited first, and that each
@@ -239,7 +241,7 @@ def _latest_switch_ns(oldest: Sequence[WaitingCall], state: State) -> int:
 # --- while no call waits --------------------------------------------------------------------------
 
 
-def _overgrown(state: State) -> Unload | None:
+def _overgrown(state: BudgetState) -> UnloadModel | None:
     """A model that must go since the residents take more than there is."""
     ledger = state.ledger
     for device in sorted(ledger.devices):
@@ -258,11 +260,13 @@ def _overgrown(state: State) -> Unload | None:
             going = min(
                 idle, key=lambda o: (state.tenants[o.model].priority, o.idle_since_ns, o.model)
             )
-            return Unload(model=going.model, reason=f"'{device}' holds more than it has room for")
+            return UnloadModel(
+                model=going.model, reason=f"'{device}' holds more than it has room for"
+            )
     return None
 
 
-def _pinned(state: State) -> Load | None:
+def _pinned(state: BudgetState) -> LoadModel | None:
     for model, tenant in sorted(state.tenants.items()):
         if tenant.pin and model not in state.ledger.residents and model not in state.failed:
             choice = Choice(state)
@@ -270,7 +274,7 @@ def _pinned(state: State) -> Load | None:
     return None
 
 
-def _prefetch(state: State) -> Load | None:
+def _prefetch(state: BudgetState) -> LoadModel | None:
     """The model that is used next, if there is room for it or the forecast frees some."""
     coming = state.forecast.models
     unused = [
@@ -289,12 +293,12 @@ def _prefetch(state: State) -> Load | None:
     return load
 
 
-def _may_go(model: str, state: State) -> bool:
+def _may_go(model: str, state: BudgetState) -> bool:
     """Whether it may go although no call needs its room; not if its last unload failed."""
     return not state.tenants[model].pin and model not in state.failed
 
 
-def _release(state: State) -> Unload | None:
+def _release(state: BudgetState) -> UnloadModel | None:
     """A model that is not called again: its memory is free for other programs."""
     forecast = state.forecast
     if not forecast.is_complete or state.waiting:
@@ -302,7 +306,7 @@ def _release(state: State) -> Unload | None:
     for model, resident in sorted(state.ledger.residents.items()):
         if resident.leases or model in forecast.models or not _may_go(model, state):
             continue
-        return Unload(model=model, reason="it is not used again in this run")
+        return UnloadModel(model=model, reason="it is not used again in this run")
     return None
 
 
@@ -318,7 +322,7 @@ class Choice:
     makes 1.01 times the fewest loads, this 1.02.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: BudgetState) -> None:
         self._state = state
         self._tenants = state.tenants
         self._uses, self._after = _numbered(_strands(state), state.tenants)
@@ -360,7 +364,7 @@ class Choice:
 
     def best(
         self, reasons: Mapping[str, str], *, going: Sequence[str] | None = None
-    ) -> Load | None:
+    ) -> LoadModel | None:
         """The best load of one of these models; None if none can fit.
 
         `reasons` says why each should come. If `going` is None, all that are not pinned may go.
@@ -373,7 +377,7 @@ class Choice:
         if not options:
             return None
         _, model, victims = min(options, key=lambda option: option[0])
-        return Load(
+        return LoadModel(
             model=model,
             evict=victims,
             reason=", ".join([reasons[model], *map(self._why_it_goes, victims)]),
@@ -503,7 +507,7 @@ class Choice:
         return numbers
 
 
-def _strands(state: State) -> list[Strand]:
+def _strands(state: BudgetState) -> list[Strand]:
     """The forecast and the waiting calls: the forecast need not know of every call."""
     models = dict.fromkeys(call.model for call in state.waiting)
     calls = [Strand(name=f"calls of {model}", uses=(model,)) for model in models]

@@ -11,7 +11,15 @@ from harness.errors import EndpointUnreachable, LoadFailed, errors_of
 from harness.inference import MACHINE, Host
 from harness.inference.providers.provider import HostReport
 from harness.log import log_debug, log_warning
-from harness.residency.ledger import Device, Load, Need, Resident, State, Tenant, Unload
+from harness.residency.ledger import (
+    BudgetState,
+    Device,
+    LoadModel,
+    Need,
+    Resident,
+    Tenant,
+    UnloadModel,
+)
 from harness.trace import Tracer, describe, events
 
 _LOOK_EVERY_S = 10.0
@@ -63,7 +71,7 @@ class Residents:
         self._moves: Counter[str] = Counter()
         self._in_doubt: set[str] = set()
         self._doubt = asyncio.Event()
-        self._move: Load | Unload | None = None
+        self._move: LoadModel | UnloadModel | None = None
         self._begun = asyncio.Event()
         self._load: tuple[str, int] | None = None
         self._leaving: asyncio.Task[Exception | None] | None = None
@@ -126,7 +134,7 @@ class Residents:
         """The span of a model's load, while it is being loaded."""
         return self._load[1] if self._load is not None and self._load[0] == model else None
 
-    def begin(self, move: Load | Unload, state: State) -> None:
+    def begin(self, move: LoadModel | UnloadModel, state: BudgetState) -> None:
         """Starts a move; none may be under way."""
         assert self._move is None, "one move at a time"
         self._move = move
@@ -163,25 +171,25 @@ class Residents:
             self._went(model)
             await self._unload_host(model, reason=reason)
 
-    def _what_moves(self, move: Load | Unload, state: State) -> Resident:
+    def _what_moves(self, move: LoadModel | UnloadModel, state: BudgetState) -> Resident:
         match move:
-            case Load(evict=(victim, *_)) | Unload(model=victim):
+            case LoadModel(evict=(victim, *_)) | UnloadModel(model=victim):
                 return self._went(victim)
-            case Load():
+            case LoadModel():
                 return Resident(model=move.model, need=state.tenants[move.model].need)
 
-    async def _perform(self, move: Load | Unload) -> Mapping[str, Exception]:
+    async def _perform(self, move: LoadModel | UnloadModel) -> Mapping[str, Exception]:
         match move:
-            case Load(evict=(_, *_)):
+            case LoadModel(evict=(_, *_)):
                 # One; then the policy is asked again: another model may have become idle.
                 return await self._make_room(move)
-            case Load():
+            case LoadModel():
                 return await self._bring_in(move)
-            case Unload():
+            case UnloadModel():
                 await self._take_out(move.reason)
         return _NO_ERRORS
 
-    async def _make_room(self, move: Load) -> Mapping[str, Exception]:
+    async def _make_room(self, move: LoadModel) -> Mapping[str, Exception]:
         error = await self._take_out(f"room for {move.model}: {move.reason}", room_for=move.model)
         if error is None:
             return _NO_ERRORS
@@ -233,7 +241,7 @@ class Residents:
             return error
         return None
 
-    async def _bring_in(self, move: Load, *, loads: int = 1) -> Mapping[str, Exception]:
+    async def _bring_in(self, move: LoadModel, *, loads: int = 1) -> Mapping[str, Exception]:
         model, tenant = move.model, self.tenants[move.model]
         if move.is_prefetch:
             # Calls that were just granted go out first: an engine in this process blocks it while

@@ -71,7 +71,7 @@ class AgentResult(Generic[ResultT]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class AgentStep:
     """A reply of the model that did not end the loop, with the results of its calls."""
 
     turn: Message
@@ -84,7 +84,7 @@ Move = AgentStop | Literal["call", "remind", "nudge"]
 after an empty reply."""
 
 
-def next_move(steps: Sequence[Step], reply: Completion, *, max_steps: int) -> Move:
+def next_move(steps: Sequence[AgentStep], reply: Completion, *, max_steps: int) -> Move:
     """The next move after a reply of the model."""
     if not reply.tool_calls and reply.text.strip():
         return "answered"
@@ -104,7 +104,7 @@ def next_move(steps: Sequence[Step], reply: Completion, *, max_steps: int) -> Mo
     return "remind" if same >= SAME_CALLS else "call"
 
 
-def _shown(step: Step) -> list[tuple[str, tuple[Image, ...]]]:
+def _shown(step: AgentStep) -> list[tuple[str, tuple[Image, ...]]]:
     return [(result.text, result.images) for result in step.results]
 
 
@@ -142,8 +142,8 @@ async def run_agent(
             code="agent.limit-not-positive",
         )
     by_name = {tool.spec.name: tool for tool in tools}
-    caller = _Caller(by_name, tracer, max_result_chars)
-    messages_so_far, steps = list(messages), list[Step]()
+    caller = _ToolCaller(by_name, tracer, max_result_chars)
+    messages_so_far, steps = list(messages), list[AgentStep]()
     with tracer.span(events.Agent(f"{name} ({role})", role)) as span:
         while True:
             number = len(steps) + 1
@@ -166,7 +166,7 @@ async def run_agent(
                         results = [_repeated(result) for result in steps[-1].results]
                     case "nudge":
                         results = []
-                steps.append(Step(turn=reply.message, results=tuple(results)))
+                steps.append(AgentStep(turn=reply.message, results=tuple(results)))
                 messages_so_far += _told(steps[-1], is_last=len(steps) == max_steps - 1)
         calls = tuple(result for step in steps for result in step.results)
         span.set(steps=len(steps) + 1, calls=len(calls), stop_reason=move)
@@ -198,7 +198,7 @@ def _repeated(result: ToolResult) -> ToolResult:
     return replace(result, text=note, outcome="repeated")
 
 
-def _told(step: Step, *, is_last: bool) -> list[Message]:
+def _told(step: AgentStep, *, is_last: bool) -> list[Message]:
     """What a step adds to the conversation."""
     messages = [step.turn]
     messages += [
@@ -212,7 +212,7 @@ def _told(step: Step, *, is_last: bool) -> list[Message]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Caller:
+class _ToolCaller:
     """Calls tools, each call a step of the run."""
 
     tools: Mapping[str, UsableTool]

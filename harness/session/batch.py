@@ -23,7 +23,7 @@ from harness.errors import InvalidInput, NodeFailed
 from harness.files import write_whole
 from harness.graph import Graph, Skipped
 from harness.graph.graph import returned
-from harness.graph.state import Call, State, Taken, digest_of_value, plan_of
+from harness.graph.state import StepCall, StepState, Taken, digest_of_value, plan_of
 from harness.inference import Backend, Limits
 from harness.rows import Row, check_output
 from harness.rubric import ChosenRubric, Rubric, Scored
@@ -393,12 +393,12 @@ class Batch:
         self, earlier: EarlierRun, surroundings: Surroundings
     ) -> Iterator[tuple[int, Made, str | None]]:
         """What earlier parts made of each row; with a reason if the last of it no longer holds."""
-        states = [State(step, step.node.name) for step in plan_of(self._graph)]
+        states = [StepState(step, step.node.name) for step in plan_of(self._graph)]
         for number, name in enumerate(self._order):
             row_state: Made = {}
             inputs = {"row": digest_of_value(name)}
             for state in states if name in self._rows.given else ():
-                call = Call(state, number, Taken({}, inputs, ()))
+                call = StepCall(state, number, Taken({}, inputs, ()))
                 reusable = earlier.outputs.find(call, surroundings=surroundings)
                 last = earlier.outputs.last(state.path, number)
                 if isinstance(reusable, str) and last is not None and last.value is not None:

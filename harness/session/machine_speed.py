@@ -76,19 +76,19 @@ async def machine_speed_recorded(
             )
 
 
-class _Machine(BaseModel):
+class _MachineSpeed(BaseModel):
     boot_id: str | None
     memory_bytes_per_s: int
     cores: int
 
 
-def _speed_of_memory(path: Path) -> _Machine:
+def _speed_of_memory(path: Path) -> _MachineSpeed:
     """The measurement since the machine's start, or a new one."""
     with suppress(OSError, ValidationError):
-        measured = _Machine.model_validate_json(path.read_bytes())
+        measured = _MachineSpeed.model_validate_json(path.read_bytes())
         if measured.boot_id == boot_id() is not None and measured.cores == core_count():
             return measured
-    machine = _Machine(
+    machine = _MachineSpeed(
         boot_id=boot_id(), memory_bytes_per_s=round(memory_bytes_per_s()), cores=core_count()
     )
     with suppress(OSError), whole_file(path) as file:

@@ -91,7 +91,7 @@ class McpServers:
     def __init__(self, trace: RunTrace, *, start_s: float = 60.0) -> None:
         self._trace = trace
         self._start_s = start_s
-        self._servers: dict[object, _Connection] = {}
+        self._servers: dict[object, _McpConnection] = {}
 
     async def tools(
         self, sources: Sequence[ToolSource], *, timeout_s: float | None
@@ -121,13 +121,13 @@ class McpServers:
         """Ends all servers."""
         await asyncio.gather(*(server.aclose() for server in self._servers.values()))
 
-    async def _connected(self, server: mcp) -> _Connection:
+    async def _connected(self, server: mcp) -> _McpConnection:
         """The connection, made now if there is none, or if it has ended."""
         settings = sorted({**server.env, **server.headers}.items())
         key = server.name, *settings
         ended = self._servers.get(key)
         if ended is None or ended.has_ended:
-            self._servers[key] = _Connection(server, self._trace, self._start_s)
+            self._servers[key] = _McpConnection(server, self._trace, self._start_s)
             if ended is not None:
                 await ended.aclose()
         connection = self._servers[key]
@@ -166,7 +166,7 @@ class McpServers:
         return await connection.call(name, arguments)
 
 
-class _Connection:
+class _McpConnection:
     """One server, opened and closed by a task of its own, as the client's scopes require."""
 
     def __init__(self, server: mcp, trace: RunTrace, start_s: float) -> None:

@@ -58,7 +58,7 @@ revise loop its best draft; model calls end at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _RunPart:
     """The starting point of one part of a run."""
 
     inputs: Mapping[str, object]
@@ -103,7 +103,7 @@ class PipelineRun:
         """A new run."""
         self.graph.check()
         return await self._run(
-            _Part(
+            _RunPart(
                 inputs=bind_inputs(self.graph, inputs),
                 given=frozenset(inputs),
                 limits=merged(self.limits),
@@ -135,7 +135,7 @@ class PipelineRun:
             if result is not None:
                 return result
         return await self._run(
-            _Part(
+            _RunPart(
                 inputs=values,
                 given=names,
                 limits=merged(self.limits, earlier.beginning.limits),
@@ -146,7 +146,7 @@ class PipelineRun:
             )
         )
 
-    async def _run(self, part: _Part) -> RunResult:
+    async def _run(self, part: _RunPart) -> RunResult:
         started_ns = monotonic()
         ended: Execution | None = None
         session: Session | None = None
@@ -204,7 +204,7 @@ class PipelineRun:
         if retry := events.Retry.of(record):
             self._retries[str(retry.node or retry.model)] += 1
 
-    async def _record_beginning(self, session: Session, part: _Part) -> None:
+    async def _record_beginning(self, session: Session, part: _RunPart) -> None:
         trace = session.trace
         record_beginning(
             trace,
@@ -227,7 +227,7 @@ class PipelineRun:
         # From here on the run can be killed and resumed.
         await trace.persisted()
 
-    async def _execute(self, session: Session, part: _Part) -> Execution:
+    async def _execute(self, session: Session, part: _RunPart) -> Execution:
         earlier, trace = part.earlier, session.trace
 
         forecaster = self._forecaster(session)
@@ -291,7 +291,7 @@ class PipelineRun:
         return Forecaster(self.graph, demand_of(self.graph), players=players, expect=budget.expect)
 
     def _result(
-        self, session: Session, ended: Execution, part: _Part, *, started_ns: int
+        self, session: Session, ended: Execution, part: _RunPart, *, started_ns: int
     ) -> RunResult:
         trace, casting = session.trace, session.casting
         stopped = ended.stopped_by

@@ -192,7 +192,7 @@ def read_earlier_run(path: Path) -> EarlierRun:
     """
     journal = Journal(path)
     sizes = _sizes(journal)
-    collected = _Found()
+    collected = _JournalFindings()
     for item in journal.items(SpanRecord, Instant, NodeOutput):
         if isinstance(item, NodeOutput):
             collected.outputs.append(item)
@@ -241,7 +241,7 @@ def _sizes(journal: Journal) -> tuple[int, ...]:
     return tuple(path.stat().st_size for path in journal.paths[: journal.parts])
 
 
-class _Found:
+class _JournalFindings:
     """What was read so far."""
 
     def __init__(self) -> None:

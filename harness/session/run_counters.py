@@ -113,14 +113,14 @@ def device_sources(
         yield sampled
 
 
-class _Source:
+class _LocalSource:
     pause_s = 0.0
 
     async def aclose(self) -> None:
         """Holds nothing."""
 
 
-class CoreSource(_Source):
+class CoreSource(_LocalSource):
     """How busy all cores were since the last reading, by any program."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class CoreSource(_Source):
         return (Reading(name="cores in use", unit="share", value=round(share, 3)),)
 
 
-class ProcessSource(_Source):
+class ProcessSource(_LocalSource):
     """What one process took since the last reading, in cores, and what it holds of memory.
 
     `process_id` gives that of the process as it is now; None while there is none.
@@ -166,7 +166,7 @@ class ProcessSource(_Source):
         return tuple(readings)
 
 
-class GpuSource(_Source):
+class GpuSource(_LocalSource):
     """What one GPU does."""
 
     def __init__(self, gpus: Gpus, number: int) -> None:

@@ -24,18 +24,18 @@ from harness.wiggum.record import (
     verdict_attributes,
 )
 from harness.wiggum.reviser import Reviser, RevisionMode
-from harness.wiggum.sampling import Place, first_seed, sample
+from harness.wiggum.sampling import SampledPlace, first_seed, sample
 
 __all__ = [
     "STOPPED_SINCE",
     "Candidate",
     "EarlierLoops",
     "LoopPolicy",
-    "Place",
     "RecordedLoop",
     "Reviser",
     "RevisionMode",
     "Round",
+    "SampledPlace",
     "Tried",
     "WiggumResult",
     "best_of",

@@ -11,7 +11,7 @@ from harness.rubric import Ask, Draft, Evaluator
 from harness.trace import Tracer, events
 from harness.wiggum.loop import lengthened
 from harness.wiggum.ratchet import Candidate, Finalist, Selection, best_of
-from harness.wiggum.sampling import Place, sample
+from harness.wiggum.sampling import SampledPlace, sample
 
 _LEAST_DRAFT_TOKENS = 256
 """Some 190 words: no draft is begun with less room, unless less was asked for."""
@@ -67,7 +67,7 @@ async def write_first_draft(
         return not evaluator.checked(replace(empty, text=candidate.text)).short
 
     with tracer.span(events.Draft()) as span, meter.holding(Spent(input_tokens=reserve)):
-        place = Place(request=request, read=read, base_seed=base_seed, is_enough=is_flawless)
+        place = SampledPlace(request=request, read=read, base_seed=base_seed, is_enough=is_flawless)
         drafts = await sample([place], times=candidates, at_once=at_once, ask=ask, tracer=tracer)
         # 3. Choose.
         chosen = Selection(finalists=(Finalist(text=drafts[0].text, cut=drafts[0].cut),))

@@ -88,7 +88,7 @@ async def revise_until_met(
     """
     rubric = evaluator.rubric
     check_rounds(rounds, first_draft, rubric)
-    loop = _Loop(
+    loop = _RunningLoop(
         first_draft=first_draft,
         evaluator=evaluator,
         reviser=reviser,
@@ -185,7 +185,7 @@ class _Judged:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Loop:
+class _RunningLoop:
     """A loop in progress."""
 
     first_draft: Draft

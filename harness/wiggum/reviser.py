@@ -41,7 +41,7 @@ from harness.wiggum.ratchet import (
     put_sections,
     select,
 )
-from harness.wiggum.sampling import Place, sample
+from harness.wiggum.sampling import SampledPlace, sample
 
 RevisionMode = Literal["sections", "whole"]
 """`sections`: section by section if there are headings; `whole`: always the whole draft."""
@@ -275,14 +275,14 @@ class Reviser:
         prompt_of: Callable[[str], str],
         section: int | None = None,
         afresh: str = "",
-    ) -> Place:
+    ) -> SampledPlace:
         """What candidates are sampled for; `made` makes the text to put there of a whole reply."""
 
         def read(completion: Completion) -> tuple[str, bool]:
             text, cut = self._read(completion)
             return prompt_of(text), cut
 
-        return Place(
+        return SampledPlace(
             request=request,
             read=read,
             base_seed=request.seed or 0,
@@ -293,7 +293,7 @@ class Reviser:
     async def _chosen(
         self,
         draft: Draft,
-        places: Sequence[Place],
+        places: Sequence[SampledPlace],
         *,
         how: How,
         undecided: Collection[int | None],

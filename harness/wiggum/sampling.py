@@ -23,7 +23,7 @@ _VARIED_TEMPERATURE = 0.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SampledPlace:
     """What candidates are sampled for: a draft, or one of its sections."""
 
     request: ChatRequest
@@ -46,7 +46,12 @@ def first_seed(run_seed: int | None) -> int:
 
 
 async def sample(
-    places: Sequence[Place], *, times: int, at_once: int | None = None, ask: Ask, tracer: Tracer
+    places: Sequence[SampledPlace],
+    *,
+    times: int,
+    at_once: int | None = None,
+    ask: Ask,
+    tracer: Tracer,
 ) -> tuple[Candidate, ...]:
     """The candidates of all places, in order.
 
@@ -63,7 +68,7 @@ async def sample(
     met: list[HarnessError] = []
     """Errors so far."""
 
-    async def sampled(place: Place) -> list[Candidate]:
+    async def sampled(place: SampledPlace) -> list[Candidate]:
         candidates: list[Candidate] = []
         latest: list[Candidate] = []
         async with room:
@@ -103,12 +108,12 @@ def _first_of(failed: ExceptionGroup[Exception]) -> Exception:
     return _first_of(first) if isinstance(first, ExceptionGroup) else first
 
 
-def _order(place: Place, numbers: Sequence[int]) -> Sequence[int]:
+def _order(place: SampledPlace, numbers: Sequence[int]) -> Sequence[int]:
     """The numbers of the candidates; equal prompts follow each other, for prefix caches."""
     return (*numbers[::2], *numbers[1::2]) if place.afresh else numbers
 
 
-async def _once(place: Place, ask: Ask) -> tuple[Candidate, HarnessError | None]:
+async def _once(place: SampledPlace, ask: Ask) -> tuple[Candidate, HarnessError | None]:
     try:
         text, cut = place.read(await ask(place.request))
     except ReplyEmpty as error:  # other sections may have text
@@ -117,7 +122,7 @@ async def _once(place: Place, ask: Ask) -> tuple[Candidate, HarnessError | None]
 
 
 async def _one(
-    place: Place, number: int, ask: Ask, tracer: Tracer
+    place: SampledPlace, number: int, ask: Ask, tracer: Tracer
 ) -> tuple[Candidate, HarnessError | None]:
     """One of several candidates, and the error of its call if that failed."""
     request = place.request

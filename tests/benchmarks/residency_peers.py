@@ -24,13 +24,13 @@ from collections.abc import Collection, Mapping
 
 from harness.residency import Need
 from harness.residency.ledger import (
+    BudgetState,
     Decision,
     Grant,
     Ledger,
-    Load,
+    LoadModel,
     Resident,
-    State,
-    Unload,
+    UnloadModel,
     Wait,
     WaitingCall,
 )
@@ -38,7 +38,7 @@ from harness.residency.ledger import (
 KEEP_ALIVE_NS = 300 * 1_000_000_000
 
 
-def fifo_lru(state: State) -> Decision:
+def fifo_lru(state: BudgetState) -> Decision:
     begins, taken = [], leases_of(state)
     for call in state.waiting:
         if not has_slot(state, call, taken):
@@ -50,7 +50,7 @@ def fifo_lru(state: State) -> Decision:
     return Grant(calls=tuple(begins)) if begins else Wait()
 
 
-def keep_alive(state: State) -> Decision:
+def keep_alive(state: BudgetState) -> Decision:
     begins, taken, handed_over = [], leases_of(state), set[str]()
     blocked = None
     for call in state.waiting:
@@ -72,13 +72,13 @@ def keep_alive(state: State) -> Decision:
     }
     for model, over_ns in over.items():
         if over_ns <= state.now_ns:
-            return Unload(model=model, reason="its five minutes are over")
+            return UnloadModel(model=model, reason="its five minutes are over")
     if blocked is not None:
         return make_room(state, blocked, keeping=handed_over)
     return Wait(until_ns=min(over.values(), default=None))
 
 
-def grouped(state: State) -> Decision:
+def grouped(state: BudgetState) -> Decision:
     begins, taken = [], leases_of(state)
     wanted = None
     for call in state.waiting:
@@ -98,23 +98,23 @@ PEERS = {"FIFO + LRU": fifo_lru, "5-minute timer": keep_alive, "grouped, no look
 # --- what they share ----------------------------------------------------------------------------
 
 
-def leases_of(state: State) -> Counter[str]:
+def leases_of(state: BudgetState) -> Counter[str]:
     """Of each resident model, also where it is 0."""
     return Counter({one.model: one.leases for one in state.ledger.residents.values()})
 
 
-def has_slot(state: State, call: WaitingCall, taken: Mapping[str, int]) -> bool:
+def has_slot(state: BudgetState, call: WaitingCall, taken: Mapping[str, int]) -> bool:
     slots = state.tenants[call.model].slots
     return call.model in taken and (slots is None or taken[call.model] < slots)
 
 
-def idle(state: State) -> list[Resident]:
+def idle(state: BudgetState) -> list[Resident]:
     """The longest unused first."""
     there = [one for one in state.ledger.residents.values() if not one.leases]
     return sorted(there, key=lambda one: (one.idle_since_ns, one.model))
 
 
-def make_room(state: State, call: WaitingCall, *, keeping: Collection[str] = ()) -> Decision:
+def make_room(state: BudgetState, call: WaitingCall, *, keeping: Collection[str] = ()) -> Decision:
     """The load of a call's model, for which idle ones go; a wait if there are not enough."""
     if state.ledger.moving is not None:
         return Wait()
@@ -126,7 +126,7 @@ def make_room(state: State, call: WaitingCall, *, keeping: Collection[str] = ())
             ledger = ledger.without(one.model)
     if short_of(ledger, need):
         return Wait()
-    return Load(model=call.model, evict=tuple(victims), reason="its call is next")
+    return LoadModel(model=call.model, evict=tuple(victims), reason="its call is next")
 
 
 def short_of(ledger: Ledger, need: Need) -> set[str]:

@@ -19,24 +19,24 @@ from typing import Final, Literal
 
 from harness.residency.ledger import (
     NOTHING_KNOWN,
+    BudgetState,
     Decision,
     Device,
     Forecast,
     Grant,
     Ledger,
-    Load,
+    LoadModel,
     Resident,
-    State,
     Strand,
     Tenant,
-    Unload,
+    UnloadModel,
     Wait,
     WaitingCall,
     check_fits,
 )
 from harness.residency.load_policy import decide
 
-Policy = Callable[[State], Decision]
+Policy = Callable[[BudgetState], Decision]
 
 Known = Literal["full", "arrived", "none"]
 """The jobs that the policy knows: all; those that have arrived, with what comes after them; or only
@@ -254,7 +254,7 @@ class _World:
 
     # --- moves ------------------------------------------------------------------------------------
 
-    def _bring_in(self, move: Load) -> None:
+    def _bring_in(self, move: LoadModel) -> None:
         assert self._moving is None, "one move at a time"
         self._moving = Resident(model=move.model, need=self._tenants[move.model].need)
         self._loads[move.model] += 1
@@ -293,16 +293,16 @@ class _World:
                 case Wait(until_ns=until_ns):
                     self._alarm_ns = until_ns
                     return
-                case Load(evict=(victim, *_)):
+                case LoadModel(evict=(victim, *_)):
                     # One; then the policy is asked again: another model may have become idle.
                     self._take_out(victim)
-                case Load() as move:
+                case LoadModel() as move:
                     self._bring_in(move)
-                case Unload(model=model):
+                case UnloadModel(model=model):
                     self._take_out(model)
 
-    def _state(self) -> State:
-        return State(
+    def _state(self) -> BudgetState:
+        return BudgetState(
             now_ns=self._now_ns,
             ledger=self._ledger(),
             tenants=dict(self._tenants),

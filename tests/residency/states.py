@@ -1,7 +1,7 @@
 """Short names for what a decision rests on."""
 
 from harness.residency import NOTHING_KNOWN, Device, Forecast, Strand, Tenant
-from harness.residency.ledger import Ledger, Resident, State, WaitingCall
+from harness.residency.ledger import BudgetState, Ledger, Resident, WaitingCall
 
 SECOND = 1_000_000_000
 
@@ -59,7 +59,7 @@ def state(
     failed=(),
 ):
     rooms = {"machine": room} if not isinstance(room, dict) else {"machine": 0, **room}
-    return State(
+    return BudgetState(
         now_ns=round(now_s * SECOND),
         ledger=Ledger(
             devices={

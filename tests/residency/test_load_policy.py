@@ -11,7 +11,7 @@ from small_runs import played, rough_run
 from states import SECOND, calls, expected, resident, state, tenant, wait
 
 from harness.errors import DoesNotFit
-from harness.residency.ledger import Grant, Load, State, Unload, Wait
+from harness.residency.ledger import BudgetState, Grant, LoadModel, UnloadModel, Wait
 from harness.residency.load_policy import Choice, decide
 
 A, B, C = (tenant(model) for model in "abc")
@@ -40,10 +40,10 @@ def said(decision):
     match decision:
         case Grant(calls=numbers):
             return " ".join(["grant", *map(str, numbers)])
-        case Load(model=model, evict=evict, is_prefetch=is_prefetch):
+        case LoadModel(model=model, evict=evict, is_prefetch=is_prefetch):
             going = f" for {' '.join(evict)}" if evict else ""
             return f"load {model}{going}{' ahead' if is_prefetch else ''}"
-        case Unload(model=model):
+        case UnloadModel(model=model):
             return f"unload {model}"
         case Wait(until_ns=None):
             return "wait"
@@ -378,7 +378,7 @@ def check(present, decision):
                 assert [n for n in numbers if waiting[n].model == model] == earlier[:count]
                 slots, leases = tenants[model].slots, ledger.residents[model].leases
                 assert slots is None or not present.is_crowded or leases + count <= slots
-        case Load(model=model, evict=victims):
+        case LoadModel(model=model, evict=victims):
             assert ledger.moving is None
             assert model not in ledger.residents
             for victim in victims:
@@ -387,7 +387,7 @@ def check(present, decision):
                 ledger = ledger.without(victim)
             for device, bytes_ in tenants[model].need.items():
                 assert bytes_ <= ledger.free_bytes(device)
-        case Unload(model=model):
+        case UnloadModel(model=model):
             assert ledger.moving is None
             assert not ledger.residents[model].leases
             assert not tenants[model].pin
@@ -395,7 +395,7 @@ def check(present, decision):
             assert until_ns is None or until_ns > present.now_ns
 
 
-def reordered(present: State, random) -> State:
+def reordered(present: BudgetState, random) -> BudgetState:
     def shuffled(mapping):
         return dict(random.sample(list(mapping.items()), len(mapping)))
 

@@ -4,7 +4,7 @@ from states import tenant
 
 from harness.errors import DoesNotFit
 from harness.residency import Device, Forecast, Strand
-from harness.residency.ledger import Grant, Load, Unload, Wait
+from harness.residency.ledger import Grant, LoadModel, UnloadModel, Wait
 from harness.residency.load_policy import decide
 
 
@@ -96,7 +96,7 @@ def test_a_model_that_never_fits_is_refused():
 def circling(state):
     if state.ledger.moving is not None:
         return Wait()
-    kind = Unload if state.ledger.residents else Load
+    kind = UnloadModel if state.ledger.residents else LoadModel
     return kind(model="a", reason="why not")
 
 

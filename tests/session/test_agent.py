@@ -36,7 +36,7 @@ from harness import (
     load_run,
 )
 from harness.errors import NotOffered, RunLimitReached, ServerError
-from harness.session.agent import Step, next_move
+from harness.session.agent import AgentStep, next_move
 from harness.session.tools import ToolResult
 
 SCRIPT = Path(__file__).with_name("kill_agents.py")
@@ -243,7 +243,7 @@ def _step(text, *wanted, outcome="ok"):
     results = tuple(
         ToolResult(name=c.name, arguments=c.arguments, text=text, outcome=outcome) for c in made
     )
-    return Step(turn=Message("assistant", "", tool_calls=made), results=results)
+    return AgentStep(turn=Message("assistant", "", tool_calls=made), results=results)
 
 
 ONE, TWO = ("add", {"a": 1}), ("add", {"a": 2})

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 
 from harness import Limits, Pipeline, Resources, Run, ScriptedBackend, Timeout, load_run
 from harness.errors import NodeFailed, ReplyCut, RunLimitReached
-from harness.graph.on_ray import _Connection, on_ray
+from harness.graph.on_ray import _RayConnection, on_ray
 from harness.graph.worker_calls import clock_bounds
 from harness.session import load_settings
 from harness.trace import Tracer
@@ -86,7 +86,7 @@ def test_an_address_where_no_cluster_answers_is_refused_before_ray_waits_for_it(
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         with refused("ray.unreachable"):
-            _Connection().join(ray, address, Future())
+            _RayConnection().join(ray, address, Future())
     assert not ray.begun.is_set()
 
 
@@ -129,7 +129,7 @@ def test_a_run_that_is_cancelled_while_ray_starts_ends_at_once_and_does_not_use_
 
 
 def test_a_process_that_has_a_cluster_is_refused_another():
-    ray, connection = Starting(), _Connection()
+    ray, connection = Starting(), _RayConnection()
     ray.may_start.set()
     ray.is_initialized = ray.begun.is_set
     connection.join(ray, "ray://10.0.0.7", Future())

@@ -14,7 +14,7 @@ from harness.rubric import Checked, Dimension, DimensionScore, Draft, Finding, R
 from harness.trace import Flows, Instant, SpanRecord, Tracer
 from harness.wiggum import LoopPolicy, Reviser, Round
 from harness.wiggum.ratchet import Candidate, best_of, select
-from harness.wiggum.sampling import Place, sample
+from harness.wiggum.sampling import SampledPlace, sample
 
 RUBRIC = Rubric(title="Clear", dimensions=(Dimension(name="clear", judge="Is it clear?"),))
 BASE = Draft(text="# One\n\nbad\n\n# Two\n\nbad\n", task="Write.")
@@ -229,7 +229,7 @@ def sampled(said: dict[int, list[str]], *, at_once: int | None, times: int = 3):
         return completion(said[section][number - 1])
 
     places = [
-        Place(
+        SampledPlace(
             request=ChatRequest(model=str(section), messages=(Message("user", "Go on."),)),
             read=lambda reply: (reply.text, False),
             base_seed=0,
@@ -264,7 +264,7 @@ def test_the_first_error_of_several_places_is_raised_itself():
         raise CallTimeout("late", endpoint=request.model)
 
     places = [
-        Place(
+        SampledPlace(
             request=ChatRequest(model="m", messages=(Message("user", "Go on."),)),
             read=lambda reply: (reply.text, False),
             base_seed=0,
@@ -281,7 +281,7 @@ def test_an_endpoint_that_the_next_call_would_not_reach_is_asked_once():
         asked.append(request)
         raise EndpointUnreachable("nobody there", endpoint=request.model)
 
-    place = Place(
+    place = SampledPlace(
         request=ChatRequest(model="m", messages=(Message("user", "Go on."),)),
         read=lambda reply: (reply.text, False),
         base_seed=0,

@@ -23,7 +23,7 @@ from harness.graph.worker_calls import (
     OnWorkers,
     PackedCall,
     PerformedCall,
-    Question,
+    WorkerQuestion,
     own_modules_by_value,
     perform,
 )
@@ -109,7 +109,8 @@ class _OnDask(OnWorkers):
                 self.hear(call, None)
                 continue
             self.hear(
-                call, Question(data, lambda answer, outbox=outbox: self._answer(outbox, answer))
+                call,
+                WorkerQuestion(data, lambda answer, outbox=outbox: self._answer(outbox, answer)),
             )
 
     def _answer(self, outbox: str, answer: bytes) -> asyncio.Task[None]:
