@@ -1,7 +1,8 @@
 """The table of providers by an endpoint's `backend`, and the functions that use it.
 
-A new server needs a file beside this one, a line in the table, its name in `endpoint.WireName`, and
-a row of the contract (`tests/inference/contract_rows.py`).
+A new server needs a place in `openai.py`, or a file beside it if it loads models or has a protocol
+of its own; a line in the table; its name in `endpoint.WireName`; and a row of the contract
+(`tests/inference/contract_rows.py`).
 """
 
 from __future__ import annotations
@@ -25,10 +26,6 @@ from harness.inference.providers import (
     llamacpp,
     ollama,
     openai,
-    sglang,
-    tabbyapi,
-    tensorrt_llm,
-    tgi,
     triton,
     vllm,
 )
@@ -51,13 +48,13 @@ def _scripted(endpoint: Endpoint, _access: Access) -> Backend:
 
 
 PROVIDERS: Mapping[BackendName, Provider] = {
-    "openai": openai.PROVIDER,
+    "openai": openai.OTHER,
     "llamacpp": llamacpp.PROVIDER,
     "vllm": vllm.PROVIDER,
-    "sglang": sglang.PROVIDER,
-    "tgi": tgi.PROVIDER,
-    "tensorrt-llm": tensorrt_llm.PROVIDER,
-    "tabbyapi": tabbyapi.PROVIDER,
+    "sglang": openai.SGLANG,
+    "tgi": openai.TGI,
+    "tensorrt-llm": openai.TENSORRT_LLM,
+    "tabbyapi": openai.TABBYAPI,
     "mlc": openai.MLC,
     "triton-openai": triton.OPENAI_FRONT_END,
     "lmstudio": openai.LMSTUDIO,
