@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -27,7 +27,7 @@ from harness.errors import (
     errors_of,
 )
 from harness.inference.answer import check_text, lacks_text, reminded, with_text
-from harness.inference.backend import Backend, Reranker
+from harness.inference.backend import Backend
 from harness.inference.call_spans import KvBytes, call_span, heard, record_answer
 from harness.inference.completion import Completion, Embeddings, Ranking, doubts, possible
 from harness.inference.endpoint import Endpoint
@@ -49,11 +49,9 @@ class Line:
     """The way to one endpoint's model."""
 
     endpoint: Endpoint
-    backend: Backend
-    """Not closed by the client."""
+    backends: tuple[Backend, ...]
+    """Of its replicas, in the order that the gate has them; not closed by the client."""
     gate: Gate
-    others: tuple[Backend, ...] = ()
-    """Of the endpoint's further replicas, in the order that the gate has them."""
     schemas: SchemaKnowledge | None = None
     """How its server treats schemas; None if that is not tested."""
     tools: ToolKnowledge | None = None
@@ -80,18 +78,6 @@ class Caller:
 ANY_CALLER = Caller()
 
 
-class Watch(Protocol):
-    """Looks at the calls of a run, and may refuse them."""
-
-    def before(self) -> None:
-        """Raises if no further call may be made."""
-        ...
-
-    def look_at(self, request: ChatRequest, completion: Completion) -> None:
-        """Raises if this reply may not be used."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
     """Calls models by the tags of their endpoints; `call` shows all steps of a call."""
@@ -103,13 +89,15 @@ class Client:
     cache: ReplyCache | None = None
     meter: Meter | None = None
     replies: KeptReplies | None = None
-    watch: Watch | None = None
+    before_call: Callable[[], None] | None = None
+    """Raises if no further call may be made."""
+    after_reply: Callable[[ChatRequest, Completion], None] | None = None
+    """Raises if this reply may not be used."""
     warn: Callable[[Notice], None] | None = None
     """Hears once for each endpoint of what cannot be: counts, and requests taken no notice of."""
     noticed: set[tuple[str, str]] = field(default_factory=set)
     """What it has heard: tags and codes."""
     randomness: random.Random = field(default_factory=random.Random)
-    """Draws the jitter of waits between attempts."""
 
     def chat(
         self, request: ChatRequest, *, caller: Caller = ANY_CALLER
@@ -154,8 +142,8 @@ class Client:
             known = slot.known
             if known and isinstance(request, ChatRequest) and not lacks_text(request, known):
                 return known
-            if self.watch is not None:
-                self.watch.before()
+            if self.before_call is not None:
+                self.before_call()
             for line in self.lines.values():
                 line.gate.check()
             while True:
@@ -175,8 +163,8 @@ class Client:
                         break
             # 6. Record
             if isinstance(request, ChatRequest):
-                if self.watch is not None:
-                    self.watch.look_at(request, answer)
+                if self.after_reply is not None:
+                    self.after_reply(request, answer)
                 if meter is not None and admission is not None:
                     answer = meter.cut_by(admission, answer)
                 slot.reply = answer
@@ -251,7 +239,7 @@ class Client:
         if is_empty and isinstance(request, ChatRequest):
             call.request, delay_s = reminded(request)
         # 2. Another replica is asked at once.
-        if elsewhere and len(call.tried) <= len(line.others):
+        if elsewhere and len(call.tried) < len(line.backends):
             delay_s, counts = 0.0, 0
         else:
             call.tried.clear()
@@ -302,13 +290,12 @@ class Client:
                     try:
                         answer = await self._send(wanted, call, span)
                     except ServerError as error:
-                        if line.turns.learn(error, wanted):
-                            continue
-                        if line.tools is not None and line.tools.learn(error, wanted):
-                            continue
-                        if mode is None or line.schemas is None:
-                            raise
-                        if not line.schemas.learn(error, offered, wanted):
+                        tools, schemas = line.tools, line.schemas if mode else None
+                        if not (
+                            line.turns.learn(error, wanted)
+                            or (tools and tools.learn(error, wanted))
+                            or (schemas and schemas.learn(error, offered, wanted))
+                        ):
                             raise
                     else:
                         self._notice(wanted.model, *doubts(wanted, answer))
@@ -360,27 +347,22 @@ class Client:
                 with errors_of(line.endpoint.tag), self.tracer.calling(), call.caller.sending():
                     if sending is not None:
                         sending.has_left = True
-                    ask = _asker((line.backend, *line.others)[place.replica], sent)
+                    ask = _asker(line.backends[place.replica], sent)
                     answer = await ask(sent)
             except InferenceError as error:
                 if not was_connected(error):
                     span.set(was_connected=False)
                 raise
-            answer = self._counted(answer, request)
+            answer, wrong = possible(answer, request)
+            if wrong:
+                message = (
+                    f"'{request.model}' reports what a call cannot have taken ({wrong}): such "
+                    "calls are counted by the length of their texts"
+                )
+                self._notice(request.model, Notice(code="call.counts-impossible", message=message))
             if sending is not None:
                 sending.answer = answer
             return answer
-
-    def _counted(self, answer: Any, request: Request) -> Any:  # noqa: ANN401
-        """The answer with the counts that can be; see `possible`."""
-        answer, wrong = possible(answer, request)
-        if wrong:
-            message = (
-                f"'{request.model}' reports what a call cannot have taken ({wrong}): such calls "
-                "are counted by the length of their texts"
-            )
-            self._notice(request.model, Notice(code="call.counts-impossible", message=message))
-        return answer
 
     def _notice(self, tag: str, *notices: Notice) -> None:
         for notice in notices:
@@ -420,9 +402,10 @@ def _asker(backend: Backend, request: Request) -> Callable[[Any], Awaitable[Any]
         return backend.chat
     if not isinstance(request, RerankRequest):
         return backend.embed
-    if isinstance(backend, Reranker):
-        return backend.rerank
-    raise NotOffered("its backend cannot rank; name an endpoint whose server does")
+    rerank: Callable[[Any], Awaitable[Any]] | None = getattr(backend, "rerank", None)
+    if rerank is None:
+        raise NotOffered("its backend cannot rank; name an endpoint whose server does")
+    return rerank
 
 
 def with_defaults(request: ChatRequest, endpoint: Endpoint) -> ChatRequest:

@@ -169,7 +169,6 @@ class Completion:
         )
 
     def __repr__(self) -> str:
-        """The main figures, for display."""
         text = shorten(self.text, 80, placeholder=" …")
         tokens = None if self.usage is None else self.usage.output_tokens
         return (
@@ -259,8 +258,8 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
             wrong, usage = f"{read!s:.20} tokens in, {written!s:.20} out", None
         else:
             thought = _at_most(usage.reasoning_tokens, most)
-            usage = Usage(
-                input_tokens=read,
+            usage = replace(
+                usage,
                 output_tokens=written + (thought if thought and thought > written else 0),
                 cached_tokens=_at_most(usage.cached_tokens, read),
                 reasoning_tokens=thought,
@@ -326,27 +325,22 @@ def _at_most(count: int | None, most: int) -> int | None:
 
 
 def as_vectors(rows: Sequence[object], *, count: int) -> NDArray[np.float32]:
-    """The rows as `(count, d) float32`, with `d` at least 1 and nothing in it but finite numbers.
-
-    Raises:
-        ServerError: They are something else.
-    """
+    """The rows as `(count, d) float32`, d >= 1, all finite; raises `ServerError` for others."""
     if len(rows) != count:
-        raise no_embeddings(f"{len(rows)} embeddings of {count} texts")
+        raise _no_embeddings(f"{len(rows)} embeddings of {count} texts")
     lists = [row for row in rows if isinstance(row, list)]
     lengths = sorted({len(row) for row in lists})
     if len(lengths) > 1:
-        raise no_embeddings(f"embeddings of different lengths ({lengths[0]} to {lengths[-1]})")
+        raise _no_embeddings(f"embeddings of different lengths ({lengths[0]} to {lengths[-1]})")
     are_numbers = {type(one) for row in lists for one in row} <= {int, float}
     if not all(lengths) or len(lists) != count or not are_numbers:
-        raise no_embeddings("embeddings that are no lists of numbers")
+        raise _no_embeddings("embeddings that are no lists of numbers")
     with np.errstate(over="ignore"):  # what float32 has no room for is found below
         vectors = np.array(rows, dtype=np.float32)
     if not np.isfinite(vectors).all():
-        raise no_embeddings("embeddings with numbers that are not finite in float32")
+        raise _no_embeddings("embeddings with numbers that are not finite in float32")
     return vectors
 
 
-def no_embeddings(came: str) -> ServerError:
-    """The error of a server that was asked for embeddings, and of what came."""
+def _no_embeddings(came: str) -> ServerError:
     return ServerError(f"the server was asked for embeddings and sent {came}")

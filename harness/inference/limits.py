@@ -14,7 +14,7 @@ class Spent:
     """A sum over calls."""
 
     calls: int = 0
-    """Number of sent calls, including failed ones."""
+    """Failed ones included."""
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = None
@@ -50,8 +50,6 @@ class Spent:
 _COUNTS = [name for name in Spent.__slots__ if name != "cost_usd"]
 
 NOTHING = Spent()
-"""The beginning of every sum."""
-
 
 LimitName = Literal["tokens", "cost", "time", "calls"]
 """The limited quantity, as in `LimitReached.limit`."""
@@ -65,7 +63,6 @@ FIELD_OF: Mapping[LimitName, str] = {
     "time": "max_seconds",
     "calls": "max_calls",
 }
-"""The field of `Limits` for the quantity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +80,6 @@ class Limits:
     max_seconds: float | None = None
     """Wall-clock time."""
     max_calls: int | None = None
-    """Calls to models."""
 
     def __post_init__(self) -> None:
         for name in FIELD_OF.values():

@@ -270,9 +270,6 @@ class Meter:
         """The request with the room for its reply, and its highest use, once that fits.
 
         `call` is None for one that is not admitted yet.
-
-        Raises:
-            LimitReached: It would not even if nothing were under way.
         """
         sized, need = self._sized(request, call)
         turns = [one._turn if call is None else one._turn_to_send for one in self.chain]

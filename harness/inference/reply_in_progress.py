@@ -292,26 +292,22 @@ def call_phases(
 def _before_first_token(sent_ns: int, first_ns: int, known: ServerTimings) -> Iterator[Phase]:
     # The server's and our clock may disagree by the network's delay: stay inside the call. Backward
     # from the first token: what the server does not tell of lies at the call's beginning.
-    end_ns = first_ns
-    backwards: list[Phase] = []
-
-    def put(name: PhaseName, duration_ns: int | None, source: PhaseSource) -> None:
-        nonlocal end_ns
-        if duration_ns is None:
-            return
+    queue_ns, load_ns, prefill_ns = known.queue_ns or 0, known.load_ns or 0, known.prefill_ns
+    rest: PhaseName = "queue" if None in (known.queue_ns, prefill_ns) else "overhead"
+    prefilling: PhaseSource = "derived" if prefill_ns is None else "reported"
+    if prefill_ns is None:
+        prefill_ns = max(0, first_ns - sent_ns - queue_ns - load_ns)
+    stretches: tuple[tuple[PhaseName, int, PhaseSource], ...] = (
+        ("prefill", prefill_ns, prefilling),
+        ("load", load_ns, "reported"),
+        ("queue", queue_ns, "reported"),
+        (rest, first_ns - sent_ns, "derived"),
+    )
+    end_ns, backwards = first_ns, list[Phase]()
+    for name, duration_ns, source in stretches:
         start_ns = max(sent_ns, end_ns - duration_ns)
         backwards.append(Phase(name=name, start_ns=start_ns, end_ns=end_ns, source=source))
         end_ns = start_ns
-
-    if known.prefill_ns is None:
-        told_ns = (known.queue_ns or 0) + (known.load_ns or 0)
-        put("prefill", max(0, first_ns - sent_ns - told_ns), "derived")
-    else:
-        put("prefill", known.prefill_ns, "reported")
-    put("load", known.load_ns, "reported")
-    put("queue", known.queue_ns, "reported")
-    all_told = known.prefill_ns is not None and known.queue_ns is not None
-    put("overhead" if all_told else "queue", end_ns - sent_ns, "derived")
     return reversed(backwards)
 
 

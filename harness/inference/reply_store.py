@@ -254,6 +254,11 @@ def _is_repeatable(request: ChatRequest, completion: Completion) -> bool:
     return request.seed is not None or "temperature" not in completion.dropped
 
 
+_INDECISIVE = {"model", "role", "timeout_s", "priority", "on_text", "on_piece", "allow_empty"}
+_INDECISIVE |= {"top_p", "top_k", "min_p", "presence_penalty"}  # in a key only where they are set
+_DECISIVE = [part.name for part in fields(ChatRequest) if part.name not in _INDECISIVE]
+
+
 def call_key(request: ChatRequest, *, identity: str) -> str:
     """The same for two calls if one reply answers both: SHA-256, hexadecimal.
 
@@ -261,24 +266,15 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
     """
     schema = request.reply_schema
     content = {
+        **{name: getattr(request, name) for name in _DECISIVE},
+        **request.sampling,
         "format": _FORMAT,
         "identity": identity,
-        "goes_on": request.goes_on,
         "messages": [_said(message) for message in request.messages],
-        "max_output_tokens": request.max_output_tokens,
         "temperature": float(request.temperature),
-        **request.sampling,
         "frequency_penalty": float(request.frequency_penalty),
-        "reasoning_effort": request.reasoning_effort,
-        "extra_body": request.extra_body,
-        "seed": request.seed,
-        "stop": request.stop,
         # As written: the reply's fields follow its order.
         "reply_schema": None if schema is None else orjson.dumps(schema).decode(),
-        "top_logprobs": request.top_logprobs,
-        "ignore_eos": request.ignore_eos,
-        "tools": request.tools,
-        "tool_choice": request.tool_choice,
     }
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
@@ -304,11 +300,7 @@ def reply_settings(endpoint: Endpoint) -> dict[str, object]:
 
 
 def reply_identity(endpoint: Endpoint) -> str:
-    """A text that two endpoints share only if they would reply alike.
-
-    Raises:
-        ModelFileInvalid: The file is not there.
-    """
+    """A text that two endpoints share only if they would reply alike; raises `ModelFileInvalid`."""
     # What another server has under the same name may be packed in another way.
     said = reply_settings(endpoint) | {"url": endpoint.url}
     return orjson.dumps(said, option=orjson.OPT_SORT_KEYS).decode()

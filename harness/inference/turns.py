@@ -46,8 +46,7 @@ class TurnKnowledge:
         if error.status not in _REFUSALS:
             return False
         said = str(error)
-        extras = {name for message in sent.messages for name in message.extra_names}
-        if any(name in said for name in extras):
+        if any(name in said for turn in sent.messages for name in turn.extra_names):
             self._folds |= {"extras"}
             return True
         if not _ABOUT_TURNS.search(said):

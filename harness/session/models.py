@@ -223,9 +223,8 @@ async def open_models(
             )
             lines[tag] = Line(
                 endpoint=one.endpoint,
-                backend=ones[0].backend,
+                backends=tuple(of.backend for of in ones),
                 gate=gate,
-                others=tuple(of.backend for of in ones[1:]),
                 schemas=None if is_scripted else known[tag][0],
                 tools=None if is_scripted else known[tag][1],
                 identity=one.identity,

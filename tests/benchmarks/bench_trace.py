@@ -429,7 +429,7 @@ async def both(directory: Path) -> tuple[Took, Took]:
 
 def client_of(backend: ScriptedBackend, tracer: Tracer) -> Client:
     endpoint = Endpoint(tag="small", backend="scripted")
-    line = Line(endpoint=endpoint, backend=backend, gate=Gate(tracer=tracer))
+    line = Line(endpoint=endpoint, backends=(backend,), gate=Gate(tracer=tracer))
     return Client(lines={"small": line}, tracer=tracer)
 
 

@@ -26,6 +26,7 @@ def client_of(
     tracer: Tracer | None = None,
     gate: Mapping[str, Any] | None = None,
     line: Mapping[str, Any] | None = None,
+    replicas: tuple[Backend, ...] = (),
     others: Mapping[str, Backend] | None = None,
     retry: RetryPolicy = ONCE,
     timeout_s: float = math.inf,
@@ -39,6 +40,7 @@ def client_of(
         tracer: Sees the calls.
         gate: Fields of its gate.
         line: Fields of its line.
+        replicas: Its further backends.
         others: By tag, in the order in which they stand in.
         retry: Its endpoint's, and theirs.
         timeout_s: The same.
@@ -46,14 +48,16 @@ def client_of(
     """
     tracer = tracer or Tracer()
 
-    def way(name: str, to: Backend, fallback: tuple[str, ...], **more: Any) -> Line:
+    def way(name: str, to: tuple[Backend, ...], fallback: tuple[str, ...], **more: Any) -> Line:
         endpoint = Endpoint(
             tag=name, backend="scripted", retry=retry, timeout_s=timeout_s, fallback=fallback
         )
-        return Line(endpoint=endpoint, backend=to, gate=Gate(tracer=tracer, **(gate or {})), **more)
+        return Line(
+            endpoint=endpoint, backends=to, gate=Gate(tracer=tracer, **(gate or {})), **more
+        )
 
-    lines = {tag: way(tag, backend, tuple(others or ()), **(line or {}))}
-    lines |= {name: way(name, to, ()) for name, to in (others or {}).items()}
+    lines = {tag: way(tag, (backend, *replicas), tuple(others or ()), **(line or {}))}
+    lines |= {name: way(name, (to,), ()) for name, to in (others or {}).items()}
     return Client(lines=lines, tracer=tracer, **{"randomness": random.Random(7), **fields})
 
 

@@ -116,7 +116,7 @@ async def storm(seed):
         async with asyncio.TaskGroup() as group:
             for _ in range(WORKERS):
                 group.create_task(work())
-        await backend.lines["small"].backend.aclose()
+        await backend.lines["small"].backends[0].aclose()
         while proxy.open_connections:  # noqa: ASYNC110 - it hears of it by and by
             await asyncio.sleep(0.01)
         left_over = open_sockets() - sockets_before
@@ -139,7 +139,7 @@ def stack(url):
     tracer = Tracer()
     line = Line(
         endpoint=endpoint,
-        backend=connect(endpoint),
+        backends=(connect(endpoint),),
         gate=Gate(max_parallel=endpoint.max_parallel, tracer=tracer),
     )
     return Client(lines={"small": line}, tracer=tracer, randomness=random.Random(7))

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Literal
 
 import httpx2
 
@@ -40,25 +39,26 @@ class Reading:
 
 Parser = Callable[[bytes], tuple[Reading, ...]]
 """Reads a page of counters; raises ValueError for a page of another kind."""
-Address = Callable[[], str | None]
-"""A server's address, without a path; None while there is no server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A quantity as Prometheus text holds it: in one sample, or spread over several."""
+    """A quantity, whose samples differ by their labels, such as a server's engines."""
 
     name: str
     unit: str
-    combine: Literal["sum", "max"] = "sum"
-    """How samples with different labels, such as a server's engines, make one value."""
     total: bool = False
+
+    def of(self, *samples: float) -> Reading:
+        """The samples as one value: the largest share, or their sum."""
+        value = max(samples) if self.unit == "share" else sum(samples)
+        return Reading(name=self.name, unit=self.unit, value=value, total=self.total)
 
 
 METRICS: Mapping[str, Metric] = {
     "running": Metric(name="running", unit="requests"),
     "waiting": Metric(name="waiting", unit="requests"),
-    "kv_cache": Metric(name="KV cache", unit="share", combine="max"),
+    "kv_cache": Metric(name="KV cache", unit="share"),
     "preemptions": Metric(name="preempted", unit="requests", total=True),
     "prompt": Metric(name="prompt", unit="tokens", total=True),
     "cached": Metric(name="cached prompt", unit="tokens", total=True),
@@ -66,7 +66,7 @@ METRICS: Mapping[str, Metric] = {
     "drafted": Metric(name="drafted", unit="tokens", total=True),
     "accepted": Metric(name="accepted drafts", unit="tokens", total=True),
     # Where a server tells no totals; of lately, for all its replies.
-    "acceptance": Metric(name="drafts accepted", unit="share", combine="max"),
+    "acceptance": Metric(name="drafts accepted", unit="share"),
 }
 
 _SAMPLE = re.compile(
@@ -93,26 +93,17 @@ def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ..
 
     def readings(body: bytes) -> tuple[Reading, ...]:
         text = body.decode(errors="replace")
-        samples: dict[str, list[float]] = {}
+        by_name: dict[str, list[float]] = {}
         for name, value in _SAMPLE.findall(text):
             if name in names:
-                samples.setdefault(name, []).append(float(value))
-        if not samples and (from_the_start or not _PROMETHEUS.match(text)):
+                by_name.setdefault(name, []).append(float(value))
+        if not by_name and (from_the_start or not _PROMETHEUS.match(text)):
             raise ValueError(f"none of {', '.join(sorted(names))} in it")
         values = {
-            METRICS[key]: [one for name in group for one in samples.get(name, ()) if isfinite(one)]
+            METRICS[key]: [one for name in group for one in by_name.get(name, ()) if isfinite(one)]
             for key, group in rows.items()
         }
-        return tuple(
-            Reading(
-                name=metric.name,
-                unit=metric.unit,
-                value=sum(found) if metric.combine == "sum" else max(found),
-                total=metric.total,
-            )
-            for metric, found in values.items()
-            if found
-        )
+        return tuple(metric.of(*samples) for metric, samples in values.items() if samples)
 
     return readings
 
@@ -120,11 +111,8 @@ def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ..
 class MetricsSource:
     """The counters of one server, read again and again by one task.
 
-    `address` is for a server that the run starts, whose totals begin at 0; otherwise it is the
-    endpoint's.
-
-    Raises:
-        ConfigurationInvalid: The key cannot stand in an HTTP header.
+    `address` is for a server that the run starts, whose totals begin at 0, and None while it does
+    not run; otherwise it is the endpoint's.
     """
 
     def __init__(
@@ -134,7 +122,7 @@ class MetricsSource:
         *,
         api_key: str | None,
         pause_s: float = 0.0,
-        address: Address | None = None,
+        address: Callable[[], str | None] | None = None,
     ) -> None:
         self.pause_s = pause_s
         """The least time between the end of a read and the next."""

@@ -328,10 +328,6 @@ def _source(endpoint: Endpoint, backend: Backend) -> MetricsSource | None:
     )
 
 
-def _process(backend: Backend) -> int | None:
-    return backend.process_id if isinstance(backend, EmbeddedLlamaCpp) else None
-
-
 _WIRE = replace(llamacpp.PROVIDER, title="llama.cpp, as harness starts it,", images=NEVER)
 PROVIDER = Provider(
     title="llama.cpp, started by harness",
@@ -371,6 +367,6 @@ PROVIDER = Provider(
     timings=ALWAYS,
     side_by_side="slots",
     source=_source,
-    process=_process,
+    process=lambda backend: getattr(backend, "process_id", None),
     slots=lambda endpoint: endpoint.slots,
 )

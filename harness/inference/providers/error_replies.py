@@ -70,15 +70,10 @@ a library may be "not found" that the server's model needs."""
 def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     status: int, body: bytes, *, headers: Mapping[str, str], endpoint: str, model_id: str
 ) -> InferenceError:
-    """The error that a reply with this status and body means.
+    """The error that a reply with this status and body, JSON or not, means.
 
-    Args:
-        status: HTTP status; 200 for an error inside a stream that had begun, which then may name
-            a status of its own.
-        body: JSON in any shape, or anything else.
-        headers: Of the reply, with lower-case names.
-        endpoint: Tag of the endpoint.
-        model_id: The model that was asked for.
+    The status of an error inside a stream that had begun is 200; it may name one of its own. Names
+    of `headers` are in lower case.
     """
     complaint = _read(body)
     if status == 200:

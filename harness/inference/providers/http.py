@@ -267,8 +267,7 @@ class Connection:
 
     def cut(self, how: str, *, has_begun: bool = True) -> StreamCut:
         """The error of a reply that did not come to its end."""
-        said = f"the reply was cut off: {how}"
-        return StreamCut(said, has_begun=has_begun)
+        return StreamCut(f"the reply was cut off: {how}", has_begun=has_begun)
 
     async def ask(self, url: str, fields: Mapping[str, object]) -> object:
         """The JSON of one reply, None for none; raises as `Exchange.post` and `read`."""
@@ -303,8 +302,9 @@ def too_large(error: BodyTooLong) -> ReplyTooLarge:
 
 def redirected(status: int, location: str) -> ServerError:
     """The error of a server that names another address."""
-    message = f"HTTP {status}: it redirects to {location}; is the endpoint's url right?"
-    return ServerError(message, status=status)
+    return ServerError(
+        f"HTTP {status}: it redirects to {location}; is the endpoint's url right?", status=status
+    )
 
 
 def not_connected(error: Exception, url: str) -> EndpointUnreachable:
@@ -431,11 +431,7 @@ _address = lru_cache(maxsize=64)(httpx2.URL)
 
 
 class HttpBackend(ABC):
-    """What all backends over HTTP share. The endpoint's `url` must be set.
-
-    Raises:
-        ConfigurationInvalid: The key cannot stand in an HTTP header.
-    """
+    """What all backends over HTTP share. The endpoint's `url` must be set."""
 
     def __init__(
         self, endpoint: Endpoint, access: Access, refused: RefusedFields | None = None

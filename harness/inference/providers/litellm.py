@@ -20,7 +20,6 @@ from harness.errors import (
     InferenceError,
     NotOffered,
     ServerError,
-    StreamCut,
 )
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
@@ -93,9 +92,6 @@ class LiteLLMBackend:
 
     Without a key, litellm reads its usual variables. The endpoint's `url` is left out where it is
     the provider's own.
-
-    Raises:
-        ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
 
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
@@ -217,8 +213,7 @@ class LiteLLMBackend:
         endpoint, kinds = self._endpoint, self._litellm.exceptions
         too_long = next((one for one in _causes(error) if isinstance(one, BodyTooLong)), None)
         if too_long or isinstance(error, kinds.MidStreamFallbackError):
-            cut = StreamCut(f"the reply was cut off: {error}")
-            return too_large(too_long) if too_long else cut
+            return too_large(too_long) if too_long else self._connection.cut(str(error))
         for cause in _causes(error):
             match cause:
                 case httpx.HTTPStatusError():
@@ -228,11 +223,9 @@ class LiteLLMBackend:
                 case httpx.ConnectError() | httpx.ProxyError():
                     return not_connected(cause, endpoint.url or "the provider")
                 case httpx.RemoteProtocolError() | httpx.ReadError() | httpx.WriteError():
-                    return StreamCut(
-                        "the reply was cut off: the connection broke before it began: "
-                        f"{str(cause) or type(cause).__name__}",
-                        has_begun=False,
-                    )
+                    how = str(cause) or type(cause).__name__
+                    how = f"the connection broke before it began: {how}"
+                    return self._connection.cut(how, has_begun=False)
         # What litellm raised by itself.
         if "Unmapped LLM provider for this endpoint" in str(error):
             return NotOffered(

@@ -87,7 +87,6 @@ class HttpCall:
 
 
 HTTP_CALL: ContextVar[HttpCall | None] = ContextVar("HTTP_CALL", default=None)
-"""The call under way."""
 
 
 @asynccontextmanager

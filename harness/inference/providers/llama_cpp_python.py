@@ -189,13 +189,7 @@ class Ending:
 
 
 class LlamaCppEngine:
-    """A loaded model. Whatever computes belongs in its thread, by way of `compute`.
-
-    Raises:
-        ModelFileInvalid: The file is missing or llama.cpp refuses it.
-        LoadFailed: There is no memory for it, or no GPU.
-        ConfigurationInvalid: The package is not installed.
-    """
+    """A loaded model. Whatever computes belongs in its thread, by way of `compute`."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint

@@ -26,10 +26,10 @@ from harness.inference.providers.provider import (
     Extras,
     HostReport,
     Provider,
-    ms_as_ns,
+    as_ns,
     remedies,
 )
-from harness.inference.providers.server_host import Answer, ServerHost, ServerPages, until
+from harness.inference.providers.server_host import Answer, ServerHost, ServerPages, in_time, until
 from harness.inference.reply_in_progress import ServerTimings
 
 _METRICS_SWITCH: Final = "--metrics"
@@ -46,8 +46,8 @@ def times(extras: Extras) -> ServerTimings | None:
     if not extras.timings:
         return None
     return ServerTimings(
-        prefill_ns=ms_as_ns(extras.timings.get("prompt_ms")),
-        decode_ns=ms_as_ns(extras.timings.get("predicted_ms")),
+        prefill_ns=as_ns(extras.timings.get("prompt_ms")),
+        decode_ns=as_ns(extras.timings.get("predicted_ms")),
     )
 
 
@@ -101,8 +101,7 @@ def slot_readings(body: bytes) -> tuple[Reading, ...]:
     if not slots or None in held:
         return ()
     share = sum(filter(None, held)) / sum(slot.n_ctx for slot in slots)
-    kv_cache = METRICS["kv_cache"]
-    return (Reading(name=kv_cache.name, unit=kv_cache.unit, value=share),)
+    return (METRICS["kv_cache"].of(share),)
 
 
 COUNTERS = Counters(
@@ -133,7 +132,7 @@ class RouterHost(ServerHost):
 
     async def load(self) -> None:
         """Has it loaded."""
-        async with self.in_time("load"):
+        async with in_time(self.endpoint, "load"):
             before = await self._status()
             if before["value"] == "loaded":
                 return
@@ -156,7 +155,7 @@ class RouterHost(ServerHost):
 
         Calls under way are cut off, some only after the router has waited 10 s (`stop-timeout`).
         """
-        async with self.in_time("unload"):
+        async with in_time(self.endpoint, "unload"):
             await self._let_go()
 
     async def report(self) -> HostReport:

@@ -107,11 +107,7 @@ class Engine(ABC):
     async def load(self) -> None:
         """Makes the model resident, unless it is; takes from tenths of a second to minutes.
 
-        Raises:
-            ModelFileInvalid: The file is missing or llama.cpp refuses it.
-            LoadFailed: There is no memory for it, no such GPU as the endpoint's device, it took
-                longer than `load_timeout_s`, or the engine crashed.
-            ConfigurationInvalid: The engine's package is not installed.
+        Raises what `Host.load` does, and `ConfigurationInvalid` without the engine's package.
         """
         if not self.is_loaded:
             await self.unload()  # an engine that has died still holds what it had

@@ -34,6 +34,7 @@ from harness.inference.providers.server_host import (
     ServerFacts,
     ServerHost,
     ServerPages,
+    in_time,
     until,
 )
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings, as_count
@@ -224,12 +225,8 @@ def _model_fields(
 # --- its pages -------------------------------------------------------------------------------
 
 
-def same_model(one: str, other: str) -> bool:
-    """Whether Ollama takes two names for the same: `M` is `registry.ollama.ai/library/m:latest`."""
-    return _whole_name(one) == _whole_name(other)
-
-
 def _whole_name(name: str) -> str:
+    """The name in full, as Ollama reads it: `M` is `registry.ollama.ai/library/m:latest`."""
     whole = name.lower()
     for place in _DEFAULT_PLACES:
         whole = whole.removeprefix(place)
@@ -251,8 +248,8 @@ def _entry(listed: object, model_id: str) -> Any:  # noqa: ANN401 - JSON
 
     A loaded one's `size` is all memory that its runner has allocated, 0 while that is unknown.
     """
-    models = rows(at(listed, "models"))
-    return next((one for one in models if same_model(text_at(one, "name"), model_id)), None)
+    models, name = rows(at(listed, "models")), _whole_name(model_id)
+    return next((model for model in models if _whole_name(text_at(model, "name")) == name), None)
 
 
 async def _served(pages: ServerPages) -> ModelMetadata | None:
@@ -299,7 +296,7 @@ class OllamaHost(ServerHost):
 
     async def load(self) -> None:
         """Loads it with the options that calls will have."""
-        async with self.in_time("load"):
+        async with in_time(self.endpoint, "load"):
             if await self._find() is not None:
                 await self._ask_to_load()
                 return
@@ -308,7 +305,7 @@ class OllamaHost(ServerHost):
 
     async def unload(self) -> None:
         """Unloads it, and waits until its runner has ended."""
-        async with self.in_time("unload"):
+        async with in_time(self.endpoint, "unload"):
             await until(self._is_gone)
 
     async def report(self) -> HostReport:
@@ -326,7 +323,7 @@ class OllamaHost(ServerHost):
 
     async def footprint(self) -> Footprint | None:
         """What it will take, as its file's header says; None if Ollama does not list its size."""
-        async with self.in_time("describe"):
+        async with in_time(self.endpoint, "describe"):
             # Verbose, since values that differ by layer are left out else.
             fields = {"model": self.endpoint.model_id, "verbose": True}
             shown = self._read(await self.ask("POST", "/api/show", fields))
@@ -444,5 +441,4 @@ PROVIDER = Provider(
     side_by_side="OLLAMA_NUM_PARALLEL in its environment",
     health="/",
     counters=Counters(path="/api/ps", read=_readings),
-    takes_context=True,
 )

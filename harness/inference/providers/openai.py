@@ -27,10 +27,9 @@ from harness.inference.providers.provider import (
     Extras,
     Fields,
     Provider,
+    as_ns,
     by_template,
-    ms_as_ns,
     remedies,
-    s_as_ns,
 )
 from harness.inference.providers.server_host import ServerPages
 from harness.inference.reply_in_progress import ServerTimings
@@ -148,8 +147,8 @@ def _tgi_times(extras: Extras) -> ServerTimings | None:
     They do not separate prefill from decode: the time per token is the whole inference, divided by
     the tokens.
     """
-    validation_ns = ms_as_ns(extras.headers.get("x-validation-time"))
-    queue_ns = ms_as_ns(extras.headers.get("x-queue-time"))
+    validation_ns = as_ns(extras.headers.get("x-validation-time"))
+    queue_ns = as_ns(extras.headers.get("x-queue-time"))
     if validation_ns is None or queue_ns is None:
         return None
     return ServerTimings(queue_ns=validation_ns + queue_ns)
@@ -246,12 +245,11 @@ TENSORRT_LLM = Provider(
 
 def _tabby_times(extras: Extras) -> ServerTimings | None:
     """Fields of the usage, in seconds."""
-    prefill_ns = s_as_ns(extras.usage.get("prompt_time"))
+    prefill_ns = as_ns(extras.usage.get("prompt_time"), "s")
     if prefill_ns is None:
         return None
-    return ServerTimings(
-        prefill_ns=prefill_ns, decode_ns=s_as_ns(extras.usage.get("completion_time"))
-    )
+    decode_ns = as_ns(extras.usage.get("completion_time"), "s")
+    return ServerTimings(prefill_ns=prefill_ns, decode_ns=decode_ns)
 
 
 async def _tabby_served(pages: ServerPages) -> ModelMetadata | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from harness.errors import NotOffered
 from harness.hardware import Footprint, GgufHeader, Loading
@@ -256,9 +256,6 @@ class Provider:
     holds_one_model: bool = False
     slots: Callable[[Endpoint], int | None] = lambda endpoint: endpoint.max_parallel
     """How many calls a model answers at once, by the endpoint's settings."""
-    takes_context: bool = False
-    """Whether each call says how long a context the model has; with another one, the server loads
-    the model again."""
 
 
 def check_offers(request: ChatRequest, provider: Provider) -> None:
@@ -275,18 +272,9 @@ def check_offers(request: ChatRequest, provider: Provider) -> None:
         )
 
 
-def ms_as_ns(value: object) -> int | None:
-    """Milliseconds of a reply, a number or a text, as nanoseconds; None for neither."""
-    return _as_ns(value, 1_000_000)
-
-
-def s_as_ns(value: object) -> int | None:
-    """The same of seconds."""
-    return _as_ns(value, 1_000_000_000)
-
-
-def _as_ns(value: Any, unit_ns: int) -> int | None:  # noqa: ANN401 - JSON, or a header
+def as_ns(value: Any, unit: Literal["ms", "s"] = "ms") -> int | None:  # noqa: ANN401 - JSON, a header
+    """A time that a reply reports, as a number or a text; None for anything else."""
     try:
-        return round(float(value) * unit_ns)
+        return round(float(value) * (1_000_000 if unit == "ms" else 1_000_000_000))
     except (TypeError, ValueError, OverflowError):
         return None

@@ -130,8 +130,8 @@ async def served_metadata(
     Names can be made up: llama-server ignores the name it is asked for, vLLM serves under any
     (`--served-model-name`), and a bare tag of Ollama's hides how the weights are packed.
 
-    None, never an error, if the server does not tell: the first call will say what is wrong. Only
-    endpoints with `tells_model` are asked. `timeout_s` is for all of it.
+    None, never an error, if the server does not tell: the first call will say what is wrong.
+    `timeout_s` is for all of it.
     """
     served = provider_of(endpoint).served
     if served is None:
@@ -149,19 +149,11 @@ async def served_metadata(
     return None if told == ModelMetadata() else told
 
 
-def tells_model(endpoint: Endpoint) -> bool:
-    """Whether an endpoint's server reports which model it really serves."""
-    return provider_of(endpoint).served is not None
-
-
 async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> ServerFacts:
     """The facts about an endpoint's server; None if not reported within seconds.
 
     Ask once the model has been called: some servers know its context only then. A managed API is
     not asked, and all of its facts are None.
-
-    Raises:
-        ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
     provider = provider_of(endpoint)
     if endpoint.path is not None:
@@ -224,11 +216,7 @@ def slots_source(
 def metrics_source(
     endpoint: Endpoint, backend: Backend, *, api_key: str | None = None
 ) -> MetricsSource | None:
-    """The counters of an endpoint's server; None for a kind that has none.
-
-    Raises:
-        ConfigurationInvalid: The key cannot stand in an HTTP header.
-    """
+    """The counters of an endpoint's server; None for a kind that has none."""
     provider = provider_of(endpoint)
     if provider.source is not None:
         return provider.source(endpoint, backend)

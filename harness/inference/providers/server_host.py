@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -86,9 +86,6 @@ class ServerPages:
         model_id: The model that is asked about.
         of_model: Names it in an address: a router has a page for each.
         answered: Whether the server has answered at all.
-
-    Raises:
-        ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
 
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
@@ -176,12 +173,6 @@ class ServerHost(ServerPages):
             raise self.misread(answer)
         return fields
 
-    # --- limits ------------------------------------------------------------------------------
-
-    def in_time(self, doing: str) -> AbstractAsyncContextManager[None]:
-        """Ends the block after `load_timeout_s`; see the function."""
-        return in_time(self.endpoint, doing)
-
     @asynccontextmanager
     async def or_else(self, undo: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
         """Undoes the block if it raises or is cancelled.
@@ -203,12 +194,7 @@ class ServerHost(ServerPages):
         return self._connection.refusal(answer.body, status=answer.status)
 
     def failure(self, answer: Answer, *, doing: str) -> InferenceError:
-        """The error of a load or unload that was refused.
-
-        Args:
-            answer: The refusal.
-            doing: The verb for the error: `load`.
-        """
+        """The error of a load or unload that was refused; `doing` is its verb: `load`."""
         error = self.refusal(answer)
         if isinstance(error, AuthenticationFailed):
             return AuthenticationFailed(
@@ -241,9 +227,7 @@ class ServerHost(ServerPages):
 
 @asynccontextmanager
 async def in_time(endpoint: Endpoint, doing: str) -> AsyncIterator[None]:
-    """Ends the block after the endpoint's `load_timeout_s`.
-
-    `doing` is the verb for the error: `load`.
+    """Ends the block after the endpoint's `load_timeout_s`; `doing` is the error's verb: `load`.
 
     Raises:
         LoadFailed: The block took longer.

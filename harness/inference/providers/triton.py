@@ -26,7 +26,13 @@ from harness.inference.json_text import at, names, parsed, rows, text_at
 from harness.inference.providers.http import Access, HttpBackend
 from harness.inference.providers.openai_wire import ONLY_TOP_P, finish_reason, wire_fields
 from harness.inference.providers.provider import NEVER, HostReport, Provider, check_offers, remedies
-from harness.inference.providers.server_host import ServerFacts, ServerHost, ServerPages, until
+from harness.inference.providers.server_host import (
+    ServerFacts,
+    ServerHost,
+    ServerPages,
+    in_time,
+    until,
+)
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message, Role
@@ -204,7 +210,7 @@ class TritonHost(ServerHost):
 
     async def load(self) -> None:
         """Has it loaded."""
-        async with self.in_time("load"):
+        async with in_time(self.endpoint, "load"):
             if await self._is_there():
                 return
             async with self.or_else(self._let_go):
@@ -212,7 +218,7 @@ class TritonHost(ServerHost):
 
     async def unload(self) -> None:
         """Waits until the calls under way have ended."""
-        async with self.in_time("unload"):
+        async with in_time(self.endpoint, "unload"):
             if not await self._is_gone():
                 await self._let_go()
 
