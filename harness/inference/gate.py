@@ -26,7 +26,7 @@ from harness.errors import HarnessError, InferenceError, Overloaded, QueueFull, 
 from harness.inference.health import OutageReason, is_replicas_fault, outage_of, pause_s
 from harness.inference.request import ChatRequest, Request
 from harness.inference.structured import FoundOnce
-from harness.inference.waiting import Waiter, WaitingLine
+from harness.inference.waiting import PlaceWaiter, WaitingLine
 from harness.log import log_warning
 from harness.trace import Tracer, describe, events
 
@@ -93,7 +93,7 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReplicaPlace:
     """A call's place at a replica."""
 
     replica: int
@@ -107,7 +107,7 @@ class Place:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Waiter(Waiter[Place]):
+class _GateWaiter(PlaceWaiter[ReplicaPlace]):
     order: tuple[int, ...]
     tried: set[int]
     may_wait: bool
@@ -146,7 +146,7 @@ class Gate:
         self._reason = f"max_parallel = {max_parallel}"
         self._asked = FoundOnce(True if max_parallel is not None else None)
         self._max_queue = max_queue
-        self._waiting = WaitingLine[_Waiter, Place](
+        self._waiting = WaitingLine[_GateWaiter, ReplicaPlace](
             tracer=tracer, serve=self._serve, why=self._why, take_back=self._give_back
         )
         self._numbers = count()
@@ -164,7 +164,7 @@ class Gate:
     @asynccontextmanager
     async def passed(
         self, request: Request, *, tried: set[int] | None = None, may_wait: bool = True
-    ) -> AsyncIterator[Place]:
+    ) -> AsyncIterator[ReplicaPlace]:
         """Begins when the call may be sent, and gives its place back at the end.
 
         `tried` has the replicas that have failed it, which are avoided; this one is added if it
@@ -231,7 +231,7 @@ class Gate:
         """Whether no replica answers."""
         return all(replica.outage for replica in self._replicas)
 
-    def is_back(self, place: Place) -> None:
+    def is_back(self, place: ReplicaPlace) -> None:
         """A replica answers, or begins to; calls that wait for it go on."""
         replica = self._replicas[place.replica]
         if replica.outage is None:
@@ -251,11 +251,11 @@ class Gate:
                 waiter.changed.set()  # from now on it waits for a place
         self._serve()
 
-    async def _place(self, request: Request, tried: set[int], *, may_wait: bool) -> Place:
+    async def _place(self, request: Request, tried: set[int], *, may_wait: bool) -> ReplicaPlace:
         names = [replica.name for replica in self._replicas]
         order = (0,) if len(names) == 1 else preference(stable_prefix(request), names)
         priority = request.priority if isinstance(request, ChatRequest) else 0
-        waiter = _Waiter(
+        waiter = _GateWaiter(
             rank=(-priority, next(self._numbers)),  # then first come, first served
             order=order,
             tried=tried,
@@ -274,7 +274,7 @@ class Gate:
             self._waiting.settle(waiter, refusal=QueueFull(message, endpoint=request.model))
         return await self._waiting.place_of(waiter)
 
-    def _why(self, waiter: _Waiter) -> events.Happening:
+    def _why(self, waiter: _GateWaiter) -> events.Happening:
         if self.is_down:
             return events.Hold("measured", self._replicas[waiter.order[0]].outage)
         return events.Queue(source="measured", place_of=self._place_of, reason=self._reason)
@@ -282,9 +282,9 @@ class Gate:
     def _states(self) -> list[ReplicaState]:
         now_ns = self._tracer.now_ns()
         waiting = Counter(waiter.order[0] for waiter in self._waiting)
-        return [one.state(now_ns, waiting[number]) for number, one in enumerate(self._replicas)]
+        return [replica.state(now_ns, waiting[n]) for n, replica in enumerate(self._replicas)]
 
-    def _give_back(self, place: Place) -> None:
+    def _give_back(self, place: ReplicaPlace) -> None:
         self._replicas[place.replica].under_way -= 1
         self._serve()
 
@@ -303,7 +303,7 @@ class Gate:
             number, reason = chosen
             replica = self._replicas[number]
             replica.under_way += 1
-            place = Place(number, reason, replica.name, bool(replica.outage), waiter.is_held)
+            place = ReplicaPlace(number, reason, replica.name, bool(replica.outage), waiter.is_held)
             self._waiting.settle(waiter, place)
             states = self._states()
             refused.clear()
@@ -362,17 +362,17 @@ class Gate:
                 self._waiting.settle(waiter, refusal=self._end)
 
     async def _ask_for_slots(self) -> bool:
-        asked = [replica for replica in self._replicas if replica.slots is not None]
-        if asked:
+        replicas = [replica for replica in self._replicas if replica.slots is not None]
+        if replicas:
             with self._tracer.span(events.AskSlots()) as span:
-                told = await asyncio.gather(*(one.slots() for one in asked if one.slots))
-                known = [slots for slots in told if slots is not None]
-                for replica, slots in zip(asked, told, strict=True):
+                counts = await asyncio.gather(*(r.slots() for r in replicas if r.slots))
+                reported = [slots for slots in counts if slots is not None]
+                for replica, slots in zip(replicas, counts, strict=True):
                     # One that does not answer now has as many as the least of the others.
-                    replica.places = slots or min(known, default=None)
-                span.set(slots=sum(known) if known else None)
+                    replica.places = slots or min(reported, default=None)
+                span.set(slots=sum(reported) if reported else None)
             self._place_of = "slots"
-            self._reason = f"slots: all {sum(known)} of the server's are taken"
+            self._reason = f"slots: all {sum(reported)} of the server's are taken"
         return True
 
 
@@ -407,7 +407,7 @@ def preference(prefix: str, names: Sequence[str]) -> tuple[int, ...]:
     """
     digest = hashlib.sha256(prefix.encode("utf-8", "replace")).digest()
     weights = [hashlib.sha256(digest + name.encode()).digest() for name in names]
-    return tuple(sorted(range(len(names)), key=lambda one: weights[one], reverse=True))
+    return tuple(sorted(range(len(names)), key=lambda n: weights[n], reverse=True))
 
 
 def most_for_one(loads: Collection[int]) -> int:
@@ -426,14 +426,14 @@ def choice(
     if not up:
         return None
     untried = [number for number in up if number not in tried] or up
-    usable = [one for one in untried if not states[one].is_out] or untried
+    usable = [number for number in untried if not states[number].is_out] or untried
     home = usable[0]
     is_new = int(home != order[0])  # of the load of its home, where it does not wait
-    bound = most_for_one([states[one].load + is_new * (one == home) for one in usable])
+    bound = most_for_one([states[number].load + is_new * (number == home) for number in usable])
     stays = states[home].load + is_new <= bound
     # While it may wait at home, only one that does nothing takes it from there.
-    most = 0 if stays else bound - 1
-    spare = [one for one in usable[1:] if states[one].has_place and states[one].load <= most]
+    highest = 0 if stays else bound - 1
+    spare = [n for n in usable[1:] if states[n].has_place and states[n].load <= highest]
     if states[home].has_place and (stays or not spare):
         return home, "failed over" if is_new else "prefix"
     if not spare:

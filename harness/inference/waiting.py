@@ -15,11 +15,11 @@ from typing import Any, Generic, TypeVar, cast
 from harness.trace import Tracer, events
 
 PlaceT = TypeVar("PlaceT")
-WaiterT = TypeVar("WaiterT", bound="Waiter[Any]")
+WaiterT = TypeVar("WaiterT", bound="PlaceWaiter[Any]")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Waiter(Generic[PlaceT]):
+class PlaceWaiter(Generic[PlaceT]):
     """A call that waits."""
 
     rank: tuple[int, ...]

@@ -38,7 +38,7 @@ from harness.inference.request import Effort, JsonSchema
 
 def _times(extras: Extras) -> ServerTimings | None:
     readers = (llamacpp.times, vllm.times, _tabby_times, _tgi_times)
-    return next((told for reader in readers if (told := reader(extras))), None)
+    return next((timings for reader in readers if (timings := reader(extras))), None)
 
 
 _OFF_BY_TYPE = re.compile(

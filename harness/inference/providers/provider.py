@@ -12,7 +12,7 @@ from harness.hardware import Footprint, GgufHeader, Loading
 from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
 from harness.inference.model_identity import ModelMetadata
-from harness.inference.providers.counters import MetricsSource, Reading
+from harness.inference.providers.counters import MetricsSource, Sample
 from harness.inference.providers.http import Access
 from harness.inference.providers.server_host import ServerFacts, ServerPages
 from harness.inference.reply_in_progress import ServerTimings
@@ -72,9 +72,9 @@ def remedies(where: str, **changes: str | tuple[str, ...]) -> dict[Aim, tuple[st
     """The changes by the names of aims, each with where it is made: `start vLLM with …`."""
     return {
         Aim[name.upper()]: tuple(
-            where + one for one in ((said,) if isinstance(said, str) else said)
+            where + change for change in ((texts,) if isinstance(texts, str) else texts)
         )
-        for name, said in changes.items()
+        for name, texts in changes.items()
     }
 
 
@@ -97,7 +97,7 @@ class Counters:
 
     path: str
     """Below the server's root."""
-    read: Callable[[bytes], tuple[Reading, ...]]
+    read: Callable[[bytes], tuple[Sample, ...]]
     """Raises ValueError for a page of another kind."""
     switch: Switch = ALWAYS
     pause_s: float = 0.0

@@ -89,9 +89,9 @@ def connect(endpoint: Endpoint, access: Access | None = None) -> Backend:
 def knowledge_of(endpoint: Endpoint) -> tuple[SchemaKnowledge, ToolKnowledge]:
     """How an endpoint's server treats schemas and tools, as far as known before a test."""
     provider = provider_of(endpoint)
-    known: ToolMode | None = "native" if provider.refuses_tools else None
+    mode: ToolMode | None = "native" if provider.refuses_tools else None
     tools = ToolKnowledge(
-        endpoint.tools or ("typed" if provider.tools is NEVER else known),
+        endpoint.tools or ("typed" if provider.tools is NEVER else mode),
         requires_calls=provider.requires_calls or endpoint.tools == "native",
     )
     return SchemaKnowledge(endpoint.structured, strict=provider.strict_schemas), tools
@@ -143,10 +143,10 @@ async def served_metadata(
     async with aclosing(pages):
         try:
             async with asyncio.timeout(timeout_s):
-                told = await served(pages)
+                metadata = await served(pages)
         except TimeoutError:
             return None
-    return None if told == ModelMetadata() else told
+    return None if metadata == ModelMetadata() else metadata
 
 
 async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> ServerFacts:
@@ -179,12 +179,11 @@ async def _openai_facts(pages: ServerPages, provider: Provider) -> ServerFacts:
     listed = await pages.json(f"{pages.v1}/models")
     metrics = context_tokens = slots = None
     if provider.counters:
-        page = await pages.page(provider.counters.path, params=pages.of_model)
-        metrics = page is not None
+        metrics = await pages.page(provider.counters.path, params=pages.of_model) is not None
     if context := provider.context:
-        told = await pages.json(context.path, params=pages.of_model)
-        context_tokens = whole(at(told, *context.keys, model_id=pages.model_id))
-        slots = whole(at(told, context.slots)) if context.slots else None
+        document = await pages.json(context.path, params=pages.of_model)
+        context_tokens = whole(at(document, *context.keys, model_id=pages.model_id))
+        slots = whole(at(document, context.slots)) if context.slots else None
     return ServerFacts(
         models=names(at(listed, "data"), "id"),
         context_tokens=context_tokens,
@@ -207,8 +206,8 @@ def slots_source(
 
     async def ask() -> int | None:
         async with aclosing(ServerPages(endpoint, Access(api_key=api_key))) as pages:
-            told = await pages.json(page.path, params=pages.of_model)
-        return whole(at(told, str(page.slots))) or None
+            document = await pages.json(page.path, params=pages.of_model)
+        return whole(at(document, str(page.slots))) or None
 
     return ask
 

@@ -22,7 +22,7 @@ from harness.errors import (
 from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import parsed
 from harness.inference.providers.error_replies import words_of
-from harness.inference.providers.http import Access, BodyTooLong, Connection
+from harness.inference.providers.http import Access, BodyTooLong, HttpConnection
 
 CLEARING_UP_S: Final = 10.0
 """Longest that undoing a load takes."""
@@ -40,7 +40,7 @@ _LONGEST_PAUSE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Page:
     """A server's answer, whatever its status."""
 
     status: int
@@ -91,7 +91,7 @@ class ServerPages:
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
         assert endpoint.url is not None
         self.endpoint = endpoint
-        self._connection = Connection(endpoint, api_key=access.api_key)
+        self._connection = HttpConnection(endpoint, api_key=access.api_key)
         self.root = self._connection.root
         self.v1 = self._connection.base.removeprefix(self.root)
         self.model_id = endpoint.model_id
@@ -109,7 +109,7 @@ class ServerPages:
         body: object = None,
         *,
         params: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> Page:
         """Fetches a page, or posts JSON, and waits for the whole answer.
 
         Raises:
@@ -129,7 +129,7 @@ class ServerPages:
                 f"{type(error).__name__} {error}".rstrip()
             ) from error
         self.answered = True
-        return Answer(status=response.status_code, body=response.content)
+        return Page(status=response.status_code, body=response.content)
 
     async def page(
         self, path: str, *, params: Mapping[str, str] | None = None, post: object = None
@@ -160,7 +160,7 @@ class ServerHost(ServerPages):
     A subclass has `load`, `unload` and `report`.
     """
 
-    def fields(self, answer: Answer) -> Mapping[str, object]:
+    def fields(self, answer: Page) -> Mapping[str, object]:
         """The JSON object of an answer.
 
         Raises:
@@ -189,11 +189,11 @@ class ServerHost(ServerPages):
 
     # --- errors ------------------------------------------------------------------------------
 
-    def refusal(self, answer: Answer) -> InferenceError:
+    def refusal(self, answer: Page) -> InferenceError:
         """The error of a refused request, in the server's own words."""
         return self._connection.refusal(answer.body, status=answer.status)
 
-    def failure(self, answer: Answer, *, doing: str) -> InferenceError:
+    def failure(self, answer: Page, *, doing: str) -> InferenceError:
         """The error of a load or unload that was refused; `doing` is its verb: `load`."""
         error = self.refusal(answer)
         if isinstance(error, AuthenticationFailed):
@@ -216,7 +216,7 @@ class ServerHost(ServerPages):
             code="server.not-manageable",
         )
 
-    def misread(self, answer: Answer) -> LoadFailed:
+    def misread(self, answer: Page) -> LoadFailed:
         """The error of an answer that a server of this kind does not give."""
         return LoadFailed(
             f"the server at {self.root} does not answer as its backend should: "
