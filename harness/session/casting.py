@@ -15,7 +15,7 @@ from harness.inference.model_identity import (
     serve_alike,
     served_identity,
 )
-from harness.inference.providers.registry import served_metadata, tells_model
+from harness.inference.providers.registry import provider_of, served_metadata
 from harness.log import log_notice, warnings_heard_by
 from harness.session.roles import EVALUATOR, PRODUCER, Roles
 from harness.session.separation import (
@@ -122,7 +122,7 @@ class Casting:
             for endpoint in (*reachable, *in_use)
             if endpoint.urls or endpoint in reachable
         }
-        to_ask = [endpoint for endpoint in compared.values() if tells_model(endpoint)]
+        to_ask = [endpoint for endpoint in compared.values() if provider_of(endpoint).served]
         if not to_ask:
             return
         with tracer.span(events.AskServers([endpoint.tag for endpoint in to_ask])) as span:

@@ -26,7 +26,7 @@ from harness.inference import (
     provider_of,
     server_address,
 )
-from harness.inference.client import Line
+from harness.inference.client import Route
 from harness.inference.gate import Gate, Lease, Replica
 from harness.inference.providers.http import Access
 from harness.inference.providers.registry import (
@@ -209,7 +209,7 @@ async def open_models(
         knowledge = _knowledge(endpoints)
 
         # 3. The way to each.
-        lines = {}
+        routes = {}
         for tag, opening in opened.items():
             is_scripted = opening.endpoint.backend == "scripted"
             ones = opening.replicas or (opening,)
@@ -222,11 +222,10 @@ async def open_models(
                 lease=_lease(opening, budget=budget if tag in tenants else None, called=called),
                 tracer=tracer,
             )
-            lines[tag] = Line(
+            routes[tag] = Route(
                 endpoint=opening.endpoint,
-                backend=ones[0].backend,
+                backends=tuple(of.backend for of in ones),
                 gate=gate,
-                others=tuple(of.backend for of in ones[1:]),
                 schemas=None if is_scripted else knowledge[tag][0],
                 tools=None if is_scripted else knowledge[tag][1],
                 identity=opening.identity,
@@ -234,7 +233,7 @@ async def open_models(
                 error=opening.error,
             )
         yield OpenModels(
-            client=Client(lines=lines, tracer=tracer, cache=cache, warn=warn), budget=budget
+            client=Client(routes=routes, tracer=tracer, cache=cache, warn=warn), budget=budget
         )
 
 
