@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from demo import DemoRun, made_once, run_demo
 from hypothesis import settings
+from installed import Distribution, installer
 
 pytest_plugins = ["pytester"]
 
@@ -111,3 +112,9 @@ def demo_model() -> Path:
     assert package is not None
     assert package.submodule_search_locations is not None
     return next(Path(package.submodule_search_locations[0]).glob("*.gguf"))
+
+
+@pytest.fixture
+def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Distribution:
+    """Installs distributions for one test."""
+    return installer(tmp_path, monkeypatch)

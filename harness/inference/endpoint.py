@@ -9,17 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import httpx2
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.types import PositiveFloat
 
-from harness.errors import Mistake
+from harness.errors import Mistake, did_you_mean
 from harness.hardware import CacheType, parse_bytes
 from harness.inference.completion import StructuredMode, ToolMode
 from harness.inference.health import RetryPolicy
 from harness.inference.request import Effort
+from harness.plugins import plugin_names
 
 WireName = Literal[
     "openai",
@@ -109,8 +110,8 @@ class Endpoint(BaseModel):
 
     tag: str = Field(min_length=1)
     """The name that pipelines and roles use."""
-    backend: BackendName = "openai"
-    """The server's kind, and so its protocol."""
+    backend: str = "openai"
+    """The server's kind, and so its protocol: a `BackendName`, or a provider that is installed."""
     url: str | None = None
     """Base address, with `/v1` if the server speaks OpenAI's protocol."""
     urls: tuple[str, ...] = ()
@@ -256,6 +257,17 @@ class Endpoint(BaseModel):
         if filled.get("repeatable"):
             filled.setdefault("slots", 1)
         return filled
+
+    @field_validator("backend")
+    @classmethod
+    def _is_known(cls, backend: str) -> str:
+        shipped = get_args(BackendName)
+        if backend in shipped or backend in (installed := plugin_names("providers")):
+            return backend
+        raise Mistake(
+            f"there is no backend '{backend}'; " + did_you_mean(backend, [*shipped, *installed]),
+            code="endpoint.backend-unknown",
+        )
 
     @field_validator("need_bytes", "max_reply_bytes", mode="before")
     @classmethod

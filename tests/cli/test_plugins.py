@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from command import harness
+from installed import Distribution
 from pipelines import ECHO
 
 from harness.errors import ConfigurationInvalid
@@ -26,23 +25,12 @@ def export_lines(journal, target):
     return f"{target.output} written"
 """
 
-Distribution = Callable[[str, str], None]
-
 
 @pytest.fixture
-def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Distribution:
-    """Installs one with these entry points; its one module is `added`."""
+def distribution(distribution: Distribution, tmp_path: Path) -> Distribution:
+    """With a module `added` that has a command and an exporter."""
     (tmp_path / "added.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "added", raising=False)
-
-    def install(name: str, entry_points: str) -> None:
-        info = tmp_path / f"{name}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(entry_points)
-
-    return install
+    return distribution
 
 
 def test_ray_and_otlp_are_found_as_what_others_add_is() -> None:

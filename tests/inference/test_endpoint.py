@@ -47,7 +47,7 @@ GGUF = "missing.gguf"
             )
             for text in ("ten minutes", "1h30", "")
         ),
-        ({"url": URL, "backend": "ollma"}, "literal_error"),
+        ({"url": URL, "backend": "ollma"}, "endpoint.backend-unknown"),
         ({"url": URL, "modelid": "x"}, "extra_forbidden"),
         ({"url": URL, "timeout_s": 0}, "greater_than"),
         ({"url": URL, "device": "auto"}, "endpoint.device-of-server"),

@@ -11,12 +11,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from functools import cache
 
 from harness.errors import ConfigurationInvalid
 from harness.hardware import GgufHeader, Loading
 from harness.inference.backend import Backend
 from harness.inference.completion import ToolMode
-from harness.inference.endpoint import BackendName, Endpoint
+from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import at, names, whole
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.providers import (
@@ -36,6 +37,7 @@ from harness.inference.providers.provider import NEVER, Host, Provider
 from harness.inference.providers.server_host import ServerFacts, ServerPages
 from harness.inference.structured import SchemaKnowledge
 from harness.inference.tool_offers import ToolKnowledge
+from harness.plugins import load_plugin
 
 _SERVED_TIMEOUT_S = 5.0
 
@@ -47,7 +49,7 @@ def _scripted(endpoint: Endpoint, _access: Access) -> Backend:
     )
 
 
-PROVIDERS: Mapping[BackendName, Provider] = {
+PROVIDERS: Mapping[str, Provider] = {
     "openai": openai.OTHER,
     "llamacpp": llamacpp.PROVIDER,
     "vllm": vllm.PROVIDER,
@@ -71,7 +73,19 @@ PROVIDERS: Mapping[BackendName, Provider] = {
 
 def provider_of(endpoint: Endpoint) -> Provider:
     """The provider of an endpoint's backend."""
-    return PROVIDERS[endpoint.backend]
+    return PROVIDERS.get(endpoint.backend) or _installed(endpoint.backend)
+
+
+@cache
+def _installed(name: str) -> Provider:
+    provider = load_plugin("providers", name)
+    if not isinstance(provider, Provider):
+        raise ConfigurationInvalid(
+            f"the provider '{name}' that is installed is of type {type(provider).__name__}, not "
+            "harness.inference.providers.provider.Provider",
+            code="plugin.broken",
+        )
+    return provider
 
 
 def connect(endpoint: Endpoint, access: Access | None = None) -> Backend:
