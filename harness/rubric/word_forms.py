@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 
-from harness.text.folding import composed, folded, phrase_pattern
+from harness.text.folding import composed, folded, has_phrase
 from harness.text.languages import Language
 from harness.text.words import words
 
@@ -20,7 +20,7 @@ def phrases_in(
 ) -> list[str]:
     """The phrases that stand in a text; with `forms`, in any form of their words."""
     searched = folded(text, language)
-    found = {one for one in phrases if phrase_pattern(folded(one, language)).search(searched)}
+    found = {one for one in phrases if has_phrase(searched, folded(one, language))}
     if forms and language is not None:
         lemmas = _lemmas_of(text, language)
         found |= {one for one in phrases if _stands_in(_lemmas_of(one, language), lemmas)}

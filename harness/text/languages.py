@@ -62,9 +62,10 @@ def stemmers() -> tuple[str, ...]:
     return tuple(sorted(name for name, _, _ in _table().values() if name))
 
 
-_UNSPACED = re.compile(f"[{UNSPACED}]")
+_UNSPACED = re.compile(f"[{UNSPACED}]+")
 
 
 def has_blanks(text: str) -> bool:
     """Whether blanks part its words, but for a tenth of the letters at most."""
-    return len(_UNSPACED.findall(text)) * 10 <= sum(map(str.isalnum, text))
+    unspaced = sum(map(len, _UNSPACED.findall(text)))
+    return not unspaced or unspaced * 10 <= sum(map(str.isalnum, text))

@@ -15,17 +15,17 @@ from harness.text.languages import Language
 
 # A blank line, or the end of a line before a list item or a heading.
 _BREAK = re.compile(
-    r"(?<=\S)[ \t]*(?>\r\n?|\n)"
-    r"(?:[ \t]*(?>\r\n?|\n)\s*|(?=[ \t]*(?:[-*+]|\d{1,3}[.)]|\#{1,6})[ \t]))"
+    r"(?:\n|\r(?!\n))(?:[ \t]*[\r\n]\s*|(?=[ \t]*(?:[-*+]|\d{1,3}[.)]|\#{1,6})[ \t]))"
 )
 # These end a sentence by themselves.
 _FULL_STOPS = "。！？｡．।॥۔؟։።፧။។៕៚།༎܀߹꧉׃᠃"
 _CLOSING = "\"'”’»›)\\]*_`」』）】"  # what closes together with a sentence
 _REFERENCE = r"\[\^?\w{1,8}\]"
 # sentencex leaves sentences in brackets together, and what ends with a unit, as `0.2 s.`.
+# One class of first signs, by which `re` skips what is none of them.
 _STOP = re.compile(
-    rf"[{_FULL_STOPS}]+[{_CLOSING}]*\s*|[.!?…][{_CLOSING}]+\s+"
-    r"|\d\s?(?:[kcmn\u00b5]?[mgls]|h|min)\.\s+"
+    rf"[.!?…{_FULL_STOPS}\d](?:(?<=[{_FULL_STOPS}])[{_FULL_STOPS}]*[{_CLOSING}]*\s*"
+    rf"|(?<=[.!?…])[{_CLOSING}]+\s+|(?<=\d)\s?(?:[kcmn\u00b5]?[mgls]|h|min)\.\s+)"
 )
 # Closing marks, references and blanks belong to the sentence before, and so do signs at the end.
 _BELONGS = re.compile(rf"(?:\s*(?:[{_CLOSING}]+|{_REFERENCE})+(?=\s|\Z))*\s*(?:[^\w\s]*\s*\Z)?")
@@ -57,9 +57,10 @@ def ends_sentence(text: str) -> bool:
 
 def sentence_pieces(text: str, language: Language | None = None) -> list[str]:
     """The sentences of a text, each with the white space after it: joined, they are the text."""
+    start = len(text) - len(text.lstrip())
     return [
         piece
-        for paragraph in _cut(text, [found.end() for found in _BREAK.finditer(text)])
+        for paragraph in _cut(text, [line.end() for line in _BREAK.finditer(text, start)])
         for piece in _cut(paragraph, list(_ends(paragraph, language)))
     ]
 

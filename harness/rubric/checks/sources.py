@@ -21,10 +21,10 @@ from pydantic import Field
 from harness.rubric.checks.base import Check, Grade, Phrase, quoted, share_without
 from harness.rubric.draft import Draft, visible_text
 from harness.text.folding import composed, folded
-from harness.text.languages import HANGUL, UNSPACED, has_blanks, has_trait, numerals
+from harness.text.languages import HANGUL, UNSPACED, has_trait, numerals
 from harness.text.numbers import TIMES, WORD, Number, Value, numbers
 from harness.text.sentences import sentences_of
-from harness.text.words import terms, words
+from harness.text.words import is_long, terms, words
 
 _NO_SOURCES = Grade(1.0, unjudged="there are no sources")
 
@@ -199,8 +199,7 @@ class GroundedSentences(Check):
 
     def _rests(self, sentence: str, basis: _Basis) -> bool:
         said = terms(sentence)
-        # Words of four letters and more carry the matter; so does what stands without blanks.
-        matter = [term for term in said if len(term) >= 4 or not has_blanks(term)]
+        matter = list(filter(is_long, said))
         pairs = [*pairwise(said)] if self.verbatim else []
         return _share_in(matter, basis.words) >= self.overlap and (
             not pairs
