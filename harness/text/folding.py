@@ -14,12 +14,13 @@ from functools import cache
 
 from harness.text.languages import HANGUL, MARKS, UNSPACED
 
-# Canonical order takes quadratic time in a run of marks; no letter of any language has so many.
-_FLOOD = re.compile(r"([^\w\s\x00-\x7f]{31,})")
-_SHORT_LINE = 2_000
+# Canonical order takes quadratic time in a run of marks, so texts are composed in pieces, which end
+# where no letter composes; no letter of any language has so many marks as a longer piece.
+_PIECE_CHARS = 2_000
+_PIECE = re.compile(rf"(?s).{{1,{_PIECE_CHARS}}}(?=[^\W\u1160-\u11ff]|\s|\Z)|.\W*")
 # Joiners tell words apart in Arabic, Indic, Khmer and Mongolian letters, and nowhere else.
 _JOINED = "\u0600-\u08ff\u0900-\u0dff\u1780-\u18af"
-_JOINERS = re.compile(f"(?<![{_JOINED}])[\u200c\u200d]|[\u200c\u200d](?![{_JOINED}])")
+_JOINERS = re.compile(f"[\u200c\u200d](?:(?<![{_JOINED}].)|(?![{_JOINED}]))")
 _WRAPPED = re.compile(f"\n(?<=[{UNSPACED}]\n)[ \t]*(?=[{UNSPACED}])")
 _KEPT = ("<super>", "<sub>", "<fraction>", "<circle>")
 _SAME = {
@@ -60,17 +61,11 @@ def _forms() -> tuple[re.Pattern[str], dict[str, str]]:
 
 def composed(text: str) -> str:
     """The text in Unicode's composed form (NFC), but for floods of accents, which stay."""
-    # By lines, with which nothing composes: a flood takes little time in a short one.
-    lines = [
-        unicodedata.normalize("NFC", line) if len(line) < _SHORT_LINE else _without_floods(line)
-        for line in text.split("\n")
-    ]
-    return "\n".join(lines)
-
-
-def _without_floods(line: str) -> str:
-    parts = enumerate(_FLOOD.split(line))
-    return "".join(part if n % 2 else unicodedata.normalize("NFC", part) for n, part in parts)
+    pieces = (piece[0] for piece in _PIECE.finditer(text))
+    return "".join(
+        piece if len(piece) > _PIECE_CHARS else unicodedata.normalize("NFC", piece)
+        for piece in pieces
+    )
 
 
 def folded(text: str, language: str | None = None) -> str:
@@ -80,25 +75,22 @@ def folded(text: str, language: str | None = None) -> str:
     ligatures, letters with their marks apart, with vowel points or without, with soft hyphens or
     signs without width, on one line or several.
     """
-    gaps = 0  # what is dropped may part a letter from its mark
+    has_gaps = False
     if not text.isascii():
-        other_forms, forms = _forms()
-        text, gaps = _DROPPED.subn("", composed(text))
+        text = composed(text)
+        # And a line that was wrapped where no blank belongs.
+        spaceless = _WRAPPED.sub("", _JOINERS.sub("", _DROPPED.sub("", text)))
+        has_gaps = len(spaceless) < len(text)
         # Of Arabic, every tenth letter: one by one, they would take half of the time.
-        text = text.replace("ي", "ی").replace("ك", "ک")
+        text = spaceless.replace("ي", "ی").replace("ك", "ک")
+        other_forms, forms = _forms()
         text = other_forms.sub(lambda letter: forms.get(letter[0], letter[0]), text)
-        if "\u200c" in text or "\u200d" in text:
-            text, joiners = _JOINERS.subn("", text)
-            gaps += joiners
-        if "\n" in text:  # a line that was wrapped where no blank belongs
-            text, wraps = _WRAPPED.subn("", text)
-            gaps += wraps
     if language in {"tr", "az"}:
         text = text.replace("İ", "i").replace("I", "ı")
     # In German, folding ß would make `Maße` the same as `Masse`.
     text = text.replace("ẞ", "ß").lower() if language == "de" else text.casefold()
     text = text.replace("i\u0307", "i").replace("`", "'")
-    if gaps or _COMPOSING.search(text):
+    if has_gaps or _COMPOSING.search(text):
         text = composed(text)
     return " ".join(text.split())
 

@@ -42,6 +42,23 @@ _BEFORE_NUMBER = re.compile(
     r"|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\.\s*\Z",
     re.IGNORECASE,
 )
+# Of German, in texts whose language is unknown: a number before a month, and one behind an article
+# or a preposition, unless a new sentence seems to begin. Its other ordinals look like other ends.
+_MONTH = re.compile(
+    r"(?:Januar|Jänner|Februar|Feber|März|April|Mai|May|Ju[nl][iey]|August|September|O[kc]tober"
+    r"|November|De[zc]ember)\b"
+)
+_DAY = re.compile(r"(?<!\d)\d{1,2}(?:st|nd|rd|th)?\.\s*\Z")
+_ORDINAL = re.compile(
+    r"\b(?:(?<!\bi )am|v?[io]m|zu[mr]|beim|seit|de[rnms]|das|die(?:s\w+)?|\w{0,2}eine?[mnrs]?)"
+    r" \d{1,2}\.\s*\Z",
+    re.IGNORECASE,
+)
+_OPENER = re.compile(r"(?:D(?:er|ie|as|ann|a)|E[rs]|Sie|Wir|Ich|I[nm]|Am|Und|Aber)\b|\d")
+_LETTERS_OF: dict[Language, re.Pattern[str]] = {
+    "el": re.compile("[\u0370-\u03ff]"),
+    "ru": re.compile("[\u0400-\u04ff]"),
+}
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -69,7 +86,7 @@ def _ends(text: str, language: Language | None) -> Iterator[int]:
     """Where the sentences of a paragraph end."""
     import sentencex  # noqa: PLC0415 - a binary of 4 MB, for the first sentence
 
-    code = language or ("el" if re.search("[\u0370-\u03ff]", text) else "en")
+    code = language or next((c for c, letters in _LETTERS_OF.items() if letters.search(text)), "en")
     # Half of a pair of surrogates is no text to it.
     pieces = sentencex.segment(code, _SURROGATE.sub("?", text))
     ends = {*accumulate(map(len, pieces)), *(found.end() for found in _STOP.finditer(text))}
@@ -77,13 +94,15 @@ def _ends(text: str, language: Language | None) -> Iterator[int]:
     for place in sorted(ends):
         belongs = _BELONGS.match(text, place)
         end = belongs.end() if belongs else place
-        before, following = text[max(start, end - 20) : end], text[end : end + 4].lstrip(_OPENING)
+        before, following = text[max(start, end - 20) : end], text[end : end + 12].lstrip(_OPENING)
         last = before.rstrip().rstrip(_CLOSING)[-1:]
         if end > start and not (
             (last not in _FULL_STOPS and (following[:1].islower() or not before[-1].isspace()))
             or (following.lstrip("$€£")[:1].isdigit() and _BEFORE_NUMBER.search(before))
             or (following[:1] == "と" and before.rstrip()[-1:] in "」』")
             or _NUMBERING.fullmatch(text, start, end)
+            or (_DAY.search(before) and _MONTH.match(following))
+            or (not language and _ORDINAL.search(before) and not _OPENER.match(following))
         ):
             yield end
             start = end
