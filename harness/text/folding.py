@@ -17,7 +17,7 @@ from harness.text.languages import HANGUL, MARKS, UNSPACED
 # Canonical order takes quadratic time in a run of marks, so texts are composed in pieces, which end
 # where no letter composes; no letter of any language has so many marks as a longer piece.
 _PIECE_CHARS = 2_000
-_PIECE = re.compile(rf"(?s).{{1,{_PIECE_CHARS}}}(?=[^\W\u1160-\u11ff]|\s|\Z)|.\W*")
+_PIECE = re.compile(rf"(?s).{{1,{_PIECE_CHARS}}}(?=[^\W\u1160-\u11ff]|\s|\Z)|.[\W\u1160-\u11ff]*")
 # Joiners tell words apart in Arabic, Indic, Khmer and Mongolian letters, and nowhere else.
 _JOINED = "\u0600-\u08ff\u0900-\u0dff\u1780-\u18af"
 _JOINERS = re.compile(f"[\u200c\u200d](?:(?<![{_JOINED}].)|(?![{_JOINED}]))")

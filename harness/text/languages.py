@@ -43,8 +43,8 @@ Trait = Literal[
 @cache
 def _table() -> dict[str, tuple[str, list[str], list[str]]]:
     lines = files("harness.text").joinpath("languages.tsv").read_text(encoding="utf-8")
-    told = (line.split("\t") for line in lines.splitlines() if not line.startswith("#"))
-    return {code: (name, traits.split(), words.split()) for code, name, traits, words in told}
+    rows = (line.split("\t") for line in lines.splitlines() if not line.startswith("#"))
+    return {code: (name, traits.split(), words.split()) for code, name, traits, words in rows}
 
 
 def has_trait(language: str | None, trait: Trait) -> bool:

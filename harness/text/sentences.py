@@ -89,9 +89,11 @@ def _ends(text: str, language: Language | None) -> Iterator[int]:
     code = language or next((c for c, letters in _LETTERS_OF.items() if letters.search(text)), "en")
     # Half of a pair of surrogates is no text to it.
     pieces = sentencex.segment(code, _SURROGATE.sub("?", text))
-    ends = {*accumulate(map(len, pieces)), *(found.end() for found in _STOP.finditer(text))}
-    start = 0
+    ends = {*accumulate(map(len, pieces)), *(stop.end() for stop in _STOP.finditer(text))}
+    start = end = 0
     for place in sorted(ends):
+        if place < end:  # inside what belongs to the sentence before
+            continue
         belongs = _BELONGS.match(text, place)
         end = belongs.end() if belongs else place
         before, following = text[max(start, end - 20) : end], text[end : end + 12].lstrip(_OPENING)

@@ -92,3 +92,7 @@ UNKNOWN_LANGUAGE = {
 @pytest.mark.parametrize("sentences", UNKNOWN_LANGUAGE.values(), ids=UNKNOWN_LANGUAGE)
 def test_ordinals_stay_together_where_the_language_is_unknown(sentences):
     assert sentences_of(" ".join(sentences)) == sentences
+
+
+def test_a_flood_of_blank_lines_takes_no_longer_than_it_is():
+    assert sentences_of("\n" * 200_000 + "One.") == ["One."]
