@@ -103,11 +103,16 @@ def _ends(text: str, language: Language | None) -> Iterator[int]:
             or (following.lstrip("$€£")[:1].isdigit() and _BEFORE_NUMBER.search(before))
             or (following[:1] == "と" and before.rstrip()[-1:] in "」』")
             or _NUMBERING.fullmatch(text, start, end)
-            or (_DAY.search(before) and _MONTH.match(following))
-            or (not language and _ORDINAL.search(before) and not _OPENER.match(following))
+            or (last == "." and _is_ordinal(before, following, language))
         ):
             yield end
             start = end
+
+
+def _is_ordinal(before: str, following: str, language: Language | None) -> bool:
+    if language is None and _ORDINAL.search(before) and not _OPENER.match(following):
+        return True
+    return bool(_MONTH.match(following) and _DAY.search(before))
 
 
 def _cut(text: str, ends: list[int]) -> list[str]:
