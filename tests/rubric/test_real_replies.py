@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import yaml
 from rubric.replies.drafts import DRAFTS
 
@@ -43,6 +44,9 @@ def lines_of(name: str) -> list[dict]:
 RECORDED = lines_of("replies.jsonl")
 WRITTEN = yaml.safe_load((FOLDER / "shapes.yaml").read_text(encoding="utf-8"))
 READINGS = {line["id"]: line["readings"] for line in (*lines_of("readings.jsonl"), *WRITTEN)}
+
+
+HOSTILE = yaml.safe_load((FOLDER / "hostile.yaml").read_text(encoding="utf-8"))
 
 
 def rubric_of(scale: Scale, names: list[str], *, rubric_id: str = "answer") -> Rubric:
@@ -93,6 +97,15 @@ def test_what_a_careful_reader_finds_is_missed_where_it_is_known_and_nothing_is_
 
     assert made_up == []
     assert missed == MISSED.keys()
+
+
+@pytest.mark.parametrize("shape", HOSTILE, ids=[shape["id"] for shape in HOSTILE])
+def test_of_a_reply_in_a_shape_of_public_threads_nothing_is_made_up(shape):
+    low, high, step = shape.get("scale", (0, 10, 0.5))
+    rubric = rubric_of(Scale(min=low, max=high, step=step), ["clear", "useful", "safe"])
+    draft, cut = Draft(text=shape.get("draft", ""), task="Write."), shape.get("cut", False)
+
+    assert scores(shape["text"], rubric, shape["asked"], draft, cut=cut) == shape["read"]
 
 
 def test_what_a_reply_copies_of_the_draft_is_not_its_judgement():
