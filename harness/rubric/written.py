@@ -231,129 +231,37 @@ def explain_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[Notice, int | 
     problem, context = error.problem or "", error.context or ""
     start = error.context_mark.line + 1 if error.context_mark else None
     line = error.problem_mark.line + 1 if error.problem_mark else start
-    if (odd := _odd_character(text, line)) is not None:
-        said, line = odd
-    elif "quoted scalar" in context and "end of stream" in problem:
-        said, line = _OPEN_QUOTATION, start
-    elif "simple key" in context:
-        said, line = _NO_COLON, start
-    elif "flow" in context and "'?'" in problem:
-        said = Notice(
-            code="rubric.yaml-question-mark",
-            message=f"between {{ … }} or [ … ], a question mark ends a text; {_QUOTE}",
-        )
-    elif "flow" in context:
-        bracket = "{ … }" if "mapping" in context else "[ … ]"
-        where = "in this line" if start == line else f"between here and line {line}"
-        said = Notice(
-            code="rubric.yaml-brackets",
-            message=f"{where}, a comma or the closing bracket of {bracket} is missing, or a text "
-            "with one of , : [ ] { } in it is not in quotes",
-        )
-        line = start
-    elif "block" in context and "found '<scalar>'" in problem:
-        said, line = _after_a_value(text, line)
-    elif "block" in context and problem.startswith("expected <block end>"):
-        said = _and(_INDENTATION, _or_the_one_above(text, line))
-    elif problem.startswith("mapping values are not allowed"):
-        said = _and(_COLON, _or_no_colon_above(text, line))
-    else:
-        between = f"{context} (line {start}), " if context and start else ""
-        known = (notice for part, notice in _MESSAGES.items() if part in problem)
-        other = Notice(code="rubric.yaml-invalid", message=f"not YAML: {between}{problem}")
-        said = next(known, other)
-    if _QUOTE in said.message and set("„“”«»") & set(_written_at(text, line or 0)):
-        said = _and(said, "; only \" and ' are quotes to YAML")
-    return said, line
+    lines = ["", *text.splitlines(), ""]
+    at_end = lines[line] if line and line < len(lines) else ""
 
-
-def _and(said: Notice, more: str) -> Notice:
-    return replace(said, message=said.message + more)
-
-
-def _odd_character(text: str, line: int | None) -> tuple[Notice, int] | None:
-    """A character that only looks like one of YAML's, on the line or the one above it."""
-    for number in (_line_above(text, line or 0), line):
-        if number and (found := _ODD.match(_written_at(text, number))):
-            return _NO_BREAK if "\xa0" in found[0] else _WIDE_COLON, number
-    return None
-
-
-def _after_a_value(text: str, line: int | None) -> tuple[Notice, int | None]:
-    """What is wrong if more text stands behind the end of a value."""
-    written = _written_at(text, line or 0)
-    if bracket := _BRACKETS.search(written):
-        said = Notice(
-            code="rubric.yaml-behind-bracket",
-            message=f"something stands behind '{bracket[2]}'; delete it, or, where a text begins "
-            f"with '{bracket[1]}', {_QUOTE}",
-        )
-        return said, line
-    in_single = re.search(r"[:-] '", written)
-    other = 'double ones: "…"' if in_single else "single ones: '…'"
-    said = Notice(
-        code="rubric.yaml-quotation",
-        message="a text in quotation marks ends too early: one of them is not closed, or stands "
-        f"inside the text (then put the text in {other})",
+    # 1. A character that only looks like one of YAML's: the parser may notice it a line later.
+    above = max(
+        (n for n in range(1, line or 1) if lines[n].strip()[:1] not in {"", "#"}), default=0
     )
-    return said, _odd_quotation(text) or line
-
-
-def _or_the_one_above(text: str, line: int | None) -> str:
-    """The parser gives up one line after the one that was moved."""
-    above = _line_above(text, line or 0)
-    return f"; if this line is right, line {above} is not" if above else ""
-
-
-def _or_no_colon_above(text: str, line: int | None) -> str:
-    """A line without a colon is taken for the beginning of a text that goes on in the next."""
-    above = _line_above(text, line or 0)
-    if above is None or _FIELD.match(_written_at(text, above)):
-        return ""
-    return f"; or line {above} has no colon after its field's name"
-
-
-def _line_above(text: str, line: int) -> int | None:
-    lines = text.splitlines()[: max(0, line - 1)]
-    said = (n for n, one in enumerate(lines, start=1) if one.strip() and one.strip()[0] != "#")
-    return max(said, default=None)
-
-
-def _written_at(text: str, line: int) -> str:
-    lines = text.splitlines()
-    return lines[line - 1] if 0 < line <= len(lines) else ""
-
-
-def _odd_quotation(text: str) -> int | None:
-    """The first line that opens a quotation mark and does not close it."""
-    lines = enumerate(text.splitlines(), start=1)
-    return next((number for number, line in lines if line.count('"') % 2), None)
+    for number in (above, line):
+        if number and number < len(lines) and (odd := _ODD.match(lines[number])):
+            return _NO_BREAK if "\xa0" in odd[0] else _WIDE_COLON, number
+    # 2. More text behind the end of a value.
+    if "block" in context and "found '<scalar>'" in problem:
+        if bracket := _BRACKETS.search(at_end):
+            message = f"something stands behind '{bracket[2]}'; delete it, or, where a text begins "
+            message += f"with '{bracket[1]}', {_QUOTE}"
+            return Notice(code="rubric.yaml-behind-bracket", message=message), line
+        odd_lines = (number for number, one in enumerate(lines) if one.count('"') % 2)
+        return _EARLY_QUOTATION, next(odd_lines, line)
+    # 3. What PyYAML says.
+    for (of_context, of_problem), notice in _RULES.items():
+        if of_context in context and of_problem in problem:
+            is_quoted = _QUOTE in notice.message and set("„“”«»") & set(at_end)
+            more = "; only \" and ' are quotes to YAML" if is_quoted else ""
+            place = start if of_context in _FROM_THEIR_START else line
+            return replace(notice, message=notice.message + more), place
+    between = f"{context} (line {start}), " if context and start else ""
+    return Notice(code="rubric.yaml-invalid", message=f"not YAML: {between}{problem}"), line
 
 
 _QUOTE = "put the text in quotes"
-_NO_COLON = Notice(
-    code="rubric.yaml-no-colon",
-    message="this line has no colon with a space behind it after the field's name, or it belongs "
-    "to the text above and is not indented below that one's name",
-)
-_OPEN_QUOTATION = Notice(
-    code="rubric.yaml-quotation", message="the quotation mark that opens here is never closed"
-)
-_INDENTATION = Notice(
-    code="rubric.yaml-indentation",
-    message="this line is not indented like those it belongs to: the fields of one thing begin in "
-    "one column, and each item of a list with '- '",
-)
-_COLON = Notice(
-    code="rubric.yaml-colon",
-    message="a colon in the midst of a text, or a line that is indented too far; in the first "
-    f"case, {_QUOTE}",
-)
-_BLOCK = Notice(
-    code="rubric.yaml-block-text",
-    message=f"a text cannot begin with '>' or '|'; {_QUOTE}, or begin it on the next line, "
-    "indented",
-)
+_ODD = re.compile(r"[ -]*(?:\xa0|[a-z_]+(?::\xa0|\uff1a))")
 _NO_BREAK = Notice(
     code="rubric.yaml-no-break-space",
     message="it has a no-break space, as pasted texts do, where a space belongs; type it again",
@@ -362,39 +270,73 @@ _WIDE_COLON = Notice(
     code="rubric.yaml-wide-colon",
     message="its colon is not ':' but the wide one of East Asian fonts; type it again",
 )
-_ODD = re.compile(r"[ -]*(?:\xa0|[a-z_]+(?::\xa0|\uff1a))")
-_FIELD = re.compile(r"\s*(?:- +)*[^\s:]+:(?:\s|$)")
 _BRACKETS = re.compile(r"[:-] +([\[{]).*([\]}]) *[^\s\]},#]")
+_EARLY_QUOTATION = Notice(
+    code="rubric.yaml-quotation",
+    message="a text in quotation marks ends too early: one of them is not closed, or stands inside "
+    "the text (then put the text in those of the other kind: '…' or \"…\")",
+)
+_INDENTATION = Notice(
+    code="rubric.yaml-indentation",
+    message="this line, or the one above it, is not indented like those it belongs to: the fields "
+    "of one thing begin in one column, and each item of a list with '- '",
+)
+_BLOCK = Notice(
+    code="rubric.yaml-block-text",
+    message=f"a text cannot begin with '>' or '|'; {_QUOTE}, or begin it on the next line, "
+    "indented",
+)
 _FIRST = Notice(
     code="rubric.yaml-first-character",
     message=f"a text cannot begin with this character, which YAML reads as its own; {_QUOTE}",
 )
-_MESSAGES = {
-    "'\\t'": Notice(code="rubric.yaml-tab", message="a tab stands here; put spaces in its place"),
-    **dict.fromkeys(
-        (
-            "that cannot start any token",
-            "found undefined alias",
-            "could not determine a constructor",
-            "expected alphabetic or numeric character",
-            "mapping keys are not allowed",
-        ),
-        _FIRST,
+_FROM_THEIR_START = ("quoted scalar", "simple key", "flow")
+_RULES = {
+    ("quoted scalar", "end of stream"): Notice(
+        code="rubric.yaml-quotation", message="the quotation mark that opens here is never closed"
     ),
-    "but found another document": Notice(
+    ("simple key", ""): Notice(
+        code="rubric.yaml-no-colon",
+        message="this line has no colon with a space behind it after the field's name, or it "
+        "belongs to the text above and is not indented below that one's name",
+    ),
+    ("", "'?'"): Notice(
+        code="rubric.yaml-question-mark",
+        message=f"between {{ … }} or [ … ], a question mark ends a text; {_QUOTE}",
+    ),
+    ("flow", ""): Notice(
+        code="rubric.yaml-brackets",
+        message="of the { … } or [ … ] that begins here, a comma or the closing bracket is "
+        "missing, or a text with one of , : [ ] { } in it is not in quotes",
+    ),
+    ("block", "expected <block end>"): _INDENTATION,
+    ("", "expected '<document start>'"): _INDENTATION,
+    ("", "mapping values are not allowed"): Notice(
+        code="rubric.yaml-colon",
+        message="a colon in the midst of a text, a line that is indented too far, or no colon "
+        f"behind the field's name in the line above; in the first case, {_QUOTE}",
+    ),
+    ("", "'\\t'"): Notice(
+        code="rubric.yaml-tab", message="a tab stands here; put spaces in its place"
+    ),
+    ("", "that cannot start any token"): _FIRST,
+    ("", "found undefined alias"): _FIRST,
+    ("", "could not determine a constructor"): _FIRST,
+    ("", "expected alphabetic or numeric character"): _FIRST,
+    ("", "mapping keys are not allowed"): _FIRST,
+    ("", "but found another document"): Notice(
         code="rubric.yaml-two-documents",
         message="a line '---' begins a second document; delete it",
     ),
-    "expected '<document start>'": _INDENTATION,
-    "sequence entries are not allowed here": Notice(
+    ("", "sequence entries are not allowed here"): Notice(
         code="rubric.yaml-item-in-line",
         message="an item of a list ('- ') begins a line of its own, below the list's name",
     ),
-    "expected chomping or indentation": _BLOCK,
-    "expected a comment or a line break": _BLOCK,
-    "unknown escape character": Notice(
+    ("", "expected chomping or indentation"): _BLOCK,
+    ("", "expected a comment or a line break"): _BLOCK,
+    ("", "unknown escape character"): Notice(
         code="rubric.yaml-backslash",
         message="in double quotes a backslash has a meaning of its own; use single quotes",
     ),
 }
-"""By what PyYAML says."""
+"""By what PyYAML says of the context and of the problem."""
