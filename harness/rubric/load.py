@@ -46,25 +46,14 @@ def load_rubric(
 ) -> Rubric:
     """Loads a rubric by its name (`brief`) or its path (`drafts/mine.yaml`).
 
-    A name is looked up in `directory`, then among the shipped rubrics. The code of its `function`
-    checks is run, unless `refuse` returns a reason against it.
+    A name is looked up in `directory`, then among the shipped rubrics; that of a rubric that it
+    extends, in its own folder first. The code of its `function` checks is run, unless `refuse`
+    returns a reason against it.
 
     Raises:
-        RubricInvalid: There is no such rubric, or it has mistakes.
+        RubricInvalid: There is no such rubric, or it or one that it extends has mistakes.
     """
     return read_rubric(name, directory=directory, refuse=refuse).rubric
-
-
-def load_rubric_file(path: Path, *, directory: Path = _OWN, refuse: Refuse | None = None) -> Rubric:
-    """Reads one rubric.
-
-    A rubric that it extends is looked for by name in the file's own folder, in `directory`, and
-    among the rubrics that ship.
-
-    Raises:
-        RubricInvalid: The file, or one that it extends, is missing, not YAML, or breaks a rule.
-    """
-    return _read(path, (), directories(directory), refuse).rubric
 
 
 def read_rubric(
@@ -381,12 +370,37 @@ def extended(own: Written, base: Written) -> tuple[Written, tuple[Problem, ...]]
     """A file merged with its base, and what in the file does not fit the base."""
     inherited = {name: field for name, field in base.fields.items() if name not in _ITS_OWN}
     names = _by_name(inherited["dimensions"])
-    left_out = {item.value for item in _without(own)}
-    kept = [dimension for name, dimension in names.items() if name not in left_out]
-    inherited["dimensions"] = replace(inherited["dimensions"], value=kept)
-    misspelt = _misspelt(own, names)
-    problems = [*_unknown_in_without(own, names), *(_is_misspelt(d, names) for d in misspelt)]
-    merged = over(_leaving_out(misspelt, own), replace(base, value=inherited))
+    # 1. The base's dimensions without those that are left out.
+    left_out = {item.value: item for item in _listed(own, "without") if isinstance(item.value, str)}
+    remaining = [dimension for name, dimension in names.items() if name not in left_out]
+    inherited["dimensions"] = replace(inherited["dimensions"], value=remaining)
+    problems = [
+        item.problem(
+            f"without: the rubric that this extends has no dimension '{name}'; "
+            + did_you_mean(name, names),
+            code="rubric.unknown-left-out",
+        )
+        for name, item in left_out.items()
+        if name not in names
+    ]
+    # 2. The file's own, without those that only change one that the base does not have.
+    dimensions = own.fields.get("dimensions")
+    sound = []
+    for dimension in _listed(own, "dimensions"):
+        name = _name(dimension)
+        if not name or name in names or {"checks", "judge"} & dimension.fields.keys():
+            sound.append(dimension)
+            continue
+        problems.append(
+            dimension.problem(
+                f"the rubric that this extends has no dimension '{name}', and a new one needs "
+                f"'checks' or 'judge'; {did_you_mean(name, names)}",
+                code="rubric.unknown-dimension",
+            )
+        )
+    if dimensions is not None and dimensions.items:
+        own = replace(own, value={**own.fields, "dimensions": replace(dimensions, value=sound)})
+    merged = over(own, replace(base, value=inherited))
     return merged, (*problems, *_of_another_scale(own, base, merged))
 
 
@@ -471,50 +485,6 @@ def _fields_over(own: Written, base: Written, *, merged: Sequence[str]) -> dict[
     return fields
 
 
-def _unknown_in_without(own: Written, names: dict[str, Written]) -> list[Problem]:
-    return [
-        item.problem(
-            f"without: the rubric that this extends has no dimension '{item.value}'; "
-            + did_you_mean(str(item.value), names),
-            code="rubric.unknown-left-out",
-        )
-        for item in _without(own)
-        if item.value not in names
-    ]
-
-
-def _misspelt(own: Written, names: dict[str, Written]) -> list[Written]:
-    """Dimensions that change one of the base, which it does not have."""
-    return [
-        dimension
-        for dimension in _listed(own, "dimensions")
-        if _name(dimension)
-        and _name(dimension) not in names
-        and not {"checks", "judge"} & dimension.fields.keys()
-    ]
-
-
-def _is_misspelt(dimension: Written, names: dict[str, Written]) -> Problem:
-    name = _name(dimension)
-    return dimension.problem(
-        f"the rubric that this extends has no dimension '{name}', and a new one needs "
-        f"'checks' or 'judge'; {did_you_mean(name, names)}",
-        code="rubric.unknown-dimension",
-    )
-
-
-def _leaving_out(dimensions: Sequence[Written], own: Written) -> Written:
-    if not dimensions:
-        return own
-    listed = own.fields["dimensions"]
-    kept = [item for item in listed.items if all(item is not d for d in dimensions)]
-    return replace(own, value={**own.fields, "dimensions": replace(listed, value=kept)})
-
-
-def _without(own: Written) -> Sequence[Written]:
-    return [item for item in _listed(own, "without") if isinstance(item.value, str)]
-
-
 def _listed(own: Written, name: str) -> Sequence[Written]:
     listed = own.fields.get(name)
     return listed.items if listed else []
@@ -560,34 +530,32 @@ def validated(
         return Rubric.model_validate(values, context=context), []
     except ValidationError as error:
         details = error.errors()
-    details += _behind(details, values, context)
+    details += _between_sound_values(details, values, context)
     return None, [_problem(one, written, path) for one in worth_saying(details)]
 
 
-def _behind(
+def _between_sound_values(
     details: list[ErrorDetails], values: dict[str, Any], context: dict[str, Any]
-) -> list[ErrorDetails]:
+) -> Iterator[ErrorDetails]:
     """What is wrong between sound values: pydantic does not look while others are broken."""
     listed = values.get("dimensions")
     fields = {one["loc"][0] for one in details if one["loc"]} - {"dimensions"}
     if not isinstance(listed, list) or "scale" in fields:
-        return []
+        return
     broken = {one["loc"][1] for one in details if _is_of_a_dimension(one)}
     sound = [place for place in range(len(listed)) if place not in broken]
-    kept = {name: value for name, value in values.items() if name not in fields}
-    whole = {**kept, "title": "T", "dimensions": [listed[place] for place in sound]}
+    whole = {name: value for name, value in values.items() if name not in fields}
+    whole |= {"title": "T", "dimensions": [listed[place] for place in sound]}
     try:
         Rubric.model_validate(whole, context=context)
     except ValidationError as error:
         # What is wrong with the whole may only follow from the broken ones.
-        return [
-            {**one, "loc": ("dimensions", sound[int(one["loc"][1])], *one["loc"][2:])}
-            if _is_of_a_dimension(one)
-            else one
-            for one in error.errors()
-            if _is_of_a_dimension(one) or one["loc"] in {("pass_at",), ("focus_below",)}
-        ]
-    return []
+        for one in error.errors():
+            if _is_of_a_dimension(one):
+                _, place, *rest = one["loc"]
+                yield {**one, "loc": ("dimensions", sound[int(place)], *rest)}
+            elif one["loc"] in {("pass_at",), ("focus_below",)}:
+                yield one
 
 
 def _is_of_a_dimension(details: ErrorDetails) -> bool:

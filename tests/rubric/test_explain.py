@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.errors import RubricInvalid
 from harness.files import shipped_directory
-from harness.rubric import advice_on, load_rubric_file, read_rubric
+from harness.rubric import advice_on, load_rubric, read_rubric
 
 BODY = "dimensions:\n- name: a\n  judge: Good?\n"
 JUDGED = f"title: T\n{BODY}"
@@ -184,7 +184,7 @@ MISTAKES = {
 def refused(path, content) -> RubricInvalid:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(RubricInvalid) as caught:
-        load_rubric_file(path)
+        load_rubric(path)
     return caught.value
 
 
@@ -202,7 +202,7 @@ def test_a_mistake_is_answered_by_its_line_and_what_is_allowed(tmp_path, content
 @pytest.mark.parametrize(("name", "code"), [("none.yaml", "not-found"), ("", "unreadable")])
 def test_what_is_no_file_is_no_rubric(tmp_path, name, code):
     with pytest.raises(RubricInvalid) as caught:
-        load_rubric_file(tmp_path / name)
+        load_rubric(tmp_path / name)
     assert (caught.value.code, caught.value.path) == (f"rubric.{code}", tmp_path / name)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import RubricInvalid
-from harness.rubric import Prompts, load_rubric, load_rubric_file, with_prompts
+from harness.rubric import Prompts, load_rubric, with_prompts
 from harness.rubric.templates import (
     _MAY_BE_EMPTY,
     FIELDS,
@@ -161,7 +161,7 @@ def load(tmp_path):
     def loaded(content, **files):
         for name, text in {"notiz": content, **files}.items():
             (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
-        return load_rubric_file(tmp_path / "notiz.yaml")
+        return load_rubric(tmp_path / "notiz.yaml")
 
     return loaded
 
