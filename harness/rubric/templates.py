@@ -124,15 +124,25 @@ def filled(template: str, values: Mapping[str, str | bool], *, before: Collectio
         return field[0][1:] if field["escape"] else str(values[field["words"]])
 
     texts = []
-    for paragraph in _BLANK.split(template):
-        if any(field["words"].split()[-1] in before for field in FIELD.finditer(paragraph)):
+    for paragraph, names, may_hide in _paragraphs(template):
+        if not names.isdisjoint(before):
             break
-        always = FIELD.finditer(_IF.sub("", paragraph))
-        if all(values[one["words"]] for one in always if one["words"] in _MAY_BE_EMPTY):
+        if all(values[name] for name in may_hide):
             # Without the lines of which nothing is left; a value may have empty ones.
             lines = [FIELD.sub(value, line) for line in _IF.sub(branch, paragraph).split("\n")]
             texts.append("\n".join(line for line in lines if line.strip()))
     return "\n\n".join(text for text in texts if text)
+
+
+@cache
+def _paragraphs(template: str) -> list[tuple[str, set[str], set[str]]]:
+    """Each with the fields that it has or asks for, and those without which it is left out."""
+    paragraphs = []
+    for paragraph in _BLANK.split(template):
+        names = {field["words"].split()[-1] for field in FIELD.finditer(paragraph)}
+        always = {field["words"] for field in FIELD.finditer(_IF.sub("", paragraph))}
+        paragraphs.append((paragraph, names, always & _MAY_BE_EMPTY))
+    return paragraphs
 
 
 def shared_chars(template: str, values: Mapping[str, str | bool]) -> tuple[int, ...]:
@@ -185,7 +195,7 @@ def _misplaced(template: str) -> Iterator[Fault]:
                 _line(template, asked),
                 code="rubric.prompt-if-open",
             )
-        if _is_doubled(template, token):
+        if words and _is_doubled(template, token):
             yield Fault(
                 f"a field has one brace on each side: {{{token['words']}}}",
                 _line(template, token),
