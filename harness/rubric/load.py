@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from harness.rubric.checks.function import Refuse
 from harness.rubric.explain import NOTHING, explain, worth_saying
 from harness.rubric.rubric import FILLED_IN, Prompts, Rubric, Scale
 from harness.rubric.verdict import half_up
-from harness.rubric.written import Written, read_written
+from harness.rubric.written import Written, read_written, refusal
 
 _OWN = Path("rubrics")
 _COPY_PROMPTS = "harness rubric prompts brief --write"
@@ -78,10 +78,7 @@ def _read(
     path: Path, chain: tuple[Path, ...], places: tuple[Path, ...], refuse: Refuse | None
 ) -> RubricFile:
     # 1. What stands in the file, merged with the rubric that it extends.
-    own, repeated = read_written(path)
-    if repeated:
-        raise _refusal(repeated)  # which of the two is meant is unknown
-    own = _with_prompts(own)
+    own = _with_prompts(read_written(path))
     problems = [*_filled_in(own), *_empty_texts(own)]
     base = base_of(own, (*chain, path), places)
     written = own
@@ -97,9 +94,9 @@ def _read(
             )
         )
     # 2. The rubric that it amounts to.
-    rubric, wrong = validated(_with_preset(written), path, refuse=refuse)
+    rubric, wrong = validated(written, path, refuse=refuse)
     if rubric is None or problems or wrong:
-        raise _refusal([*problems, *wrong])
+        raise refusal([*problems, *wrong])
     named = rubric.model_copy(update={"id": path.stem, "sha256": _digest(rubric)})
     return RubricFile(named, written)
 
@@ -116,7 +113,7 @@ def with_prompts(rubric: Rubric, prompts: str | Path | Mapping[str, str]) -> Rub
     written = Written({}, Path(), 1) if path is None else _read_prompts(path)
     around = Written({"prompts": written}, written.path, 1)
     if empty := _empty_texts(around):
-        raise _refusal(empty)
+        raise refusal(empty)
     given = prompts if isinstance(prompts, Mapping) else written.plain()
     try:
         chosen = Prompts.model_validate({**rubric.prompts.own, **given})
@@ -125,7 +122,7 @@ def with_prompts(rubric: Rubric, prompts: str | Path | Mapping[str, str]) -> Rub
             _problem({**one, "loc": ("prompts", *one["loc"])}, around, written.path)
             for one in worth_saying(error.errors())
         )
-        raise _refusal(
+        raise refusal(
             found if path else (replace(p, path=None, line=None) for p in found)
         ) from None
     changed = rubric.model_copy(update={"prompts": chosen})
@@ -133,15 +130,8 @@ def with_prompts(rubric: Rubric, prompts: str | Path | Mapping[str, str]) -> Rub
 
 
 def _read_prompts(path: Path) -> Written:
-    """The templates in a file, by name.
-
-    Raises:
-        RubricInvalid: It is missing, or is no mapping in YAML.
-    """
-    prompts, repeated = read_written(path, begin=f"for a copy to edit: {_COPY_PROMPTS} FILE")
-    if repeated:
-        raise _refusal(repeated)
-    return prompts
+    """The templates in a file, by name."""
+    return read_written(path, begin=f"for a copy to edit: {_COPY_PROMPTS} FILE")
 
 
 def _with_prompts(own: Written) -> Written:
@@ -156,7 +146,7 @@ def _with_prompts(own: Written) -> Written:
             f"copy to edit: {_COPY_PROMPTS} {path}",
             code="rubric.prompts-not-found",
         )
-        raise _refusal([missing])
+        raise refusal([missing])
     return replace(own, value={**own.fields, "prompts": _read_prompts(path)})
 
 
@@ -185,13 +175,6 @@ def _empty_texts(own: Written) -> list[Problem]:
     ]
 
 
-def _with_preset(written: Written) -> Written:
-    chosen = written.fields.get("preset")
-    if chosen is None or not isinstance(chosen.value, str) or chosen.value not in PRESETS:
-        return written  # validation says what is wrong with it, if anything is
-    return over(written, _as_written(PRESETS[chosen.value], chosen))
-
-
 def _with_checks(written: Written, refuse: Refuse | None) -> Written:
     """With its checks made, so that files they name are looked for beside this rubric.
 
@@ -207,19 +190,6 @@ def _with_checks(written: Written, refuse: Refuse | None) -> Written:
     elif written.items:
         value = [_with_checks(item, refuse) for item in written.items]
     return replace(written, value=value, cut="")
-
-
-def _as_written(value: Any, where: Written) -> Written:  # noqa: ANN401 - a preset's values
-    if isinstance(value, Mapping):
-        value = {name: _as_written(field, where) for name, field in value.items()}
-    return replace(where, value=value, cut="")
-
-
-def _refusal(problems: Iterable[Problem]) -> RubricInvalid:
-    first, *others = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
-    return RubricInvalid(
-        first.message, code=first.code, path=first.path, line=first.line, others=others
-    )
 
 
 _NO_PART_OF_SCORING = {"extends", "without", "preset", "candidates", "finalists", "prompts"}
@@ -363,7 +333,7 @@ def base_of(own: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path
         )
     else:
         return path
-    raise _refusal([said])
+    raise refusal([said])
 
 
 def extended(own: Written, base: Written) -> tuple[Written, tuple[Problem, ...]]:
@@ -526,6 +496,10 @@ def validated(
     """
     context = {"directories": [path.parent], "refuse": refuse}
     values = {k: v for k, v in written.plain().items() if k not in FILLED_IN}
+    preset = values.get("preset")
+    for name, fields in PRESETS.get(preset, {}).items() if isinstance(preset, str) else ():
+        if isinstance(own := values.get(name, {}), dict):
+            values[name] = {**fields, **own}
     try:
         return Rubric.model_validate(values, context=context), []
     except ValidationError as error:

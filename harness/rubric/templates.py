@@ -98,8 +98,7 @@ _OF_A_CALL = {"asked", "part", "shape"}
 @cache
 def shipped_prompts() -> Mapping[PromptName, str]:
     """The templates that ship, by name."""
-    written, _ = read_written(SHIPPED)
-    return {name: text.strip() for name, text in written.plain().items()}
+    return {name: text.strip() for name, text in read_written(SHIPPED).plain().items()}
 
 
 _BLANK = re.compile(r"\n(?:[ \t]*\n)+")

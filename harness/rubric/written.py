@@ -6,7 +6,7 @@ If a file is not YAML, the second half explains what to fix, for people who do n
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -79,49 +79,57 @@ _MOST_BYTES = 1 << 20
 _BEGIN = "begin with 'title: …', or with a copy: harness new rubric"
 
 
-def read_written(path: Path, *, begin: str = _BEGIN) -> tuple[Written, tuple[Problem, ...]]:
-    """The mapping that a file holds, and the names in it that stand twice.
+def refusal(problems: Iterable[Problem]) -> RubricInvalid:
+    """One error for all of them, in the order of their lines."""
+    first, *others = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
+    return RubricInvalid(
+        first.message, code=first.code, path=first.path, line=first.line, others=others
+    )
 
-    `begin` says what to do if it holds nothing.
+
+def read_written(path: Path, *, begin: str = _BEGIN) -> Written:
+    """The mapping that a file holds; `begin` says what to do if it holds nothing.
 
     Raises:
-        RubricInvalid: It is missing, or is no mapping in YAML.
+        RubricInvalid: It is missing, is no mapping in YAML, or has a name twice.
     """
 
-    def refusal(message: str, line: int | None = None, *, code: str) -> RubricInvalid:
+    def invalid(message: str, line: int | None = None, *, code: str) -> RubricInvalid:
         return RubricInvalid(message, code=code, path=path, line=line)
 
     try:
         content = read_bytes(path, most=_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
-            raise refusal("it is longer than 1 MiB, which no rubric is", code="rubric.too-long")
+            raise invalid("it is longer than 1 MiB, which no rubric is", code="rubric.too-long")
         text = content.decode("utf-8")
     except FileNotFoundError as error:
-        raise refusal("there is no such file", code="rubric.not-found") from error
+        raise invalid("there is no such file", code="rubric.not-found") from error
     except OSError as error:
-        raise refusal(f"cannot be read ({error.strerror})", code="rubric.unreadable") from error
+        raise invalid(f"cannot be read ({error.strerror})", code="rubric.unreadable") from error
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise refusal("not UTF-8 text; save it as UTF-8", line, code="rubric.not-utf-8") from error
+        raise invalid("not UTF-8 text; save it as UTF-8", line, code="rubric.not-utf-8") from error
     try:
         reading = _Reading(path, _Loader(text))
         root = reading.root()
     except yaml.MarkedYAMLError as error:
         said, where = explain_yaml(error, text)
-        raise refusal(said.message, where, code=said.code) from error
+        raise invalid(said.message, where, code=said.code) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise refusal(
+        raise invalid(
             "it holds a control character, which is not text; delete the line and write it again",
             line,
             code="rubric.control-character",
         ) from error
     except RecursionError as error:
-        raise refusal("the values are nested too deeply", 1, code="rubric.too-deep") from error
+        raise invalid("the values are nested too deeply", 1, code="rubric.too-deep") from error
     if not isinstance(root.value, dict):
         holds = "nothing, or comments only" if root.value is None else "no fields"
-        raise refusal(f"it holds {holds}; {begin}", 1, code="rubric.no-fields")
-    return root, tuple(reading.problems)
+        raise invalid(f"it holds {holds}; {begin}", 1, code="rubric.no-fields")
+    if reading.problems:
+        raise refusal(reading.problems)  # which of the two is meant is unknown
+    return root
 
 
 class _Loader(yaml.SafeLoader):
