@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
-from harness.compress import Condensed, condense, condense_toward
+from harness.compress import condense, condense_toward
 from harness.inference import Message
 from harness.inference.request import JsonSchema
 from harness.rubric.draft import Draft
@@ -222,62 +222,40 @@ class Shown:
 
 def shown(rubric: Rubric, draft: Draft) -> Shown:
     """The draft and its sources; if they are too long, without what says least."""
-    over, cap = rubric.shorten.evaluate_over, rubric.shorten.cap or math.inf
-    if len(draft.text) <= min(_LEAST_ROOM_CHARS, over, cap) and not draft.sources:
+    limits, sources = rubric.shorten, draft.sources
+    over, cap = limits.evaluate_over, limits.cap or math.inf
+    if len(draft.text) <= min(_LEAST_ROOM_CHARS, over, cap) and not sources:
         return Shown(draft.text)
-    room, focus = _room(rubric, draft), focus_of(rubric, draft)
-    condensed = condense(draft.text, budget_chars=over, cap_chars=room.draft_chars, focus=focus)
-    return _with_sources(condensed, rubric, draft, room)
-
-
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """What the limit of a prompt leaves."""
-
-    chars: int
-    """For draft and sources."""
-    draft_chars: int
-    """The most of it for the draft."""
-    least_chars: int
-    """The least of it for sources that need it."""
-    source_chars: int
-    """What stands around a source."""
-
-
-def _room(rubric: Rubric, draft: Draft) -> _Room:
+    # 1. What the limit leaves beside the longest instructions, and what of it sources need.
     longest = max(len(draft.text), len(draft.evidence))
     note = Shortened(before_chars=longest, after_chars=longest)
-
     around = _judge_values(rubric, rubric.judged, draft, Shown("", note, ("-",), note))
-    taken = len(rubric.prompts.filled("judge", **around))
-    taken += len(rubric.prompts.filled("judge_system"))
-    another = "\n\n" + _source_text(rubric, len(draft.sources), "-", _mark(draft))
-    source_chars = len(another)
-    room = max(rubric.shorten.payload_chars - taken, _LEAST_ROOM_CHARS)
-    wanted = sum(len(source) + source_chars for source in draft.sources)
+    taken = len(rubric.prompts.filled("judge", **around) + rubric.prompts.filled("judge_system"))
+    frame_chars = len("\n\n" + _source_text(rubric, len(sources), "-", _mark(draft)))
+    room = max(limits.payload_chars - taken, _LEAST_ROOM_CHARS)
+    wanted = sum(len(source) + frame_chars for source in sources)
     least = min(wanted, round(_LEAST_SOURCES_SHARE * room))
-    most = min(room - least, rubric.shorten.cap or room)
-    return _Room(room, most, least, source_chars)
-
-
-def _with_sources(condensed: Condensed, rubric: Rubric, draft: Draft, room: _Room) -> Shown:
-    sources = condense_toward(
-        draft.sources,
+    # 2. The draft, then the sources.
+    focus = focus_of(rubric, draft)
+    most = min(room - least, limits.cap or room)
+    text = condense(draft.text, budget_chars=over, cap_chars=most, focus=focus)
+    shown_sources = condense_toward(
+        sources,
         # What the task asks for is shown too: a draft may have missed it.
-        said=f"{condensed.text}\n\n{draft.task}",
-        budget_chars=max(room.chars - condensed.after_chars, room.least_chars),
-        focus=focus_of(rubric, draft),
-        frame_chars=room.source_chars,
+        said=f"{text.text}\n\n{draft.task}",
+        budget_chars=max(room - text.after_chars, least),
+        focus=focus,
+        frame_chars=frame_chars,
     )
-    before, after = (sum(map(len, texts)) for texts in (draft.sources, sources))
-    shortened = Shortened(before_chars=before, after_chars=after) if after < before else None
-    return Shown(condensed.text, _shortened(condensed), sources, shortened)
-
-
-def _shortened(condensed: Condensed) -> Shortened | None:
-    if not condensed.compressed:
-        return None
-    return Shortened(before_chars=condensed.before_chars, after_chars=condensed.after_chars)
+    before, after = (sum(map(len, texts)) for texts in (sources, shown_sources))
+    shortened = Shortened(before_chars=text.before_chars, after_chars=text.after_chars)
+    sources_shortened = Shortened(before_chars=before, after_chars=after)
+    return Shown(
+        text.text,
+        shortened if text.compressed else None,
+        shown_sources,
+        sources_shortened if after < before else None,
+    )
 
 
 def reply_schema(

@@ -47,6 +47,10 @@ class Judgement:
     rules: Mapping[str, bool] = field(default_factory=dict)
     """Whether each cap's statement is true of the draft, by its key in the reply; those that the
     model left open are missing."""
+    expected: float | None = None
+    """The mean of the scores that it could have given, by their probabilities."""
+    repaired: bool = False
+    """Whether it took a second call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,18 +102,10 @@ def echo_score(rubric: Rubric, findings: tuple[Finding, ...]) -> DimensionScore:
 
 
 def judged_score(
-    dimension: Dimension,
-    judgement: Judgement,
-    draft: Draft,
-    *,
-    held: Iterable[Held],
-    expected: float | None = None,
+    dimension: Dimension, judgement: Judgement, draft: Draft, *, held: Iterable[Held]
 ) -> DimensionScore:
-    """The score of a dimension by a model's judgement.
-
-    `held` are the caps that apply by a check, and `expected` is the mean of the scores that it
-    could have given, by their probabilities.
-    """
+    """The score of a dimension by a model's judgement; `held` are the caps that checks apply."""
+    expected = judgement.expected
     score = DimensionScore(
         name=dimension.name,
         score=judgement.score if expected is None else expected,
@@ -118,41 +114,28 @@ def judged_score(
         findings=tuple(dict.fromkeys(located(issue, draft) for issue in judgement.issues)),
         from_logprobs=expected is not None,
     )
-    return held_down(score, [*held, *_held_by_answers(dimension, judgement.rules)])
+    # One that the evaluator left open does not apply.
+    true = [rule for key, rule in rule_keys(dimension).items() if judgement.rules.get(key)]
+    by_answers = [_held(cap, cap.when) for cap in dimension.caps if cap.when and cap.when in true]
+    return held_down(score, [*held, *by_answers])
 
 
 def held_by_checks(dimension: Dimension, draft: Draft) -> tuple[Held, ...]:
     """The caps that apply because a check is not met in full."""
     held = []
     for cap in dimension.caps:
-        if cap.unless is None:
-            continue
-        grade = cap.unless.grade(draft)
-        if grade.share < 1 and not grade.unjudged:
-            findings = grade.findings or (
-                Finding(cap.unless.requirement, code="check.cap-applies"),
-            )
-            held.append(Held(at_most=cap.at_most, rule=_rule(cap), findings=findings))
+        grade = cap.unless.grade(draft) if cap.unless else None
+        if cap.unless and grade and grade.share < 1 and not grade.unjudged:
+            held.append(_held(cap, cap.unless.requirement, grade.findings))
     return tuple(held)
 
 
-def _held_by_answers(dimension: Dimension, answers: Mapping[str, bool]) -> list[Held]:
-    """The caps whose statement the evaluator called true; one that it left open does not apply."""
-    true = {rule for key, rule in rule_keys(dimension).items() if answers.get(key)}
-    return [
-        Held(
-            at_most=cap.at_most,
-            rule=_rule(cap),
-            findings=(Finding(cap.when, code="check.cap-applies"),),
-        )
-        for cap in dimension.caps
-        if cap.when is not None and cap.when in true
-    ]
-
-
-def _rule(cap: Cap) -> str:
-    rule = f"unless: {cap.unless.requirement}" if cap.unless else cap.when
-    return f"at most {cap.at_most:g}: {rule}"
+def _held(cap: Cap, rule: str, findings: tuple[Finding, ...] = ()) -> Held:
+    return Held(
+        at_most=cap.at_most,
+        rule=f"at most {cap.at_most:g}: {'unless: ' if cap.unless else ''}{rule}",
+        findings=findings or (Finding(rule, code="check.cap-applies"),),
+    )
 
 
 def held_down(score: DimensionScore, held: Iterable[Held]) -> DimensionScore:
