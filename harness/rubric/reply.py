@@ -170,16 +170,14 @@ class _Reader:
             start = opening.start()
             is_inline = bool(text[text.rfind("\n", 0, start) + 1 : start].strip())
             inline += is_inline
-            tokens = _Tokens(text, start)
             try:
-                value = _value(next(tokens), tokens)
+                value, position = _value(_token(text, start))
             except ValueError:
                 if not is_inline or inline > _MOST_INLINE:
                     self.objects.append((start, len(text)))
                     return
                 position = opening.end()
                 continue
-            position = tokens.position
             self.objects.append((start, position))
             for name, inner, members in self._judgements(value):
                 if judgement := self._judgement(name, inner, members):
@@ -213,7 +211,7 @@ class _Reader:
         members = value if isinstance(value, dict) else {}
         limits = [m.text for k in _MOST_KEYS if isinstance(m := members.get(k), _Leaf)]
         scale = self._scales[name]
-        number = _ALONE[scale.is_pass_fail].fullmatch(leaf.text)
+        number = _ALONE.fullmatch(leaf.text)
         score = _on_scale(number, scale, limits) if number else None
         if number is None or score is None:
             return None
@@ -239,7 +237,7 @@ class _Reader:
             is_row = line[0].lstrip().startswith("|")
             (self._row if is_row else self._line)(line.start(), line.end())
         # Hardly more than a number: `8`, or `8/10` and then a reason.
-        number = self._match(_AT_FIRST, self._alone, 0, len(text))
+        number = _AT_FIRST.match(text) if self._alone else None
         is_it = number and (number["most"] or not text[number.end() :].strip(" \t\r\n*_`."))
         if number and is_it and before == len(self.statements):
             self._state(self._alone, number, number.start())
@@ -265,7 +263,7 @@ class _Reader:
             if not label:
                 continue
             name = self._find(label["name"]) if label["name"] else self._name
-            number = self._match(_STATED, name, label.end(), end)
+            number = _STATED.match(self._text, label.end(), end)
             is_head = place == first and _HEADS.match(self._text, label.end(), end)
             if label["name"] and (number or is_head):
                 self._turn_to(name, label.end())
@@ -277,19 +275,13 @@ class _Reader:
         cells = [cell.span() for cell in re.compile(r"[^|]+").finditer(self._text, start, end)]
         name = next((n for cell in cells[:2] if (n := self._find(self._text[slice(*cell)]))), None)
         if name is not None:
-            pattern = _ALONE[self._scales[name].is_pass_fail]
-            numbers = [m for cell in cells[1:] if (m := pattern.fullmatch(self._text, *cell))]
+            matches = (_ALONE.fullmatch(self._text, *cell) for cell in cells[1:])
+            has_words = self._scales[name].is_pass_fail
+            numbers = [m for m in matches if m and (has_words or m["number"][-1].isdigit())]
             if len(numbers) == 1:
                 self._turn_to(name, numbers[0].start("number"))
                 self._state(name, numbers[0], start)
             self._turn_to(self._alone, end)
-
-    def _match(
-        self, patterns: Mapping[bool, re.Pattern[str]], name: str, start: int, end: int
-    ) -> re.Match[str] | None:
-        """A score of the dimension."""
-        scale = self._scales.get(name)
-        return patterns[bool(scale and scale.is_pass_fail)].match(self._text, start, end)
 
     def _turn_to(self, name: str, position: int) -> None:
         self._name = name
@@ -357,52 +349,38 @@ _Value = _Leaf | list["_Value"] | dict[str, "_Value"] | None
 """None for what a key that stands twice says."""
 
 
-class _Tokens:
-    """The tokens of JSON from a place on.
-
-    Raises:
-        ValueError: What comes next is none.
-    """
-
-    def __init__(self, text: str, position: int) -> None:
-        self._text = text
-        self.position = position
-
-    def __iter__(self) -> Iterator[re.Match[str]]:
-        return self
-
-    def __next__(self) -> re.Match[str]:
-        token = _TOKEN.match(self._text, self.position)
-        if token is None:
-            raise ValueError
-        self.position = token.end()
-        return token
+def _token(text: str, position: int) -> re.Match[str]:
+    token = _TOKEN.match(text, position)
+    if token is None:
+        raise ValueError
+    return token
 
 
-def _value(token: re.Match[str], tokens: _Tokens, *, depth: int = 0) -> _Value:
-    """The value that begins with a token, with small slips.
+def _value(token: re.Match[str], *, depth: int = 0) -> tuple[_Value, int]:
+    """The value that begins with a token, with small slips, and where it ends.
 
     Raises:
         ValueError: It is broken.
     """
-    if token["mark"] not in {"{", "["} or depth == _MOST_NESTED:
-        return _leaf(token)
+    opening, text, end = token["mark"], token.string, token.end()
+    if opening not in {"{", "["} or depth == _MOST_NESTED:
+        return _leaf(token), end
     members: dict[str, _Value] = {}
     items: list[_Value] = []
-    for inner in tokens:
-        if inner["mark"] == {"{": "}", "[": "]"}[token["mark"]]:
-            break
-        if inner["mark"] == ",":
+    while (token := _token(text, end))["mark"] != {"{": "}", "[": "]"}[opening]:
+        end = token.end()
+        if token["mark"] == ",":
             continue
-        if token["mark"] == "[":
-            items.append(_value(inner, tokens, depth=depth + 1))
+        if opening == "[":
+            item, end = _value(token, depth=depth + 1)
+            items.append(item)
             continue
-        key = _leaf(inner).text.strip().casefold()
-        if next(tokens)["mark"] != ":":
+        key, colon = _leaf(token).text.strip().casefold(), _token(text, end)
+        if colon["mark"] != ":":
             raise ValueError
-        value = _value(next(tokens), tokens, depth=depth + 1)
+        value, end = _value(_token(text, colon.end()), depth=depth + 1)
         members[key] = None if key in members else value
-    return members if token["mark"] == "{" else items
+    return members if opening == "{" else items, token.end()
 
 
 def _leaf(token: re.Match[str]) -> _Leaf:
@@ -462,11 +440,8 @@ _PASS, _FAIL = (
     {"pass", "passed", "passes", "yes", "true"},
     {"fail", "failed", "fails", "no", "false"},
 )
-_PLAIN = {
-    False: rf"(?P<number>{_DIGITS})",
-    True: rf"(?P<number>{_DIGITS}|(?:{'|'.join(sorted(_PASS | _FAIL, reverse=True))})\b)",
-}
-"""By whether the scale is one of pass and fail, where words are scores too."""
+_PLAIN = rf"(?P<number>{_DIGITS}|(?:{'|'.join(sorted(_PASS | _FAIL, reverse=True))})\b)"
+"""A score; words are scores of pass and fail alone."""
 _OF = (
     r"[*_ \t]{0,6}(?:/|\bout[ ]of\b|\bof\b)[*_ \t]{0,6}"
     r"(?P<most>\d{1,6}(?:\.\d{1,6})?)(?![\w%]|[.,]\d)"
@@ -487,22 +462,15 @@ _END_OF_NUMBER = _END.replace("{words}", _BECAUSE).replace("{range}", r"\d")
 _BEHIND = rf"(?!\.?\d)(?:{_OF}{_END_OF_FRACTION}|(?P<percent>%)?{_END_OF_NUMBER})"
 
 
-def _patterns(before: str, behind: str) -> dict[bool, re.Pattern[str]]:
-    """Around a score: as in `_PLAIN`."""
-    return {
-        words: re.compile(before + plain + behind, re.IGNORECASE) for words, plain in _PLAIN.items()
-    }
+_AT_FIRST = re.compile(rf"[\s*_`-]*+{_NO_LIST}{_PLAIN}{_BEHIND}", re.IGNORECASE)
+_ALONE = re.compile(rf"[\s*_]*+{_PLAIN}(?:{_OF}|(?P<percent>[ ]?%))?[\s*_]*+\.?\s*", re.IGNORECASE)
 
-
-_AT_FIRST = _patterns(rf"[\s*_`-]*+{_NO_LIST}", _BEHIND)
-_ALONE = _patterns(r"[\s*_]*+", rf"(?:{_OF}|(?P<percent>[ ]?%))?[\s*_]*+\.?\s*")
-
-_ASIDE = r"[ \t*_]*+\([^()\n]{0,60}+\)"
+_ASIDE = r"[ \t*_]*+\((?![*_ \t]*\d[\d.]*[*_ \t]*/)[^()\n]{0,60}+\)"
 _FILLER = (
     r"(?>(?:[ \t:\uff1a=|>*_({\[]|[-\u2013\u2014](?=[ \t])"
     r"|\b(?:scored?|rated|is|of|a|an|at)\b){0,40})"
 )
-_STATED = _patterns(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NO_LIST}", _BEHIND)
+_STATED = re.compile(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NO_LIST}{_PLAIN}{_BEHIND}", re.IGNORECASE)
 """A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`. A dash before a digit would be a
 minus."""
 _OPENING = re.compile(
