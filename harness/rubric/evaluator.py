@@ -23,6 +23,7 @@ from harness.inference.request import most_tokens_in, most_tokens_of
 from harness.rubric.checks.echo import echoes
 from harness.rubric.draft import Draft
 from harness.rubric.judge import Ask, Case, judge, judge_request
+from harness.rubric.noise import pooled_deviation
 from harness.rubric.prompt import asked_of, prompt_sha256, shown
 from harness.rubric.rubric import Rubric
 from harness.rubric.scoring import Opinion, checked_score, combined, echo_score, held_by_checks
@@ -328,6 +329,5 @@ def _half_width(
     if is_measured or not repeated:
         return width
     # Two equal scores do not show that there is no noise: scores are coarse.
-    squares = sum((len(one) - 1) * statistics.variance(one) for one in repeated)
-    deviation = math.sqrt(squares / sum(len(one) - 1 for one in repeated))
+    deviation = pooled_deviation(repeated)
     return max(width, _DEVIATIONS * deviation / math.sqrt(sum(map(len, values))))

@@ -290,8 +290,6 @@ def no_such_file(path: Path, places: Sequence[Path]) -> str:
     return "there is no such file" + (f"; did you mean {found}?" if found else "")
 
 
-_MOST_LINKS = 8
-"""How many rubrics may extend one another."""
 _ITS_OWN = ("extends", "without")
 """Fields that say how a file is read, not what its rubric is."""
 _OF_JUDGING = frozenset({"judge", "anchors", "feedback", "caps", "needs_sources", "optional"})
@@ -305,7 +303,7 @@ def base_of(own: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path
     own folder, then in `places`.
 
     Raises:
-        RubricInvalid: There is no such rubric, or they extend each other in a circle, or too many.
+        RubricInvalid: There is no such rubric, or they extend each other in a circle.
     """
     wanted = own.fields.get("extends")
     if wanted is None or not isinstance(wanted.value, str) or not wanted.value.strip():
@@ -325,11 +323,6 @@ def base_of(own: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path
     elif any(path.samefile(earlier) for earlier in chain):
         said = wanted.problem(
             f"the rubrics extend each other in a circle: {links}", code="rubric.extends-circle"
-        )
-    elif len(chain) >= _MOST_LINKS:
-        said = wanted.problem(
-            f"more than {_MOST_LINKS} rubrics extend each other: {links}",
-            code="rubric.extends-too-many",
         )
     else:
         return path

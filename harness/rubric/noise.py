@@ -116,17 +116,20 @@ def measured_noise(evaluator: str, composites: Sequence[Sequence[float]]) -> Noi
             "noise is measured on drafts that were judged twice or more, and there are none",
             code="noise.nothing-repeated",
         )
-    # Each draft has its own mean, so the squares are pooled by their degrees of freedom.
-    squares = sum((len(draft) - 1) * statistics.variance(draft) for draft in repeated)
-    freedom = sum(len(draft) - 1 for draft in repeated)
     means = [statistics.fmean(draft) for draft in repeated]
     return Noise(
         evaluator=evaluator,
-        deviation=math.sqrt(squares / freedom),
+        deviation=pooled_deviation(repeated),
         drafts=len(repeated),
         judgements=sum(len(draft) for draft in repeated),
         between=statistics.stdev(means) if len(means) > 1 else None,
     )
+
+
+def pooled_deviation(groups: Sequence[Sequence[float]]) -> float:
+    """The standard deviation within groups of two values or more, each around its own mean."""
+    squares = sum((len(group) - 1) * statistics.variance(group) for group in groups)
+    return math.sqrt(squares / sum(len(group) - 1 for group in groups))
 
 
 def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Noise | None, str]:

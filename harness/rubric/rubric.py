@@ -417,24 +417,22 @@ class Rubric(BaseModel):
         for label, value in (("pass_at", self.pass_at), ("focus_below", self.focus_below)):
             yield from _off_scale(label, value, self.scale, label)
         for index, dimension in enumerate(self.dimensions):
-            place = ("dimensions", index)
-            scores: list[tuple[str, float | None, tuple[str | int, ...]]] = [
-                ("the floor", dimension.floor, ("floor",)),
-                *(("an anchor", score, ("anchors", f"{score:g}")) for score in dimension.anchors),
-                *(
-                    ("a cap", cap.at_most, ("caps", number, "at_most"))
-                    for number, cap in enumerate(dimension.caps)
-                ),
-            ]
-            for what, score, field in scores:
-                if score is not None:
-                    label = f"{what} of dimension '{dimension.name}'"
-                    scale = dimension.scale or self.scale
-                    yield from _off_scale(label, score, scale, *place, *field)
+            place, scale = ("dimensions", index), dimension.scale or self.scale
+            of_dimension = f"of dimension '{dimension.name}'"
+            if dimension.floor is not None:
+                label = f"the floor {of_dimension}"
+                yield from _off_scale(label, dimension.floor, scale, *place, "floor")
+            for score in dimension.anchors:
+                label, field = f"an anchor {of_dimension}", ("anchors", f"{score:g}")
+                yield from _off_scale(label, score, scale, *place, *field)
+            for number, cap in enumerate(dimension.caps):
+                label = f"a cap {of_dimension}"
+                yield from _off_scale(label, cap.at_most, scale, *place, "caps", number, "at_most")
             for number, check in enumerate(dimension.checks):
                 if getattr(check, "forms", False) and (reason := self._no_forms()):
-                    where = *place, "checks", number, "forms"
-                    yield _mistake(reason, *where, code="rubric.no-forms")
+                    yield _mistake(
+                        reason, *place, "checks", number, "forms", code="rubric.no-forms"
+                    )
         several = [d.scale or self.scale for d in self.judged] or [self.scale]
         if self.judge == "logprob" and not all(scale.in_one_token for scale in several):
             yield _mistake(

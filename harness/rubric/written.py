@@ -160,6 +160,9 @@ class _Reading:
         self._loader = loader
         self._count = 0
 
+    def _invalid(self, message: str, line: int, *, code: str) -> RubricInvalid:
+        return RubricInvalid(message, code=code, path=self._path, line=line)
+
     def root(self) -> Written:
         node = self._loader.get_single_node()
         return Written(None, self._path, 1) if node is None else self._written(node, 1)
@@ -167,11 +170,10 @@ class _Reading:
     def _written(self, node: yaml.Node, line: int) -> Written:
         self._count += 1
         if self._count > _MOST_VALUES:
-            raise RubricInvalid(
+            raise self._invalid(
                 f"it holds more than {_MOST_VALUES:,} values, which no rubric does",
+                line,
                 code="rubric.too-many-values",
-                path=self._path,
-                line=line,
             )
         value: Any
         cut, text_line = "", None
@@ -198,11 +200,10 @@ class _Reading:
         for key, _ in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                raise RubricInvalid(
+                raise self._invalid(
                     "a field's name is a plain word, such as 'title'",
+                    line,
                     code="rubric.name-not-plain",
-                    path=self._path,
-                    line=line,
                 )
             if key.value in lines:
                 # YAML would silently keep the last one.
@@ -219,12 +220,8 @@ class _Reading:
         try:
             return self._loader.construct_object(node)
         except ValueError as error:  # such as !!int without digits
-            raise RubricInvalid(
-                f"a value cannot be read ({error}); put it in quotes",
-                code="rubric.value-unreadable",
-                path=self._path,
-                line=line,
-            ) from error
+            message = f"a value cannot be read ({error}); put it in quotes"
+            raise self._invalid(message, line, code="rubric.value-unreadable") from error
 
 
 def _cut_behind(node: yaml.Node) -> str:

@@ -443,18 +443,6 @@ def test_a_misfit_is_answered_by_the_file_and_line_to_mend(rubrics, mine, base, 
     assert says in problem.message
 
 
-@pytest.mark.parametrize(("links", "allowed"), [(8, True), (9, False)])
-def test_a_chain_has_eight_rubrics_at_most(rubrics, links, allowed):
-    chain = {f"r{n}": f"extends: r{n + 1}\n" for n in range(1, links)}
-    contents = {**chain, f"r{links}": BASE}
-    if allowed:
-        assert rubrics("r1", **contents).title == "Base"
-    else:
-        error = refused(rubrics, "r1", **contents)
-        assert error.code == "rubric.extends-too-many"
-        assert str(error).count(" → ") == 8
-
-
 @pytest.mark.parametrize(
     ("scale", "defaults"),
     [
